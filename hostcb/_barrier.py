@@ -1,0 +1,113 @@
+"""Waiting for everything that has been started (H13, H17, H19)."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+
+from ._executions import account
+from ._failures import CallbackException, ledger
+from ._queues import queues
+from ._running import inside_callback
+
+logger = logging.getLogger("hostcb")
+
+# How often a barrier that waits says what for. In seconds.
+REPORT_INTERVAL = 10.0
+
+
+def barrier_wait(logging_name: str | None = None) -> None:
+    """Wait until every callback of the computations started so far has run, on all devices and from all threads.
+
+    Args:
+        logging_name: a name for this barrier in the log. The logger `hostcb` says when a barrier starts and ends
+            (level DEBUG) and, every ten seconds, what it is still waiting for (level WARNING).
+
+    Raises:
+        CallbackException: a callback failed since the last barrier; the message and `__cause__` are the last failure,
+            `failures` has all of them. They are forgotten then.
+        RuntimeError: called from inside a callback, where it would wait for that callback.
+
+    Follows H13 of the contract. Example:
+
+        >>> import hostcb as hcb
+        >>> seen = []
+        >>> _ = hcb.id_tap(lambda arg, transforms: seen.append(float(arg)), 3.0)
+        >>> hcb.barrier_wait("docs")
+        >>> seen
+        [3.0]
+    """
+    name = logging_name or ""
+    if inside_callback():
+        raise RuntimeError(
+            f"barrier_wait[{name}] was called from inside a callback: it would wait for this callback to end. Wait "
+            "for the results of computations started here instead, with jax.block_until_ready."
+        )
+    logger.debug("barrier_wait[%s]: start", name)
+    _wait_for_callbacks(name)
+    logger.debug("barrier_wait[%s]: done", name)
+    ledger.raise_if_any()
+
+
+def stop_outfeed_receiver() -> None:
+    """Run what is pending, then end the threads that run callbacks; the next callback starts them again.
+
+    Failures stay for the next `barrier_wait`. Follows H17 of the contract; the name is host_callback's, hostcb has no
+    outfeed.
+    """
+    if inside_callback():
+        raise RuntimeError("stop_outfeed_receiver was called from inside a callback: it would wait for itself.")
+    _wait_for_callbacks("stop_outfeed_receiver")
+    queues.stop()
+
+
+def _wait_for_callbacks(name: str) -> None:
+    executions = account.live()
+    with _reporting(name, bool(executions) or any(queue.busy for queue in queues.all())):
+        for execution in executions:
+            execution.wait()
+        for queue in queues.all():
+            queue.join()
+
+
+def pending() -> list[str]:
+    """What has been started and has not ended, in words."""
+    running = [str(execution) for execution in account.live()]
+    queued = [f"{name} waits on {queue.device}" for queue in queues.all() for name in queue.waiting()]
+    return [*running, *queued]
+
+
+@contextlib.contextmanager
+def _reporting(name: str, worthwhile: bool) -> Iterator[None]:
+    """Log every now and then what is missing, while the block waits."""
+    if not worthwhile:
+        yield
+        return
+    ended = threading.Event()
+
+    def report() -> None:
+        while not ended.wait(REPORT_INTERVAL):
+            logger.warning("barrier_wait[%s]: still waiting for: %s", name, "; ".join(pending()) or "nothing")
+
+    reporter = threading.Thread(target=report, name="hostcb-barrier-report", daemon=True)
+    with contextlib.suppress(RuntimeError):
+        # At interpreter exit no thread can be started any more, and the barrier matters more than its report.
+        reporter.start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def _at_exit() -> None:
+    try:
+        barrier_wait("at_exit")
+    except CallbackException as exception:
+        logger.error("callbacks failed and no barrier_wait reported it before the program ended: %s", exception)
+
+
+# JAX registered its own handlers when it was imported, so ours runs before they take the backends down.
+atexit.register(_at_exit)

@@ -1,0 +1,77 @@
+"""Callbacks outside jit: straight to the queue or the function, without a computation (H4, H16, H18).
+
+Compiling a program for each callback, as JAX does for its own, costs milliseconds and keeps the function alive in a
+cache. Here the operand's value is at hand, so it is copied and takes the same way as one that a handler receives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from . import _flags, _jax
+from ._callback import HostCallback
+from ._executions import Program, account
+from ._handlers import Host, refused
+
+
+def run_eagerly(
+    primitive: Any,
+    *operands: Any,
+    **params: Any,
+) -> Sequence[Any]:
+    """The implementation of the primitive on concrete arrays."""
+    if not all(operand.is_fully_addressable for operand in operands if isinstance(operand, jax.Array)):
+        # Parts of the value are in other processes: only a program that all of them run can collect it.
+        return _jax.run_compiled(primitive, operands, params)
+    callback: HostCallback = params["callback"]
+    result_avals, device_index = params["result_avals"], params["device_index"]
+    devices = _devices(operands)
+    if device_index >= len(devices):
+        raise ValueError(
+            f"device_index={device_index} of {callback} is out of range: its operands are on {len(devices)} "
+            f"device{'s' if len(devices) > 1 else ''}."
+        )
+    device = devices[device_index]
+    arrays = [np.array(operand) for operand in operands]
+    account.wait_before(devices)
+    host = Host(callback, params["transforms"], [array.dtype for array in arrays], result_avals, Program())
+    if _flags.inline.value:
+        # The flag's purpose: an unbroken traceback, to the line that called back.
+        results = host.run(device, arrays)
+    elif callback.kind.identity:
+        host.tap(device, arrays)
+        results = ()
+    else:
+        results = host.call(device, arrays)
+        if refused(results):
+            error = host.refuse(device)
+            raise jax.errors.JaxRuntimeError(str(error)) from error.__cause__
+    return operands if callback.kind.identity else _placed(results, operands, devices)
+
+
+def _devices(operands: Sequence[Any]) -> list[Any]:
+    """The devices of the operands' mesh, in its order; as in jit, what was put somewhere on purpose decides."""
+    arrays = [operand for operand in operands if isinstance(operand, jax.Array)]
+    for operand in sorted(arrays, key=lambda array: not array.committed):
+        sharding = operand.sharding
+        if isinstance(sharding, jax.sharding.NamedSharding) and not sharding.mesh.empty:
+            return list(sharding.mesh.devices.flat)
+        return sorted(sharding.device_set, key=lambda device: device.id)
+    # Nothing was put anywhere: wherever JAX puts things now.
+    return list(jax.numpy.zeros(()).devices())
+
+
+def _placed(results: Sequence[np.ndarray], operands: Sequence[Any], devices: Sequence[Any]) -> list[Any]:
+    """The results where jit would have put them: on the operands' device or whole on each of their mesh."""
+    committed = [x for x in operands if isinstance(x, jax.Array) and x.committed]
+    if not committed:
+        return [jax.numpy.asarray(result) for result in results]
+    if len(devices) == 1:
+        return [jax.device_put(result, devices[0]) for result in results]
+    mesh = jax.sharding.Mesh(np.array(devices), ("devices",))
+    everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    return [jax.device_put(result, everywhere) for result in results]

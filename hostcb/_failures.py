@@ -1,0 +1,81 @@
+"""What went wrong in user functions, kept until a barrier reports it (H13, H14, H15)."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import traceback
+from typing import Any
+
+logger = logging.getLogger("hostcb")
+
+# Past this many since the last barrier only the number is kept: an exception keeps its frames alive, and with them
+# the arrays that the failing function was given.
+KEPT_FAILURES = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """One user function that failed: which, where, why, and the traceback as text."""
+
+    callback: str
+    device: Any
+    exception: BaseException
+    text: str
+
+
+class CallbackException(Exception):  # noqa: N818 - host_callback's name
+    """Some callbacks failed since the last barrier.
+
+    Raised by `hostcb.barrier_wait`. `__cause__` is the last failure's exception; `failures` holds all of them in the
+    order in which they happened, each with `callback`, `device`, `exception` and `text` (H13).
+    """
+
+    def __init__(self, message: str, failures: tuple[Failure, ...] = ()):
+        super().__init__(message)
+        self.failures = failures
+
+
+# host_callback had renamed its exception and kept the old name.
+TapFunctionException = CallbackException
+
+
+class Ledger:
+    """The failures since the last barrier."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._failures: list[Failure] = []
+        self._dropped = 0
+
+    def record(self, callback: str, device: Any, exception: BaseException) -> Failure:
+        """Log a failure and keep it for the next barrier."""
+        text = "".join(traceback.format_exception(exception))
+        failure = Failure(callback, device, exception, text)
+        with self._lock:
+            if len(self._failures) >= KEPT_FAILURES:
+                # The first failure is usually the cause of the others, so the middle goes.
+                del self._failures[KEPT_FAILURES // 2]
+                self._dropped += 1
+            self._failures.append(failure)
+        logger.error("Postponing exception raised in callback function %s on %s: %s", callback, device, text)
+        return failure
+
+    def raise_if_any(self) -> None:
+        """Raise what has been recorded, and forget it."""
+        with self._lock:
+            failures, self._failures = tuple(self._failures), []
+            dropped, self._dropped = self._dropped, 0
+        if not failures:
+            return
+        last = failures[-1]
+        count = len(failures) + dropped
+        message = f"There were exceptions during callback processing. Last one was: {last.text}"
+        if count > 1:
+            names = ", ".join(sorted({failure.callback for failure in failures}))
+            message += f"\n{count} callbacks failed since the last barrier ({names}); see `.failures` for each."
+        raise CallbackException(message, failures) from last.exception
+
+
+ledger = Ledger()

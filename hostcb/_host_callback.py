@@ -1,0 +1,263 @@
+"""`id_tap`, `id_print` and `call`: host_callback's three functions (H1, H2, H3)."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from . import _flags, _jax
+from ._batching import check_method
+from ._callback import CALL, TAP, HostCallback, Kind
+from ._lowering import partial_automatic
+from ._primitive import host_callback_p
+from ._printing import Printer
+from ._shapes import ResultShape
+
+
+def id_tap(
+    tap_func: Callable[..., Any],
+    arg: Any,
+    *,
+    result: Any = None,
+    tap_with_device: bool = False,
+    device_index: int = 0,
+    **kwargs: Any,
+) -> Any:
+    """Return `arg`, and on the way send its value to `tap_func` on the host.
+
+    The device goes on as soon as it has handed the value over. On each device, taps and calls run in program order.
+
+    Args:
+        tap_func: called as `tap_func(arg, transforms)`, or with `device=` too if `tap_with_device`. `arg` comes as
+            NumPy arrays in the tree of `arg`, its own to keep; `transforms` is a tuple of pairs such as
+            `("batch", {"batch_dims": (0, None)})`, one for each vmap. What it returns is ignored; what it raises is
+            raised by the next `barrier_wait`, and the computation goes on.
+        arg: a pytree of arrays or scalars of any shape and dtype.
+        result: if given, what `id_tap` returns in place of `arg`. It is not sent to the host.
+        tap_with_device: pass `device=`, the `jax.Device` that the value comes from.
+        device_index: under `jit` over a mesh, which of its devices hands over the (whole) value.
+        **kwargs: refused.
+
+    Returns:
+        `arg`, or `result` if given.
+
+    Raises:
+        TypeError: `tap_func` is not callable, `arg` has a leaf that is no JAX value, or there are further keyword
+            arguments; use a closure or `functools.partial` for those.
+        ValueError: `device_index` is negative, or the computation has not so many devices.
+        NotImplementedError: used in a `shard_map` that leaves some mesh axes to the compiler.
+
+    Follows H1, and H4 to H7 under transformations. Example:
+
+        >>> import jax, hostcb as hcb
+        >>> @jax.jit
+        ... def double(x):
+        ...     return hcb.id_tap(lambda value, transforms: print("on the host:", value), 2 * x)
+        >>> y = double(3.0)
+        >>> hcb.barrier_wait()
+        on the host: 6.0
+    """
+    if kwargs:
+        raise TypeError(
+            f"id_tap() got unexpected keyword arguments {sorted(kwargs)}. Support for **kwargs in id_tap has been "
+            "removed: pre-apply them, either by a closure or by functools.partial(tap_func, **kwargs)."
+        )
+    if _flags.ad_transforms.value:
+        warnings.warn(
+            "The flag jax_host_callback_ad_transforms is for temporary backwards compatibility: the behaviour that "
+            "it enables will be removed. Tap tangents with custom_jvp and cotangents with custom_vjp instead.",
+            FutureWarning,
+            stacklevel=2,
+        )
+    outs, tree = _bind(TAP, tap_func, arg, tap_with_device, device_index, "tap_func")
+    return jax.tree_util.tree_unflatten(tree, outs) if result is None else result
+
+
+def id_print(
+    arg: Any,
+    *,
+    result: Any = None,
+    tap_with_device: bool = False,
+    device_index: int = 0,
+    output_stream: Any = None,
+    threshold: int | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Return `arg`, and print its value on the host.
+
+    The keyword arguments come first, on one line as `name: value` in the order of their names, with `transforms:` and
+    `device:` among them where they apply; then the value. Prints are never mixed with each other.
+
+    Args:
+        arg: a pytree of arrays or scalars. Tuples print as `( a b )`, lists as `[ a b ]`, dicts as `{ k=v }`.
+        result: if given, what `id_print` returns in place of `arg`. It is not sent to the host.
+        tap_with_device: print the device that the value comes from.
+        device_index: under `jit` over a mesh, which of its devices hands over the (whole) value.
+        output_stream: an object whose `write` is given the text; standard output by default.
+        threshold: arrays with more elements are printed in short, as in `numpy.array2string`; 1024 by default.
+        **kwargs: what to print before the value.
+
+    Returns:
+        `arg`, or `result` if given.
+
+    Raises:
+        TypeError: `output_stream` has no `write`, or `arg` has a leaf that is no JAX value.
+        ValueError, NotImplementedError: as `id_tap`.
+
+    Follows H2. Example:
+
+        >>> import jax.numpy as jnp, hostcb as hcb
+        >>> _ = hcb.id_print((jnp.arange(3), jnp.float32(0.5)), what="state")
+        >>> hcb.barrier_wait()
+        what: state
+        ( [0 1 2] 0.5 )
+    """
+    if output_stream is not None and not callable(getattr(output_stream, "write", None)):
+        raise TypeError(f"output_stream must have a write method, got {output_stream!r} of {type(output_stream)}.")
+    printer = Printer(output_stream, threshold, tuple(sorted(kwargs.items())))
+    return id_tap(printer, arg, result=result, tap_with_device=tap_with_device, device_index=device_index)
+
+
+def call(
+    callback_func: Callable[..., Any],
+    arg: Any,
+    *,
+    result_shape: Any = None,
+    call_with_device: bool = False,
+    device_index: int = 0,
+    vmap_method: str | None = None,
+) -> Any:
+    """Call `callback_func` on the host with the value of `arg`, and return its result to the device.
+
+    Args:
+        callback_func: called as `callback_func(arg)`, or with `device=` too if `call_with_device`, with NumPy arrays
+            in the tree of `arg`. It must return a pytree of arrays or scalars that matches `result_shape` in tree,
+            shapes and dtypes (with x64 off, 64-bit NumPy results are narrowed as everywhere in JAX).
+        arg: a pytree of arrays or scalars of any shape and dtype.
+        result_shape: a pytree of scalars, arrays or anything with `shape` and `dtype`; `None` or `()` for no result.
+        call_with_device: pass `device=`, the `jax.Device` that the call comes from.
+        device_index: under `jit` over a mesh, which of its devices makes the call; its result goes to all of them.
+        vmap_method: how to batch the call: "sequential", "sequential_unrolled" (a call for each element),
+            "expand_dims" or "broadcast_all" (one call with a leading axis on every operand and result). Without it,
+            vmap is refused.
+
+    Returns:
+        The result, as JAX arrays.
+
+    Raises:
+        TypeError: `callback_func` is not callable, or `arg` has a leaf that is no JAX value.
+        ValueError: `result_shape` is no shape or asks for 64 bits while x64 is off, `vmap_method` is unknown,
+            `device_index` is negative or the computation has not so many devices.
+        NotImplementedError: differentiated, batched without `vmap_method`, or used in a `shard_map` that leaves some
+            mesh axes to the compiler.
+        jax.errors.JaxRuntimeError: when the computation runs, if the callback fails or its result does not match. The
+            text names the callback, what was expected, and why it failed; `barrier_wait` reports it too.
+
+    Follows H3, H8 and H15. Example:
+
+        >>> import jax, numpy as np, hostcb as hcb
+        >>> def eigenvalues(m):
+        ...     return np.linalg.eigvalsh(m)
+        >>> @jax.jit
+        ... def largest(m):
+        ...     return hcb.call(eigenvalues, m, result_shape=jax.ShapeDtypeStruct(m.shape[:-1], m.dtype))[-1]
+        >>> float(largest(np.diag([1.0, 3.0, 2.0]).astype(np.float32)))
+        3.0
+    """
+    check_method(vmap_method)
+    expected = ResultShape.of(result_shape)
+    outs, _ = _bind(CALL, callback_func, arg, call_with_device, device_index, "callback_func", expected, vmap_method)
+    return expected.restore(outs)
+
+
+NO_RESULT = ResultShape.of(None)
+
+
+def _bind(
+    kind: Kind,
+    function: Callable[..., Any],
+    arg: Any,
+    with_device: bool,
+    device_index: int,
+    argument_name: str,
+    expected: ResultShape = NO_RESULT,
+    vmap_method: str | None = None,
+) -> tuple[list[Any], Any]:
+    """Check everything that can be checked now, and bind the primitive."""
+    if not callable(function):
+        raise TypeError(f"{kind.name}: {argument_name} must be callable, got {function!r} of {type(function)}.")
+    leaves, tree = jax.tree_util.tree_flatten(arg)
+    operands: list[Any] = []
+    absent: list[tuple[int, tuple[int, ...]]] = []
+    for position, leaf in enumerate(leaves):
+        if _jax.is_float0(leaf):
+            absent.append((position, tuple(leaf.shape)))
+        else:
+            operands.append(_operand(kind, leaf))
+    callback = HostCallback(
+        kind=kind,
+        function=function,
+        with_device=bool(with_device),
+        arg_tree=tree,
+        absent=tuple(absent),
+        result_tree=expected.tree if kind is CALL else None,
+    )
+    _check_axes(callback)
+    outs = host_callback_p.bind(
+        *operands,
+        callback=callback,
+        transforms=(),
+        result_avals=expected.avals,
+        device_index=_index(kind, device_index),
+        vmap_method=vmap_method,
+    )
+    if not kind.identity:
+        return list(outs), tree
+    tapped = iter(outs)
+    returned = [leaf if _jax.is_float0(leaf) else _as_given(leaf, next(tapped)) for leaf in leaves]
+    return returned, tree
+
+
+def _operand(kind: Kind, leaf: Any) -> Any:
+    """The array that travels for one leaf."""
+    try:
+        array = jnp.asarray(leaf)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{kind.name}: every leaf of arg must be an array or a scalar, got {leaf!r} of {type(leaf)}. Pass what is "
+            f"no JAX value to the function by a closure or functools.partial."
+        ) from error
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        # The host has no typed keys: their words travel.
+        return jax.random.key_data(array)
+    return array
+
+
+def _as_given(leaf: Any, tapped: Any) -> Any:
+    """What a tap returns for a leaf: the tapped array, or a typed key whose words were tapped."""
+    dtype = getattr(leaf, "dtype", None)
+    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(tapped, impl=_jax.key_implementation(dtype))
+    return tapped
+
+
+def _index(kind: Kind, device_index: int) -> int:
+    try:
+        index = operator.index(device_index)
+    except TypeError:
+        raise TypeError(f"{kind.name}: device_index must be an integer, got {device_index!r}.") from None
+    if index < 0:
+        raise ValueError(f"{kind.name}: device_index must be 0 or more, got {index}.")
+    return index
+
+
+def _check_axes(callback: HostCallback) -> None:
+    """Refuse a partially automatic shard_map while it is traced rather than when it is lowered."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.empty and mesh.manual_axes and set(mesh.manual_axes) != set(mesh.axis_names):
+        raise partial_automatic(callback, mesh.manual_axes, mesh.axis_names)

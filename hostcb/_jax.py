@@ -1,0 +1,299 @@
+"""Every private name of JAX that hostcb touches, and nothing else touches one.
+
+Each entry says why the public interface does not serve. Where a name may vanish, the code falls back to what JAX
+does by itself and says so once in the log, so that a new JAX release degrades hostcb before it breaks it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from jax._src import config as jax_config
+from jax._src import core, dispatch, effects, sharding_impls, xla_bridge
+from jax._src.interpreters import batching as private_batching
+from jax._src.interpreters import mlir, partial_eval, pxla
+from jax._src.lib import xla_client
+
+logger = logging.getLogger("hostcb")
+
+abstract_token = core.abstract_token
+
+
+# Effects ---------------------------------------------------------------------------------------------------------
+
+# `partial_eval_kept` is the one that JAX's own ordered callbacks lack: without it an equation whose result is unused
+# in a scan body is dropped under grad, vjp and linearize.
+EFFECT_SETS = (
+    effects.lowerable_effects,
+    effects.ordered_effects,
+    effects.shardable_ordered_effects,
+    effects.control_flow_allowed_effects,
+    effects.custom_derivatives_allowed_effects,
+    effects.remat_allowed_effects,
+    effects.partial_eval_kept_effects,
+)
+
+
+def register_ordered_effect(effect_class: type) -> None:
+    """Let `effect_class` pass every transformation, ordered on each device."""
+    for effect_set in EFFECT_SETS:
+        effect_set.add_type(effect_class)
+
+
+# Tracing ---------------------------------------------------------------------------------------------------------
+
+
+def is_float0(leaf: Any) -> bool:
+    return getattr(leaf, "dtype", None) == jax.dtypes.float0
+
+
+def key_implementation(dtype: Any) -> Any:
+    """The generator that a typed key's dtype names; `jax.random.key_impl` wants an array, and there is none yet."""
+    return dtype._impl
+
+
+def key_data_shape(dtype: Any) -> tuple[int, ...]:
+    return tuple(dtype._impl.key_shape)
+
+
+def is_saved(saveable: Callable[..., Any], primitive: Any, avals: Sequence[Any], params: dict[str, Any]) -> bool:
+    """Whether a rematerialisation policy keeps this primitive's results."""
+    policy = partial_eval.ensure_enum(saveable(primitive, *avals, **params))
+    return isinstance(policy, type(partial_eval.Saveable))
+
+
+def varying_as(aval: Any, operands: Sequence[Any]) -> Any:
+    """`aval` varying over each manual mesh axis that one of `operands` varies over."""
+    varying = frozenset().union(*(operand.manual_axis_type.varying for operand in operands))
+    if not varying:
+        return aval
+    mesh = next(operand for operand in operands if operand.manual_axis_type.varying).sharding.mesh
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*[None] * aval.ndim))
+    return jax.core.ShapedArray(
+        aval.shape,
+        aval.dtype,
+        sharding=sharding,
+        manual_axis_type=type(aval.manual_axis_type)(varying=varying),
+    )
+
+
+def predicate_is_batched(
+    axis_data: Any, dims: Sequence[Any], cond_nconsts: int, cond_jaxpr: Any, body_nconsts: int, body_jaxpr: Any
+) -> bool:
+    """Whether a while loop's predicate is batched once every carry is that becomes so."""
+    batched = [dim is not None for dim in dims]
+    of_condition, of_body = batched[:cond_nconsts], batched[cond_nconsts : cond_nconsts + body_nconsts]
+    carry = batched[cond_nconsts + body_nconsts :]
+    while True:
+        _, out = private_batching.batch_jaxpr(body_jaxpr, axis_data, of_body + carry, instantiate=carry)
+        grown = [was or now for was, now in zip(carry, out, strict=True)]
+        if grown == carry:
+            break
+        carry = grown
+    _, (predicate,) = private_batching.batch_jaxpr(cond_jaxpr, axis_data, of_condition + carry, instantiate=False)
+    return bool(predicate)
+
+
+def axis_name(axis_data: Any) -> Any:
+    """The name for `jax.vmap` of the axis that a batching rule is given."""
+    return None if axis_data.name is core.no_axis_name else axis_data.name
+
+
+def run_compiled(primitive: Any, operands: Sequence[Any], params: dict[str, Any]) -> Any:
+    """Compile `primitive` alone and run it, as JAX does with its own primitives outside jit."""
+    return dispatch.apply_primitive(primitive, *operands, **params)
+
+
+# Lowering --------------------------------------------------------------------------------------------------------
+
+
+def require_devices(primitive: Any) -> None:
+    """Make the device assignment known while `primitive` is lowered."""
+    dispatch.prim_requires_devices_during_lowering.add(primitive)
+
+
+def annotate(module_context: Any, op: Any, sharding: Any) -> None:
+    mlir.set_sharding(module_context, op, sharding)
+
+
+def one_device_sharding(index: int, results: int) -> Any:
+    """All `results` of an op on device number `index` of the device assignment."""
+    if jax_config.use_shardy_partitioner.value:
+        array = sharding_impls.SdyArray(mesh_shape=(), dim_shardings=(), logical_device_ids=(index,))
+        return sharding_impls.SdyArrayList((array,) * max(1, results))
+    sharding = xla_client.OpSharding()
+    sharding.type = xla_client.OpSharding.Type.MAXIMAL
+    sharding.tile_assignment_dimensions = [1]
+    sharding.tile_assignment_devices = [index]
+    return sharding
+
+
+def whole_sharding(ranks: Sequence[int], manual: bool) -> Any:
+    """Every device holds each result whole: replicated, or in a manual region that device's own."""
+    if jax_config.use_shardy_partitioner.value:
+        closed = sharding_impls.SdyDim(axes=(), is_open=False)
+        return sharding_impls.SdyArrayList(
+            tuple(
+                sharding_impls.SdyArray(mesh_shape=(), dim_shardings=(closed,) * rank, logical_device_ids=())
+                for rank in ranks
+            )
+        )
+    sharding = xla_client.OpSharding()
+    types = xla_client.OpSharding.Type
+    sharding.type = types.MANUAL if manual else types.REPLICATED
+    return sharding
+
+
+# Devices and the runtime's threads -------------------------------------------------------------------------------
+
+
+def backends_exist() -> bool:
+    """Whether JAX has made its clients already, so that their environment variables come too late."""
+    return xla_bridge.backends_are_initialized()
+
+
+# Configuration ---------------------------------------------------------------------------------------------------
+
+
+class FlagHolder(Protocol):
+    def _set(self, value: Any) -> None: ...
+
+
+def register_config_option(name: str, holder: FlagHolder) -> None:
+    """Let `jax.config.update(name, value)` reach our flag, as it did when JAX had host_callback itself."""
+    holders = getattr(jax.config, "_value_holders", None)
+    if holders is None:
+        logger.warning("this JAX keeps no table of options: set %s by environment variable or absl flag", name)
+        return
+    holders[name] = holder
+
+
+# Dispatch --------------------------------------------------------------------------------------------------------
+
+
+class DispatchHooks(Protocol):
+    """What happens around one execution of a program that holds host callbacks."""
+
+    def begin(self, program: Any, devices: Sequence[Any]) -> Any:
+        """Called before the execution; the result is handed to the other methods."""
+
+    def tokens_in(self, execution: Any) -> Any:
+        """The token array that the execution takes for our effect."""
+
+    def started(self, execution: Any, token_shards: Sequence[Any]) -> None:
+        """Called when the execution has been handed to the runtime, with the tokens it will yield."""
+
+    def end(self, execution: Any, error: BaseException | None) -> None:
+        """Called when the dispatch returns or raises."""
+
+
+class _Settled:
+    """A runtime token whose wait does not raise: failures of our callbacks are `barrier_wait`'s to report."""
+
+    def __init__(self, token: Any):
+        self.token = token
+
+    def block_until_ready(self) -> None:
+        settle(self.token)
+
+
+def settle(waitable: Any) -> None:
+    """Wait for `waitable`, whether it succeeds or fails."""
+    try:
+        waitable.block_until_ready()
+    except jax.errors.JaxRuntimeError as error:
+        # The failure itself was recorded where it happened; here only the waiting counts.
+        logger.debug("a computation ended with an error: %s", error)
+
+
+def install_dispatch_hooks(effect: Any, program_class: type, hooks: DispatchHooks) -> bool:
+    """Take over the tokens of `effect` and learn of every execution; False where this JAX does not allow it.
+
+    JAX keeps tokens per thread, lets a failed one poison whatever comes next, and has no list of what runs. All three
+    are properties of two methods of the object that executes programs with effects, hence the patch.
+    """
+    executor = getattr(pxla, "ExecuteReplicated", None)
+    needed = ("__call__", "_add_tokens_to_inputs", "_handle_token_bufs")
+    if executor is None or not all(hasattr(executor, name) for name in needed):
+        logger.warning("this JAX dispatches in a way unknown to hostcb: order across threads is not kept")
+        return False
+
+    plain_call = executor.__call__
+    plain_add = executor._add_tokens_to_inputs
+    plain_handle = executor._handle_token_bufs
+    # A stack, since a callback that runs in the dispatching thread may dispatch another program.
+    dispatching = _Dispatching()
+
+    def call(self: Any, *args: Any) -> Any:
+        if effect not in self.ordered_effects:
+            return plain_call(self, *args)
+        program = next((kept for kept in self.keepalive or () if isinstance(kept, program_class)), None)
+        execution = hooks.begin(program, self._local_devices)
+        dispatching.stack.append(execution)
+        error = None
+        try:
+            return plain_call(self, *args)
+        except BaseException as exception:
+            error = exception
+            raise
+        finally:
+            dispatching.stack.pop()
+            hooks.end(execution, error)
+
+    def add_tokens(self: Any, input_buffers: Any) -> Any:
+        if effect not in self.ordered_effects:
+            return plain_add(self, input_buffers)
+        execution = dispatching.stack[-1]
+        tokens = [
+            hooks.tokens_in(execution)
+            if each == effect
+            else dispatch.runtime_tokens.get_token_input(each, self._local_devices)._buf
+            for each in self.ordered_effects
+        ]
+        return [*tokens, *input_buffers]
+
+    def handle_tokens(self: Any, token_buffers: Any, runtime_token: Any) -> None:
+        if effect not in self.ordered_effects:
+            return plain_handle(self, token_buffers, runtime_token)
+        execution = dispatching.stack[-1]
+        if len(self.ordered_effects) > 1:
+            plain_handle(self, token_buffers, runtime_token)
+            dispatch.runtime_tokens.current_tokens.pop(effect, None)
+        for index, device in enumerate(self._local_devices):
+            token = _Settled(runtime_token.get_token(index))
+            dispatch.runtime_tokens.set_output_runtime_token(device, token)
+        hooks.started(execution, token_buffers[list(self.ordered_effects).index(effect)])
+        return None
+
+    executor.__call__ = call
+    executor._add_tokens_to_inputs = add_tokens
+    executor._handle_token_bufs = handle_tokens
+    return True
+
+
+class _Dispatching(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+
+
+def fresh_token(devices: Sequence[Any]) -> Any:
+    """A token array that is ready, one empty shard on each device."""
+    empty = np.zeros(0, np.bool_)
+    if len(devices) == 1:
+        return jax.device_put(empty, devices[0])
+    return join_tokens([jax.device_put(empty, device) for device in devices])
+
+
+def join_tokens(shards: Sequence[Any]) -> Any:
+    """One token array over the devices of `shards`, in their order."""
+    if len(shards) == 1:
+        return shards[0]
+    devices = [next(iter(shard.devices())) for shard in shards]
+    mesh = jax.sharding.Mesh(np.array(devices), ("x",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    return jax.make_array_from_single_device_arrays((0,), sharding, list(shards))

@@ -1,0 +1,195 @@
+"""A bounded queue of tapped values for each device, and the thread that runs their functions (H5, H11, H12)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _flags
+from ._callback import HostCallback, Transforms
+from ._failures import ledger
+from ._running import state
+
+logger = logging.getLogger("hostcb")
+
+# After its work a consumer looks once more before it goes to sleep: a tap that comes meanwhile need not wake it, and
+# waking it costs more than the tap. In seconds; it bounds how late a lone tap can run, not how long anything takes.
+LINGER = 1e-3
+
+
+class Tapped:
+    """One value on its way to its function."""
+
+    __slots__ = ("arrays", "callback", "device", "nbytes", "transforms")
+
+    def __init__(self, callback: HostCallback, transforms: Transforms, device: Any, arrays: Sequence[np.ndarray]):
+        self.callback = callback
+        self.transforms = transforms
+        self.device = device
+        self.arrays = arrays
+        self.nbytes = sum([array.nbytes for array in arrays])
+
+    def run(self) -> None:
+        """Run the function. Nothing that it raises gets out: the device must not notice (H14)."""
+        state.depth += 1
+        try:
+            self.callback.invoke(self.arrays, self.device, self.transforms)
+        except BaseException as exception:
+            ledger.record(self.callback.name, self.device, exception)
+        finally:
+            state.depth -= 1
+
+
+class DeviceQueue:
+    """First in, first out, for one device.
+
+    At any time at most one thread runs the queue's functions: its consumer, or a thread of the runtime that cannot go
+    on before the queue is empty (a call on this device) or has room (a tap). That keeps the order, spares a call the
+    hand-over to another thread, and makes a full queue harmless: the thread that finds it full empties it.
+    """
+
+    def __init__(self, device: Any):
+        self.device = device
+        self.budget = _flags.max_queue_byte_size.value
+        self._items: deque[Tapped] = deque()
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._progress = threading.Condition(self._lock)
+        self._bytes = 0
+        self._running: Tapped | None = None
+        self._idle = False
+        self._consumer: threading.Thread | None = None
+        # Read without the lock by handlers: both only grow, and `finished` never passes `accepted`.
+        self.accepted = 0
+        self.finished = 0
+
+    @property
+    def busy(self) -> bool:
+        return self.finished != self.accepted
+
+    def put(self, tapped: Tapped, may_wait: bool = True) -> None:
+        """Take a value; where the queue is full, first run what is in it.
+
+        A tap from inside a callback must not wait (`may_wait=False`): the queue could be full of values that wait for
+        that very callback.
+        """
+        with self._lock:
+            while may_wait and self._bytes and self._bytes + tapped.nbytes > self.budget:
+                self._run_one_or_wait()
+            self._items.append(tapped)
+            self._bytes += tapped.nbytes
+            self.accepted += 1
+            if self._consumer is None:
+                self._start()
+            elif self._idle:
+                self._idle = False
+                self._work.notify()
+
+    def drain(self) -> None:
+        """Return when everything accepted so far has run; the calling thread helps."""
+        if self.finished == self.accepted:
+            return
+        with self._lock:
+            upto = self.accepted
+            while self.finished < upto:
+                self._run_one_or_wait()
+
+    def join(self) -> None:
+        """As `drain`, but leave the work to the consumer, so that Ctrl-C ends the waiting and not a user function."""
+        with self._lock:
+            upto = self.accepted
+            self._work.notify()
+            while self.finished < upto:
+                if self._consumer is None:
+                    # At interpreter exit no thread can be started any more.
+                    self._run_one_or_wait()
+                else:
+                    self._progress.wait()
+
+    def waiting(self) -> list[str]:
+        """The callbacks that have not ended, for a log."""
+        with self._lock:
+            items = [self._running] if self._running is not None else []
+            return [str(item.callback) for item in [*items, *self._items]]
+
+    def stop(self) -> None:
+        """Run everything, then end the consumer; the next value starts another."""
+        self.join()
+        with self._lock:
+            consumer, self._consumer = self._consumer, None
+            self._work.notify()
+        if consumer is not None:
+            consumer.join()
+
+    def _run_one_or_wait(self) -> None:
+        """With the lock held: run the oldest value, or wait until another thread has run one."""
+        if self._running is not None or not self._items:
+            self._progress.wait()
+            return
+        self._running = tapped = self._items.popleft()
+        self._lock.release()
+        try:
+            tapped.run()
+        finally:
+            self._lock.acquire()
+            self._running = None
+            self._bytes -= tapped.nbytes
+            self.finished += 1
+            self._progress.notify_all()
+
+    def _start(self) -> None:
+        consumer = threading.Thread(target=self._consume, name=f"hostcb-{self.device}", daemon=True)
+        try:
+            consumer.start()
+        except RuntimeError:
+            logger.debug("no consumer for %s at interpreter exit: the barrier there runs the rest", self.device)
+        else:
+            self._idle = False
+            self._consumer = consumer
+
+    def _consume(self) -> None:
+        me = threading.current_thread()
+        with self._lock:
+            while self._consumer is me:
+                if self._items:
+                    self._run_one_or_wait()
+                    continue
+                # Not idle yet: whatever comes within the linger is found without having had to wake anybody.
+                self._work.wait(LINGER)
+                if not self._items and self._consumer is me:
+                    self._idle = True
+                    self._work.wait()
+                    self._idle = False
+
+
+class Queues:
+    """The queues of all devices."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_device: dict[Any, DeviceQueue] = {}
+
+    def __getitem__(self, device: Any) -> DeviceQueue:
+        queue = self._by_device.get(device)
+        if queue is None:
+            with self._lock:
+                queue = self._by_device.setdefault(device, DeviceQueue(device))
+        return queue
+
+    def all(self) -> list[DeviceQueue]:
+        with self._lock:
+            return list(self._by_device.values())
+
+    def stop(self) -> None:
+        """Drain and end every queue."""
+        for queue in self.all():
+            queue.stop()
+        logger.debug("the consumers of tapped values have stopped")
+
+
+queues = Queues()

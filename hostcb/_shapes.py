@@ -1,0 +1,77 @@
+"""What `result_shape` says (H3)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import PyTreeDef
+
+from . import _jax
+
+
+@dataclasses.dataclass(frozen=True)
+class ResultShape:
+    """The tree, shapes and dtypes that a call must return."""
+
+    tree: PyTreeDef
+    avals: tuple[Any, ...]
+    # The dtype of each leaf that is a typed key, whose words travel; None for the others.
+    keys: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, result_shape: Any) -> ResultShape:
+        """Read `result_shape`.
+
+        Raises:
+            ValueError: a leaf is no shape, or asks for 64 bits while x64 is off.
+        """
+        # A PartitionSpec or the like may be a pytree leaf or not; only what has a shape and a dtype counts.
+        leaves, tree = jax.tree_util.tree_flatten(result_shape)
+        parsed = [_leaf(leaf, result_shape) for leaf in leaves]
+        return cls(tree, tuple(aval for aval, _ in parsed), tuple(key for _, key in parsed))
+
+    def restore(self, results: Sequence[Any]) -> Any:
+        """The user's result from the arrays that the device received."""
+        leaves = [
+            result if key is None else jax.random.wrap_key_data(result, impl=_jax.key_implementation(key))
+            for result, key in zip(results, self.keys, strict=True)
+        ]
+        return jax.tree_util.tree_unflatten(self.tree, leaves)
+
+
+def _leaf(leaf: Any, result_shape: Any) -> tuple[Any, Any]:
+    if isinstance(leaf, (bool, int, float, complex)):
+        return jax.core.ShapedArray((), jax.dtypes.canonicalize_dtype(np.result_type(leaf))), None
+    shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+    if shape is None or dtype is None:
+        raise _malformed(leaf, result_shape)
+    try:
+        if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+            return jax.core.ShapedArray((*shape, *_jax.key_data_shape(dtype)), np.uint32), dtype
+        canonical = jax.dtypes.canonicalize_dtype(dtype)
+        shape = tuple(int(size) for size in shape)
+    except (TypeError, ValueError) as error:
+        raise _malformed(leaf, result_shape) from error
+    if any(size < 0 for size in shape) or np.dtype(dtype).kind in "OSUMm":
+        raise _malformed(leaf, result_shape)
+    if canonical != dtype and not isinstance(leaf, (np.ndarray, np.generic)):
+        # An example made by NumPy is 64 bits wide because that is NumPy's default, and JAX narrows it as usual; a
+        # ShapeDtypeStruct says what it says.
+        raise ValueError(
+            f"result_shape asks for {np.dtype(dtype)}{list(shape)}, but 64-bit types need jax_enable_x64: set it "
+            f"(JAX_ENABLE_X64=1), or ask for {canonical}."
+        )
+    return jax.core.ShapedArray(shape, canonical), None
+
+
+def _malformed(leaf: Any, result_shape: Any) -> ValueError:
+    return ValueError(
+        "result_shape should be a pytree of values with structure matching the expected result of the callback "
+        "function. The values must be either numeric scalars, or must have 'shape' and 'dtype' attributes. Got "
+        f"{result_shape!r}, of which {leaf!r} is neither."
+    )

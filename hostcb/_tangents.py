@@ -1,0 +1,74 @@
+"""`jax_host_callback_ad_transforms`: the old mode in which tangents and cotangents are tapped too (H16).
+
+A jvp taps the pair (primals, tangents) with `("jvp",)` among the transforms. Where only the primals are known, as in
+the forward pass of grad, they are tapped as if there were no derivative, and the cotangents are tapped in the
+backward pass with `("jvp",), ("transpose",)`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.interpreters import ad
+
+from . import _jax
+from ._callback import HostCallback
+
+
+def materialize(tangent: Any, primal: Any) -> Any:
+    """The tangent as an array; zeros of `primal`'s tangent type where it is symbolically zero."""
+    if type(tangent) is not ad.Zero:
+        return tangent
+    if jax.numpy.issubdtype(jax.typeof(primal).dtype, np.inexact):
+        return jax.numpy.zeros_like(primal)
+    return np.zeros(np.shape(primal), jax.dtypes.float0)
+
+
+def paired(callback: HostCallback, tangents: Sequence[Any]) -> HostCallback:
+    """`callback` for (primals, tangents), both in the tree of its argument; float0 tangents do not travel."""
+    leaves = callback.arg_tree.num_leaves
+    absent = list(callback.absent)
+    absent_before = {position for position, _ in callback.absent}
+    present_positions = [position for position in range(leaves) if position not in absent_before]
+    absent += [(leaves + position, shape) for position, shape in callback.absent]
+    absent += [
+        (leaves + position, tuple(np.shape(tangent)))
+        for position, tangent in zip(present_positions, tangents, strict=True)
+        if _jax.is_float0(tangent)
+    ]
+    one = jax.tree_util.tree_unflatten(callback.arg_tree, [0] * leaves)
+    pair = jax.tree_util.tree_structure((one, one))
+    return dataclasses.replace(callback, arg_tree=pair, absent=tuple(sorted(absent)), primal=callback)
+
+
+def jvp(primitive: Any, primals: Sequence[Any], tangents: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
+    """Tap primals and tangents together."""
+    full = [materialize(tangent, primal) for tangent, primal in zip(tangents, primals, strict=True)]
+    travelling = [tangent for tangent in full if not _jax.is_float0(tangent)]
+    changed = {
+        **params,
+        "callback": paired(params["callback"], full),
+        "transforms": (*params["transforms"], ("jvp",)),
+    }
+    outs = primitive.bind(*primals, *travelling, **changed)
+    tapped = iter(outs[len(primals) :])
+    tangents_out = [given if _jax.is_float0(each) else next(tapped) for given, each in zip(tangents, full, strict=True)]
+    return outs[: len(primals)], tangents_out
+
+
+def is_pair(params: dict[str, Any]) -> bool:
+    """Whether a tap takes (primals, tangents) and nothing has been applied to it since."""
+    return params["callback"].primal is not None and params["transforms"][-1] == ("jvp",)
+
+
+def unpaired(params: dict[str, Any], *transforms: tuple[Any, ...]) -> dict[str, Any]:
+    """The parameters of the tap as it was before jvp, with `transforms` for its last one."""
+    return {
+        **params,
+        "callback": params["callback"].primal,
+        "transforms": (*params["transforms"][:-1], *transforms),
+    }

@@ -1,0 +1,217 @@
+"""The ways in which operands reach the host and results the device, one function a way.
+
+Each makes the handler that the runtime calls and emits the operation that calls it. Which way is taken is decided in
+`_lowering`. All of them thread the token, which is what keeps the order on a device.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.mlir.dialects import stablehlo as hlo
+from jax.interpreters import mlir
+
+from . import _jax
+from ._handlers import Host, refused
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """One equation being lowered, its operands and results in the types in which they travel."""
+
+    context: Any
+    host: Host
+    token: Any
+    operands: Sequence[Any]
+    operand_avals: Sequence[Any]
+    result_avals: Sequence[Any]
+    # The host's own dtypes, where they differ from those that travel.
+    restore: Callable[[list[np.ndarray]], list[np.ndarray]]
+    encode: Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Emitted:
+    token: Any
+    results: Sequence[Any]
+
+
+def _custom_call(
+    context: Any,
+    target: str,
+    handler: Callable[..., Any],
+    operands: Sequence[Any],
+    avals_in: Sequence[Any],
+    avals_out: Sequence[Any],
+    sharding: Any,
+) -> Sequence[Any]:
+    """Emit a call of `handler`, which lives as long as the executable."""
+    module_context = context.module_context
+    module_context.add_host_callback(handler)
+    index = np.uint64(len(module_context.host_callbacks) - 1)
+    inner = context.replace(avals_in=list(avals_in), avals_out=list(avals_out))
+    build = jax.ffi.build_ffi_lowering_function(target, has_side_effect=True)
+    op = build(inner, *operands, index=index)
+    if sharding is not None:
+        _jax.annotate(module_context, op, sharding)
+    return list(op.results)
+
+
+def _contiguous(array: np.ndarray) -> np.ndarray:
+    # Not `np.ascontiguousarray`, which gives a scalar a dimension.
+    return np.asarray(array, order="C")
+
+
+def views(site: Site, device_of: Callable[[int], Any], sharding: Any) -> Emitted:
+    """CPU, one device or a device's own part of a mesh: the handler gets views of the device's memory."""
+    host, restore, encode = site.host, site.restore, site.encode
+    count = len(site.operands)
+    view = np.asarray
+
+    def tap(_: Any, token: Any, *buffers: Any) -> None:
+        # A copy each, since the memory is the device's again as soon as this returns.
+        arrays = restore([view(buffer).copy() for buffer in buffers[:count]])
+        host.tap(device_of(token.__dlpack_device__()[1]), arrays)
+
+    def call(_: Any, token: Any, *buffers: Any) -> None:
+        device = device_of(token.__dlpack_device__()[1])
+        payload = host.call(device, restore([view(buffer).copy() for buffer in buffers[:count]]))
+        if refused(payload):
+            raise host.refuse(device)
+        for buffer, value in zip(buffers[count + 1 :], encode(payload), strict=True):
+            np.copyto(view(buffer), value)
+
+    token, *results = _custom_call(
+        site.context,
+        "xla_buffer_python_cpu_callback",
+        tap if host.callback.kind.identity else call,
+        [site.token, *site.operands],
+        [_jax.abstract_token, *site.operand_avals],
+        [_jax.abstract_token, *site.result_avals],
+        sharding,
+    )
+    return Emitted(token, results)
+
+
+def arrays(site: Site, target: str, locate: Callable[[Sequence[Any]], Any], sharding: Any, position: Any) -> Emitted:
+    """Where views are not to be had: the runtime makes arrays of the operands and copies the results.
+
+    `position`, if any, is one more operand, a number by which `locate` tells the device.
+    """
+    host, restore, encode = site.host, site.restore, site.encode
+    extra = [] if position is None else [position]
+    extra_avals = [] if position is None else [jax.core.ShapedArray((), np.uint32)]
+
+    def handler(token: Any, *operands: Any) -> Sequence[Any]:
+        device = locate(operands[: len(extra)])
+        owned = restore([np.array(operand) for operand in operands[len(extra) :]])
+        if host.callback.kind.identity:
+            host.tap(device, owned)
+            return (token,)
+        payload = host.call(device, owned)
+        if refused(payload):
+            raise host.refuse(device)
+        return (token, *map(_contiguous, encode(payload)))
+
+    token, *results = _custom_call(
+        site.context,
+        target,
+        handler,
+        [site.token, *extra, *site.operands],
+        [_jax.abstract_token, *extra_avals, *site.operand_avals],
+        [_jax.abstract_token, *site.result_avals],
+        sharding,
+    )
+    return Emitted(token, results)
+
+
+def one_of_many(site: Site, targets: tuple[str, str], device: Any, index: int) -> Emitted:
+    """A program that the compiler spreads over devices: the whole operand goes to one of them (H10).
+
+    A call's result then reaches every device by a collective. If the one device refused a failed result, the others
+    would wait in that collective for ever; so a verdict travels with the result, and all devices refuse together.
+    """
+    host, restore, encode = site.host, site.restore, site.encode
+    target, target_everywhere = targets
+
+    def tap(token: Any, *operands: Any) -> Sequence[Any]:
+        host.tap(device, restore([np.array(operand) for operand in operands]))
+        return (token,)
+
+    def call(token: Any, *operands: Any) -> Sequence[Any]:
+        payload = host.call(device, restore([np.array(operand) for operand in operands]))
+        if refused(payload):
+            blanks = [np.zeros(aval.shape, aval.dtype) for aval in site.result_avals]
+            return (token, np.ones(1, np.uint8), *blanks)
+        return (token, np.zeros(1, np.uint8), *map(_contiguous, encode(payload)))
+
+    def judge(verdict: Any, *results: Any) -> Sequence[Any]:
+        if verdict[0]:
+            raise host.refuse(device)
+        return results
+
+    is_tap = host.callback.kind.identity
+    verdict_aval = jax.core.ShapedArray((1,), np.uint8)
+    avals_out = [] if is_tap else [verdict_aval, *site.result_avals]
+    token, *results = _custom_call(
+        site.context,
+        target,
+        tap if is_tap else call,
+        [site.token, *site.operands],
+        [_jax.abstract_token, *site.operand_avals],
+        [_jax.abstract_token, *avals_out],
+        _jax.one_device_sharding(index, 1 + len(avals_out)),
+    )
+    if is_tap:
+        return Emitted(token, [])
+    # Without the barrier the verdict may arrive, and be acted on, while other devices still wait for the result.
+    together = hlo.OptimizationBarrierOp(results).results
+    # A replicated operation must not have side effects, hence the target for partitioned callbacks: it may, and so
+    # it stays even where nobody uses the result. Passing the result through keeps all that needs it behind it.
+    judged = _custom_call(
+        site.context,
+        target_everywhere,
+        judge,
+        together,
+        avals_out,
+        site.result_avals,
+        _jax.whole_sharding([aval.ndim for aval in site.result_avals] or [0], manual=False),
+    )
+    return Emitted(token, judged)
+
+
+def send_and_receive(site: Site, locate: Callable[[Sequence[Any]], Any], sharding: Any, position: Any) -> Emitted:
+    """TPU, and platforms that JAX serves like it: JAX's own emitter, with our checks in front of its checks."""
+    host, restore, encode = site.host, site.restore, site.encode
+    extra = [] if position is None else [position]
+    extra_avals = [] if position is None else [jax.core.ShapedArray((), np.uint32)]
+
+    def handler(*operands: Any) -> Sequence[Any]:
+        device = locate(operands[: len(extra)])
+        owned = restore([np.array(operand) for operand in operands[len(extra) :]])
+        if host.callback.kind.identity:
+            host.tap(device, owned)
+            return ()
+        payload = host.call(device, owned)
+        if refused(payload):
+            raise host.refuse(device)
+        return tuple(map(_contiguous, encode(payload)))
+
+    results, token, _ = mlir.emit_python_callback(
+        site.context.replace(
+            avals_in=[*extra_avals, *site.operand_avals],
+            avals_out=list(site.result_avals),
+        ),
+        handler,
+        site.token,
+        [*extra, *site.operands],
+        [*extra_avals, *site.operand_avals],
+        list(site.result_avals),
+        has_side_effect=True,
+        sharding=sharding,
+    )
+    return Emitted(token, results)

@@ -54,12 +54,15 @@ class Host:
         program = self.program
         if not (state.depth or (program.nested and program.is_nested())):
             queues[device].drain()
+        held = state.holds_gang
         state.depth += 1
+        state.holds_gang = held or program.is_gang()
         try:
             result = self.callback.invoke(arrays, device, self.transforms)
             return () if self.callback.kind.identity else conform(result, self.callback, self.result_avals)
         finally:
             state.depth -= 1
+            state.holds_gang = held
 
     def refuse(self, device: Any) -> RefusedResultError:
         """The error with which the device meets `ERROR_MARK`."""

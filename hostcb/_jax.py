@@ -284,16 +284,9 @@ class _Dispatching(threading.local):
 def fresh_token(devices: Sequence[Any]) -> Any:
     """A token array that is ready, one empty shard on each device."""
     empty = np.zeros(0, np.bool_)
-    if len(devices) == 1:
-        return jax.device_put(empty, devices[0])
-    return join_tokens([jax.device_put(empty, device) for device in devices])
-
-
-def join_tokens(shards: Sequence[Any]) -> Any:
-    """One token array over the devices of `shards`, in their order."""
+    shards = [jax.device_put(empty, device) for device in devices]
     if len(shards) == 1:
         return shards[0]
-    devices = [next(iter(shard.devices())) for shard in shards]
     mesh = jax.sharding.Mesh(np.array(devices), ("x",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
-    return jax.make_array_from_single_device_arrays((0,), sharding, list(shards))
+    return jax.make_array_from_single_device_arrays((0,), sharding, shards)

@@ -49,7 +49,6 @@ def lower(
         )
     program = program_of(context)
     program.callbacks.append(str(callback))
-    program.fallible |= not callback.kind.identity
 
     travelling = [_travelling(aval) for aval in context.avals_in]
     result_travelling = [_travelling(aval) for aval in result_avals]

@@ -7,6 +7,8 @@ import threading
 
 class _Running(threading.local):
     depth: int = 0
+    # Whether the function that runs holds up a program on several devices.
+    holds_gang: bool = False
 
 
 # Handlers count `depth` up and down themselves: a context manager would cost as much as the rest of a tap.

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from . import _jax
+from . import _jax, _pool
 from ._running import inside_callback, state
 
 
@@ -94,6 +94,8 @@ class Account:
                 "runtime runs one such program at a time, so both would wait for ever. Use a single device in the "
                 "callback, or an id_tap that no call of the same program follows."
             )
+        if len(devices) > 1 and devices[0].platform == "cpu":
+            _pool.warn_if_small(len(devices))
         execution.program.starts_on(execution.devices)
         with self._lock:
             self._live[execution] = None

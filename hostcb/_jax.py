@@ -7,6 +7,8 @@ does by itself and says so once in the log, so that a new JAX release degrades h
 from __future__ import annotations
 
 import logging
+import os
+import re
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -150,6 +152,13 @@ def whole_sharding(ranks: Sequence[int], manual: bool) -> Any:
 
 
 # Devices and the runtime's threads -------------------------------------------------------------------------------
+
+
+def forced_cpu_devices() -> int:
+    """How many CPU devices there will be, as far as flags and options say it before the client exists."""
+    flag = re.search(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    option = getattr(jax.config, "jax_num_cpu_devices", -1)
+    return max(int(flag.group(1)) if flag else 1, option)
 
 
 def backends_exist() -> bool:

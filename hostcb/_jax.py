@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 from jax._src import config as jax_config
-from jax._src import core, dispatch, effects, sharding_impls, xla_bridge
+from jax._src import core, dispatch, effects, sharding_impls, util, xla_bridge
 from jax._src.interpreters import batching as private_batching
 from jax._src.interpreters import mlir, partial_eval, pxla
 from jax._src.lib import xla_client
@@ -67,6 +67,15 @@ def is_saved(saveable: Callable[..., Any], primitive: Any, avals: Sequence[Any],
     """Whether a rematerialisation policy keeps this primitive's results."""
     policy = partial_eval.ensure_enum(saveable(primitive, *avals, **params))
     return isinstance(policy, type(partial_eval.Saveable))
+
+
+def hold_weakly_in_caches(parameter_class: type) -> None:
+    """Keep JAX's tracing caches from keeping a primitive's parameter alive, and with it the user's function."""
+    types = getattr(util, "weakref_cache_key_types", None)
+    if types is None:
+        logger.warning("this JAX has no weak caches: callbacks stay alive until jax.clear_caches()")
+        return
+    types.add(parameter_class)
 
 
 def varying_as(aval: Any, operands: Sequence[Any]) -> Any:

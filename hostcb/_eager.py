@@ -15,7 +15,8 @@ import numpy as np
 from . import _flags, _jax
 from ._callback import HostCallback
 from ._executions import Program, account
-from ._handlers import Host, refused
+from ._handlers import Host
+from ._results import REFUSED
 
 
 def run_eagerly(
@@ -47,7 +48,7 @@ def run_eagerly(
         results = ()
     else:
         results = host.call(device, arrays)
-        if refused(results):
+        if results is REFUSED:
             error = host.refuse(device)
             raise jax.errors.JaxRuntimeError(str(error)) from error.__cause__
     return operands if callback.kind.identity else _placed(results, operands, devices)

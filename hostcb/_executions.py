@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _jax, _pool
-from ._running import inside_callback, state
+from ._running import inside_callback, running
 
 
 class Program:
@@ -26,17 +26,16 @@ class Program:
         # Why the last call failed.
         self.failure: BaseException | None = None
         self._devices: tuple[Any, ...] = ()
+        # Whether it runs on several devices at once.
+        self.gang = False
 
     def starts_on(self, devices: tuple[Any, ...]) -> None:
         self._devices = devices
+        self.gang = len(devices) > 1
 
     def device_at(self, position: int) -> Any:
         """The device at a position of the mesh that the program was last started on."""
         return self._devices[position]
-
-    def is_gang(self) -> bool:
-        """Whether it runs on several devices at once."""
-        return len(self._devices) > 1
 
     def is_nested(self) -> bool:
         """Whether handlers that run now may belong to an execution that a callback waits for."""
@@ -88,7 +87,7 @@ class Account:
 
     def begin(self, program: Program | None, devices: Sequence[Any]) -> Execution:
         execution = Execution(program or Program(), tuple(devices), inside_callback())
-        if state.holds_gang and len(devices) > 1 and devices[0].platform == "cpu":
+        if running.frame.holds_gang and len(devices) > 1 and devices[0].platform == "cpu":
             raise RuntimeError(
                 f"{execution}, started from inside a call of a program that runs on several devices itself: the CPU "
                 "runtime runs one such program at a time, so both would wait for ever. Use a single device in the "

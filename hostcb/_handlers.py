@@ -11,8 +11,8 @@ from ._callback import HostCallback, Transforms
 from ._executions import Program
 from ._failures import ledger
 from ._queues import Tapped, queues
-from ._results import ERROR_MARK, RefusedResultError, conform, refusal
-from ._running import state
+from ._results import REFUSED, RefusedResultError, conform, refusal
+from ._running import running
 
 
 class Host:
@@ -35,37 +35,40 @@ class Host:
     def tap(self, device: Any, arrays: Sequence[np.ndarray]) -> None:
         """Take the value and return: the device does not wait for the function."""
         tapped = Tapped(self.callback, self.transforms, device, arrays)
-        if state.depth or self.program.nested:
+        if self.program.nested or running.frame.depth:
             self._nested_tap(tapped)
         else:
             queues[device].put(tapped)
 
     def call(self, device: Any, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-        """The results of the user function, or `ERROR_MARK` alone where there are none."""
+        """The results of the user function, or `REFUSED` where there are none."""
         try:
             return self.run(device, arrays)
         except BaseException as exception:
             self.program.failure = exception
             ledger.record(self.callback.name, device, exception)
-            return (ERROR_MARK,)
+            return REFUSED
 
     def run(self, device: Any, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """Run the user function now, after everything that this device tapped before; what it raises gets out."""
+        frame = running.frame
         program = self.program
-        if not (state.depth or (program.nested and program.is_nested())):
-            queues[device].drain()
-        held = state.holds_gang
-        state.depth += 1
-        state.holds_gang = held or program.is_gang()
+        if not (frame.depth or (program.nested and program.is_nested())):
+            queue = queues[device]
+            if queue.finished != queue.accepted:
+                queue.drain()
+        held = frame.holds_gang
+        frame.depth += 1
+        frame.holds_gang = held or program.gang
         try:
             result = self.callback.invoke(arrays, device, self.transforms)
             return () if self.callback.kind.identity else conform(result, self.callback, self.result_avals)
         finally:
-            state.depth -= 1
-            state.holds_gang = held
+            frame.depth -= 1
+            frame.holds_gang = held
 
     def refuse(self, device: Any) -> RefusedResultError:
-        """The error with which the device meets `ERROR_MARK`."""
+        """The error with which the device meets `REFUSED`."""
         failure = self.program.failure
         reason = f"{type(failure).__name__}: {failure}" if failure else "it happened in another process, see its log"
         error = RefusedResultError(refusal(self.callback, self.result_avals, device, reason))
@@ -73,18 +76,11 @@ class Host:
         return error
 
     def _nested_tap(self, tapped: Tapped) -> None:
-        if state.depth or self.program.is_nested():
+        if running.frame.depth or self.program.is_nested():
             # The queue may be held by the very callback that waits for this program, so the function runs here.
             tapped.run()
         else:
             queues[tapped.device].put(tapped)
-
-
-def refused(payload: Sequence[np.ndarray]) -> bool:
-    return len(payload) == 1 and payload[0] is ERROR_MARK
-
-
-Handler = Callable[..., Any]
 
 
 def restorer(stored: Sequence[np.dtype], logical: Sequence[np.dtype]) -> Callable[[list[np.ndarray]], list[np.ndarray]]:

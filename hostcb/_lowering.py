@@ -80,7 +80,7 @@ def _emit(site: Site, platform: str, device_index: int) -> Emitted:
         raise _index_error(site.host.callback, device_index, count)
     if count == 1:
         if platform == "cpu":
-            return _transports.views(site, _cpu_device, None)
+            return _transports.views(site, _cpu_devices, None)
         device = assignment[0] if assignment else None
         return _emit_arrays(site, platform, lambda _: device or site.host.program.device_at(0), None, None)
     if assignment is None:
@@ -108,7 +108,7 @@ def _emit_per_device(site: Site, platform: str, axis_context: Any, device_index:
         raise _index_error(site.host.callback, device_index, mesh.size)
     sharding = _jax.whole_sharding([0, *(aval.ndim for aval in site.result_avals)], manual=True)
     if platform == "cpu":
-        return _transports.views(site, _cpu_device, sharding)
+        return _transports.views(site, _cpu_devices, sharding)
     # The position in the mesh is not the device's number, so the devices come from the execution itself.
     position = hlo.PartitionIdOp().result
     program = site.host.program
@@ -121,16 +121,15 @@ def _emit_arrays(site: Site, platform: str, locate: Callable[..., Any], sharding
     return _transports.send_and_receive(site, locate, sharding, position)
 
 
-_cpu_devices: dict[int, Any] = {}
+class _CpuDevices(dict[int, Any]):
+    """The device object for each number that the runtime gives."""
+
+    def __missing__(self, ordinal: int) -> Any:
+        self.update({device.local_hardware_id: device for device in jax.local_devices(backend="cpu")})
+        return self.get(ordinal)
 
 
-def _cpu_device(ordinal: int) -> Any:
-    """The device object for the number that the runtime gives."""
-    device = _cpu_devices.get(ordinal)
-    if device is None:
-        _cpu_devices.update({each.local_hardware_id: each for each in jax.local_devices(backend="cpu")})
-        device = _cpu_devices[ordinal]
-    return device
+_cpu_devices = _CpuDevices()
 
 
 # What travels ----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import numpy as np
 from . import _flags
 from ._callback import HostCallback, Transforms
 from ._failures import ledger
-from ._running import state
+from ._running import running
 
 logger = logging.getLogger("hostcb")
 
@@ -36,13 +36,14 @@ class Tapped:
 
     def run(self) -> None:
         """Run the function. Nothing that it raises gets out: the device must not notice (H14)."""
-        state.depth += 1
+        frame = running.frame
+        frame.depth += 1
         try:
             self.callback.invoke(self.arrays, self.device, self.transforms)
         except BaseException as exception:
             ledger.record(self.callback.name, self.device, exception)
         finally:
-            state.depth -= 1
+            frame.depth -= 1
 
 
 class DeviceQueue:
@@ -167,23 +168,20 @@ class DeviceQueue:
                     self._idle = False
 
 
-class Queues:
-    """The queues of all devices."""
+class Queues(dict[Any, DeviceQueue]):
+    """The queue of each device, made when it is first asked for."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._lock = threading.Lock()
-        self._by_device: dict[Any, DeviceQueue] = {}
 
-    def __getitem__(self, device: Any) -> DeviceQueue:
-        queue = self._by_device.get(device)
-        if queue is None:
-            with self._lock:
-                queue = self._by_device.setdefault(device, DeviceQueue(device))
-        return queue
+    def __missing__(self, device: Any) -> DeviceQueue:
+        with self._lock:
+            return self.setdefault(device, DeviceQueue(device))
 
     def all(self) -> list[DeviceQueue]:
         with self._lock:
-            return list(self._by_device.values())
+            return list(self.values())
 
     def stop(self) -> None:
         """Drain and end every queue."""

@@ -5,15 +5,25 @@ from __future__ import annotations
 import threading
 
 
+class Frame:
+    """What a thread is doing. Handlers change it in place, since a context manager would cost as much as a tap."""
+
+    __slots__ = ("depth", "holds_gang")
+
+    def __init__(self) -> None:
+        # How many user functions this thread is inside of.
+        self.depth = 0
+        # Whether the innermost holds up a program on several devices.
+        self.holds_gang = False
+
+
 class _Running(threading.local):
-    depth: int = 0
-    # Whether the function that runs holds up a program on several devices.
-    holds_gang: bool = False
+    def __init__(self) -> None:
+        self.frame = Frame()
 
 
-# Handlers count `depth` up and down themselves: a context manager would cost as much as the rest of a tap.
-state = _Running()
+running = _Running()
 
 
 def inside_callback() -> bool:
-    return state.depth > 0
+    return running.frame.depth > 0

@@ -7,7 +7,7 @@ Each makes the handler that the runtime calls and emits the operation that calls
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +16,8 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import mlir
 
 from . import _jax
-from ._handlers import Host, refused
+from ._handlers import Host
+from ._results import REFUSED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +67,7 @@ def _contiguous(array: np.ndarray) -> np.ndarray:
     return np.asarray(array, order="C")
 
 
-def views(site: Site, device_of: Callable[[int], Any], sharding: Any) -> Emitted:
+def views(site: Site, devices: Mapping[int, Any], sharding: Any) -> Emitted:
     """CPU, one device or a device's own part of a mesh: the handler gets views of the device's memory."""
     host, restore, encode = site.host, site.restore, site.encode
     count = len(site.operands)
@@ -75,12 +76,12 @@ def views(site: Site, device_of: Callable[[int], Any], sharding: Any) -> Emitted
     def tap(_: Any, token: Any, *buffers: Any) -> None:
         # A copy each, since the memory is the device's again as soon as this returns.
         arrays = restore([view(buffer).copy() for buffer in buffers[:count]])
-        host.tap(device_of(token.__dlpack_device__()[1]), arrays)
+        host.tap(devices[token.__dlpack_device__()[1]], arrays)
 
     def call(_: Any, token: Any, *buffers: Any) -> None:
-        device = device_of(token.__dlpack_device__()[1])
+        device = devices[token.__dlpack_device__()[1]]
         payload = host.call(device, restore([view(buffer).copy() for buffer in buffers[:count]]))
-        if refused(payload):
+        if payload is REFUSED:
             raise host.refuse(device)
         for buffer, value in zip(buffers[count + 1 :], encode(payload), strict=True):
             np.copyto(view(buffer), value)
@@ -113,7 +114,7 @@ def arrays(site: Site, target: str, locate: Callable[[Sequence[Any]], Any], shar
             host.tap(device, owned)
             return (token,)
         payload = host.call(device, owned)
-        if refused(payload):
+        if payload is REFUSED:
             raise host.refuse(device)
         return (token, *map(_contiguous, encode(payload)))
 
@@ -144,7 +145,7 @@ def one_of_many(site: Site, targets: tuple[str, str], device: Any, index: int) -
 
     def call(token: Any, *operands: Any) -> Sequence[Any]:
         payload = host.call(device, restore([np.array(operand) for operand in operands]))
-        if refused(payload):
+        if payload is REFUSED:
             blanks = [np.zeros(aval.shape, aval.dtype) for aval in site.result_avals]
             return (token, np.ones(1, np.uint8), *blanks)
         return (token, np.zeros(1, np.uint8), *map(_contiguous, encode(payload)))
@@ -197,7 +198,7 @@ def send_and_receive(site: Site, locate: Callable[[Sequence[Any]], Any], shardin
             host.tap(device, owned)
             return ()
         payload = host.call(device, owned)
-        if refused(payload):
+        if payload is REFUSED:
             raise host.refuse(device)
         return tuple(map(_contiguous, encode(payload)))
 

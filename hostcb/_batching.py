@@ -25,8 +25,10 @@ def batch_call(primitive: Any, operands: Sequence[Any], dims: Sequence[Any], par
     method = params["vmap_method"]
     if method is None:
         raise NotImplementedError(callback.kind.refuses_batching.format(callback=callback.name))
-    size = next(operand.shape[dim] for operand, dim in zip(operands, dims, strict=True) if dim is not None)
-    moved = [x if dim is None else jnp.moveaxis(x, dim, 0) for x, dim in zip(operands, dims, strict=True)]
+    # What is not batched may be a plain number, a literal of the traced program.
+    arrays = [jnp.asarray(operand, dtype=jax.typeof(operand).dtype) for operand in operands]
+    size = next(array.shape[dim] for array, dim in zip(arrays, dims, strict=True) if dim is not None)
+    moved = [x if dim is None else jnp.moveaxis(x, dim, 0) for x, dim in zip(arrays, dims, strict=True)]
     batched = [dim is not None for dim in dims]
     if method.startswith("sequential"):
         outs = _one_by_one(primitive, moved, batched, size, params, unroll=method == "sequential_unrolled")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from . import _flags, _jax
@@ -37,21 +38,33 @@ def run_eagerly(
             f"device{'s' if len(devices) > 1 else ''}."
         )
     device = devices[device_index]
-    arrays = [np.array(operand) for operand in operands]
-    account.wait_before(devices)
-    host = Host(callback, params["transforms"], [array.dtype for array in arrays], result_avals, Program())
+    # Of the operands' own types: a number that JAX took for a literal is wider in NumPy.
+    arrays = [np.array(operand, dtype=jax.typeof(operand).dtype) for operand in operands]
+    program = Program([str(callback)])
+    host = Host(callback, params["transforms"], result_avals, program)
+    execution = account.add(program, devices, devices)
+    try:
+        account.wait_before(execution)
+        results = _run(host, device, arrays)
+    finally:
+        account.end(execution, None)
+    if callback.kind.identity:
+        return [jnp.asarray(x, dtype=array.dtype) for x, array in zip(operands, arrays, strict=True)]
+    return _placed(results, operands, devices)
+
+
+def _run(host: Host, device: Any, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
     if _flags.inline.value:
         # The flag's purpose: an unbroken traceback, to the line that called back.
-        results = host.run(device, arrays)
-    elif callback.kind.identity:
+        return host.run(device, arrays)
+    if host.callback.kind.identity:
         host.tap(device, arrays)
-        results = ()
-    else:
-        results = host.call(device, arrays)
-        if results is REFUSED:
-            error = host.refuse(device)
-            raise jax.errors.JaxRuntimeError(str(error)) from error.__cause__
-    return operands if callback.kind.identity else _placed(results, operands, devices)
+        return ()
+    results = host.call(device, arrays)
+    if results is REFUSED:
+        error = host.refuse(device)
+        raise jax.errors.JaxRuntimeError(str(error)) from error.__cause__
+    return results
 
 
 def _devices(operands: Sequence[Any]) -> list[Any]:
@@ -63,14 +76,14 @@ def _devices(operands: Sequence[Any]) -> list[Any]:
             return list(sharding.mesh.devices.flat)
         return sorted(sharding.device_set, key=lambda device: device.id)
     # Nothing was put anywhere: wherever JAX puts things now.
-    return list(jax.numpy.zeros(()).devices())
+    return list(jnp.zeros(()).devices())
 
 
 def _placed(results: Sequence[np.ndarray], operands: Sequence[Any], devices: Sequence[Any]) -> list[Any]:
     """The results where jit would have put them: on the operands' device or whole on each of their mesh."""
     committed = [x for x in operands if isinstance(x, jax.Array) and x.committed]
     if not committed:
-        return [jax.numpy.asarray(result) for result in results]
+        return [jnp.asarray(result) for result in results]
     if len(devices) == 1:
         return [jax.device_put(result, devices[0]) for result in results]
     mesh = jax.sharding.Mesh(np.array(devices), ("devices",))

@@ -19,28 +19,38 @@ from ._running import inside_callback, running
 class Program:
     """One lowered module, shared by the handlers in it."""
 
-    def __init__(self) -> None:
-        self.callbacks: list[str] = []
-        # Executions started from inside a callback.
-        self.nested: list[Execution] = []
+    def __init__(self, callbacks: Sequence[str] = ()) -> None:
+        self.callbacks = list(callbacks)
         # Why the last call failed.
         self.failure: BaseException | None = None
-        self._devices: tuple[Any, ...] = ()
         # Whether it runs on several devices at once.
         self.gang = False
+        # Whether one of its executions may have been started from inside a callback; `is_nested` knows for certain.
+        self.nested = False
+        # In the order in which they were started. Replaced rather than changed, for those that read it meanwhile.
+        self._executions: tuple[Execution, ...] = ()
 
-    def starts_on(self, devices: tuple[Any, ...]) -> None:
-        self._devices = devices
-        self.gang = len(devices) > 1
-
-    def device_at(self, position: int) -> Any:
-        """The device at a position of the mesh that the program was last started on."""
-        return self._devices[position]
+    def add(self, execution: Execution) -> None:
+        self.gang = len(execution.devices) > 1
+        self._executions = (*(each for each in self._executions if not each.done()), execution)
+        self.nested |= execution.nested
 
     def is_nested(self) -> bool:
         """Whether handlers that run now may belong to an execution that a callback waits for."""
-        self.nested = [execution for execution in self.nested if not execution.done()]
-        return bool(self.nested)
+        self.nested = any(execution.nested and not execution.done() for execution in self._executions)
+        return self.nested
+
+    def device_at(self, position: int) -> Any:
+        """The device at a position of the mesh that the program runs on.
+
+        The same program may have been started on several meshes; the runtime runs them in the order of their start.
+        """
+        executions = self._executions
+        running = next((execution for execution in executions if not execution.done()), executions[-1])
+        return running.mesh[position]
+
+    def __str__(self) -> str:
+        return f"a program with {', '.join(self.callbacks) or 'host callbacks'}"
 
 
 @dataclasses.dataclass(eq=False)
@@ -48,7 +58,9 @@ class Execution:
     """One run of a program, from its dispatch until its tokens are there on every device."""
 
     program: Program
+    # Those of this process, and all of the program's.
     devices: tuple[Any, ...]
+    mesh: tuple[Any, ...]
     nested: bool
     # Set when the dispatch has returned or raised.
     returned: threading.Event = dataclasses.field(default_factory=threading.Event)
@@ -71,8 +83,7 @@ class Execution:
 
     def __str__(self) -> str:
         doing = "runs" if self.returned.is_set() else "is being dispatched"
-        callbacks = ", ".join(self.program.callbacks) or "host callbacks"
-        return f"a program with {callbacks} {doing} on {', '.join(map(str, self.devices))}"
+        return f"{self.program} {doing} on {', '.join(map(str, self.devices))}"
 
 
 class Account:
@@ -85,21 +96,25 @@ class Account:
 
     # The methods that JAX's dispatch calls; see `_jax.DispatchHooks`.
 
-    def begin(self, program: Program | None, devices: Sequence[Any]) -> Execution:
-        execution = Execution(program or Program(), tuple(devices), inside_callback())
-        if running.frame.holds_gang and len(devices) > 1 and devices[0].platform == "cpu":
-            raise RuntimeError(
-                f"{execution}, started from inside a call of a program that runs on several devices itself: the CPU "
-                "runtime runs one such program at a time, so both would wait for ever. Use a single device in the "
-                "callback, or an id_tap that no call of the same program follows."
-            )
+    def begin(self, program: Program | None, devices: Sequence[Any], mesh: Sequence[Any]) -> Execution:
+        execution = self.add(program or Program(), devices, mesh)
         if len(devices) > 1 and devices[0].platform == "cpu":
+            if running.frame.holds_gang:
+                self.end(execution, None)
+                raise RuntimeError(
+                    f"{execution.program}, started from inside a call of a program that runs on several devices "
+                    "itself: the CPU runtime runs one such program at a time, so both would wait for ever. Use a "
+                    "single device in the callback, or an id_tap that no call of the same program follows."
+                )
             _pool.warn_if_small(len(devices))
-        execution.program.starts_on(execution.devices)
+        return execution
+
+    def add(self, program: Program, devices: Sequence[Any], mesh: Sequence[Any]) -> Execution:
+        """Account for what starts now, until its `end`."""
+        execution = Execution(program, tuple(devices), tuple(mesh), inside_callback())
         with self._lock:
             self._live[execution] = None
-            if execution.nested:
-                execution.program.nested = [*execution.program.nested, execution]
+            program.add(execution)
         return execution
 
     def tokens_in(self, execution: Execution) -> Any:
@@ -136,11 +151,11 @@ class Account:
                     del self._live[execution]
             return list(self._live)
 
-    def wait_before(self, devices: Sequence[Any]) -> None:
-        """Wait for what a callback that starts now on `devices`, outside any program, must come after."""
-        if not inside_callback():
-            for other in self._started_on(devices):
-                other.wait_on(devices)
+    def wait_before(self, execution: Execution) -> None:
+        """Wait for what a callback outside any program must come after."""
+        if not execution.nested:
+            for other in self._started_on(execution.devices):
+                other.wait_on(execution.devices)
 
     def _started_on(self, devices: Sequence[Any]) -> list[Execution]:
         """Executions whose dispatch has returned: those that another thread is just dispatching come in any order."""

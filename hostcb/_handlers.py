@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,13 +23,11 @@ class Host:
         self,
         callback: HostCallback,
         transforms: Transforms,
-        operand_dtypes: Sequence[np.dtype],
         result_avals: Sequence[Any],
         program: Program,
     ):
         self.callback = callback
         self.transforms = transforms
-        self.operand_dtypes = tuple(operand_dtypes)
         self.result_avals = tuple(result_avals)
         self.program = program
 
@@ -70,8 +69,9 @@ class Host:
     def refuse(self, device: Any) -> RefusedResultError:
         """The error with which the device meets `REFUSED`."""
         failure = self.program.failure
-        reason = f"{type(failure).__name__}: {failure}" if failure else "it happened in another process, see its log"
-        error = RefusedResultError(refusal(self.callback, self.result_avals, device, reason))
+        # Formatted by `traceback`, which survives an exception that has no text.
+        lines = traceback.format_exception_only(failure) if failure else ["it happened in another process: see its log"]
+        error = RefusedResultError(refusal(self.callback, self.result_avals, device, "".join(lines)))
         error.__cause__ = failure
         return error
 
@@ -81,14 +81,3 @@ class Host:
             tapped.run()
         else:
             queues[tapped.device].put(tapped)
-
-
-def restorer(stored: Sequence[np.dtype], logical: Sequence[np.dtype]) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
-    """Undo the widening that types without a byte of their own travel in."""
-    if list(stored) == list(logical):
-        return lambda arrays: arrays
-
-    def restore(arrays: list[np.ndarray]) -> list[np.ndarray]:
-        return [array.astype(dtype, copy=False) for array, dtype in zip(arrays, logical, strict=True)]
-
-    return restore

@@ -123,11 +123,6 @@ def run_compiled(primitive: Any, operands: Sequence[Any], params: dict[str, Any]
 # Lowering --------------------------------------------------------------------------------------------------------
 
 
-def require_devices(primitive: Any) -> None:
-    """Make the device assignment known while `primitive` is lowered."""
-    dispatch.prim_requires_devices_during_lowering.add(primitive)
-
-
 def annotate(module_context: Any, op: Any, sharding: Any) -> None:
     mlir.set_sharding(module_context, op, sharding)
 
@@ -197,7 +192,7 @@ def register_config_option(name: str, holder: FlagHolder) -> None:
 class DispatchHooks(Protocol):
     """What happens around one execution of a program that holds host callbacks."""
 
-    def begin(self, program: Any, devices: Sequence[Any]) -> Any:
+    def begin(self, program: Any, devices: Sequence[Any], mesh: Sequence[Any]) -> Any:
         """Called before the execution; the result is handed to the other methods."""
 
     def tokens_in(self, execution: Any) -> Any:
@@ -251,7 +246,7 @@ def install_dispatch_hooks(effect: Any, program_class: type, hooks: DispatchHook
         if effect not in self.ordered_effects:
             return plain_call(self, *args)
         program = next((kept for kept in self.keepalive or () if isinstance(kept, program_class)), None)
-        execution = hooks.begin(program, self._local_devices)
+        execution = hooks.begin(program, self._local_devices, _device_assignment(self))
         dispatching.stack.append(execution)
         error = None
         try:
@@ -292,6 +287,15 @@ def install_dispatch_hooks(effect: Any, program_class: type, hooks: DispatchHook
     executor._add_tokens_to_inputs = add_tokens
     executor._handle_token_bufs = handle_tokens
     return True
+
+
+def _device_assignment(executor: Any) -> Sequence[Any]:
+    """All devices of a program, in the order of its mesh; those of other processes are in its shardings alone."""
+    if jax.process_count() > 1:
+        for sharding in (*executor.in_handler.in_shardings, *executor.out_handler.out_shardings):
+            if isinstance(sharding, jax.sharding.Sharding):
+                return list(sharding._device_assignment)
+    return executor._local_devices
 
 
 class _Dispatching(threading.local):

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import mlir
 
 from . import _jax, _transports
 from ._callback import HostCallback, Transforms
 from ._executions import Program
-from ._handlers import Host, restorer
+from ._handlers import Host
 from ._transports import Emitted, Site
+from ._wire import decoder, encoder, wire_of
 
 GPU_PLATFORMS = ("cuda", "rocm", "oneapi")
 
@@ -50,53 +50,49 @@ def lower(
     program = program_of(context)
     program.callbacks.append(str(callback))
 
-    travelling = [_travelling(aval) for aval in context.avals_in]
-    result_travelling = [_travelling(aval) for aval in result_avals]
-    dtypes = [np.dtype(aval.dtype) for aval in context.avals_in]
+    spread = _is_spread(context.module_context.axis_context)
+    wires_in = [wire_of(aval) for aval in context.avals_in]
+    wires_out = [wire_of(aval, as_bits=spread) for aval in result_avals]
     site = Site(
         context=context,
-        host=Host(callback, transforms, dtypes, result_avals, program),
+        host=Host(callback, transforms, result_avals, program),
         token=context.tokens_in.get(effect),
-        operands=[_convert(x, a, t) for x, a, t in zip(operands, context.avals_in, travelling, strict=True)],
-        operand_avals=travelling,
-        result_avals=result_travelling,
-        restore=restorer([aval.dtype for aval in travelling], dtypes),
-        encode=_encoder(result_avals, result_travelling),
+        operands=[wire.pack(operand) for wire, operand in zip(wires_in, operands, strict=True)],
+        operand_avals=[wire.carried for wire in wires_in],
+        result_avals=[wire.carried for wire in wires_out],
+        decode=decoder(wires_in),
+        encode=encoder(wires_out),
     )
     emitted = _emit(site, platforms[0], device_index)
     context.set_tokens_out(mlir.TokenSet({effect: emitted.token}))
     if callback.kind.identity:
         return operands
-    return [_convert(x, t, a) for x, a, t in zip(emitted.results, result_travelling, result_avals, strict=True)]
+    return [wire.unpack(result) for wire, result in zip(wires_out, emitted.results, strict=True)]
+
+
+def _is_spread(axis_context: Any) -> bool:
+    """Whether the compiler spreads the program over devices (jit over a mesh)."""
+    return not isinstance(axis_context, mlir.SPMDAxisContext) and getattr(axis_context, "num_devices", 1) > 1
 
 
 def _emit(site: Site, platform: str, device_index: int) -> Emitted:
     axis_context = site.context.module_context.axis_context
     if isinstance(axis_context, mlir.SPMDAxisContext):
         return _emit_per_device(site, platform, axis_context, device_index)
-    assignment = getattr(axis_context, "device_assignment", None)
     count = getattr(axis_context, "num_devices", 1)
+    program = site.host.program
     if device_index >= count:
         raise _index_error(site.host.callback, device_index, count)
     if count == 1:
         if platform == "cpu":
             return _transports.views(site, _cpu_devices, None)
-        device = assignment[0] if assignment else None
-        return _emit_arrays(site, platform, lambda _: device or site.host.program.device_at(0), None, None)
-    if assignment is None:
-        raise NotImplementedError(
-            f"{site.host.callback} was lowered for {count} devices that are not known (an abstract mesh): host "
-            "callbacks need the devices, lower with a concrete mesh."
-        )
-    device = assignment[device_index]
-    if platform == "cpu":
-        targets = ("xla_ffi_python_cpu_callback", "xla_ffi_partitioned_python_cpu_callback")
-        return _transports.one_of_many(site, targets, device, device_index)
-    if platform in GPU_PLATFORMS:
-        targets = ("xla_ffi_python_gpu_callback", "xla_ffi_partitioned_python_gpu_callback")
-        return _transports.one_of_many(site, targets, device, device_index)
-    results = len(site.result_avals)
-    return _transports.send_and_receive(site, lambda _: device, _jax.one_device_sharding(device_index, results), None)
+        return _emit_arrays(site, platform, lambda _: program.device_at(0), None, None)
+    if platform == "cpu" or platform in GPU_PLATFORMS:
+        kind = "cpu" if platform == "cpu" else "gpu"
+        targets = (f"xla_ffi_python_{kind}_callback", f"xla_ffi_partitioned_python_{kind}_callback")
+        return _transports.one_of_many(site, targets, device_index)
+    sharding = _jax.one_device_sharding(device_index, len(site.result_avals))
+    return _transports.send_and_receive(site, lambda _: program.device_at(device_index), sharding, None)
 
 
 def _emit_per_device(site: Site, platform: str, axis_context: Any, device_index: int) -> Emitted:
@@ -109,7 +105,7 @@ def _emit_per_device(site: Site, platform: str, axis_context: Any, device_index:
     sharding = _jax.whole_sharding([0, *(aval.ndim for aval in site.result_avals)], manual=True)
     if platform == "cpu":
         return _transports.views(site, _cpu_devices, sharding)
-    # The position in the mesh is not the device's number, so the devices come from the execution itself.
+    # A position in the mesh is not a device's number, so the devices come from the execution itself.
     position = hlo.PartitionIdOp().result
     program = site.host.program
     return _emit_arrays(site, platform, lambda extra: program.device_at(int(extra[0])), sharding, position)
@@ -130,38 +126,6 @@ class _CpuDevices(dict[int, Any]):
 
 
 _cpu_devices = _CpuDevices()
-
-
-# What travels ----------------------------------------------------------------------------------------------------
-
-
-def _travelling(aval: Any) -> Any:
-    """The type in which a value crosses: types of less than a byte are packed on the device and not in NumPy."""
-    dtype = np.dtype(aval.dtype)
-    if dtype == np.bool_ or jax.dtypes.itemsize_bits(dtype) >= 8:
-        return jax.core.ShapedArray(aval.shape, dtype)
-    if jax.numpy.issubdtype(dtype, np.unsignedinteger):
-        return jax.core.ShapedArray(aval.shape, np.uint8)
-    if jax.numpy.issubdtype(dtype, np.signedinteger):
-        return jax.core.ShapedArray(aval.shape, np.int8)
-    return jax.core.ShapedArray(aval.shape, np.float16)
-
-
-def _convert(value: Any, given: Any, wanted: Any) -> Any:
-    if np.dtype(given.dtype) == np.dtype(wanted.dtype):
-        return value
-    ir_type = mlir.ir.RankedTensorType.get(wanted.shape, mlir.dtype_to_ir_type(np.dtype(wanted.dtype)))
-    return hlo.ConvertOp(ir_type, value).result
-
-
-def _encoder(logical: Sequence[Any], travelling: Sequence[Any]) -> Callable[..., Sequence[np.ndarray]]:
-    if all(np.dtype(a.dtype) == np.dtype(t.dtype) for a, t in zip(logical, travelling, strict=True)):
-        return lambda arrays: arrays
-
-    def encode(arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-        return [array.astype(aval.dtype, copy=False) for array, aval in zip(arrays, travelling, strict=True)]
-
-    return encode
 
 
 # Errors ----------------------------------------------------------------------------------------------------------

@@ -37,7 +37,6 @@ _jax.register_ordered_effect(HostCallbackEffect)
 
 host_callback_p = jex.Primitive("host_callback")
 host_callback_p.multiple_results = True
-_jax.require_devices(host_callback_p)
 _jax.hold_weakly_in_caches(HostCallback)
 
 

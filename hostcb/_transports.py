@@ -22,7 +22,7 @@ from ._results import REFUSED
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """One equation being lowered, its operands and results in the types in which they travel."""
+    """One equation being lowered, its operands and results in the types in which they cross."""
 
     context: Any
     host: Host
@@ -30,8 +30,8 @@ class Site:
     operands: Sequence[Any]
     operand_avals: Sequence[Any]
     result_avals: Sequence[Any]
-    # The host's own dtypes, where they differ from those that travel.
-    restore: Callable[[list[np.ndarray]], list[np.ndarray]]
+    # From what crosses to what the function gets, and back.
+    decode: Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
     encode: Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
 
 
@@ -69,18 +69,18 @@ def _contiguous(array: np.ndarray) -> np.ndarray:
 
 def views(site: Site, devices: Mapping[int, Any], sharding: Any) -> Emitted:
     """CPU, one device or a device's own part of a mesh: the handler gets views of the device's memory."""
-    host, restore, encode = site.host, site.restore, site.encode
+    host, decode, encode = site.host, site.decode, site.encode
     count = len(site.operands)
     view = np.asarray
 
     def tap(_: Any, token: Any, *buffers: Any) -> None:
         # A copy each, since the memory is the device's again as soon as this returns.
-        arrays = restore([view(buffer).copy() for buffer in buffers[:count]])
+        arrays = decode([view(buffer).copy() for buffer in buffers[:count]])
         host.tap(devices[token.__dlpack_device__()[1]], arrays)
 
     def call(_: Any, token: Any, *buffers: Any) -> None:
         device = devices[token.__dlpack_device__()[1]]
-        payload = host.call(device, restore([view(buffer).copy() for buffer in buffers[:count]]))
+        payload = host.call(device, decode([view(buffer).copy() for buffer in buffers[:count]]))
         if payload is REFUSED:
             raise host.refuse(device)
         for buffer, value in zip(buffers[count + 1 :], encode(payload), strict=True):
@@ -103,13 +103,13 @@ def arrays(site: Site, target: str, locate: Callable[[Sequence[Any]], Any], shar
 
     `position`, if any, is one more operand, a number by which `locate` tells the device.
     """
-    host, restore, encode = site.host, site.restore, site.encode
+    host, decode, encode = site.host, site.decode, site.encode
     extra = [] if position is None else [position]
     extra_avals = [] if position is None else [jax.core.ShapedArray((), np.uint32)]
 
     def handler(token: Any, *operands: Any) -> Sequence[Any]:
         device = locate(operands[: len(extra)])
-        owned = restore([np.array(operand) for operand in operands[len(extra) :]])
+        owned = decode([np.array(operand) for operand in operands[len(extra) :]])
         if host.callback.kind.identity:
             host.tap(device, owned)
             return (token,)
@@ -130,21 +130,23 @@ def arrays(site: Site, target: str, locate: Callable[[Sequence[Any]], Any], shar
     return Emitted(token, results)
 
 
-def one_of_many(site: Site, targets: tuple[str, str], device: Any, index: int) -> Emitted:
+def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
     """A program that the compiler spreads over devices: the whole operand goes to one of them (H10).
 
     A call's result then reaches every device by a collective. If the one device refused a failed result, the others
     would wait in that collective for ever; so a verdict travels with the result, and all devices refuse together.
     """
-    host, restore, encode = site.host, site.restore, site.encode
+    host, decode, encode = site.host, site.decode, site.encode
     target, target_everywhere = targets
 
+    program = host.program
+
     def tap(token: Any, *operands: Any) -> Sequence[Any]:
-        host.tap(device, restore([np.array(operand) for operand in operands]))
+        host.tap(program.device_at(index), decode([np.array(operand) for operand in operands]))
         return (token,)
 
     def call(token: Any, *operands: Any) -> Sequence[Any]:
-        payload = host.call(device, restore([np.array(operand) for operand in operands]))
+        payload = host.call(program.device_at(index), decode([np.array(operand) for operand in operands]))
         if payload is REFUSED:
             blanks = [np.zeros(aval.shape, aval.dtype) for aval in site.result_avals]
             return (token, np.ones(1, np.uint8), *blanks)
@@ -152,7 +154,7 @@ def one_of_many(site: Site, targets: tuple[str, str], device: Any, index: int) -
 
     def judge(verdict: Any, *results: Any) -> Sequence[Any]:
         if verdict[0]:
-            raise host.refuse(device)
+            raise host.refuse(program.device_at(index))
         return results
 
     is_tap = host.callback.kind.identity
@@ -173,27 +175,33 @@ def one_of_many(site: Site, targets: tuple[str, str], device: Any, index: int) -
     together = hlo.OptimizationBarrierOp(results).results
     # A replicated operation must not have side effects, hence the target for partitioned callbacks: it may, and so
     # it stays even where nobody uses the result. Passing the result through keeps all that needs it behind it.
-    judged = _custom_call(
-        site.context,
-        target_everywhere,
-        judge,
-        together,
-        avals_out,
-        site.result_avals,
-        _jax.whole_sharding([aval.ndim for aval in site.result_avals] or [0], manual=False),
-    )
+    # One for each result, since the compiler aborts on the sharding of several.
+    verdict, *values = together
+    judged: list[Any] = []
+    for group, avals in [([value], [aval]) for value, aval in zip(values, site.result_avals, strict=True)] or [
+        ([], [])
+    ]:
+        judged += _custom_call(
+            site.context,
+            target_everywhere,
+            judge,
+            [verdict, *group],
+            [verdict_aval, *avals],
+            avals,
+            _jax.whole_sharding([aval.ndim for aval in avals] or [0], manual=False),
+        )
     return Emitted(token, judged)
 
 
 def send_and_receive(site: Site, locate: Callable[[Sequence[Any]], Any], sharding: Any, position: Any) -> Emitted:
     """TPU, and platforms that JAX serves like it: JAX's own emitter, with our checks in front of its checks."""
-    host, restore, encode = site.host, site.restore, site.encode
+    host, decode, encode = site.host, site.decode, site.encode
     extra = [] if position is None else [position]
     extra_avals = [] if position is None else [jax.core.ShapedArray((), np.uint32)]
 
     def handler(*operands: Any) -> Sequence[Any]:
         device = locate(operands[: len(extra)])
-        owned = restore([np.array(operand) for operand in operands[len(extra) :]])
+        owned = decode([np.array(operand) for operand in operands[len(extra) :]])
         if host.callback.kind.identity:
             host.tap(device, owned)
             return ()

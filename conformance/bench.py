@@ -1,0 +1,68 @@
+"""The computations that faults are planted in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from conformance.implementations import Implementation
+
+WIDTH = 3
+
+Function: TypeAlias = Callable[[Any], Any]
+
+
+class Bench:
+    """One layout of a computation over the devices of the topology."""
+
+    def __init__(self, implementation: Implementation, layout: str, devices: Sequence[jax.Device]) -> None:
+        self.implementation = implementation
+        self.layout = layout
+        self.devices = devices
+        self.mesh = Mesh(np.asarray(devices), ("devices",))
+
+    @property
+    def operand(self) -> Any:
+        rows = 1 if self.layout == "jit" else len(self.devices)
+        operand = np.arange(rows * WIDTH, dtype=np.float32).reshape(rows, WIDTH)
+        return operand[0] if self.layout == "jit" else operand
+
+    @property
+    def callback_shape(self) -> tuple[int, ...]:
+        """The shape of the operand as one callback sees it."""
+        return {
+            "jit": (WIDTH,),
+            "pmap": (WIDTH,),
+            "pjit": (len(self.devices), WIDTH),
+            "shard_map": (1, WIDTH),
+        }[self.layout]
+
+    @property
+    def callbacks_per_run(self) -> int:
+        return len(self.devices) if self.layout in ("pmap", "shard_map") else 1
+
+    def compile(self, function: Function) -> Function:
+        by_device = PartitionSpec("devices")
+        if self.layout == "jit":
+            return jax.jit(function)
+        if self.layout == "pmap":
+            return jax.pmap(function, axis_name="devices", devices=self.devices)
+        if self.layout == "pjit":
+            sharding = NamedSharding(self.mesh, by_device)
+            return jax.jit(function, in_shardings=sharding, out_shardings=sharding)
+        mapped = jax.shard_map(function, mesh=self.mesh, in_specs=by_device, out_specs=by_device)
+        return jax.jit(mapped)
+
+    def calling(self, host: Function, dtype: Any = np.float32, shape: Any = None) -> Function:
+        """A compiled computation that calls `host` on its operand."""
+
+        def computation(x: Any) -> Any:
+            wanted = jax.ShapeDtypeStruct(jnp.shape(x) if shape is None else shape, dtype)
+            return self.implementation.call(host, x, wanted)
+
+        return self.compile(computation)

@@ -1,0 +1,121 @@
+"""Known failures of a platform: exact, strict in both directions, each with its reason."""
+
+from __future__ import annotations
+
+import fnmatch
+import operator
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conformance.verdicts import Outcome, Stage, Standing, Verdict
+
+_REQUIRED = ("cells", "verdict", "reason", "link", "since")
+_OPTIONAL = ("stage", "jax")
+
+
+class ExpectationError(Exception):
+    """An expectation file that cannot be used as it stands."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """One entry: these cells fail in exactly this way."""
+
+    cells: str
+    verdict: str
+    """As `Outcome.label` writes it: `fail`, `crash(SIGABRT)`, `hang`, `unsupported`."""
+    reason: str
+    link: str
+    since: str
+    stage: Stage | None = None
+    jax: str = ""
+    """Versions of JAX that the entry is about, like ">=0.10.2,<0.12"; all if empty."""
+
+    def matches(self, cell_id: str) -> bool:
+        return fnmatch.fnmatchcase(cell_id, self.cells)
+
+    def met_by(self, outcome: Outcome) -> bool:
+        return self.verdict == outcome.label and self.stage in (None, outcome.stage)
+
+
+@dataclass(frozen=True)
+class Expectations:
+    entries: tuple[Expectation, ...] = ()
+
+    def applicable(self, jax_version: str) -> Expectations:
+        return Expectations(tuple(entry for entry in self.entries if version_matches(jax_version, entry.jax)))
+
+    def of(self, cell_id: str) -> Expectation | None:
+        return next((entry for entry in self.entries if entry.matches(cell_id)), None)
+
+    def standing(self, cell_id: str, outcome: Outcome) -> Standing:
+        entry = self.of(cell_id)
+        passed = outcome.verdict is Verdict.PASS
+        if entry is None:
+            return Standing.AS_EXPECTED if passed else Standing.UNEXPECTED
+        if passed:
+            return Standing.UNEXPECTED_PASS
+        return Standing.KNOWN_FAILURE if entry.met_by(outcome) else Standing.CHANGED_FAILURE
+
+    def unmatched(self, planned: Sequence[str]) -> tuple[Expectation, ...]:
+        """Entries that no planned cell answers to: typing errors, or cells that are gone."""
+        return tuple(entry for entry in self.entries if not any(entry.matches(cell) for cell in planned))
+
+
+def load_expectations(path: Path) -> Expectations:
+    """Read a platform's file; a platform without one has no known failures."""
+    if not path.exists():
+        return Expectations()
+    try:
+        tables = tomllib.loads(path.read_text()).get("expect", [])
+    except tomllib.TOMLDecodeError as error:
+        raise ExpectationError(f"{path} is not TOML: {error}") from error
+    return Expectations(tuple(_entry(path, number, table) for number, table in enumerate(tables, 1)))
+
+
+def _entry(path: Path, number: int, table: dict[str, Any]) -> Expectation:
+    where = f"{path}, entry {number}"
+    if missing := [key for key in _REQUIRED if key not in table]:
+        raise ExpectationError(f"{where}: {missing[0]!r} is missing; every entry states it")
+    if unknown := sorted(table.keys() - {*_REQUIRED, *_OPTIONAL}):
+        raise ExpectationError(f"{where}: unknown key {unknown[0]!r}")
+    verdict_names = [verdict.value for verdict in Verdict]
+    if table["verdict"].partition("(")[0] not in verdict_names:
+        raise ExpectationError(f"{where}: {table['verdict']!r} is no verdict; there are {', '.join(verdict_names)}")
+    stage_names = [stage.value for stage in Stage]
+    if "stage" in table and table["stage"] not in stage_names:
+        raise ExpectationError(f"{where}: {table['stage']!r} is no stage; there are {', '.join(stage_names)}")
+    return Expectation(
+        **{key: str(table[key]) for key in _REQUIRED},
+        stage=Stage(table["stage"]) if "stage" in table else None,
+        jax=table.get("jax", ""),
+    )
+
+
+_COMPARISONS = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+
+
+def version_matches(version: str, specifier: str) -> bool:
+    """Whether a release version satisfies comparisons like ">=0.10.2,<0.12"."""
+    for part in filter(None, (part.strip() for part in specifier.split(","))):
+        found = re.fullmatch(r"(>=|<=|==|>|<)\s*([\d.]+)", part)
+        if not found:
+            raise ExpectationError(f"{part!r} is no version comparison like '>=0.10.2'")
+        if not _COMPARISONS[found[1]](_release(version), _release(found[2])):
+            return False
+    return True
+
+
+def _release(version: str) -> tuple[int, ...]:
+    numbers = [int(number) for number in re.findall(r"\d+", version)[:4]]
+    return (*numbers, *(0,) * (4 - len(numbers)))

@@ -1,0 +1,66 @@
+"""The fault cells: callbacks that misbehave, and what the suite plants where.
+
+This is the list alone, readable without JAX; `conformance.faults` runs them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+LAYOUTS = ("jit", "pmap", "pjit", "shard_map")
+"""One device; every device by pmap; one computation over all devices; every device by shard_map."""
+
+BROKEN_RESULTS = ("raises", "wrong_shape", "wrong_dtype", "wrong_tree", "none", "error_mark")
+
+COLLECTIVE_TIMEOUT_FLAGS = (
+    "--xla_cpu_collective_call_warn_stuck_timeout_seconds=2",
+    "--xla_cpu_collective_call_terminate_timeout_seconds=4",
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    kind: str
+    layout: str
+    callback: str
+    promises: tuple[str, ...]
+    xla_flags: tuple[str, ...] = ()
+    minimum_devices: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"fault.{self.kind}.{self.layout}"
+
+    def ineligible(self, device_count: int) -> str | None:
+        if device_count < self.minimum_devices:
+            return f"needs {self.minimum_devices} devices, the topology has {device_count}"
+        return None
+
+
+def _all_faults() -> tuple[Fault, ...]:
+    faults = [
+        Fault(kind, layout, "call", ("H15",))
+        for kind, layout in itertools.product((*BROKEN_RESULTS, "legitimate_mark"), LAYOUTS)
+    ]
+    faults += [Fault("raises", layout, "id_tap", ("H14",)) for layout in LAYOUTS]
+    faults += [
+        Fault("runs_jax", layout, callback, ("H9", "H10"))
+        for layout, callback in itertools.product(("pmap", "pjit"), ("id_tap", "call"))
+    ]
+    faults += [
+        Fault("keyboard_interrupt", "jit", "id_tap", ("H14",)),
+        Fault("pending_at_exit", "pmap", "id_tap", ("H17",)),
+        Fault(
+            "raises_before_collective",
+            "pmap",
+            "call",
+            ("H15",),
+            xla_flags=COLLECTIVE_TIMEOUT_FLAGS,
+            minimum_devices=2,
+        ),
+    ]
+    return tuple(faults)
+
+
+FAULTS = _all_faults()

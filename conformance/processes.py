@@ -1,0 +1,176 @@
+"""Worker processes as the supervisor sees them: started, asked, watched, and buried."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from conformance.topology import Topology, WrongPlatformError
+from conformance.verdicts import Outcome, Stage, Verdict
+
+START_DEADLINE = 120.0
+EXIT_DEADLINE = 20.0
+STACK_DUMP_SECONDS = 1.0
+
+
+class WorkerStartError(Exception):
+    """A worker ended before it could say anything."""
+
+
+class WorkerProcess:
+    """One worker, for one implementation on one topology.
+
+    `run` never raises for what a cell does to the process.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        implementation: str | None,
+        log: Path,
+        extra_xla_flags: Sequence[str] = (),
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        self.topology = topology
+        self.implementation = implementation
+        self.log = log
+        child_environment = topology.environment(environment)
+        flags = (child_environment.get("XLA_FLAGS", ""), *extra_xla_flags)
+        child_environment["XLA_FLAGS"] = " ".join(flags).strip()
+        # Several workers share a device: none may take all of its memory at its start.
+        child_environment.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        with log.open("ab") as stderr:
+            self._log_start = stderr.tell()
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "conformance.worker"),
+                    *(topology.platform, str(topology.device_count)),
+                    *([implementation] if implementation else []),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=child_environment,
+            )
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._pipe("stdout"), selectors.EVENT_READ)
+        self._unread = b""
+        hello = self._read_line(START_DEADLINE)
+        if hello is None:
+            self.kill()
+            raise WorkerStartError(f"a worker for {topology.name} did not start: {self._log_tail()}")
+        if hello["event"] == "refused":
+            self.kill()
+            raise WrongPlatformError(hello["reason"])
+        self.run_info: dict[str, Any] = hello["run_info"]
+
+    def _pipe(self, name: str) -> Any:
+        pipe = getattr(self._process, name)
+        assert pipe is not None
+        return pipe
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def run(self, cell_id: str, deadline: float) -> Outcome:
+        """Run one cell. If the process dies or overstays, that is this cell's outcome."""
+        started = time.monotonic()
+        try:
+            self._pipe("stdin").write(cell_id.encode() + b"\n")
+            self._pipe("stdin").flush()
+        except BrokenPipeError:
+            return self._crash(time.monotonic() - started)
+        while True:
+            line = self._read_line(started + deadline - time.monotonic())
+            seconds = time.monotonic() - started
+            if line is None:
+                # The end of the pipe comes a moment before the end of the process.
+                if self._ended(timeout=0.0 if seconds >= deadline else EXIT_DEADLINE):
+                    return self._crash(seconds)
+                return self._hang(seconds)
+            if line["event"] == "end" and line["cell"] == cell_id:
+                return Outcome.from_json(line["outcome"])
+
+    def finish(self) -> Outcome:
+        """Let the process end by itself; anything but a clean end is a failure of its exit."""
+        self._pipe("stdin").close()
+        started = time.monotonic()
+        if not self._ended(timeout=EXIT_DEADLINE):
+            return self._hang(time.monotonic() - started)
+        if self._process.returncode != 0:
+            return self._crash(time.monotonic() - started, Stage.EXIT)
+        self._close()
+        return Outcome(Verdict.PASS)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._close()
+
+    def _close(self) -> None:
+        self._selector.close()
+        for name in ("stdin", "stdout"):
+            # A pipe to a dead process may hold what can no longer be written.
+            with contextlib.suppress(BrokenPipeError):
+                self._pipe(name).close()
+
+    def _ended(self, timeout: float) -> bool:
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _read_line(self, timeout: float) -> dict[str, Any] | None:
+        """The next report, or None when the pipe ends or the time is over."""
+        end = time.monotonic() + timeout
+        while b"\n" not in self._unread:
+            if not self._selector.select(max(0.0, end - time.monotonic())):
+                return None
+            received = os.read(self._pipe("stdout").fileno(), 1 << 16)
+            if not received:
+                return None
+            self._unread += received
+        line, _, self._unread = self._unread.partition(b"\n")
+        report: dict[str, Any] = json.loads(line)
+        return report
+
+    def _crash(self, seconds: float, stage: Stage | None = None) -> Outcome:
+        self._process.wait()
+        self._close()
+        code = self._process.returncode
+        cause = signal.Signals(-code).name if code < 0 else f"exit {code}"
+        reason = f"the process ended with {cause}: {self._log_tail()}"
+        return Outcome(Verdict.CRASH, stage, reason, seconds, signal=cause)
+
+    def _hang(self, seconds: float) -> Outcome:
+        before = self.log.stat().st_size
+        self._process.send_signal(signal.SIGUSR1)
+        time.sleep(STACK_DUMP_SECONDS)
+        self.kill()
+        stacks = self._log_from(before).strip()
+        reason = f"no answer for {seconds:.0f} s; stacks:\n{stacks[-4000:]}"
+        return Outcome(Verdict.HANG, None, reason, seconds)
+
+    def _log_from(self, start: int) -> str:
+        """What this worker has written since; earlier ones share the file."""
+        with self.log.open("rb") as log:
+            log.seek(start)
+            return log.read().decode(errors="replace")
+
+    def _log_tail(self) -> str:
+        lines = self._log_from(self._log_start).splitlines()
+        # Fatal messages of the runtime start with F, of Python with "Fatal": they tell the most.
+        fatal = [line for line in lines if line.startswith(("F0", "F1", "Fatal"))]
+        chosen = fatal[-2:] or lines[-2:]
+        return " | ".join(line.strip()[:400] for line in chosen) or "nothing on standard error"

@@ -1,0 +1,122 @@
+"""Programs: a small base function with callbacks, under a composition of transforms."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from conformance.callbacks import Callback
+from conformance.model import ExpectedEvent, ModelFunction, World
+from conformance.transforms import TRANSFORMS, JaxFunction, Setting, Transform
+from conformance.values import Data, Value
+
+INPUTS = (3.0, 68.0)
+"""Every program runs on each of these in turn, without a barrier between: order must hold across
+computations too. One is odd and one even, so predicates go both ways."""
+
+OFFSET_RADIX = 8
+"""Offsets of the transform at depth d are multiples of this to the d-th power: with at most eight
+lanes, steps or devices per transform, no two callbacks of a program see equal operands."""
+
+
+def base_function(probe: Callable[[str, Any], Any], x: Any) -> Any:
+    """Three callbacks in a small polynomial; on JAX arrays a program, on model values its meaning.
+
+    The numbers stay small integers, exact in float32, in every derivative and sum. The second
+    callback's result goes nowhere: it must run all the same, and in its place.
+    """
+    y = probe("first", x * 2.0 + 1.0)
+    probe("unused", x * 4.0 + 3.0)
+    return probe("last", y * x)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A composition of transforms, the outermost first."""
+
+    names: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.names)
+
+    @property
+    def transforms(self) -> tuple[Transform, ...]:
+        return tuple(TRANSFORMS[name] for name in self.names)
+
+    @property
+    def promises(self) -> tuple[str, ...]:
+        return tuple(sorted({p for transform in self.transforms for p in transform.promises}))
+
+    def jax_function(self, setting: Setting) -> JaxFunction:
+        def base(x: jax.Array) -> jax.Array:
+            result: jax.Array = base_function(setting.probe, x)
+            return result
+
+        function: JaxFunction = base
+        for depth, transform in reversed(list(enumerate(self.transforms))):
+            function = transform.jax_face(function, setting, float(OFFSET_RADIX**depth))
+        return function
+
+    def prediction(self, callback: Callback, device_count: int, inputs: Sequence[float] = INPUTS) -> Prediction:
+        """What must happen; raises `RefusalError` where the program must be refused."""
+
+        def base(world: World, x: Value) -> Value:
+            result: Value = base_function(world.probe, x)
+            return result
+
+        function: ModelFunction = base
+        for depth, transform in reversed(list(enumerate(self.transforms))):
+            function = transform.model_face(function, float(OFFSET_RADIX**depth))
+        events: list[ExpectedEvent] = []
+        results = []
+        for number in inputs:
+            world = World(callback, device_count, events)
+            results.append(function(world, Value.constant(number)).data)
+        return Prediction(tuple(events), tuple(results))
+
+
+@dataclass(frozen=True)
+class Prediction:
+    events: tuple[ExpectedEvent, ...]
+    results: tuple[Data, ...]
+
+
+DOCUMENTED_TRIPLES = (
+    ("jit", "grad", "remat"),
+    ("grad", "scan", "remat"),
+    ("grad", "remat", "scan"),
+    ("grad", "remat", "remat"),
+    ("grad", "remat", "cond"),
+    ("grad", "scan", "custom_vjp"),
+    ("grad", "remat", "custom_vjp"),
+    ("grad", "remat", "custom_jvp"),
+    ("vmap", "grad", "remat"),
+    ("vmap", "vmap", "while_body"),
+    ("jit", "vmap", "while_cond"),
+    ("jit", "vmap", "cond"),
+    ("pmap", "vmap", "grad"),
+    ("pmap", "grad", "remat"),
+    ("grad", "pmap", "scan"),
+    ("jit", "pmap", "cond"),
+    ("shard_map", "scan", "cond"),
+    ("pjit", "scan", "cond"),
+    ("pjit", "vmap", "scan"),
+)
+"""Compositions of three where rules are known to meet: recomputation inside loops, nested batching
+under data-dependent control flow, differentiation across devices."""
+
+
+def all_programs() -> tuple[Program, ...]:
+    """Every transform alone, every ordered pair, and the chosen triples.
+
+    `eager` is the absence of a transform: it composes to nothing new and only stands alone.
+    """
+    composable = [name for name in TRANSFORMS if name != "eager"]
+    singles = [(name,) for name in TRANSFORMS]
+    pairs = list(itertools.product(composable, repeat=2))
+    return tuple(Program(names) for names in (*singles, *pairs, *DOCUMENTED_TRIPLES))

@@ -1,0 +1,141 @@
+"""What a run found: the JSON of every cell, and the summary for people."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from conformance.cells import Cell, Ineligible
+from conformance.expectations import Expectations
+from conformance.verdicts import Outcome, Standing, Verdict
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class CellResult:
+    cell: Cell
+    outcome: Outcome
+    standing: Standing
+    expected: str
+    """The verdict that was expected, as `Outcome.label` writes it."""
+    attempts: int = 1
+    company: tuple[str, ...] = ()
+    """For a flake: the cells that ran before it in the process in which it failed."""
+
+    @property
+    def reproduce(self) -> str:
+        cells = (*self.company, self.cell.id)
+        one_process = " -n 1" if self.company else ""
+        return f"python -m conformance run{one_process} " + " ".join(f"--cell {c}" for c in cells)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "id": self.cell.id,
+            "promises": list(self.cell.promises),
+            **self.outcome.as_json(),
+            "verdict": self.outcome.label,
+            "standing": self.standing.value,
+            "expected": self.expected,
+            "attempts": self.attempts,
+            "reproduce": self.reproduce,
+        }
+
+
+@dataclass
+class Report:
+    platform: str
+    expectations: Expectations
+    results: list[CellResult] = field(default_factory=list)
+    ineligible: Sequence[Ineligible] = ()
+    run_info: dict[str, dict[str, Any]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    """What is wrong with the run as a whole."""
+    seconds: float = 0.0
+
+    def add(self, cell: Cell, outcome: Outcome, attempts: int = 1, company: tuple[str, ...] = ()) -> CellResult:
+        entry = self.expectations.of(cell.id)
+        standing = self.expectations.standing(cell.id, outcome)
+        expected = entry.verdict if entry else Verdict.PASS.value
+        result = CellResult(cell, outcome, standing, expected, attempts, company)
+        self.results.append(result)
+        return result
+
+    @property
+    def unexpected(self) -> list[CellResult]:
+        return [result for result in self.results if not result.standing.acceptable]
+
+    @property
+    def exit_code(self) -> int:
+        """0 if all is as expected, 1 if anything is not, 2 if nothing was executed."""
+        executed = [r for r in self.results if r.outcome.verdict is not Verdict.MISSING]
+        if not executed:
+            return 2
+        return 1 if self.unexpected or self.problems else 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA_VERSION,
+            "platform": self.platform,
+            "run_info": self.run_info,
+            "seconds": round(self.seconds, 1),
+            "exit_code": self.exit_code,
+            "problems": self.problems,
+            "cells": [result.as_json() for result in self.results],
+            "ineligible": [{"id": cell.id, "reason": cell.reason} for cell in self.ineligible],
+        }
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(self.as_json(), indent=1) + "\n")
+
+    def summary(self) -> str:
+        lines = [*self._table(), ""]
+        for result in self.unexpected:
+            lines += _describe(result)
+        lines += [f"PROBLEM: {problem}" for problem in self.problems]
+        executed = len(self.results)
+        passed = sum(result.outcome.verdict is Verdict.PASS for result in self.results)
+        known = sum(result.standing is Standing.KNOWN_FAILURE for result in self.results)
+        lines.append(
+            f"{passed} of {executed} cells passed, {known} known failures,"
+            f" {len(self.unexpected)} unexpected results,"
+            f" {len(self.ineligible)} cells not applicable, {self.seconds:.0f} s"
+        )
+        if self.exit_code == 2:
+            lines.append("ERROR: no cell was executed, so nothing is known.")
+        return "\n".join(lines)
+
+    def _table(self) -> list[str]:
+        """Callbacks down, verdicts across; known failures in a column of their own."""
+        counts: dict[str, Counter[str]] = {}
+        for result in self.results:
+            known = result.standing is Standing.KNOWN_FAILURE
+            column = "known_failure" if known else result.outcome.verdict.value
+            counts.setdefault(result.cell.callback_name, Counter())[column] += 1
+        present = {column for counter in counts.values() for column in counter}
+        columns: list[str] = [v.value for v in Verdict if v.value in present and v is not Verdict.PASS]
+        columns += ["known_failure"] if "known_failure" in present else []
+        ineligible = Counter(cell.id.split("/")[1] for cell in self.ineligible)
+        rows = [["callback", "passed/applicable/total", *columns]]
+        for name, counter in counts.items():
+            applicable = counter.total()
+            ratio = f"{counter['pass']}/{applicable}/{applicable + ineligible[name]}"
+            rows.append([name, ratio, *(str(counter[column]) for column in columns)])
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        return ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+
+
+def _describe(result: CellResult) -> list[str]:
+    outcome = result.outcome
+    stage = f" at {outcome.stage.value}" if outcome.stage else ""
+    attempts = f", {result.attempts} attempts" if result.attempts > 1 else ""
+    return [
+        f"{result.standing.value.upper()}: {result.cell.id}: {outcome.label}{stage}"
+        f" (expected {result.expected}{attempts})",
+        *(f"    {line}" for line in outcome.reason.splitlines()[:30]),
+        f"    {result.reproduce}",
+    ]

@@ -1,0 +1,59 @@
+"""Where a cell runs: a platform and a number of its devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+JAX_NAMES = {"cpu": "cpu", "cuda": "cuda", "rocm": "rocm", "tpu": "tpu"}
+"""What `JAX_PLATFORMS` calls the platforms this suite knows by name; others pass unchanged."""
+
+GPU_PLATFORMS = ("cuda", "rocm")
+
+
+@dataclass(frozen=True)
+class Topology:
+    platform: str
+    device_count: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.platform}-{self.device_count}dev"
+
+    def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
+        """The environment of a worker on this topology.
+
+        `JAX_PLATFORMS` names one platform only: where it is absent JAX must say so, and may not
+        fall back to another that would then pass in its name.
+        """
+        environment = dict(inherited)
+        environment["JAX_PLATFORMS"] = JAX_NAMES.get(self.platform, self.platform)
+        if self.platform == "cpu":
+            flags = [
+                flag
+                for flag in inherited.get("XLA_FLAGS", "").split()
+                if not flag.startswith("--xla_force_host_platform_device_count")
+            ]
+            flags.append(f"--xla_force_host_platform_device_count={self.device_count}")
+            environment["XLA_FLAGS"] = " ".join(flags)
+        return environment
+
+
+class WrongPlatformError(Exception):
+    """The devices that were asked for are not there."""
+
+
+def check_devices(topology: Topology, platforms: list[str], platform_version: str) -> None:
+    """Refuse to run on anything but what was asked for.
+
+    `platforms` are the platform names of the devices JAX found; CUDA and ROCm devices both call
+    themselves "gpu" and differ in the platform version.
+    """
+    found = ", ".join(f"{platforms.count(name)} {name}" for name in sorted(set(platforms)))
+    wanted = "gpu" if topology.platform in GPU_PLATFORMS else topology.platform
+    if set(platforms) != {wanted}:
+        raise WrongPlatformError(f"asked for {topology.platform} devices, JAX found {found or 'none'}")
+    if topology.platform in GPU_PLATFORMS and topology.platform not in platform_version.lower():
+        raise WrongPlatformError(f"asked for {topology.platform} devices, JAX found {found} of {platform_version!r}")
+    if len(platforms) < topology.device_count:
+        raise WrongPlatformError(f"asked for {topology.device_count} {topology.platform} devices, JAX found {found}")

@@ -1,0 +1,30 @@
+"""Transforms that change how a function is staged and nothing that can be observed."""
+
+from __future__ import annotations
+
+import jax
+
+from conformance.model import ModelFunction
+from conformance.transforms.base import JaxFunction, Setting
+
+
+class Eager:
+    name = "eager"
+    promises = ("H4",)
+
+    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
+        return function
+
+    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
+        return function
+
+
+class Jit:
+    name = "jit"
+    promises = ("H4",)
+
+    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
+        return jax.jit(function)
+
+    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
+        return function

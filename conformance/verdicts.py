@@ -1,0 +1,87 @@
+"""What became of a cell, where in its life, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class Verdict(Enum):
+    PASS = "pass"
+    FAIL = "fail"
+    CRASH = "crash"
+    HANG = "hang"
+    UNSUPPORTED = "unsupported"
+    """The platform says in its own words that it cannot do this."""
+    FLAKE = "flake"
+    """Failed in company and passed alone."""
+    MISSING = "missing"
+    """Planned and never run."""
+    HARNESS_ERROR = "harness_error"
+    """The suite itself failed; nothing is known about the implementation."""
+
+
+class Standing(Enum):
+    """How a verdict compares to what was expected of the cell."""
+
+    AS_EXPECTED = "as_expected"
+    KNOWN_FAILURE = "known_failure"
+    UNEXPECTED = "unexpected"
+    UNEXPECTED_PASS = "unexpected_pass"
+    CHANGED_FAILURE = "changed_failure"
+
+    @property
+    def acceptable(self) -> bool:
+        return self in (Standing.AS_EXPECTED, Standing.KNOWN_FAILURE)
+
+
+class Stage(Enum):
+    TRACE = "trace"
+    LOWER = "lower"
+    COMPILE = "compile"
+    DISPATCH = "dispatch"
+    CALLBACK = "callback"
+    RESULT = "result"
+    BARRIER = "barrier"
+    EXIT = "exit"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The verdict on one run of one cell."""
+
+    verdict: Verdict
+    stage: Stage | None = None
+    reason: str = ""
+    """The witness of a failure: the smallest thing that shows it, in words."""
+    seconds: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    signal: str | None = None
+    """What ended the process of a crashed cell: a signal's name, or an exit code."""
+
+    @property
+    def label(self) -> str:
+        """The verdict as reports and expectation files write it: `fail`, `crash(SIGABRT)`."""
+        return f"{self.verdict.value}({self.signal})" if self.signal else self.verdict.value
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict.value,
+            "stage": self.stage.value if self.stage else None,
+            "witness": self.reason,
+            "seconds": round(self.seconds, 4),
+            "signal": self.signal,
+            "history": self.history,
+        }
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Outcome:
+        return Outcome(
+            Verdict(data["verdict"]),
+            Stage(data["stage"]) if data["stage"] else None,
+            data["witness"],
+            data["seconds"],
+            data["history"],
+            data["signal"],
+        )

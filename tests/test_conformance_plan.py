@@ -1,0 +1,111 @@
+"""Cells, ids, eligibility and topologies."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.callbacks import HOST_CALLBACKS
+from conformance.cells import Plan, UnknownCellError, make_plan, parse_cell
+from conformance.programs import all_programs
+from conformance.topology import Topology, WrongPlatformError, check_devices
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return make_plan(["hostcb"], [Topology("cpu", 1), Topology("cpu", 8)])
+
+
+def test_ids_are_unique_and_lead_back_to_their_cells(plan: Plan) -> None:
+    assert len({cell.id for cell in plan.cells}) == len(plan.cells)
+    for cell in plan.cells:
+        assert parse_cell(cell.id) == cell
+
+
+def test_nothing_is_silently_absent(plan: Plan) -> None:
+    ids = {cell.id for cell in (*plan.cells, *plan.ineligible)}
+    for callback in HOST_CALLBACKS:
+        for program in all_programs():
+            for topology in ("cpu-1dev", "cpu-8dev"):
+                assert f"hostcb/{callback.name}/{program.name}/{topology}" in ids
+
+
+def test_every_callback_meets_every_single_transform(plan: Plan) -> None:
+    planned = {cell.id for cell in plan.cells}
+    singles = [program.name for program in all_programs() if len(program.names) == 1]
+    for callback in HOST_CALLBACKS:
+        if callback.name != "id_tap_device_index":
+            for single in singles:
+                assert f"hostcb/{callback.name}/{single}/cpu-8dev" in planned
+
+
+def test_ineligible_cells_say_why(plan: Plan) -> None:
+    reasons = {cell.id: cell.reason for cell in plan.ineligible}
+    assert "reverse-mode" in reasons["hostcb/id_tap/grad.while_body/cpu-1dev"]
+    assert "forward-mode" in reasons["hostcb/id_tap/jvp.custom_vjp/cpu-1dev"]
+    assert "inside of maps" in reasons["hostcb/id_tap/pmap.pmap/cpu-8dev"]
+    assert "largest topology" in reasons["hostcb/call/fault.raises.jit/cpu-1dev"]
+    assert all(reasons.values())
+
+
+def test_cells_cite_promises(plan: Plan) -> None:
+    assert all(cell.promises for cell in plan.cells)
+    assert parse_cell("hostcb/id_tap/vmap.scan/cpu-1dev").promises == ("H1", "H4", "H5", "H7")
+
+
+def test_selection(plan: Plan) -> None:
+    chosen = plan.select(["id_tap/vmap.s", "*/call/jit/cpu-?dev"])
+    assert {cell.id.split("/", 1)[1] for cell in chosen.cells} == {
+        f"{rest}/cpu-{count}dev"
+        for rest in ("id_tap/vmap.scan", "id_tap/vmap.shard_map", "call/jit")
+        for count in (1, 8)
+    }
+    assert plan.select(["no such cell"]) == Plan((), ())
+
+
+@pytest.mark.parametrize(
+    ("cell_id", "message"),
+    [
+        ("hostcb/id_tap/vmap", "no cell id"),
+        ("hostcb/id_tap/vmap/cpu", "no topology"),
+        ("hostcb/id_tap/vmapp/cpu-1dev", "unknown transform 'vmapp'"),
+        ("hostcb/id_tab/vmap/cpu-1dev", "no callback 'id_tab'"),
+        ("hostcb/call/fault.explodes.jit/cpu-1dev", "no fault"),
+        ("hostcb/id_tap/jit.eager/cpu-1dev", "means nothing"),
+        ("hostcb/id_tap/grad.grad.remat/cpu-1dev", "means nothing: nothing promises"),
+    ],
+)
+def test_unknown_cells_say_why(cell_id: str, message: str) -> None:
+    with pytest.raises(UnknownCellError, match=message):
+        parse_cell(cell_id)
+
+
+def test_worker_environment() -> None:
+    inherited = {"HOME": "/h", "XLA_FLAGS": "--a=1 --xla_force_host_platform_device_count=3"}
+    environment = Topology("cpu", 8).environment(inherited)
+    assert environment["XLA_FLAGS"] == "--a=1 --xla_force_host_platform_device_count=8"
+    assert environment["JAX_PLATFORMS"] == "cpu"
+    assert environment["HOME"] == "/h"
+    assert Topology("tpu", 4).environment({})["JAX_PLATFORMS"] == "tpu"
+    assert "XLA_FLAGS" not in Topology("tpu", 4).environment({})
+
+
+@pytest.mark.parametrize(
+    ("topology", "platforms", "version"),
+    [
+        (Topology("cuda", 1), ["cpu"], ""),
+        (Topology("cuda", 1), ["gpu"], "rocm 6"),
+        (Topology("rocm", 1), ["gpu"], "PJRT CUDA 13"),
+        (Topology("tpu", 1), ["gpu"], "cuda 13"),
+        (Topology("tpu", 1), [], ""),
+        (Topology("cpu", 8), ["cpu"] * 7, ""),
+    ],
+)
+def test_other_devices_than_asked_for(topology: Topology, platforms: list[str], version: str) -> None:
+    with pytest.raises(WrongPlatformError, match=f"asked for .*{topology.platform}"):
+        check_devices(topology, platforms, version)
+
+
+def test_right_devices() -> None:
+    check_devices(Topology("cpu", 8), ["cpu"] * 8, "")
+    check_devices(Topology("cuda", 1), ["gpu", "gpu"], "PJRT C API\ncuda 13010")
+    check_devices(Topology("rocm", 2), ["gpu", "gpu"], "rocm 70000")

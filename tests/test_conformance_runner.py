@@ -1,0 +1,177 @@
+"""Whole runs in worker processes: crashes, hangs, missing hardware, nothing to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.cells import make_plan
+from conformance.cli import main
+from conformance.expectations import Expectations
+from conformance.report import Report
+from conformance.topology import Topology
+from conformance.verdicts import Outcome, Standing, Verdict
+
+TESTS = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def fakes_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{TESTS.parent}:{TESTS}")
+
+
+def run_fakes(folder: Path, implementation: str, *callbacks: str) -> tuple[int, dict[str, Any]]:
+    """Run `eager` cells of a fake implementation in one worker, in the given order."""
+    arguments = ["run", "-n", "1", "--deadline", "3", "--results", str(folder)]
+    for callback in callbacks:
+        cell = f"conformance_fakes:{implementation}/{callback}/eager/cpu-1dev"
+        arguments += ["--cell", cell]
+    code = main(arguments)
+    return code, {cell["id"].split("/")[1]: cell for cell in report_of(folder)["cells"]}
+
+
+def report_of(folder: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((folder / "conformance-cpu.json").read_text())
+    return report
+
+
+def in_flight(folder: Path, callback: str) -> list[str]:
+    """The journal's events about one cell."""
+    lines = (folder / "journal-cpu.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    return [event["event"] for event in events if f"/{callback}/" in event["cell"]]
+
+
+def test_good_run(tmp_path: Path) -> None:
+    code, cells = run_fakes(tmp_path, "GOOD", "id_tap", "call")
+    assert code == 0
+    assert [cell["verdict"] for cell in cells.values()] == ["pass", "pass"]
+    report = report_of(tmp_path)
+    assert report["schema"] == 1
+    assert report["run_info"]["cpu-1dev"]["device_count"] == 1
+    assert cells["call"]["reproduce"].startswith("python -m conformance run --cell")
+    assert cells["call"]["history"] == []
+
+
+def test_crash_is_charged_to_its_cell(tmp_path: Path) -> None:
+    code, cells = run_fakes(tmp_path, "DIES_IN_CALL", "id_tap", "call", "call_no_result")
+    assert code == 1
+    assert cells["id_tap"]["verdict"] == "pass"
+    assert cells["call"]["verdict"] == "crash(SIGABRT)"
+    assert cells["call"]["attempts"] == 2
+    assert "Fatal Python error: Aborted" in cells["call"]["witness"]
+    assert cells["call_no_result"]["verdict"] == "pass"
+    assert in_flight(tmp_path, "call") == ["begin", "end"] * 2
+
+
+def test_hang_is_charged_to_its_cell_with_its_stacks(tmp_path: Path) -> None:
+    code, cells = run_fakes(tmp_path, "BLOCKS_IN_CALL", "call", "call_no_result")
+    assert code == 1
+    assert cells["call"]["verdict"] == "hang"
+    assert "in _block" in cells["call"]["witness"]
+    assert cells["call_no_result"]["verdict"] == "pass"
+
+
+def test_failure_keeps_its_history(tmp_path: Path) -> None:
+    code, cells = run_fakes(tmp_path, "LOSES_A_CALLBACK", "id_tap")
+    assert code == 1
+    assert cells["id_tap"]["verdict"] == "fail"
+    assert cells["id_tap"]["stage"] == "callback"
+    assert cells["id_tap"]["witness"].startswith("lost: cpu:0 never ran #2 (unused")
+    assert len(cells["id_tap"]["history"]) == 4
+
+
+def test_trouble_in_company_only_is_a_flake(tmp_path: Path) -> None:
+    code, cells = run_fakes(tmp_path, "FAILS_IN_COMPANY", "id_tap", "call")
+    assert code == 1
+    assert cells["call"]["verdict"] == "flake"
+    assert "fail in company, pass alone" in cells["call"]["witness"]
+    # The command to reproduce it brings the company along.
+    assert "/id_tap/eager/" in cells["call"]["reproduce"]
+
+
+ORDER_PROGRAMS = ("scan", "fori", "shard_map")
+
+
+@pytest.mark.parametrize("implementation", ["ORDERED", "UNORDERED"])
+def test_order_is_really_tested(tmp_path: Path, implementation: str) -> None:
+    arguments = ["run", "-n", "1", "--results", str(tmp_path)]
+    for program in ORDER_PROGRAMS:
+        arguments += ["--cell", f"conformance_fakes:{implementation}/id_tap/{program}/cpu-2dev"]
+    code = main(arguments)
+    witnesses = [cell["witness"] for cell in report_of(tmp_path)["cells"]]
+    if implementation == "ORDERED":
+        assert code == 0, witnesses
+    else:
+        # Which of them fail is up to the compiler.
+        assert code == 1
+        assert any(witness.startswith("order: cpu:0 ran #") for witness in witnesses)
+
+
+def test_broken_implementation_is_not_a_pass(tmp_path: Path) -> None:
+    code = main(["run", "--results", str(tmp_path), "--cell", "no.such:THING/id_tap/eager/cpu-1dev"])
+    assert code == 2
+    assert [cell["verdict"] for cell in report_of(tmp_path)["cells"]] == ["missing"]
+
+
+def test_no_cells_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--results", str(tmp_path), "-k", "no such cell"]) == 2
+    assert "no cell was executed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("platform", ["rocm", "nonesuch"])
+def test_missing_hardware_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str], platform: str) -> None:
+    arguments = ["run", "--platform", platform, "--devices", "1", "--results", str(tmp_path)]
+    assert main([*arguments, "-k", "id_tap/jit/"]) == 2
+    errors = capsys.readouterr().err
+    assert f"the {platform} cells cannot run here" in errors
+    assert "nothing was tested" in errors
+
+
+def test_missing_devices_are_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Fewer devices than the worker was promised, as on a machine that lost one.
+    monkeypatch.setattr(Topology, "environment", lambda self, inherited: {**inherited, "JAX_PLATFORMS": "cpu"})
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
+    arguments = ["run", "--devices", "4", "--results", str(tmp_path), "-k", "id_tap/jit/"]
+    assert main(arguments) == 2
+    assert "asked for 4 cpu devices, JAX found 2 cpu" in capsys.readouterr().err
+
+
+def test_unusable_cell_id(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--cell", "nonsense"]) == 2
+    assert "no cell id" in capsys.readouterr().err
+
+
+def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "-k", "hostcb/id_tap/vmap/"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "hostcb/id_tap/vmap/cpu-1dev H1,H7",
+        "hostcb/id_tap/vmap/cpu-8dev H1,H7",
+    ]
+    assert main(["list", "--ineligible", "-k", "hostcb/id_tap/pmap.pmap/cpu-8dev"]) == 0
+    assert "JAX refuses" in capsys.readouterr().out
+
+
+def test_exit_codes_and_summary() -> None:
+    cell = make_plan(["hostcb"], [Topology("cpu", 1)]).cells[0]
+    report = Report("cpu", Expectations())
+    assert report.exit_code == 2
+    report.add(cell, Outcome(Verdict.PASS))
+    assert report.exit_code == 0
+    report.problems.append("a worker could not end")
+    assert report.exit_code == 1
+    assert "PROBLEM: a worker could not end" in report.summary()
+
+
+@pytest.mark.parametrize("verdict", sorted(set(Verdict) - {Verdict.PASS}, key=str))
+def test_nothing_but_a_pass_passes(verdict: Verdict) -> None:
+    cell = make_plan(["hostcb"], [Topology("cpu", 1)]).cells[0]
+    report = Report("cpu", Expectations())
+    assert report.add(cell, Outcome(verdict)).standing is Standing.UNEXPECTED
+    assert report.exit_code != 0
+    assert cell.id in report.summary()

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 from . import _jax, _pool
 from ._running import inside_callback, running
 
@@ -46,6 +48,9 @@ class Program:
         The same program may have been started on several meshes; the runtime runs them in the order of their start.
         """
         executions = self._executions
+        if not executions:
+            # Without the hooks there is no account; a mesh of all devices is the best guess.
+            return jax.devices()[position]
         running = next((execution for execution in executions if not execution.done()), executions[-1])
         return running.mesh[position]
 

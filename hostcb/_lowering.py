@@ -114,7 +114,8 @@ def _emit_per_device(site: Site, platform: str, axis_context: Any, device_index:
 def _emit_arrays(site: Site, platform: str, locate: Callable[..., Any], sharding: Any, position: Any) -> Emitted:
     if platform in GPU_PLATFORMS:
         return _transports.arrays(site, "xla_ffi_python_gpu_callback", locate, sharding, position)
-    return _transports.send_and_receive(site, locate, sharding, position)
+    # One device's own program needs no sharding, and JAX's emitter would give all results the same.
+    return _transports.send_and_receive(site, locate, None, position)
 
 
 class _CpuDevices(dict[int, Any]):

@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Iterator
 
+from . import _jax
 from ._executions import account
 from ._failures import CallbackException, ledger
 from ._queues import queues
@@ -65,6 +66,9 @@ def stop_outfeed_receiver() -> None:
 
 
 def _wait_for_callbacks(name: str) -> None:
+    if not account.informed:
+        # The best that JAX offers by itself: the programs of this thread.
+        _jax.settle_thread()
     executions = account.live()
     with _reporting(name, bool(executions) or any(queue.busy for queue in queues.all())):
         for execution in executions:

@@ -45,7 +45,8 @@ def run_eagerly(
     execution = account.add(program, devices, devices)
     try:
         account.wait_before(execution)
-        results = _run(host, device, arrays)
+        with _jax.without_mesh():
+            results = _run(host, device, arrays)
     finally:
         account.end(execution, None)
     if callback.kind.identity:

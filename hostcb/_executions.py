@@ -98,6 +98,8 @@ class Account:
         self._lock = threading.Lock()
         self._live: dict[Execution, None] = {}
         self._fresh: dict[tuple[Any, ...], Any] = {}
+        # Whether JAX tells of its executions; see `_jax.install_dispatch_hooks`.
+        self.informed = False
 
     # The methods that JAX's dispatch calls; see `_jax.DispatchHooks`.
 

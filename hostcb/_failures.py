@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import threading
 import traceback
 from typing import Any
@@ -13,6 +14,8 @@ logger = logging.getLogger("hostcb")
 # Past this many since the last barrier only the number is kept: an exception keeps its frames alive, and with them
 # the arrays that the failing function was given.
 KEPT_FAILURES = 1000
+
+PACKAGE = os.path.dirname(__file__) + os.sep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Ledger:
 
     def record(self, callback: str, device: Any, exception: BaseException) -> Failure:
         """Log a failure and keep it for the next barrier."""
-        text = "".join(traceback.format_exception(exception))
+        text = _formatted(exception)
         failure = Failure(callback, device, exception, text)
         with self._lock:
             if len(self._failures) >= KEPT_FAILURES:
@@ -76,6 +79,14 @@ class Ledger:
             names = ", ".join(sorted({failure.callback for failure in failures}))
             message += f"\n{count} callbacks failed since the last barrier ({names}); see `.failures` for each."
         raise CallbackException(message, failures) from last.exception
+
+
+def _formatted(exception: BaseException) -> str:
+    """The traceback from the user's function on: how hostcb got there helps nobody."""
+    frames = exception.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(PACKAGE):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(exception), exception, frames))
 
 
 ledger = Ledger()

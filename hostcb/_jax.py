@@ -6,17 +6,19 @@ does by itself and says so once in the log, so that a new JAX release degrades h
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import jax
 import numpy as np
 from jax._src import config as jax_config
 from jax._src import core, dispatch, effects, sharding_impls, util, xla_bridge
+from jax._src import mesh as mesh_lib
 from jax._src.interpreters import batching as private_batching
 from jax._src.interpreters import mlir, partial_eval, pxla
 from jax._src.lib import xla_client
@@ -113,6 +115,22 @@ def predicate_is_batched(
 def axis_name(axis_data: Any) -> Any:
     """The name for `jax.vmap` of the axis that a batching rule is given."""
     return None if axis_data.name is core.no_axis_name else axis_data.name
+
+
+def without_mesh() -> contextlib.AbstractContextManager[None]:
+    """Forget the mesh that `jax.set_mesh` chose for the program: a callback in this thread is no part of it."""
+    if mesh_lib.get_concrete_mesh().empty and jax.sharding.get_abstract_mesh().empty:
+        return contextlib.nullcontext()
+    return _empty_mesh()
+
+
+@contextlib.contextmanager
+def _empty_mesh() -> Iterator[None]:
+    with (
+        sharding_impls._internal_use_concrete_mesh(mesh_lib.empty_concrete_mesh),
+        mesh_lib.use_abstract_mesh(mesh_lib.empty_abstract_mesh),
+    ):
+        yield
 
 
 def run_compiled(primitive: Any, operands: Sequence[Any], params: dict[str, Any]) -> Any:
@@ -224,6 +242,14 @@ def settle(waitable: Any) -> None:
         logger.debug("a computation ended with an error: %s", error)
 
 
+def settle_thread() -> None:
+    """Wait for the programs with effects that this thread started, whether they succeed or fail."""
+    try:
+        jax.effects_barrier()
+    except jax.errors.JaxRuntimeError as error:
+        logger.debug("a computation ended with an error: %s", error)
+
+
 def install_dispatch_hooks(effect: Any, program_class: type, hooks: DispatchHooks) -> bool:
     """Take over the tokens of `effect` and learn of every execution; False where this JAX does not allow it.
 
@@ -250,7 +276,8 @@ def install_dispatch_hooks(effect: Any, program_class: type, hooks: DispatchHook
         dispatching.stack.append(execution)
         error = None
         try:
-            return plain_call(self, *args)
+            with without_mesh():
+                return plain_call(self, *args)
         except BaseException as exception:
             error = exception
             raise

@@ -168,4 +168,4 @@ mlir.register_lowering(host_callback_p, functools.partial(_lowering.lower, effec
 
 # Dispatch --------------------------------------------------------------------------------------------------------
 
-_jax.install_dispatch_hooks(effect, Program, account)
+account.informed = _jax.install_dispatch_hooks(effect, Program, account)

@@ -17,7 +17,7 @@ from . import _flags, _jax
 from ._callback import HostCallback
 from ._executions import Program, account
 from ._handlers import Host
-from ._results import REFUSED
+from ._results import Refused
 
 
 def run_eagerly(
@@ -62,9 +62,9 @@ def _run(host: Host, device: Any, arrays: Sequence[np.ndarray]) -> Sequence[np.n
         host.tap(device, arrays)
         return ()
     results = host.call(device, arrays)
-    if results is REFUSED:
-        error = host.refuse(device)
-        raise jax.errors.JaxRuntimeError(str(error)) from error.__cause__
+    if isinstance(results, Refused):
+        error = host.refuse(device, results.failure)
+        raise jax.errors.JaxRuntimeError(str(error)) from results.failure
     return results
 
 

@@ -23,8 +23,8 @@ class Program:
 
     def __init__(self, callbacks: Sequence[str] = ()) -> None:
         self.callbacks = list(callbacks)
-        # Why the last call failed.
-        self.failure: BaseException | None = None
+        # Why the last call of each device failed.
+        self.failures: dict[Any, BaseException] = {}
         # Whether it runs on several devices at once.
         self.gang = False
         # Whether one of its executions may have been started from inside a callback; `is_nested` knows for certain.
@@ -141,9 +141,8 @@ class Account:
     def end(self, execution: Execution, error: BaseException | None) -> None:
         execution.returned.set()
         if error is not None:
-            failure, execution.program.failure = execution.program.failure, None
-            if failure is not None:
-                error.__cause__ = failure
+            failures = [execution.program.failures.pop(device, None) for device in execution.devices]
+            error.__cause__ = next((failure for failure in failures if failure is not None), error.__cause__)
         with self._lock:
             if error is not None or execution.done():
                 self._live.pop(execution, None)

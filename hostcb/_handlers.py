@@ -12,7 +12,7 @@ from ._callback import HostCallback, Transforms
 from ._executions import Program
 from ._failures import ledger
 from ._queues import Tapped, queues
-from ._results import REFUSED, RefusedResultError, conform, refusal
+from ._results import Refused, RefusedResultError, conform, refusal
 from ._running import running
 
 
@@ -40,13 +40,13 @@ class Host:
             queues[device].put(tapped)
 
     def call(self, device: Any, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-        """The results of the user function, or `REFUSED` where there are none."""
+        """The results of the user function, or `Refused` where there are none."""
         try:
             return self.run(device, arrays)
         except BaseException as exception:
-            self.program.failure = exception
+            self.program.failures[device] = exception
             ledger.record(self.callback.name, device, exception)
-            return REFUSED
+            return Refused(exception)
 
     def run(self, device: Any, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """Run the user function now, after everything that this device tapped before; what it raises gets out."""
@@ -66,9 +66,8 @@ class Host:
             frame.depth -= 1
             frame.holds_gang = held
 
-    def refuse(self, device: Any) -> RefusedResultError:
-        """The error with which the device meets `REFUSED`."""
-        failure = self.program.failure
+    def refuse(self, device: Any, failure: BaseException | None) -> RefusedResultError:
+        """The error with which a device meets `Refused`."""
         # Formatted by `traceback`, which survives an exception that has no text.
         lines = traceback.format_exception_only(failure) if failure else ["it happened in another process: see its log"]
         error = RefusedResultError(refusal(self.callback, self.result_avals, device, "".join(lines)))

@@ -107,7 +107,7 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, **params: Any) -> list
     if _tangents.is_pair(params):
         count = params["callback"].primal.operand_count
         untouched, cotangents = cotangents[:count], cotangents[count:]
-        params = _tangents.unpaired(params, ("jvp",), ("transpose",))
+        params = _tangents.for_cotangents(params)
     else:
         untouched = []
         params = {**params, "transforms": (*params["transforms"], ("transpose",))}

@@ -7,7 +7,7 @@ the mark `int8[12345]` in place of its result, as host_callback did, and the rec
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,17 @@ from ._callback import HostCallback
 
 # Known by identity: an honest int8[12345] result is another object.
 ERROR_MARK = np.arange(12345).astype(np.int8)
-REFUSED = (ERROR_MARK,)
+
+
+class Refused(tuple[np.ndarray, ...]):
+    """What a failed call hands over: the mark, and why."""
+
+    failure: BaseException
+
+    def __new__(cls, failure: BaseException) -> Self:
+        made = super().__new__(cls, (ERROR_MARK,))
+        made.failure = failure
+        return made
 
 
 class RefusedResultError(Exception):

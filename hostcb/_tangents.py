@@ -65,6 +65,15 @@ def is_pair(params: dict[str, Any]) -> bool:
     return params["callback"].primal is not None and params["transforms"][-1] == ("jvp",)
 
 
+def for_cotangents(params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of the tap of a pair's cotangents: those of the tangents, where there are any."""
+    pair = params["callback"]
+    leaves = pair.primal.arg_tree.num_leaves
+    absent = tuple((position - leaves, shape) for position, shape in pair.absent if position >= leaves)
+    changed = unpaired(params, ("jvp",), ("transpose",))
+    return {**changed, "callback": dataclasses.replace(pair.primal, absent=absent)}
+
+
 def unpaired(params: dict[str, Any], *transforms: tuple[Any, ...]) -> dict[str, Any]:
     """The parameters of the tap as it was before jvp, with `transforms` for its last one."""
     return {

@@ -17,7 +17,7 @@ from jax.interpreters import mlir
 
 from . import _jax
 from ._handlers import Host
-from ._results import REFUSED
+from ._results import Refused
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +81,8 @@ def views(site: Site, devices: Mapping[int, Any], sharding: Any) -> Emitted:
     def call(_: Any, token: Any, *buffers: Any) -> None:
         device = devices[token.__dlpack_device__()[1]]
         payload = host.call(device, decode([view(buffer).copy() for buffer in buffers[:count]]))
-        if payload is REFUSED:
-            raise host.refuse(device)
+        if isinstance(payload, Refused):
+            raise host.refuse(device, payload.failure)
         for buffer, value in zip(buffers[count + 1 :], encode(payload), strict=True):
             np.copyto(view(buffer), value)
 
@@ -114,8 +114,8 @@ def arrays(site: Site, target: str, locate: Callable[[Sequence[Any]], Any], shar
             host.tap(device, owned)
             return (token,)
         payload = host.call(device, owned)
-        if payload is REFUSED:
-            raise host.refuse(device)
+        if isinstance(payload, Refused):
+            raise host.refuse(device, payload.failure)
         return (token, *map(_contiguous, encode(payload)))
 
     token, *results = _custom_call(
@@ -140,6 +140,8 @@ def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
     target, target_everywhere = targets
 
     program = host.program
+    # Not `site` itself in the handlers: it would keep the module that is being lowered, which JAX's caches go by.
+    result_avals = list(site.result_avals)
 
     def tap(token: Any, *operands: Any) -> Sequence[Any]:
         host.tap(program.device_at(index), decode([np.array(operand) for operand in operands]))
@@ -147,14 +149,15 @@ def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
 
     def call(token: Any, *operands: Any) -> Sequence[Any]:
         payload = host.call(program.device_at(index), decode([np.array(operand) for operand in operands]))
-        if payload is REFUSED:
-            blanks = [np.zeros(aval.shape, aval.dtype) for aval in site.result_avals]
+        if isinstance(payload, Refused):
+            blanks = [np.zeros(aval.shape, aval.dtype) for aval in result_avals]
             return (token, np.ones(1, np.uint8), *blanks)
         return (token, np.zeros(1, np.uint8), *map(_contiguous, encode(payload)))
 
     def judge(verdict: Any, *results: Any) -> Sequence[Any]:
         if verdict[0]:
-            raise host.refuse(program.device_at(index))
+            device = program.device_at(index)
+            raise host.refuse(device, program.failures.get(device))
         return results
 
     is_tap = host.callback.kind.identity
@@ -206,8 +209,8 @@ def send_and_receive(site: Site, locate: Callable[[Sequence[Any]], Any], shardin
             host.tap(device, owned)
             return ()
         payload = host.call(device, owned)
-        if payload is REFUSED:
-            raise host.refuse(device)
+        if isinstance(payload, Refused):
+            raise host.refuse(device, payload.failure)
         return tuple(map(_contiguous, encode(payload)))
 
     results, token, _ = mlir.emit_python_callback(

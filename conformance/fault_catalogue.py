@@ -27,6 +27,8 @@ class Fault:
     promises: tuple[str, ...]
     xla_flags: tuple[str, ...] = ()
     minimum_devices: int = 1
+    deadline: float | None = None
+    """Seconds, where waiting as long as for other cells would tell no more."""
 
     @property
     def name(self) -> str:
@@ -59,6 +61,8 @@ def _all_faults() -> tuple[Fault, ...]:
             xla_flags=COLLECTIVE_TIMEOUT_FLAGS,
             minimum_devices=2,
         ),
+        Fault("starts_callbacks_on_all", "pmap", "call", ("H9", "H15"), minimum_devices=2),
+        Fault("runs_jax_on_all", "pmap", "call", ("H9",), minimum_devices=2, deadline=10.0),
     ]
     return tuple(faults)
 

@@ -240,6 +240,38 @@ def _call_runs_jax(bench: Bench) -> list[Anomaly]:
     return _check_quiet_barrier(bench, "after calls that ran JAX")
 
 
+def _call_runs_jax_on_all(bench: Bench) -> list[Anomaly]:
+    """A call that holds up a program on all devices runs another one on all of them."""
+    doubled = jax.pmap(lambda v: v * 2, devices=bench.devices)
+    doubled(bench.operand)
+
+    def host(operand: Any) -> Any:
+        return np.asarray(doubled(bench.operand))[0] * 0 + operand
+
+    value = np.asarray(bench.calling(host, shape=bench.callback_shape)(bench.operand))
+    if not np.array_equal(value, bench.operand):
+        return [Anomaly("result", Stage.RESULT, "a call that ran JAX on all devices returned something else")]
+    return []
+
+
+def _call_starts_callbacks_on_all(bench: Bench) -> list[Anomaly]:
+    """As above, with callbacks in the inner program: the implementation can know, and refuse."""
+    inner = bench.compile(lambda v: bench.implementation.tap(lambda operand, transforms: None, v))
+    inner(bench.operand)
+
+    def host(operand: Any) -> Any:
+        inner(bench.operand)
+        return operand
+
+    outer = bench.calling(host, shape=bench.callback_shape)
+    error = _error_of(lambda: outer(bench.operand))
+    if error is None:
+        return []
+    if "several devices" not in str(error):
+        return [Anomaly("error", Stage.RESULT, f"the refusal does not say why: {str(error)[-300:]}")]
+    return _check_barrier(bench, "several devices")
+
+
 def _tap_runs_jax(bench: Bench) -> list[Anomaly]:
     traces: list[float] = []
 
@@ -327,6 +359,8 @@ _SCENARIOS: dict[tuple[str, str], Callable[[Bench], list[Anomaly]]] = {
     ("id_tap", "keyboard_interrupt"): _keyboard_interrupt,
     ("id_tap", "runs_jax"): _tap_runs_jax,
     ("call", "runs_jax"): _call_runs_jax,
+    ("call", "runs_jax_on_all"): _call_runs_jax_on_all,
+    ("call", "starts_callbacks_on_all"): _call_starts_callbacks_on_all,
     ("id_tap", "pending_at_exit"): _pending_at_exit,
     ("call", "raises_before_collective"): _raises_before_collective,
 }

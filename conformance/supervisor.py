@@ -168,7 +168,8 @@ class Supervisor:
 
     def _observe(self, worker: WorkerProcess, cell: Cell) -> Outcome:
         self.journal.write(event="begin", cell=cell.id)
-        outcome = worker.run(cell.id, self.deadline)
+        own = cell.fault.deadline if isinstance(cell, FaultCell) else None
+        outcome = worker.run(cell.id, self.deadline if own is None else min(own, self.deadline))
         self.journal.write(event="end", cell=cell.id, outcome=outcome.as_json())
         return outcome
 

@@ -92,7 +92,7 @@ def _emit(site: Site, platform: str, device_index: int) -> Emitted:
         targets = (f"xla_ffi_python_{kind}_callback", f"xla_ffi_partitioned_python_{kind}_callback")
         return _transports.one_of_many(site, targets, device_index)
     sharding = _jax.one_device_sharding(device_index, len(site.result_avals))
-    return _transports.send_and_receive(site, lambda _: program.device_at(device_index), sharding, None)
+    return _transports.send_and_receive(site, lambda _: program.device_at(device_index), None, sharding)
 
 
 def _emit_per_device(site: Site, platform: str, axis_context: Any, device_index: int) -> Emitted:
@@ -108,14 +108,14 @@ def _emit_per_device(site: Site, platform: str, axis_context: Any, device_index:
     # A position in the mesh is not a device's number, so the devices come from the execution itself.
     position = hlo.PartitionIdOp().result
     program = site.host.program
-    return _emit_arrays(site, platform, lambda extra: program.device_at(int(extra[0])), sharding, position)
+    return _emit_arrays(site, platform, lambda extra: program.device_at(int(extra[0])), position, sharding)
 
 
-def _emit_arrays(site: Site, platform: str, locate: Callable[..., Any], sharding: Any, position: Any) -> Emitted:
+def _emit_arrays(site: Site, platform: str, locate: Callable[..., Any], position: Any, sharding: Any) -> Emitted:
     if platform in GPU_PLATFORMS:
-        return _transports.arrays(site, "xla_ffi_python_gpu_callback", locate, sharding, position)
+        return _transports.arrays(site, "xla_ffi_python_gpu_callback", locate, position, sharding)
     # One device's own program needs no sharding, and JAX's emitter would give all results the same.
-    return _transports.send_and_receive(site, locate, None, position)
+    return _transports.send_and_receive(site, locate, position, None)
 
 
 class _CpuDevices(dict[int, Any]):

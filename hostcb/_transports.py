@@ -98,25 +98,34 @@ def views(site: Site, devices: Mapping[int, Any], sharding: Any) -> Emitted:
     return Emitted(token, results)
 
 
-def arrays(site: Site, target: str, locate: Callable[[Sequence[Any]], Any], sharding: Any, position: Any) -> Emitted:
+def _exchange(site: Site) -> Callable[[Any, Sequence[Any]], Sequence[np.ndarray]]:
+    """What a handler does that is given arrays: hand them to a device's callback, and return its results."""
+    host, decode, encode = site.host, site.decode, site.encode
+
+    def exchange(device: Any, operands: Sequence[Any]) -> Sequence[np.ndarray]:
+        owned = decode([np.array(operand) for operand in operands])
+        if host.callback.kind.identity:
+            host.tap(device, owned)
+            return ()
+        payload = host.call(device, owned)
+        if isinstance(payload, Refused):
+            raise host.refuse(device, payload.failure)
+        return tuple(map(_contiguous, encode(payload)))
+
+    return exchange
+
+
+def arrays(site: Site, target: str, locate: Callable[[Sequence[Any]], Any], position: Any, sharding: Any) -> Emitted:
     """Where views are not to be had: the runtime makes arrays of the operands and copies the results.
 
     `position`, if any, is one more operand, a number by which `locate` tells the device.
     """
-    host, decode, encode = site.host, site.decode, site.encode
-    extra = [] if position is None else [position]
-    extra_avals = [] if position is None else [jax.core.ShapedArray((), np.uint32)]
+    exchange = _exchange(site)
+    extra, extra_avals = _position_operand(position)
+    first = len(extra)
 
     def handler(token: Any, *operands: Any) -> Sequence[Any]:
-        device = locate(operands[: len(extra)])
-        owned = decode([np.array(operand) for operand in operands[len(extra) :]])
-        if host.callback.kind.identity:
-            host.tap(device, owned)
-            return (token,)
-        payload = host.call(device, owned)
-        if isinstance(payload, Refused):
-            raise host.refuse(device, payload.failure)
-        return (token, *map(_contiguous, encode(payload)))
+        return (token, *exchange(locate(operands[:first]), operands[first:]))
 
     token, *results = _custom_call(
         site.context,
@@ -130,6 +139,12 @@ def arrays(site: Site, target: str, locate: Callable[[Sequence[Any]], Any], shar
     return Emitted(token, results)
 
 
+def _position_operand(position: Any) -> tuple[list[Any], list[Any]]:
+    if position is None:
+        return [], []
+    return [position], [jax.core.ShapedArray((), np.uint32)]
+
+
 def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
     """A program that the compiler spreads over devices: the whole operand goes to one of them (H10).
 
@@ -138,7 +153,6 @@ def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
     """
     host, decode, encode = site.host, site.decode, site.encode
     target, target_everywhere = targets
-
     program = host.program
     # Not `site` itself in the handlers: it would keep the module that is being lowered, which JAX's caches go by.
     result_avals = list(site.result_avals)
@@ -181,9 +195,8 @@ def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
     # One for each result, since the compiler aborts on the sharding of several.
     verdict, *values = together
     judged: list[Any] = []
-    for group, avals in [([value], [aval]) for value, aval in zip(values, site.result_avals, strict=True)] or [
-        ([], [])
-    ]:
+    results_each = [([value], [aval]) for value, aval in zip(values, site.result_avals, strict=True)]
+    for group, avals in results_each or [([], [])]:
         judged += _custom_call(
             site.context,
             target_everywhere,
@@ -196,32 +209,22 @@ def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
     return Emitted(token, judged)
 
 
-def send_and_receive(site: Site, locate: Callable[[Sequence[Any]], Any], sharding: Any, position: Any) -> Emitted:
+def send_and_receive(site: Site, locate: Callable[[Sequence[Any]], Any], position: Any, sharding: Any) -> Emitted:
     """TPU, and platforms that JAX serves like it: JAX's own emitter, with our checks in front of its checks."""
-    host, decode, encode = site.host, site.decode, site.encode
-    extra = [] if position is None else [position]
-    extra_avals = [] if position is None else [jax.core.ShapedArray((), np.uint32)]
+    exchange = _exchange(site)
+    extra, extra_avals = _position_operand(position)
+    first = len(extra)
 
     def handler(*operands: Any) -> Sequence[Any]:
-        device = locate(operands[: len(extra)])
-        owned = decode([np.array(operand) for operand in operands[len(extra) :]])
-        if host.callback.kind.identity:
-            host.tap(device, owned)
-            return ()
-        payload = host.call(device, owned)
-        if isinstance(payload, Refused):
-            raise host.refuse(device, payload.failure)
-        return tuple(map(_contiguous, encode(payload)))
+        return exchange(locate(operands[:first]), operands[first:])
 
+    avals_in = [*extra_avals, *site.operand_avals]
     results, token, _ = mlir.emit_python_callback(
-        site.context.replace(
-            avals_in=[*extra_avals, *site.operand_avals],
-            avals_out=list(site.result_avals),
-        ),
+        site.context.replace(avals_in=avals_in, avals_out=list(site.result_avals)),
         handler,
         site.token,
         [*extra, *site.operands],
-        [*extra_avals, *site.operand_avals],
+        avals_in,
         list(site.result_avals),
         has_side_effect=True,
         sharding=sharding,

@@ -47,6 +47,13 @@ def tests(session: nox.Session, jax: str) -> None:
     session.run("pytest", "-n", "2", *session.posargs)
 
 
+@nox.session(default=False, python=HERE)
+def examples(session: nox.Session) -> None:
+    """Run the tests of the examples with torch, which is large."""
+    install(session, HERE_JAX, "test", "torch")
+    session.run("pytest", "tests/test_examples.py", *session.posargs)
+
+
 @nox.session(name="conformance-cpu", tags=["ci", "conformance"], python=HERE)
 def conformance_cpu(session: nox.Session) -> None:
     """Run the conformance matrix on 1 and 8 CPU devices of this machine."""

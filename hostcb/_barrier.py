@@ -20,6 +20,11 @@ logger = logging.getLogger("hostcb")
 REPORT_INTERVAL = 10.0
 
 
+# A callback may start a program whose callback starts another, and so on; a barrier follows them so far. Without a
+# bound, callbacks that other threads keep starting would hold it for ever.
+GENERATIONS = 16
+
+
 def barrier_wait(logging_name: str | None = None) -> None:
     """Wait until every callback of the computations started so far has run, on all devices and from all threads.
 
@@ -65,16 +70,21 @@ def stop_outfeed_receiver() -> None:
     queues.stop()
 
 
-def _wait_for_callbacks(name: str) -> None:
+def _wait_for_callbacks(name: str, generations: int = GENERATIONS) -> None:
     if not account.informed:
         # The best that JAX offers by itself: the programs of this thread.
         _jax.settle_thread()
     executions = account.live()
     with _reporting(name, bool(executions) or any(queue.busy for queue in queues.all())):
-        for execution in executions:
-            execution.wait()
-        for queue in queues.all():
-            queue.join()
+        for _ in range(generations):
+            for execution in executions:
+                execution.wait()
+            for queue in queues.all():
+                queue.join()
+            # What the callbacks that have just run started in turn.
+            executions = [execution for execution in account.live() if execution.nested]
+            if not executions:
+                return
 
 
 def pending() -> list[str]:
@@ -108,6 +118,9 @@ def _reporting(name: str, worthwhile: bool) -> Iterator[None]:
 
 def _at_exit() -> None:
     try:
+        # Until all is quiet: what is left when the interpreter is gone crashes it.
+        while pending():
+            _wait_for_callbacks("at_exit")
         barrier_wait("at_exit")
     except CallbackException as exception:
         logger.error("callbacks failed and no barrier_wait reported it before the program ended: %s", exception)

@@ -50,8 +50,15 @@ def run_eagerly(
     finally:
         account.end(execution, None)
     if callback.kind.identity:
-        return [jnp.asarray(x, dtype=array.dtype) for x, array in zip(operands, arrays, strict=True)]
+        return [operand if isinstance(operand, jax.Array) else _as_array(operand) for operand in operands]
     return _placed(results, operands, devices)
+
+
+def _as_array(literal: Any) -> Any:
+    """A number of a traced program as the array that it stands for."""
+    aval = jax.typeof(literal)
+    array = jnp.asarray(literal)
+    return array if aval.weak_type and array.dtype == aval.dtype else jnp.asarray(literal, dtype=aval.dtype)
 
 
 def _run(host: Host, device: Any, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:

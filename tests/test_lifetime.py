@@ -252,10 +252,10 @@ gc.collect()
 print(json.dumps(dict(alive=sum(ref() is not None for ref in refs), grown=(rss() - before) / (N - N // 2))))
 """
 USES = {
-    "jit": ("jax.jit(lambda x: hcb.call(function, hcb.id_tap(tap, x), result_shape=x))(x)", 150),
+    "jit": ("jax.jit(lambda x: hcb.call(function, hcb.id_tap(tap, x), result_shape=x))(x)", 600),
     "eager_tap": ("hcb.id_tap(tap, x)", 1000),
     "eager_call": ("hcb.call(function, x, result_shape=x)", 1000),
-    "failing_jit_call": ("jax.jit(lambda x: hcb.call(failing, x, result_shape=x))(x)", 150),
+    "failing_jit_call": ("jax.jit(lambda x: hcb.call(failing, x, result_shape=x))(x)", 600),
     "failing_eager_call": ("hcb.call(failing, x, result_shape=x)", 1000),
 }
 

@@ -84,7 +84,8 @@ def _wait_for_callbacks(name: str, generations: int = GENERATIONS) -> None:
             # What the callbacks that have just run started in turn.
             executions = [execution for execution in account.live() if execution.nested]
             if not executions:
-                return
+                break
+    account.forget_failures()
 
 
 def pending() -> list[str]:

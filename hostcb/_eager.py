@@ -89,11 +89,12 @@ def _devices(operands: Sequence[Any]) -> list[Any]:
 
 def _placed(results: Sequence[np.ndarray], operands: Sequence[Any], devices: Sequence[Any]) -> list[Any]:
     """The results where jit would have put them: on the operands' device or whole on each of their mesh."""
+    # Copied, since JAX may keep using a NumPy array's memory, which is the callback's.
     committed = [x for x in operands if isinstance(x, jax.Array) and x.committed]
     if not committed:
-        return [jnp.asarray(result) for result in results]
+        return [jnp.array(result) for result in results]
     if len(devices) == 1:
-        return [jax.device_put(result, devices[0]) for result in results]
+        return [jax.device_put(np.array(result), devices[0]) for result in results]
     mesh = jax.sharding.Mesh(np.array(devices), ("devices",))
     everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    return [jax.device_put(result, everywhere) for result in results]
+    return [jax.device_put(np.array(result), everywhere) for result in results]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,9 @@ import jax
 
 from . import _jax, _pool
 from ._running import inside_callback, running
+
+# How many executions are kept before those that have ended are looked for.
+MANY = 64
 
 
 class Program:
@@ -27,7 +31,7 @@ class Program:
         self.failures: dict[Any, BaseException] = {}
         # Whether it runs on several devices at once.
         self.gang = False
-        # Whether one of its executions may have been started from inside a callback; `is_nested` knows for certain.
+        # Whether one of its executions may have been started from inside a callback; `nested_on` knows for certain.
         self.nested = False
         # In the order in which they were started. Replaced rather than changed, for those that read it meanwhile.
         self._executions: tuple[Execution, ...] = ()
@@ -35,12 +39,19 @@ class Program:
     def add(self, execution: Execution) -> None:
         self.gang = len(execution.devices) > 1
         self._executions = (*(each for each in self._executions if not each.done()), execution)
-        self.nested |= execution.nested
+        self.nested = any(each.nested for each in self._executions)
 
-    def is_nested(self) -> bool:
-        """Whether handlers that run now may belong to an execution that a callback waits for."""
-        self.nested = any(execution.nested and not execution.done() for execution in self._executions)
-        return self.nested
+    def idle(self) -> bool:
+        return all(execution.done() for execution in self._executions)
+
+    def nested_on(self, device: Any) -> bool:
+        """Whether a handler that runs on `device` now belongs to an execution that was started inside a callback."""
+        dispatching = running.frame.execution
+        if dispatching is not None and dispatching.program is self:
+            return bool(dispatching.nested)
+        # On another thread the execution cannot be told, only those that it may be.
+        live = [each for each in self._executions if device in each.devices and not each.done()]
+        return bool(live) and all(each.nested for each in live)
 
     def device_at(self, position: int) -> Any:
         """The device at a position of the mesh that the program runs on.
@@ -51,8 +62,8 @@ class Program:
         if not executions:
             # Without the hooks there is no account; a mesh of all devices is the best guess.
             return jax.devices()[position]
-        running = next((execution for execution in executions if not execution.done()), executions[-1])
-        return running.mesh[position]
+        current = next((execution for execution in executions if not execution.done()), executions[-1])
+        return current.mesh[position]
 
     def __str__(self) -> str:
         return f"a program with {', '.join(self.callbacks) or 'host callbacks'}"
@@ -70,6 +81,8 @@ class Execution:
     # Set when the dispatch has returned or raised.
     returned: threading.Event = dataclasses.field(default_factory=threading.Event)
     tokens: Sequence[Any] = ()
+    # What the dispatching thread was dispatching when it came to this one.
+    outer: Execution | None = None
 
     def done(self) -> bool:
         return self.returned.is_set() and all(token.is_ready() for token in self.tokens)
@@ -98,6 +111,7 @@ class Account:
         self._lock = threading.Lock()
         self._live: dict[Execution, None] = {}
         self._fresh: dict[tuple[Any, ...], Any] = {}
+        self._failed: weakref.WeakSet[Program] = weakref.WeakSet()
         # Whether JAX tells of its executions; see `_jax.install_dispatch_hooks`.
         self.informed = False
 
@@ -105,6 +119,7 @@ class Account:
 
     def begin(self, program: Program | None, devices: Sequence[Any], mesh: Sequence[Any]) -> Execution:
         execution = self.add(program or Program(), devices, mesh)
+        execution.outer, running.frame.execution = running.frame.execution, execution
         if len(devices) > 1 and devices[0].platform == "cpu":
             if running.frame.holds_gang:
                 self.end(execution, None)
@@ -120,6 +135,8 @@ class Account:
         """Account for what starts now, until its `end`."""
         execution = Execution(program, tuple(devices), tuple(mesh), inside_callback())
         with self._lock:
+            if len(self._live) > MANY:
+                self._forget_ended()
             self._live[execution] = None
             program.add(execution)
         return execution
@@ -139,6 +156,8 @@ class Account:
         execution.tokens = tuple(tokens)
 
     def end(self, execution: Execution, error: BaseException | None) -> None:
+        if running.frame.execution is execution:
+            running.frame.execution = execution.outer
         execution.returned.set()
         if error is not None:
             failures = [execution.program.failures.pop(device, None) for device in execution.devices]
@@ -152,10 +171,25 @@ class Account:
     def live(self) -> list[Execution]:
         """What has been started and has not ended, oldest first."""
         with self._lock:
-            for execution in list(self._live):
-                if execution.done():
-                    del self._live[execution]
+            self._forget_ended()
             return list(self._live)
+
+    def failed(self, program: Program, device: Any, failure: BaseException) -> None:
+        """Keep why a call failed, for the operation that refuses its result."""
+        program.failures[device] = failure
+        with self._lock:
+            self._failed.add(program)
+
+    def forget_failures(self) -> None:
+        """Let go of the failures of programs that have ended; an exception keeps its frames alive, and their arrays."""
+        with self._lock:
+            for program in [program for program in self._failed if program.idle()]:
+                program.failures.clear()
+                self._failed.discard(program)
+
+    def _forget_ended(self) -> None:
+        for execution in [execution for execution in self._live if execution.done()]:
+            del self._live[execution]
 
     def wait_before(self, execution: Execution) -> None:
         """Wait for what a callback outside any program must come after."""

@@ -62,7 +62,12 @@ class Ledger:
                 del self._failures[KEPT_FAILURES // 2]
                 self._dropped += 1
             self._failures.append(failure)
-        logger.error("Postponing exception raised in callback function %s on %s: %s", callback, device, text)
+        try:
+            logger.error("Postponing exception raised in callback function %s on %s: %s", callback, device, text)
+        except Exception as broken:
+            # A log handler that raises must not cost the thread that runs callbacks.
+            with self._lock:
+                self._failures.append(Failure("a handler of the log", device, broken, _formatted(broken)))
         return failure
 
     def raise_if_any(self) -> None:

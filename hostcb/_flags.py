@@ -46,6 +46,8 @@ class Flag(Generic[T]):
         variable = name.upper()
         self._default = parse(variable, os.environ[variable]) if variable in os.environ else default
         self._chosen: T | None = None
+        # Called with each value that is set by program.
+        self.listeners: list[Callable[[T], None]] = []
         if name not in absl_flags.FLAGS:
             define(name, self._default, text)
         _jax.register_config_option(name, self)
@@ -53,6 +55,8 @@ class Flag(Generic[T]):
     def _set(self, value: Any) -> None:
         """What `jax.config.update` calls."""
         self._chosen = None if value is None else self._parse(self.name, str(value))
+        for listener in self.listeners:
+            listener(self.value)
 
     @property
     def value(self) -> T:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ._callback import HostCallback, Transforms
-from ._executions import Program
+from ._executions import Program, account
 from ._failures import ledger
 from ._queues import Tapped, queues
 from ._results import Refused, RefusedResultError, conform, refusal
@@ -44,7 +44,7 @@ class Host:
         try:
             return self.run(device, arrays)
         except BaseException as exception:
-            self.program.failures[device] = exception
+            account.failed(self.program, device, exception)
             ledger.record(self.callback.name, device, exception)
             return Refused(exception)
 
@@ -52,7 +52,7 @@ class Host:
         """Run the user function now, after everything that this device tapped before; what it raises gets out."""
         frame = running.frame
         program = self.program
-        if not (frame.depth or (program.nested and program.is_nested())):
+        if not (frame.depth or (program.nested and program.nested_on(device))):
             queue = queues[device]
             if queue.finished != queue.accepted:
                 queue.drain()
@@ -75,7 +75,7 @@ class Host:
         return error
 
     def _nested_tap(self, tapped: Tapped) -> None:
-        if running.frame.depth or self.program.is_nested():
+        if running.frame.depth or self.program.nested_on(tapped.device):
             # The queue may be held by the very callback that waits for this program, so the function runs here.
             tapped.run()
         else:

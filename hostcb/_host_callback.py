@@ -227,7 +227,7 @@ def _operand(kind: Kind, leaf: Any) -> Any:
     """The array that travels for one leaf."""
     try:
         array = jnp.asarray(leaf)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(
             f"{kind.name}: every leaf of arg must be an array or a scalar, got {leaf!r} of {type(leaf)}. Pass what is "
             f"no JAX value to the function by a closure or functools.partial."

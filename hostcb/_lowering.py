@@ -64,7 +64,8 @@ def lower(
         encode=encoder(wires_out),
     )
     emitted = _emit(site, platforms[0], device_index)
-    context.set_tokens_out(mlir.TokenSet({effect: emitted.token}))
+    # Updated rather than replaced: the program may have other ordered effects, such as JAX's ordered callbacks.
+    context.set_tokens_out(context.tokens_in.update_tokens(mlir.TokenSet({effect: emitted.token})))
     if callback.kind.identity:
         return operands
     return [wire.unpack(result) for wire, result in zip(wires_out, emitted.results, strict=True)]

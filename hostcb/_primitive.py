@@ -148,6 +148,16 @@ def _partial_eval_remat(saveable: Any, unknown: Sequence[bool], instantiated: Se
         if isinstance(variable, jex.Var) and not is_instantiated
     ]
     count = len(equation.outvars)
+    if _tangents.is_pair(equation.params):
+        primals = equation.params["callback"].primal.operand_count
+        if any(unknown) and not any(unknown[:primals]):
+            # As in `_partial_eval`: known primals must stay known, so they get a tap of their own.
+            own = equation.replace(
+                invars=equation.invars[:primals],
+                outvars=equation.outvars[:primals],
+                params=_tangents.unpaired(equation.params),
+            )
+            return own, equation, [False] * primals + [True] * (count - primals), [True] * count, residuals
     if any(unknown):
         return None, equation, [True] * count, [True] * count, residuals
     avals = [variable.aval for variable in equation.invars]

@@ -26,7 +26,7 @@ class Printer:
     def __call__(self, argument: Any, transforms: Any, *, device: Any = None) -> None:
         labels = dict(self.labels)
         if transforms:
-            labels["transforms"] = [(name, params) if params else name for name, params in transforms]
+            labels["transforms"] = [_shown(*transform) for transform in transforms]
         if device is not None:
             labels["device"] = device
         lines = [" ".join(f"{key}: {value}" for key, value in sorted(labels.items()))] if labels else []
@@ -38,6 +38,11 @@ class Printer:
             else:
                 # One write: print would send the end of the line separately, and another thread's text between.
                 print(text, end="")
+
+
+def _shown(name: str, parameters: dict[str, Any]) -> Any:
+    """A transform as it is printed: by its name alone where that says all."""
+    return (name, parameters) if parameters else name
 
 
 def format_value(value: Any, threshold: int) -> str:

@@ -22,6 +22,10 @@ logger = logging.getLogger("hostcb")
 LINGER = 1e-3
 
 
+# Small values cost more than their bytes, about 300 each, so their number is bounded too.
+MOST_VALUES = 500_000
+
+
 class Tapped:
     """One value on its way to its function."""
 
@@ -73,14 +77,10 @@ class DeviceQueue:
     def busy(self) -> bool:
         return self.finished != self.accepted
 
-    def put(self, tapped: Tapped, may_wait: bool = True) -> None:
-        """Take a value; where the queue is full, first run what is in it.
-
-        A tap from inside a callback must not wait (`may_wait=False`): the queue could be full of values that wait for
-        that very callback.
-        """
+    def put(self, tapped: Tapped) -> None:
+        """Take a value; where the queue is full, first run what is in it."""
         with self._lock:
-            while may_wait and self._bytes and self._bytes + tapped.nbytes > self.budget:
+            while self._is_full(tapped.nbytes):
                 self._run_one_or_wait()
             self._items.append(tapped)
             self._bytes += tapped.nbytes
@@ -90,6 +90,12 @@ class DeviceQueue:
             elif self._idle:
                 self._idle = False
                 self._work.notify()
+
+    def _is_full(self, nbytes: int) -> bool:
+        if len(self._items) >= MOST_VALUES:
+            return True
+        # A value larger than the budget must get in some time: when nothing else is there.
+        return self._bytes > 0 and self._bytes + nbytes > self.budget
 
     def drain(self) -> None:
         """Return when everything accepted so far has run; the calling thread helps."""
@@ -106,7 +112,7 @@ class DeviceQueue:
             upto = self.accepted
             self._work.notify()
             while self.finished < upto:
-                if self._consumer is None:
+                if self._consumer is None or not self._consumer.is_alive():
                     # At interpreter exit no thread can be started any more.
                     self._run_one_or_wait()
                 else:
@@ -183,6 +189,11 @@ class Queues(dict[Any, DeviceQueue]):
         with self._lock:
             return list(self.values())
 
+    def set_budget(self, budget: int) -> None:
+        """What `jax.config.update` does to queues that exist."""
+        for queue in self.all():
+            queue.budget = budget
+
     def stop(self) -> None:
         """Drain and end every queue."""
         for queue in self.all():
@@ -191,3 +202,4 @@ class Queues(dict[Any, DeviceQueue]):
 
 
 queues = Queues()
+_flags.max_queue_byte_size.listeners.append(queues.set_budget)

@@ -74,9 +74,10 @@ def conform(result: Any, callback: HostCallback, avals: Sequence[Any]) -> Sequen
             return (result,)
     tree = jax.tree_util.tree_structure(result)
     if tree != callback.result_tree:
+        hint = "" if avals or result is None else ". No result_shape was given: pass one for a result to return"
         raise TypeError(
             f"Callback func {callback.name} should have returned a result with pytree {callback.result_tree} "
-            f"but returned {tree}"
+            f"but returned {tree}{hint}"
         )
     leaves = jax.tree_util.tree_leaves(result)
     arrays = [_to_array(leaf, callback) for leaf in leaves]

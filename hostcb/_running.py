@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 
 class Frame:
     """What a thread is doing. Handlers change it in place, since a context manager would cost as much as a tap."""
 
-    __slots__ = ("depth", "holds_gang")
+    __slots__ = ("depth", "execution", "holds_gang")
 
     def __init__(self) -> None:
         # How many user functions this thread is inside of.
         self.depth = 0
         # Whether the innermost holds up a program on several devices.
         self.holds_gang = False
+        # The innermost execution that this thread is dispatching, if any.
+        self.execution: Any = None
 
 
 class _Running(threading.local):

@@ -71,7 +71,7 @@ def _leaf(leaf: Any, result_shape: Any) -> tuple[Any, Any]:
 
 def _malformed(leaf: Any, result_shape: Any) -> ValueError:
     return ValueError(
-        "result_shape should be a pytree of values with structure matching the expected result of the callback "
-        "function. The values must be either numeric scalars, or must have 'shape' and 'dtype' attributes. Got "
-        f"{result_shape!r}, of which {leaf!r} is neither."
+        f"result_shape={result_shape!r} does not describe a result, because of {leaf!r}. It should be a pytree in the "
+        "structure of what the callback returns. The values must be either numeric scalars, or must have 'shape' and "
+        "'dtype' attributes."
     )

@@ -101,5 +101,3 @@ def test_several_platforms_at_once_are_refused() -> None:
 def test_h4_a_platform_without_callbacks_is_refused() -> None:
     with pytest.raises((ValueError, NotImplementedError), match="nonesuch"):
         LAYOUTS["single"][0].trace(jax.ShapeDtypeStruct((), np.float32)).lower(lowering_platforms=("nonesuch",))
-
-

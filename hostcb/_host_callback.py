@@ -58,8 +58,7 @@ def id_tap(
         >>> @jax.jit
         ... def double(x):
         ...     return hcb.id_tap(lambda value, transforms: print("on the host:", value), 2 * x)
-        >>> y = double(3.0)
-        >>> hcb.barrier_wait()
+        >>> y = double(3.0); hcb.barrier_wait()
         on the host: 6.0
     """
     if kwargs:
@@ -112,8 +111,7 @@ def id_print(
     Follows H2. Example:
 
         >>> import jax.numpy as jnp, hostcb as hcb
-        >>> _ = hcb.id_print((jnp.arange(3), jnp.float32(0.5)), what="state")
-        >>> hcb.barrier_wait()
+        >>> _ = hcb.id_print((jnp.arange(3), jnp.float32(0.5)), what="state"); hcb.barrier_wait()
         what: state
         ( [0 1 2] 0.5 )
     """

@@ -52,7 +52,8 @@ def barrier_wait(logging_name: str | None = None) -> None:
             f"barrier_wait[{name}] was called from inside a callback: it would wait for this callback to end. Wait "
             "for the results of computations started here instead, with jax.block_until_ready."
         )
-    logger.debug("barrier_wait[%s]: start", name)
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug("barrier_wait[%s]: start, waiting for: %s", name, "; ".join(pending()) or "nothing")
     _wait_for_callbacks(name)
     logger.debug("barrier_wait[%s]: done", name)
     ledger.raise_if_any()

@@ -30,7 +30,7 @@ def barrier_wait(logging_name: str | None = None) -> None:
 
     Args:
         logging_name: a name for this barrier in the log. The logger `hostcb` says when a barrier starts and ends
-            (level DEBUG) and, every ten seconds, what it is still waiting for (level WARNING).
+            (level DEBUG), and what it waits for: at its start, and every ten seconds (level WARNING).
 
     Raises:
         CallbackException: a callback failed since the last barrier; the message and `__cause__` are the last failure,
@@ -71,13 +71,13 @@ def stop_outfeed_receiver() -> None:
     queues.stop()
 
 
-def _wait_for_callbacks(name: str, generations: int = GENERATIONS) -> None:
+def _wait_for_callbacks(name: str) -> None:
     if not account.informed:
         # The best that JAX offers by itself: the programs of this thread.
         _jax.settle_thread()
     executions = account.live()
     with _reporting(name, bool(executions) or any(queue.busy for queue in queues.all())):
-        for _ in range(generations):
+        for _ in range(GENERATIONS):
             for execution in executions:
                 execution.wait()
             for queue in queues.all():

@@ -1,4 +1,4 @@
-"""How a call is batched when its user says how (H8, with the methods of X2)."""
+"""How the kinds of callback are batched (H7, H8, X2, X3, X4, B4)."""
 
 from __future__ import annotations
 
@@ -11,29 +11,48 @@ import jax.numpy as jnp
 from ._callback import HostCallback
 
 METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all")
+# JAX's own callbacks have one more, for programs that once said `vectorized=True`.
+EXTERNAL_METHODS = (*METHODS, "legacy_vectorized")
+
+# Beyond this many elements a callback for each of them becomes a loop: unrolled, programs grow with the batch.
+MOST_UNROLLED = 16
 
 
-def check_method(vmap_method: Any) -> None:
-    """Refuse an unknown method when the call is made rather than when it is batched."""
-    if vmap_method is not None and vmap_method not in METHODS:
-        raise ValueError(f"vmap_method must be None or one of {', '.join(METHODS)}, got {vmap_method!r}.")
+def check_method(vmap_method: Any, methods: Sequence[str] = METHODS) -> None:
+    """Refuse an unknown method when the callback is made rather than when it is batched."""
+    if vmap_method is not None and vmap_method not in methods:
+        raise ValueError(
+            f"vmap_method must be one of the allowed methods, None or {', '.join(map(repr, methods))}, but got: "
+            f"{vmap_method!r}."
+        )
 
 
-def batch_call(primitive: Any, operands: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
-    """The batching rule of a call."""
+def batch_callback(primitive: Any, operands: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+    """The batching rule of the primitive."""
     callback: HostCallback = params["callback"]
-    method = params["vmap_method"]
-    if method is None:
-        raise NotImplementedError(callback.kind.refuses_batching.format(callback=callback.name))
+    kind = callback.kind
+    if kind.batching == "transforms":
+        # JAX's own mark for an operand that is not batched is None, and so is host_callback's.
+        batched = {**params, "transforms": (*params["transforms"], ("batch", tuple(dims)))}
+        return primitive.bind(*operands, **batched), list(dims)
+    method = params["vmap_method"] if kind.batching == "method" else kind.batching
+    if method in (None, "refuse"):
+        raise (NotImplementedError if method is None else kind.refusal)(
+            kind.refuses_batching.format(callback=callback.name, kind=kind.name)
+        )
     # What is not batched may be a plain number, a literal of the traced program.
     arrays = [jnp.asarray(operand, dtype=jax.typeof(operand).dtype) for operand in operands]
     size = next(array.shape[dim] for array, dim in zip(arrays, dims, strict=True) if dim is not None)
     moved = [x if dim is None else jnp.moveaxis(x, dim, 0) for x, dim in zip(arrays, dims, strict=True)]
-    batched = [dim is not None for dim in dims]
-    if method.startswith("sequential"):
-        outs = _one_by_one(primitive, moved, batched, size, params, unroll=method == "sequential_unrolled")
+    batched_operands = [dim is not None for dim in dims]
+    if method in ("sequential", "loop"):
+        outs = _one_by_one(primitive, moved, batched_operands, size, params, unroll=False)
+    elif method == "sequential_unrolled":
+        outs = _one_by_one(primitive, moved, batched_operands, size, params, unroll=True)
+    elif method == "unroll":
+        outs = _one_by_one(primitive, moved, batched_operands, size, params, unroll=size <= MOST_UNROLLED)
     else:
-        outs = _all_at_once(primitive, moved, batched, size, params, repeat=method == "broadcast_all")
+        outs = _all_at_once(primitive, moved, batched_operands, size, params, method)
     return outs, [0] * len(outs)
 
 
@@ -57,12 +76,19 @@ def _one_by_one(
 
 
 def _all_at_once(
-    primitive: Any, operands: Sequence[Any], batched: Sequence[bool], size: int, params: dict[str, Any], repeat: bool
+    primitive: Any, operands: Sequence[Any], batched: Sequence[bool], size: int, params: dict[str, Any], method: str
 ) -> list[Any]:
-    """One call with a leading axis on every operand, of size 1 where it was not batched unless `repeat`."""
-    full = [
-        x if is_batched else jnp.broadcast_to(x[None], (size if repeat else 1, *x.shape))
-        for x, is_batched in zip(operands, batched, strict=True)
-    ]
+    """One call with a leading axis on every batched operand, and by the method on the others."""
+    # An operand that shares its memory with a result needs the result's shape.
+    shared = {operand for operand, _ in params["callback"].aliases}
+
+    def full(position: int, x: Any) -> Any:
+        if batched[position]:
+            return x
+        if method == "broadcast_all" or position in shared:
+            return jnp.broadcast_to(x[None], (size, *x.shape))
+        return x if method == "legacy_vectorized" else x[None]
+
     result_avals = tuple(jax.core.ShapedArray((size, *aval.shape), aval.dtype) for aval in params["result_avals"])
-    return list(primitive.bind(*full, **{**params, "result_avals": result_avals}))
+    widened = [full(position, x) for position, x in enumerate(operands)]
+    return list(primitive.bind(*widened, **{**params, "result_avals": result_avals}))

@@ -11,34 +11,36 @@ import jax
 import numpy as np
 from jax.tree_util import PyTreeDef
 
+from ._kinds import Kind
+
 Transforms = tuple[tuple[Any, ...], ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind:
-    """How one kind of callback differs from the others; the machinery is the same for all."""
+class Float0:
+    """A leaf without a value, such as the tangent of an integer."""
 
-    name: str
-    # The primitive returns its operands, the device does not wait, and the function is told of the transforms.
-    identity: bool
-    refuses_differentiation: str = ""
-    refuses_batching: str = ""
+    shape: tuple[int, ...]
+
+    @property
+    def value(self) -> Any:
+        return np.zeros(self.shape, jax.dtypes.float0)
 
 
-TAP = Kind("id_tap", identity=True)
-CALL = Kind(
-    "call",
-    identity=False,
-    refuses_differentiation=(
-        "hostcb.call does not support differentiation (jvp, grad): JAX cannot see into {callback}. Give the function "
-        "that calls it a derivative with jax.custom_jvp or jax.custom_vjp, or use id_tap if no result is needed."
-    ),
-    refuses_batching=(
-        "hostcb.call does not support vmap by default: {callback} was written for unbatched operands. Say how to "
-        "batch it with call(..., vmap_method='sequential' | 'sequential_unrolled' | 'expand_dims' | 'broadcast_all'), "
-        "define a rule with jax.custom_batching.custom_vmap, or use id_tap if no result is needed."
-    ),
-)
+class Static:
+    """A leaf that is no JAX value, and goes to the function as it is."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        # Equal values of different types print differently, and what cannot be compared is equal to itself alone.
+        if not isinstance(other, Static) or type(self.value) is not type(other.value):
+            return False
+        return self.value is other.value or (isinstance(self.value, (str, bytes)) and self.value == other.value)
+
+    def __hash__(self) -> int:
+        return hash(self.value) if isinstance(self.value, (str, bytes)) else id(self.value)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,22 +49,29 @@ class HostCallback:
 
     kind: Kind
     function: Callable[..., Any]
-    with_device: bool
     arg_tree: PyTreeDef
-    # Leaves that never travel: the (position, shape) of operands without a value, such as float0 tangents.
-    absent: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    with_device: bool = False
+    # Leaves that never travel, with their positions.
+    absent: tuple[tuple[int, Float0 | Static], ...] = ()
     result_tree: PyTreeDef | None = None
     # The callback for the primals alone, where this one takes (primals, tangents).
     primal: HostCallback | None = None
+    # Under jit over a mesh: called for each part of the operands, where it is.
+    partitioned: bool = False
+    # For functions that write in place: (operand, result) pairs that are one piece of memory, and whether a GPU may
+    # record what the function enqueues and repeat it without calling again.
+    aliases: tuple[tuple[int, int], ...] = ()
+    command_buffer: bool = False
 
+    @functools.cached_property
     def _key(self) -> tuple[Any, ...]:
-        return (self.kind, self.with_device, self.arg_tree, self.absent, self.result_tree, self.primal)
+        return tuple(getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "function")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, HostCallback):
             return NotImplemented
         same = self.function is other.function or self.function == other.function
-        return bool(same) and self._key() == other._key()
+        return bool(same) and self._key == other._key
 
     def __hash__(self) -> int:
         try:
@@ -70,7 +79,7 @@ class HostCallback:
         except TypeError:
             # A callable without a hash is as good as any other, it only has to be the same object for a cache hit.
             function_hash = id(self.function)
-        return hash((function_hash, self._key()))
+        return hash((function_hash, self._key))
 
     @functools.cached_property
     def name(self) -> str:
@@ -85,26 +94,30 @@ class HostCallback:
         return self.arg_tree.num_leaves - len(self.absent)
 
     @functools.cached_property
-    def takes_one_array(self) -> bool:
-        """The operand is a single array: nearly every call, and worth sparing the tree."""
-        return not self.absent and self.arg_tree == jax.tree_util.tree_structure(0)
+    def takes_leaves(self) -> bool:
+        """The arrays are the function's arguments as they are: nearly every callback, and worth sparing the tree."""
+        leaves: Any = 0 if self.kind.one_argument else ((0,) * self.arg_tree.num_leaves, {})
+        return not self.absent and self.arg_tree == jax.tree_util.tree_structure(leaves)
 
     @functools.cached_property
     def returns_one_array(self) -> bool:
         return self.result_tree == jax.tree_util.tree_structure(0)
 
-    def argument(self, arrays: Sequence[np.ndarray]) -> Any:
-        """The user's argument, from the arrays that the device sent."""
-        if self.takes_one_array:
-            return arrays[0]
+    def argument(self, arrays: Sequence[Any]) -> Any:
+        """The arrays that the device sent in the tree of what the user gave: `arg`, or `(args, kwargs)`."""
         leaves: list[Any] = list(arrays)
-        for position, shape in self.absent:
-            leaves.insert(position, np.zeros(shape, jax.dtypes.float0))
+        for position, leaf in self.absent:
+            leaves.insert(position, leaf.value)
         return jax.tree_util.tree_unflatten(self.arg_tree, leaves)
 
     def invoke(self, arrays: Sequence[np.ndarray], device: Any, transforms: Transforms) -> Any:
         """Run the user function; `transforms` is passed to taps alone."""
-        argument = self.argument(arrays)
+        if not self.kind.one_argument:
+            if self.takes_leaves:
+                return self.function(*arrays)
+            positional, keywords = self.argument(arrays)
+            return self.function(*positional, **keywords)
+        argument = arrays[0] if self.takes_leaves else self.argument(arrays)
         if self.kind.identity:
             if self.with_device:
                 return self.function(argument, described(transforms), device=device)
@@ -112,6 +125,21 @@ class HostCallback:
         if self.with_device:
             return self.function(argument, device=device)
         return self.function(argument)
+
+    def fill(self, context: Any, results: Sequence[Any], operands: Sequence[Any]) -> None:
+        """Run a user function that writes into `results`."""
+        out = results[0] if self.returns_one_array else jax.tree_util.tree_unflatten(self.result_tree, results)
+        if self.takes_leaves:
+            returned = self.function(context, out, *operands)
+        else:
+            positional, keywords = self.argument(operands)
+            returned = self.function(context, out, *positional, **keywords)
+        if returned is not None:
+            raise ValueError(
+                f"{self.kind.name} callback must not return any values: {self.name} returned a "
+                f"{type(returned).__name__}. "
+                "Write into the buffers that it is given as `out`."
+            )
 
 
 def described(transforms: Transforms) -> tuple[tuple[str, dict[str, Any]], ...]:
@@ -122,8 +150,8 @@ def described(transforms: Transforms) -> tuple[tuple[str, dict[str, Any]], ...]:
 def describe(function: Callable[..., Any]) -> str:
     """The name of a user function and where it stands, for messages."""
     inner: Any = function
-    while isinstance(inner, functools.partial):
-        inner = inner.func
+    while isinstance(inner, functools.partial) or hasattr(inner, "__wrapped__"):
+        inner = inner.func if isinstance(inner, functools.partial) else inner.__wrapped__
     name = getattr(inner, "__qualname__", None) or getattr(inner, "__name__", None) or repr(inner)
     code = getattr(getattr(inner, "__func__", inner), "__code__", None)
     if code is None:

@@ -17,6 +17,7 @@ from . import _flags, _jax
 from ._callback import HostCallback
 from ._executions import Program, account
 from ._handlers import Host
+from ._lowering import outside
 from ._results import Refused
 
 
@@ -30,28 +31,45 @@ def run_eagerly(
         # Parts of the value are in other processes: only a program that all of them run can collect it.
         return _jax.run_compiled(primitive, operands, params)
     callback: HostCallback = params["callback"]
-    result_avals, device_index = params["result_avals"], params["device_index"]
+    kind = callback.kind
+    if kind.in_place:
+        # There is no way to make the buffers that such a function takes but to run a program.
+        return _jax.run_compiled(primitive, operands, params)
     devices = _devices(operands)
-    if device_index >= len(devices):
-        raise ValueError(
-            f"device_index={device_index} of {callback} is out of range: its operands are on {len(devices)} "
-            f"device{'s' if len(devices) > 1 else ''}."
-        )
-    device = devices[device_index]
+    device = _device(callback, params["device_index"], devices)
     # Of the operands' own types: a number that JAX took for a literal is wider in NumPy.
     arrays = [np.array(operand, dtype=jax.typeof(operand).dtype) for operand in operands]
     program = Program([str(callback)])
-    host = Host(callback, params["transforms"], result_avals, program)
-    execution = account.add(program, devices, devices)
-    try:
-        account.wait_before(execution)
+    host = Host(callback, params["transforms"], params["result_avals"], program)
+    if kind.ordered:
+        execution = account.add(program, devices, devices)
+        try:
+            account.wait_before(execution)
+            with _jax.without_mesh():
+                results = _run(host, device, arrays)
+        finally:
+            account.end(execution, None)
+    else:
         with _jax.without_mesh():
             results = _run(host, device, arrays)
-    finally:
-        account.end(execution, None)
-    if callback.kind.identity:
+    if kind.identity:
+        _jax.cover_by_effects_barrier(device, account.drain)
         return [operand if isinstance(operand, jax.Array) else _as_array(operand) for operand in operands]
     return _placed(results, operands, devices)
+
+
+def _device(callback: HostCallback, wanted: Any, devices: Sequence[Any]) -> Any:
+    """The device that calls, by its number among `devices` or as itself."""
+    if not isinstance(wanted, int):
+        if wanted not in devices:
+            raise outside(callback, wanted, devices)
+        return wanted
+    if wanted >= len(devices):
+        raise ValueError(
+            f"device_index={wanted} of {callback} is out of range: its operands are on {len(devices)} "
+            f"device{'s' if len(devices) > 1 else ''}."
+        )
+    return devices[wanted]
 
 
 def _as_array(literal: Any) -> Any:

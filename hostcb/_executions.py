@@ -10,12 +10,14 @@ from __future__ import annotations
 import dataclasses
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from . import _jax, _pool
+from ._native import is_dispatched_natively
+from ._queues import queues
 from ._running import inside_callback, running
 
 # How many executions are kept before those that have ended are looked for.
@@ -29,6 +31,10 @@ class Program:
         self.callbacks = list(callbacks)
         # Why the last call of each device failed.
         self.failures: dict[Any, BaseException] = {}
+        # Whether one of the callbacks has an effect, so that JAX and barriers keep track of the executions.
+        self.effectful = False
+        # Whether JAX's fast dispatch calls its handlers; see `_native`.
+        self.native = False
         # Whether it runs on several devices at once.
         self.gang = False
         # Whether one of its executions may have been started from inside a callback; `nested_on` knows for certain.
@@ -81,6 +87,7 @@ class Execution:
     # Set when the dispatch has returned or raised.
     returned: threading.Event = dataclasses.field(default_factory=threading.Event)
     tokens: Sequence[Any] = ()
+    ordered: bool = True
     # What the dispatching thread was dispatching when it came to this one.
     outer: Execution | None = None
 
@@ -134,11 +141,16 @@ class Account:
     def add(self, program: Program, devices: Sequence[Any], mesh: Sequence[Any]) -> Execution:
         """Account for what starts now, until its `end`."""
         execution = Execution(program, tuple(devices), tuple(mesh), inside_callback())
+        unknown = None
         with self._lock:
             if len(self._live) > MANY:
                 self._forget_ended()
+                unknown = next((each for each in self._live if not each.ordered and each.returned.is_set()), None)
             self._live[execution] = None
             program.add(execution)
+        if unknown is not None and len(self._live) > MANY and not execution.nested:
+            # The token of an unordered one cannot be asked, only waited for. So far back it has long ended.
+            unknown.wait()
         return execution
 
     def tokens_in(self, execution: Execution) -> Any:
@@ -152,13 +164,25 @@ class Account:
                     other.wait_on(devices)
         return self._fresh_token(devices)
 
-    def started(self, execution: Execution, tokens: Sequence[Any]) -> None:
-        execution.tokens = tuple(tokens)
+    def started(self, execution: Execution, tokens: Sequence[Any], ordered: bool) -> None:
+        # A pure callback may as well not be run, so nobody waits for it.
+        execution.tokens = tuple(tokens) if execution.program.effectful else ()
+        execution.ordered = ordered
+
+    def drain(self, device: Any) -> None:
+        if not inside_callback():
+            queues[device].join()
+
+    def dispatched_natively(self, program: Program, devices: Sequence[Any], optimized_hlo: Callable[[], str]) -> bool:
+        return is_dispatched_natively(program, devices, optimized_hlo)
 
     def end(self, execution: Execution, error: BaseException | None) -> None:
         if running.frame.execution is execution:
             running.frame.execution = execution.outer
         execution.returned.set()
+        if not execution.ordered and len(execution.devices) == 1 and execution.devices[0].platform == "cpu":
+            # It has run in this thread, and only waiting makes its token know.
+            execution.wait()
         if error is not None:
             failures = [execution.program.failures.pop(device, None) for device in execution.devices]
             error.__cause__ = next((failure for failure in failures if failure is not None), error.__cause__)
@@ -204,7 +228,10 @@ class Account:
         return [
             execution
             for execution in self.live()
-            if execution.returned.is_set() and not execution.nested and not set(devices).isdisjoint(execution.devices)
+            if execution.returned.is_set()
+            and execution.ordered
+            and not execution.nested
+            and not set(devices).isdisjoint(execution.devices)
         ]
 
     def _fresh_token(self, devices: tuple[Any, ...]) -> Any:

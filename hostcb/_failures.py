@@ -14,6 +14,9 @@ logger = logging.getLogger("hostcb")
 # Past this many since the last barrier only the number is kept: an exception keeps its frames alive, and with them
 # the arrays that the failing function was given.
 KEPT_FAILURES = 1000
+# Of these, so many of the newest keep the local variables of their frames. A program that catches its errors and never
+# comes to a barrier must not fill the memory with arrays.
+KEPT_FRAMES = 8
 
 PACKAGE = os.path.dirname(__file__) + os.sep
 
@@ -54,7 +57,7 @@ class Ledger:
 
     def record(self, callback: str, device: Any, exception: BaseException) -> Failure:
         """Log a failure and keep it for the next barrier."""
-        text = _formatted(exception)
+        text = formatted(exception)
         failure = Failure(callback, device, exception, text)
         with self._lock:
             if len(self._failures) >= KEPT_FAILURES:
@@ -62,12 +65,14 @@ class Ledger:
                 del self._failures[KEPT_FAILURES // 2]
                 self._dropped += 1
             self._failures.append(failure)
+            if len(self._failures) > KEPT_FRAMES:
+                traceback.clear_frames(self._failures[-KEPT_FRAMES - 1].exception.__traceback__)
         try:
             logger.error("Postponing exception raised in callback function %s on %s: %s", callback, device, text)
         except Exception as broken:
             # A log handler that raises must not cost the thread that runs callbacks.
             with self._lock:
-                self._failures.append(Failure("a handler of the log", device, broken, _formatted(broken)))
+                self._failures.append(Failure("a handler of the log", device, broken, formatted(broken)))
         return failure
 
     def raise_if_any(self) -> None:
@@ -86,7 +91,7 @@ class Ledger:
         raise CallbackException(message, failures) from last.exception
 
 
-def _formatted(exception: BaseException) -> str:
+def formatted(exception: BaseException) -> str:
     """The traceback from the user's function on: how hostcb got there helps nobody."""
     frames = exception.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(PACKAGE):

@@ -1,4 +1,4 @@
-"""The flags of host_callback, by environment variable, by absl flag and by `jax.config.update` (H16)."""
+"""The flags of host_callback and our own, by environment variable, absl flag and `jax.config.update` (H16)."""
 
 from __future__ import annotations
 
@@ -93,4 +93,11 @@ ad_transforms = Flag(
     _parse_bool,
     absl_flags.DEFINE_bool,
     "Tap tangents and cotangents too, with 'jvp' and 'transpose' among the transforms.",
+)
+jax_arrays = Flag(
+    "hostcb_jax_arrays",
+    False,
+    _parse_bool,
+    absl_flags.DEFINE_bool,
+    "Give pure_callback, io_callback and debug.callback functions jax.Arrays, as JAX's own do, not NumPy arrays.",
 )

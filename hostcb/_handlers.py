@@ -1,8 +1,7 @@
-"""The host's side of one callback in one program: what the runtime calls (H5, H11, H14, H15)."""
+"""The host's side of one callback in one program: what the runtime calls (H5, H11, H14, H15, X1, B1)."""
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from ._callback import HostCallback, Transforms
 from ._executions import Program, account
-from ._failures import ledger
+from ._failures import formatted, ledger
 from ._queues import Tapped, queues
 from ._results import Refused, RefusedResultError, conform, refusal
 from ._running import running
@@ -44,35 +43,59 @@ class Host:
         try:
             return self.run(device, arrays)
         except BaseException as exception:
-            account.failed(self.program, device, exception)
-            ledger.record(self.callback.name, device, exception)
-            return Refused(exception)
+            return self.failed(device, exception)
+
+    def failed(self, device: Any, exception: BaseException) -> Refused:
+        """Keep a failure for the barrier and for whoever refuses the result."""
+        account.failed(self.program, device, exception)
+        ledger.record(self.callback.name, device, exception)
+        return Refused(exception)
 
     def run(self, device: Any, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-        """Run the user function now, after everything that this device tapped before; what it raises gets out."""
+        """Run the user function now; what it raises gets out."""
+        if self.callback.kind.ordered:
+            # After everything that this device tapped before.
+            program = self.program
+            if not (running.frame.depth or (program.nested and program.nested_on(device))):
+                queue = queues[device]
+                if queue.finished != queue.accepted:
+                    queue.drain()
         frame = running.frame
-        program = self.program
-        if not (frame.depth or (program.nested and program.nested_on(device))):
-            queue = queues[device]
-            if queue.finished != queue.accepted:
-                queue.drain()
         held = frame.holds_gang
         frame.depth += 1
-        frame.holds_gang = held or program.gang
+        frame.holds_gang = held or self.program.gang
         try:
             result = self.callback.invoke(arrays, device, self.transforms)
-            return () if self.callback.kind.identity else conform(result, self.callback, self.result_avals)
+            if self.callback.result_tree is None:
+                # Nothing was asked for, so whatever came is ignored.
+                return ()
+            return conform(result, self.callback, self.result_avals)
+        finally:
+            frame.depth -= 1
+            frame.holds_gang = held
+
+    def run_in_place(self, context: Any, results: Sequence[Any], operands: Sequence[Any]) -> None:
+        """Run a user function that fills `results`, pieces of device memory."""
+        frame = running.frame
+        held = frame.holds_gang
+        frame.depth += 1
+        frame.holds_gang = held or self.program.gang
+        try:
+            self.callback.fill(context, results, operands)
         finally:
             frame.depth -= 1
             frame.holds_gang = held
 
     def refuse(self, device: Any, failure: BaseException | None) -> RefusedResultError:
         """The error with which a device meets `Refused`."""
-        # Formatted by `traceback`, which survives an exception that has no text.
-        lines = traceback.format_exception_only(failure) if failure else ["it happened in another process: see its log"]
-        error = RefusedResultError(refusal(self.callback, self.result_avals, device, "".join(lines)))
+        reason = formatted(failure) if failure else "it happened in another process: see its log"
+        error = RefusedResultError(refusal(self.callback, self.result_avals, device, reason))
         error.__cause__ = failure
         return error
+
+    def refuse_failed(self, device: Any, exception: BaseException) -> RefusedResultError:
+        """Keep a failure, and the error for it."""
+        return self.refuse(device, self.failed(device, exception).failure)
 
     def _nested_tap(self, tapped: Tapped) -> None:
         if running.frame.depth or self.program.nested_on(tapped.device):

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import operator
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from . import _flags, _jax
+from . import _flags
 from ._batching import check_method
-from ._callback import CALL, TAP, HostCallback, Kind
-from ._lowering import partial_automatic
-from ._primitive import host_callback_p
+from ._binding import bind, check_callable, position
+from ._kinds import CALL, TAP
 from ._printing import Printer
 from ._shapes import ResultShape
 
@@ -73,8 +70,9 @@ def id_tap(
             FutureWarning,
             stacklevel=2,
         )
-    outs, tree = _bind(TAP, tap_func, arg, tap_with_device, device_index, "tap_func")
-    return jax.tree_util.tree_unflatten(tree, outs) if result is None else result
+    check_callable(tap_func, TAP, "tap_func")
+    tapped = bind(TAP, tap_func, arg, place=position(TAP, device_index), with_device=bool(tap_with_device))
+    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(arg), tapped) if result is None else result
 
 
 def id_print(
@@ -167,95 +165,16 @@ def call(
         >>> float(largest(np.diag([1.0, 3.0, 2.0]).astype(np.float32)))
         3.0
     """
+    check_callable(callback_func, CALL, "callback_func")
     check_method(vmap_method)
     expected = ResultShape.of(result_shape)
-    outs, _ = _bind(CALL, callback_func, arg, call_with_device, device_index, "callback_func", expected, vmap_method)
-    return expected.restore(outs)
-
-
-NO_RESULT = ResultShape.of(None)
-
-
-def _bind(
-    kind: Kind,
-    function: Callable[..., Any],
-    arg: Any,
-    with_device: bool,
-    device_index: int,
-    argument_name: str,
-    expected: ResultShape = NO_RESULT,
-    vmap_method: str | None = None,
-) -> tuple[list[Any], Any]:
-    """Check everything that can be checked now, and bind the primitive."""
-    if not callable(function):
-        raise TypeError(f"{kind.name}: {argument_name} must be callable, got {function!r} of {type(function)}.")
-    leaves, tree = jax.tree_util.tree_flatten(arg)
-    operands: list[Any] = []
-    absent: list[tuple[int, tuple[int, ...]]] = []
-    for position, leaf in enumerate(leaves):
-        if _jax.is_float0(leaf):
-            absent.append((position, tuple(leaf.shape)))
-        else:
-            operands.append(_operand(kind, leaf))
-    callback = HostCallback(
-        kind=kind,
-        function=function,
-        with_device=bool(with_device),
-        arg_tree=tree,
-        absent=tuple(absent),
-        result_tree=expected.tree if kind is CALL else None,
-    )
-    _check_axes(callback)
-    outs = host_callback_p.bind(
-        *operands,
-        callback=callback,
-        transforms=(),
-        result_avals=expected.avals,
-        device_index=_index(kind, device_index),
+    results = bind(
+        CALL,
+        callback_func,
+        arg,
+        expected,
+        place=position(CALL, device_index),
         vmap_method=vmap_method,
+        with_device=bool(call_with_device),
     )
-    if not kind.identity:
-        return list(outs), tree
-    tapped = iter(outs)
-    returned = [leaf if _jax.is_float0(leaf) else _as_given(leaf, next(tapped)) for leaf in leaves]
-    return returned, tree
-
-
-def _operand(kind: Kind, leaf: Any) -> Any:
-    """The array that travels for one leaf."""
-    try:
-        array = jnp.asarray(leaf)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise TypeError(
-            f"{kind.name}: every leaf of arg must be an array or a scalar, got {leaf!r} of {type(leaf)}. Pass what is "
-            f"no JAX value to the function by a closure or functools.partial."
-        ) from error
-    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        # The host has no typed keys: their words travel.
-        return jax.random.key_data(array)
-    return array
-
-
-def _as_given(leaf: Any, tapped: Any) -> Any:
-    """What a tap returns for a leaf: the tapped array, or a typed key whose words were tapped."""
-    dtype = getattr(leaf, "dtype", None)
-    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(tapped, impl=_jax.key_implementation(dtype))
-    return tapped
-
-
-def _index(kind: Kind, device_index: int) -> int:
-    try:
-        index = operator.index(device_index)
-    except TypeError:
-        raise TypeError(f"{kind.name}: device_index must be an integer, got {device_index!r}.") from None
-    if index < 0:
-        raise ValueError(f"{kind.name}: device_index must be 0 or more, got {index}.")
-    return index
-
-
-def _check_axes(callback: HostCallback) -> None:
-    """Refuse a partially automatic shard_map while it is traced rather than when it is lowered."""
-    mesh = jax.sharding.get_abstract_mesh()
-    if not mesh.empty and mesh.manual_axes and set(mesh.manual_axes) != set(mesh.axis_names):
-        raise partial_automatic(callback, mesh.manual_axes, mesh.axis_names)
+    return expected.restore(results)

@@ -7,6 +7,7 @@ does by itself and says so once in the log, so that a new JAX release degrades h
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import re
@@ -16,8 +17,8 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
+from jax._src import api, core, dispatch, effects, sharding_impls, util, xla_bridge
 from jax._src import config as jax_config
-from jax._src import core, dispatch, effects, sharding_impls, util, xla_bridge
 from jax._src import mesh as mesh_lib
 from jax._src.interpreters import batching as private_batching
 from jax._src.interpreters import mlir, partial_eval, pxla
@@ -30,22 +31,28 @@ abstract_token = core.abstract_token
 
 # Effects ---------------------------------------------------------------------------------------------------------
 
-# `partial_eval_kept` is the one that JAX's own ordered callbacks lack: without it an equation whose result is unused
-# in a scan body is dropped under grad, vjp and linearize.
+# `partial_eval_kept` is the one that JAX's own `io_callback` lacks: without it an equation whose result is unused in a
+# scan body is dropped under grad, vjp and linearize.
 EFFECT_SETS = (
     effects.lowerable_effects,
-    effects.ordered_effects,
-    effects.shardable_ordered_effects,
     effects.control_flow_allowed_effects,
     effects.custom_derivatives_allowed_effects,
-    effects.remat_allowed_effects,
     effects.partial_eval_kept_effects,
 )
+ORDERED_EFFECT_SETS = (effects.ordered_effects, effects.shardable_ordered_effects)
 
 
-def register_ordered_effect(effect_class: type) -> None:
-    """Let `effect_class` pass every transformation, ordered on each device."""
-    for effect_set in EFFECT_SETS:
+def register_effect(effect_class: type, *, ordered: bool = False, rematerialised: bool = True) -> None:
+    """Let `effect_class` pass every transformation, ordered on each device if asked for.
+
+    An effect that is not `rematerialised` is refused by JAX in a checkpoint that is differentiated.
+    """
+    sets: tuple[Any, ...] = EFFECT_SETS
+    if ordered:
+        sets += ORDERED_EFFECT_SETS
+    if rematerialised:
+        sets += (effects.remat_allowed_effects,)
+    for effect_set in sets:
         effect_set.add_type(effect_class)
 
 
@@ -173,6 +180,11 @@ def whole_sharding(ranks: Sequence[int], manual: bool) -> Any:
     return sharding
 
 
+def require_devices(primitive: Any) -> None:
+    """Let lowering rules of `primitive` see the devices that the program will run on."""
+    dispatch.prim_requires_devices_during_lowering.add(primitive)
+
+
 # Devices and the runtime's threads -------------------------------------------------------------------------------
 
 
@@ -216,21 +228,56 @@ class DispatchHooks(Protocol):
     def tokens_in(self, execution: Any) -> Any:
         """The token array that the execution takes for our effect."""
 
-    def started(self, execution: Any, token_shards: Sequence[Any]) -> None:
-        """Called when the execution has been handed to the runtime, with the tokens it will yield."""
+    def started(self, execution: Any, tokens: Sequence[Any], ordered: bool) -> None:
+        """Called when the execution has been handed to the runtime, with what each device will yield at its end."""
+
+    def drain(self, device: Any) -> None:
+        """Called by `jax.effects_barrier` for each device of the executions that this thread started."""
 
     def end(self, execution: Any, error: BaseException | None) -> None:
         """Called when the dispatch returns or raises."""
 
+    def dispatched_natively(self, program: Any, devices: Sequence[Any], optimized_hlo: Callable[[], str]) -> bool:
+        """Whether a program without effects may take JAX's fast dispatch, which none of these methods sees."""
 
-class _Settled:
-    """A runtime token whose wait does not raise: failures of our callbacks are `barrier_wait`'s to report."""
+
+class RuntimeToken:
+    """A runtime token whose wait does not raise: failures of our callbacks are `barrier_wait`'s to report.
+
+    The runtime's own cannot be asked whether it is ready, so this one only knows once somebody has waited.
+    """
 
     def __init__(self, token: Any):
-        self.token = token
+        self._token = token
+        self._waited = False
 
     def block_until_ready(self) -> None:
-        settle(self.token)
+        settle(self._token)
+        self._waited = True
+
+    def is_ready(self) -> bool:
+        return self._waited
+
+
+class _UpToHost:
+    """What `jax.effects_barrier` waits for on a device: the computation, then the callbacks that it queued."""
+
+    def __init__(self, waitable: Any, device: Any, drain: Callable[[Any], None]):
+        self._waitable = waitable
+        self._device = device
+        self._drain = drain
+
+    def block_until_ready(self) -> None:
+        if self._waitable is not None:
+            self._waitable.block_until_ready()
+        self._drain(self._device)
+
+
+def cover_by_effects_barrier(device: Any, drain: Callable[[Any], None]) -> None:
+    """Let this thread's next `jax.effects_barrier` wait for `drain(device)`, after what it would wait for anyway."""
+    tokens = dispatch.runtime_tokens.output_runtime_tokens
+    if not isinstance(tokens.get(device), _UpToHost):
+        tokens[device] = _UpToHost(tokens.get(device), device, drain)
 
 
 def settle(waitable: Any) -> None:
@@ -269,9 +316,14 @@ def install_dispatch_hooks(effect: Any, program_class: type, hooks: DispatchHook
     dispatching = _Dispatching()
 
     def call(self: Any, *args: Any) -> Any:
-        if effect not in self.ordered_effects:
-            return plain_call(self, *args)
         program = next((kept for kept in self.keepalive or () if isinstance(kept, program_class)), None)
+        if program is None:
+            return plain_call(self, *args)
+        if not (self.ordered_effects or self.has_unordered_effects) and not hooks.dispatched_natively(
+            program, self._local_devices, functools.partial(_optimized_hlo, self)
+        ):
+            # Said to have an effect, it keeps coming here: JAX's fast dispatch would turn errors into ValueErrors.
+            self.has_unordered_effects = True
         execution = hooks.begin(program, self._local_devices, _device_assignment(self))
         dispatching.stack.append(execution)
         error = None
@@ -284,6 +336,9 @@ def install_dispatch_hooks(effect: Any, program_class: type, hooks: DispatchHook
         finally:
             dispatching.stack.pop()
             hooks.end(execution, error)
+
+    def ours(self: Any) -> bool:
+        return any(isinstance(kept, program_class) for kept in self.keepalive or ())
 
     def add_tokens(self: Any, input_buffers: Any) -> Any:
         if effect not in self.ordered_effects:
@@ -298,22 +353,55 @@ def install_dispatch_hooks(effect: Any, program_class: type, hooks: DispatchHook
         return [*tokens, *input_buffers]
 
     def handle_tokens(self: Any, token_buffers: Any, runtime_token: Any) -> None:
-        if effect not in self.ordered_effects:
+        if not ours(self):
             return plain_handle(self, token_buffers, runtime_token)
         execution = dispatching.stack[-1]
-        if len(self.ordered_effects) > 1:
+        foreign = [each for each in self.ordered_effects if each != effect]
+        if foreign:
             plain_handle(self, token_buffers, runtime_token)
             dispatch.runtime_tokens.current_tokens.pop(effect, None)
-        for index, device in enumerate(self._local_devices):
-            token = _Settled(runtime_token.get_token(index))
-            dispatch.runtime_tokens.set_output_runtime_token(device, token)
-        hooks.started(execution, token_buffers[list(self.ordered_effects).index(effect)])
+        runtime_tokens = [RuntimeToken(runtime_token.get_token(i)) for i in range(len(self._local_devices))]
+        for device, token in zip(self._local_devices, runtime_tokens, strict=True):
+            dispatch.runtime_tokens.set_output_runtime_token(device, _UpToHost(token, device, hooks.drain))
+        if effect in self.ordered_effects:
+            hooks.started(execution, token_buffers[list(self.ordered_effects).index(effect)], True)
+        else:
+            hooks.started(execution, runtime_tokens, False)
         return None
 
     executor.__call__ = call
     executor._add_tokens_to_inputs = add_tokens
     executor._handle_token_bufs = handle_tokens
     return True
+
+
+class _Raise:
+    """A hook for the end of JAX's fast dispatch that raises once, in place of the results."""
+
+    def __init__(self, state: Any, error: Exception):
+        self.error = error
+        self._state = state
+        self._before = state.swap_local(self)
+
+    def __call__(self, *_: Any) -> None:
+        self._state.swap_local(self._before)
+        raise self.error
+
+
+def raise_after_dispatch(error: Exception) -> bool:
+    """Let the fast dispatch that this thread is in raise `error` when it ends; False where JAX has no such hook."""
+    state = getattr(api, "_post_hook_state", None)
+    if state is None or not hasattr(state, "swap_local"):
+        return False
+    if not isinstance(state.value, _Raise):
+        # The first error is the cause of others.
+        _Raise(state, error)
+    return True
+
+
+def _optimized_hlo(executor: Any) -> str:
+    """The text of the program that an executor runs."""
+    return "\n".join(module.to_string() for module in executor.xla_executable.hlo_modules())
 
 
 def _device_assignment(executor: Any) -> Sequence[Any]:

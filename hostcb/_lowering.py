@@ -11,10 +11,11 @@ from jax.interpreters import mlir
 
 from . import _jax, _transports
 from ._callback import HostCallback, Transforms
+from ._effects import ordered
 from ._executions import Program
 from ._handlers import Host
 from ._transports import Emitted, Site
-from ._wire import decoder, encoder, wire_of
+from ._wire import Wire, decoder, encoder, wire_of
 
 GPU_PLATFORMS = ("cuda", "rocm", "oneapi")
 
@@ -31,13 +32,12 @@ def program_of(context: Any) -> Program:
 
 
 def lower(
-    effect: Any,
     context: Any,
     *operands: Any,
     callback: HostCallback,
     transforms: Transforms,
     result_avals: Sequence[Any],
-    device_index: int,
+    device_index: Any,
     **_: Any,
 ) -> Sequence[Any]:
     """The lowering rule of the primitive, on every platform."""
@@ -49,14 +49,20 @@ def lower(
         )
     program = program_of(context)
     program.callbacks.append(str(callback))
+    kind = callback.kind
+    program.effectful = program.effectful or not kind.pure
 
     spread = _is_spread(context.module_context.axis_context)
-    wires_in = [wire_of(aval) for aval in context.avals_in]
-    wires_out = [wire_of(aval, as_bits=spread) for aval in result_avals]
+    if kind.in_place:
+        # In its own memory a value has its own type.
+        wires_in, wires_out = [Wire(aval) for aval in context.avals_in], [Wire(aval) for aval in result_avals]
+    else:
+        wires_in = [wire_of(aval) for aval in context.avals_in]
+        wires_out = [wire_of(aval, as_bits=spread) for aval in result_avals]
     site = Site(
         context=context,
         host=Host(callback, transforms, result_avals, program),
-        token=context.tokens_in.get(effect),
+        token=context.tokens_in.get(ordered) if kind.ordered else None,
         operands=[wire.pack(operand) for wire, operand in zip(wires_in, operands, strict=True)],
         operand_avals=[wire.carried for wire in wires_in],
         result_avals=[wire.carried for wire in wires_out],
@@ -64,9 +70,10 @@ def lower(
         encode=encoder(wires_out),
     )
     emitted = _emit(site, platforms[0], device_index)
-    # Updated rather than replaced: the program may have other ordered effects, such as JAX's ordered callbacks.
-    context.set_tokens_out(context.tokens_in.update_tokens(mlir.TokenSet({effect: emitted.token})))
-    if callback.kind.identity:
+    if kind.ordered:
+        # Updated rather than replaced: the program may have other ordered effects, such as JAX's ordered callbacks.
+        context.set_tokens_out(context.tokens_in.update_tokens(mlir.TokenSet({ordered: emitted.token})))
+    if kind.identity:
         return operands
     return [wire.unpack(result) for wire, result in zip(wires_out, emitted.results, strict=True)]
 
@@ -76,14 +83,16 @@ def _is_spread(axis_context: Any) -> bool:
     return not isinstance(axis_context, mlir.SPMDAxisContext) and getattr(axis_context, "num_devices", 1) > 1
 
 
-def _emit(site: Site, platform: str, device_index: int) -> Emitted:
+def _emit(site: Site, platform: str, device_index: Any) -> Emitted:
     axis_context = site.context.module_context.axis_context
+    callback = site.host.callback
     if isinstance(axis_context, mlir.SPMDAxisContext):
         return _emit_per_device(site, platform, axis_context, device_index)
     count = getattr(axis_context, "num_devices", 1)
+    index = _index(callback, device_index, axis_context, count)
+    if callback.kind.in_place:
+        return _emit_in_place(site, platform, None, count)
     program = site.host.program
-    if device_index >= count:
-        raise _index_error(site.host.callback, device_index, count)
     if count == 1:
         if platform == "cpu":
             return _transports.views(site, _cpu_devices, None)
@@ -91,25 +100,69 @@ def _emit(site: Site, platform: str, device_index: int) -> Emitted:
     if platform == "cpu" or platform in GPU_PLATFORMS:
         kind = "cpu" if platform == "cpu" else "gpu"
         targets = (f"xla_ffi_python_{kind}_callback", f"xla_ffi_partitioned_python_{kind}_callback")
-        return _transports.one_of_many(site, targets, device_index)
-    sharding = _jax.one_device_sharding(device_index, len(site.result_avals))
-    return _transports.send_and_receive(site, lambda _: program.device_at(device_index), None, sharding)
+        if callback.partitioned:
+            return _transports.parts(site, targets[1])
+        return _transports.one_of_many(site, targets, index)
+    if callback.partitioned:
+        raise NotImplementedError(f"{callback}: partitioned=True is not supported on {platform}; use shard_map.")
+    sharding = _jax.one_device_sharding(index, len(site.result_avals))
+    return _transports.send_and_receive(site, lambda _: program.device_at(index), None, sharding)
 
 
-def _emit_per_device(site: Site, platform: str, axis_context: Any, device_index: int) -> Emitted:
+def _index(callback: HostCallback, wanted: Any, axis_context: Any, count: int) -> int:
+    """The place among the program's devices of the one that calls: given as such, or as a device."""
+    if isinstance(wanted, int):
+        if wanted >= count:
+            raise _index_error(callback, wanted, count)
+        return wanted
+    devices = tuple(axis_context.device_assignment)
+    if wanted not in devices:
+        raise outside(callback, wanted, devices)
+    return devices.index(wanted)
+
+
+def _emit_per_device(site: Site, platform: str, axis_context: Any, device_index: Any) -> Emitted:
     """Under pmap and shard_map every device calls with its own part (H9)."""
     mesh = axis_context.mesh
+    callback = site.host.callback
     if axis_context.manual_axes != frozenset(mesh.axis_names):
-        raise partial_automatic(site.host.callback, axis_context.manual_axes, mesh.axis_names)
+        raise partial_automatic(callback, axis_context.manual_axes, mesh.axis_names)
+    if not isinstance(device_index, int):
+        raise placed_per_device(callback)
     if device_index >= mesh.size:
-        raise _index_error(site.host.callback, device_index, mesh.size)
-    sharding = _jax.whole_sharding([0, *(aval.ndim for aval in site.result_avals)], manual=True)
+        raise _index_error(callback, device_index, mesh.size)
+    ranks = [aval.ndim for aval in site.result_avals]
+    sharding = _jax.whole_sharding(ranks if site.token is None else [0, *ranks], manual=True)
+    if callback.kind.in_place:
+        return _emit_in_place(site, platform, sharding, 1)
     if platform == "cpu":
         return _transports.views(site, _cpu_devices, sharding)
     # A position in the mesh is not a device's number, so the devices come from the execution itself.
     position = hlo.PartitionIdOp().result
     program = site.host.program
     return _emit_arrays(site, platform, lambda extra: program.device_at(int(extra[0])), position, sharding)
+
+
+def _emit_in_place(site: Site, platform: str, sharding: Any, count: int) -> Emitted:
+    """Functions that write into device memory have a target of their own (B5)."""
+    callback = site.host.callback
+    if platform == "cpu":
+        target = "xla_buffer_python_cpu_callback"
+    elif platform in GPU_PLATFORMS:
+        # The second is recorded into a command buffer once, and the recording is run instead of the function.
+        suffix = "_cmd_buffer" if callback.command_buffer else ""
+        target = f"xla_buffer_python_gpu_callback{suffix}"
+    else:
+        raise ValueError(
+            f"`{callback.kind.name}` not supported on {platform} backend: {callback.name} would be given device memory "
+            "as it is, which only CPU, CUDA, ROCm and oneAPI offer. Use pure_callback or io_callback."
+        )
+    if count > 1 and callback.kind.once:
+        raise NotImplementedError(
+            f"{callback} has side effects and was used under jit over {count} devices, where the compiler cannot give "
+            "it to one of them. Use shard_map, in which each device calls with its part, or drop has_side_effect."
+        )
+    return _transports.in_place(site, target, sharding, _cpu_devices if platform == "cpu" else {})
 
 
 def _emit_arrays(site: Site, platform: str, locate: Callable[..., Any], position: Any, sharding: Any) -> Emitted:
@@ -137,6 +190,22 @@ def _index_error(callback: HostCallback, device_index: int, count: int) -> Value
     return ValueError(
         f"device_index={device_index} of {callback} is out of range: the computation runs on {count} "
         f"device{'s' if count > 1 else ''}, so it must be {'0' if count == 1 else f'from 0 to {count - 1}'}."
+    )
+
+
+def outside(callback: HostCallback, device: Any, devices: Sequence[Any]) -> ValueError:
+    """The refusal of a sharding whose device takes no part in the computation."""
+    return ValueError(
+        f"{callback}: the sharding names the device {device} that is not in the device assignment of the computation, "
+        f"{', '.join(map(str, devices))}. Name one of these, or run the computation where the callback should be."
+    )
+
+
+def placed_per_device(callback: HostCallback) -> NotImplementedError:
+    """The refusal of a sharding where every device calls for itself."""
+    return NotImplementedError(
+        f"{callback}: callbacks do not support specifying sharding inside spmd computations (pmap, shard_map), where "
+        "every device calls with its own part. Drop sharding=, or call back outside."
     )
 
 

@@ -1,4 +1,4 @@
-"""The one primitive behind all host callbacks, with its rules in the order in which JAX applies them."""
+"""The one primitive behind all callbacks, with its rules in the order in which JAX applies them."""
 
 from __future__ import annotations
 
@@ -11,69 +11,51 @@ from jax.interpreters import ad, batching, mlir
 from jax.interpreters import partial_eval as pe
 
 from . import _flags, _jax, _lowering, _tangents
-from ._batching import batch_call
+from ._batching import batch_callback
 from ._callback import HostCallback
 from ._eager import run_eagerly
+from ._effects import effects_of, ordered
 from ._executions import Program, account
 
-
-class HostCallbackEffect(jex.Effect):
-    """Callbacks happen in program order on each device (H5)."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, HostCallbackEffect)
-
-    def __hash__(self) -> int:
-        return hash(HostCallbackEffect)
-
-    def __str__(self) -> str:
-        return "HostCallback"
-
-    __repr__ = __str__
-
-
-effect = HostCallbackEffect()
-_jax.register_ordered_effect(HostCallbackEffect)
-
-host_callback_p = jex.Primitive("host_callback")
-host_callback_p.multiple_results = True
 _jax.hold_weakly_in_caches(HostCallback)
 
-
-# Outside any transformation --------------------------------------------------------------------------------------
-
-host_callback_p.def_impl(functools.partial(run_eagerly, host_callback_p))
+host_callback_p = jex.Primitive("host_callback")
+# The same, for a callback whose user names its device: JAX lowers it with the list of devices at hand.
+placed_callback_p = jex.Primitive("placed_host_callback")
+_jax.require_devices(placed_callback_p)
 
 
 # Abstract evaluation ---------------------------------------------------------------------------------------------
 
 
-@host_callback_p.def_effectful_abstract_eval
 def _abstract_eval(
     *avals: Any, callback: HostCallback, result_avals: Sequence[Any], **_: Any
 ) -> tuple[list[Any], set[Any]]:
+    effects = effects_of(callback.kind)
     if callback.kind.identity:
-        return list(avals), {effect}
-    return [_jax.varying_as(aval, avals) for aval in result_avals], {effect}
+        return list(avals), effects
+    return [_jax.varying_as(aval, avals) for aval in result_avals], effects
 
 
-# Differentiation (H6, H8) ----------------------------------------------------------------------------------------
+# Differentiation (H6, H8, X2, X3, X4, B4) ------------------------------------------------------------------------
 
 
-def _refuse_differentiation(callback: HostCallback) -> None:
-    if not callback.kind.identity:
-        raise NotImplementedError(callback.kind.refuses_differentiation.format(callback=callback.name))
+def _refuse_differentiation(callback: HostCallback, rule: str) -> None:
+    kind = callback.kind
+    if kind.refuses_differentiation:
+        raise kind.refusal(kind.refuses_differentiation.format(callback=callback.name, rule=rule))
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
-    _refuse_differentiation(params["callback"])
+    callback: HostCallback = params["callback"]
+    _refuse_differentiation(callback, "JVP")
+    if not callback.kind.identity:
+        # What has no result has no tangent either.
+        return host_callback_p.bind(*primals, **params), []
     if _flags.ad_transforms.value:
         return _tangents.jvp(host_callback_p, primals, tangents, params)
     # Primal values alone are tapped; for the tangents a tap is the identity.
     return host_callback_p.bind(*primals, **params), list(tangents)
-
-
-ad.primitive_jvps[host_callback_p] = _jvp
 
 
 def _partial_eval(trace: Any, *tracers: Any, **params: Any) -> Any:
@@ -94,12 +76,12 @@ def _tangents_unknown(tracers: Sequence[Any], params: dict[str, Any]) -> bool:
     return all(known[:count]) and not all(known[count:])
 
 
-pe.custom_partial_eval_rules[host_callback_p] = _partial_eval
-
-
 def _transpose(cotangents: Sequence[Any], *operands: Any, **params: Any) -> list[Any]:
     """A tap of tangents, as `custom_jvp` rules make them, taps cotangents when it is transposed."""
-    _refuse_differentiation(params["callback"])
+    callback: HostCallback = params["callback"]
+    _refuse_differentiation(callback, "transpose")
+    if not callback.kind.identity:
+        return [None] * len(operands)
     linear = [ad.is_undefined_primal(operand) for operand in operands]
     cotangents = [
         ad.instantiate_zeros(cotangent) if type(cotangent) is ad.Zero else cotangent for cotangent in cotangents
@@ -115,33 +97,12 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, **params: Any) -> list
     return [out if is_linear else None for out, is_linear in zip([*untouched, *tapped], linear, strict=True)]
 
 
-ad.primitive_transposes[host_callback_p] = _transpose
-
-
-# Batching (H7, H8) -----------------------------------------------------------------------------------------------
-
-
-def _batch(operands: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[Any, Any]:
-    callback: HostCallback = params["callback"]
-    if not callback.kind.identity:
-        return batch_call(host_callback_p, operands, dims, params)
-    # JAX's own mark for an operand that is not batched is None, and so is host_callback's.
-    batched = {**params, "transforms": (*params["transforms"], ("batch", tuple(dims)))}
-    return host_callback_p.bind(*operands, **batched), list(dims)
-
-
-batching.primitive_batchers[host_callback_p] = _batch
-
-
-# Rematerialisation (H6) ------------------------------------------------------------------------------------------
+# Rematerialisation (H6, X4) --------------------------------------------------------------------------------------
 
 
 def _partial_eval_remat(saveable: Any, unknown: Sequence[bool], instantiated: Sequence[bool], equation: Any) -> Any:
-    """A tap runs again when the forward pass does; a call runs once and its result is kept.
-
-    JAX runs effectful primitives once by default. host_callback documents the second tap, and a call may be costly
-    or answer differently the second time.
-    """
+    """What a checkpoint does with the forward pass: known now, run again in the backward pass, or both."""
+    callback: HostCallback = equation.params["callback"]
     residuals = [
         variable
         for variable, is_instantiated in zip(equation.invars, instantiated, strict=True)
@@ -149,7 +110,7 @@ def _partial_eval_remat(saveable: Any, unknown: Sequence[bool], instantiated: Se
     ]
     count = len(equation.outvars)
     if _tangents.is_pair(equation.params):
-        primals = equation.params["callback"].primal.operand_count
+        primals = callback.primal.operand_count  # type: ignore[union-attr]
         if any(unknown) and not any(unknown[:primals]):
             # As in `_partial_eval`: known primals must stay known, so they get a tap of their own.
             own = equation.replace(
@@ -160,22 +121,39 @@ def _partial_eval_remat(saveable: Any, unknown: Sequence[bool], instantiated: Se
             return own, equation, [False] * primals + [True] * (count - primals), [True] * count, residuals
     if any(unknown):
         return None, equation, [True] * count, [True] * count, residuals
+    now: tuple[Any, ...] = equation, None, [False] * count, [False] * count, []
+    twice: tuple[Any, ...] = equation, equation, [False] * count, [True] * count, residuals
+    if callback.kind.kept_by_checkpoint:
+        # JAX runs what has effects once by default, which is right for a call: it may be costly, or answer differently
+        # the second time. A tap shows that the forward pass runs again.
+        return now
     avals = [variable.aval for variable in equation.invars]
-    callback: HostCallback = equation.params["callback"]
-    if not callback.kind.identity or _jax.is_saved(saveable, equation.primitive, avals, equation.params):
-        return equation, None, [False] * count, [False] * count, []
-    return equation, equation, [False] * count, [True] * count, residuals
+    if not _jax.is_saved(saveable, equation.primitive, avals, equation.params):
+        return twice
+    if callback.kind.visible and all(instantiated):
+        # All that it shows is computed again anyway.
+        return twice
+    return now
 
 
-pe.partial_eval_jaxpr_custom_rules[host_callback_p] = _partial_eval_remat
+# Installation ----------------------------------------------------------------------------------------------------
 
 
-# Lowering --------------------------------------------------------------------------------------------------------
+def _install(primitive: Any) -> None:
+    primitive.multiple_results = True
+    primitive.def_impl(functools.partial(run_eagerly, primitive))
+    primitive.def_effectful_abstract_eval(_abstract_eval)
+    ad.primitive_jvps[primitive] = _jvp
+    ad.primitive_transposes[primitive] = _transpose
+    batching.primitive_batchers[primitive] = functools.partial(batch_callback, primitive)
+    pe.partial_eval_jaxpr_custom_rules[primitive] = _partial_eval_remat
+    # Not cacheable: each equation has a handler of its own, known to the executable by its number.
+    mlir.register_lowering(primitive, _lowering.lower, cacheable=False)
 
-# Not cacheable: each equation has a handler of its own, known to the executable by its number.
-mlir.register_lowering(host_callback_p, functools.partial(_lowering.lower, effect), cacheable=False)
 
+_install(host_callback_p)
+_install(placed_callback_p)
+# For taps, which are never placed.
+pe.custom_partial_eval_rules[host_callback_p] = _partial_eval
 
-# Dispatch --------------------------------------------------------------------------------------------------------
-
-account.informed = _jax.install_dispatch_hooks(effect, Program, account)
+account.informed = _jax.install_dispatch_hooks(ordered, Program, account)

@@ -31,13 +31,17 @@ class Printer:
             labels["device"] = device
         lines = [" ".join(f"{key}: {value}" for key, value in sorted(labels.items()))] if labels else []
         lines.append(format_value(argument, THRESHOLD if self.threshold is None else self.threshold))
-        text = "\n".join(lines) + "\n"
-        with _lock:
-            if self.output_stream is not None:
-                self.output_stream.write(text)
-            else:
-                # One write: print would send the end of the line separately, and another thread's text between.
-                print(text, end="")
+        write("\n".join(lines) + "\n", self.output_stream)
+
+
+def write(text: str, output_stream: Any = None) -> None:
+    """Print `text` in one piece."""
+    with _lock:
+        if output_stream is not None:
+            output_stream.write(text)
+        else:
+            # One write: print would send the end of the line separately, and another thread's text between.
+            print(text, end="")
 
 
 def _shown(name: str, parameters: dict[str, Any]) -> Any:

@@ -36,10 +36,12 @@ class RefusedResultError(Exception):
 
 def refusal(callback: HostCallback, avals: Sequence[Any], device: Any, reason: str) -> str:
     """The text that the user sees when a computation was ended by a failed call."""
+    place = f" on {device}" if device is not None else ""
+    asked = "result_shape" if callback.kind.one_argument else "result_shape_dtypes"
     return (
-        f"the result of {callback} on {device} was refused: expected {show(callback, avals)}, got int8[12345], which "
-        f"stands for a failed callback. The failure: {reason.strip()}\n"
-        "Correct the callback, or result_shape if it is right as it is. hostcb.barrier_wait() reports it as well."
+        f"the result of {callback}{place} was refused: expected {show(callback, avals)}, got int8[12345], which stands "
+        f"for a failed callback. The failure: {reason.strip()}\n"
+        f"Correct the callback, or {asked} if it is right as it is. hostcb.barrier_wait() reports it as well."
     )
 
 
@@ -72,23 +74,61 @@ def conform(result: Any, callback: HostCallback, avals: Sequence[Any]) -> Sequen
         aval = avals[0]
         if result.dtype == aval.dtype and result.shape == aval.shape and callback.returns_one_array:
             return (result,)
+    strict = callback.kind.one_argument
     tree = jax.tree_util.tree_structure(result)
-    if tree != callback.result_tree:
-        hint = "" if avals or result is None else ". No result_shape was given: pass one for a result to return"
-        raise TypeError(
-            f"Callback func {callback.name} should have returned a result with pytree {callback.result_tree} "
-            f"but returned {tree}{hint}"
-        )
+    if tree != callback.result_tree and (strict or not _same_names(result, callback)):
+        raise TypeError(_wrong_tree(tree, callback, avals, result))
     leaves = jax.tree_util.tree_leaves(result)
     arrays = [_to_array(leaf, callback) for leaf in leaves]
     converted = [_canonical(array, aval) for array, aval in zip(arrays, avals, strict=True)]
     if any(array is None for array in converted):
+        if not strict:
+            raise TypeError(_wrong_leaf(arrays, converted, callback, avals))
         actual = jax.tree_util.tree_unflatten(tree, [Shown(_show_array(array)) for array in arrays])
         raise TypeError(
             f"Callback func {callback.name} should have returned a result with abstract values "
             f"{show(callback, avals)} but returned {actual!r}"
         )
     return [array for array in converted if array is not None]
+
+
+def _same_names(result: Any, callback: HostCallback) -> bool:
+    """Whether a result in other containers can be meant: as many leaves, and where they have names, the same ones."""
+    tree: Any = callback.result_tree
+    expected = jax.tree_util.tree_unflatten(tree, [0] * tree.num_leaves)
+    return _names(result) == _names(expected)
+
+
+def _names(tree: Any) -> list[list[Any]]:
+    # A list in place of a tuple is the same, and so is a tuple of one in place of its item; a dict with other keys is
+    # not.
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    return [[key.key for key in path if isinstance(key, jax.tree_util.DictKey)] for path in paths]
+
+
+def _wrong_tree(tree: Any, callback: HostCallback, avals: Sequence[Any], result: Any) -> str:
+    if callback.kind.one_argument:
+        hint = "" if avals or result is None else ". No result_shape was given: pass one for a result to return"
+        return (
+            f"Callback func {callback.name} should have returned a result with pytree {callback.result_tree} "
+            f"but returned {tree}{hint}"
+        )
+    return (
+        f"Mismatched number of outputs from callback. Expected: {len(avals)}, Actual: {tree.num_leaves}. "
+        f"{callback.name} should have returned {show(callback, avals)} but returned the tree {tree}"
+    )
+
+
+def _wrong_leaf(
+    arrays: Sequence[np.ndarray], converted: Sequence[Any], callback: HostCallback, avals: Sequence[Any]
+) -> str:
+    index = next(i for i, array in enumerate(converted) if array is None)
+    array, aval = arrays[index], avals[index]
+    if array.shape != tuple(aval.shape):
+        wrong = f"shape for return value #{index}: Expected: {tuple(aval.shape)}, Actual: {array.shape}"
+    else:
+        wrong = f"dtype for return value #{index}: Expected: {aval.dtype}, Actual: {array.dtype}"
+    return f"Incorrect output {wrong}. {callback.name} should have returned {show(callback, avals)}"
 
 
 def _show_array(array: np.ndarray) -> str:

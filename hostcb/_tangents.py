@@ -16,7 +16,7 @@ import numpy as np
 from jax.interpreters import ad
 
 from . import _jax
-from ._callback import HostCallback
+from ._callback import Float0, HostCallback
 
 
 def materialize(tangent: Any, primal: Any) -> Any:
@@ -34,15 +34,17 @@ def paired(callback: HostCallback, tangents: Sequence[Any]) -> HostCallback:
     absent = list(callback.absent)
     absent_before = {position for position, _ in callback.absent}
     present_positions = [position for position in range(leaves) if position not in absent_before]
-    absent += [(leaves + position, shape) for position, shape in callback.absent]
+    absent += [(leaves + position, leaf) for position, leaf in callback.absent]
     absent += [
-        (leaves + position, tuple(np.shape(tangent)))
+        (leaves + position, Float0(tuple(np.shape(tangent))))
         for position, tangent in zip(present_positions, tangents, strict=True)
         if _jax.is_float0(tangent)
     ]
     one = jax.tree_util.tree_unflatten(callback.arg_tree, [0] * leaves)
     pair = jax.tree_util.tree_structure((one, one))
-    return dataclasses.replace(callback, arg_tree=pair, absent=tuple(sorted(absent)), primal=callback)
+    return dataclasses.replace(
+        callback, arg_tree=pair, absent=tuple(sorted(absent, key=lambda each: each[0])), primal=callback
+    )
 
 
 def jvp(primitive: Any, primals: Sequence[Any], tangents: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
@@ -69,7 +71,7 @@ def for_cotangents(params: dict[str, Any]) -> dict[str, Any]:
     """The parameters of the tap of a pair's cotangents: those of the tangents, where there are any."""
     pair = params["callback"]
     leaves = pair.primal.arg_tree.num_leaves
-    absent = tuple((position - leaves, shape) for position, shape in pair.absent if position >= leaves)
+    absent = tuple((position - leaves, leaf) for position, leaf in pair.absent if position >= leaves)
     changed = unpaired(params, ("jvp",), ("transpose",))
     return {**changed, "callback": dataclasses.replace(pair.primal, absent=absent)}
 

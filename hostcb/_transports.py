@@ -1,7 +1,8 @@
 """The ways in which operands reach the host and results the device, one function a way.
 
 Each makes the handler that the runtime calls and emits the operation that calls it. Which way is taken is decided in
-`_lowering`. All of them thread the token, which is what keeps the order on a device.
+`_lowering`. All of them thread the token of ordered callbacks, which is what keeps the order on a device; others have
+none.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from jax.interpreters import mlir
 
 from . import _jax
 from ._handlers import Host
+from ._native import postpone
 from ._results import Refused
 
 
@@ -49,13 +51,18 @@ def _custom_call(
     avals_in: Sequence[Any],
     avals_out: Sequence[Any],
     sharding: Any,
+    *,
+    side_effect: bool = True,
+    aliases: Sequence[tuple[int, int]] = (),
 ) -> Sequence[Any]:
     """Emit a call of `handler`, which lives as long as the executable."""
     module_context = context.module_context
     module_context.add_host_callback(handler)
     index = np.uint64(len(module_context.host_callbacks) - 1)
     inner = context.replace(avals_in=list(avals_in), avals_out=list(avals_out))
-    build = jax.ffi.build_ffi_lowering_function(target, has_side_effect=True)
+    build = jax.ffi.build_ffi_lowering_function(
+        target, has_side_effect=side_effect, operand_output_aliases=dict(aliases)
+    )
     op = build(inner, *operands, index=index)
     if sharding is not None:
         _jax.annotate(module_context, op, sharding)
@@ -67,18 +74,30 @@ def _contiguous(array: np.ndarray) -> np.ndarray:
     return np.asarray(array, order="C")
 
 
+def _with_token(site: Site, values: Sequence[Any], token: Any) -> list[Any]:
+    """`values` behind the token, where the callback has one."""
+    return [*values] if site.token is None else [token, *values]
+
+
+def _split_token(site: Site, results: Sequence[Any]) -> Emitted:
+    if site.token is None:
+        return Emitted(None, list(results))
+    return Emitted(results[0], list(results[1:]))
+
+
 def views(site: Site, devices: Mapping[int, Any], sharding: Any) -> Emitted:
     """CPU, one device or a device's own part of a mesh: the handler gets views of the device's memory."""
     host, decode, encode = site.host, site.decode, site.encode
+    kind = host.callback.kind
     count = len(site.operands)
     view = np.asarray
 
-    def tap(_: Any, token: Any, *buffers: Any) -> None:
-        # A copy each, since the memory is the device's again as soon as this returns.
-        arrays = decode([view(buffer).copy() for buffer in buffers[:count]])
-        host.tap(devices[token.__dlpack_device__()[1]], arrays)
+    # A copy each, since the memory is the device's again as soon as the handler returns.
 
-    def call(_: Any, token: Any, *buffers: Any) -> None:
+    def tap(_: Any, token: Any, *buffers: Any) -> None:
+        host.tap(devices[token.__dlpack_device__()[1]], decode([view(buffer).copy() for buffer in buffers[:count]]))
+
+    def in_order(_: Any, token: Any, *buffers: Any) -> None:
         device = devices[token.__dlpack_device__()[1]]
         payload = host.call(device, decode([view(buffer).copy() for buffer in buffers[:count]]))
         if isinstance(payload, Refused):
@@ -86,16 +105,83 @@ def views(site: Site, devices: Mapping[int, Any], sharding: Any) -> Emitted:
         for buffer, value in zip(buffers[count + 1 :], encode(payload), strict=True):
             np.copyto(view(buffer), value)
 
-    token, *results = _custom_call(
+    def in_any_order(_: Any, *buffers: Any) -> None:
+        try:
+            payload = host.run(None, decode([view(buffer).copy() for buffer in buffers[:count]]))
+        except BaseException as exception:
+            error = host.refuse_failed(_device_of(buffers, devices), exception)
+            if not postpone(host.program, error):
+                raise error from error.__cause__
+            payload = [np.zeros(buffer.shape, buffer.dtype) for buffer in buffers[count:]]
+        for buffer, value in zip(buffers[count:], encode(payload), strict=True):
+            np.copyto(view(buffer), value)
+
+    results = _custom_call(
         site.context,
         "xla_buffer_python_cpu_callback",
-        tap if host.callback.kind.identity else call,
-        [site.token, *site.operands],
-        [_jax.abstract_token, *site.operand_avals],
-        [_jax.abstract_token, *site.result_avals],
+        tap if kind.identity else in_order if kind.ordered else in_any_order,
+        _with_token(site, site.operands, site.token),
+        _with_token(site, site.operand_avals, _jax.abstract_token),
+        _with_token(site, site.result_avals, _jax.abstract_token),
         sharding,
+        side_effect=not kind.pure,
     )
-    return Emitted(token, results)
+    return _split_token(site, results)
+
+
+def _device_of(buffers: Sequence[Any], devices: Mapping[int, Any]) -> Any:
+    """The device that memory is on; None where there is no memory to ask, or `devices` does not know it."""
+    try:
+        return devices[buffers[0].__dlpack_device__()[1]]
+    except (IndexError, KeyError):
+        return None
+
+
+def in_place(site: Site, target: str, sharding: Any, devices: Mapping[int, Any]) -> Emitted:
+    """The function itself is given the memory of operands and results (B1, B2)."""
+    host = site.host
+    callback = host.callback
+    count = len(site.operands)
+
+    def handler(context: Any, *buffers: Any) -> None:
+        try:
+            host.run_in_place(context, buffers[count:], buffers[:count])
+        except BaseException as exception:
+            error = host.refuse_failed(_device_of(buffers, devices), exception)
+            if not postpone(host.program, error):
+                raise error from error.__cause__
+
+    results = _custom_call(
+        site.context,
+        target,
+        handler,
+        site.operands,
+        site.operand_avals,
+        site.result_avals,
+        sharding,
+        side_effect=not callback.kind.pure,
+        aliases=callback.aliases,
+    )
+    return Emitted(None, list(results))
+
+
+def parts(site: Site, target: str) -> Emitted:
+    """A program that the compiler spreads over devices: each calls with the part of the operands that it has (X4)."""
+    if site.token is not None:
+        raise NotImplementedError(
+            f"{site.host.callback}: partitioned=True has no order under jit over several devices. Drop ordered=True, "
+            "or use shard_map, in which each device calls in order."
+        )
+    host, decode = site.host, site.decode
+
+    def handler(*operands: Any) -> Sequence[Any]:
+        payload = host.call(None, decode([np.array(operand) for operand in operands]))
+        if isinstance(payload, Refused):
+            raise host.refuse(None, payload.failure)
+        return ()
+
+    _custom_call(site.context, target, handler, site.operands, site.operand_avals, [], None)
+    return Emitted(None, [])
 
 
 def _exchange(site: Site) -> Callable[[Any, Sequence[Any]], Sequence[np.ndarray]]:
@@ -124,19 +210,23 @@ def arrays(site: Site, target: str, locate: Callable[[Sequence[Any]], Any], posi
     extra, extra_avals = _position_operand(position)
     first = len(extra)
 
-    def handler(token: Any, *operands: Any) -> Sequence[Any]:
-        return (token, *exchange(locate(operands[:first]), operands[first:]))
+    def in_any_order(*operands: Any) -> Sequence[Any]:
+        return tuple(exchange(locate(operands[:first]), operands[first:]))
 
-    token, *results = _custom_call(
+    def in_order(token: Any, *operands: Any) -> Sequence[Any]:
+        return (token, *in_any_order(*operands))
+
+    results = _custom_call(
         site.context,
         target,
-        handler,
-        [site.token, *extra, *site.operands],
-        [_jax.abstract_token, *extra_avals, *site.operand_avals],
-        [_jax.abstract_token, *site.result_avals],
+        in_any_order if site.token is None else in_order,
+        _with_token(site, [*extra, *site.operands], site.token),
+        _with_token(site, [*extra_avals, *site.operand_avals], _jax.abstract_token),
+        _with_token(site, site.result_avals, _jax.abstract_token),
         sharding,
+        side_effect=not site.host.callback.kind.pure,
     )
-    return Emitted(token, results)
+    return _split_token(site, results)
 
 
 def _position_operand(position: Any) -> tuple[list[Any], list[Any]]:
@@ -157,16 +247,19 @@ def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
     # Not `site` itself in the handlers: it would keep the module that is being lowered, which JAX's caches go by.
     result_avals = list(site.result_avals)
 
+    has_token = site.token is not None
+
     def tap(token: Any, *operands: Any) -> Sequence[Any]:
         host.tap(program.device_at(index), decode([np.array(operand) for operand in operands]))
         return (token,)
 
-    def call(token: Any, *operands: Any) -> Sequence[Any]:
+    def call(*operands: Any) -> Sequence[Any]:
+        token, operands = operands[:has_token], operands[has_token:]
         payload = host.call(program.device_at(index), decode([np.array(operand) for operand in operands]))
         if isinstance(payload, Refused):
             blanks = [np.zeros(aval.shape, aval.dtype) for aval in result_avals]
-            return (token, np.ones(1, np.uint8), *blanks)
-        return (token, np.zeros(1, np.uint8), *map(_contiguous, encode(payload)))
+            return (*token, np.ones(1, np.uint8), *blanks)
+        return (*token, np.zeros(1, np.uint8), *map(_contiguous, encode(payload)))
 
     def judge(verdict: Any, *results: Any) -> Sequence[Any]:
         if verdict[0]:
@@ -174,22 +267,26 @@ def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
             raise host.refuse(device, program.failures.get(device))
         return results
 
-    is_tap = host.callback.kind.identity
+    kind = host.callback.kind
     verdict_aval = jax.core.ShapedArray((1,), np.uint8)
-    avals_out = [] if is_tap else [verdict_aval, *site.result_avals]
-    token, *results = _custom_call(
-        site.context,
-        target,
-        tap if is_tap else call,
-        [site.token, *site.operands],
-        [_jax.abstract_token, *site.operand_avals],
-        [_jax.abstract_token, *avals_out],
-        _jax.one_device_sharding(index, 1 + len(avals_out)),
+    avals_out = _with_token(site, [] if kind.identity else [verdict_aval, *site.result_avals], _jax.abstract_token)
+    emitted = _split_token(
+        site,
+        _custom_call(
+            site.context,
+            target,
+            tap if kind.identity else call,
+            _with_token(site, site.operands, site.token),
+            _with_token(site, site.operand_avals, _jax.abstract_token),
+            avals_out,
+            _jax.one_device_sharding(index, len(avals_out)),
+            side_effect=not kind.pure,
+        ),
     )
-    if is_tap:
-        return Emitted(token, [])
+    if kind.identity:
+        return emitted
     # Without the barrier the verdict may arrive, and be acted on, while other devices still wait for the result.
-    together = hlo.OptimizationBarrierOp(results).results
+    together = hlo.OptimizationBarrierOp(emitted.results).results
     # A replicated operation must not have side effects, hence the target for partitioned callbacks: it may, and so
     # it stays even where nobody uses the result. Passing the result through keeps all that needs it behind it.
     # One for each result, since the compiler aborts on the sharding of several.
@@ -205,8 +302,9 @@ def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
             [verdict_aval, *avals],
             avals,
             _jax.whole_sharding([aval.ndim for aval in avals] or [0], manual=False),
+            side_effect=not kind.pure,
         )
-    return Emitted(token, judged)
+    return Emitted(emitted.token, judged)
 
 
 def send_and_receive(site: Site, locate: Callable[[Sequence[Any]], Any], position: Any, sharding: Any) -> Emitted:
@@ -226,7 +324,8 @@ def send_and_receive(site: Site, locate: Callable[[Sequence[Any]], Any], positio
         [*extra, *site.operands],
         avals_in,
         list(site.result_avals),
-        has_side_effect=True,
+        has_side_effect=not site.host.callback.kind.pure,
+        returns_token=site.token is not None,
         sharding=sharding,
     )
     return Emitted(token, results)

@@ -1,9 +1,12 @@
-"""vmap of `while_loop` with a callback in the condition, where JAX itself goes silently wrong (H7).
+"""vmap of `while_loop` and `cond` with callbacks inside, where JAX's own rules would do something else (H7, X3, X4).
 
 JAX lowers a loop whose condition has ordered effects by moving the condition into the body. For a batched predicate
 it forgets to keep the finished lanes as they are, so they run on: `vmap(lambda n: while_loop(lambda s: tap(s) < n,
 lambda s: s + 1, 0.))([1, 3])` gives [3, 3]. Here such a loop is rewritten before it is batched: the predicate becomes
 part of the carry, and the condition that is left has no effect.
+
+A batched predicate makes a `cond` run both branches, and a `while_loop` run finished lanes. A callback that must run
+exactly once for each of its executions is refused there, as JAX refuses its own `io_callback`.
 """
 
 from __future__ import annotations
@@ -16,9 +19,24 @@ import jax.extend.core as jex
 from jax.interpreters import batching
 
 from . import _jax
-from ._primitive import HostCallbackEffect
+from ._effects import HostCallbackEffect, OnceEffect
 
-_plain_rule = batching.fancy_primitive_batchers[jax.lax.while_p]
+_plain_while = batching.fancy_primitive_batchers[jax.lax.while_p]
+_plain_cond = batching.fancy_primitive_batchers[jax.lax.cond_p]
+
+
+def _has(effect_class: type, *jaxprs: Any) -> bool:
+    return any(isinstance(effect, effect_class) for jaxpr in jaxprs for effect in jaxpr.effects)
+
+
+def _batch_cond(axis_data: Any, operands: Sequence[Any], dims: Sequence[Any], *, branches: Any, **params: Any) -> Any:
+    if dims[0] is not None and _has(OnceEffect, *branches):
+        raise NotImplementedError(
+            "IO effect not supported in vmap-of-cond with a batched predicate: JAX runs both branches for all elements "
+            "then, and a callback that must run exactly once would run where it should not. Use jax.lax.map in place "
+            "of vmap, or debug.callback or id_tap if running in both branches is right."
+        )
+    return _plain_cond(axis_data, operands, dims, branches=branches, **params)
 
 
 def _batch_while(
@@ -35,10 +53,17 @@ def _batch_while(
     params = dict(
         cond_nconsts=cond_nconsts, cond_jaxpr=cond_jaxpr, body_nconsts=body_nconsts, body_jaxpr=body_jaxpr, **others
     )
-    if not any(isinstance(effect, HostCallbackEffect) for effect in cond_jaxpr.effects):
-        return _plain_rule(axis_data, operands, dims, **params)
+    must_run_once = _has(OnceEffect, cond_jaxpr, body_jaxpr)
+    if not must_run_once and not _has(HostCallbackEffect, cond_jaxpr):
+        return _plain_while(axis_data, operands, dims, **params)
     if not _jax.predicate_is_batched(axis_data, dims, cond_nconsts, cond_jaxpr, body_nconsts, body_jaxpr):
-        return _plain_rule(axis_data, operands, dims, **params)
+        return _plain_while(axis_data, operands, dims, **params)
+    if must_run_once:
+        raise NotImplementedError(
+            "IO effects not supported in while_loop with batched predicate: the loop runs until the last element is "
+            "done, and a callback that must run exactly once would run for those that are. Use jax.lax.map in place of "
+            "vmap, or debug.callback or id_tap if that is right."
+        )
 
     condition = jex.jaxpr_as_fun(cond_jaxpr)
     body = jex.jaxpr_as_fun(body_jaxpr)
@@ -77,4 +102,5 @@ def _batch_while(
     return list(outs), [0] * len(outs)
 
 
+batching.fancy_primitive_batchers[jax.lax.cond_p] = _batch_cond
 batching.fancy_primitive_batchers[jax.lax.while_p] = _batch_while

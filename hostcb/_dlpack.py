@@ -1,0 +1,267 @@
+"""`dlpack_callback`: kernels of other libraries as JAX functions, without a copy (D1, D2)."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ._binding import check_callable
+from ._buffers import in_place as bind_in_place
+from ._kinds import DLPACK, DLPACK_WITH_EFFECT
+from ._shapes import ResultShape
+
+
+def dlpack_callback(
+    fn: Callable[..., Any],
+    result_shape_dtypes: Any,
+    *,
+    in_place: bool = False,
+    with_stream: bool = False,
+    has_side_effect: bool = False,
+    vmap_method: str | None = None,
+    input_output_aliases: dict[int, int] | None = None,
+    command_buffer_compatible: bool = False,
+) -> Callable[..., Any]:
+    """Make a JAX function of one written with another array library: NumPy, torch, CuPy, Numba, Triton.
+
+    Operands reach it where they are, through DLPack, without a copy. On GPU nothing goes through the host, and the
+    work belongs on XLA's stream: while the function runs, that stream is the current one of torch and of CuPy if they
+    have been imported; `with_stream` is for libraries that want it by hand.
+
+    Args:
+        fn: called as `fn(*args, **kwargs)`, each leaf an object with `__dlpack__` (and `__array__` on CPU,
+            `__cuda_array_interface__` on GPU), to be turned into an array with `np.from_dlpack`, `torch.from_dlpack`,
+            `cupy.from_dlpack` and so on. Operands are only valid until it returns, and must not be written to, except
+            those that share their memory with a result. It returns arrays, which are copied into the results on their
+            own device, or with `in_place` writes into what it is given.
+        result_shape_dtypes: a pytree whose leaves have `shape` and `dtype`, or a function that makes one from the
+            arguments, given as `jax.ShapeDtypeStruct`s.
+        in_place: call `fn(out, *args, **kwargs)`, with an object for each result in the tree of `result_shape_dtypes`;
+            it must write them all and return nothing.
+        with_stream: pass `stream=`, the address of XLA's stream as an integer, or `None` on CPU.
+        has_side_effect: as for `buffer_callback`.
+        vmap_method: as for `pure_callback`.
+        input_output_aliases: as for `buffer_callback`.
+        command_buffer_compatible: as for `buffer_callback`.
+
+    Returns:
+        A function that takes pytrees of arrays, as positional and keyword arguments, and returns the results as JAX
+        arrays. Give it derivatives with `jax.custom_jvp` or `jax.custom_vjp`.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError: as for `buffer_callback`.
+        jax.errors.JaxRuntimeError: when the computation runs, if `fn` raises, or returns what has not the promised
+            tree, shapes and dtypes.
+
+    Follows D1 and D2. Example:
+
+        >>> import hostcb, jax, numpy as np
+        >>> def double(x):
+        ...     return 2 * np.from_dlpack(x)
+        >>> print(jax.jit(hostcb.dlpack_callback(double, lambda x: x))(jax.numpy.arange(3)))
+        [0 2 4]
+    """
+    kind = DLPACK_WITH_EFFECT if has_side_effect else DLPACK
+    check_callable(fn, kind, "fn")
+    filler = Filler(fn, bool(in_place), bool(with_stream))
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = result_shape_dtypes
+        if callable(given) and not hasattr(given, "shape"):
+            shapes, named = jax.tree_util.tree_map(_struct, (args, kwargs))
+            given = given(*shapes, **named)
+        expected = ResultShape.of_dtypes(given)
+        function = bind_in_place(kind, filler, expected, vmap_method, input_output_aliases, command_buffer_compatible)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _struct(leaf: Any) -> jax.ShapeDtypeStruct:
+    aval = jax.typeof(leaf)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Filler:
+    """`fn` as a function that fills buffers; equal ones are equal, so that using one twice compiles once."""
+
+    fn: Callable[..., Any]
+    in_place: bool
+    with_stream: bool
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        return self.fn
+
+    def __call__(self, context: Any, out: Any, *args: Any, **kwargs: Any) -> Any:
+        lent: list[Lent] = []
+
+        def lend(buffer: Any) -> Lent:
+            lent.append(Lent(buffer, stream))
+            return lent[-1]
+
+        results, tree = jax.tree_util.tree_flatten(out)
+        stream = _stream(context, (*results, *jax.tree_util.tree_leaves((args, kwargs))))
+        given, named = jax.tree_util.tree_map(lend, (args, kwargs))
+        if self.with_stream:
+            named["stream"] = None if stream is None else stream.address
+        writable = [lend(buffer) for buffer in results]
+        try:
+            with contextlib.nullcontext() if stream is None else current(stream):
+                if self.in_place:
+                    return self.fn(jax.tree_util.tree_unflatten(tree, writable), *given, **named)
+                fill(writable, tree, self.fn(*given, **named))
+        finally:
+            for each in lent:
+                each.take_back()
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """The stream of a GPU on which XLA expects the work."""
+
+    address: int
+    device: int
+
+
+# In DLPack's numbering of device types.
+_ON_CPU = 1
+
+
+def _stream(context: Any, buffers: Sequence[Any]) -> Stream | None:
+    if not buffers:
+        return None
+    device_type, device = buffers[0].__dlpack_device__()
+    return None if device_type == _ON_CPU else Stream(int(context.stream), device)
+
+
+@contextlib.contextmanager
+def current(stream: Stream) -> Iterator[None]:
+    """Make `stream` the current one of the libraries that have been imported and have such a thing."""
+    with contextlib.ExitStack() as stack:
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            external = torch.cuda.ExternalStream(stream.address, device=torch.device("cuda", stream.device))
+            stack.enter_context(torch.cuda.stream(external))
+        cupy = sys.modules.get("cupy")
+        if cupy is not None:
+            stack.enter_context(cupy.cuda.Device(stream.device))
+            stack.enter_context(cupy.cuda.ExternalStream(stream.address, stream.device))
+        yield
+
+
+class Lent:
+    """Device memory that a function may use until it returns, in the protocols that array libraries know."""
+
+    def __init__(self, buffer: Any, stream: Stream | None):
+        self._lent = buffer
+        self._stream = stream
+
+    @property
+    def _buffer(self) -> Any:
+        if self._lent is None:
+            raise BufferError(
+                "this buffer was lent to a dlpack_callback that has returned: its memory is the device's again. Copy "
+                "what should be kept."
+            )
+        return self._lent
+
+    def take_back(self) -> None:
+        """Refuse any further use."""
+        self._lent = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self._buffer.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(self._buffer.dtype)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._buffer.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        device: tuple[int, int] = self._buffer.__dlpack_device__()
+        return device
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if self._stream is not None:
+            raise TypeError(
+                "this array is on a GPU: use a library for that, such as torch.from_dlpack or cupy.asarray."
+            )
+        array = np.asarray(self._buffer)
+        if dtype is not None and array.dtype != dtype:
+            if copy is False:
+                raise ValueError(f"a copy is needed to make {dtype} of {array.dtype}.")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self._stream is None:
+            # What probes for the protocol expects this error on CPU.
+            raise AttributeError("this array is on CPU: it has no __cuda_array_interface__.")
+        # With the stream, a consumer orders its own work behind what is on it.
+        return {**self._buffer.__cuda_array_interface__, "version": 3, "stream": self._stream.address}
+
+    def __repr__(self) -> str:
+        if self._lent is None:
+            return "Lent(returned)"
+        return f"Lent({self.dtype.name}{list(self.shape)})"
+
+
+def fill(buffers: Sequence[Lent], tree: Any, returned: Any) -> None:
+    """Copy what a function returned into its results, where they are.
+
+    Raises:
+        TypeError: it does not match in tree, shape or dtype, or is on another device than the results.
+    """
+    actual: Any = jax.tree_util.tree_structure(returned)
+    if actual.num_leaves != len(buffers):
+        raise TypeError(
+            f"Mismatched number of outputs from callback. Expected: {len(buffers)}, Actual: {actual.num_leaves}. The "
+            f"tree should be {tree}, and is {actual}"
+        )
+    for index, (buffer, leaf) in enumerate(zip(buffers, jax.tree_util.tree_leaves(returned), strict=True)):
+        library = type(leaf).__module__.partition(".")[0]
+        if library == "torch":
+            _check(index, buffer, tuple(leaf.shape), str(leaf.dtype).removeprefix("torch."))
+            sys.modules["torch"].from_dlpack(buffer).copy_(leaf.detach())
+        elif buffer.__dlpack_device__()[0] == _ON_CPU:
+            array = (
+                np.asarray(leaf)
+                if hasattr(leaf, "__array__") or not hasattr(leaf, "__dlpack__")
+                else np.from_dlpack(leaf)
+            )
+            _check(index, buffer, array.shape, jax.dtypes.canonicalize_dtype(array.dtype).name)
+            np.copyto(np.asarray(buffer), array, casting="unsafe")
+        elif hasattr(leaf, "__cuda_array_interface__") and hasattr(sys.modules.get(library), "from_dlpack"):
+            _check(index, buffer, tuple(leaf.shape), np.dtype(leaf.dtype).name)
+            sys.modules[library].from_dlpack(buffer)[...] = leaf
+        else:
+            raise TypeError(
+                f"return value #{index} is a {type(leaf)}, which hostcb cannot copy on a GPU. Return torch or CuPy "
+                "arrays, or write into the results with in_place=True."
+            )
+
+
+def _check(index: int, buffer: Lent, shape: tuple[int, ...], dtype: str) -> None:
+    if shape != buffer.shape:
+        raise TypeError(f"Incorrect output shape for return value #{index}: Expected: {buffer.shape}, Actual: {shape}")
+    if dtype != buffer.dtype.name:
+        raise TypeError(
+            f"Incorrect output dtype for return value #{index}: Expected: {buffer.dtype.name}, Actual: {dtype}"
+        )

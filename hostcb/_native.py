@@ -1,0 +1,61 @@
+"""Errors of pure callbacks under JAX's fast dispatch.
+
+A program without effects is dispatched in C++ from its second run on, which takes a sixth of the time. There, an error
+of the computation comes out as a `ValueError` without a cause, where the first run raised `JaxRuntimeError`. So a
+callback that fails in such a dispatch lets the computation end with zeros, and a hook that JAX calls at the end of
+each dispatch raises the error in place of the results: the same type each time, and with its cause.
+
+Going on with zeros must be harmless. Without effects nobody sees them; but a loop could run for ever on them, and in
+a larger program the runtime may call from a thread other than the dispatching one, where the hook cannot be set. So
+only short programs without control flow are dispatched like that, and all others in Python, where errors need no help.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from . import _jax
+from ._running import running
+
+if TYPE_CHECKING:
+    from ._executions import Program
+
+# Up to so many operations XLA's CPU runtime runs one after another, in the dispatching thread.
+MOST_OPERATIONS = 8
+
+_ENTRY = re.compile(r"^ENTRY .*?^}", re.MULTILINE | re.DOTALL)
+_OPERATION = re.compile(r" = (?:\([^)]*\)|\S+) ([a-z][\w-]*)\(")
+_FREE = frozenset(("parameter", "constant", "tuple", "get-tuple-element", "bitcast"))
+_CONTROL_FLOW = frozenset(("while", "conditional", "call", "async-start"))
+
+
+def is_dispatched_natively(program: Program, devices: Sequence[Any], optimized_hlo: Callable[[], str]) -> bool:
+    """Whether JAX's fast dispatch may have `program`; `optimized_hlo` gives its text."""
+    if len(devices) > 1 or devices[0].platform != "cpu":
+        # The dispatch returns before the callback runs, and an error comes with the results, as it should.
+        return True
+    text = optimized_hlo()
+    operations = _OPERATION.findall(text)
+    entry = _ENTRY.search(text)
+    of_entry = [each for each in _OPERATION.findall(entry.group()) if each not in _FREE] if entry else operations
+    program.native = _CONTROL_FLOW.isdisjoint(operations) and len(of_entry) <= MOST_OPERATIONS
+    return program.native
+
+
+def postpone(program: Program, error: Exception) -> bool:
+    """Let the native dispatch that calls the handler raise `error` at its end; False if there is none."""
+    if not program.native or sys._getframe(1).f_back is None:
+        # The second: a thread of the runtime, which runs no Python beneath the handler.
+        return False
+    execution = running.frame.execution
+    if execution is not None and execution.program is program:
+        # Dispatched in Python: raised there.
+        return False
+    shown = jax.errors.JaxRuntimeError(f"INTERNAL: {error}")
+    shown.__cause__ = error.__cause__
+    return _jax.raise_after_dispatch(shown)

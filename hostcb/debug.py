@@ -1,0 +1,159 @@
+"""`hostcb.debug.callback` and `hostcb.debug.print`: JAX's own two, on this machinery (X4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, overload
+
+import numpy as np
+
+from ._binding import bind, check_callable
+from ._formatting import FormatPrinter, check_format
+from ._jax_arrays import as_asked
+from ._kinds import DEBUG, ORDERED_DEBUG, ORDERED_PRINT, PRINT
+
+__all__ = ("callback", "print")
+
+
+@overload
+def callback(
+    callback: Callable[..., Any], *args: Any, ordered: bool = False, partitioned: bool = False, **kwargs: Any
+) -> None: ...
+
+
+@overload
+def callback(*, ordered: bool = False, partitioned: bool = False) -> Callable[..., None]: ...
+
+
+def callback(
+    callback: Callable[..., Any] | None = None,
+    *args: Any,
+    ordered: bool = False,
+    partitioned: bool = False,
+    **kwargs: Any,
+) -> Callable[..., None] | None:
+    """Call a function on the host that changes nothing in the computation, as `jax.debug.callback` does.
+
+    It shows what JAX does: it is called as often as its surroundings are run, once for each element under vmap, with
+    primal values under differentiation, and twice in a checkpoint that is.
+
+    It can be written in two ways: `callback(function, *args, ordered=True, **kwargs)`, or, so that options and the
+    function's keyword arguments do not mix, `callback(ordered=True)(function, *args, **kwargs)`.
+
+    Args:
+        callback: called as `callback(*args, **kwargs)` with NumPy arrays of its own (or `jax.Array`s, see
+            `hostcb.jax_arrays`). What it returns is ignored.
+        *args: pytrees of arrays or scalars; other leaves, such as strings, are given to the function as they are.
+        ordered: keep the program's order on each device, together with `id_tap`, `call` and ordered `io_callback`s.
+        partitioned: under jit over a mesh, call on each device with the part that it has, rather than once with the
+            whole operands, which have to be gathered for that.
+        **kwargs: further arguments for the function, travelling like `args`.
+
+    Returns:
+        Nothing; without a function, one that takes it and its arguments.
+
+    Raises:
+        TypeError: `callback` is not callable, or there are arguments without one.
+        NotImplementedError: used in a `shard_map` that leaves some mesh axes to the compiler, or both ordered and
+            partitioned under jit over a mesh.
+        jax.errors.JaxRuntimeError: when the computation runs, if the function raises. `barrier_wait` reports it too.
+
+    Follows X4. Example:
+
+        >>> import hostcb, jax
+        >>> seen = []
+        >>> _ = jax.vmap(lambda x: hostcb.debug.callback(lambda x: seen.append(float(x)), x))(jax.numpy.arange(3.0))
+        >>> seen
+        [0.0, 1.0, 2.0]
+    """
+
+    def bind_callback(function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        kind = ORDERED_DEBUG if ordered else DEBUG
+        check_callable(function, kind, "callback")
+        bind(kind, as_asked(function), (args, kwargs), static_leaves=True, partitioned=bool(partitioned))
+
+    if callback is not None:
+        bind_callback(callback, *args, **kwargs)
+        return None
+    _check_two_calls("debug.callback", args, kwargs)
+    return bind_callback
+
+
+@overload
+def print(  # noqa: A001 - JAX's name
+    fmt: str,
+    *args: Any,
+    ordered: bool = False,
+    partitioned: bool = False,
+    skip_format_check: bool = False,
+    **kwargs: Any,
+) -> None: ...
+
+
+@overload
+def print(  # noqa: A001 - JAX's name
+    *, ordered: bool = False, partitioned: bool = False, skip_format_check: bool = False
+) -> Callable[..., None]: ...
+
+
+def print(  # noqa: A001
+    fmt: str | None = None,
+    *args: Any,
+    ordered: bool = False,
+    partitioned: bool = False,
+    skip_format_check: bool = False,
+    **kwargs: Any,
+) -> Callable[..., None] | None:
+    """Print values on the host, as `jax.debug.print` does.
+
+    Like `debug.callback`, it can also be written in two calls: `print(ordered=True)("{x}", x=x)`.
+
+    Args:
+        fmt: a format string, as for `str.format`. Not an f-string: the values are not known yet.
+        *args: values for it by position: pytrees of arrays, scalars, or anything else, which is printed as it is.
+        ordered: as for `debug.callback`.
+        partitioned: as for `debug.callback`.
+        skip_format_check: do not check while tracing that the arguments match. Arguments of a string without fields
+            are printed behind it then.
+        **kwargs: values for it by name.
+
+    Returns:
+        Nothing; without a format string, a function that takes it and its arguments.
+
+    Raises:
+        TypeError: `fmt` is no string, or there are arguments without one.
+        ValueError: the string is malformed or does not match the arguments; where an argument is missing, the error is
+            an `IndexError` or a `KeyError` too. Raised while tracing.
+        NotImplementedError: as for `debug.callback`.
+
+    Follows X4. Example:
+
+        >>> import hostcb, jax
+        >>> @jax.jit
+        ... def double(x):
+        ...     hostcb.debug.print("{what} is {x:.1f}", what="x", x=x)
+        ...     return 2 * x
+        >>> y = double(3.0)
+        x is 3.0
+    """
+
+    def bind_print(fmt: str, *args: Any, **kwargs: Any) -> None:
+        if not skip_format_check:
+            check_format(fmt, args, kwargs)
+        printer = FormatPrinter(fmt, tuple(np.get_printoptions().items()))
+        kind = ORDERED_PRINT if ordered else PRINT
+        bind(kind, printer, (args, kwargs), static_leaves=True, partitioned=bool(partitioned))
+
+    if fmt is not None:
+        bind_print(fmt, *args, **kwargs)
+        return None
+    _check_two_calls("debug.print", args, kwargs)
+    return bind_print
+
+
+def _check_two_calls(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if args or kwargs:
+        raise TypeError(
+            f"{name} received unexpected arguments in the two-call form: {args=} {kwargs=}. Options go into the first "
+            "call, what is to be called or printed into the second."
+        )

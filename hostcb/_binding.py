@@ -171,7 +171,8 @@ def _check_axes(callback: HostCallback, place: Any) -> None:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or not mesh.manual_axes:
         return
-    if set(mesh.manual_axes) != set(mesh.axis_names):
+    partial = set(mesh.manual_axes) != set(mesh.axis_names)
+    if partial and (callback.kind.ordered or not callback.kind.visible):
         raise partial_automatic(callback, mesh.manual_axes, mesh.axis_names)
     if not isinstance(place, int):
         raise placed_per_device(callback)

@@ -126,20 +126,29 @@ class HostCallback:
             return self.function(argument, device=device)
         return self.function(argument)
 
-    def fill(self, context: Any, results: Sequence[Any], operands: Sequence[Any]) -> None:
-        """Run a user function that writes into `results`."""
-        out = results[0] if self.returns_one_array else jax.tree_util.tree_unflatten(self.result_tree, results)
-        if self.takes_leaves:
-            returned = self.function(context, out, *operands)
+    def filler(self) -> Callable[..., None]:
+        """The user function as `fill(context, buffers)`, with the buffers of the operands and then of the results."""
+        function, count, tree = self.function, self.operand_count, self.result_tree
+        if self.takes_leaves and self.returns_one_array:
+            # Nearly every callback, and all that it costs beside the call itself.
+            def fill(context: Any, buffers: Sequence[Any]) -> None:
+                if function(context, buffers[count], *buffers[:count]) is not None:
+                    raise self._returned_something()
         else:
-            positional, keywords = self.argument(operands)
-            returned = self.function(context, out, *positional, **keywords)
-        if returned is not None:
-            raise ValueError(
-                f"{self.kind.name} callback must not return any values: {self.name} returned a "
-                f"{type(returned).__name__}. "
-                "Write into the buffers that it is given as `out`."
-            )
+
+            def fill(context: Any, buffers: Sequence[Any]) -> None:
+                out = jax.tree_util.tree_unflatten(tree, buffers[count:])
+                positional, keywords = self.argument(buffers[:count])
+                if function(context, out, *positional, **keywords) is not None:
+                    raise self._returned_something()
+
+        return fill
+
+    def _returned_something(self) -> ValueError:
+        return ValueError(
+            f"{self.kind.name} callback must not return any values, but {self.name} did. Write into the buffers that "
+            "it is given as `out`."
+        )
 
 
 def described(transforms: Transforms) -> tuple[tuple[str, dict[str, Any]], ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -101,26 +101,25 @@ class Filler:
         return self.fn
 
     def __call__(self, context: Any, out: Any, *args: Any, **kwargs: Any) -> Any:
-        lent: list[Lent] = []
-
-        def lend(buffer: Any) -> Lent:
-            lent.append(Lent(buffer, stream))
-            return lent[-1]
-
-        results, tree = jax.tree_util.tree_flatten(out)
-        stream = _stream(context, (*results, *jax.tree_util.tree_leaves((args, kwargs))))
-        given, named = jax.tree_util.tree_map(lend, (args, kwargs))
+        lending = Lending(context)
+        results = lending.lend(out)
+        given = [*map(lending.lend, args)]
+        named = {name: lending.lend(each) for name, each in kwargs.items()} if kwargs else {}
+        stream = lending.stream
         if self.with_stream:
             named["stream"] = None if stream is None else stream.address
-        writable = [lend(buffer) for buffer in results]
         try:
-            with contextlib.nullcontext() if stream is None else current(stream):
-                if self.in_place:
-                    return self.fn(jax.tree_util.tree_unflatten(tree, writable), *given, **named)
-                fill(writable, tree, self.fn(*given, **named))
+            if stream is None:
+                return self._run(results, given, named)
+            with current(stream):
+                return self._run(results, given, named)
         finally:
-            for each in lent:
-                each.take_back()
+            lending.end()
+
+    def _run(self, results: Any, given: list[Any], named: dict[str, Any]) -> Any:
+        if self.in_place:
+            return self.fn(results, *given, **named)
+        fill(results, self.fn(*given, **named))
         return None
 
 
@@ -136,11 +135,33 @@ class Stream:
 _ON_CPU = 1
 
 
-def _stream(context: Any, buffers: Sequence[Any]) -> Stream | None:
-    if not buffers:
-        return None
-    device_type, device = buffers[0].__dlpack_device__()
-    return None if device_type == _ON_CPU else Stream(int(context.stream), device)
+class Lending:
+    """What is lent to one call of a function."""
+
+    __slots__ = ("_context", "_lent", "stream")
+
+    def __init__(self, context: Any):
+        self._context = context
+        self._lent: list[Lent] = []
+        self.stream: Stream | None = None
+
+    def lend(self, buffers: Any) -> Any:
+        """The same tree of what may be used until the end."""
+        if not hasattr(buffers, "__dlpack__"):
+            return jax.tree_util.tree_map(self.lend, buffers)
+        lent = Lent()
+        if not self._lent:
+            device_type, device = buffers.__dlpack_device__()
+            if device_type != _ON_CPU:
+                self.stream = Stream(int(self._context.stream), device)
+        lent._lent, lent._stream = buffers, self.stream
+        self._lent.append(lent)
+        return lent
+
+    def end(self) -> None:
+        """Refuse any further use."""
+        for lent in self._lent:
+            lent._lent = None
 
 
 @contextlib.contextmanager
@@ -161,9 +182,10 @@ def current(stream: Stream) -> Iterator[None]:
 class Lent:
     """Device memory that a function may use until it returns, in the protocols that array libraries know."""
 
-    def __init__(self, buffer: Any, stream: Stream | None):
-        self._lent = buffer
-        self._stream = stream
+    __slots__ = ("_lent", "_stream")
+
+    _lent: Any
+    _stream: Stream | None
 
     @property
     def _buffer(self) -> Any:
@@ -173,10 +195,6 @@ class Lent:
                 "what should be kept."
             )
         return self._lent
-
-    def take_back(self) -> None:
-        """Refuse any further use."""
-        self._lent = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -198,6 +216,8 @@ class Lent:
         return device
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if self._lent is not None and self._stream is None and dtype is None and not copy:
+            return np.asarray(self._lent)
         if self._stream is not None:
             raise TypeError(
                 "this array is on a GPU: use a library for that, such as torch.from_dlpack or cupy.asarray."
@@ -223,12 +243,13 @@ class Lent:
         return f"Lent({self.dtype.name}{list(self.shape)})"
 
 
-def fill(buffers: Sequence[Lent], tree: Any, returned: Any) -> None:
+def fill(results: Any, returned: Any) -> None:
     """Copy what a function returned into its results, where they are.
 
     Raises:
         TypeError: it does not match in tree, shape or dtype, or is on another device than the results.
     """
+    buffers, tree = jax.tree_util.tree_flatten(results)
     actual: Any = jax.tree_util.tree_structure(returned)
     if actual.num_leaves != len(buffers):
         raise TypeError(

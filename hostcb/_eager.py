@@ -113,6 +113,8 @@ def _placed(results: Sequence[np.ndarray], operands: Sequence[Any], devices: Seq
         return [jnp.array(result) for result in results]
     if len(devices) == 1:
         return [jax.device_put(np.array(result), devices[0]) for result in results]
-    mesh = jax.sharding.Mesh(np.array(devices), ("devices",))
+    sharding = committed[0].sharding
+    named = isinstance(sharding, jax.sharding.NamedSharding)
+    mesh = sharding.mesh if named else jax.sharding.Mesh(np.array(devices), ("devices",))
     everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     return [jax.device_put(np.array(result), everywhere) for result in results]

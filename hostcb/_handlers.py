@@ -74,18 +74,6 @@ class Host:
             frame.depth -= 1
             frame.holds_gang = held
 
-    def run_in_place(self, context: Any, results: Sequence[Any], operands: Sequence[Any]) -> None:
-        """Run a user function that fills `results`, pieces of device memory."""
-        frame = running.frame
-        held = frame.holds_gang
-        frame.depth += 1
-        frame.holds_gang = held or self.program.gang
-        try:
-            self.callback.fill(context, results, operands)
-        finally:
-            frame.depth -= 1
-            frame.holds_gang = held
-
     def refuse(self, device: Any, failure: BaseException | None) -> RefusedResultError:
         """The error with which a device meets `Refused`."""
         reason = formatted(failure) if failure else "it happened in another process: see its log"

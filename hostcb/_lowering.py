@@ -38,7 +38,7 @@ def lower(
     transforms: Transforms,
     result_avals: Sequence[Any],
     device_index: Any,
-    **_: Any,
+    **others: Any,
 ) -> Sequence[Any]:
     """The lowering rule of the primitive, on every platform."""
     platforms = context.module_context.platforms
@@ -47,9 +47,13 @@ def lower(
             f"{callback} was lowered for several platforms at once ({', '.join(platforms)}): each runs host callbacks "
             "in its own way, so lower for one at a time."
         )
+    kind = callback.kind
+    axis_context = context.module_context.axis_context
+    if kind.visible and not kind.ordered and _automatic_axes(axis_context):
+        params = dict(callback=callback, transforms=transforms, result_avals=result_avals, device_index=device_index)
+        return _lower_on_first(context, operands, {**params, **others})
     program = program_of(context)
     program.callbacks.append(str(callback))
-    kind = callback.kind
     program.effectful = program.effectful or not kind.pure
 
     spread = _is_spread(context.module_context.axis_context)
@@ -76,6 +80,32 @@ def lower(
     if kind.identity:
         return operands
     return [wire.unpack(result) for wire, result in zip(wires_out, emitted.results, strict=True)]
+
+
+def _automatic_axes(axis_context: Any) -> list[Any]:
+    """The axes that a shard_map leaves to the compiler."""
+    if not isinstance(axis_context, mlir.SPMDAxisContext):
+        return []
+    return [name for name in axis_context.mesh.axis_names if name not in axis_context.manual_axes]
+
+
+def _lower_on_first(context: Any, operands: Sequence[Any], params: dict[str, Any]) -> Sequence[Any]:
+    """In a shard_map that leaves some axes to the compiler, call on the first device of those axes (X4).
+
+    For callbacks without result or order only: others would need what they return, or their token, on all devices.
+    """
+    axes = tuple(_automatic_axes(context.module_context.axis_context))
+    primitive = context.primitive
+
+    def on_first(*values: Any) -> list[Any]:
+        def each() -> list[Any]:
+            return list(
+                jax.lax.cond(jax.lax.axis_index(axes) == 0, lambda: primitive.bind(*values, **params), lambda: [])
+            )
+
+        return list(jax.shard_map(each, in_specs=(), out_specs=[])())
+
+    return list(mlir.lower_fun(on_first, multiple_results=True)(context, *operands))
 
 
 def _is_spread(axis_context: Any) -> bool:
@@ -213,7 +243,7 @@ def partial_automatic(callback: HostCallback, manual: Any, names: Any) -> NotImp
     """The refusal of a shard_map that leaves some axes to the compiler."""
     automatic = sorted(str(name) for name in names if name not in manual)
     return NotImplementedError(
-        f"{callback} was used in a shard_map that is manual over {sorted(map(str, manual))} only: host callbacks do "
-        f"not support partially automatic sharding. Make {automatic} manual too (drop axis_names=), or call back "
-        "outside the shard_map."
+        f"{callback} was used in a shard_map that is manual over {sorted(map(str, manual))} only, but host callbacks are "
+        "supported when all mesh axes are partitioned manually, not with partially automatic sharding. Make "
+        f"{automatic} manual too (drop axis_names=), or call back outside the shard_map."
     )

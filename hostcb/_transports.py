@@ -20,6 +20,7 @@ from . import _jax
 from ._handlers import Host
 from ._native import postpone
 from ._results import Refused
+from ._running import running
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,16 +141,23 @@ def _device_of(buffers: Sequence[Any], devices: Mapping[int, Any]) -> Any:
 def in_place(site: Site, target: str, sharding: Any, devices: Mapping[int, Any]) -> Emitted:
     """The function itself is given the memory of operands and results (B1, B2)."""
     host = site.host
-    callback = host.callback
-    count = len(site.operands)
+    program, callback = host.program, host.callback
+    fill = callback.filler()
 
     def handler(context: Any, *buffers: Any) -> None:
+        frame = running.frame
+        held = frame.holds_gang
+        frame.depth += 1
+        frame.holds_gang = held or program.gang
         try:
-            host.run_in_place(context, buffers[count:], buffers[:count])
+            fill(context, buffers)
         except BaseException as exception:
             error = host.refuse_failed(_device_of(buffers, devices), exception)
-            if not postpone(host.program, error):
+            if not postpone(program, error):
                 raise error from error.__cause__
+        finally:
+            frame.depth -= 1
+            frame.holds_gang = held
 
     results = _custom_call(
         site.context,

@@ -1,0 +1,44 @@
+"""The identity callback on large arrays, and how its cost grows: `python -m benchmarks.large` (D3).
+
+`f32[1,1024,1024]` and `f32[8,1024,1024]`, 4 and 32 MiB. A plain copy on the device is measured beside. The exit status
+is 1 if a callback of ours is slower than JAX's, or grows faster than the data, by more than a ninth.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks.measuring import measure, options, report
+from benchmarks.subjects import COMPARISONS, SUBJECTS
+
+SIZES = (1, 8)
+MOST_GROWTH = 9.0
+TARGETS = tuple((ours, theirs, 1.5 if ours == "dlpack_callback" else 1.05) for ours, theirs, _ in COMPARISONS)
+
+
+def main(arguments: Sequence[str]) -> int:
+    chosen = options(__doc__, "large", 15, arguments)
+    met = True
+    medians: dict[str, list[float]] = {}
+    for size in SIZES:
+        programs = {"plain copy": jax.jit(jnp.copy), **{name: jax.jit(step) for name, step in SUBJECTS.items()}}
+        argument = jnp.zeros((size, 1024, 1024), jnp.float32)
+        times = measure(programs, argument, chosen.rounds, steps=1, repeat=1)
+        met &= report(times, f"f32[{size},1024,1024]", TARGETS, chosen.json and f"{chosen.json}.{size}")
+        for name in programs:
+            medians.setdefault(name, []).append(statistics.median(times[name]["device"]))
+    print(f"growth from {SIZES[0]} to {SIZES[-1]} (target {MOST_GROWTH} for ours)")
+    for name, (small, large) in medians.items():
+        ours = name in {ours for ours, _, _ in COMPARISONS}
+        met &= not ours or large / small <= MOST_GROWTH
+        print(f"  {name:<30} {large / small:.1f}")
+    return int(not met)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -17,6 +17,7 @@ from . import _flags, _jax
 from ._callback import HostCallback
 from ._executions import Program, account
 from ._handlers import Host
+from ._jax import hooks
 from ._lowering import outside
 from ._results import Refused
 
@@ -53,7 +54,7 @@ def run_eagerly(
         with _jax.without_mesh():
             results = _run(host, device, arrays)
     if kind.identity:
-        _jax.cover_by_effects_barrier(device, account.drain)
+        hooks.cover_by_effects_barrier(device, account.drain)
         return [operand if isinstance(operand, jax.Array) else _as_array(operand) for operand in operands]
     return _placed(results, operands, devices)
 
@@ -114,7 +115,9 @@ def _placed(results: Sequence[np.ndarray], operands: Sequence[Any], devices: Seq
     if len(devices) == 1:
         return [jax.device_put(np.array(result), devices[0]) for result in results]
     sharding = committed[0].sharding
-    named = isinstance(sharding, jax.sharding.NamedSharding)
-    mesh = sharding.mesh if named else jax.sharding.Mesh(np.array(devices), ("devices",))
+    if isinstance(sharding, jax.sharding.NamedSharding):
+        mesh = sharding.mesh
+    else:
+        mesh = jax.sharding.Mesh(np.array(devices), ("devices",))
     everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     return [jax.device_put(np.array(result), everywhere) for result in results]

@@ -50,8 +50,8 @@ def lower(
     kind = callback.kind
     axis_context = context.module_context.axis_context
     if kind.visible and not kind.ordered and _automatic_axes(axis_context):
-        params = dict(callback=callback, transforms=transforms, result_avals=result_avals, device_index=device_index)
-        return _lower_on_first(context, operands, {**params, **others})
+        params = {"callback": callback, "transforms": transforms, "result_avals": result_avals, **others}
+        return _lower_on_first(context, operands, {**params, "device_index": device_index})
     program = program_of(context)
     program.callbacks.append(str(callback))
     program.effectful = program.effectful or not kind.pure
@@ -99,9 +99,8 @@ def _lower_on_first(context: Any, operands: Sequence[Any], params: dict[str, Any
 
     def on_first(*values: Any) -> list[Any]:
         def each() -> list[Any]:
-            return list(
-                jax.lax.cond(jax.lax.axis_index(axes) == 0, lambda: primitive.bind(*values, **params), lambda: [])
-            )
+            first = jax.lax.axis_index(axes) == 0
+            return list(jax.lax.cond(first, lambda: primitive.bind(*values, **params), lambda: []))
 
         return list(jax.shard_map(each, in_specs=(), out_specs=[])())
 
@@ -243,7 +242,7 @@ def partial_automatic(callback: HostCallback, manual: Any, names: Any) -> NotImp
     """The refusal of a shard_map that leaves some axes to the compiler."""
     automatic = sorted(str(name) for name in names if name not in manual)
     return NotImplementedError(
-        f"{callback} was used in a shard_map that is manual over {sorted(map(str, manual))} only, but host callbacks are "
-        "supported when all mesh axes are partitioned manually, not with partially automatic sharding. Make "
+        f"{callback} was used in a shard_map that is manual over {sorted(map(str, manual))} only, but host callbacks "
+        "are supported when all mesh axes are partitioned manually, not with partially automatic sharding. Make "
         f"{automatic} manual too (drop axis_names=), or call back outside the shard_map."
     )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from . import _jax
+from ._jax import hooks
 from ._running import running
 
 if TYPE_CHECKING:
@@ -58,4 +58,4 @@ def postpone(program: Program, error: Exception) -> bool:
         return False
     shown = jax.errors.JaxRuntimeError(f"INTERNAL: {error}")
     shown.__cause__ = error.__cause__
-    return _jax.raise_after_dispatch(shown)
+    return hooks.raise_after_dispatch(shown)

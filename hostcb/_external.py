@@ -56,11 +56,11 @@ def pure_callback(
     Follows X2 and X5. Example:
 
         >>> import hostcb, jax, jax.numpy as jnp, numpy as np
-        >>> def sinc(x):
+        >>> def cube_root(x):
         ...     shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
-        ...     return hostcb.pure_callback(np.sinc, shape, x, vmap_method="expand_dims")
-        >>> print(jax.jit(jax.vmap(sinc))(jnp.arange(3.0)).round(3))
-        [ 1.  0. -0.]
+        ...     return hostcb.pure_callback(np.cbrt, shape, x, vmap_method="expand_dims")
+        >>> print(jax.jit(jax.vmap(cube_root))(jnp.array([1.0, 8.0, 27.0])).round(3))
+        [1. 2. 3.]
     """
     check_method(vmap_method, EXTERNAL_METHODS)
     return _external(PURE, callback, result_shape_dtypes, args, kwargs, sharding, vmap_method)

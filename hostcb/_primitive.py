@@ -16,7 +16,7 @@ from ._callback import HostCallback
 from ._eager import run_eagerly
 from ._effects import effects_of, ordered
 from ._executions import Program, account
-from ._jax import hooks
+from ._jax import compiler_bugs, hooks
 
 _jax.hold_weakly_in_caches(HostCallback)
 
@@ -157,4 +157,5 @@ _install(placed_callback_p)
 # For taps, which are never placed.
 pe.custom_partial_eval_rules[host_callback_p] = _partial_eval
 
+compiler_bugs.work_around(ordered)
 account.informed = hooks.install_dispatch_hooks(ordered, Program, account)

@@ -10,12 +10,15 @@ from types import ModuleType
 import pytest
 from subprocesses import run_program
 
-from hostcb import _barrier, _host_callback
+from hostcb import _barrier, _buffers, _dlpack, _external, _host_callback, _jax_arrays, debug
 
-README = Path(__file__).parent.parent / "README.md"
+PROJECT = Path(__file__).parent.parent
+README = PROJECT / "README.md"
+KERNELS = PROJECT / "docs" / "kernels.md"
+DOCUMENTED = [_host_callback, _barrier, _external, debug, _buffers, _dlpack, _jax_arrays]
 
 
-@pytest.mark.parametrize("module", [_host_callback, _barrier], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", DOCUMENTED, ids=lambda module: module.__name__)
 def test_examples_in_docstrings(module: ModuleType) -> None:
     outcome = doctest.testmod(module)
     assert outcome.attempted > 0, f"{module.__name__} has no examples"
@@ -29,3 +32,31 @@ def test_the_example_of_the_readme() -> None:
     source, output = match.groups()
     ended = run_program(source, devices=None, prelude="").check()
     assert ended.stdout == output, str(ended)
+
+
+def recipe(title: str) -> str:
+    """The code under a title of the page on kernels."""
+    match = re.search(rf"^## {title}.*?```python\n(.*?)```", KERNELS.read_text(), re.DOTALL | re.MULTILINE)
+    assert match, f"{KERNELS.name} has a recipe called {title}"
+    return match.group(1)
+
+
+def test_d2_the_recipes_for_numpy() -> None:
+    source = recipe("NumPy") + recipe("In place") + "print(bump(jnp.arange(3.0)))"
+    ended = run_program(source, devices=None, prelude="").check()
+    assert ended.lines == ["[0. 1. 3. 6.]", "[1. 2. 3.]"], str(ended)
+
+
+def test_d2_the_recipes_for_torch() -> None:
+    pytest.importorskip("torch", reason="torch is not installed: pip install torch")
+    source = recipe("NumPy") + recipe("torch, on CPU and GPU") + recipe("Derivatives")
+    checks = """
+import numpy as np
+x = jnp.array([-1.0, 0.5, 2.0])
+np.testing.assert_allclose(jax.jit(softmax)(x), jax.nn.softmax(x), rtol=1e-6)
+np.testing.assert_array_equal(relu(x), [0, 0.5, 2])
+np.testing.assert_array_equal(jax.vmap(jax.grad(relu))(x), [0, 1, 1])
+print("equal")
+"""
+    ended = run_program(source + checks, devices=None, prelude="").check()
+    assert ended.lines[-1] == "equal", str(ended)

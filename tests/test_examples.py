@@ -1,4 +1,4 @@
-"""H20: both recipes for other frameworks and other devices, run as programs and checked against JAX itself."""
+"""H20, X6: the examples, run as programs and checked against JAX itself or SciPy."""
 
 from __future__ import annotations
 
@@ -106,3 +106,30 @@ def test_h20_torch_on_many_devices(layout: helpers.Layout) -> None:
 def test_h20_the_torch_example_runs_as_a_program() -> None:
     ended = run_program((EXAMPLES / "torch_function.py").read_text(), devices=1, prelude="").check()
     assert [line.split()[0] for line in ended.lines] == ["value", "gradient", "second", "by"], str(ended)
+
+
+def test_x6_the_bessel_function() -> None:
+    import scipy.special
+
+    bessel = load("bessel").bessel
+    z = np.linspace(0.5, 6, 12, dtype=np.float32)
+    for order in (0, 1, 3):
+        np.testing.assert_allclose(jax.jit(bessel)(order, z), scipy.special.jv(order, z), rtol=1e-5, atol=1e-6)
+        first = jax.vmap(jax.grad(lambda x, order=order: bessel(order, x)))(z)
+        np.testing.assert_allclose(first, scipy.special.jvp(order, z), rtol=1e-4, atol=1e-5)
+        second = jax.vmap(jax.hessian(lambda x, order=order: bessel(order, x)))(z)
+        np.testing.assert_allclose(second, scipy.special.jvp(order, z, 2), rtol=1e-4, atol=1e-5)
+    with pytest.raises(TypeError, match="must be an integer"):
+        bessel(1.0, z)
+
+
+def test_x6_the_bessel_example_runs_as_a_program() -> None:
+    ended = run_program((EXAMPLES / "bessel.py").read_text(), devices=1, prelude="").check()
+    assert [line.split()[0] for line in ended.lines] == ["value", "gradient", "hessian", "batch"], str(ended)
+
+
+def test_h11_the_progress_bar_runs_as_a_program() -> None:
+    ended = run_program((EXAMPLES / "progress_bar.py").read_text(), devices=1, prelude="").check()
+    bars = [f"[{'#' * n}{'.' * (20 - n)}] {50 * n}/1000" for n in (5, 10, 15, 20)]
+    assert ended.lines[:-1] == bars, str(ended)
+    assert ended.lines[-1].startswith("total "), str(ended)

@@ -42,7 +42,7 @@ def options(description: str | None, name: str, rounds: int, arguments: Sequence
     """The options that all benchmarks have."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=description)
     parser.add_argument("--rounds", type=int, default=rounds)
-    parser.add_argument("--json", help="write the figures to this file")
+    parser.add_argument("--json", help="write the figures to files that begin with this name")
     return parser.parse_args(arguments)
 
 
@@ -67,6 +67,6 @@ def report(times: Times, title: str, comparisons: Sequence[tuple[str, str, float
         print(f"{ours} / {theirs}: {device:.3f} (target {target}, drained {drained:.3f}) {verdict}")
         ratios.append({"ours": ours, "theirs": theirs, "target": target, "ratio": device, "drained": drained})
     if path:
-        with open(path, "w") as file:
+        with open(f"{path}.{title.replace(' ', '-')}.json", "w") as file:
             json.dump({"jax": jax.__version__, "title": title, "times": times, "ratios": ratios}, file)
     return met

@@ -185,7 +185,8 @@ class Account:
             # It has run in this thread, and only waiting makes its token know.
             execution.wait()
         if error is not None:
-            failures = [execution.program.failures.pop(device, None) for device in execution.devices]
+            # Under None where the handler could not tell its device.
+            failures = [execution.program.failures.pop(device, None) for device in (*execution.devices, None)]
             error.__cause__ = next((failure for failure in failures if failure is not None), error.__cause__)
         with self._lock:
             if error is not None or execution.done():

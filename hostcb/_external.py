@@ -59,7 +59,7 @@ def pure_callback(
         >>> def cube_root(x):
         ...     shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
         ...     return hostcb.pure_callback(np.cbrt, shape, x, vmap_method="expand_dims")
-        >>> print(jax.jit(jax.vmap(cube_root))(jnp.array([1.0, 8.0, 27.0])).round(3))
+        >>> print(jax.jit(jax.vmap(cube_root))(jnp.array([1.0, 8.0, 27.0])).round())
         [1. 2. 3.]
     """
     check_method(vmap_method, EXTERNAL_METHODS)

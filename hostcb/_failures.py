@@ -55,8 +55,8 @@ class Ledger:
         self._failures: list[Failure] = []
         self._dropped = 0
 
-    def record(self, callback: str, device: Any, exception: BaseException) -> Failure:
-        """Log a failure and keep it for the next barrier."""
+    def record(self, callback: str, device: Any, exception: BaseException, postponed: bool) -> Failure:
+        """Log a failure and keep it for the next barrier; `postponed` if nobody else reports it."""
         text = formatted(exception)
         failure = Failure(callback, device, exception, text)
         with self._lock:
@@ -68,7 +68,8 @@ class Ledger:
             if len(self._failures) > KEPT_FRAMES:
                 traceback.clear_frames(self._failures[-KEPT_FRAMES - 1].exception.__traceback__)
         try:
-            logger.error("Postponing exception raised in callback function %s on %s: %s", callback, device, text)
+            what = "Postponing exception" if postponed else "Exception"
+            logger.error("%s raised in callback function %s on %s: %s", what, callback, device, text)
         except Exception as broken:
             # A log handler that raises must not cost the thread that runs callbacks.
             with self._lock:

@@ -48,7 +48,7 @@ class Host:
     def failed(self, device: Any, exception: BaseException) -> Refused:
         """Keep a failure for the barrier and for whoever refuses the result."""
         account.failed(self.program, device, exception)
-        ledger.record(self.callback.name, device, exception)
+        ledger.record(self.callback.name, device, exception, postponed=False)
         return Refused(exception)
 
     def run(self, device: Any, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # Up to so many operations XLA's CPU runtime runs one after another, in the dispatching thread.
 MOST_OPERATIONS = 8
+TARGET = "xla_buffer_python_cpu_callback"
 
 _ENTRY = re.compile(r"^ENTRY .*?^}", re.MULTILINE | re.DOTALL)
 _OPERATION = re.compile(r" = (?:\([^)]*\)|\S+) ([a-z][\w-]*)\(")
@@ -40,16 +41,23 @@ def is_dispatched_natively(program: Program, devices: Sequence[Any], optimized_h
         # The dispatch returns before the callback runs, and an error comes with the results, as it should.
         return True
     text = optimized_hlo()
+    # Another custom call could fail by itself, and end the dispatch before the hook is called.
+    ours = text.count(f'custom_call_target="{TARGET}"')
     operations = _OPERATION.findall(text)
     entry = _ENTRY.search(text)
     of_entry = [each for each in _OPERATION.findall(entry.group()) if each not in _FREE] if entry else operations
-    program.native = _CONTROL_FLOW.isdisjoint(operations) and len(of_entry) <= MOST_OPERATIONS
+    program.native = (
+        _CONTROL_FLOW.isdisjoint(operations)
+        and len(of_entry) <= MOST_OPERATIONS
+        and operations.count("custom-call") == ours <= len(program.callbacks)
+    )
     return program.native
 
 
 def postpone(program: Program, error: Exception) -> bool:
     """Let the native dispatch that calls the handler raise `error` at its end; False if there is none."""
-    if not program.native or sys._getframe(1).f_back is None:
+    caller = sys._getframe(1).f_back
+    if not program.native or caller is None:
         # The second: a thread of the runtime, which runs no Python beneath the handler.
         return False
     execution = running.frame.execution
@@ -58,4 +66,8 @@ def postpone(program: Program, error: Exception) -> bool:
         return False
     shown = jax.errors.JaxRuntimeError(f"INTERNAL: {error}")
     shown.__cause__ = error.__cause__
-    return hooks.raise_after_dispatch(shown)
+    if not hooks.raise_after_dispatch(shown, caller):
+        return False
+    # The error has it, and nothing else needs it.
+    program.failures.clear()
+    return True

@@ -45,7 +45,7 @@ class Tapped:
         try:
             self.callback.invoke(self.arrays, self.device, self.transforms)
         except BaseException as exception:
-            ledger.record(self.callback.name, self.device, exception)
+            ledger.record(self.callback.name, self.device, exception, postponed=True)
         finally:
             frame.depth -= 1
 

@@ -6,6 +6,7 @@ cache. Here the operand's value is at hand, so it is copied and takes the same w
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,9 @@ from ._jax import hooks
 from ._lowering import outside
 from ._results import Refused
 
+# JAX's own cache of programs for single operations is a few thousand long, and each keeps its function alive.
+MOST_COMPILED = 16
+
 
 def run_eagerly(
     primitive: Any,
@@ -34,8 +38,7 @@ def run_eagerly(
     callback: HostCallback = params["callback"]
     kind = callback.kind
     if kind.in_place:
-        # There is no way to make the buffers that such a function takes but to run a program.
-        return _jax.run_compiled(primitive, operands, params)
+        return _compiled(primitive, **params)(*operands)
     devices = _devices(operands)
     device = _device(callback, params["device_index"], devices)
     # Of the operands' own types: a number that JAX took for a literal is wider in NumPy.
@@ -57,6 +60,12 @@ def run_eagerly(
         hooks.cover_by_effects_barrier(device, account.drain)
         return [operand if isinstance(operand, jax.Array) else _as_array(operand) for operand in operands]
     return _placed(results, operands, devices)
+
+
+@functools.lru_cache(maxsize=MOST_COMPILED)
+def _compiled(primitive: Any, **params: Any) -> Any:
+    """A program for a function that fills buffers: there is no way to make them but to run one."""
+    return jax.jit(lambda *operands: primitive.bind(*operands, **params))
 
 
 def _device(callback: HostCallback, wanted: Any, devices: Sequence[Any]) -> Any:

@@ -66,13 +66,21 @@ def _one_by_one(
         full = [next(left) if is_batched else x for x, is_batched in zip(operands, batched, strict=True)]
         return list(primitive.bind(*full, **params))
 
-    mapped = [x for x, is_batched in zip(operands, batched, strict=True) if is_batched]
+    mapped = [_whole_along_batch(x) for x, is_batched in zip(operands, batched, strict=True) if is_batched]
     if not unroll:
         return list(jax.lax.map(one, mapped))
     rows = [one([x[i] for x in mapped]) for i in range(size)]
     if not rows:
         return [jnp.zeros((0, *aval.shape), aval.dtype) for aval in params["result_avals"]]
     return [jnp.stack(column) for column in zip(*rows, strict=True)]
+
+
+def _whole_along_batch(x: Any) -> Any:
+    """`x` with its first axis on every device, as taking it apart needs; that matters to explicit meshes alone."""
+    sharding = jax.typeof(x).sharding
+    if sharding.mesh.empty or sharding.spec[:1] in ((), (None,)):
+        return x
+    return jax.sharding.reshard(x, sharding.update(spec=(None, *sharding.spec[1:])))
 
 
 def _all_at_once(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +14,9 @@ import numpy as np
 
 from ._binding import check_callable
 from ._buffers import in_place as bind_in_place
+from ._callback import describe
 from ._kinds import DLPACK, DLPACK_WITH_EFFECT
+from ._results import canonical, to_array
 from ._shapes import ResultShape
 
 
@@ -100,6 +103,10 @@ class Filler:
     def __wrapped__(self) -> Callable[..., Any]:
         return self.fn
 
+    @functools.cached_property
+    def name(self) -> str:
+        return describe(self.fn)
+
     def __call__(self, context: Any, out: Any, *args: Any, **kwargs: Any) -> Any:
         lending = Lending(context)
         results = lending.lend(out)
@@ -119,7 +126,7 @@ class Filler:
     def _run(self, results: Any, given: list[Any], named: dict[str, Any]) -> Any:
         if self.in_place:
             return self.fn(results, *given, **named)
-        fill(results, self.fn(*given, **named))
+        fill(results, self.fn(*given, **named), self.name)
         return None
 
 
@@ -243,7 +250,7 @@ class Lent:
         return f"Lent({self.dtype.name}{list(self.shape)})"
 
 
-def fill(results: Any, returned: Any) -> None:
+def fill(results: Any, returned: Any, name: str) -> None:
     """Copy what a function returned into its results, where they are.
 
     Raises:
@@ -262,13 +269,13 @@ def fill(results: Any, returned: Any) -> None:
             _check(index, buffer, tuple(leaf.shape), str(leaf.dtype).removeprefix("torch."))
             sys.modules["torch"].from_dlpack(buffer).copy_(leaf.detach())
         elif buffer.__dlpack_device__()[0] == _ON_CPU:
-            array = (
-                np.asarray(leaf)
-                if hasattr(leaf, "__array__") or not hasattr(leaf, "__dlpack__")
-                else np.from_dlpack(leaf)
-            )
-            _check(index, buffer, array.shape, jax.dtypes.canonicalize_dtype(array.dtype).name)
-            np.copyto(np.asarray(buffer), array, casting="unsafe")
+            only_dlpack = hasattr(leaf, "__dlpack__") and not hasattr(leaf, "__array__")
+            array = np.from_dlpack(leaf) if only_dlpack else to_array(leaf, name)
+            converted = canonical(array, buffer)
+            if converted is None:
+                _check(index, buffer, array.shape, array.dtype.name)
+            else:
+                np.copyto(np.asarray(buffer), converted)
         elif hasattr(leaf, "__cuda_array_interface__") and hasattr(sys.modules.get(library), "from_dlpack"):
             _check(index, buffer, tuple(leaf.shape), np.dtype(leaf.dtype).name)
             sys.modules[library].from_dlpack(buffer)[...] = leaf

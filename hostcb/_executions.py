@@ -91,6 +91,8 @@ class Execution:
     ordered: bool = True
     # What the dispatching thread was dispatching when it came to this one.
     outer: Execution | None = None
+    # Why it failed, where a callback failed in the dispatching thread itself.
+    failure: BaseException | None = None
 
     def done(self) -> bool:
         return self.returned.is_set() and all(token.is_ready() for token in self.tokens)
@@ -187,7 +189,8 @@ class Account:
         if error is not None:
             # Under None where the handler could not tell its device.
             failures = [execution.program.failures.pop(device, None) for device in (*execution.devices, None)]
-            error.__cause__ = next((failure for failure in failures if failure is not None), error.__cause__)
+            found = execution.failure or next((failure for failure in failures if failure is not None), None)
+            error.__cause__ = found or error.__cause__
         with self._lock:
             if error is not None or execution.done():
                 self._live.pop(execution, None)
@@ -203,6 +206,10 @@ class Account:
     def failed(self, program: Program, device: Any, failure: BaseException) -> None:
         """Keep why a call failed, for the operation that refuses its result."""
         program.failures[device] = failure
+        dispatching = running.frame.execution
+        if dispatching is not None and dispatching.program is program:
+            # Other threads may run the same program meanwhile, and their callbacks fail for other reasons.
+            dispatching.failure = failure
         with self._lock:
             self._failed.add(program)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import inspect
 import logging
 import os
 import threading
@@ -17,6 +19,8 @@ KEPT_FAILURES = 1000
 # Of these, so many of the newest keep the local variables of their frames. A program that catches its errors and never
 # comes to a barrier must not fill the memory with arrays.
 KEPT_FRAMES = 8
+
+_RESUMABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 PACKAGE = os.path.dirname(__file__) + os.sep
 
@@ -66,7 +70,7 @@ class Ledger:
                 self._dropped += 1
             self._failures.append(failure)
             if len(self._failures) > KEPT_FRAMES:
-                traceback.clear_frames(self._failures[-KEPT_FRAMES - 1].exception.__traceback__)
+                _forget_locals(self._failures[-KEPT_FRAMES - 1].exception)
         try:
             what = "Postponing exception" if postponed else "Exception"
             logger.error("%s raised in callback function %s on %s: %s", what, callback, device, text)
@@ -90,6 +94,23 @@ class Ledger:
             names = ", ".join(sorted({failure.callback for failure in failures}))
             message += f"\n{count} callbacks failed since the last barrier ({names}); see `.failures` for each."
         raise CallbackException(message, failures) from last.exception
+
+
+def _forget_locals(exception: BaseException) -> None:
+    """Let go of what the frames of an exception and of those that it came from hold."""
+    chain: list[BaseException | None] = [exception]
+    seen: set[int] = set()
+    while chain:
+        each = chain.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        chain += [each.__cause__, each.__context__]
+        for frame, _ in traceback.walk_tb(each.__traceback__):
+            # One that still runs refuses, and clearing a generator's would end it.
+            if not frame.f_code.co_flags & _RESUMABLE:
+                with contextlib.suppress(RuntimeError):
+                    frame.clear()
 
 
 def formatted(exception: BaseException) -> str:

@@ -3,7 +3,8 @@
 A program without effects is dispatched in C++ from its second run on, which takes a sixth of the time. There, an error
 of the computation comes out as a `ValueError` without a cause, where the first run raised `JaxRuntimeError`. So a
 callback that fails in such a dispatch lets the computation end with zeros, and a hook that JAX calls at the end of
-each dispatch raises the error in place of the results: the same type each time, and with its cause.
+each dispatch raises the error in place of the results: the same type each time, and with its cause. Until then no
+other callback of that dispatch is called: it might be given the zeros.
 
 Going on with zeros must be harmless. Without effects nobody sees them; but a loop could run for ever on them, and in
 a larger program the runtime may call from a thread other than the dispatching one, where the hook cannot be set. So
@@ -15,6 +16,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -54,6 +56,34 @@ def is_dispatched_natively(program: Program, devices: Sequence[Any], optimized_h
     return program.native
 
 
+class Pending:
+    """An error that the dispatch which a frame of this thread is in will raise at its end."""
+
+    def __init__(self, error: Exception, caller: FrameType):
+        self.error = error
+        self._caller, self._instruction = caller, caller.f_lasti
+
+    def concerns(self, caller: FrameType | None) -> bool:
+        """Whether `caller` is in that dispatch, rather than in one that, say, a signal handler makes meanwhile."""
+        return caller is self._caller and caller.f_lasti == self._instruction
+
+    def at_the_end(self, caller: FrameType | None) -> bool:
+        """Called at the end of each dispatch of this thread: raise, or say that it was not the one."""
+        if not self.concerns(caller):
+            return False
+        running.frame.pending = None
+        raise self.error
+
+
+def has_failed() -> bool:
+    """Whether the dispatch that calls the handler has failed already, so that nothing should be called any more.
+
+    What this handler would be given may be the zeros that a failed one left.
+    """
+    pending = running.frame.pending
+    return pending is not None and pending.concerns(sys._getframe(1).f_back)
+
+
 def postpone(program: Program, error: Exception) -> bool:
     """Let the native dispatch that calls the handler raise `error` at its end; False if there is none."""
     caller = sys._getframe(1).f_back
@@ -66,8 +96,10 @@ def postpone(program: Program, error: Exception) -> bool:
         return False
     shown = jax.errors.JaxRuntimeError(f"INTERNAL: {error}")
     shown.__cause__ = error.__cause__
-    if not hooks.raise_after_dispatch(shown, caller):
+    pending = Pending(shown, caller)
+    if not hooks.call_after_dispatch(pending.at_the_end):
         return False
+    running.frame.pending = pending
     # The error has it, and nothing else needs it.
     program.failures.clear()
     return True

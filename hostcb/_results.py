@@ -79,8 +79,8 @@ def conform(result: Any, callback: HostCallback, avals: Sequence[Any]) -> Sequen
     if tree != callback.result_tree and (strict or not _same_names(result, callback)):
         raise TypeError(_wrong_tree(tree, callback, avals, result))
     leaves = jax.tree_util.tree_leaves(result)
-    arrays = [_to_array(leaf, callback) for leaf in leaves]
-    converted = [_canonical(array, aval) for array, aval in zip(arrays, avals, strict=True)]
+    arrays = [to_array(leaf, callback.name) for leaf in leaves]
+    converted = [canonical(array, aval) for array, aval in zip(arrays, avals, strict=True)]
     if any(array is None for array in converted):
         if not strict:
             raise TypeError(_wrong_leaf(arrays, converted, callback, avals))
@@ -135,20 +135,19 @@ def _show_array(array: np.ndarray) -> str:
     return f"{array.dtype}[{','.join(map(str, array.shape))}]"
 
 
-def _to_array(leaf: Any, callback: HostCallback) -> np.ndarray:
+def to_array(leaf: Any, name: str) -> np.ndarray:
+    """What the callback called `name` returned for a leaf, as an array that a device could hold."""
     if isinstance(leaf, np.ma.MaskedArray) and np.ma.is_masked(leaf):
-        raise TypeError(f"Callback func {callback.name} returned a masked array: fill it, JAX has no masks")
+        raise TypeError(f"Callback func {name} returned a masked array: fill it, JAX has no masks")
     if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     array = np.asarray(leaf)
     if array.dtype.kind in "OSUMmV" and array.dtype.isbuiltin != 2:
-        raise TypeError(
-            f"Callback func {callback.name} returned an array of dtype {array.dtype}, which no device can hold"
-        )
+        raise TypeError(f"Callback func {name} returned an array of dtype {array.dtype}, which no device can hold")
     return array.astype(array.dtype.newbyteorder("="), copy=False) if not array.dtype.isnative else array
 
 
-def _canonical(array: np.ndarray, aval: Any) -> np.ndarray | None:
+def canonical(array: np.ndarray, aval: Any) -> np.ndarray | None:
     """`array` as the device expects it, or None where it does not match."""
     if array.shape != tuple(aval.shape):
         return None

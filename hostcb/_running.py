@@ -9,7 +9,7 @@ from typing import Any
 class Frame:
     """What a thread is doing. Handlers change it in place, since a context manager would cost as much as a tap."""
 
-    __slots__ = ("depth", "execution", "holds_gang")
+    __slots__ = ("depth", "execution", "holds_gang", "pending")
 
     def __init__(self) -> None:
         # How many user functions this thread is inside of.
@@ -18,6 +18,8 @@ class Frame:
         self.holds_gang = False
         # The innermost execution that this thread is dispatching, if any.
         self.execution: Any = None
+        # The error with which the innermost native dispatch will end, if any; see `_native`.
+        self.pending: Any = None
 
 
 class _Running(threading.local):

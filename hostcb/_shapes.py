@@ -61,7 +61,7 @@ def _leaf(leaf: Any, malformed: _MalformedError, examples: bool) -> tuple[Any, A
     if examples and isinstance(leaf, (bool, int, float, complex)):
         return jax.core.ShapedArray((), jax.dtypes.canonicalize_dtype(np.result_type(leaf))), None
     shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
-    if shape is None or dtype is None:
+    if shape is None or dtype is None or _jax.is_float0(leaf):
         raise malformed
     try:
         if jnp.issubdtype(dtype, jax.dtypes.prng_key):

@@ -18,7 +18,7 @@ from jax.interpreters import mlir
 
 from . import _jax
 from ._handlers import Host
-from ._native import postpone
+from ._native import has_failed, postpone
 from ._results import Refused
 from ._running import running
 
@@ -108,12 +108,15 @@ def views(site: Site, devices: Mapping[int, Any], sharding: Any) -> Emitted:
 
     def in_any_order(_: Any, *buffers: Any) -> None:
         try:
-            payload = host.run(None, decode([view(buffer).copy() for buffer in buffers[:count]]))
+            if running.frame.pending is not None and has_failed():
+                payload: Sequence[np.ndarray] = zeros(buffers[count:])
+            else:
+                payload = host.run(None, decode([view(buffer).copy() for buffer in buffers[:count]]))
         except BaseException as exception:
             error = host.refuse_failed(_device_of(buffers, devices), exception)
             if not postpone(host.program, error):
                 raise error from error.__cause__
-            payload = [np.zeros(buffer.shape, buffer.dtype) for buffer in buffers[count:]]
+            payload = zeros(buffers[count:])
         for buffer, value in zip(buffers[count:], encode(payload), strict=True):
             np.copyto(view(buffer), value)
 
@@ -128,6 +131,11 @@ def views(site: Site, devices: Mapping[int, Any], sharding: Any) -> Emitted:
         side_effect=not kind.pure,
     )
     return _split_token(site, results)
+
+
+def zeros(buffers: Sequence[Any]) -> list[np.ndarray]:
+    """What is handed over where an error will be raised in place of it."""
+    return [np.zeros(buffer.shape, buffer.dtype) for buffer in buffers]
 
 
 def _device_of(buffers: Sequence[Any], devices: Mapping[int, Any]) -> Any:
@@ -146,6 +154,8 @@ def in_place(site: Site, target: str, sharding: Any, devices: Mapping[int, Any])
 
     def handler(context: Any, *buffers: Any) -> None:
         frame = running.frame
+        if frame.pending is not None and has_failed():
+            return
         held = frame.holds_gang
         frame.depth += 1
         frame.holds_gang = held or program.gang

@@ -109,7 +109,8 @@ def print(  # noqa: A001
     Like `debug.callback`, it can also be written in two calls: `print(ordered=True)("{x}", x=x)`.
 
     Args:
-        fmt: a format string, as for `str.format`. Not an f-string: the values are not known yet.
+        fmt: a format string, as for `str.format` (so `{{` prints a brace, whether there are fields or not). Not an
+            f-string: the values are not known yet.
         *args: values for it by position: pytrees of arrays, scalars, or anything else, which is printed as it is.
         ordered: as for `debug.callback`.
         partitioned: as for `debug.callback`.

@@ -175,34 +175,25 @@ def install_dispatch_hooks(effect: Any, program_class: type, hooks: DispatchHook
     return True
 
 
-class _Raise:
-    """A hook for the end of JAX's fast dispatch that raises once, in place of the results."""
+def call_after_dispatch(function: Callable[[Any], bool]) -> bool:
+    """Call `function` at the end of the fast dispatches of this thread, in place of the results if it raises.
 
-    def __init__(self, state: Any, error: Exception, caller: Any):
-        self.error = error
-        self._caller, self._instruction = caller, caller.f_lasti
-        self._state = state
-        self._before = state.swap_local(self)
-
-    def __call__(self, *_: Any) -> None:
-        self._state.swap_local(self._before)
-        if sys._getframe(1) is self._caller and self._caller.f_lasti == self._instruction:
-            raise self.error
-        # The dispatch ended otherwise, with an error of its own; this is the next one, which must not get ours.
-        logger.error("this error was to be raised, but another one came first: %s", self.error)
-
-
-def raise_after_dispatch(error: Exception, caller: Any) -> bool:
-    """Let the fast dispatch that `caller`, a frame of this thread, is in raise `error` when it ends.
-
-    False where JAX has no hook for that.
+    It gets the frame that dispatches, and is called until it raises, or returns True. False where JAX has no hook for
+    that.
     """
     state = getattr(api, "_post_hook_state", None)
     if state is None or not hasattr(state, "swap_local"):
         return False
-    if not isinstance(state.value, _Raise):
-        # The first error is the cause of others.
-        _Raise(state, error, caller)
+
+    def hook(*_: Any) -> None:
+        done = True
+        try:
+            done = function(sys._getframe(1))
+        finally:
+            if done:
+                state.swap_local(before)
+
+    before = state.swap_local(hook)
     return True
 
 

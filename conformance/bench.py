@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from conformance.callbacks import Callback
 from conformance.implementations import Implementation
 
 WIDTH = 3
@@ -43,6 +44,11 @@ class Bench:
         }[self.layout]
 
     @property
+    def split(self) -> NamedSharding:
+        """Rows of the operand on a device each."""
+        return NamedSharding(self.mesh, PartitionSpec("devices"))
+
+    @property
     def callbacks_per_run(self) -> int:
         return len(self.devices) if self.layout in ("pmap", "shard_map") else 1
 
@@ -53,10 +59,19 @@ class Bench:
         if self.layout == "pmap":
             return jax.pmap(function, axis_name="devices", devices=self.devices)
         if self.layout == "pjit":
-            sharding = NamedSharding(self.mesh, by_device)
-            return jax.jit(function, in_shardings=sharding, out_shardings=sharding)
+            return jax.jit(function, in_shardings=self.split, out_shardings=self.split)
         mapped = jax.shard_map(function, mesh=self.mesh, in_specs=by_device, out_specs=by_device)
         return jax.jit(mapped)
+
+    def invoke(self, callback: Callback, host: Function, x: Any) -> Any:
+        """What an external callback makes of `x`: a result of the same type, or `x` itself."""
+        wanted = jax.ShapeDtypeStruct(jnp.shape(x), np.float32)
+        result = self.implementation.invoke(callback, host, x, wanted, self.devices)
+        return result if callback.returns_new_value else x
+
+    def invoking(self, callback: Callback, host: Function) -> Function:
+        """A compiled computation with an external callback of `host`."""
+        return self.compile(lambda x: self.invoke(callback, host, x))
 
     def calling(self, host: Function, dtype: Any = np.float32, shape: Any = None) -> Function:
         """A compiled computation that calls `host` on its operand."""

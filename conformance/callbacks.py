@@ -15,6 +15,12 @@ CONSTANT_OPERAND = 5.0
 RETURNED_OFFSET = 1.0
 """What a callback with a result of its own adds to its operand."""
 
+SITES = ("first", "unused", "last", "forward_end", "cotangent")
+"""Where programs run the callback."""
+
+UNUSED_SITES = ("unused", "forward_end", "cotangent")
+"""Where what the callback returns goes nowhere."""
+
 
 class Batching(Enum):
     """What one vmap does to the callback."""
@@ -30,6 +36,15 @@ class Batching(Enum):
     """One callback; operands without batch are repeated."""
 
 
+VMAP_METHODS = {
+    None: Batching.REFUSED,
+    "sequential": Batching.SEQUENTIAL,
+    "sequential_unrolled": Batching.SEQUENTIAL,
+    "expand_dims": Batching.EXPAND_DIMS,
+    "broadcast_all": Batching.BROADCAST_ALL,
+}
+
+
 class DeviceChoice(Enum):
     """Which device of a computation over a mesh runs the callback."""
 
@@ -37,28 +52,92 @@ class DeviceChoice(Enum):
     LAST = "last"
 
 
+class Runs(Enum):
+    """How often one evaluation of the callback runs the host's function."""
+
+    ONCE = "once"
+    IF_NEEDED = "if_needed"
+    """At least once if something needs the result, else as the compiler likes."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """How a transform is refused: with one of these errors, whose text has one of these words."""
+
+    errors: tuple[type[Exception], ...]
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """What a callback refuses; None where it works."""
+
+    differentiation: Refusal | None = None
+    """A differentiated value reaches the callback."""
+    vmap: Refusal | None = None
+    batched_predicate: Refusal | None = None
+    """It is in a cond or a while_loop whose predicate a vmap has made differ from lane to lane."""
+    checkpoint: Refusal | None = None
+    """It is in a checkpointed function that is differentiated, whatever reaches it."""
+    mesh: Refusal | None = None
+    """One computation spans several devices."""
+
+    @property
+    def batching(self) -> Batching:
+        """What vmap does to a callback without `vmap_method`."""
+        return Batching.REFUSED if self.vmap else Batching.SEQUENTIAL
+
+
 @dataclass(frozen=True)
 class Callback:
     name: str
+    function: str
+    """The public name that an implementation offers it under, without the module."""
     promises: tuple[str, ...]
     batching: Batching
-    differentiable: bool
+    refusals: Refusals = Refusals()
+    runs: Runs = Runs.ONCE
+    ordered: bool = True
+    """Whether callbacks come in program order on each device."""
     returns_new_value: bool = False
     receives_device: bool = False
     receives_transforms: bool = False
     takes_tree: bool = False
     device_choice: DeviceChoice = DeviceChoice.FIRST
     vmap_method: str | None = None
+    partitioned: bool = False
+    """Whether a computation over a mesh calls back from every device, with its own shard."""
+    aliased: bool = False
+    """Whether the result is written where the operand was."""
+    in_place: bool = False
+    """Whether the host's function is given its results to write."""
+    parts: tuple[Callback, ...] = ()
+    """The callbacks that a mixture of kinds takes turns with, from site to site."""
+
+    @property
+    def differentiable(self) -> bool:
+        return self.refusals.differentiation is None
 
     @property
     def recomputed(self) -> bool:
         """Whether checkpoint runs it again; the result of a call is saved instead."""
         return self.differentiable
 
+    def at(self, site: str) -> Callback:
+        """The callback that runs here: this one, or the part of a mixture whose turn it is."""
+        return self.parts[SITES.index(site) % len(self.parts)] if self.parts else self
+
+
+_CALL_REFUSES = Refusals(
+    differentiation=Refusal((NotImplementedError,), ("custom_jvp", "custom_vjp")),
+    vmap=Refusal((NotImplementedError,), ("vmap_method", "id_tap", "custom_vmap")),
+)
+
 
 def _tap(
     name: str,
     *promises: str,
+    function: str = "id_tap",
     returns_new_value: bool = False,
     receives_device: bool = False,
     takes_tree: bool = False,
@@ -66,9 +145,9 @@ def _tap(
 ) -> Callback:
     return Callback(
         name,
+        function,
         promises,
         Batching.STACKED,
-        differentiable=True,
         returns_new_value=returns_new_value,
         receives_device=receives_device,
         receives_transforms=True,
@@ -80,20 +159,22 @@ def _tap(
 def _call(name: str, *promises: str, returns_new_value: bool = True, receives_device: bool = False) -> Callback:
     return Callback(
         name,
+        "call",
         promises,
         Batching.REFUSED,
-        differentiable=False,
+        _CALL_REFUSES,
         returns_new_value=returns_new_value,
         receives_device=receives_device,
     )
 
 
-def _batched_call(vmap_method: str, batching: Batching) -> Callback:
+def _batched_call(vmap_method: str) -> Callback:
     return Callback(
         f"call_{vmap_method}",
+        "call",
         ("H8",),
-        batching,
-        differentiable=False,
+        VMAP_METHODS[vmap_method],
+        _CALL_REFUSES,
         returns_new_value=True,
         takes_tree=True,
         vmap_method=vmap_method,
@@ -106,12 +187,13 @@ HOST_CALLBACKS: tuple[Callback, ...] = (
     _tap("id_tap_device", "H1", "H9", receives_device=True),
     _tap("id_tap_tree", "H1", "H7", takes_tree=True),
     _tap("id_tap_device_index", "H10", receives_device=True, device_choice=DeviceChoice.LAST),
-    _tap("id_print", "H2"),
+    _tap("id_print", "H2", function="id_print"),
     _call("call", "H3", "H8"),
     _call("call_no_result", "H3", returns_new_value=False),
     _call("call_device", "H3", "H9", receives_device=True),
-    _batched_call("sequential", Batching.SEQUENTIAL),
-    _batched_call("sequential_unrolled", Batching.SEQUENTIAL),
-    _batched_call("expand_dims", Batching.EXPAND_DIMS),
-    _batched_call("broadcast_all", Batching.BROADCAST_ALL),
+    _batched_call("sequential"),
+    _batched_call("sequential_unrolled"),
+    _batched_call("expand_dims"),
+    _batched_call("broadcast_all"),
 )
+"""What `jax.experimental.host_callback` had, and more of the kind."""

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from conformance.callbacks import Callback
+from conformance.callbacks import HOST_CALLBACKS, Callback
 from conformance.eligibility import ineligible
 from conformance.fault_catalogue import FAULTS, Fault
 from conformance.implementations import callbacks_of
 from conformance.programs import Program, all_programs
+from conformance.sampling import left_out
+from conformance.support_table import TABLE, TableEntry
 from conformance.topology import Topology
 from conformance.transforms import TRANSFORMS
+
+DEVICE_PROMISES = {"H9", "H10"}
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,12 @@ class ProgramCell:
 
     @property
     def promises(self) -> tuple[str, ...]:
-        return tuple(sorted({*self.callback.promises, *self.program.promises}))
+        of_program = {*self.program.promises}
+        if self.callback not in HOST_CALLBACKS:
+            # What else transforms mean for these is said in their own promises.
+            of_program &= DEVICE_PROMISES
+            of_program |= {"H5"} if self.callback.ordered else set()
+        return tuple(sorted({*self.callback.promises, *of_program}))
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,39 @@ class FaultCell:
         return self.fault.promises
 
 
-Cell: TypeAlias = ProgramCell | FaultCell
+@dataclass(frozen=True)
+class TableCell:
+    """An entry of the table of what supports what."""
+
+    implementation: str
+    entry: TableEntry
+    topology: Topology
+
+    isolated = False
+
+    @property
+    def id(self) -> str:
+        return "/".join((self.implementation, self.entry.row, self.entry.name, self.topology.name))
+
+    @property
+    def callback_name(self) -> str:
+        return self.entry.row
+
+    @property
+    def promises(self) -> tuple[str, ...]:
+        return ("X1",)
+
+    @property
+    def programs(self) -> tuple[ProgramCell, ...]:
+        """The programs that show the entry."""
+        (callback,) = (c for c in callbacks_of(self.implementation) if c.name == self.entry.callback)
+        return tuple(
+            ProgramCell(self.implementation, callback, Program(tuple(name.split("."))), self.topology)
+            for name in self.entry.programs
+        )
+
+
+Cell: TypeAlias = ProgramCell | FaultCell | TableCell
 
 
 class UnknownCellError(ValueError):
@@ -84,22 +125,29 @@ def parse_cell(cell_id: str) -> Cell:
         raise UnknownCellError(f"{topology_name!r} is no topology: expected one like cpu-8dev")
     topology = Topology(platform, int(devices.removesuffix("dev")))
 
+    callback = next((c for c in callbacks_of(implementation) if c.name == callback_name), None)
+    if callback is None:
+        raise UnknownCellError(f"{implementation} has no callback {callback_name!r}")
+
     if program_name.startswith("fault."):
         for fault in FAULTS:
             if (fault.callback, fault.name) == (callback_name, program_name):
                 return FaultCell(implementation, fault, topology)
         raise UnknownCellError(f"no fault {program_name!r} of {callback_name!r} is known")
 
+    if program_name.startswith("table."):
+        for entry in TABLE:
+            if (entry.row, entry.name) == (callback_name, program_name):
+                return TableCell(implementation, entry, topology)
+        raise UnknownCellError(f"the table has no {program_name!r} of {callback_name!r}")
+
     names = tuple(program_name.split("."))
     if unknown := [name for name in names if name not in TRANSFORMS]:
         raise UnknownCellError(f"unknown transform {unknown[0]!r} in {cell_id!r}; there are {', '.join(TRANSFORMS)}")
-    for callback in callbacks_of(implementation):
-        if callback.name == callback_name:
-            program = Program(names)
-            if reason := ineligible(callback, program, topology.device_count):
-                raise UnknownCellError(f"{cell_id} means nothing: {reason}")
-            return ProgramCell(implementation, callback, program, topology)
-    raise UnknownCellError(f"{implementation} has no callback {callback_name!r}")
+    program = Program(names)
+    if reason := ineligible(callback, program, topology.device_count):
+        raise UnknownCellError(f"{cell_id} means nothing: {reason}")
+    return ProgramCell(implementation, callback, program, topology)
 
 
 @dataclass(frozen=True)
@@ -129,70 +177,40 @@ class Plan:
         )
 
 
-FULL_PAIR_CALLBACKS = ("id_tap", "call")
-"""Callbacks that are tried under every pair of transforms. The others share their machinery."""
-
-SAMPLED_PAIRS = (
-    "jit.vmap",
-    "vmap.vmap",
-    "vmap.while_body",
-    "vmap.while_cond",
-    "vmap.cond",
-    "vmap.scan",
-    "scan.vmap",
-    "grad.scan",
-    "grad.remat",
-    "grad.cond",
-    "grad.custom_vjp",
-    "jvp.custom_jvp",
-    "pmap.scan",
-    "pmap.vmap",
-    "pmap.cond",
-    "vmap.pmap",
-    "pjit.scan",
-    "pjit.vmap",
-    "shard_map.cond",
-    "shard_map.while_body",
-)
-"""The pairs that the other callbacks are tried under: where batching, recomputation, data-dependent
-control flow and devices meet."""
-
-
-def _sampled(callback: Callback, program: Program) -> bool:
-    return (
-        callback.name in FULL_PAIR_CALLBACKS
-        or len(program.names) == 1
-        or (len(program.names) == 2 and program.name in SAMPLED_PAIRS)
-    )
-
-
 def make_plan(implementations: Sequence[str], topologies: Sequence[Topology]) -> Plan:
     """Every cell there is, in a fixed order."""
     cells: list[Cell] = []
+    unplanned: list[Ineligible] = []
     largest = max(topologies, key=lambda topology: topology.device_count)
-    left_out: list[Ineligible] = []
     for topology in topologies:
         for implementation in implementations:
-            for callback in callbacks_of(implementation):
-                for program in all_programs():
-                    cell = ProgramCell(implementation, callback, program, topology)
-                    reason = ineligible(callback, program, topology.device_count)
-                    if reason is None and not _sampled(callback, program):
-                        reason = (
-                            "not sampled: pairs of transforms are complete for"
-                            f" {' and '.join(FULL_PAIR_CALLBACKS)} only"
-                        )
-                    if reason is None:
-                        cells.append(cell)
-                    else:
-                        left_out.append(Ineligible(cell.id, reason))
-            for fault in FAULTS:
-                fault_cell = FaultCell(implementation, fault, topology)
-                reason = fault.ineligible(topology.device_count)
-                if reason is None and topology != largest:
-                    reason = f"faults are planted on the largest topology, {largest.name}"
+            for cell, reason in _candidates(implementation, topology, largest):
                 if reason is None:
-                    cells.append(fault_cell)
+                    cells.append(cell)
                 else:
-                    left_out.append(Ineligible(fault_cell.id, reason))
-    return Plan(tuple(cells), tuple(left_out))
+                    unplanned.append(Ineligible(cell.id, reason))
+    return Plan(tuple(cells), tuple(unplanned))
+
+
+def _candidates(implementation: str, topology: Topology, largest: Topology) -> Iterator[tuple[Cell, str | None]]:
+    """The cells of one implementation on one topology, each with the reason why it is not planned."""
+    callbacks = callbacks_of(implementation)
+    for callback in callbacks:
+        for program in all_programs():
+            cell = ProgramCell(implementation, callback, program, topology)
+            reason = ineligible(callback, program, topology.device_count)
+            yield cell, reason or left_out(callback, program, topology, largest)
+    names = {callback.name for callback in callbacks}
+    for entry in TABLE:
+        yield TableCell(implementation, entry, topology), _only_on(largest, topology, "the table is checked")
+    for fault in FAULTS:
+        if fault.callback in names:
+            reason = fault.ineligible(topology.device_count)
+            yield (
+                FaultCell(implementation, fault, topology),
+                reason or _only_on(largest, topology, "faults are planted"),
+            )
+
+
+def _only_on(largest: Topology, topology: Topology, what: str) -> str | None:
+    return None if topology == largest else f"{what} on the largest topology, {largest.name}"

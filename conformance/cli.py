@@ -16,7 +16,7 @@ from conformance.processes import WorkerProcess, WorkerStartError
 from conformance.runner import Options, run
 from conformance.topology import Topology, WrongPlatformError
 
-IMPLEMENTATIONS = ("hostcb",)
+IMPLEMENTATIONS = ("hostcb", "jax")
 CPU_DEVICE_COUNTS = (1, 8)
 EXPECTATIONS = Path(__file__).parent.parent / "ci" / "expectations"
 
@@ -49,6 +49,13 @@ def _parser() -> argparse.ArgumentParser:
             "--devices",
             type=_device_counts,
             help="device counts, like 1,8; by default 1,8 on cpu and 1,all elsewhere",
+        )
+        command.add_argument(
+            "--implementation",
+            dest="implementations",
+            action="append",
+            choices=IMPLEMENTATIONS,
+            help="only this implementation; may be repeated",
         )
         command.add_argument(
             "-k",
@@ -117,7 +124,8 @@ def _list(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> Plan:
     counts = options.devices or _default_device_counts(options.platform)
-    return make_plan(IMPLEMENTATIONS, [Topology(options.platform, count) for count in counts])
+    implementations = options.implementations or IMPLEMENTATIONS
+    return make_plan(implementations, [Topology(options.platform, count) for count in counts])
 
 
 def _whole_plan(plan: Plan, platform: str) -> Plan:

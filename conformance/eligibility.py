@@ -24,11 +24,14 @@ def ineligible(callback: Callback, program: Program, device_count: int) -> str |
         _forward_mode_custom_vjp,
         _nested_devices,
         _second_order_checkpoint,
+        _detached_from_nothing,
     ):
         if reason := rule(names):
             return reason
     if callback.device_choice is DeviceChoice.LAST and "pjit" not in names:
-        return "device_index chooses a device only where one computation spans a mesh"
+        return "a device is chosen only where one computation spans a mesh"
+    if callback.partitioned and "pjit" not in names:
+        return "a callback has shards only where one computation spans a mesh"
     if callback.vmap_method is not None and "vmap" not in names and len(names) > 1:
         return "vmap_method only matters under vmap; elsewhere this is the plain call"
     return None
@@ -69,6 +72,15 @@ def _second_order_checkpoint(names: Sequence[str]) -> str | None:
     outside = names[: names.index("remat")] if "remat" in names else ()
     if sum(name in ("grad", "jvp") for name in outside) > 1 and "grad" in outside:
         return "nothing promises how often higher derivatives recompute a checkpointed function"
+    return None
+
+
+def _detached_from_nothing(names: Sequence[str]) -> str | None:
+    if "detached" not in names:
+        return None
+    outside = names[: names.index("detached")]
+    if not any(name in ("grad", "jvp") for name in outside) or names.count("detached") > 1:
+        return "stop_gradient only matters once, inside of a derivative"
     return None
 
 

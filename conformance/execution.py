@@ -1,28 +1,26 @@
-"""Run one program cell in this process and judge it."""
+"""Run the programs of a cell in this process and judge them."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import jax
 import numpy as np
 
-from conformance.cells import ProgramCell
+from conformance.callbacks import Refusal, Runs
+from conformance.cells import ProgramCell, TableCell
 from conformance.checkers import Anomaly, judge
 from conformance.history import History, Recorder
 from conformance.implementations import Implementation
 from conformance.model import RefusalError
 from conformance.programs import INPUTS
 from conformance.stages import backend_says_unsupported, stage_of
+from conformance.support_table import GUARANTEED, RETURNS, TableEntry
 from conformance.transforms import Setting
 from conformance.verdicts import Outcome, Stage, Verdict
-
-WAYS_OUT = {
-    "differentiation": ("custom_jvp", "custom_vjp"),
-    "vmap": ("vmap_method", "id_tap", "custom_vmap"),
-}
-"""What the message of a refusal must point to, one of these, by the transform that is refused."""
 
 
 def run_cell(
@@ -33,7 +31,53 @@ def run_cell(
 ) -> Outcome:
     started = time.perf_counter()
     verdict, anomalies, history = _run(cell, implementation, recorder, devices)
-    seconds = time.perf_counter() - started
+    return _outcome(verdict, anomalies, history, time.perf_counter() - started)
+
+
+def run_table_cell(
+    cell: TableCell,
+    implementation: Implementation,
+    recorder: Recorder,
+    devices: Sequence[jax.Device],
+) -> Outcome:
+    """Run the programs of an entry until one of them does not bear it out."""
+    started = time.perf_counter()
+    for program in cell.programs:
+        verdict, anomalies, history = _run(program, implementation, recorder, devices)
+        if not anomalies:
+            anomalies = _check_entry(cell.entry, program, history)
+            verdict = _verdict(anomalies)
+        if anomalies:
+            first = replace(anomalies[0], witness=f"in {program.program.name}: {anomalies[0].witness}")
+            return _outcome(verdict, [first, *anomalies[1:]], history, time.perf_counter() - started)
+    return Outcome(Verdict.PASS, seconds=time.perf_counter() - started)
+
+
+def _check_entry(entry: TableEntry, cell: ProgramCell, history: History) -> list[Anomaly]:
+    """Whether what a correct program did is what the table says."""
+    if entry.column == RETURNS:
+        shown = cell.callback.returns_new_value
+    elif entry.column == GUARANTEED:
+        ran = any(event.site == "unused" for event in history.events)
+        # What is not guaranteed may run all the same, unless it is known that nobody needs it.
+        shown = ran and (entry.supported or cell.callback.runs is Runs.IF_NEEDED)
+    else:
+        shown = not _is_refused(cell)
+    if shown == entry.supported:
+        return []
+    answer = "yes" if entry.supported else "no"
+    return [Anomaly("table", Stage.TRACE, f"the table says {answer}, the program shows the opposite")]
+
+
+def _is_refused(cell: ProgramCell) -> bool:
+    try:
+        cell.program.prediction(cell.callback, cell.topology.device_count)
+    except RefusalError:
+        return True
+    return False
+
+
+def _outcome(verdict: Verdict, anomalies: Sequence[Anomaly], history: History, seconds: float) -> Outcome:
     if not anomalies:
         return Outcome(verdict, None, "", seconds)
     first = anomalies[0]
@@ -52,7 +96,7 @@ def _run(
         prediction = cell.program.prediction(cell.callback, cell.topology.device_count)
         refusal = None
     except RefusalError as refused:
-        prediction, refusal = None, refused.transforms
+        prediction, refusal = None, refused.refusals
 
     recorder.start()
     probe = implementation.probe(cell.callback, recorder, devices)
@@ -75,10 +119,12 @@ def _run(
 
     history = recorder.history()
     if prediction is None:
-        what = " and ".join(refusal or ())
+        what = " and ".join(refusal or {})
         witness = f"the program ran, and {what} of {cell.callback.name} must be refused"
         return Verdict.FAIL, [Anomaly("not refused", Stage.TRACE, witness)], history
-    anomalies = judge(prediction.events, prediction.results, history, values, cell.topology.platform)
+    anomalies = judge(
+        prediction.events, prediction.results, history, values, cell.topology.platform, cell.callback.ordered
+    )
     return _verdict(anomalies), anomalies, history
 
 
@@ -92,18 +138,20 @@ def _judge_error(error: Exception, stage: Stage) -> tuple[Verdict, list[Anomaly]
     return Verdict.FAIL, [Anomaly("error", stage, summary(error))]
 
 
-def _check_refusal(refused: Sequence[str], error: Exception) -> list[Anomaly]:
-    """The right error, which names a way out for a transform that is refused.
+def _check_refusal(refused: Mapping[str, Refusal], error: Exception) -> list[Anomaly]:
+    """The right error, with words that lead on.
 
-    Where several are, which of them meets the callback first is JAX's affair.
+    Where several transforms are refused, which of them meets the callback first is JAX's affair.
     """
     what = " and ".join(refused)
-    if not isinstance(error, NotImplementedError):
-        witness = f"{what} must be refused with NotImplementedError, came {summary(error)}"
+    of_right_type = [refusal for refusal in refused.values() if isinstance(error, refusal.errors)]
+    if not of_right_type:
+        names = sorted({kind.__name__ for refusal in refused.values() for kind in refusal.errors})
+        witness = f"{what} must be refused with {' or '.join(names)}, came {summary(error)}"
         return [Anomaly("wrong refusal", stage_of(error), witness)]
-    ways_out = [way_out for transform in refused for way_out in WAYS_OUT[transform]]
-    if not any(way_out in str(error) for way_out in ways_out):
-        witness = f"refusing {what} must point to {' or '.join(ways_out)}: {summary(error)}"
+    words = [word for refusal in of_right_type for word in refusal.words]
+    if not any(word in str(error) for word in words):
+        witness = f"refusing {what} must speak of {' or '.join(words)}: {summary(error)}"
         return [Anomaly("refusal without a way out", Stage.TRACE, witness)]
     return []
 
@@ -118,5 +166,8 @@ def _barrier_after_failure(implementation: Implementation) -> None:
 
 def summary(error: BaseException) -> str:
     """An exception as one line of a report."""
-    first_lines = " ".join(line.strip() for line in str(error).splitlines()[:4])
-    return f"{type(error).__name__}: {first_lines[:400]}"
+    lines = [line.strip() for line in str(error).splitlines()]
+    if any(line.endswith("Traceback (most recent call last):") for line in lines[:4]):
+        # The callback's own exception is worth more than where its traceback begins.
+        lines = [lines[0], *[line for line in lines if re.match(r"[\w.]+: ", line)][-1:]]
+    return f"{type(error).__name__}: {' '.join(lines[:4])[:400]}"

@@ -14,7 +14,7 @@ from typing import Any
 from conformance.verdicts import Outcome, Stage, Standing, Verdict
 
 _REQUIRED = ("cells", "verdict", "reason", "link", "since")
-_OPTIONAL = ("stage", "jax")
+_OPTIONAL = ("stage", "jax", "intermittent")
 
 
 class ExpectationError(Exception):
@@ -25,7 +25,8 @@ class ExpectationError(Exception):
 class Expectation:
     """One entry: these cells fail in exactly this way."""
 
-    cells: str
+    cells: tuple[str, ...]
+    """Globs."""
     verdict: str
     """As `Outcome.label` writes it: `fail`, `crash(SIGABRT)`, `hang`, `unsupported`."""
     reason: str
@@ -34,9 +35,11 @@ class Expectation:
     stage: Stage | None = None
     jax: str = ""
     """Versions of JAX that the entry is about, like ">=0.10.2,<0.12"; all if empty."""
+    intermittent: bool = False
+    """Whether the cells may pass as well: what decides differs from process to process."""
 
     def matches(self, cell_id: str) -> bool:
-        return fnmatch.fnmatchcase(cell_id, self.cells)
+        return any(fnmatch.fnmatchcase(cell_id, pattern) for pattern in self.cells)
 
     def met_by(self, outcome: Outcome) -> bool:
         return self.verdict == outcome.label and self.stage in (None, outcome.stage)
@@ -58,12 +61,13 @@ class Expectations:
         if entry is None:
             return Standing.AS_EXPECTED if passed else Standing.UNEXPECTED
         if passed:
-            return Standing.UNEXPECTED_PASS
+            return Standing.AS_EXPECTED if entry.intermittent else Standing.UNEXPECTED_PASS
         return Standing.KNOWN_FAILURE if entry.met_by(outcome) else Standing.CHANGED_FAILURE
 
-    def unmatched(self, planned: Sequence[str]) -> tuple[Expectation, ...]:
-        """Entries that no planned cell answers to: typing errors, or cells that are gone."""
-        return tuple(entry for entry in self.entries if not any(entry.matches(cell) for cell in planned))
+    def unmatched(self, planned: Sequence[str]) -> tuple[str, ...]:
+        """Globs that no planned cell answers to: typing errors, or cells that are gone."""
+        globs = [pattern for entry in self.entries for pattern in entry.cells]
+        return tuple(pattern for pattern in globs if not fnmatch.filter(planned, pattern))
 
 
 def load_expectations(path: Path) -> Expectations:
@@ -89,10 +93,15 @@ def _entry(path: Path, number: int, table: dict[str, Any]) -> Expectation:
     stage_names = [stage.value for stage in Stage]
     if "stage" in table and table["stage"] not in stage_names:
         raise ExpectationError(f"{where}: {table['stage']!r} is no stage; there are {', '.join(stage_names)}")
+    cells = table["cells"] if isinstance(table["cells"], list) else [table["cells"]]
+    if not isinstance(table.get("intermittent", False), bool):
+        raise ExpectationError(f"{where}: 'intermittent' is true or false")
     return Expectation(
-        **{key: str(table[key]) for key in _REQUIRED},
+        tuple(str(pattern) for pattern in cells),
+        **{key: str(table[key]) for key in _REQUIRED if key != "cells"},
         stage=Stage(table["stage"]) if "stage" in table else None,
         jax=table.get("jax", ""),
+        intermittent=table.get("intermittent", False),
     )
 
 

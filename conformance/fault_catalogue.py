@@ -40,7 +40,7 @@ class Fault:
         return None
 
 
-def _all_faults() -> tuple[Fault, ...]:
+def _host_callback_faults() -> tuple[Fault, ...]:
     faults = [
         Fault(kind, layout, "call", ("H15",))
         for kind, layout in itertools.product((*BROKEN_RESULTS, "legitimate_mark"), LAYOUTS)
@@ -67,4 +67,39 @@ def _all_faults() -> tuple[Fault, ...]:
     return tuple(faults)
 
 
-FAULTS = _all_faults()
+def _external_faults() -> tuple[Fault, ...]:
+    effects = ("io_callback", "io_callback_ordered")
+    returning = (("pure_callback", "X2"), *((name, "X3") for name in effects), ("buffer_callback", "B1"))
+    told = (("pure_callback", "X2"), ("io_callback", "X3"), ("debug_callback", "X4"))
+    faults = [Fault("raises", "jit", callback, (promise, "H15")) for callback, promise in returning]
+    faults += [
+        Fault("raises", "jit", "dlpack_callback", ("D1", "H15")),
+        Fault("raises_unseen", "jit", "debug_callback", ("X4",)),
+        Fault("raises_unseen", "jit", "debug_callback_ordered", ("X4",)),
+        Fault("returns_a_value", "jit", "buffer_callback", ("B1",)),
+    ]
+    faults += [
+        Fault("raises_on_one", "shard_map", callback, (promise,), minimum_devices=2)
+        for callback, promise in (*told, ("io_callback_ordered", "X3"))
+    ]
+    for callback, promise in told[:2]:
+        kinds = ("wrong_shape", "wrong_dtype", "wrong_count", "has_cause")
+        faults += [Fault(kind, "jit", callback, (promise, "H15")) for kind in kinds]
+    faults += [
+        Fault(kind, "jit", callback, (promise, "H11"))
+        for callback, promise in told
+        for kind in ("keeps_its_operand", "changes_its_operand")
+    ]
+    faults += [
+        Fault(kind, "pjit", f"{callback}_sharding", (promise, "X5"), minimum_devices=2)
+        for callback, promise in told[:2]
+        for kind in ("result_reaches_all", "names_its_device", "unknown_device")
+    ]
+    faults += [
+        Fault("result_reaches_all", "pjit", callback, (promise,), minimum_devices=2) for callback, promise in told[:2]
+    ]
+    return tuple(faults)
+
+
+EXTERNAL_FAULTS = _external_faults()
+FAULTS = (*_host_callback_faults(), *EXTERNAL_FAULTS)

@@ -20,18 +20,21 @@ import numpy as np
 from conformance.bench import Bench
 from conformance.checkers import Anomaly
 from conformance.execution import summary
-from conformance.fault_catalogue import BROKEN_RESULTS, Fault
+from conformance.external_faults import run_external_fault
+from conformance.fault_catalogue import BROKEN_RESULTS, EXTERNAL_FAULTS, Fault
+from conformance.fault_checks import PLANTED, check_quiet_barrier, check_value, error_of
 from conformance.implementations import Implementation
 from conformance.verdicts import Outcome, Stage, Verdict
 
-PLANTED = "planted failure"
 ERROR_MARK = np.zeros(12345, np.int8)
 
 
 def run_fault(fault: Fault, implementation: Implementation, devices: Sequence[jax.Device]) -> Outcome:
     bench = Bench(implementation, fault.layout, devices)
     started = time.perf_counter()
-    if fault.callback == "call" and fault.kind in BROKEN_RESULTS:
+    if fault in EXTERNAL_FAULTS:
+        anomalies = run_external_fault(fault.kind, fault.callback, bench)
+    elif fault.callback == "call" and fault.kind in BROKEN_RESULTS:
         anomalies = _broken_call(bench, fault.kind)
     else:
         anomalies = _SCENARIOS[fault.callback, fault.kind](bench)
@@ -78,7 +81,7 @@ def _broken_call(bench: Bench, kind: str) -> list[Anomaly]:
         return misbehaving(operand)
 
     compiled = bench.calling(named_callback)
-    anomalies = _check_error(bench, kind, _error_of(lambda: compiled(bench.operand)))
+    anomalies = _check_error(bench, kind, error_of(lambda: compiled(bench.operand)))
     anomalies += _check_barrier(bench, PLANTED if kind == "raises" else "named_callback")
 
     # The failure is over: neither the same computation nor another one may remember it.
@@ -89,16 +92,8 @@ def _broken_call(bench: Bench, kind: str) -> list[Anomaly]:
         ("another computation", other, bench.operand * 2),
         ("the same computation again", compiled, bench.operand + 1),
     ):
-        anomalies += _check_value(label, lambda c=computation: c(bench.operand), wanted)  # type: ignore[misc]
-    return anomalies + _check_quiet_barrier(bench, "after clean computations")
-
-
-def _error_of(run: Callable[[], Any]) -> Exception | None:
-    try:
-        np.asarray(run())
-    except Exception as error:
-        return error
-    return None
+        anomalies += check_value(label, lambda c=computation: c(bench.operand), wanted)  # type: ignore[misc]
+    return anomalies + check_quiet_barrier(bench, "after clean computations")
 
 
 def _check_error(bench: Bench, kind: str, error: Exception | None) -> list[Anomaly]:
@@ -137,30 +132,11 @@ def _check_barrier(bench: Bench, text: str) -> list[Anomaly]:
         if text not in str(error):
             witness = f"the barrier's error does not mention {text!r}: {summary(error)}"
             return [Anomaly("poor error", Stage.BARRIER, witness)]
-        return _check_quiet_barrier(bench, "for a second time")
+        return check_quiet_barrier(bench, "for a second time")
     except Exception as error:
         witness = f"the barrier must raise {expected}, raised {summary(error)}"
         return [Anomaly("wrong error", Stage.BARRIER, witness)]
     return [Anomaly("swallowed error", Stage.BARRIER, f"the barrier did not raise {expected}")]
-
-
-def _check_quiet_barrier(bench: Bench, when: str) -> list[Anomaly]:
-    try:
-        bench.implementation.barrier()
-    except Exception as error:
-        return [Anomaly("stale error", Stage.BARRIER, f"the barrier raised {when}: {summary(error)}")]
-    return []
-
-
-def _check_value(label: str, run: Callable[[], Any], wanted: Any) -> list[Anomaly]:
-    try:
-        value = np.asarray(run())
-    except Exception as error:
-        return [Anomaly("stale error", Stage.DISPATCH, f"{label} failed: {summary(error)}")]
-    if value.dtype != wanted.dtype or not np.array_equal(value, wanted):
-        witness = f"{label} gave {value.tolist()}, expected {wanted.tolist()}"
-        return [Anomaly("result", Stage.RESULT, witness)]
-    return []
 
 
 def _legitimate_mark(bench: Bench) -> list[Anomaly]:
@@ -169,8 +145,8 @@ def _legitimate_mark(bench: Bench) -> list[Anomaly]:
     shape = {"shard_map": (1, 12345), "pjit": (len(bench.devices), 12345)}.get(bench.layout, (12345,))
     compiled = bench.calling(lambda _: np.broadcast_to(mark, shape), np.int8, shape)
     wanted = mark if bench.layout == "jit" else np.stack([mark] * len(bench.devices))
-    anomalies = _check_value("int8[12345]", lambda: compiled(bench.operand), wanted)
-    return anomalies + _check_quiet_barrier(bench, "after a legitimate int8[12345]")
+    anomalies = check_value("int8[12345]", lambda: compiled(bench.operand), wanted)
+    return anomalies + check_quiet_barrier(bench, "after a legitimate int8[12345]")
 
 
 def _raising_tap(bench: Bench) -> list[Anomaly]:
@@ -196,7 +172,7 @@ def _failing_tap(bench: Bench, failure: BaseException) -> list[Anomaly]:
 
     compiled = bench.compile(computation)
     wanted = bench.operand * 2
-    anomalies = _check_value("the tapped computation", lambda: compiled(bench.operand), wanted)
+    anomalies = check_value("the tapped computation", lambda: compiled(bench.operand), wanted)
     anomalies += _check_barrier(bench, PLANTED)
     rows = wanted if bench.callbacks_per_run > 1 else [wanted]
     sums = sorted(float(row.sum()) for row in rows)
@@ -237,7 +213,7 @@ def _call_runs_jax(bench: Bench) -> list[Anomaly]:
     value = np.asarray(bench.compile(through)(matrices))
     if not np.allclose(value, wanted, rtol=1e-5):
         return [Anomaly("result", Stage.RESULT, "JAX inside a call computed something else")]
-    return _check_quiet_barrier(bench, "after calls that ran JAX")
+    return check_quiet_barrier(bench, "after calls that ran JAX")
 
 
 def _call_runs_jax_on_all(bench: Bench) -> list[Anomaly]:
@@ -264,7 +240,7 @@ def _call_starts_callbacks_on_all(bench: Bench) -> list[Anomaly]:
         return operand
 
     outer = bench.calling(host, shape=bench.callback_shape)
-    error = _error_of(lambda: outer(bench.operand))
+    error = error_of(lambda: outer(bench.operand))
     if error is None:
         return []
     if "several devices" not in str(error):
@@ -283,7 +259,7 @@ def _tap_runs_jax(bench: Bench) -> list[Anomaly]:
 
     wanted = sorted(float(jnp.trace(_host_side_jax(m))) for m in _first_matrices(bench))
     np.asarray(bench.compile(through)(_matrices(bench)))
-    anomalies = _check_quiet_barrier(bench, "after taps that ran JAX")
+    anomalies = check_quiet_barrier(bench, "after taps that ran JAX")
     if len(traces) != len(wanted) or not np.allclose(sorted(traces), wanted, rtol=1e-5):
         witness = f"taps that ran JAX computed {sorted(traces)}, expected {wanted}"
         anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
@@ -303,7 +279,7 @@ def _raises_before_collective(bench: Bench) -> list[Anomaly]:
         return jax.lax.psum(bench.implementation.call(host, x, wanted), "devices")
 
     compiled = bench.compile(computation)
-    error = _error_of(lambda: compiled(bench.operand))
+    error = error_of(lambda: compiled(bench.operand))
     if error is None:
         return [Anomaly("swallowed error", Stage.RESULT, "the sum of a failed call was delivered")]
     return _check_barrier(bench, PLANTED)

@@ -8,8 +8,9 @@ interpret programs in worlds (their `model_face`); `World.probe` is where a call
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,13 +18,24 @@ import numpy as np
 from conformance.callbacks import (
     CONSTANT_OPERAND,
     RETURNED_OFFSET,
+    UNUSED_SITES,
     Batching,
     Callback,
     DeviceChoice,
+    Refusal,
+    Runs,
 )
-from conformance.values import Data, Value
+from conformance.values import PRIMAL, Data, Value
 
 Transforms: TypeAlias = tuple[tuple[str, dict[str, Any]], ...]
+
+
+class Need(Enum):
+    """How often an event must be seen."""
+
+    ONCE = "once"
+    AT_LEAST_ONCE = "at least once"
+    ANY_NUMBER = "any number"
 
 
 @dataclass(frozen=True)
@@ -34,14 +46,19 @@ class ExpectedEvent:
     device: int
     leaves: tuple[Data, ...]
     transforms: Transforms = ()
+    need: Need = Need.ONCE
 
 
 class RefusalError(Exception):
     """The program must be refused: these transforms reach a callback that does not support them."""
 
-    def __init__(self, transforms: Sequence[str]) -> None:
-        super().__init__(transforms)
-        self.transforms = tuple(transforms)
+    def __init__(self, refusals: Mapping[str, Refusal]) -> None:
+        super().__init__(refusals)
+        self.refusals = dict(refusals)
+
+    @property
+    def transforms(self) -> tuple[str, ...]:
+        return tuple(self.refusals)
 
 
 BackwardStep: TypeAlias = Callable[[Value], None]
@@ -54,58 +71,100 @@ class World:
     device_count: int
     history: list[ExpectedEvent] = field(default_factory=list)
     device: int = 0
+    on_whole_mesh: bool = False
+    """Whether one computation spans all devices, its operand split over them along its first axis."""
     backward: list[BackwardStep] | None = None
     """Steps of the backward pass in the order of the forward pass; None outside of `grad`."""
     recomputing: bool = False
     """Whether this is the second run of a checkpointed function."""
+    checkpointed: bool = False
+    """Whether this is inside of a checkpointed function that is differentiated."""
+    batched_predicate: bool = False
+    """Whether a predicate that differs from lane to lane decides what runs here."""
+    batched_condition: bool = False
+    """Whether this is such a predicate: JAX evaluates it for the loop and again in the loop's body."""
+    compiled: bool = False
+    """Whether a compiler sees what is used and what is not; else every operation runs by itself."""
 
     def on_device(self, device: int) -> World:
-        return replace(self, device=device)
+        return replace(self, device=device, compiled=True)
 
     def on_mesh(self) -> World:
         """One computation over all devices: a single device speaks for all of them."""
         last = self.callback.device_choice is DeviceChoice.LAST
-        return self.on_device(self.device_count - 1 if last else 0)
+        return replace(self.on_device(self.device_count - 1 if last else 0), on_whole_mesh=True)
+
+    def in_program(self, batched_predicate: bool = False) -> World:
+        """Inside of what is compiled as a whole: a jitted function, a loop."""
+        return replace(self, compiled=True, batched_predicate=self.batched_predicate or batched_predicate)
 
     def probe(self, site: str, operand: Value) -> Value:
         """Run the callback under test on `operand` and return what it gives back."""
-        refused = []
-        if operand.perturbed and not self.callback.differentiable:
-            refused.append("differentiation")
-        if operand.levels and self.callback.batching is Batching.REFUSED:
-            refused.append("vmap")
-        if refused:
+        callback = self.callback.at(site)
+        if refused := self._refused(callback, operand):
             raise RefusalError(refused)
-        if self.recomputing and not self.callback.recomputed:
+        need = self._need(callback, site)
+        if need is None or (self.recomputing and not callback.recomputed):
             pass
-        elif self.callback.batching is Batching.SEQUENTIAL:
-            self._emit_lanes(site, operand)
+        elif callback.partitioned and self.on_whole_mesh:
+            self._emit_shards(callback, site, operand)
+        elif callback.batching is Batching.SEQUENTIAL:
+            self._emit_lanes(callback, site, operand, need)
         else:
-            self._emit(site, operand)
-        return operand + RETURNED_OFFSET if self.callback.returns_new_value else operand
+            self._emit(callback, site, operand, need)
+        return operand + RETURNED_OFFSET if callback.returns_new_value else operand
 
-    def _emit(self, site: str, operand: Value) -> None:
+    def _refused(self, callback: Callback, operand: Value) -> dict[str, Refusal]:
+        refusals = callback.refusals
+        meets = {
+            "differentiation": refusals.differentiation if operand.perturbed else None,
+            "vmap": refusals.vmap if operand.levels and callback.batching is Batching.REFUSED else None,
+            "vmap of a predicate": refusals.batched_predicate if self.batched_predicate else None,
+            "checkpoint": refusals.checkpoint if self.checkpointed else None,
+            "a mesh": refusals.mesh if self.on_whole_mesh and self.device_count > 1 else None,
+        }
+        return {what: refusal for what, refusal in meets.items() if refusal}
+
+    def _need(self, callback: Callback, site: str) -> Need | None:
+        """How often the event must be seen, or None if it may not be."""
+        if callback.runs is Runs.ONCE:
+            # What is not ordered shows what JAX does, and how often it evaluates a condition is its affair.
+            return Need.AT_LEAST_ONCE if self.batched_condition and not callback.ordered else Need.ONCE
+        if self.backward is not None:
+            # Which primal values a derivative needs is for the compiler to find out.
+            return Need.ANY_NUMBER
+        if self.compiled and site in UNUSED_SITES:
+            return None
+        return Need.AT_LEAST_ONCE
+
+    def _emit(self, callback: Callback, site: str, operand: Value, need: Need) -> None:
         leaves: tuple[Data, ...] = (_float32(operand.data),)
         dims: tuple[int | None, ...] = (0,)
-        if self.callback.takes_tree:
+        if callback.takes_tree:
             sizes = operand.data.shape[: len(operand.levels)]
             constant_shape = {
                 Batching.EXPAND_DIMS: (1,) * len(sizes),
                 Batching.BROADCAST_ALL: sizes,
-            }.get(self.callback.batching, ())
+            }.get(callback.batching, ())
             leaves = (_float32(np.full(constant_shape, CONSTANT_OPERAND)), *leaves)
             dims = (None, 0)
         transforms: Transforms = ()
-        if self.callback.receives_transforms:
+        if callback.receives_transforms:
             transforms = (("batch", {"batch_dims": dims}),) * len(operand.levels)
-        self.history.append(ExpectedEvent(site, self.device, leaves, transforms))
+        self.history.append(ExpectedEvent(site, self.device, leaves, transforms, need))
 
-    def _emit_lanes(self, site: str, operand: Value) -> None:
+    def _emit_lanes(self, callback: Callback, site: str, operand: Value, need: Need) -> None:
         # The innermost vmap meets the callback first and makes the outermost loop.
         axes = [range(size) for size in operand.data.shape[: len(operand.levels)]]
         for reversed_lane in itertools.product(*reversed(axes)):
             lane = operand.data[tuple(reversed(reversed_lane))]
-            self._emit(site, Value.constant(lane))
+            self._emit(callback, site, Value.constant(lane), need)
+
+    def _emit_shards(self, callback: Callback, site: str, operand: Value) -> None:
+        axis = len(operand.levels)
+        for device, shard in enumerate(np.split(operand.data, self.device_count, axis)):
+            lanes = Value(operand.levels, {PRIMAL: shard})
+            replace(self, device=device)._emit_lanes(callback, site, lanes, Need.ONCE)
 
 
 def _float32(data: Data) -> Data:

@@ -18,9 +18,10 @@ INPUTS = (3.0, 68.0)
 """Every program runs on each of these in turn, without a barrier between: order must hold across
 computations too. One is odd and one even, so predicates go both ways."""
 
-OFFSET_RADIX = 8
+OFFSET_RADIX = 9
 """Offsets of the transform at depth d are multiples of this to the d-th power: with at most eight
-lanes, steps or devices per transform, no two callbacks of a program see equal operands."""
+lanes, steps or devices per transform, no two callbacks of a program see equal operands. It is odd, so
+that predicates, which ask whether a number is odd, differ from lane to lane at every depth."""
 
 
 def base_function(probe: Callable[[str, Any], Any], x: Any) -> Any:
@@ -100,6 +101,11 @@ DOCUMENTED_TRIPLES = (
     ("jit", "vmap", "while_cond"),
     ("jit", "vmap", "cond"),
     ("pmap", "vmap", "grad"),
+    ("jvp", "scan", "detached"),
+    ("grad", "scan", "detached"),
+    ("grad", "fori", "detached"),
+    ("grad", "cond", "detached"),
+    ("grad", "remat", "detached"),
     ("pmap", "grad", "remat"),
     ("grad", "pmap", "scan"),
     ("jit", "pmap", "cond"),

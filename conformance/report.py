@@ -115,11 +115,12 @@ class Report:
         for result in self.results:
             known = result.standing is Standing.KNOWN_FAILURE
             column = "known_failure" if known else result.outcome.verdict.value
-            counts.setdefault(result.cell.callback_name, Counter())[column] += 1
+            row = f"{result.cell.implementation}/{result.cell.callback_name}"
+            counts.setdefault(row, Counter())[column] += 1
         present = {column for counter in counts.values() for column in counter}
         columns: list[str] = [v.value for v in Verdict if v.value in present and v is not Verdict.PASS]
         columns += ["known_failure"] if "known_failure" in present else []
-        ineligible = Counter(cell.id.split("/")[1] for cell in self.ineligible)
+        ineligible = Counter("/".join(cell.id.split("/")[:2]) for cell in self.ineligible)
         rows = [["callback", "passed/applicable/total", *columns]]
         for name, counter in counts.items():
             applicable = counter.total()

@@ -42,7 +42,7 @@ def run(
     report.ineligible = selection.ineligible
     planned = [cell.id for cell in (*plan.cells, *cells)]
     report.problems += [
-        f"the expectation {entry.cells!r} matches no planned cell" for entry in expectations.unmatched(planned)
+        f"the expectation {pattern!r} matches no planned cell" for pattern in expectations.unmatched(planned)
     ]
     started = time.monotonic()
     if cells:

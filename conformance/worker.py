@@ -17,8 +17,8 @@ from typing import Any, TextIO
 
 import jax
 
-from conformance.cells import FaultCell, parse_cell
-from conformance.execution import run_cell
+from conformance.cells import FaultCell, TableCell, parse_cell
+from conformance.execution import run_cell, run_table_cell
 from conformance.faults import run_fault
 from conformance.history import Recorder
 from conformance.implementations import Implementation, load
@@ -74,6 +74,8 @@ def _serve(reports: TextIO, devices: list[jax.Device], implementation: Implement
             cell = parse_cell(cell_id)
             if isinstance(cell, FaultCell):
                 outcome = run_fault(cell.fault, implementation, devices)
+            elif isinstance(cell, TableCell):
+                outcome = run_table_cell(cell, implementation, recorder, devices)
             else:
                 outcome = run_cell(cell, implementation, recorder, devices)
         except Exception:

@@ -78,7 +78,22 @@ def test_versions_choose_entries(expectations: Expectations) -> None:
 
 def test_pattern_without_cells(expectations: Expectations) -> None:
     assert expectations.unmatched([LISTED]) == ()
-    assert expectations.unmatched(["hostcb/call/scan/cpu-8dev"]) == expectations.entries
+    assert expectations.unmatched(["hostcb/call/scan/cpu-8dev"]) == ("hostcb/call/*.pmap/cpu-8dev",)
+
+
+def test_several_patterns_are_each_matched(tmp_path: Path) -> None:
+    listed = ENTRY.replace('"hostcb/call/*.pmap/cpu-8dev"', '["hostcb/call/jit/*", "hostcb/call/vmap/*"]')
+    expectations = load(tmp_path, listed)
+    assert expectations.standing("hostcb/call/vmap/cpu-1dev", CRASH) is Standing.KNOWN_FAILURE
+    assert expectations.standing(LISTED, CRASH) is Standing.UNEXPECTED
+    assert expectations.unmatched(["hostcb/call/vmap/cpu-1dev"]) == ("hostcb/call/jit/*",)
+
+
+def test_intermittent_cells_may_pass_and_must_not_fail_otherwise(tmp_path: Path) -> None:
+    expectations = load(tmp_path, ENTRY + "intermittent = true\n")
+    assert expectations.standing(LISTED, CRASH) is Standing.KNOWN_FAILURE
+    assert expectations.standing(LISTED, Outcome(Verdict.PASS)) is Standing.AS_EXPECTED
+    assert expectations.standing(LISTED, Outcome(Verdict.HANG)) is Standing.CHANGED_FAILURE
 
 
 @pytest.mark.parametrize(
@@ -89,6 +104,7 @@ def test_pattern_without_cells(expectations: Expectations) -> None:
         ('stage = "callback"', 'stage = "later"', "no stage"),
         ('"crash(SIGABRT)"', '"sometimes"', "no verdict"),
         ('reason = "planted"', 'reason = "planted"\nblame = "me"', "unknown key 'blame'"),
+        ('reason = "planted"', 'reason = "planted"\nintermittent = "often"', "'intermittent' is true or false"),
         ("[[expect]]", "[[expect]", "not TOML"),
     ],
 )

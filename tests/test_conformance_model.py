@@ -84,7 +84,7 @@ def test_order_of_single_transforms(program: str, expected: list[tuple[str, obje
         ("grad.grad", 4),
         ("grad.jvp", 13 + 4),
         ("jvp.grad", 13 + 4),
-        ("grad.scan", 13 + (4 * 11 + 1)),  # the inner offsets are 0 and 8
+        ("grad.scan", 13 + (4 * 12 + 1)),  # the inner offsets are 0 and 9
         ("grad.custom_jvp", 2),
         ("grad.custom_vjp", 2),
         ("jvp.custom_jvp", 21 + 2),
@@ -99,12 +99,12 @@ def test_checkpoint_under_grad_runs_again_after_the_forward_pass() -> None:
 
 
 def test_checkpoint_inside_a_loop_is_replayed_backwards() -> None:
-    at_11 = [("first", 23.0), ("unused", 47.0), ("last", 253.0)]
+    at_12 = [("first", 25.0), ("unused", 51.0), ("last", 300.0)]
     assert sites_and_values(first_run("grad.scan.remat")) == [
         *AT_3,
-        *at_11,
-        ("forward_end", 274.0),
-        *at_11,
+        *at_12,
+        ("forward_end", 321.0),
+        *at_12,
         *AT_3,
     ]
 
@@ -133,7 +133,7 @@ def test_vmap_stacks_and_says_so() -> None:
 
 def test_nested_vmap() -> None:
     event = first_run("vmap.vmap")[0]
-    assert event.leaves[0].tolist() == [[7.0, 23.0], [9.0, 25.0]]
+    assert event.leaves[0].tolist() == [[7.0, 25.0], [9.0, 27.0]]
     assert event.transforms == (BATCH, BATCH)
 
 
@@ -144,17 +144,17 @@ def test_tree_operand_has_an_unbatched_leaf() -> None:
 
 
 def test_vmap_of_cond_runs_both_branches_false_first() -> None:
-    # Lanes 3 (odd: x) and 4 (even: x + 16).
+    # Lanes 3 (odd: x) and 4 (even: x + 18).
     events = sites_and_values(first_run("vmap.cond"))
-    assert [value for _, value in events[::3]] == [[39.0, 41.0], [7.0, 9.0]]
-    assert first_result("vmap.cond") == 21 + 20 * 41
+    assert [value for _, value in events[::3]] == [[43.0, 45.0], [7.0, 9.0]]
+    assert first_result("vmap.cond") == 21 + 22 * 45
 
 
 def test_vmap_of_while_shows_finished_lanes_their_frozen_state() -> None:
     # Lane 3 does two steps, lane 4 one; its state stays at step 1.
     events = sites_and_values(first_run("vmap.while_body"))
-    assert [value for _, value in events[::3]] == [[7.0, 9.0], [23.0, 25.0]]
-    assert first_result("vmap.while_body") == (21 + 23 * 11) + 36
+    assert [value for _, value in events[::3]] == [[7.0, 9.0], [25.0, 27.0]]
+    assert first_result("vmap.while_body") == (21 + 25 * 12) + 36
 
 
 def test_vmap_methods() -> None:
@@ -168,7 +168,7 @@ def test_vmap_methods() -> None:
 
 def test_nested_sequential_vmap_loops_over_the_inner_lanes_outermost() -> None:
     values = [event.leaves[-1].item() for event in first_run("vmap.vmap", "call_sequential")[:4]]
-    assert values == [7.0, 9.0, 23.0, 25.0]
+    assert values == [7.0, 9.0, 25.0, 27.0]
 
 
 @pytest.mark.parametrize("program", ["pmap", "shard_map"])
@@ -221,6 +221,16 @@ def test_all_numbers_are_exact_in_float32() -> None:
         for result in prediction.results:
             assert np.float32(result) == result, program.name
             assert abs(result) < 2**24, program.name
+
+
+def test_batched_predicates_differ_from_lane_to_lane_at_every_depth() -> None:
+    # One lane is odd and sees `x`, the other is even and sees `x` moved by the branch.
+    for program in ("vmap.cond", "jit.vmap.cond", "jit.jit.vmap.cond"):
+        prediction = predict(program, "id_tap", 2)
+        false_branch, true_branch = (event.leaves[0] for event in prediction.events[::3])
+        odd = (true_branch - 1) / 2 % 2 == 1
+        assert odd.tolist() == [True, False], program
+        assert not np.array_equal(false_branch, true_branch)
 
 
 def test_there_is_every_pair() -> None:

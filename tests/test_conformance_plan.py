@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.callbacks import HOST_CALLBACKS
+from conformance.callbacks import HOST_CALLBACKS, Callback, DeviceChoice
 from conformance.cells import Plan, UnknownCellError, make_plan, parse_cell
+from conformance.external_callbacks import EXTERNAL_CALLBACKS
 from conformance.programs import all_programs
+from conformance.sampling import ONLY_BATCHED, PROGRAMS_WITH_AN_ORDER
 from conformance.topology import Topology, WrongPlatformError, check_devices
 
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return make_plan(["hostcb"], [Topology("cpu", 1), Topology("cpu", 8)])
+    return make_plan(["hostcb", "jax"], [Topology("cpu", 1), Topology("cpu", 8)])
 
 
 def test_ids_are_unique_and_lead_back_to_their_cells(plan: Plan) -> None:
@@ -31,11 +33,31 @@ def test_nothing_is_silently_absent(plan: Plan) -> None:
 
 def test_every_callback_meets_every_single_transform(plan: Plan) -> None:
     planned = {cell.id for cell in plan.cells}
-    singles = [program.name for program in all_programs() if len(program.names) == 1]
+    # stop_gradient alone means nothing.
+    singles = [program.name for program in all_programs() if len(program.names) == 1 and program.name != "detached"]
     for callback in HOST_CALLBACKS:
         if callback.name != "id_tap_device_index":
             for single in singles:
                 assert f"hostcb/{callback.name}/{single}/cpu-8dev" in planned
+    for callback in EXTERNAL_CALLBACKS:
+        if callback.name not in ONLY_BATCHED and "pjit" not in only_programs(callback):
+            for single in only_programs(callback) or singles:
+                assert f"jax/{callback.name}/{single}/cpu-8dev" in planned, callback.name
+
+
+def only_programs(callback: Callback) -> tuple[str, ...]:
+    """Where alone this callback means anything; empty for everywhere."""
+    if callback.parts:
+        return tuple(name for name in PROGRAMS_WITH_AN_ORDER if name != "pjit")
+    return ("pjit",) if callback.partitioned or callback.device_choice is DeviceChoice.LAST else ()
+
+
+def test_implementations_have_the_same_cells(plan: Plan) -> None:
+    """All of JAX's cells are hostcb's as well, and hostcb's others are of callbacks that JAX has not."""
+    ids = {name: {c.id.split("/", 1)[1] for c in plan.cells if c.implementation == name} for name in ("hostcb", "jax")}
+    assert ids["jax"] <= ids["hostcb"]
+    of_jax = {callback.name for callback in EXTERNAL_CALLBACKS}
+    assert not {cell_id for cell_id in ids["hostcb"] - ids["jax"] if cell_id.split("/")[0] in of_jax}
 
 
 def test_ineligible_cells_say_why(plan: Plan) -> None:
@@ -44,12 +66,21 @@ def test_ineligible_cells_say_why(plan: Plan) -> None:
     assert "forward-mode" in reasons["hostcb/id_tap/jvp.custom_vjp/cpu-1dev"]
     assert "inside of maps" in reasons["hostcb/id_tap/pmap.pmap/cpu-8dev"]
     assert "largest topology" in reasons["hostcb/call/fault.raises.jit/cpu-1dev"]
+    assert "only matters once" in reasons["hostcb/id_tap/vmap.detached/cpu-8dev"]
+    assert "device is chosen only" in reasons["jax/io_callback_sharding/jit/cpu-8dev"]
+    assert "has shards only" in reasons["jax/debug_callback_partitioned/shard_map/cpu-8dev"]
+    assert "this is pure_callback" in reasons["jax/pure_callback_expand_dims/scan/cpu-8dev"]
+    assert "cpu-8dev only" in reasons["jax/io_callback/grad.scan/cpu-1dev"]
+    assert "could come in another order" in reasons["jax/io_and_debug_ordered/vmap/cpu-8dev"]
     assert all(reasons.values())
 
 
 def test_cells_cite_promises(plan: Plan) -> None:
     assert all(cell.promises for cell in plan.cells)
     assert parse_cell("hostcb/id_tap/vmap.scan/cpu-1dev").promises == ("H1", "H4", "H5", "H7")
+    assert parse_cell("jax/io_callback/pmap.scan/cpu-8dev").promises == ("H9", "X3")
+    assert parse_cell("jax/io_callback_ordered/scan/cpu-8dev").promises == ("H5", "X3")
+    assert parse_cell("jax/io_callback/table.vmap/cpu-8dev").promises == ("X1",)
 
 
 def test_selection(plan: Plan) -> None:
@@ -70,6 +101,9 @@ def test_selection(plan: Plan) -> None:
         ("hostcb/id_tap/vmapp/cpu-1dev", "unknown transform 'vmapp'"),
         ("hostcb/id_tab/vmap/cpu-1dev", "no callback 'id_tab'"),
         ("hostcb/call/fault.explodes.jit/cpu-1dev", "no fault"),
+        ("jax/id_tap/jit/cpu-1dev", "no callback 'id_tap'"),
+        ("jax/call/fault.raises.jit/cpu-8dev", "no callback 'call'"),
+        ("jax/pure_callback/table.speed/cpu-1dev", "the table has no 'table.speed'"),
         ("hostcb/id_tap/jit.eager/cpu-1dev", "means nothing"),
         ("hostcb/id_tap/grad.grad.remat/cpu-1dev", "means nothing: nothing promises"),
     ],

@@ -7,12 +7,13 @@ business of the semantic model.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import jax
 
-from conformance.callbacks import HOST_CALLBACKS, Callback
+from conformance.callbacks import Callback
+from conformance.external_callbacks import ALL_CALLBACKS, EXTERNAL_CALLBACKS
 from conformance.history import Recorder
 from conformance.transforms import Probe
 
@@ -28,6 +29,19 @@ class Implementation(Protocol):
     def probe(self, callback: Callback, recorder: Recorder, devices: Sequence[jax.Device]) -> Probe:
         """The callback as a function of site and operand, reporting to `recorder`."""
 
+    def invoke(
+        self,
+        callback: Callback,
+        function: Callable[[Any], Any],
+        operand: Any,
+        wanted: Any,
+        devices: Sequence[jax.Device],
+    ) -> Any:
+        """An external callback of a user function, for fault cells."""
+
+    def returning_buffers(self, callback: Callback, operand: Any) -> Any:
+        """A callback of buffers that returns what it should have written, for fault cells."""
+
     def tap(self, function: Any, operand: Any) -> Any:
         """The plain asynchronous tap of a user function, for fault cells."""
 
@@ -39,8 +53,7 @@ class Implementation(Protocol):
 
 def callbacks_of(name: str) -> tuple[Callback, ...]:
     """The callbacks an implementation has; known without importing it."""
-    del name  # all implementations so far have the whole host_callback family
-    return HOST_CALLBACKS
+    return EXTERNAL_CALLBACKS if name == "jax" else ALL_CALLBACKS
 
 
 def load(name: str) -> Implementation:

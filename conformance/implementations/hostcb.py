@@ -15,10 +15,9 @@ import numpy as np
 import hostcb
 from conformance.callbacks import CONSTANT_OPERAND, RETURNED_OFFSET, Callback, DeviceChoice
 from conformance.history import Recorder
+from conformance.implementations.external import ExternalCallbacks
+from conformance.implementations.host_functions import ReturningFunction, parse_array
 from conformance.transforms import Probe
-
-# Host functions are frozen dataclasses, so that equal ones make equal primitives and the programs
-# of a worker share what JAX compiled for them.
 
 
 @dataclass(frozen=True)
@@ -29,21 +28,6 @@ class _TapFunction:
     def __call__(self, operand: Any, transforms: Any, device: Any = None) -> None:
         with self.recorder.callback(self.site, operand, transforms, device):
             pass
-
-
-@dataclass(frozen=True)
-class _CallFunction:
-    site: str
-    recorder: Recorder
-    returns_new_value: bool
-
-    def __call__(self, operand: Any, device: Any = None) -> Any:
-        with self.recorder.callback(self.site, operand, (), device):
-            if not self.returns_new_value:
-                return None
-            value = operand["value"] if isinstance(operand, dict) else operand
-            # NumPy makes a scalar of `value + 1` for a scalar array; the contract wants an array.
-            return np.asarray(value + np.float32(RETURNED_OFFSET))
 
 
 @dataclass(frozen=True)
@@ -58,23 +42,19 @@ class _PrintStream:
         site = re.search(r"what: (\w+)", heading)
         with self.recorder.callback(
             site.group(1) if site else f"unlabelled print {text!r}",
-            _parse_array(body),
+            parse_array(body),
             tuple(ast.literal_eval(transforms.group(1))) if transforms else (),
         ):
             pass
 
 
-def _parse_array(text: str) -> Any:
-    """The float32 array that `numpy.array2string` wrote."""
-    with_commas = re.sub(r"(?<=[\d.\]])\s+(?=[-\d\[])", ", ", text.strip())
-    return np.asarray(ast.literal_eval(with_commas), dtype=np.float32)
-
-
-class Hostcb:
+class Hostcb(ExternalCallbacks):
     name = "hostcb"
     callback_exception: type[Exception] = hostcb.CallbackException
 
-    def probe(self, callback: Callback, recorder: Recorder, devices: Sequence[jax.Device]) -> Probe:
+    def probe_one(self, callback: Callback, recorder: Recorder, devices: Sequence[jax.Device]) -> Probe:
+        if callback.function not in ("id_tap", "id_print", "call"):
+            return super().probe_one(callback, recorder, devices)
         device_index = len(devices) - 1 if callback.device_choice is DeviceChoice.LAST else 0
 
         def operand_of(value: jax.Array) -> Any:
@@ -105,7 +85,7 @@ class Hostcb:
             if callback.receives_device:
                 options["call_with_device"] = True
             result = hostcb.call(
-                _CallFunction(site, recorder, callback.returns_new_value),
+                ReturningFunction(site, recorder, callback.returns_new_value),
                 operand_of(value),
                 result_shape=jax.ShapeDtypeStruct(jnp.shape(value), jnp.float32)
                 if callback.returns_new_value
@@ -114,9 +94,7 @@ class Hostcb:
             )
             return result if callback.returns_new_value else value
 
-        if callback.name == "id_print":
-            return print_
-        return tap if callback.name.startswith("id_tap") else call
+        return {"id_tap": tap, "id_print": print_, "call": call}[callback.function]
 
     def tap(self, function: Any, operand: Any) -> Any:
         return hostcb.id_tap(function, operand)
@@ -128,4 +106,4 @@ class Hostcb:
         hostcb.barrier_wait()
 
 
-IMPLEMENTATION = Hostcb()
+IMPLEMENTATION = Hostcb(hostcb)

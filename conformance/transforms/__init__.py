@@ -9,7 +9,7 @@ from __future__ import annotations
 from conformance.transforms.base import JaxFunction, Probe, Setting, Transform
 from conformance.transforms.batching import Vmap
 from conformance.transforms.control_flow import Cond, ForiLoop, Scan, WhileBody, WhileCond
-from conformance.transforms.derivatives import CustomJvp, CustomVjp, Grad, Jvp, Remat
+from conformance.transforms.derivatives import CustomJvp, CustomVjp, Detached, Grad, Jvp, Remat
 from conformance.transforms.devices import JitOverMesh, Pmap, ShardMap
 from conformance.transforms.staging import Eager, Jit
 
@@ -23,6 +23,7 @@ TRANSFORMS: dict[str, Transform] = {
         Vmap(),
         Jvp(),
         Grad(),
+        Detached(),
         Scan(),
         WhileBody(),
         WhileCond(),

@@ -7,6 +7,7 @@ a loop once for all the runs of an eager program, and not again for every run.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 import jax
@@ -49,6 +50,24 @@ def _while_loop(unfinished: Callable[[LoopState], jax.Array], body: Callable[[Lo
     return looped
 
 
+def _add_step(function: JaxFunction, state: State, offset: jax.Array) -> State:
+    """One step of a loop that sums the function over moved operands."""
+    total, x = state
+    return total + function(x + offset), x
+
+
+def _model_loop(function: ModelFunction, stride: float, steps: int) -> ModelFunction:
+    """The sum over a fixed number of moved operands."""
+
+    def looped(world: World, x: Value) -> Value:
+        total = x - x
+        for step in range(steps):
+            total = total + function(world.in_program(), x + step * stride)
+        return total
+
+    return looped
+
+
 class Scan:
     name = "scan"
     promises = ("H4", "H5")
@@ -57,8 +76,7 @@ class Scan:
         offsets = np.arange(SCAN_STEPS, dtype=np.float32) * np.float32(stride)
 
         def step(state: State, offset: jax.Array) -> tuple[State, None]:
-            total, x = state
-            return (total + function(x + offset), x), None
+            return _add_step(function, state, offset), None
 
         def scanned(x: jax.Array) -> jax.Array:
             (total, _), _ = jax.lax.scan(step, (_zero_like(x), x), jnp.asarray(offsets))
@@ -67,13 +85,7 @@ class Scan:
         return scanned
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
-        def scanned(world: World, x: Value) -> Value:
-            total = x - x
-            for step in range(SCAN_STEPS):
-                total = total + function(world, x + step * stride)
-            return total
-
-        return scanned
+        return _model_loop(function, stride, SCAN_STEPS)
 
 
 class ForiLoop:
@@ -82,8 +94,7 @@ class ForiLoop:
 
     def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
         def body(step: int, state: State) -> State:
-            total, x = state
-            return total + function(x + jnp.float32(step) * np.float32(stride)), x
+            return _add_step(function, state, jnp.float32(step) * np.float32(stride))
 
         def looped(x: jax.Array) -> jax.Array:
             total, _ = jax.lax.fori_loop(0, FORI_STEPS, body, (_zero_like(x), x))
@@ -92,13 +103,7 @@ class ForiLoop:
         return looped
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
-        def looped(world: World, x: Value) -> Value:
-            total = x - x
-            for step in range(FORI_STEPS):
-                total = total + function(world, x + step * stride)
-            return total
-
-        return looped
+        return _model_loop(function, stride, FORI_STEPS)
 
 
 class WhileBody:
@@ -122,6 +127,7 @@ class WhileBody:
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         def looped(world: World, x: Value) -> Value:
             limit = x.first().remainder(2) + 1.0
+            world = world.in_program(batched_predicate=bool(limit.levels))
             step, total = limit - limit, x - x
             while (unfinished := step.less(limit)).data.any():
                 # With a batched predicate the body runs for every lane and a finished lane keeps
@@ -157,10 +163,12 @@ class WhileCond:
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         def looped(world: World, x: Value) -> Value:
             limit = x.first().remainder(2) + 1.0
+            world = world.in_program(batched_predicate=bool(limit.levels))
+            condition = replace(world, batched_condition=world.batched_condition or bool(limit.levels))
             step, total = limit - limit, x - x
             while True:
                 # A predicate has no derivative: the condition sees primal values only.
-                function(world, x.primal() + step * stride)
+                function(condition, x.primal() + step * stride)
                 unfinished = step.less(limit)
                 if not unfinished.data.any():
                     return total
@@ -189,8 +197,9 @@ class Cond:
         def branched(world: World, x: Value) -> Value:
             odd = x.first().remainder(2)
             if not odd.levels:
-                return function(world, x if odd.data else x + 2 * stride)
+                return function(world.in_program(), x if odd.data else x + 2 * stride)
             # A batched predicate turns the cond into a select of both branches, false first.
+            world = replace(world, batched_predicate=True)
             when_false = function(world, x + 2 * stride)
             return select(odd, function(world, x), when_false)
 

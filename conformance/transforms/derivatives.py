@@ -1,4 +1,4 @@
-"""jvp, grad, checkpoint and the custom derivative rules."""
+"""jvp, grad, stop_gradient, checkpoint and the custom derivative rules."""
 
 from __future__ import annotations
 
@@ -66,6 +66,19 @@ class Grad:
         return pulled
 
 
+class Detached:
+    """No derivative reaches the function: what refuses one must work here."""
+
+    name = "detached"
+    promises = ("H6",)
+
+    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
+        return lambda x: function(jax.lax.stop_gradient(x)) + x
+
+    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
+        return lambda world, x: function(world, x.primal()) + x
+
+
 class Remat:
     """checkpoint: the backward pass runs the function a second time."""
 
@@ -80,7 +93,7 @@ class Remat:
             if world.backward is None or not x.perturbed:
                 return function(world, x)
 
-            inside = replace(world, backward=[])
+            inside = replace(world, backward=[], checkpointed=True)
             result = function(inside, x)
 
             def recompute_then_go_back(outcome: Value) -> None:

@@ -1,4 +1,4 @@
-"""Transforms that change how a function is staged and nothing that can be observed."""
+"""Transforms that change how a function is staged, and nothing that it computes."""
 
 from __future__ import annotations
 
@@ -27,4 +27,4 @@ class Jit:
         return jax.jit(function)
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
-        return function
+        return lambda world, x: function(world.in_program(), x)

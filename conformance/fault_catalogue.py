@@ -98,6 +98,11 @@ def _external_faults() -> tuple[Fault, ...]:
     faults += [
         Fault("result_reaches_all", "pjit", callback, (promise,), minimum_devices=2) for callback, promise in told[:2]
     ]
+    faults += [
+        Fault("loop_without_operands", layout, "io_callback_ordered", ("X3",), minimum_devices=2)
+        for layout in ("pmap", "shard_map")
+    ]
+    faults += [Fault("cond_without_results", "jit", "io_callback_ordered", ("X3",))]
     return tuple(faults)
 
 

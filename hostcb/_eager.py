@@ -38,7 +38,8 @@ def run_eagerly(
     callback: HostCallback = params["callback"]
     kind = callback.kind
     if kind.in_place:
-        return _compiled(primitive, **params)(*operands)
+        with jax.disable_jit(False):
+            return _compiled(primitive, **params)(*operands)
     devices = _devices(operands)
     device = _device(callback, params["device_index"], devices)
     # Of the operands' own types: a number that JAX took for a literal is wider in NumPy.

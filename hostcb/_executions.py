@@ -191,6 +191,8 @@ class Account:
             failures = [execution.program.failures.pop(device, None) for device in (*execution.devices, None)]
             found = execution.failure or next((failure for failure in failures if failure is not None), None)
             error.__cause__ = found or error.__cause__
+            # The program remembers its executions, and should not remember this.
+            execution.failure = None
         with self._lock:
             if error is not None or execution.done():
                 self._live.pop(execution, None)

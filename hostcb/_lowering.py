@@ -52,6 +52,7 @@ def lower(
     if kind.visible and not kind.ordered and _automatic_axes(axis_context):
         params = {"callback": callback, "transforms": transforms, "result_avals": result_avals, **others}
         return _lower_on_first(context, operands, {**params, "device_index": device_index})
+    _refuse_combinator(callback)
     program = program_of(context)
     program.callbacks.append(str(callback))
     program.effectful = program.effectful or not kind.pure
@@ -80,6 +81,20 @@ def lower(
     if kind.identity:
         return operands
     return [wire.unpack(result) for wire, result in zip(wires_out, emitted.results, strict=True)]
+
+
+# Operations whose function the compiler evaluates as it likes; a call in it makes the CPU compiler abort.
+COMBINATORS = ("reduce", "reduce_window", "scatter", "select_and_scatter", "sort", "all_reduce", "reduce_scatter")
+
+
+def _refuse_combinator(callback: HostCallback) -> None:
+    block = mlir.ir.InsertionPoint.current.block
+    name = block.owner.operation.name.removeprefix("stablehlo.")
+    if name in COMBINATORS:
+        raise NotImplementedError(
+            f"{callback} was used in the function of a {name}, which the compiler applies in parts and in an order of "
+            "its own: it cannot call back there. Use jax.lax.scan or jax.lax.associative_scan in place of it."
+        )
 
 
 def _automatic_axes(axis_context: Any) -> list[Any]:

@@ -13,6 +13,7 @@ only short programs without control flow are dispatched like that, and all other
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -27,12 +28,15 @@ from ._running import running
 if TYPE_CHECKING:
     from ._executions import Program
 
-# Up to so many operations XLA's CPU runtime runs one after another, in the dispatching thread.
+# Up to so many operations on values of so many bytes XLA's CPU runtime runs one after another, in the dispatching
+# thread. It hands parts of larger ones to its pool, and goes on in whichever thread is done last.
 MOST_OPERATIONS = 8
+MOST_BYTES = 16384
 TARGET = "xla_buffer_python_cpu_callback"
 
 _ENTRY = re.compile(r"^ENTRY .*?^}", re.MULTILINE | re.DOTALL)
 _OPERATION = re.compile(r" = (?:\([^)]*\)|\S+) ([a-z][\w-]*)\(")
+_SIZES = re.compile(r"\b[a-z]+\d*\[([\d,]*)\]")
 _FREE = frozenset(("parameter", "constant", "tuple", "get-tuple-element", "bitcast"))
 _CONTROL_FLOW = frozenset(("while", "conditional", "call", "async-start"))
 
@@ -48,12 +52,19 @@ def is_dispatched_natively(program: Program, devices: Sequence[Any], optimized_h
     operations = _OPERATION.findall(text)
     entry = _ENTRY.search(text)
     of_entry = [each for each in _OPERATION.findall(entry.group()) if each not in _FREE] if entry else operations
+    only_ours = len(of_entry) == ours
+    small = len(of_entry) <= MOST_OPERATIONS and _largest(text) <= MOST_BYTES
     program.native = (
         _CONTROL_FLOW.isdisjoint(operations)
-        and len(of_entry) <= MOST_OPERATIONS
-        and operations.count("custom-call") == ours <= len(program.callbacks)
+        and operations.count("custom-call") == ours <= min(MOST_OPERATIONS, len(program.callbacks))
+        and (only_ours or small)
     )
     return program.native
+
+
+def _largest(text: str) -> int:
+    """The size in bytes of the largest value in a program, as if all types were of the largest."""
+    return max((16 * math.prod(map(int, filter(None, sizes.split(",")))) for sizes in _SIZES.findall(text)), default=0)
 
 
 class Pending:
@@ -96,10 +107,8 @@ def postpone(program: Program, error: Exception) -> bool:
         return False
     shown = jax.errors.JaxRuntimeError(f"INTERNAL: {error}")
     shown.__cause__ = error.__cause__
-    pending = Pending(shown, caller)
-    if not hooks.call_after_dispatch(pending.at_the_end):
-        return False
-    running.frame.pending = pending
     # The error has it, and nothing else needs it.
     program.failures.clear()
-    return True
+    running.frame.pending = pending = Pending(shown, caller)
+    # The last, since an interrupt after it would end the dispatch otherwise.
+    return hooks.call_after_dispatch(pending.at_the_end)

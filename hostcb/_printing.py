@@ -12,7 +12,8 @@ WIDTH = 80
 THRESHOLD = 1024
 
 # One print is one piece, whichever threads print.
-_lock = threading.Lock()
+# A stream may print in turn, and then the thread is its own.
+_lock = threading.RLock()
 
 
 @dataclasses.dataclass(frozen=True)

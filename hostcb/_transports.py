@@ -107,18 +107,19 @@ def views(site: Site, devices: Mapping[int, Any], sharding: Any) -> Emitted:
             np.copyto(view(buffer), value)
 
     def in_any_order(_: Any, *buffers: Any) -> None:
+        if running.frame.pending is not None and has_failed():
+            return clear(buffers[count:])
         try:
-            if running.frame.pending is not None and has_failed():
-                payload: Sequence[np.ndarray] = zeros(buffers[count:])
-            else:
-                payload = host.run(None, decode([view(buffer).copy() for buffer in buffers[:count]]))
+            payload = host.run(None, decode([view(buffer).copy() for buffer in buffers[:count]]))
         except BaseException as exception:
             error = host.refuse_failed(_device_of(buffers, devices), exception)
+            clear(buffers[count:])
             if not postpone(host.program, error):
                 raise error from error.__cause__
-            payload = zeros(buffers[count:])
+            return None
         for buffer, value in zip(buffers[count:], encode(payload), strict=True):
             np.copyto(view(buffer), value)
+        return None
 
     results = _custom_call(
         site.context,
@@ -133,9 +134,10 @@ def views(site: Site, devices: Mapping[int, Any], sharding: Any) -> Emitted:
     return _split_token(site, results)
 
 
-def zeros(buffers: Sequence[Any]) -> list[np.ndarray]:
-    """What is handed over where an error will be raised in place of it."""
-    return [np.zeros(buffer.shape, buffer.dtype) for buffer in buffers]
+def clear(buffers: Sequence[Any]) -> None:
+    """Hand over zeros, where an error will be raised in place of them."""
+    for buffer in buffers:
+        np.asarray(buffer)[...] = 0
 
 
 def _device_of(buffers: Sequence[Any], devices: Mapping[int, Any]) -> Any:
@@ -150,12 +152,12 @@ def in_place(site: Site, target: str, sharding: Any, devices: Mapping[int, Any])
     """The function itself is given the memory of operands and results (B1, B2)."""
     host = site.host
     program, callback = host.program, host.callback
-    fill = callback.filler()
+    fill, count = callback.filler(), callback.operand_count
 
     def handler(context: Any, *buffers: Any) -> None:
         frame = running.frame
         if frame.pending is not None and has_failed():
-            return
+            return clear(buffers[count:])
         held = frame.holds_gang
         frame.depth += 1
         frame.holds_gang = held or program.gang
@@ -163,11 +165,15 @@ def in_place(site: Site, target: str, sharding: Any, devices: Mapping[int, Any])
             fill(context, buffers)
         except BaseException as exception:
             error = host.refuse_failed(_device_of(buffers, devices), exception)
+            if program.native:
+                # On a CPU, so the buffers can be written to here.
+                clear(buffers[count:])
             if not postpone(program, error):
                 raise error from error.__cause__
         finally:
             frame.depth -= 1
             frame.holds_gang = held
+        return None
 
     results = _custom_call(
         site.context,

@@ -67,7 +67,7 @@ def callback(
         [0.0, 1.0, 2.0]
     """
 
-    def bind_callback(function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    def bind_callback(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         kind = ORDERED_DEBUG if ordered else DEBUG
         check_callable(function, kind, "callback")
         bind(kind, as_asked(function), (args, kwargs), static_leaves=True, partitioned=bool(partitioned))
@@ -138,7 +138,7 @@ def print(  # noqa: A001
         x is 3.0
     """
 
-    def bind_print(fmt: str, *args: Any, **kwargs: Any) -> None:
+    def bind_print(fmt: str, /, *args: Any, **kwargs: Any) -> None:
         if not skip_format_check:
             check_format(fmt, args, kwargs)
         printer = FormatPrinter(fmt, tuple(np.get_printoptions().items()))

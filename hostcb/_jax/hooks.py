@@ -182,8 +182,10 @@ def call_after_dispatch(function: Callable[[Any], bool]) -> bool:
     that.
     """
     state = getattr(api, "_post_hook_state", None)
-    if state is None or not hasattr(state, "swap_local"):
+    if state is None or not hasattr(state, "get_local"):
         return False
+    # Before the hook is there: a signal may come in between, and its handler may dispatch.
+    before = state.get_local()
 
     def hook(*_: Any) -> None:
         done = True
@@ -191,9 +193,9 @@ def call_after_dispatch(function: Callable[[Any], bool]) -> bool:
             done = function(sys._getframe(1))
         finally:
             if done:
-                state.swap_local(before)
+                state.set_local(before)
 
-    before = state.swap_local(hook)
+    state.set_local(hook)
     return True
 
 

@@ -19,7 +19,7 @@ from ._callback import HostCallback
 from ._executions import Program, account
 from ._handlers import Host
 from ._jax import hooks
-from ._lowering import outside
+from ._lowering import out_of_range, outside
 from ._results import Refused
 
 # JAX's own cache of programs for single operations is a few thousand long, and each keeps its function alive.
@@ -76,10 +76,7 @@ def _device(callback: HostCallback, wanted: Any, devices: Sequence[Any]) -> Any:
             raise outside(callback, wanted, devices)
         return wanted
     if wanted >= len(devices):
-        raise ValueError(
-            f"device_index={wanted} of {callback} is out of range: its operands are on {len(devices)} "
-            f"device{'s' if len(devices) > 1 else ''}."
-        )
+        raise out_of_range(callback, wanted, len(devices))
     return devices[wanted]
 
 

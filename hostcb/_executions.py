@@ -17,7 +17,7 @@ import jax
 
 from . import _pool
 from ._jax import hooks
-from ._native import is_dispatched_natively
+from ._native import is_simple
 from ._queues import queues
 from ._running import inside_callback, running
 
@@ -34,8 +34,8 @@ class Program:
         self.failures: dict[Any, BaseException] = {}
         # Whether one of the callbacks has an effect, so that JAX and barriers keep track of the executions.
         self.effectful = False
-        # Whether JAX's fast dispatch calls its handlers; see `_native`.
-        self.native = False
+        # Whether JAX's fast dispatch calls its handlers, once that is known; see `_native`.
+        self.native: bool | None = None
         # Whether it runs on several devices at once.
         self.gang = False
         # Whether one of its executions may have been started from inside a callback; `nested_on` knows for certain.
@@ -125,7 +125,7 @@ class Account:
         # Whether JAX tells of its executions; see `hooks.install_dispatch_hooks`.
         self.informed = False
 
-    # The methods that JAX's dispatch calls; see `dispatch.DispatchHooks`.
+    # The methods that JAX's dispatch calls; see `hooks.DispatchHooks`.
 
     def begin(self, program: Program | None, devices: Sequence[Any], mesh: Sequence[Any]) -> Execution:
         execution = self.add(program or Program(), devices, mesh)
@@ -177,7 +177,12 @@ class Account:
             queues[device].join()
 
     def dispatched_natively(self, program: Program, devices: Sequence[Any], optimized_hlo: Callable[[], str]) -> bool:
-        return is_dispatched_natively(program, devices, optimized_hlo)
+        if len(devices) > 1 or devices[0].platform != "cpu":
+            # The dispatch returns before the callback runs, and an error comes with the results, as it should.
+            return True
+        if program.native is None:
+            program.native = is_simple(optimized_hlo(), len(program.callbacks))
+        return program.native
 
     def end(self, execution: Execution, error: BaseException | None) -> None:
         if running.frame.execution is execution:

@@ -17,11 +17,11 @@ from ._printing import write
 MOST_BYTES_IN_REPR = 1 << 20
 
 
-class _MissingPositionError(ValueError, IndexError):
+class MissingPositionError(ValueError, IndexError):
     """The format string asks for a positional argument that was not given."""
 
 
-class _MissingNameError(ValueError, KeyError):
+class MissingNameError(ValueError, KeyError):
     """The format string asks for a keyword argument that was not given."""
 
     __str__ = ValueError.__str__
@@ -33,13 +33,13 @@ class _Checker(string.Formatter):
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if isinstance(key, int):
             if key >= len(args):
-                raise _MissingPositionError(
+                raise MissingPositionError(
                     f"debug.print: the format string asks for positional argument number {key}, but there are "
                     f"{len(args)}."
                 )
             return args[key]
         if key not in kwargs:
-            raise _MissingNameError(
+            raise MissingNameError(
                 f"debug.print: the format string asks for {key!r}, but the keyword arguments are "
                 f"{', '.join(map(repr, kwargs)) or 'none'}."
             )
@@ -74,7 +74,7 @@ def check_format(text: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
     stand_ins, names = jax.tree_util.tree_map(_stand_in, (args, kwargs))
     try:
         _Checker().vformat(text, stand_ins, names)
-    except (_MissingPositionError, _MissingNameError):
+    except (MissingPositionError, MissingNameError):
         raise
     except (TypeError, ValueError, LookupError, AttributeError) as error:
         raise ValueError(f"debug.print: the format string {text!r} does not match its arguments: {error}") from error

@@ -157,7 +157,7 @@ def _index(callback: HostCallback, wanted: Any, axis_context: Any, count: int) -
     """The place among the program's devices of the one that calls: given as such, or as a device."""
     if isinstance(wanted, int):
         if wanted >= count:
-            raise _index_error(callback, wanted, count)
+            raise out_of_range(callback, wanted, count)
         return wanted
     devices = tuple(axis_context.device_assignment)
     if wanted not in devices:
@@ -174,7 +174,7 @@ def _emit_per_device(site: Site, platform: str, axis_context: Any, device_index:
     if not isinstance(device_index, int):
         raise placed_per_device(callback)
     if device_index >= mesh.size:
-        raise _index_error(callback, device_index, mesh.size)
+        raise out_of_range(callback, device_index, mesh.size)
     ranks = [aval.ndim for aval in site.result_avals]
     sharding = _jax.whole_sharding(ranks if site.token is None else [0, *ranks], manual=True)
     if callback.kind.in_place:
@@ -230,7 +230,8 @@ _cpu_devices = _CpuDevices()
 # Errors ----------------------------------------------------------------------------------------------------------
 
 
-def _index_error(callback: HostCallback, device_index: int, count: int) -> ValueError:
+def out_of_range(callback: HostCallback, device_index: int, count: int) -> ValueError:
+    """The refusal of a device_index that the computation has no device for."""
     return ValueError(
         f"device_index={device_index} of {callback} is out of range: the computation runs on {count} "
         f"device{'s' if count > 1 else ''}, so it must be {'0' if count == 1 else f'from 0 to {count - 1}'}."

@@ -16,9 +16,8 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 
@@ -41,25 +40,20 @@ _FREE = frozenset(("parameter", "constant", "tuple", "get-tuple-element", "bitca
 _CONTROL_FLOW = frozenset(("while", "conditional", "call", "async-start"))
 
 
-def is_dispatched_natively(program: Program, devices: Sequence[Any], optimized_hlo: Callable[[], str]) -> bool:
-    """Whether JAX's fast dispatch may have `program`; `optimized_hlo` gives its text."""
-    if len(devices) > 1 or devices[0].platform != "cpu":
-        # The dispatch returns before the callback runs, and an error comes with the results, as it should.
-        return True
-    text = optimized_hlo()
+def is_simple(text: str, callbacks: int) -> bool:
+    """Whether a program, given as optimized HLO, may be dispatched natively if it holds so many callbacks."""
     # Another custom call could fail by itself, and end the dispatch before the hook is called.
     ours = text.count(f'custom_call_target="{TARGET}"')
     operations = _OPERATION.findall(text)
     entry = _ENTRY.search(text)
     of_entry = [each for each in _OPERATION.findall(entry.group()) if each not in _FREE] if entry else operations
-    only_ours = len(of_entry) == ours
+    alone = len(of_entry) == ours == 1
     small = len(of_entry) <= MOST_OPERATIONS and _largest(text) <= MOST_BYTES
-    program.native = (
+    return (
         _CONTROL_FLOW.isdisjoint(operations)
-        and operations.count("custom-call") == ours <= min(MOST_OPERATIONS, len(program.callbacks))
-        and (only_ours or small)
+        and operations.count("custom-call") == ours <= min(MOST_OPERATIONS, callbacks)
+        and (alone or small)
     )
-    return program.native
 
 
 def _largest(text: str) -> int:

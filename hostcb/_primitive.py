@@ -51,7 +51,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tupl
     callback: HostCallback = params["callback"]
     _refuse_differentiation(callback, "JVP")
     if not callback.kind.identity:
-        # What has no result has no tangent either.
+        # What has no result has no tangent either. Nor is it placed: what can be, refuses differentiation.
         return host_callback_p.bind(*primals, **params), []
     if _flags.ad_transforms.value:
         return _tangents.jvp(host_callback_p, primals, tangents, params)

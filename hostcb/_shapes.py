@@ -45,7 +45,7 @@ class ResultShape:
     def _of(cls, given: Any, name: str, examples: bool) -> ResultShape:
         # A PartitionSpec or the like may be a pytree leaf or not; only what has a shape and a dtype counts.
         leaves, tree = jax.tree_util.tree_flatten(given)
-        parsed = [_leaf(leaf, _MalformedError(given, name, leaf, examples), examples) for leaf in leaves]
+        parsed = [_leaf(leaf, ResultShapeError(given, name, leaf, examples), examples) for leaf in leaves]
         return cls(tree, tuple(aval for aval, _ in parsed), tuple(key for _, key in parsed))
 
     def restore(self, results: Sequence[Any]) -> Any:
@@ -57,7 +57,7 @@ class ResultShape:
         return jax.tree_util.tree_unflatten(self.tree, leaves)
 
 
-def _leaf(leaf: Any, malformed: _MalformedError, examples: bool) -> tuple[Any, Any]:
+def _leaf(leaf: Any, malformed: ResultShapeError, examples: bool) -> tuple[Any, Any]:
     if examples and isinstance(leaf, (bool, int, float, complex)):
         return jax.core.ShapedArray((), jax.dtypes.canonicalize_dtype(np.result_type(leaf))), None
     shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
@@ -83,7 +83,7 @@ def _leaf(leaf: Any, malformed: _MalformedError, examples: bool) -> tuple[Any, A
     return jax.core.ShapedArray(shape, canonical), None
 
 
-class _MalformedError(ValueError):
+class ResultShapeError(ValueError):
     """What was given does not describe a result."""
 
     def __init__(self, given: Any, name: str, leaf: Any, examples: bool):

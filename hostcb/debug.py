@@ -54,7 +54,7 @@ def callback(
 
     Raises:
         TypeError: `callback` is not callable, or there are arguments without one.
-        NotImplementedError: used in a `shard_map` that leaves some mesh axes to the compiler, or both ordered and
+        NotImplementedError: ordered in a `shard_map` that leaves some mesh axes to the compiler, or ordered and
             partitioned under jit over a mesh.
         jax.errors.JaxRuntimeError: when the computation runs, if the function raises. `barrier_wait` reports it too.
 

@@ -171,23 +171,13 @@ LARGE_ALONE = SMALL.replace("[4]", "[1000,1000]")
 LONG = SMALL.replace("  ROOT", "".join(f"  %s{i} = f32[4]{{0}} sine(%p)\n" for i in range(8)) + "  ROOT")
 
 
-class Program:
-    """As much of a program as is asked for."""
-
-    callbacks = ("one",)
-    native = False
-
-
 @pytest.mark.parametrize(
     ("text", "native"),
     [(SMALL, True), (FOREIGN, False), (LOOP, False), (LARGE, False), (LARGE_ALONE, True), (LONG, False)],
     ids=["small", "foreign", "loop", "large", "large_alone", "long"],
 )
 def test_x2_which_programs_are_dispatched_natively(text: str, native: bool) -> None:
-    program: Any = Program()
-    devices = jax.devices()[:1]
-    assert _native.is_dispatched_natively(program, devices, lambda: text) == native
-    assert program.native == native
+    assert _native.is_simple(text, callbacks=1) == native
 
 
 def test_h14_failures_that_are_kept_do_not_end_a_users_generator() -> None:

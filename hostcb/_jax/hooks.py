@@ -97,7 +97,7 @@ def settle_thread() -> None:
         logger.debug("a computation ended with an error: %s", error)
 
 
-def install_dispatch_hooks(effect: Any, program_class: type, hooks: DispatchHooks) -> bool:
+def install_dispatch_hooks(effect: Any, program_class: type, account: DispatchHooks) -> bool:
     """Take over the tokens of `effect` and learn of every execution; False where this JAX does not allow it.
 
     JAX keeps tokens per thread, lets a failed one poison whatever comes next, and has no list of what runs. All three
@@ -119,12 +119,12 @@ def install_dispatch_hooks(effect: Any, program_class: type, hooks: DispatchHook
         program = next((kept for kept in self.keepalive or () if isinstance(kept, program_class)), None)
         if program is None:
             return plain_call(self, *args)
-        if not (self.ordered_effects or self.has_unordered_effects) and not hooks.dispatched_natively(
+        if not (self.ordered_effects or self.has_unordered_effects) and not account.dispatched_natively(
             program, self._local_devices, functools.partial(_optimized_hlo, self)
         ):
             # Said to have an effect, it keeps coming here: JAX's fast dispatch would turn errors into ValueErrors.
             self.has_unordered_effects = True
-        execution = hooks.begin(program, self._local_devices, _device_assignment(self))
+        execution = account.begin(program, self._local_devices, _device_assignment(self))
         dispatching.stack.append(execution)
         error = None
         try:
@@ -135,7 +135,7 @@ def install_dispatch_hooks(effect: Any, program_class: type, hooks: DispatchHook
             raise
         finally:
             dispatching.stack.pop()
-            hooks.end(execution, error)
+            account.end(execution, error)
 
     def ours(self: Any) -> bool:
         return any(isinstance(kept, program_class) for kept in self.keepalive or ())
@@ -145,7 +145,7 @@ def install_dispatch_hooks(effect: Any, program_class: type, hooks: DispatchHook
             return plain_add(self, input_buffers)
         execution = dispatching.stack[-1]
         tokens = [
-            hooks.tokens_in(execution)
+            account.tokens_in(execution)
             if each == effect
             else dispatch.runtime_tokens.get_token_input(each, self._local_devices)._buf
             for each in self.ordered_effects
@@ -162,11 +162,11 @@ def install_dispatch_hooks(effect: Any, program_class: type, hooks: DispatchHook
             dispatch.runtime_tokens.current_tokens.pop(effect, None)
         runtime_tokens = [RuntimeToken(runtime_token.get_token(i)) for i in range(len(self._local_devices))]
         for device, token in zip(self._local_devices, runtime_tokens, strict=True):
-            dispatch.runtime_tokens.set_output_runtime_token(device, _UpToHost(token, device, hooks.drain))
+            dispatch.runtime_tokens.set_output_runtime_token(device, _UpToHost(token, device, account.drain))
         if effect in self.ordered_effects:
-            hooks.started(execution, token_buffers[list(self.ordered_effects).index(effect)], True)
+            account.started(execution, token_buffers[list(self.ordered_effects).index(effect)], True)
         else:
-            hooks.started(execution, runtime_tokens, False)
+            account.started(execution, runtime_tokens, False)
         return None
 
     executor.__call__ = call

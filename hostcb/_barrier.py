@@ -8,9 +8,9 @@ import logging
 import threading
 from collections.abc import Iterator
 
+from . import _hooks
 from ._executions import account
 from ._failures import CallbackException, ledger
-from ._jax import hooks
 from ._queues import queues
 from ._running import inside_callback
 
@@ -74,7 +74,7 @@ def stop_outfeed_receiver() -> None:
 def _wait_for_callbacks(name: str) -> None:
     if not account.informed:
         # The best that JAX offers by itself: the programs of this thread.
-        hooks.settle_thread()
+        _hooks.settle_thread()
     executions = account.live()
     with _reporting(name, bool(executions) or any(queue.busy for queue in queues.all())):
         for _ in range(GENERATIONS):

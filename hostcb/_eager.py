@@ -14,11 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import _flags, _jax
+from . import _flags, _hooks, _jax
 from ._callback import HostCallback
 from ._executions import Program, account
 from ._handlers import Host
-from ._jax import hooks
 from ._lowering import out_of_range, outside
 from ._results import Refused
 
@@ -58,7 +57,7 @@ def run_eagerly(
         with _jax.without_mesh():
             results = _run(host, device, arrays)
     if kind.identity:
-        hooks.cover_by_effects_barrier(device, account.drain)
+        _hooks.cover_by_effects_barrier(device, account.drain)
         return [operand if isinstance(operand, jax.Array) else _as_array(operand) for operand in operands]
     return _placed(results, operands, devices)
 

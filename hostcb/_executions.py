@@ -15,8 +15,7 @@ from typing import Any
 
 import jax
 
-from . import _pool
-from ._jax import hooks
+from . import _hooks, _pool
 from ._native import is_simple
 from ._queues import queues
 from ._running import inside_callback, running
@@ -101,13 +100,13 @@ class Execution:
         """Return when it has ended, well or not."""
         self.returned.wait()
         for token in self.tokens:
-            hooks.settle(token)
+            _hooks.settle(token)
 
     def wait_on(self, devices: Sequence[Any]) -> None:
         """Return when it has ended on `devices`."""
         for device, token in zip(self.devices, self.tokens, strict=False):
             if device in devices:
-                hooks.settle(token)
+                _hooks.settle(token)
 
     def __str__(self) -> str:
         doing = "runs" if self.returned.is_set() else "is being dispatched"
@@ -122,10 +121,10 @@ class Account:
         self._live: dict[Execution, None] = {}
         self._fresh: dict[tuple[Any, ...], Any] = {}
         self._failed: weakref.WeakSet[Program] = weakref.WeakSet()
-        # Whether JAX tells of its executions; see `hooks.install_dispatch_hooks`.
+        # Whether JAX tells of its executions; see `_hooks.install_dispatch_hooks`.
         self.informed = False
 
-    # The methods that JAX's dispatch calls; see `hooks.DispatchHooks`.
+    # The methods that JAX's dispatch calls; see `_hooks.DispatchHooks`.
 
     def begin(self, program: Program | None, devices: Sequence[Any], mesh: Sequence[Any]) -> Execution:
         execution = self.add(program or Program(), devices, mesh)
@@ -253,7 +252,7 @@ class Account:
     def _fresh_token(self, devices: tuple[Any, ...]) -> Any:
         token = self._fresh.get(devices)
         if token is None:
-            token = self._fresh[devices] = hooks.fresh_token(devices)
+            token = self._fresh[devices] = _hooks.fresh_token(devices)
         return token
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import jax
 
-from ._jax import hooks
+from . import _hooks
 from ._running import running
 
 if TYPE_CHECKING:
@@ -105,4 +105,4 @@ def postpone(program: Program, error: Exception) -> bool:
     program.failures.clear()
     running.frame.pending = pending = Pending(shown, caller)
     # The last, since an interrupt after it would end the dispatch otherwise.
-    return hooks.call_after_dispatch(pending.at_the_end)
+    return _hooks.call_after_dispatch(pending.at_the_end)

@@ -10,13 +10,12 @@ import jax.extend.core as jex
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters import partial_eval as pe
 
-from . import _flags, _jax, _lowering, _tangents
+from . import _compiler_bugs, _flags, _hooks, _jax, _lowering, _tangents
 from ._batching import batch_callback
 from ._callback import HostCallback
 from ._eager import run_eagerly
 from ._effects import effects_of, ordered
 from ._executions import Program, account
-from ._jax import compiler_bugs, hooks
 
 _jax.hold_weakly_in_caches(HostCallback)
 
@@ -157,5 +156,5 @@ _install(placed_callback_p)
 # For taps, which are never placed.
 pe.custom_partial_eval_rules[host_callback_p] = _partial_eval
 
-compiler_bugs.work_around(ordered)
-account.informed = hooks.install_dispatch_hooks(ordered, Program, account)
+_compiler_bugs.work_around(ordered)
+account.informed = _hooks.install_dispatch_hooks(ordered, Program, account)

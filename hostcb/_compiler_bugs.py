@@ -15,27 +15,26 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.extend.core as jex
 import numpy as np
-from jax._src import core
-from jax._src import shard_map as shard_map_lib
-from jax._src.interpreters import mlir
-from jax._src.lax.control_flow import conditionals
 from jax.extend.mlir.dialects import stablehlo as hlo
+from jax.interpreters import mlir
+
+from . import _jax
 
 logger = logging.getLogger("hostcb")
 
-_DUMMY = core.ShapedArray((), np.dtype(np.uint32))
+_DUMMY = jax.core.ShapedArray((), np.dtype(np.uint32))
 
 
 def work_around(effect: Any) -> None:
     """Give programs with `effect`, an ordered one, a value beside the token where it would be alone."""
-    for library, name, primitive, make in (
-        (shard_map_lib, "_shard_map_lowering", getattr(shard_map_lib, "shard_map_p", None), _shard_map_rule),
-        (conditionals, "_cond_lowering", jax.lax.cond_p, _cond_rule),
+    for primitive, plain, make in (
+        (_jax.shard_map_p, _jax.lower_shard_map, _shard_map_rule),
+        (jax.lax.cond_p, _jax.lower_cond, _cond_rule),
     ):
-        plain = getattr(library, name, None)
-        if plain is None or primitive is None:
-            logger.debug("this JAX has no %s: bugs of XLA around it are not avoided", name)
+        if primitive is None or plain is None:
+            logger.debug("this JAX lowers shard_map or cond in a way unknown to hostcb: bugs of XLA are not avoided")
             continue
         mlir.register_lowering(primitive, make(plain, effect))
 
@@ -47,7 +46,7 @@ def _shard_map_rule(plain: Callable[..., Any], effect: Any) -> Callable[..., Any
         # It goes in and comes out: what is not used is removed before it could help. Not a plain constant, which would
         # be moved inside.
         dummy = hlo.OptimizationBarrierOp([mlir.ir_constant(np.uint32(0))]).results[0]
-        variable = core.Var(_DUMMY)
+        variable = jex.Var(_DUMMY)
         everywhere = jax.sharding.PartitionSpec()
         widened = context.replace(avals_in=[_DUMMY], avals_out=[*context.avals_out, _DUMMY])
         results = plain(
@@ -78,5 +77,5 @@ def _cond_rule(plain: Callable[..., Any], effect: Any) -> Callable[..., Any]:
 
 def _with_result(branch: Any) -> Any:
     jaxpr = getattr(branch, "jaxpr", branch)
-    changed = jaxpr.replace(outvars=[core.Literal(np.uint32(0), _DUMMY)])
+    changed = jaxpr.replace(outvars=[jex.Literal(np.uint32(0), _DUMMY)])
     return changed if jaxpr is branch else branch.replace(jaxpr=changed)

@@ -11,10 +11,8 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
-from jax._src import api, dispatch
-from jax._src.interpreters import pxla
 
-from . import without_mesh
+from . import _jax
 
 logger = logging.getLogger("hostcb")
 
@@ -75,7 +73,7 @@ class _UpToHost:
 
 def cover_by_effects_barrier(device: Any, drain: Callable[[Any], None]) -> None:
     """Let this thread's next `jax.effects_barrier` wait for `drain(device)`, after what it would wait for anyway."""
-    tokens = dispatch.runtime_tokens.output_runtime_tokens
+    tokens = _jax.runtime_tokens.output_runtime_tokens
     if not isinstance(tokens.get(device), _UpToHost):
         tokens[device] = _UpToHost(tokens.get(device), device, drain)
 
@@ -103,7 +101,7 @@ def install_dispatch_hooks(effect: Any, program_class: type, account: DispatchHo
     JAX keeps tokens per thread, lets a failed one poison whatever comes next, and has no list of what runs. All three
     are properties of two methods of the object that executes programs with effects, hence the patch.
     """
-    executor = getattr(pxla, "ExecuteReplicated", None)
+    executor: Any = _jax.executor
     needed = ("__call__", "_add_tokens_to_inputs", "_handle_token_bufs")
     if executor is None or not all(hasattr(executor, name) for name in needed):
         logger.warning("this JAX dispatches in a way unknown to hostcb: order across threads is not kept")
@@ -128,7 +126,7 @@ def install_dispatch_hooks(effect: Any, program_class: type, account: DispatchHo
         dispatching.stack.append(execution)
         error = None
         try:
-            with without_mesh():
+            with _jax.without_mesh():
                 return plain_call(self, *args)
         except BaseException as exception:
             error = exception
@@ -147,7 +145,7 @@ def install_dispatch_hooks(effect: Any, program_class: type, account: DispatchHo
         tokens = [
             account.tokens_in(execution)
             if each == effect
-            else dispatch.runtime_tokens.get_token_input(each, self._local_devices)._buf
+            else _jax.runtime_tokens.get_token_input(each, self._local_devices)._buf
             for each in self.ordered_effects
         ]
         return [*tokens, *input_buffers]
@@ -159,10 +157,10 @@ def install_dispatch_hooks(effect: Any, program_class: type, account: DispatchHo
         foreign = [each for each in self.ordered_effects if each != effect]
         if foreign:
             plain_handle(self, token_buffers, runtime_token)
-            dispatch.runtime_tokens.current_tokens.pop(effect, None)
+            _jax.runtime_tokens.current_tokens.pop(effect, None)
         runtime_tokens = [RuntimeToken(runtime_token.get_token(i)) for i in range(len(self._local_devices))]
         for device, token in zip(self._local_devices, runtime_tokens, strict=True):
-            dispatch.runtime_tokens.set_output_runtime_token(device, _UpToHost(token, device, account.drain))
+            _jax.runtime_tokens.set_output_runtime_token(device, _UpToHost(token, device, account.drain))
         if effect in self.ordered_effects:
             account.started(execution, token_buffers[list(self.ordered_effects).index(effect)], True)
         else:
@@ -181,7 +179,7 @@ def call_after_dispatch(function: Callable[[Any], bool]) -> bool:
     It gets the frame that dispatches, and is called until it raises, or returns True. False where JAX has no hook for
     that.
     """
-    state = getattr(api, "_post_hook_state", None)
+    state: Any = _jax.post_hook
     if state is None or not hasattr(state, "get_local"):
         return False
     # Before the hook is there: a signal may come in between, and its handler may dispatch.

@@ -1,4 +1,4 @@
-"""Every private name of JAX that hostcb touches, and nothing else touches one; `hooks` has those of running.
+"""Every private name of JAX that hostcb touches; nothing else imports one.
 
 Each entry says why the public interface does not serve. Where a name may vanish, the code falls back to what JAX
 does by itself and says so once in the log, so that a new JAX release degrades hostcb before it breaks it.
@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import jax
+from jax._src import api, core, dispatch, effects, sharding_impls, util, xla_bridge
 from jax._src import config as jax_config
-from jax._src import core, dispatch, effects, sharding_impls, util, xla_bridge
 from jax._src import mesh as mesh_lib
+from jax._src import shard_map as shard_map_lib
 from jax._src.interpreters import batching as private_batching
-from jax._src.interpreters import mlir, partial_eval
+from jax._src.interpreters import mlir, partial_eval, pxla
+from jax._src.lax.control_flow import conditionals
 from jax._src.lib import xla_client
 
 logger = logging.getLogger("hostcb")
@@ -182,6 +184,12 @@ def require_devices(primitive: Any) -> None:
     dispatch.prim_requires_devices_during_lowering.add(primitive)
 
 
+# JAX's own rules for two primitives, for `_compiler_bugs`; None where this JAX has them elsewhere.
+shard_map_p = getattr(shard_map_lib, "shard_map_p", None)
+lower_shard_map = getattr(shard_map_lib, "_shard_map_lowering", None)
+lower_cond = getattr(conditionals, "_cond_lowering", None)
+
+
 # Devices and the runtime's threads -------------------------------------------------------------------------------
 
 
@@ -211,3 +219,13 @@ def register_config_option(name: str, holder: FlagHolder) -> None:
         logger.warning("this JAX keeps no table of options: set %s by environment variable or absl flag", name)
         return
     holders[name] = holder
+
+
+# Dispatch, for `_hooks` ------------------------------------------------------------------------------------------
+
+# What runs programs with effects: its methods deal with their tokens. None where this JAX has it elsewhere.
+executor = getattr(pxla, "ExecuteReplicated", None)
+# The tokens that JAX keeps, for each thread.
+runtime_tokens = dispatch.runtime_tokens
+# What is called at the end of JAX's fast dispatch, for each thread or for all; None where this JAX has none.
+post_hook = getattr(api, "_post_hook_state", None)

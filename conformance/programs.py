@@ -14,9 +14,11 @@ from conformance.model import ExpectedEvent, ModelFunction, World
 from conformance.transforms import TRANSFORMS, JaxFunction, Setting, Transform
 from conformance.values import Data, Value
 
-INPUTS = (3.0, 68.0)
+INPUTS = (3.0, 68.5)
 """Every program runs on each of these in turn, without a barrier between: order must hold across
-computations too. One is odd and one even, so predicates go both ways."""
+computations too. One is odd and one is not, so predicates go both ways. The half keeps apart what
+callbacks see in the two runs, whatever the offsets: offsets are whole, and of the three polynomials
+below two give other remainders then, and the third gives x (2x + 1) for whole x alone."""
 
 OFFSET_RADIX = 9
 """Offsets of the transform at depth d are multiples of this to the d-th power: with at most eight

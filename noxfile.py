@@ -79,6 +79,13 @@ def conformance_tpu(session: nox.Session) -> None:
     conformance(session, "tpu", extras=("jax[tpu]",))
 
 
+@nox.session(default=False, python=HERE)
+def mutants(session: nox.Session) -> None:
+    """Break hostcb on purpose and see that the conformance cells notice."""
+    install(session, HERE_JAX)
+    session.run("python", "-m", "conformance", "mutants", "-n", "2", *session.posargs)
+
+
 @nox.session(tags=["ci"], python=HERE)
 def lint(session: nox.Session) -> None:
     """Check style and formatting with ruff."""

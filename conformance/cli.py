@@ -1,4 +1,4 @@
-"""The command line: `python -m conformance run` and `python -m conformance list`."""
+"""The command line: `python -m conformance`, followed by one of its commands."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from conformance import repro
 from conformance.cells import Plan, UnknownCellError, make_plan, parse_cell
 from conformance.expectations import ExpectationError, load_expectations
+from conformance.mutants import command as mutants
 from conformance.processes import WorkerProcess, WorkerStartError
+from conformance.reports import command as reports
 from conformance.runner import Options, run
 from conformance.topology import Topology, WrongPlatformError
 
@@ -25,7 +28,13 @@ FAILED, UNUSABLE = 1, 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
+    if options.command in reports.COMMANDS:
+        return reports.read(options)
     try:
+        if options.command == "repro":
+            return repro.main(options)
+        if options.command == "mutants":
+            return mutants.main(options)
         return _list(options) if options.command == "list" else _run(options)
     except WrongPlatformError as error:
         print(
@@ -43,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
 
     run_parser = commands.add_parser("run", help="run cells and judge them")
     list_parser = commands.add_parser("list", help="list the cells there are")
+    mutants.add_parser(commands)
     for command in (run_parser, list_parser):
         command.add_argument("--platform", default="cpu", help="cpu, cuda, rocm, tpu, ...")
         command.add_argument(
@@ -75,6 +85,8 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         help="file of known failures; by default ci/expectations/PLATFORM.toml",
     )
+    repro.add_parser(commands)
+    reports.add_parsers(commands)
     return parser
 
 

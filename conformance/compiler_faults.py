@@ -1,12 +1,13 @@
-"""Fault cells for what the compiler makes of a token that has nothing beside it.
+"""Fault cells for what the compiler makes of a token that has nothing beside it, and of callbacks that look alike.
 
-Found with JAX 0.12.0.1 in ordered callbacks of every kind; a library can only avoid it.
+The former was found with JAX 0.12.0.1 in ordered callbacks of every kind; a library can only avoid it.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,9 +22,10 @@ from conformance.fault_checks import error_of
 from conformance.verdicts import Stage
 
 TRIPS = 4
+EQUAL, RUNS = 3, 2
 
 
-class _Counting:
+class Counting:
     """A host function that counts its calls by the first number that it is given."""
 
     def __init__(self) -> None:
@@ -38,7 +40,7 @@ class _Counting:
 
 def loop_without_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Devices run a loop that starts from constants: each of its callbacks runs once on each of them."""
-    counting = _Counting()
+    counting = Counting()
 
     def step(index: Any, carry: Any) -> Any:
         result = bench.invoke(callback, counting, jnp.full((1, WIDTH), index, jnp.float32))
@@ -57,7 +59,7 @@ def loop_without_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
 
 def cond_without_results(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A cond that only calls back, and then a jitted function that does: both compile, and both call."""
-    counting = _Counting()
+    counting = Counting()
 
     def calling(number: float) -> Any:
         bench.invoke(callback, counting, jnp.full((WIDTH,), number, jnp.float32))
@@ -75,3 +77,22 @@ def cond_without_results(bench: Bench, callback: Callback) -> list[Anomaly]:
     if counting.calls == {1.0: 1, 3.0: 1}:
         return []
     return [Anomaly("wrong count", Stage.CALLBACK, f"calls by number: {dict(counting.calls)}, not 1 and 3 once each")]
+
+
+def equal_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Callbacks that nothing tells apart are as many as the program has: nothing may merge or remember them."""
+    counting = Counting()
+    compiled = bench.compile(lambda x: sum(bench.invoke(callback, counting, x) for _ in range(EQUAL)))
+    return check_count(bench, counting, compiled)
+
+
+def check_count(bench: Bench, counting: Counting, compiled: Callable[[Any], Any]) -> list[Anomaly]:
+    """A program with a number of equal callbacks makes them all, each time that it is run."""
+    for _ in range(RUNS):
+        jax.block_until_ready(compiled(bench.operand))
+    bench.implementation.barrier()
+    count, wanted = counting.calls.total(), EQUAL * RUNS
+    if count == wanted:
+        return []
+    witness = f"{RUNS} runs of {EQUAL} equal callbacks made {count} calls, not {wanted}"
+    return [Anomaly("wrong count", Stage.CALLBACK, witness)]

@@ -17,7 +17,7 @@ import numpy as np
 from conformance.bench import WIDTH, Bench
 from conformance.callbacks import Callback
 from conformance.checkers import Anomaly
-from conformance.compiler_faults import cond_without_results, loop_without_operands
+from conformance.compiler_faults import cond_without_results, equal_operands, loop_without_operands
 from conformance.execution import summary
 from conformance.external_callbacks import ALL_CALLBACKS
 from conformance.fault_checks import PLANTED, check_quiet_barrier, check_value, error_of
@@ -286,6 +286,7 @@ _SCENARIOS: dict[str, Scenario] = {
     "unknown_device": _unknown_device,
     "loop_without_operands": loop_without_operands,
     "cond_without_results": cond_without_results,
+    "equal_operands": equal_operands,
 }
 
 

@@ -63,6 +63,17 @@ def _host_callback_faults() -> tuple[Fault, ...]:
         ),
         Fault("starts_callbacks_on_all", "pmap", "call", ("H9", "H15"), minimum_devices=2),
         Fault("runs_jax_on_all", "pmap", "call", ("H9",), minimum_devices=2, deadline=10.0),
+        *(Fault("slow", layout, "id_tap", ("H13",)) for layout in ("jit", "pmap")),
+        Fault("slow_in_another_thread", "jit", "id_tap", ("H13",)),
+        *(Fault("starts_callbacks", "jit", callback, ("H12",), deadline=10.0) for callback in ("id_tap", "call")),
+        *(Fault("is_forgotten", "jit", callback, ("H18",)) for callback in ("id_tap", "call")),
+        Fault("nested_batch", "jit", "id_tap", ("H7",)),
+        *(
+            Fault(kind, "jit", callback, (promise,))
+            for callback, promise in (("id_tap", "H1"), ("call", "H3"))
+            for kind in ("dtypes", "shapes", "trees")
+        ),
+        *(Fault("equal_operands", "jit", callback, ("H4",)) for callback in ("id_tap", "call")),
     ]
     return tuple(faults)
 
@@ -103,6 +114,11 @@ def _external_faults() -> tuple[Fault, ...]:
         for layout in ("pmap", "shard_map")
     ]
     faults += [Fault("cond_without_results", "jit", "io_callback_ordered", ("X3",))]
+    faults += [Fault("equal_operands", "jit", callback, ("X3",)) for callback in effects]
+    faults += [
+        Fault("equal_operands", "jit", "debug_callback", ("X4",)),
+        Fault("equal_operands", "jit", "buffer_callback_side_effect", ("B4",)),
+    ]
     return tuple(faults)
 
 

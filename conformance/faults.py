@@ -19,11 +19,13 @@ import numpy as np
 
 from conformance.bench import Bench
 from conformance.checkers import Anomaly
+from conformance.data_faults import DATA_SCENARIOS
 from conformance.execution import summary
 from conformance.external_faults import run_external_fault
 from conformance.fault_catalogue import BROKEN_RESULTS, EXTERNAL_FAULTS, Fault
 from conformance.fault_checks import PLANTED, check_quiet_barrier, check_value, error_of
 from conformance.implementations import Implementation
+from conformance.tap_faults import TAP_SCENARIOS
 from conformance.verdicts import Outcome, Stage, Verdict
 
 ERROR_MARK = np.zeros(12345, np.int8)
@@ -42,7 +44,7 @@ def run_fault(fault: Fault, implementation: Implementation, devices: Sequence[ja
     if not anomalies:
         return Outcome(Verdict.PASS, seconds=seconds)
     witness = "; ".join(str(anomaly) for anomaly in anomalies)
-    return Outcome(Verdict.FAIL, anomalies[0].stage, witness, seconds)
+    return Outcome(Verdict.FAIL, anomalies[0].stage, witness, seconds, anomaly=anomalies[0].kind)
 
 
 class _Misbehaving:
@@ -339,4 +341,6 @@ _SCENARIOS: dict[tuple[str, str], Callable[[Bench], list[Anomaly]]] = {
     ("call", "starts_callbacks_on_all"): _call_starts_callbacks_on_all,
     ("id_tap", "pending_at_exit"): _pending_at_exit,
     ("call", "raises_before_collective"): _raises_before_collective,
+    **TAP_SCENARIOS,
+    **DATA_SCENARIOS,
 }

@@ -26,6 +26,17 @@ class WorkerStartError(Exception):
     """A worker ended before it could say anything."""
 
 
+def worker_environment(
+    topology: Topology, extra_xla_flags: Sequence[str], inherited: Mapping[str, str]
+) -> dict[str, str]:
+    environment = topology.environment(inherited)
+    flags = (environment.get("XLA_FLAGS", ""), *extra_xla_flags)
+    environment["XLA_FLAGS"] = " ".join(flags).strip()
+    # Several workers share a device: none may take all of its memory at its start.
+    environment.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    return environment
+
+
 class WorkerProcess:
     """One worker, for one implementation on one topology.
 
@@ -43,11 +54,6 @@ class WorkerProcess:
         self.topology = topology
         self.implementation = implementation
         self.log = log
-        child_environment = topology.environment(environment)
-        flags = (child_environment.get("XLA_FLAGS", ""), *extra_xla_flags)
-        child_environment["XLA_FLAGS"] = " ".join(flags).strip()
-        # Several workers share a device: none may take all of its memory at its start.
-        child_environment.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         with log.open("ab") as stderr:
             self._log_start = stderr.tell()
             self._process = subprocess.Popen(
@@ -59,7 +65,7 @@ class WorkerProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                env=child_environment,
+                env=worker_environment(topology, extra_xla_flags, environment),
             )
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._pipe("stdout"), selectors.EVENT_READ)

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from conformance.cells import Cell, Ineligible
-from conformance.expectations import Expectations
+from conformance.expectations import Expectation, Expectations
+from conformance.reports.results import SCHEMA_VERSION
 from conformance.verdicts import Outcome, Standing, Verdict
-
-SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -26,6 +25,8 @@ class CellResult:
     attempts: int = 1
     company: tuple[str, ...] = ()
     """For a flake: the cells that ran before it in the process in which it failed."""
+    entry: Expectation | None = None
+    """What is known about the cell, whether or not it did what is known."""
 
     @property
     def reproduce(self) -> str:
@@ -41,6 +42,7 @@ class CellResult:
             "verdict": self.outcome.label,
             "standing": self.standing.value,
             "expected": self.expected,
+            "known": _known(self.entry) if self.entry else None,
             "attempts": self.attempts,
             "reproduce": self.reproduce,
         }
@@ -61,7 +63,7 @@ class Report:
         entry = self.expectations.of(cell.id)
         standing = self.expectations.standing(cell.id, outcome)
         expected = entry.verdict if entry else Verdict.PASS.value
-        result = CellResult(cell, outcome, standing, expected, attempts, company)
+        result = CellResult(cell, outcome, standing, expected, attempts, company, entry)
         self.results.append(result)
         return result
 
@@ -128,6 +130,10 @@ class Report:
             rows.append([name, ratio, *(str(counter[column]) for column in columns)])
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         return ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+
+
+def _known(entry: Expectation) -> dict[str, Any]:
+    return {"reason": entry.reason.strip(), "link": entry.link, "intermittent": entry.intermittent}
 
 
 def _describe(result: CellResult) -> list[str]:

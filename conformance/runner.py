@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conformance.cells import Cell, Plan
@@ -102,7 +102,7 @@ def _conclude(cell: Cell, first: Finished | None, second: Finished | None, repor
     elif report.expectations.standing(cell.id, second.outcome).acceptable:
         outcome, alone = first.outcome, second.outcome.label
         reason = f"{outcome.label} in company, {alone} alone: {outcome.reason}"
-        flake = Outcome(Verdict.FLAKE, outcome.stage, reason, outcome.seconds, outcome.history, outcome.signal)
+        flake = replace(outcome, verdict=Verdict.FLAKE, reason=reason)
         report.add(cell, flake, attempts=2, company=first.company)
     else:
         report.add(cell, second.outcome, attempts=2)

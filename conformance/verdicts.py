@@ -59,6 +59,8 @@ class Outcome:
     history: list[dict[str, Any]] = field(default_factory=list)
     signal: str | None = None
     """What ended the process of a crashed cell: a signal's name, or an exit code."""
+    anomaly: str = ""
+    """The kind of the first anomaly, `lost` or `order` say: two runs are compared by it, not by the words."""
 
     @property
     def label(self) -> str:
@@ -69,6 +71,7 @@ class Outcome:
         return {
             "verdict": self.verdict.value,
             "stage": self.stage.value if self.stage else None,
+            "anomaly": self.anomaly,
             "witness": self.reason,
             "seconds": round(self.seconds, 4),
             "signal": self.signal,
@@ -84,4 +87,5 @@ class Outcome:
             data["seconds"],
             data["history"],
             data["signal"],
+            data["anomaly"],
         )

@@ -66,7 +66,7 @@ class Hostcb(ExternalCallbacks):
                 options["tap_with_device"] = True
             if callback.returns_new_value:
                 options["result"] = value + np.float32(RETURNED_OFFSET)
-            tapped = hostcb.id_tap(
+            tapped = self.namespace.id_tap(
                 _TapFunction(site, recorder),
                 operand_of(value),
                 device_index=device_index,
@@ -76,7 +76,7 @@ class Hostcb(ExternalCallbacks):
 
         def print_(site: str, value: jax.Array) -> jax.Array:
             stream = _PrintStream(recorder)
-            return hostcb.id_print(value, what=site, output_stream=stream)
+            return self.namespace.id_print(value, what=site, output_stream=stream)
 
         def call(site: str, value: jax.Array) -> jax.Array:
             options: dict[str, Any] = {}
@@ -84,7 +84,7 @@ class Hostcb(ExternalCallbacks):
                 options["vmap_method"] = callback.vmap_method
             if callback.receives_device:
                 options["call_with_device"] = True
-            result = hostcb.call(
+            result = self.namespace.call(
                 ReturningFunction(site, recorder, callback.returns_new_value),
                 operand_of(value),
                 result_shape=jax.ShapeDtypeStruct(jnp.shape(value), jnp.float32)
@@ -97,13 +97,13 @@ class Hostcb(ExternalCallbacks):
         return {"id_tap": tap, "id_print": print_, "call": call}[callback.function]
 
     def tap(self, function: Any, operand: Any) -> Any:
-        return hostcb.id_tap(function, operand)
+        return self.namespace.id_tap(function, operand)
 
     def call(self, function: Any, operand: Any, result_shape: Any) -> Any:
-        return hostcb.call(function, operand, result_shape=result_shape)
+        return self.namespace.call(function, operand, result_shape=result_shape)
 
     def barrier(self) -> None:
-        hostcb.barrier_wait()
+        self.namespace.barrier_wait()
 
 
 IMPLEMENTATION = Hostcb(hostcb)

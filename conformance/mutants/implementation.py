@@ -1,0 +1,24 @@
+"""Mutants as implementations: hostcb as the suite uses it, some of its public names replaced."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import hostcb
+from conformance.implementations.hostcb import Hostcb
+from conformance.mutants.mutant import Mutant
+
+
+class Broken(Hostcb):
+    """hostcb with one mutant's fault."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        public: dict[str, Any] = {name: getattr(hostcb, name) for name in hostcb.__all__}
+        debug = {name: getattr(hostcb.debug, name) for name in ("callback", "print")}
+        for name, replacement in mutant.plant(hostcb).items():
+            group, _, member = name.rpartition(".")
+            (debug if group == "debug" else public)[member] = replacement
+        super().__init__(SimpleNamespace(**{**public, "debug": SimpleNamespace(**debug)}))
+        # Programs that fault cells start in a process of their own find it by this.
+        self.name = mutant.implementation

@@ -1,0 +1,175 @@
+"""The kill matrix: which cells have killed which mutants, and what that says of both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from conformance.mutants.mutant import Mutant, Symptom
+from conformance.verdicts import Outcome, Verdict
+
+SCHEMA_VERSION = 1
+WITNESS_LENGTH = 160
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One cell with one mutant."""
+
+    cell: str
+    """As callback/program/topology."""
+    outcome: Outcome
+    kills: bool
+    """Whether the cell failed, and for the right reason."""
+
+    @property
+    def kind(self) -> str:
+        return "pass" if self.outcome.verdict is Verdict.PASS else str(Symptom.of(self.outcome))
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "cell": self.cell,
+            "kills": self.kills,
+            "verdict": self.outcome.label,
+            "stage": self.outcome.stage.value if self.outcome.stage else None,
+            "anomaly": self.outcome.anomaly,
+            "witness": self.outcome.reason,
+            "seconds": round(self.outcome.seconds, 3),
+        }
+
+
+@dataclass
+class Row:
+    mutant: Mutant
+    trials: list[Trial] = field(default_factory=list)
+
+    @property
+    def kills(self) -> list[Trial]:
+        return [trial for trial in self.trials if trial.kills]
+
+    @property
+    def fate(self) -> str:
+        if self.kills:
+            return "killed"
+        failed = any(trial.outcome.verdict is not Verdict.PASS for trial in self.trials)
+        return "killed for another reason" if failed else "survived"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "mutant": self.mutant.name,
+            "fault": self.mutant.fault,
+            "symptoms": [str(symptom) for symptom in self.mutant.symptoms],
+            "fate": self.fate,
+            "trials": [trial.as_json() for trial in self.trials],
+        }
+
+
+@dataclass
+class Matrix:
+    rows: list[Row]
+    control: dict[str, Outcome] = field(default_factory=dict)
+    """What the cells did with the implementation that is not broken."""
+    problems: list[str] = field(default_factory=list)
+    """Errors of the suite: nothing can be said of the mutants before they are gone."""
+    seconds: float = 0.0
+
+    def add(self, mutant: Mutant, cell: str, outcome: Outcome) -> None:
+        (row,) = (row for row in self.rows if row.mutant is mutant)
+        if outcome.verdict is Verdict.HARNESS_ERROR:
+            self.problems.append(f"{mutant.name}: {cell}: the suite itself failed: {outcome.reason.strip()}")
+        # A cell that fails in any case shows nothing.
+        clean = cell in self.control and self.control[cell].verdict is Verdict.PASS
+        row.trials.append(Trial(cell, outcome, clean and mutant.killed_by(outcome)))
+
+    def add_control(self, cell: str, outcome: Outcome) -> None:
+        self.control[cell] = outcome
+        if outcome.verdict is not Verdict.PASS:
+            self.problems.append(f"{cell} fails without any mutant: {outcome.label}: {outcome.reason}")
+
+    @property
+    def survivors(self) -> list[Row]:
+        return [row for row in self.rows if row.fate != "killed"]
+
+    @property
+    def idle_cells(self) -> list[str]:
+        """Cells that have killed nothing."""
+        useful = {trial.cell for row in self.rows for trial in row.kills}
+        return [cell for cell in self.control if cell not in useful]
+
+    @property
+    def exit_code(self) -> int:
+        """0 if every mutant was killed for the right reason, 1 if not, 2 if there was none."""
+        if not self.rows:
+            return 2
+        return 1 if self.survivors or self.problems else 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA_VERSION,
+            "exit_code": self.exit_code,
+            "seconds": round(self.seconds, 1),
+            "mutants": [row.as_json() for row in self.rows],
+            "control": {cell: outcome.label for cell, outcome in self.control.items()},
+            "idle_cells": self.idle_cells,
+            "problems": self.problems,
+        }
+
+    def as_markdown(self) -> str:
+        lines = [
+            "# Kill matrix",
+            "",
+            self._totals(),
+            "",
+            "| mutant | fault | fate | cells |",
+            "| --- | --- | --- | --- |",
+        ]
+        for row in self.rows:
+            cells = "<br>".join(
+                f"`{trial.cell}`: {'**killed**, ' if trial.kills else ''}{_shown(trial)}" for trial in row.trials
+            )
+            lines.append(f"| `{row.mutant.name}` | {row.mutant.fault} | {row.fate} | {cells} |")
+        lines += _listed("Cells that killed nothing", self.idle_cells)
+        lines += _listed("Problems", self.problems)
+        return "\n".join(lines) + "\n"
+
+    def summary(self) -> str:
+        width = max((len(row.mutant.name) for row in self.rows), default=0)
+        lines = []
+        for row in self.rows:
+            first = row.kills[0] if row.kills else None
+            said = f"{first.cell}: {_shown(first)}" if first else row.mutant.fault
+            lines.append(f"{row.mutant.name.ljust(width)}  {len(row.kills)}/{len(row.trials)}  {said}")
+        for row in self.survivors:
+            lines.append(f"{row.fate.upper()}: {row.mutant.name}: {row.mutant.fault}")
+            lines += [f"    {trial.cell}: {_shown(trial)}" for trial in row.trials]
+        lines += [f"KILLS NOTHING: {cell}" for cell in self.idle_cells]
+        lines += [f"PROBLEM: {problem}" for problem in self.problems]
+        return "\n".join([*lines, "", self._totals()])
+
+    def write(self, folder: Path) -> None:
+        (folder / "mutants.json").write_text(json.dumps(self.as_json(), indent=1) + "\n")
+        (folder / "mutants.md").write_text(self.as_markdown())
+
+    def _totals(self) -> str:
+        killed = len(self.rows) - len(self.survivors)
+        trials = sum(len(row.trials) for row in self.rows)
+        return (
+            f"{killed} of {len(self.rows)} mutants killed for the right reason, {trials} trials,"
+            f" {len(self.control)} different cells, {self.seconds:.0f} s"
+        )
+
+
+def _shown(trial: Trial) -> str:
+    """The reason on one short line, fit for a table."""
+    if trial.outcome.verdict is Verdict.PASS:
+        return "passes"
+    words = " ".join(trial.outcome.reason.split()).replace("|", "\\|")[:WITNESS_LENGTH]
+    return f"{trial.kind}: {words}"
+
+
+def _listed(title: str, items: Iterable[str]) -> list[str]:
+    listed = [f"- `{item}`" for item in items]
+    return ["", f"## {title}", "", *(listed or ["None."])]

@@ -1,0 +1,199 @@
+"""Callbacks that run too seldom or too often."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import threading
+from typing import Any
+
+import jax
+import numpy as np
+
+from conformance.mutants.host_functions import surround
+from conformance.mutants.mutant import Library, Mutant, Names, at
+from conformance.verdicts import Stage
+
+ONE_IN = 5
+
+
+def _dropped(library: Library) -> Names:
+    numbers = itertools.count(1)
+
+    def run(function: Any, *arguments: Any, **options: Any) -> None:
+        if next(numbers) % ONE_IN:
+            function(*arguments, **options)
+
+    return surround(library, run, "id_tap", "debug.callback")
+
+
+def _duplicated(library: Library) -> Names:
+    numbers = itertools.count(1)
+
+    def run(function: Any, *arguments: Any, **options: Any) -> None:
+        function(*arguments, **options)
+        if not next(numbers) % ONE_IN:
+            function(*arguments, **options)
+
+    return surround(library, run, "id_tap", "debug.callback")
+
+
+def _remembered(library: Library) -> Names:
+    results: dict[Any, Any] = {}
+
+    def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
+        key = (function, *(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(operand)))
+        if key not in results:
+            results[key] = function(operand, *arguments, **options)
+        return results[key]
+
+    return surround(library, run, "id_tap", "call", "io_callback", "debug.callback")
+
+
+def _io_twice(library: Library) -> Names:
+    def run(function: Any, *arguments: Any) -> Any:
+        function(*arguments)
+        return function(*arguments)
+
+    return surround(library, run, "io_callback")
+
+
+def _pure_when_unused(library: Library) -> Names:
+    def pure_callback(function: Any, wanted: Any, *arguments: Any, vmap_method: Any = None, **options: Any) -> Any:
+        return library.io_callback(function, wanted, *arguments, **options)
+
+    return {"pure_callback": pure_callback}
+
+
+def _lost_in_differentiated_loop(library: Library) -> Names:
+    def io_callback(*arguments: Any, **options: Any) -> Any:
+        # JAX's own is lost there, and nowhere else.
+        return jax.experimental.io_callback(*arguments, **options)
+
+    return {"io_callback": io_callback}
+
+
+def _not_recomputed(library: Library) -> Names:
+    seen: set[Any] = set()
+    lock = threading.Lock()
+
+    def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> None:
+        # All other callbacks of the suite's programs have operands of their own.
+        key = (function, np.asarray(operand).tobytes())
+        with lock:
+            known = key in seen
+            seen.add(key)
+        if not known:
+            function(operand, *arguments, **options)
+
+    def barrier_wait() -> None:
+        library.barrier_wait()
+        seen.clear()
+
+    return {**surround(library, run, "id_tap"), "barrier_wait": barrier_wait}
+
+
+def _lost_in_condition(library: Library) -> Names:
+    conditions: list[None] = []
+    while_loop = jax.lax.while_loop
+
+    def watching(unfinished: Any, body: Any, start: Any) -> Any:
+        def condition(state: Any) -> Any:
+            conditions.append(None)
+            try:
+                return unfinished(state)
+            finally:
+                conditions.pop()
+
+        return while_loop(condition, body, start)
+
+    # This process runs cells of the mutant alone.
+    watched: Any = watching
+    jax.lax.while_loop = watched
+
+    def id_tap(function: Any, operand: Any, **options: Any) -> Any:
+        return operand if conditions else library.id_tap(function, operand, **options)
+
+    return {"id_tap": id_tap}
+
+
+def _lost_at_exit(library: Library) -> Names:
+    ending = threading.Event()
+    # Handlers run in the reverse order: this one comes before the library's.
+    atexit.register(ending.set)
+
+    def run(function: Any, *arguments: Any, **options: Any) -> None:
+        if not ending.is_set():
+            function(*arguments, **options)
+
+    return surround(library, run, "id_tap")
+
+
+_LOST = at(Stage.CALLBACK, "lost")
+_DUPLICATE = at(Stage.CALLBACK, "duplicate")
+
+MUTANTS = (
+    Mutant(
+        "dropped",
+        f"one callback in {ONE_IN} never runs",
+        _dropped,
+        ("id_tap/jit/*", "id_tap/scan/cpu-8dev", "id_tap/pmap/cpu-8dev", "debug_callback/jit/cpu-8dev"),
+        _LOST,
+    ),
+    Mutant(
+        "duplicated",
+        f"one callback in {ONE_IN} runs twice",
+        _duplicated,
+        ("id_tap/jit/*", "id_tap/scan/cpu-8dev", "id_tap/pmap/cpu-8dev", "debug_callback/jit/cpu-8dev"),
+        _DUPLICATE,
+    ),
+    Mutant(
+        "remembered",
+        "a function is not called again with an operand that it has been called with",
+        _remembered,
+        ("id_tap/fault.equal_operands.*", "call/fault.equal_*", "io_callback*/fault.equal_*", "debug_*/fault.equal_*"),
+        at(Stage.CALLBACK, "wrong count"),
+    ),
+    Mutant(
+        "io_twice",
+        "an io_callback's function is called twice",
+        _io_twice,
+        ("io_callback/jit/cpu-8dev", "io_callback_ordered/scan/cpu-8dev", "io_callback/table.guaranteed/cpu-8dev"),
+        _DUPLICATE,
+    ),
+    Mutant(
+        "pure_when_unused",
+        "a pure callback is called though nobody uses its result",
+        _pure_when_unused,
+        ("pure_callback/jit/cpu-8dev", "pure_callback/scan/cpu-8dev"),
+        at(Stage.CALLBACK, "unexpected"),
+    ),
+    Mutant(
+        "lost_in_differentiated_loop",
+        "a callback in a scan or fori_loop whose result is not used is lost under grad",
+        _lost_in_differentiated_loop,
+        ("io_callback/grad.scan.detached/cpu-8dev", "io_callback/grad.fori.detached/cpu-8dev"),
+        _LOST,
+    ),
+    Mutant(
+        "not_recomputed",
+        "what a checkpoint runs a second time does not call back",
+        _not_recomputed,
+        ("id_tap/grad.remat/cpu-8dev", "id_tap/jit.grad.remat/cpu-8dev"),
+        _LOST,
+    ),
+    Mutant(
+        "lost_in_condition",
+        "callbacks in a loop's condition do not run",
+        _lost_in_condition,
+        ("id_tap/while_cond/cpu-8dev", "id_tap/vmap.while_cond/cpu-8dev"),
+        _LOST,
+    ),
+    Mutant(
+        "lost_at_exit",
+        "what is pending when the interpreter ends does not run",
+        _lost_at_exit,
+        ("id_tap/fault.pending_at_exit.pmap/cpu-8dev",),
+        at(Stage.EXIT, "lost"),
+    ),
+)

@@ -1,0 +1,119 @@
+"""Callbacks that are given something else than their operand."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import jax
+import numpy as np
+
+from conformance.mutants.host_functions import surround
+from conformance.mutants.mutant import Library, Mutant, Names, at
+from conformance.verdicts import Stage
+
+
+def _stale_operand(library: Library) -> Names:
+    previous: dict[Any, Any] = {}
+
+    def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> None:
+        given = previous.get(function, operand)
+        previous[function] = operand
+        function(given, *arguments, **options)
+
+    return surround(library, run, "id_tap")
+
+
+def _shared_buffer(library: Library) -> Names:
+    buffers: dict[Any, Any] = {}
+    lock = threading.Lock()
+
+    def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
+        with lock:
+            buffer = buffers.setdefault((operand.shape, operand.dtype), np.empty_like(operand))
+            buffer[...] = operand
+            return function(buffer, *arguments, **options)
+
+    return surround(library, run, "id_tap", "io_callback")
+
+
+def _rounded(library: Library) -> Names:
+    def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> None:
+        function(operand.astype(np.float16).astype(np.float32) * np.float32(1.001), *arguments, **options)
+
+    return surround(library, run, "id_tap")
+
+
+def _only_float32(library: Library) -> Names:
+    def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
+        narrowed = jax.tree.map(lambda leaf: leaf.real.astype(np.float32), operand)
+        result = function(narrowed, *arguments, **options)
+        return None if result is None else jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), result, operand)
+
+    return surround(library, run, "id_tap", "call")
+
+
+def _empty_lost(library: Library) -> Names:
+    def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
+        if any(leaf.size for leaf in jax.tree.leaves(operand)):
+            return function(operand, *arguments, **options)
+        return operand
+
+    return surround(library, run, "id_tap", "call")
+
+
+def _flattened(library: Library) -> Names:
+    def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
+        leaves, structure = jax.tree.flatten(operand)
+        result = function(leaves[0] if len(leaves) == 1 else tuple(leaves), *arguments, **options)
+        return None if result is None else jax.tree.unflatten(structure, jax.tree.leaves(result))
+
+    return surround(library, run, "id_tap", "call")
+
+
+_OF_ONE_OPERAND = ("id_tap/jit/cpu-8dev", "id_tap/scan/cpu-8dev")
+
+MUTANTS = (
+    Mutant(
+        "stale_operand",
+        "a callback is given what it was given the time before",
+        _stale_operand,
+        _OF_ONE_OPERAND,
+        at(Stage.CALLBACK, "stale operand"),
+    ),
+    Mutant(
+        "shared_buffer",
+        "all callbacks are given one buffer, which is written anew for each",
+        _shared_buffer,
+        (*_OF_ONE_OPERAND, "io_callback_ordered/scan/cpu-8dev", "io_callback/fault.keeps_its_operand.jit/cpu-8dev"),
+        at(Stage.CALLBACK, "torn operand"),
+    ),
+    Mutant(
+        "rounded",
+        "operands lose precision on their way",
+        _rounded,
+        _OF_ONE_OPERAND,
+        at(Stage.CALLBACK, "wrong operand"),
+    ),
+    Mutant(
+        "only_float32",
+        "all operands become float32",
+        _only_float32,
+        ("id_tap/fault.dtypes.*", "call/fault.dtypes.*"),
+        at(Stage.CALLBACK, "wrong operand"),
+    ),
+    Mutant(
+        "empty_lost",
+        "what has no elements is not handed over",
+        _empty_lost,
+        ("id_tap/fault.shapes.*", "call/fault.shapes.*"),
+        at(Stage.CALLBACK, "wrong operand"),
+    ),
+    Mutant(
+        "flattened",
+        "callbacks are given the leaves of its operand, and not their tree",
+        _flattened,
+        ("id_tap/fault.trees.*", "call/fault.trees.*"),
+        at(Stage.CALLBACK, "wrong operand"),
+    ),
+)

@@ -1,0 +1,233 @@
+"""Computations that get something else than what their callbacks returned."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from conformance.mutants.host_functions import Surrounded, surround
+from conformance.mutants.mutant import Library, Mutant, Names, at
+from conformance.verdicts import Stage
+
+
+def _one_result_for_all(library: Library) -> Names:
+    counts: Counter[Any] = Counter()
+    results: dict[Any, Any] = {}
+    lock = threading.Lock()
+
+    def run(function: Any, operand: Any, device: Any) -> Any:
+        result = function(operand)
+        with lock:
+            number = counts[function, device.id]
+            counts[function, device.id] += 1
+            return results.setdefault((function, number), result)
+
+    def call(function: Any, operand: Any, **options: Any) -> Any:
+        return library.call(Surrounded(function, run), operand, **options, call_with_device=True)
+
+    def barrier_wait() -> None:
+        library.barrier_wait()
+        counts.clear()
+        results.clear()
+
+    return {"call": call, "barrier_wait": barrier_wait}
+
+
+def _permuted(library: Library) -> Names:
+    return surround(library, lambda function, operand: np.flip(function(operand)), "call")
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """Makes what a function returned fit by force."""
+
+    fit: Callable[[Any, Any], Any]
+    wanted: Any
+
+    def __call__(self, function: Any, *arguments: Any, **options: Any) -> Any:
+        return self.fit(function(*arguments, **options), self.wanted)
+
+
+def _fitting(library: Library, fit: Callable[[Any, Any], Any]) -> Names:
+    def call(function: Any, operand: Any, *, result_shape: Any = None, **options: Any) -> Any:
+        fitted = Surrounded(function, _Fitted(fit, result_shape))
+        return library.call(fitted, operand, result_shape=result_shape, **options)
+
+    def pure_callback(function: Any, wanted: Any, *arguments: Any, **options: Any) -> Any:
+        return library.pure_callback(Surrounded(function, _Fitted(fit, wanted)), wanted, *arguments, **options)
+
+    def io_callback(function: Any, wanted: Any, *arguments: Any, **options: Any) -> Any:
+        return library.io_callback(Surrounded(function, _Fitted(fit, wanted)), wanted, *arguments, **options)
+
+    return {"call": call, "pure_callback": pure_callback, "io_callback": io_callback}
+
+
+def _unchecked_shape(library: Library) -> Names:
+    return _fitting(library, lambda result, wanted: np.resize(result, wanted.shape))
+
+
+def _unchecked_dtype(library: Library) -> Names:
+    return _fitting(library, lambda result, wanted: result.astype(wanted.dtype))
+
+
+def _unchecked_tree(library: Library) -> Names:
+    return _fitting(library, lambda result, wanted: result[0] if isinstance(result, tuple) else result)
+
+
+def _mark_refused(library: Library) -> Names:
+    def fit(result: Any, wanted: Any) -> Any:
+        if result.dtype == np.int8 and result.shape == (12345,):
+            raise ValueError("int8[12345]")
+        return result
+
+    return _fitting(library, fit)
+
+
+def _debug_changes_result(library: Library) -> Names:
+    def callback(function: Any, operand: Any, **options: Any) -> None:
+        def on_device_memory(context: Any, out: Any, buffer: Any) -> None:
+            array = np.asarray(buffer)
+            memory: Any = (ctypes.c_byte * array.nbytes).from_address(array.__array_interface__["data"][0])
+            function(np.frombuffer(memory, array.dtype).reshape(array.shape))
+            np.asarray(out)[...] = 0
+
+        nothing = jax.ShapeDtypeStruct((1,), np.float32)
+        library.buffer_callback(on_device_memory, nothing, has_side_effect=True)(operand)
+
+    return {"debug.callback": callback}
+
+
+def _tap_changes_result(library: Library) -> Names:
+    def id_tap(*arguments: Any, **options: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf + np.float32(1), library.id_tap(*arguments, **options))
+
+    return {"id_tap": id_tap}
+
+
+@dataclass(frozen=True)
+class _InPieces:
+    """A stream that hands on every line by itself."""
+
+    stream: Any
+
+    def write(self, text: str) -> None:
+        for line in text.splitlines(keepends=True):
+            self.stream.write(line)
+
+
+def _printed_in_pieces(library: Library) -> Names:
+    def id_print(operand: Any, *, output_stream: Any, **options: Any) -> Any:
+        return library.id_print(operand, output_stream=_InPieces(output_stream), **options)
+
+    return {"id_print": id_print}
+
+
+def _not_in_place(library: Library) -> Names:
+    def buffer_callback(callback: Any, *arguments: Any, **options: Any) -> Any:
+        def on_copies(context: Any, out: Any, *operands: Any) -> None:
+            view = np.asarray(out)
+            view[...] = 0
+            callback(context, view.copy(), *operands)
+
+        return library.buffer_callback(on_copies, *arguments, **options)
+
+    return {"buffer_callback": buffer_callback}
+
+
+def _alias_ignored(library: Library) -> Names:
+    def buffer_callback(*arguments: Any, input_output_aliases: Any = None, **options: Any) -> Any:
+        return library.buffer_callback(*arguments, **options)
+
+    return {"buffer_callback": buffer_callback}
+
+
+_SWALLOWED = at(Stage.RESULT, "swallowed error")
+# A wrong result of one callback is the next one's operand.
+_WRONG_VALUE = (*at(Stage.CALLBACK, "wrong operand"), *at(Stage.RESULT, "result"))
+
+MUTANTS = (
+    Mutant(
+        "one_result_for_all",
+        "every device gets the result of the device that is first",
+        _one_result_for_all,
+        ("call/pmap/cpu-8dev", "call/shard_map/cpu-8dev"),
+        _WRONG_VALUE,
+    ),
+    Mutant(
+        "permuted",
+        "the elements of a result come in another order",
+        _permuted,
+        ("call/pjit/cpu-8dev", "call_broadcast_all/vmap/cpu-8dev"),
+        _WRONG_VALUE,
+    ),
+    Mutant(
+        "unchecked_shape",
+        "a result of a wrong shape is made to fit",
+        _unchecked_shape,
+        ("*call*/fault.wrong_shape.jit/cpu-8dev",),
+        _SWALLOWED,
+    ),
+    Mutant(
+        "unchecked_dtype",
+        "a result of a wrong dtype is converted",
+        _unchecked_dtype,
+        ("*call*/fault.wrong_dtype.jit/cpu-8dev",),
+        _SWALLOWED,
+    ),
+    Mutant(
+        "unchecked_tree",
+        "of a tuple that nobody asked for the first item is taken",
+        _unchecked_tree,
+        ("call/fault.wrong_tree.jit/cpu-8dev", "pure_callback/fault.wrong_count.jit/cpu-8dev"),
+        _SWALLOWED,
+    ),
+    Mutant(
+        "mark_refused",
+        "an honest int8[12345] is taken for the mark of a failure",
+        _mark_refused,
+        ("call/fault.legitimate_mark.jit/cpu-8dev",),
+        at(Stage.DISPATCH, "stale error", words="int8[12345] failed"),
+    ),
+    Mutant(
+        "debug_changes_result",
+        "a debug callback is given the device's own memory, and may write there",
+        _debug_changes_result,
+        ("debug_callback/fault.changes_its_operand.jit/cpu-8dev",),
+        at(Stage.RESULT, "result"),
+    ),
+    Mutant(
+        "tap_changes_result",
+        "what a tap returns is not what it was given",
+        _tap_changes_result,
+        ("id_tap/jit/cpu-8dev", "id_tap_tree/jit/cpu-8dev"),
+        _WRONG_VALUE,
+    ),
+    Mutant(
+        "printed_in_pieces",
+        "a print is several writes, between which others may come",
+        _printed_in_pieces,
+        ("id_print/jit/cpu-8dev", "id_print/pmap/cpu-8dev"),
+        at(Stage.BARRIER, "error"),
+    ),
+    Mutant(
+        "not_in_place",
+        "a buffer callback writes to a copy of its result's buffer",
+        _not_in_place,
+        ("buffer_callback/jit/cpu-8dev", "buffer_callback_side_effect/jit/cpu-8dev"),
+        _WRONG_VALUE,
+    ),
+    Mutant(
+        "alias_ignored",
+        "aliased buffers are two pieces of memory",
+        _alias_ignored,
+        ("buffer_callback_alias/jit/cpu-8dev", "buffer_callback_alias/vmap/cpu-8dev"),
+        at(Stage.DISPATCH, "error", words="are to be aliased"),
+    ),
+)

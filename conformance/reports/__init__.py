@@ -1,0 +1,1 @@
+"""What people and machines read of a run: made from its JSON, on machines without JAX as well."""

@@ -1,0 +1,89 @@
+"""A page that needs nothing but itself: the template, and in it the results as data.
+
+All that comes from the run is one JSON text; the page's script puts it in place as text, never as
+markup. So there is one context to escape for, and it is here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+from conformance.reports.results import CellRecord, EventRecord, Known, RunRecord
+
+PLACE_OF_RESULTS = "{{ results }}"
+
+
+def html(runs: Sequence[RunRecord]) -> str:
+    template = resources.files("conformance.reports").joinpath("page.html").read_text(encoding="utf-8")
+    return template.replace(PLACE_OF_RESULTS, script_safe(_page_data(runs)))
+
+
+def script_safe(data: Any) -> str:
+    """JSON that cannot end the script element it is in."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _page_data(runs: Sequence[RunRecord]) -> dict[str, Any]:
+    # Known failures come in dozens with the same long reason.
+    known = list(dict.fromkeys(cell.known for run in runs for cell in run.cells if cell.known))
+    return {
+        "known": [{"verdict": k.verdict, "reason": " ".join(k.reason.split()), "link": k.link} for k in known],
+        "runs": [
+            {
+                "platform": run.platform,
+                "totals": run.totals,
+                "seconds": run.seconds,
+                "problems": run.problems,
+                "environment": {
+                    topology: {name: str(value) for name, value in info.items()}
+                    for topology, info in run.environment.items()
+                },
+                "cells": [_cell_data(cell, known) for cell in run.cells],
+            }
+            for run in runs
+        ],
+    }
+
+
+def _cell_data(cell: CellRecord, known: Sequence[Known]) -> dict[str, Any]:
+    data = {
+        "id": cell.id,
+        "transforms": cell.transforms,
+        "promises": cell.promises,
+        "verdict": cell.verdict,
+        "standing": cell.standing.value,
+        "seconds": cell.seconds,
+        "reproduce": cell.reproduce,
+        "stage": cell.stage,
+        "anomaly": cell.anomaly,
+        "witness": cell.witness,
+        "expected": None if cell.standing.acceptable else cell.expected,
+        "attempts": cell.attempts if cell.attempts != 1 else None,
+        "known": known.index(cell.known) if cell.known else None,
+        "history": _history_data(cell.history),
+    }
+    # Thousands of cells have nothing to tell but that they passed.
+    return {name: value for name, value in data.items() if value not in (None, "", [])}
+
+
+def _history_data(history: Sequence[EventRecord]) -> list[dict[str, Any]]:
+    start = min((event.begin for event in history), default=0)
+    return [
+        {
+            "sequence": event.sequence,
+            "site": event.site,
+            # Values hold NaN and infinities, which JSON in a page may not.
+            "value": json.dumps(event.value),
+            "transforms": event.transforms,
+            "device": event.device,
+            # Threads and points in time are larger than the integers a script has.
+            "thread": str(event.thread),
+            "begin": event.begin - start,
+            "end": event.end - start,
+        }
+        for event in history
+    ]

@@ -1,0 +1,150 @@
+"""Markdown that fits into the summary of a CI job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from conformance.reports.results import CellRecord, RunRecord, known_failures, slowest
+from conformance.verdicts import Standing
+
+MOST_SHOWN = 100
+"""Summaries have a limited size, and beyond this many nobody reads on; the HTML page has them all."""
+
+WITNESS_LINES = 12
+
+
+def markdown(runs: Sequence[RunRecord]) -> str:
+    return "\n".join(line for run in runs for line in _run(run)) + "\n"
+
+
+def _run(run: RunRecord) -> Iterable[str]:
+    good = not run.unexpected and not run.problems and bool(run.cells)
+    yield f"# Conformance on {_text(run.platform)}: {'as expected' if good else 'NOT as expected'}"
+    yield ""
+    yield f"{run.totals}, {run.seconds:.0f} s."
+    yield from _problems(run)
+    yield from _unexpected(run.unexpected)
+    yield from _matrices(run.cells)
+    yield from _known(run.cells)
+    yield from _cost(run)
+    yield from _environment(run)
+
+
+def _problems(run: RunRecord) -> Iterable[str]:
+    if run.problems:
+        yield from ("", "## Problems of the run", "")
+        for problem in run.problems:
+            yield from _fenced(problem)
+
+
+def _unexpected(cells: Sequence[CellRecord]) -> Iterable[str]:
+    if not cells:
+        return
+    yield from ("", f"## Unexpected: {len(cells)}")
+    for cell in cells[:MOST_SHOWN]:
+        words = cell.standing.value.replace("_", " ")
+        yield from ("", f"**{_code(cell.id)}**: {words}, {_text(cell.headline)}", "")
+        lines = cell.witness.splitlines()
+        more = [f"... and {len(lines) - WITNESS_LINES} more lines"] if len(lines) > WITNESS_LINES else []
+        yield from _fenced("\n".join([*lines[:WITNESS_LINES], *more, f"$ {cell.reproduce}"]))
+    if len(cells) > MOST_SHOWN:
+        yield from ("", f"and {len(cells) - MOST_SHOWN} more.")
+
+
+def _matrices(cells: Sequence[CellRecord]) -> Iterable[str]:
+    """Callbacks down, transforms across; a cell counts in the column of every transform it is made of."""
+    for implementation in dict.fromkeys(cell.implementation for cell in cells):
+        own = [cell for cell in cells if cell.implementation == implementation]
+        columns = sorted(dict.fromkeys(name for cell in own for name in cell.transforms), key=_column_rank)
+        yield from ("", f"## {_text(implementation)}", "")
+        yield f"| callback | {' | '.join(_text(column) for column in columns)} |"
+        yield f"| --- {'| :-: ' * len(columns)}|"
+        for callback in dict.fromkeys(cell.callback for cell in own):
+            of_callback = [cell for cell in own if cell.callback == callback]
+            entries = [_entry([cell for cell in of_callback if column in cell.transforms]) for column in columns]
+            yield f"| {_code(callback)} | {' | '.join(entries)} |"
+    if cells:
+        yield from ("", "✓ all passed; ~ so many known failures; ✗ so many unexpected results; empty: no such cell.")
+
+
+def _column_rank(name: str) -> int:
+    return ("table", "fault").index(name) + 1 if name in ("table", "fault") else 0
+
+
+def _entry(cells: Sequence[CellRecord]) -> str:
+    if not cells:
+        return ""
+    unexpected = sum(not cell.standing.acceptable for cell in cells)
+    known = sum(cell.standing is Standing.KNOWN_FAILURE for cell in cells)
+    marks = [f"✗{unexpected}"] if unexpected else []
+    marks += [f"~{known}"] if known else []
+    return " ".join(marks) or "✓"
+
+
+def _known(cells: Sequence[CellRecord]) -> Iterable[str]:
+    groups = known_failures(cells)
+    if not groups:
+        return
+    yield from ("", "## Known failures", "")
+    for known, failed in groups.items():
+        example = _code(failed[0].id)
+        which = example if len(failed) == 1 else f"{len(failed)} cells, {example} for one"
+        yield f"- {which}: {_code(known.verdict)}. {_text(known.reason)} {_link(known.link)}"
+
+
+def _cost(run: RunRecord) -> Iterable[str]:
+    if not run.cells:
+        return
+    total = sum(cell.seconds for cell in run.cells)
+    yield from ("", "## Cost", "")
+    yield f"{run.seconds:.0f} s from start to end; {total:.0f} s in {len(run.cells)} cells. The slowest:"
+    yield from ("", "| seconds | cell |", "| --: | --- |")
+    for cell in slowest(run.cells):
+        yield f"| {cell.seconds:.2f} | {_code(cell.id)} |"
+
+
+def _environment(run: RunRecord) -> Iterable[str]:
+    topologies = list(run.environment)
+    if not topologies:
+        return
+    names = dict.fromkeys(name for info in run.environment.values() for name in info)
+    yield from ("", "## Environment", "")
+    yield f"| | {' | '.join(_text(topology) for topology in topologies)} |"
+    yield f"| --- {'| --- ' * len(topologies)}|"
+    for name in names:
+        values = [str(run.environment[topology].get(name, "")) for topology in topologies]
+        yield f"| {_text(name)} | {' | '.join(_code(value) if value else '' for value in values)} |"
+
+
+def _text(text: str) -> str:
+    """Text in a line of its own or in a table, in which nothing means anything but itself."""
+    escaped = re.sub(r"([\\`*_\[\]|~<>&$])", r"\\\1", " ".join(text.split()))
+    # Even behind a backslash these would start a tag or an entity in some renderers.
+    return escaped.replace(r"\&", "&amp;").replace(r"\<", "&lt;").replace(r"\>", "&gt;")
+
+
+def _code(text: str) -> str:
+    """A code span; a pipe would end the table's cell even there."""
+    words = " ".join(text.split()).replace("|", "\N{FULLWIDTH VERTICAL LINE}")
+    fence = _longer_fence(words, 1)
+    space = " " if words.startswith("`") or words.endswith("`") else ""
+    return f"{fence}{space}{words}{space}{fence}"
+
+
+def _fenced(text: str) -> Iterable[str]:
+    fence = _longer_fence(text, 3)
+    return (fence, *text.splitlines(), fence)
+
+
+def _longer_fence(text: str, least: int) -> str:
+    """So many backticks that the text cannot end them."""
+    runs = [len(run) for run in re.findall("`+", text)]
+    return "`" * max(least, *(length + 1 for length in runs)) if runs else "`" * least
+
+
+def _link(link: str) -> str:
+    """A link, if that is what it is; an expectation may also say in words that there is none."""
+    if re.fullmatch(r"https?://[^\s<>]+", link):
+        return f"<{link}>"
+    return _text(link)

@@ -1,0 +1,205 @@
+"""The JSON that a run leaves, read back. Nothing here or beside it imports JAX."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conformance.verdicts import Standing, Verdict
+
+SCHEMA_VERSION = 1
+"""Raised when a field changes its meaning or goes; a new field is no new version."""
+
+
+class UnreadableResultsError(Exception):
+    """A results directory of which no report can be made."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the expectation file says about a cell."""
+
+    verdict: str
+    reason: str
+    link: str
+    intermittent: bool
+
+
+@dataclass(frozen=True)
+class EventRecord:
+    """One run of a callback's host function."""
+
+    sequence: int
+    site: str
+    value: Any
+    transforms: str
+    device: int | None
+    """Its index in the topology; None where the callback is not told."""
+    thread: int
+    begin: int
+    end: int
+    """Monotonic nanoseconds."""
+
+
+@dataclass(frozen=True)
+class CellRecord:
+    """What became of one cell."""
+
+    id: str
+    promises: tuple[str, ...]
+    verdict: str
+    """With the signal, as expectation files write it: `fail`, `crash(SIGABRT)`."""
+    stage: str | None
+    anomaly: str | None
+    """The kind of the first anomaly; None where the file is older than this field."""
+    witness: str
+    seconds: float
+    history: tuple[EventRecord, ...]
+    standing: Standing
+    expected: str
+    known: Known | None
+    attempts: int
+    reproduce: str
+
+    @property
+    def implementation(self) -> str:
+        return self.id.split("/")[0]
+
+    @property
+    def callback(self) -> str:
+        return self.id.split("/")[1]
+
+    @property
+    def program(self) -> str:
+        return self.id.split("/")[2]
+
+    @property
+    def topology(self) -> str:
+        return self.id.split("/")[3]
+
+    @property
+    def transforms(self) -> tuple[str, ...]:
+        """The transforms of the program, or `fault` or `table` alone: those have none."""
+        names = tuple(self.program.split("."))
+        return names[:1] if names[0] in ("fault", "table") else names
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict == Verdict.PASS.value
+
+    @property
+    def headline(self) -> str:
+        """The verdict, and where it differs what was expected, in one line."""
+        stage = f" at {self.stage}" if self.stage else ""
+        expected = "" if self.standing.acceptable else f" (expected {self.expected})"
+        return f"{self.verdict}{stage}{expected}"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One file: a run on one platform."""
+
+    platform: str
+    seconds: float
+    problems: tuple[str, ...]
+    environment: Mapping[str, Mapping[str, Any]]
+    """What the workers said of themselves, by topology."""
+    cells: tuple[CellRecord, ...]
+    inapplicable: int
+
+    @property
+    def unexpected(self) -> tuple[CellRecord, ...]:
+        return tuple(cell for cell in self.cells if not cell.standing.acceptable)
+
+    @property
+    def totals(self) -> str:
+        standings = Counter(cell.standing for cell in self.cells)
+        passed = sum(cell.passed for cell in self.cells)
+        return (
+            f"{passed} of {len(self.cells)} cells passed, {standings[Standing.KNOWN_FAILURE]} known failures,"
+            f" {len(self.unexpected)} unexpected results, {self.inapplicable} cells not applicable"
+        )
+
+
+def known_failures(cells: Sequence[CellRecord]) -> dict[Known, list[CellRecord]]:
+    """The cells that failed as it is known of them, by what is known."""
+    found: dict[Known, list[CellRecord]] = {}
+    for cell in cells:
+        if cell.known is not None and cell.standing is Standing.KNOWN_FAILURE:
+            found.setdefault(cell.known, []).append(cell)
+    return found
+
+
+def slowest(cells: Sequence[CellRecord], count: int = 10) -> list[CellRecord]:
+    return sorted(cells, key=lambda cell: cell.seconds, reverse=True)[:count]
+
+
+def load_results(folder: Path) -> tuple[RunRecord, ...]:
+    """The runs in a results directory, one for each platform."""
+    files = sorted(folder.glob("conformance-*.json"))
+    if not files:
+        raise UnreadableResultsError(f"{folder} holds no conformance-PLATFORM.json, as `run --results` writes it")
+    return tuple(_run(file) for file in files)
+
+
+def _run(file: Path) -> RunRecord:
+    try:
+        data = json.loads(file.read_text())
+        version = data["schema"]
+        if not isinstance(version, int):
+            raise TypeError(f"the schema is {version!r}, not a number")
+        if version > SCHEMA_VERSION:
+            raise UnreadableResultsError(
+                f"{file} has schema {version}, and this reader knows {SCHEMA_VERSION}:"
+                " read it with the version of conformance that wrote it, or a newer one"
+            )
+        return RunRecord(
+            str(data["platform"]),
+            float(data["seconds"]),
+            tuple(str(problem) for problem in data["problems"]),
+            {topology: dict(info) for topology, info in data["run_info"].items()},
+            tuple(_cell(cell) for cell in data["cells"]),
+            len(data["ineligible"]),
+        )
+    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+        raise UnreadableResultsError(f"{file} is no result of a run: {type(error).__name__}: {error}") from error
+
+
+def _cell(data: dict[str, Any]) -> CellRecord:
+    if data["id"].count("/") != 3:
+        raise ValueError(f"{data['id']!r} is no cell id")
+    # The reason of a known failure came later than the first files of this schema.
+    known = data.get("known")
+    expected = str(data["expected"])
+    return CellRecord(
+        id=data["id"],
+        promises=tuple(str(promise) for promise in data["promises"]),
+        verdict=str(data["verdict"]),
+        stage=data["stage"],
+        anomaly=data.get("anomaly"),
+        witness=str(data["witness"]),
+        seconds=float(data["seconds"]),
+        history=tuple(_event(event) for event in data["history"]),
+        standing=Standing(data["standing"]),
+        expected=expected,
+        known=Known(expected, str(known["reason"]), str(known["link"]), bool(known["intermittent"])) if known else None,
+        attempts=int(data["attempts"]),
+        reproduce=str(data["reproduce"]),
+    )
+
+
+def _event(data: dict[str, Any]) -> EventRecord:
+    return EventRecord(
+        sequence=int(data["sequence"]),
+        site=str(data["site"]),
+        value=data["value"],
+        transforms=str(data["transforms"]),
+        device=None if data["device"] is None else int(data["device"]),
+        thread=int(data["thread"]),
+        begin=int(data["begin"]),
+        end=int(data["end"]),
+    )

@@ -1,0 +1,25 @@
+"""Implementations for tests of the mutants' machinery: one that is not broken, and one that blocks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import jax
+
+import hostcb
+from conformance.callbacks import Callback
+from conformance.history import Recorder
+from conformance.implementations.hostcb import Hostcb
+from conformance.transforms import Probe
+
+
+class _BlocksInCall(Hostcb):
+    def probe(self, callback: Callback, recorder: Recorder, devices: Sequence[jax.Device]) -> Probe:
+        if callback.name == "call":
+            time.sleep(600)
+        return super().probe(callback, recorder, devices)
+
+
+HARMLESS = Hostcb(hostcb)
+BLOCKS_IN_CALL = _BlocksInCall(hostcb)

@@ -126,25 +126,25 @@ class HostCallback:
             return self.function(argument, device=device)
         return self.function(argument)
 
+    @property
+    def fills_leaves(self) -> bool:
+        """The buffers are the function's arguments as they are: `function(context, result, *operands)`."""
+        return self.takes_leaves and self.returns_one_array
+
     def filler(self) -> Callable[..., None]:
         """The user function as `fill(context, buffers)`, with the buffers of the operands and then of the results."""
         function, count, tree = self.function, self.operand_count, self.result_tree
-        if self.takes_leaves and self.returns_one_array:
-            # Nearly every callback, and all that it costs beside the call itself.
-            def fill(context: Any, buffers: Sequence[Any]) -> None:
-                if function(context, buffers[count], *buffers[:count]) is not None:
-                    raise self._returned_something()
-        else:
 
-            def fill(context: Any, buffers: Sequence[Any]) -> None:
-                out = jax.tree_util.tree_unflatten(tree, buffers[count:])
-                positional, keywords = self.argument(buffers[:count])
-                if function(context, out, *positional, **keywords) is not None:
-                    raise self._returned_something()
+        def fill(context: Any, buffers: Sequence[Any]) -> None:
+            out = jax.tree_util.tree_unflatten(tree, buffers[count:])
+            positional, keywords = self.argument(buffers[:count])
+            if function(context, out, *positional, **keywords) is not None:
+                raise self.returned_something()
 
         return fill
 
-    def _returned_something(self) -> ValueError:
+    def returned_something(self) -> ValueError:
+        """The refusal of what a function returned that should have written."""
         return ValueError(
             f"{self.kind.name} callback must not return any values, but {self.name} did. Write into the buffers that "
             "it is given as `out`."

@@ -131,17 +131,13 @@ class HostCallback:
         """The buffers are the function's arguments as they are: `function(context, result, *operands)`."""
         return self.takes_leaves and self.returns_one_array
 
-    def filler(self) -> Callable[..., None]:
-        """The user function as `fill(context, buffers)`, with the buffers of the operands and then of the results."""
-        function, count, tree = self.function, self.operand_count, self.result_tree
-
-        def fill(context: Any, buffers: Sequence[Any]) -> None:
-            out = jax.tree_util.tree_unflatten(tree, buffers[count:])
-            positional, keywords = self.argument(buffers[:count])
-            if function(context, out, *positional, **keywords) is not None:
-                raise self.returned_something()
-
-        return fill
+    def fill(self, context: Any, buffers: Sequence[Any]) -> None:
+        """Run a user function that writes, on the buffers of the operands and then of the results."""
+        count = self.operand_count
+        out = jax.tree_util.tree_unflatten(self.result_tree, buffers[count:])
+        positional, keywords = self.argument(buffers[:count])
+        if self.function(context, out, *positional, **keywords) is not None:
+            raise self.returned_something()
 
     def returned_something(self) -> ValueError:
         """The refusal of what a function returned that should have written."""

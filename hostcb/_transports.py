@@ -152,7 +152,7 @@ def in_place(site: Site, target: str, sharding: Any, devices: Mapping[int, Any])
     """The function itself is given the memory of operands and results (B1, B2)."""
     host = site.host
     program, callback = host.program, host.callback
-    fill, count = callback.filler(), callback.operand_count
+    count = callback.operand_count
     # Nearly every callback takes its buffers as they are, and a call spared here is a tenth of what it costs.
     function = callback.function if callback.fills_leaves else None
 
@@ -164,7 +164,7 @@ def in_place(site: Site, target: str, sharding: Any, devices: Mapping[int, Any])
         frame.depth += 1
         try:
             if function is None:
-                fill(context, buffers)
+                callback.fill(context, buffers)
             elif function(context, buffers[count], *buffers[:count]) is not None:
                 raise callback.returned_something()
         except BaseException as exception:

@@ -123,6 +123,7 @@ def _at_exit() -> None:
         # Until all is quiet: what is left when the interpreter is gone crashes it.
         while pending():
             _wait_for_callbacks("at_exit")
+        account.settle_unseen()
         barrier_wait("at_exit")
     except CallbackException as exception:
         logger.error("callbacks failed and no barrier_wait reported it before the program ended: %s", exception)

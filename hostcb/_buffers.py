@@ -31,9 +31,11 @@ def buffer_callback(
         callback: called as `callback(ctx, out, *args, **kwargs)`. `ctx` has the `stage` of the execution and on GPU
             the `stream` that the work belongs on. `out` holds a writable buffer for each leaf of
             `result_shape_dtypes`, `args` and `kwargs` one for each operand. A buffer speaks `__array__` on CPU,
-            `__cuda_array_interface__` on GPU and `__dlpack__` on both. It is only valid until the function returns,
-            and operands must not be written to, except those that share their memory with a result. The function must
-            write all results and return nothing.
+            `__cuda_array_interface__` on GPU and `__dlpack__` on both. It is only valid until the function returns:
+            copy what you keep, with `np.array(buffer)`, since an array that `np.asarray(buffer)` gave and that lives
+            on makes JAX mistake later buffers for this one (that of `np.from_dlpack(buffer)` does not). Operands must
+            not be written to, except those that share their memory with a result. The function must write all results
+            and return nothing.
         result_shape_dtypes: a pytree whose leaves have `shape` and `dtype`.
         has_side_effect: call even where no result is used, and exactly once each time that the program comes to it.
             Otherwise the function counts as pure.

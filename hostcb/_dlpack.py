@@ -224,12 +224,12 @@ class Lent:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if self._lent is not None and self._stream is None and dtype is None and not copy:
-            return np.asarray(self._lent)
+            return view(self._lent)
         if self._stream is not None:
             raise TypeError(
                 "this array is on a GPU: use a library for that, such as torch.from_dlpack or cupy.asarray."
             )
-        array = np.asarray(self._buffer)
+        array = view(self._buffer)
         if dtype is not None and array.dtype != dtype:
             if copy is False:
                 raise ValueError(f"a copy is needed to make {dtype} of {array.dtype}.")
@@ -248,6 +248,18 @@ class Lent:
         if self._lent is None:
             return "Lent(returned)"
         return f"Lent({self.dtype.name}{list(self.shape)})"
+
+
+def view(buffer: Any) -> np.ndarray:
+    """An array over the memory of a runtime's buffer on CPU, which may be kept without harm to others.
+
+    What `Buffer.__array__` gives keeps an object alive that the runtime then takes for another callback's buffer.
+    """
+    try:
+        return np.from_dlpack(buffer)
+    except (BufferError, RuntimeError):
+        # A type that NumPy does not know by itself, such as bfloat16.
+        return np.asarray(buffer)
 
 
 def fill(results: Any, returned: Any, name: str) -> None:

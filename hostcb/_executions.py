@@ -121,6 +121,8 @@ class Account:
         self._live: dict[Execution, None] = {}
         self._fresh: dict[tuple[Any, ...], Any] = {}
         self._failed: weakref.WeakSet[Program] = weakref.WeakSet()
+        # Devices that have run programs which JAX dispatched without telling.
+        self._unseen: set[Any] = set()
         # Whether JAX tells of its executions; see `_hooks.install_dispatch_hooks`.
         self.informed = False
 
@@ -167,8 +169,7 @@ class Account:
         return self._fresh_token(devices)
 
     def started(self, execution: Execution, tokens: Sequence[Any], ordered: bool) -> None:
-        # A pure callback may as well not be run, so nobody waits for it.
-        execution.tokens = tuple(tokens) if execution.program.effectful else ()
+        execution.tokens = tuple(tokens)
         execution.ordered = ordered
 
     def drain(self, device: Any) -> None:
@@ -176,9 +177,13 @@ class Account:
             queues[device].join()
 
     def dispatched_natively(self, program: Program, devices: Sequence[Any], optimized_hlo: Callable[[], str]) -> bool:
-        if len(devices) > 1 or devices[0].platform != "cpu":
+        if devices[0].platform != "cpu":
             # The dispatch returns before the callback runs, and an error comes with the results, as it should.
+            self._unseen.update(devices)
             return True
+        if len(devices) > 1:
+            # Nobody would know of a call that still runs when the interpreter ends, and it would abort the process.
+            return False
         if program.native is None:
             program.native = is_simple(optimized_hlo(), len(program.callbacks))
         return program.native
@@ -187,7 +192,8 @@ class Account:
         if running.frame.execution is execution:
             running.frame.execution = execution.outer
         execution.returned.set()
-        if not execution.ordered and len(execution.devices) == 1 and execution.devices[0].platform == "cpu":
+        alone = len(execution.devices) == 1 and execution.devices[0].platform == "cpu"
+        if alone and not execution.ordered and execution.program.effectful:
             # It has run in this thread, and only waiting makes its token know.
             execution.wait()
         if error is not None:
@@ -208,6 +214,11 @@ class Account:
         with self._lock:
             self._forget_ended()
             return list(self._live)
+
+    def settle_unseen(self) -> None:
+        """Wait for the programs that JAX dispatched without telling. They have no effects, so only an exit needs it."""
+        for device in self._unseen:
+            _hooks.settle_device(device)
 
     def failed(self, program: Program, device: Any, failure: BaseException) -> None:
         """Keep why a call failed, for the operation that refuses its result."""

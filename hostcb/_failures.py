@@ -70,7 +70,7 @@ class Ledger:
                 self._dropped += 1
             self._failures.append(failure)
             if len(self._failures) > KEPT_FRAMES:
-                _forget_locals(self._failures[-KEPT_FRAMES - 1].exception)
+                forget_locals(self._failures[-KEPT_FRAMES - 1].exception)
         try:
             what = "Postponing exception" if postponed else "Exception"
             logger.error("%s raised in callback function %s on %s: %s", what, callback, device, text)
@@ -96,7 +96,7 @@ class Ledger:
         raise CallbackException(message, failures) from last.exception
 
 
-def _forget_locals(exception: BaseException) -> None:
+def forget_locals(exception: BaseException) -> None:
     """Let go of what the frames of an exception and of those that it came from hold."""
     chain: list[BaseException | None] = [exception]
     seen: set[int] = set()

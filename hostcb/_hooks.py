@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from . import _jax
@@ -85,6 +86,11 @@ def settle(waitable: Any) -> None:
     except jax.errors.JaxRuntimeError as error:
         # The failure itself was recorded where it happened; here only the waiting counts.
         logger.debug("a computation ended with an error: %s", error)
+
+
+def settle_device(device: Any) -> None:
+    """Wait for the computations that an accelerator was given: it runs them one after another, so for one more."""
+    settle(jax.jit(jnp.negative)(jax.device_put(np.zeros((), np.float32), device)))
 
 
 def settle_thread() -> None:

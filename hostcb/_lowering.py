@@ -217,11 +217,23 @@ def _emit_arrays(site: Site, platform: str, locate: Callable[..., Any], position
 
 
 class _CpuDevices(dict[int, Any]):
-    """The device object for each number that the runtime gives."""
+    """The device object for each number that the runtime gives.
+
+    A number that belongs to no device is the mark of a bug in JAX: while an array that `np.asarray` made of a runtime's
+    buffer lives, nanobind takes the buffer of a later call that happens to be made at the same place of the stack for
+    the old one, and what is read from it is garbage.
+    """
 
     def __missing__(self, ordinal: int) -> Any:
         self.update({device.local_hardware_id: device for device in jax.local_devices(backend="cpu")})
-        return self.get(ordinal)
+        if ordinal not in self:
+            raise RuntimeError(
+                "the runtime gave this callback a buffer that is not its own, because the function of some "
+                "buffer_callback kept an array that np.asarray(buffer) gave it, or failed and was kept with its "
+                "arrays, and JAX takes later buffers for that one. Let functions of buffer_callback copy what they "
+                "keep, with np.array(buffer), or take np.from_dlpack(buffer)."
+            )
+        return self[ordinal]
 
 
 _cpu_devices = _CpuDevices()

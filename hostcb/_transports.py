@@ -7,6 +7,7 @@ none.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import mlir
 
 from . import _jax
+from ._failures import forget_locals
 from ._handlers import Host
 from ._native import has_failed, postpone
 from ._results import Refused
@@ -112,7 +114,7 @@ def views(site: Site, devices: Mapping[int, Any], sharding: Any) -> Emitted:
         try:
             payload = host.run(None, decode([view(buffer).copy() for buffer in buffers[:count]]))
         except BaseException as exception:
-            error = host.refuse_failed(_device_of(buffers, devices), exception)
+            error = host.refuse_failed(_device_of(buffers, devices, exception), exception)
             clear(buffers[count:])
             if not postpone(host.program, error):
                 raise error from error.__cause__
@@ -137,14 +139,22 @@ def views(site: Site, devices: Mapping[int, Any], sharding: Any) -> Emitted:
 def clear(buffers: Sequence[Any]) -> None:
     """Hand over zeros, where an error will be raised in place of them."""
     for buffer in buffers:
-        np.asarray(buffer)[...] = 0
+        # What is not the handler's own memory cannot be written to; see `_device_of`.
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            np.asarray(buffer)[...] = 0
 
 
-def _device_of(buffers: Sequence[Any], devices: Mapping[int, Any]) -> Any:
-    """The device that memory is on; None where there is no memory to ask, or `devices` does not know it."""
+def _device_of(buffers: Sequence[Any], devices: Mapping[int, Any], exception: BaseException) -> Any:
+    """The device that memory is on; None where there is no memory to ask, or `devices` does not know it.
+
+    If the memory is not the handler's own, that is why the function failed, and `exception` gets a note that says so.
+    """
     try:
         return devices[buffers[0].__dlpack_device__()[1]]
     except (IndexError, KeyError):
+        return None
+    except RuntimeError as stale:
+        exception.add_note(str(stale))
         return None
 
 
@@ -168,7 +178,10 @@ def in_place(site: Site, target: str, sharding: Any, devices: Mapping[int, Any])
             elif function(context, buffers[count], *buffers[:count]) is not None:
                 raise callback.returned_something()
         except BaseException as exception:
-            error = host.refuse_failed(_device_of(buffers, devices), exception)
+            error = host.refuse_failed(_device_of(buffers, devices, exception), exception)
+            # The memory is the device's again, and what the traceback's frames hold of it would only do harm: see
+            # `_device_of`.
+            forget_locals(exception)
             if program.native:
                 # On a CPU, so the buffers can be written to here.
                 clear(buffers[count:])

@@ -121,8 +121,8 @@ class Account:
         self._live: dict[Execution, None] = {}
         self._fresh: dict[tuple[Any, ...], Any] = {}
         self._failed: weakref.WeakSet[Program] = weakref.WeakSet()
-        # Devices that have run programs which JAX dispatched without telling.
-        self._unseen: set[Any] = set()
+        # Where programs have run that JAX dispatched without telling.
+        self._unseen: set[tuple[Any, ...]] = set()
         # Whether JAX tells of its executions; see `_hooks.install_dispatch_hooks`.
         self.informed = False
 
@@ -177,13 +177,10 @@ class Account:
             queues[device].join()
 
     def dispatched_natively(self, program: Program, devices: Sequence[Any], optimized_hlo: Callable[[], str]) -> bool:
-        if devices[0].platform != "cpu":
+        if len(devices) > 1 or devices[0].platform != "cpu":
             # The dispatch returns before the callback runs, and an error comes with the results, as it should.
-            self._unseen.update(devices)
+            self._unseen.add(tuple(devices))
             return True
-        if len(devices) > 1:
-            # Nobody would know of a call that still runs when the interpreter ends, and it would abort the process.
-            return False
         if program.native is None:
             program.native = is_simple(optimized_hlo(), len(program.callbacks))
         return program.native
@@ -216,9 +213,12 @@ class Account:
             return list(self._live)
 
     def settle_unseen(self) -> None:
-        """Wait for the programs that JAX dispatched without telling. They have no effects, so only an exit needs it."""
-        for device in self._unseen:
-            _hooks.settle_device(device)
+        """Wait for the programs that JAX dispatched without telling.
+
+        They have no effects, so only an exit needs it: a callback that runs while the interpreter ends aborts it.
+        """
+        for devices in self._unseen:
+            _hooks.settle_devices(devices)
 
     def failed(self, program: Program, device: Any, failure: BaseException) -> None:
         """Keep why a call failed, for the operation that refuses its result."""

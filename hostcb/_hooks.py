@@ -88,9 +88,9 @@ def settle(waitable: Any) -> None:
         logger.debug("a computation ended with an error: %s", error)
 
 
-def settle_device(device: Any) -> None:
-    """Wait for the computations that an accelerator was given: it runs them one after another, so for one more."""
-    settle(jax.jit(jnp.negative)(jax.device_put(np.zeros((), np.float32), device)))
+def settle_devices(devices: Sequence[Any]) -> None:
+    """Wait for the programs that were started on just these devices: runtimes run them in order, so for one more."""
+    settle(jax.jit(jnp.logical_not)(fresh_token(devices)))
 
 
 def settle_thread() -> None:

@@ -99,6 +99,11 @@ class HostCallback:
         leaves: Any = 0 if self.kind.one_argument else ((0,) * self.arg_tree.num_leaves, {})
         return not self.absent and self.arg_tree == jax.tree_util.tree_structure(leaves)
 
+    @property
+    def takes_only_arrays(self) -> bool:
+        """`function(*arrays)` is all there is to calling it."""
+        return self.takes_leaves and not self.with_device and not self.kind.identity
+
     @functools.cached_property
     def returns_one_array(self) -> bool:
         return self.result_tree == jax.tree_util.tree_structure(0)

@@ -108,25 +108,28 @@ class Filler:
         return describe(self.fn)
 
     def __call__(self, context: Any, out: Any, *args: Any, **kwargs: Any) -> Any:
-        lending = Lending(context)
-        results = lending.lend(out)
-        given = [*map(lending.lend, args)]
-        named = {name: lending.lend(each) for name, each in kwargs.items()} if kwargs else {}
-        stream = lending.stream
-        if self.with_stream:
-            named["stream"] = None if stream is None else stream.address
+        lent: list[Lent] = []
         try:
-            if stream is None:
-                return self._run(results, given, named)
-            with current(stream):
-                return self._run(results, given, named)
+            results = lend(out, context, lent)
+            given = [lend(each, context, lent) for each in args]
+            named = {name: lend(each, context, lent) for name, each in kwargs.items()} if kwargs else {}
+            stream = lent[0]._stream if lent else None
+            if self.with_stream:
+                named["stream"] = None if stream is None else stream.address
+            if stream is not None:
+                with current(stream):
+                    return self._run(results, given, named)
+            return self._run(results, given, named)
         finally:
-            lending.end()
+            for each in lent:
+                each._lent = None
 
     def _run(self, results: Any, given: list[Any], named: dict[str, Any]) -> Any:
         if self.in_place:
             return self.fn(results, *given, **named)
-        fill(results, self.fn(*given, **named), self.name)
+        returned = self.fn(*given, **named)
+        if not copied(results, returned):
+            fill(results, returned, self.name)
         return None
 
 
@@ -138,37 +141,26 @@ class Stream:
     device: int
 
 
+from_dlpack = np.from_dlpack
+
 # In DLPack's numbering of device types.
 _ON_CPU = 1
 
 
-class Lending:
-    """What is lent to one call of a function."""
-
-    __slots__ = ("_context", "_lent", "stream")
-
-    def __init__(self, context: Any):
-        self._context = context
-        self._lent: list[Lent] = []
-        self.stream: Stream | None = None
-
-    def lend(self, buffers: Any) -> Any:
-        """The same tree of what may be used until the end."""
-        if not hasattr(buffers, "__dlpack__"):
-            return jax.tree_util.tree_map(self.lend, buffers)
-        lent = Lent()
-        if not self._lent:
-            device_type, device = buffers.__dlpack_device__()
-            if device_type != _ON_CPU:
-                self.stream = Stream(int(self._context.stream), device)
-        lent._lent, lent._stream = buffers, self.stream
-        self._lent.append(lent)
-        return lent
-
-    def end(self) -> None:
-        """Refuse any further use."""
-        for lent in self._lent:
-            lent._lent = None
+def lend(buffers: Any, context: Any, lent: list[Lent]) -> Any:
+    """The same tree of what may be used until it is taken back from `lent`."""
+    if not hasattr(buffers, "__dlpack__"):
+        return jax.tree_util.tree_map(lambda each: lend(each, context, lent), buffers)
+    one = Lent()
+    one._lent = buffers
+    if lent:
+        # All are on one device.
+        one._stream = lent[0]._stream
+    else:
+        device_type, device = buffers.__dlpack_device__()
+        one._stream = None if device_type == _ON_CPU else Stream(int(context.stream), device)
+    lent.append(one)
+    return one
 
 
 @contextlib.contextmanager
@@ -223,13 +215,18 @@ class Lent:
         return device
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        if self._lent is not None and self._stream is None and dtype is None and not copy:
-            return view(self._lent)
+        # The property, which refuses, costs a call.
+        lent = self._buffer if self._lent is None else self._lent
         if self._stream is not None:
             raise TypeError(
                 "this array is on a GPU: use a library for that, such as torch.from_dlpack or cupy.asarray."
             )
-        array = view(self._buffer)
+        # An array that `Buffer.__array__` gives keeps an object alive that the runtime then takes for another buffer.
+        try:
+            array = from_dlpack(lent)
+        except (BufferError, RuntimeError):
+            # A type that NumPy does not know by itself, such as bfloat16.
+            array = np.asarray(lent)
         if dtype is not None and array.dtype != dtype:
             if copy is False:
                 raise ValueError(f"a copy is needed to make {dtype} of {array.dtype}.")
@@ -250,16 +247,18 @@ class Lent:
         return f"Lent({self.dtype.name}{list(self.shape)})"
 
 
-def view(buffer: Any) -> np.ndarray:
-    """An array over the memory of a runtime's buffer on CPU, which may be kept without harm to others.
-
-    What `Buffer.__array__` gives keeps an object alive that the runtime then takes for another callback's buffer.
-    """
-    try:
-        return np.from_dlpack(buffer)
-    except (BufferError, RuntimeError):
-        # A type that NumPy does not know by itself, such as bfloat16.
-        return np.asarray(buffer)
+def copied(results: Any, returned: Any) -> bool:
+    """Copy one array into one result on CPU, if it is just right: nearly every call, and worth sparing the tree."""
+    if type(results) is not Lent or results._stream is not None:
+        return False
+    array = np.asarray(returned._lent) if type(returned) is Lent and returned._lent is not None else returned
+    if type(array) is not np.ndarray:
+        return False
+    result = np.asarray(results._lent)
+    if array.shape != result.shape or array.dtype != result.dtype:
+        return False
+    np.copyto(result, array)
+    return True
 
 
 def fill(results: Any, returned: Any, name: str) -> None:

@@ -29,6 +29,12 @@ class Host:
         self.transforms = transforms
         self.result_avals = tuple(result_avals)
         self.program = program
+        # Of nearly every callback, and found out once: that the arrays are its arguments, and its result one array.
+        self._function = callback.function if callback.takes_only_arrays else None
+        one = callback.result_tree is not None and callback.returns_one_array
+        self._shape: Any = result_avals[0].shape if one else None
+        self._dtype: Any = result_avals[0].dtype if one else None
+        self._ordered = callback.kind.ordered
 
     def tap(self, device: Any, arrays: Sequence[np.ndarray]) -> None:
         """Take the value and return: the device does not wait for the function."""
@@ -53,19 +59,26 @@ class Host:
 
     def run(self, device: Any, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """Run the user function now; what it raises gets out."""
-        if self.callback.kind.ordered:
+        frame = running.frame
+        if self._ordered and not frame.depth:
             # After everything that this device tapped before.
             program = self.program
-            if not (running.frame.depth or (program.nested and program.nested_on(device))):
+            if not (program.nested and program.nested_on(device)):
                 queue = queues[device]
                 if queue.finished != queue.accepted:
                     queue.drain()
-        frame = running.frame
         held = frame.holds_gang
         frame.depth += 1
         frame.holds_gang = held or self.program.gang
         try:
-            result = self.callback.invoke(arrays, device, self.transforms)
+            function = self._function
+            if function is not None:
+                result = function(*arrays)
+            else:
+                result = self.callback.invoke(arrays, device, self.transforms)
+            # The shape first, which is None where any other result is expected.
+            if type(result) is np.ndarray and result.shape == self._shape and result.dtype == self._dtype:
+                return (result,)
             if self.callback.result_tree is None:
                 # Nothing was asked for, so whatever came is ignored.
                 return ()

@@ -70,10 +70,6 @@ def conform(result: Any, callback: HostCallback, avals: Sequence[Any]) -> Sequen
         TypeError: `result` is not what `result_shape` promised; the message names the callback, what was expected
             and what came.
     """
-    if type(result) is np.ndarray and len(avals) == 1:
-        aval = avals[0]
-        if result.dtype == aval.dtype and result.shape == aval.shape and callback.returns_one_array:
-            return (result,)
     strict = callback.kind.one_argument
     tree = jax.tree_util.tree_structure(result)
     if tree != callback.result_tree and (strict or not _same_names(result, callback)):

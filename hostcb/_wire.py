@@ -121,16 +121,16 @@ def wire_of(aval: Any, as_bits: bool = False) -> Wire:
 def encoder(wires: Sequence[Wire]) -> Any:
     """All of `encode`; nothing at all where nothing is to be done, as is usual."""
     if all(type(wire) is Wire for wire in wires):
-        return _unchanged
+        return unchanged
     return lambda arrays: [wire.encode(array) for wire, array in zip(wires, arrays, strict=True)]
 
 
 def decoder(wires: Sequence[Wire]) -> Any:
     """All of `decode`."""
     if all(type(wire) is Wire for wire in wires):
-        return _unchanged
+        return unchanged
     return lambda arrays: [wire.decode(array) for wire, array in zip(wires, arrays, strict=True)]
 
 
-def _unchanged(arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+def unchanged(arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
     return arrays

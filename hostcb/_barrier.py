@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 
 from . import _hooks
+from ._blocks import blocks
 from ._executions import account
 from ._failures import CallbackException, ledger
 from ._queues import queues
@@ -60,7 +61,7 @@ def barrier_wait(logging_name: str | None = None) -> None:
 
 
 def stop_outfeed_receiver() -> None:
-    """Run what is pending, then end the threads that run callbacks; the next callback starts them again.
+    """Run what is pending, end the threads that run callbacks, and give back memory; the next callback starts them.
 
     Failures stay for the next `barrier_wait`. Follows H17 of the contract; the name is host_callback's, hostcb has no
     outfeed.
@@ -69,6 +70,7 @@ def stop_outfeed_receiver() -> None:
         raise RuntimeError("stop_outfeed_receiver was called from inside a callback: it would wait for itself.")
     _wait_for_callbacks("stop_outfeed_receiver")
     queues.stop()
+    blocks.clear()
 
 
 def _wait_for_callbacks(name: str) -> None:

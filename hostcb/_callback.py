@@ -154,6 +154,8 @@ class HostCallback:
 
 def described(transforms: Transforms) -> tuple[tuple[str, dict[str, Any]], ...]:
     """The hashable form that the primitive carries, as the user sees it."""
+    if not transforms:
+        return ()
     return tuple((name, {"batch_dims": params[0]} if name == "batch" else {}) for name, *params in transforms)
 
 

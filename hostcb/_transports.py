@@ -18,6 +18,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import mlir
 
 from . import _jax
+from ._blocks import LEAST_BYTES, blocks
 from ._failures import forget_locals
 from ._handlers import Host
 from ._native import has_failed, postpone
@@ -101,16 +102,20 @@ def views(site: Site, devices: Mapping[int, Any], sharding: Any) -> Emitted:
     one_operand = count == 1 and decode is unchanged
     one_result = len(site.result_avals) == 1 and encode is unchanged
 
+    def own(buffer: Any) -> np.ndarray:
+        array = view(buffer)
+        return array.copy() if array.nbytes < LEAST_BYTES else blocks.copy(array)
+
     def owned(buffers: Sequence[Any]) -> Sequence[np.ndarray]:
-        return decode([view(buffer).copy() for buffer in buffers[:count]])
+        return (own(buffers[0]),) if one_operand else decode([own(buffer) for buffer in buffers[:count]])
 
     def tap(_: Any, token: Any, *buffers: Any) -> None:
-        arrays = (view(buffers[0]).copy(),) if one_operand else owned(buffers)
+        arrays = owned(buffers)
         host.tap(devices[token.__dlpack_device__()[1]], arrays)
 
     def in_order(_: Any, token: Any, *buffers: Any) -> None:
         device = devices[token.__dlpack_device__()[1]]
-        arrays = (view(buffers[0]).copy(),) if one_operand else owned(buffers)
+        arrays = owned(buffers)
         try:
             payload = host.run(device, arrays)
         except BaseException as exception:
@@ -126,7 +131,7 @@ def views(site: Site, devices: Mapping[int, Any], sharding: Any) -> Emitted:
         if running.frame.pending is not None and has_failed():
             return clear(buffers[count:])
         try:
-            arrays = (view(buffers[0]).copy(),) if one_operand else owned(buffers)
+            arrays = owned(buffers)
             payload = host.run(None, arrays)
         except BaseException as exception:
             error = host.refuse_failed(_device_of(buffers, devices, exception), exception)

@@ -103,7 +103,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session(default=False, python=HERE)
 def bench(session: nox.Session) -> None:
-    """Measure callbacks beside JAX's own, as ratios in one run."""
+    """Measure callbacks beside JAX's own, as ratios in one run; `-- --compare OLD.json` says what became worse."""
     install(session, HERE_JAX)
     session.run("python", "-m", "benchmarks", *session.posargs)
 

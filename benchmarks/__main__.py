@@ -1,10 +1,28 @@
-"""All benchmarks, one after the other: `python -m benchmarks`. A target that one misses does not hide the others."""
+"""All benchmarks, one after the other, and one table: `python -m benchmarks`.
+
+The exit status is 1 if a target is missed or a benchmark failed; with `--compare`, if a ratio became worse.
+"""
 
 from __future__ import annotations
 
 import sys
 
-from benchmarks import large, loop, single
+from benchmarks import devices, large, loop, matrix, memory, overlap, parts, single, staging
+from benchmarks.running import main
 
-# A list, so that none is left out after the first that fails.
-sys.exit(max([module.main(sys.argv[1:]) for module in (loop, single, large)]))
+MODULES = {
+    "loop": loop,
+    "single": single,
+    "large": large,
+    "parts": parts,
+    "overlap": overlap,
+    "devices": devices,
+    "staging": staging,
+    "memory": memory,
+    "matrix": matrix,
+}
+# The matrix takes longer than all others together, so it is run when asked for: --only matrix.
+DEFAULT = [name for name in MODULES if name != "matrix"]
+
+if __name__ == "__main__":
+    sys.exit(main(MODULES, None, DEFAULT))

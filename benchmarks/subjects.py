@@ -14,24 +14,12 @@ import hostcb
 
 Subject = Callable[[Any], Any]
 
-# Ours, JAX's, and how much of JAX's time ours may take in a loop.
-COMPARISONS = (
-    ("call", "jax io_callback(ordered=True)", 0.2),
-    ("id_tap", "jax debug.callback", 0.35),
-    ("pure_callback", "jax pure_callback", 1.0),
-    ("io_callback", "jax io_callback", 1.0),
-    ("io_callback(ordered=True)", "jax io_callback(ordered=True)", 1.0),
-    ("debug.callback", "jax debug.callback", 1.0),
-    ("buffer_callback", "jax buffer_callback", 1.05),
-    ("dlpack_callback", "jax buffer_callback", 1.5),
-)
 
-
-def _identity(value: Any) -> Any:
+def identity(value: Any) -> Any:
     return value
 
 
-def _nothing(*_: Any) -> None:
+def nothing(*_: Any) -> None:
     return None
 
 
@@ -43,7 +31,7 @@ def _copy_dlpack(out: Any, value: Any) -> None:
     np.copyto(np.asarray(out), np.asarray(value))
 
 
-def _shape(value: Any) -> jax.ShapeDtypeStruct:
+def shape_of(value: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(value.shape, value.dtype)
 
 
@@ -56,19 +44,19 @@ def _passing(callback: Callable[[Any], None]) -> Subject:
 
 
 SUBJECTS: dict[str, Subject] = {
-    "call": lambda x: hostcb.call(_identity, x, result_shape=_shape(x)),
-    "id_tap": lambda x: hostcb.id_tap(_nothing, x),
-    "pure_callback": lambda x: hostcb.pure_callback(_identity, _shape(x), x),
-    "io_callback": lambda x: hostcb.io_callback(_identity, _shape(x), x),
-    "io_callback(ordered=True)": lambda x: hostcb.io_callback(_identity, _shape(x), x, ordered=True),
-    "debug.callback": _passing(lambda x: hostcb.debug.callback(_nothing, x)),
-    "buffer_callback": lambda x: hostcb.buffer_callback(_copy, _shape(x))(x),
-    "dlpack_callback": lambda x: hostcb.dlpack_callback(_copy_dlpack, _shape(x), in_place=True)(x),
-    "jax pure_callback": lambda x: jax.pure_callback(_identity, _shape(x), x),
-    "jax io_callback": lambda x: io_callback(_identity, _shape(x), x),
-    "jax io_callback(ordered=True)": lambda x: io_callback(_identity, _shape(x), x, ordered=True),
-    "jax debug.callback": _passing(lambda x: jax.debug.callback(_nothing, x)),
-    "jax buffer_callback": lambda x: buffer_callback(_copy, _shape(x))(x),
+    "call": lambda x: hostcb.call(identity, x, result_shape=shape_of(x)),
+    "id_tap": lambda x: hostcb.id_tap(nothing, x),
+    "pure_callback": lambda x: hostcb.pure_callback(identity, shape_of(x), x),
+    "io_callback": lambda x: hostcb.io_callback(identity, shape_of(x), x),
+    "io_callback(ordered=True)": lambda x: hostcb.io_callback(identity, shape_of(x), x, ordered=True),
+    "debug.callback": _passing(lambda x: hostcb.debug.callback(nothing, x)),
+    "buffer_callback": lambda x: hostcb.buffer_callback(_copy, shape_of(x))(x),
+    "dlpack_callback": lambda x: hostcb.dlpack_callback(_copy_dlpack, shape_of(x), in_place=True)(x),
+    "jax pure_callback": lambda x: jax.pure_callback(identity, shape_of(x), x),
+    "jax io_callback": lambda x: io_callback(identity, shape_of(x), x),
+    "jax io_callback(ordered=True)": lambda x: io_callback(identity, shape_of(x), x, ordered=True),
+    "jax debug.callback": _passing(lambda x: jax.debug.callback(nothing, x)),
+    "jax buffer_callback": lambda x: buffer_callback(_copy, shape_of(x))(x),
 }
 
 

@@ -65,7 +65,7 @@ def run_program(
     *arguments: str,
     devices: int | None = 8,
     env: Mapping[str, str] | None = None,
-    timeout: float = 90.0,
+    timeout: float = 240.0,
     warnings: str = "default",
     prelude: str = PRELUDE,
 ) -> Ended:

@@ -1,0 +1,51 @@
+"""What the conformance matrix costs: `python -m benchmarks.matrix`.
+
+The default run, with two workers, against the eight minutes that it may take on two cores, and what a cell of each
+implementation takes in its worker. Its verdicts are no concern of this benchmark.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import running
+from benchmarks.rows import Row, compared
+
+MOST_SECONDS = 480.0
+
+
+def run(rounds: int = 1, options: Sequence[str] = ()) -> list[Row]:
+    results = [_results(options) for _ in range(rounds)]
+    seconds = [each["seconds"] for each in results]
+    rows = [compared("matrix", "the default run", "8 minutes", seconds, [MOST_SECONDS] * rounds, 1.0, "s")]
+    ours, theirs = ([_cell(each, implementation) for each in results] for implementation in ("hostcb", "jax"))
+    if all(ours) and all(theirs):
+        rows.append(compared("matrix", "a cell of hostcb, mean", "a cell of jax, mean", ours, theirs, None, "ms"))
+    return rows
+
+
+def _results(options: Sequence[str]) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "conformance", "run", "-n", "2", "--results", folder, *options]
+        ended = subprocess.run(command, cwd=running.ROOT, stdout=subprocess.DEVNULL, check=False)  # noqa: S603
+        # 1 says that a cell did what was not expected, which takes its time as well.
+        if ended.returncode not in (0, 1):
+            raise RuntimeError(f"the conformance run ended with status {ended.returncode}")
+        return json.loads((Path(folder) / "conformance-cpu.json").read_text())
+
+
+def _cell(results: Any, implementation: str) -> float:
+    """Milliseconds; 0 where there is none."""
+    seconds = [cell["seconds"] for cell in results["cells"] if cell["id"].startswith(f"{implementation}/")]
+    return 1e3 * statistics.fmean(seconds) if seconds else 0.0
+
+
+if __name__ == "__main__":
+    sys.exit(running.main({"matrix": sys.modules[__name__]}, None, ["matrix"]))

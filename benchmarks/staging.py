@@ -1,0 +1,67 @@
+"""What a program of many callbacks costs before it runs: `python -m benchmarks.staging`.
+
+500 taps against 500 of JAX's debug callbacks, phase by phase. Each round makes the function anew, so that nothing is
+remembered.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks import running
+from benchmarks.rows import Row, compared
+from benchmarks.subjects import SUBJECTS, Subject
+
+COUNT = 500
+PHASES = ("trace", "lower", "compile")
+TARGET = 1.0
+
+
+def _function(step: Subject, count: int) -> Callable[[Any], Any]:
+    def function(value: Any) -> Any:
+        # Nothing is computed in between: a kernel for each sum would be most of the time to compile.
+        for _ in range(count):
+            value = step(value)
+        return value
+
+    return function
+
+
+def staged(step: Subject, count: int) -> dict[str, float]:
+    """Milliseconds for each phase."""
+    argument = jnp.float32(1)
+    moments = [time.perf_counter()]
+    traced = jax.jit(_function(step, count)).trace(argument)
+    moments.append(time.perf_counter())
+    lowered = traced.lower()
+    moments.append(time.perf_counter())
+    lowered.compile()
+    moments.append(time.perf_counter())
+    return {phase: 1e3 * (end - begin) for phase, begin, end in zip(PHASES, moments[:-1], moments[1:], strict=True)}
+
+
+def run(rounds: int = 7, count: int = COUNT) -> list[Row]:
+    names = ("id_tap", "jax debug.callback")
+    times: dict[str, dict[str, list[float]]] = {name: {phase: [] for phase in PHASES} for name in names}
+    for name in names:
+        # What the first of a kind has to load.
+        staged(SUBJECTS[name], 1)
+    for number in range(rounds):
+        for name in names if number % 2 == 0 else names[::-1]:
+            for phase, each in staged(SUBJECTS[name], count).items():
+                times[name][phase].append(each)
+    ours, theirs = (times[name] for name in names)
+    return [
+        compared("staging", f"{phase} {count} taps", f"{count} {names[1]}s", ours[phase], theirs[phase], TARGET, "ms")
+        for phase in PHASES
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(running.main({"staging": sys.modules[__name__]}, None, ["staging"]))

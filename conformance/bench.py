@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from conformance.callbacks import Callback
 from conformance.implementations import Implementation
+from conformance.jax_versions import shard_map
 
 WIDTH = 3
 
@@ -60,7 +61,7 @@ class Bench:
             return jax.pmap(function, axis_name="devices", devices=self.devices)
         if self.layout == "pjit":
             return jax.jit(function, in_shardings=self.split, out_shardings=self.split)
-        mapped = jax.shard_map(function, mesh=self.mesh, in_specs=by_device, out_specs=by_device)
+        mapped = shard_map(function, mesh=self.mesh, in_specs=by_device, out_specs=by_device)
         return jax.jit(mapped)
 
     def invoke(self, callback: Callback, host: Function, x: Any) -> Any:
@@ -72,6 +73,22 @@ class Bench:
     def invoking(self, callback: Callback, host: Function) -> Function:
         """A compiled computation with an external callback of `host`."""
         return self.compile(lambda x: self.invoke(callback, host, x))
+
+    def apply(self, callback: Callback, host: Function, x: Any) -> Any:
+        """What a callback of any kind makes of `x`: a result of the same type, or `x` itself."""
+        if callback.function == "id_tap":
+            return self.implementation.tap(lambda operand, transforms: host(operand), x)
+        if callback.function == "call":
+            return self.implementation.call(host, x, jax.ShapeDtypeStruct(jnp.shape(x), np.float32))
+        return self.invoke(callback, host, x)
+
+    def applying(self, callback: Callback, host: Function) -> Function:
+        """A compiled computation with a callback of any kind."""
+        return self.compile(lambda x: self.apply(callback, host, x))
+
+    def expected(self, callback: Callback, operand: Any) -> Any:
+        """What such a computation gives where the host adds one."""
+        return operand + np.float32(1) if callback.returns_new_value else operand
 
     def calling(self, host: Function, dtype: Any = np.float32, shape: Any = None) -> Function:
         """A compiled computation that calls `host` on its operand."""

@@ -115,6 +115,11 @@ class Callback:
     """The callbacks that a mixture of kinds takes turns with, from site to site."""
 
     @property
+    def prints(self) -> bool:
+        """Whether what it is given can be seen as text alone."""
+        return self.function in ("id_print", "debug.print")
+
+    @property
     def differentiable(self) -> bool:
         return self.refusals.differentiation is None
 

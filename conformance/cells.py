@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from conformance.axes import variant_reason
 from conformance.callbacks import HOST_CALLBACKS, Callback
+from conformance.configurations import CONFIGURATIONS, DEFAULT, JIT_DISABLED, PLACEMENTS, SYNCHRONOUS
+from conformance.data import PLAIN, DataKind, parse_data
 from conformance.eligibility import ineligible
-from conformance.fault_catalogue import FAULTS, Fault
-from conformance.implementations import callbacks_of
-from conformance.programs import Program, all_programs
+from conformance.fault_catalogue import FAULTS, RUNTIME_TARGETS, Fault
+from conformance.implementations import callbacks_missing_in, callbacks_of
+from conformance.keywords import any_of
+from conformance.programs import Prediction, Program, all_programs
 from conformance.sampling import left_out
 from conformance.support_table import TABLE, TableEntry
 from conformance.topology import Topology
@@ -28,12 +31,31 @@ class ProgramCell:
     callback: Callback
     program: Program
     topology: Topology
+    data: DataKind = PLAIN
+    placement: str = "all"
+    configuration: str = DEFAULT
+    """What is put in force around the cell; synchronous dispatch is the topology's."""
 
     isolated = False
 
     @property
     def id(self) -> str:
-        return "/".join((self.implementation, self.callback.name, self.program.name, self.topology.name))
+        program = self.program.name if self.data.plain else f"{self.program.name}+{self.data.name}"
+        where = [self.topology.name]
+        where += [self.placement] if self.placement != "all" else []
+        where += [self.configuration] if self.configuration != DEFAULT else []
+        return "/".join((self.implementation, self.callback.name, program, "+".join(where)))
+
+    @property
+    def device_count(self) -> int:
+        """How many devices the program itself uses."""
+        return PLACEMENTS[self.placement].count(self.topology.device_count)
+
+    @property
+    def prediction(self) -> Prediction:
+        """What must happen; raises `RefusalError` where the program must be refused."""
+        jit_disabled = self.configuration == JIT_DISABLED
+        return self.program.prediction(self.callback, self.device_count, data=self.data, jit_disabled=jit_disabled)
 
     @property
     def callback_name(self) -> str:
@@ -51,13 +73,15 @@ class ProgramCell:
 
 @dataclass(frozen=True)
 class FaultCell:
-    """A misbehaving callback, in a process of its own."""
+    """A misbehaving callback, in a process of its own where it may cost one."""
 
     implementation: str
     fault: Fault
     topology: Topology
 
-    isolated = True
+    @property
+    def isolated(self) -> bool:
+        return self.fault.isolated
 
     @property
     def id(self) -> str:
@@ -107,6 +131,11 @@ class TableCell:
 Cell: TypeAlias = ProgramCell | FaultCell | TableCell
 
 
+def runtime_targets_of(implementation: str, platform: str) -> tuple[str, ...]:
+    """What is no callback of the implementation and planted with faults as if it were."""
+    return RUNTIME_TARGETS if (implementation, platform) == ("jax", "cpu") else ()
+
+
 class UnknownCellError(ValueError):
     """An id that names no cell."""
 
@@ -120,13 +149,10 @@ def parse_cell(cell_id: str) -> Cell:
             " as `python -m conformance list` prints them"
         )
     implementation, callback_name, program_name, topology_name = parts
-    platform, _, devices = topology_name.rpartition("-")
-    if not platform or not devices.removesuffix("dev").isdigit():
-        raise UnknownCellError(f"{topology_name!r} is no topology: expected one like cpu-8dev")
-    topology = Topology(platform, int(devices.removesuffix("dev")))
+    topology, placement, configuration = _parse_topology(topology_name)
 
     callback = next((c for c in callbacks_of(implementation) if c.name == callback_name), None)
-    if callback is None:
+    if callback is None and callback_name not in runtime_targets_of(implementation, topology.platform):
         raise UnknownCellError(f"{implementation} has no callback {callback_name!r}")
 
     if program_name.startswith("fault."):
@@ -141,13 +167,40 @@ def parse_cell(cell_id: str) -> Cell:
                 return TableCell(implementation, entry, topology)
         raise UnknownCellError(f"the table has no {program_name!r} of {callback_name!r}")
 
-    names = tuple(program_name.split("."))
+    if callback is None:
+        raise UnknownCellError(f"{callback_name} is planted with faults alone, and {program_name!r} is none")
+    composition, _, data_name = program_name.partition("+")
+    data = parse_data(data_name) if data_name else PLAIN
+    if data is None:
+        raise UnknownCellError(f"{data_name!r} is no kind of data: expected one like int8-matrix-dict")
+    names = tuple(composition.split("."))
     if unknown := [name for name in names if name not in TRANSFORMS]:
         raise UnknownCellError(f"unknown transform {unknown[0]!r} in {cell_id!r}; there are {', '.join(TRANSFORMS)}")
     program = Program(names)
-    if reason := ineligible(callback, program, topology.device_count):
+    cell = ProgramCell(implementation, callback, program, topology, data, placement, configuration)
+    reason = ineligible(callback, program, cell.device_count)
+    reason = reason or variant_reason(callback_name, names, placement, topology.device_count, configuration, data)
+    if reason:
         raise UnknownCellError(f"{cell_id} means nothing: {reason}")
-    return ProgramCell(implementation, callback, program, topology)
+    return cell
+
+
+def _parse_topology(name: str) -> tuple[Topology, str, str]:
+    """A topology, and the placement and the configuration that may follow it."""
+    plain, *options = name.split("+")
+    platform, _, devices = plain.rpartition("-")
+    if not platform or not devices.removesuffix("dev").isdigit():
+        raise UnknownCellError(f"{name!r} is no topology: expected one like cpu-8dev")
+    topology = Topology(platform, int(devices.removesuffix("dev")), SYNCHRONOUS in options)
+    placement, configuration = "all", DEFAULT
+    for option in options:
+        if option in PLACEMENTS:
+            placement = option
+        elif option in CONFIGURATIONS:
+            configuration = configuration if option == SYNCHRONOUS else option
+        else:
+            raise UnknownCellError(f"{option!r} in {name!r} is no placement and no configuration")
+    return topology, placement, configuration
 
 
 @dataclass(frozen=True)
@@ -164,27 +217,27 @@ class Plan:
     ineligible: tuple[Ineligible, ...]
 
     def select(self, patterns: Sequence[str]) -> Plan:
-        """The part whose ids contain, or as globs match, one of the patterns."""
+        """The part whose ids answer to one of the expressions."""
         if not patterns:
             return self
-
-        def wanted(cell_id: str) -> bool:
-            return any(p in cell_id or fnmatch.fnmatchcase(cell_id, p) for p in patterns)
-
+        wanted = any_of(patterns)
         return Plan(
             tuple(cell for cell in self.cells if wanted(cell.id)),
             tuple(cell for cell in self.ineligible if wanted(cell.id)),
         )
 
 
-def make_plan(implementations: Sequence[str], topologies: Sequence[Topology]) -> Plan:
-    """Every cell there is, in a fixed order."""
+def make_plan(implementations: Sequence[str], topologies: Sequence[Topology], sampled: bool = True) -> Plan:
+    """The cells of single transforms, of pairs and of chosen triples, of the table and of faults, in a fixed order.
+
+    With `sampled`, those that can tell little more than others are left out, with the reason.
+    """
     cells: list[Cell] = []
     unplanned: list[Ineligible] = []
     largest = max(topologies, key=lambda topology: topology.device_count)
     for topology in topologies:
         for implementation in implementations:
-            for cell, reason in _candidates(implementation, topology, largest):
+            for cell, reason in _candidates(implementation, topology, largest, sampled):
                 if reason is None:
                     cells.append(cell)
                 else:
@@ -192,17 +245,25 @@ def make_plan(implementations: Sequence[str], topologies: Sequence[Topology]) ->
     return Plan(tuple(cells), tuple(unplanned))
 
 
-def _candidates(implementation: str, topology: Topology, largest: Topology) -> Iterator[tuple[Cell, str | None]]:
+def _candidates(
+    implementation: str, topology: Topology, largest: Topology, sampled: bool
+) -> Iterator[tuple[Cell, str | None]]:
     """The cells of one implementation on one topology, each with the reason why it is not planned."""
     callbacks = callbacks_of(implementation)
     for callback in callbacks:
         for program in all_programs():
             cell = ProgramCell(implementation, callback, program, topology)
             reason = ineligible(callback, program, topology.device_count)
-            yield cell, reason or left_out(callback, program, topology, largest)
+            yield cell, reason or (left_out(callback, program, topology, largest) if sampled else None)
+    for callback, reason in callbacks_missing_in(implementation):
+        for program in all_programs():
+            yield ProgramCell(implementation, callback, program, topology), reason
     names = {callback.name for callback in callbacks}
     for entry in TABLE:
-        yield TableCell(implementation, entry, topology), _only_on(largest, topology, "the table is checked")
+        missing = None if entry.callback in names else f"{implementation} has no {entry.callback}"
+        reason = missing or _only_on(largest, topology, "the table is checked")
+        yield TableCell(implementation, entry, topology), reason
+    names.update(runtime_targets_of(implementation, topology.platform))
     for fault in FAULTS:
         if fault.callback in names:
             reason = fault.ineligible(topology.device_count)

@@ -19,6 +19,9 @@ from conformance.history import Event, History
 from conformance.model import ExpectedEvent, Need
 from conformance.verdicts import Stage
 
+LONGEST_SHOWN = 600
+"""Of large operands the beginning says enough."""
+
 
 @dataclass(frozen=True)
 class Anomaly:
@@ -49,7 +52,8 @@ class Matching:
 
 def _show(leaves: Sequence[npt.NDArray[Any]]) -> str:
     shown = [f"{leaf.dtype}{list(leaf.shape)} {leaf.tolist()}" for leaf in leaves]
-    return shown[0] if len(shown) == 1 else "(" + ", ".join(shown) + ")"
+    text = shown[0] if len(shown) == 1 else "(" + ", ".join(shown) + ")"
+    return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + " ..."
 
 
 def _key(site: str, leaves: Sequence[npt.NDArray[Any]]) -> tuple[Any, ...]:

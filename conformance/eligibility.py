@@ -6,6 +6,7 @@ program that the *callback* must refuse is not: it is an eligible cell that chec
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 from conformance.callbacks import Callback, DeviceChoice
@@ -18,16 +19,8 @@ LOOPS_WITHOUT_REVERSE_MODE = ("while_body", "while_cond")
 def ineligible(callback: Callback, program: Program, device_count: int) -> str | None:
     """Why this cell means nothing, or None."""
     names = program.names
-    for rule in (
-        _eager_inside,
-        _reverse_mode_loop,
-        _forward_mode_custom_vjp,
-        _nested_devices,
-        _second_order_checkpoint,
-        _detached_from_nothing,
-    ):
-        if reason := rule(names):
-            return reason
+    if reason := meaningless(names):
+        return reason
     if callback.device_choice is DeviceChoice.LAST and "pjit" not in names:
         return "a device is chosen only where one computation spans a mesh"
     if callback.partitioned and "pjit" not in names:
@@ -35,6 +28,20 @@ def ineligible(callback: Callback, program: Program, device_count: int) -> str |
     if callback.vmap_method is not None and "vmap" not in names and len(names) > 1:
         return "vmap_method only matters under vmap; elsewhere this is the plain call"
     return None
+
+
+@functools.cache
+def meaningless(names: tuple[str, ...]) -> str | None:
+    """Why a composition means nothing whatever the callback, or None."""
+    rules = (
+        _eager_inside,
+        _reverse_mode_loop,
+        _forward_mode_custom_vjp,
+        _nested_devices,
+        _second_order_checkpoint,
+        _detached_from_nothing,
+    )
+    return next((reason for rule in rules if (reason := rule(names))), None)
 
 
 def _first(names: Sequence[str], wanted: Callable[[str], bool], start: int = 0) -> int | None:

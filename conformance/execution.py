@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import jax
@@ -13,6 +14,7 @@ import numpy as np
 from conformance.callbacks import Refusal, Runs
 from conformance.cells import ProgramCell, TableCell
 from conformance.checkers import Anomaly, judge
+from conformance.configurations import CONTEXTS, PLACEMENTS
 from conformance.history import History, Recorder
 from conformance.implementations import Implementation
 from conformance.model import RefusalError
@@ -74,7 +76,7 @@ def _check_entry(entry: TableEntry, cell: ProgramCell, history: History) -> list
 
 def _is_refused(cell: ProgramCell) -> bool:
     try:
-        cell.program.prediction(cell.callback, cell.topology.device_count)
+        _ = cell.prediction
     except RefusalError:
         return True
     return False
@@ -96,17 +98,18 @@ def _run(
     devices: Sequence[jax.Device],
 ) -> tuple[Verdict, list[Anomaly], History]:
     try:
-        prediction = cell.program.prediction(cell.callback, cell.topology.device_count)
+        prediction = cell.prediction
         refusal = None
     except RefusalError as refused:
         prediction, refusal = None, refused.refusals
 
     recorder.start()
-    probe = implementation.probe(cell.callback, recorder, devices)
     try:
-        function = cell.program.jax_function(Setting(probe, devices))
-        results = [function(jax.numpy.float32(number)) for number in INPUTS]
-        values = [np.asarray(result) for result in results]
+        with _in_force(cell, devices, recorder) as chosen:
+            probe = implementation.probe(cell.callback, recorder, chosen, cell.data)
+            function = cell.program.jax_function(Setting(probe, chosen, PLACEMENTS[cell.placement].grid))
+            results = [function(jax.numpy.float32(number)) for number in INPUTS]
+            values = [np.asarray(result) for result in results]
     except Exception as error:
         _barrier_after_failure(implementation)
         if refusal is not None:
@@ -137,6 +140,18 @@ def _run(
         history = recorder.history()
         anomalies = judged(history)
     return _verdict(anomalies), anomalies, history
+
+
+@contextmanager
+def _in_force(cell: ProgramCell, devices: Sequence[jax.Device], recorder: Recorder) -> Iterator[Sequence[jax.Device]]:
+    """Choose the cell's devices and put its configuration in force."""
+    chosen = PLACEMENTS[cell.placement].choose(devices)
+    recorder.device_indices = {device.id: index for index, device in enumerate(chosen)}
+    configuration = CONTEXTS.get(cell.configuration, nullcontext)
+    # The first device is the default in any case, and a setting of its own would be one thing more.
+    place = nullcontext() if chosen[0] == devices[0] else jax.default_device(chosen[0])
+    with place, configuration():
+        yield chosen
 
 
 def _verdict(anomalies: Sequence[Anomaly]) -> Verdict:

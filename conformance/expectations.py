@@ -72,17 +72,27 @@ class Expectations:
 
 def load_expectations(path: Path) -> Expectations:
     """Read a platform's file; a platform without one has no known failures."""
-    if not path.exists():
-        return Expectations()
+    expectations = Expectations(read_entries(path.read_text(), str(path))) if path.exists() else Expectations()
+    for number, entry in enumerate(expectations.entries, 1):
+        # `expect` writes entries without them: why something fails only a person can say.
+        if not entry.reason.strip() or not entry.link.strip():
+            raise ExpectationError(
+                f"{path}, entry {number}, about {entry.cells[0]!r}: say in 'reason' why it fails,"
+                " and in 'link' where that is followed up"
+            )
+    return expectations
+
+
+def read_entries(text: str, name: str) -> tuple[Expectation, ...]:
+    """The entries in the text of a file of this name."""
     try:
-        tables = tomllib.loads(path.read_text()).get("expect", [])
+        tables = tomllib.loads(text).get("expect", [])
     except tomllib.TOMLDecodeError as error:
-        raise ExpectationError(f"{path} is not TOML: {error}") from error
-    return Expectations(tuple(_entry(path, number, table) for number, table in enumerate(tables, 1)))
+        raise ExpectationError(f"{name} is not TOML: {error}") from error
+    return tuple(_entry(f"{name}, entry {number}", table) for number, table in enumerate(tables, 1))
 
 
-def _entry(path: Path, number: int, table: dict[str, Any]) -> Expectation:
-    where = f"{path}, entry {number}"
+def _entry(where: str, table: dict[str, Any]) -> Expectation:
     if missing := [key for key in _REQUIRED if key not in table]:
         raise ExpectationError(f"{where}: {missing[0]!r} is missing; every entry states it")
     if unknown := sorted(table.keys() - {*_REQUIRED, *_OPTIONAL}):

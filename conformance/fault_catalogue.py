@@ -29,6 +29,8 @@ class Fault:
     minimum_devices: int = 1
     deadline: float | None = None
     """Seconds, where waiting as long as for other cells would tell no more."""
+    isolated: bool = True
+    """Whether it gets a process of its own: it may end, hang or poison the one that it is in."""
 
     @property
     def name(self) -> str:
@@ -93,6 +95,17 @@ def _external_faults() -> tuple[Fault, ...]:
         Fault("raises_on_one", "shard_map", callback, (promise,), minimum_devices=2)
         for callback, promise in (*told, ("io_callback_ordered", "X3"))
     ]
+    faults += [
+        Fault(
+            "raises_before_collective",
+            "shard_map",
+            callback,
+            (promise,),
+            xla_flags=COLLECTIVE_TIMEOUT_FLAGS,
+            minimum_devices=2,
+        )
+        for callback, promise in told[:2]
+    ]
     for callback, promise in told[:2]:
         kinds = ("wrong_shape", "wrong_dtype", "wrong_count", "has_cause")
         faults += [Fault(kind, "jit", callback, (promise, "H15")) for kind in kinds]
@@ -122,5 +135,119 @@ def _external_faults() -> tuple[Fault, ...]:
     return tuple(faults)
 
 
-EXTERNAL_FAULTS = _external_faults()
-FAULTS = (*_host_callback_faults(), *EXTERNAL_FAULTS)
+RUNTIME_TARGETS = ("ffi_target", "buffer_target")
+"""What JAX's callbacks are made of on CPU, and hostcb's; it counts as JAX's."""
+
+_RAW_RESULTS = {
+    "ffi_target": (
+        *("right_result", "short_result", "long_result", "longest_result", "error_mark", "legitimate_mark"),
+        *("wrong_dtype", "more_dimensions", "no_result"),
+    ),
+    # To this one, whose handler writes into the results' memory, less can be done.
+    "buffer_target": ("short_result", "long_result", "error_mark", "wrong_dtype", "no_result"),
+}
+
+_PROMISE_OF = {
+    "id_tap": "H14",
+    "call": "H15",
+    "pure_callback": "X2",
+    "io_callback": "X3",
+    "io_callback_ordered": "X3",
+    "debug_callback": "X4",
+    "buffer_callback": "B1",
+    "dlpack_callback": "D1",
+}
+_EVERY_KIND = tuple(_PROMISE_OF)
+_ONE_OF_EACH = ("id_tap", "call", "pure_callback", "io_callback", "debug_callback")
+SLOWEST = 45.0
+"""Seconds that a fault which waits for something may take on a busy machine."""
+
+
+def _of(kind: str, layouts: str, callbacks: tuple[str, ...], *promises: str) -> list[Fault]:
+    """A fault that costs its process nothing unless it is found, in every combination."""
+    return [
+        Fault(kind, layout, callback, promises or (_PROMISE_OF[callback],), deadline=SLOWEST, isolated=False)
+        for callback in callbacks
+        for layout in layouts.split()
+    ]
+
+
+def _common_faults() -> tuple[Fault, ...]:
+    """What is the same for callbacks of several kinds."""
+    with_results = ("call", "pure_callback", "io_callback", "io_callback_ordered", "dlpack_callback")
+    faults = [
+        *_of("raises_on_one", "pmap shard_map", ("id_tap", "call")),
+        *_of("special_exceptions", "jit", _EVERY_KIND),
+        *_of("wrong_after_right", "jit", with_results),
+        *_of("none", "jit", ("pure_callback", "io_callback", "dlpack_callback")),
+        *_of("error_mark", "jit", ("pure_callback", "io_callback", "dlpack_callback")),
+        *_of("legitimate_mark", "jit", ("pure_callback", "io_callback")),
+        *_of("wrong_shape", "jit", ("dlpack_callback",)),
+        *_of("wrong_dtype", "jit", ("dlpack_callback",)),
+        *_of("wrong_count", "jit", ("dlpack_callback",)),
+        *_of("keeps_its_operand", "jit", ("id_tap", "call"), "H11"),
+        *_of("changes_its_operand", "jit", ("id_tap", "call"), "H11"),
+        *_of("blocks_until_released", "jit", _EVERY_KIND),
+        *_of("blocks_until_released", "pmap", ("id_tap", "call", "io_callback")),
+        *_of("two_threads", "jit", _EVERY_KIND),
+        *_of("two_threads", "pmap", ("id_tap", "call", "io_callback_ordered")),
+        *_of("order_across_threads", "pmap", ("id_tap", "call"), "H5"),
+        *_of("runs_jax_inside", "jit", _EVERY_KIND),
+        *_of("runs_pmap", "jit", _ONE_OF_EACH),
+        *_of("runs_mesh", "jit", _ONE_OF_EACH),
+        *_of("starts_others", "jit", _EVERY_KIND[2:]),
+        *_of("forks", "jit", _ONE_OF_EACH),
+        *_of("signals", "jit", _ONE_OF_EACH),
+        *_of("os_exit", "pmap", _ONE_OF_EACH),
+        *_of("running_at_exit", "jit pjit pmap shard_map", ("pure_callback",)),
+        *_of("running_at_exit", "pmap", ("call", "io_callback", "debug_callback")),
+        # Of taps and calls, and of what hostcb has for them.
+        *_of("several_fail", "pmap shard_map", ("id_tap",), "H13"),
+        *_of("fails_before_calls", "jit pmap", ("id_tap",), "H14"),
+        *_of("full_queue", "jit", ("id_tap",), "H12"),
+        *_of("stops_and_starts", "jit pmap", ("id_tap",), "H17"),
+        *_of("flags", "jit", ("id_tap",), "H16"),
+    ]
+    faults += [
+        *(Fault("keeps_its_view", "jit", callback, (_PROMISE_OF[callback],)) for callback in _EVERY_KIND[-2:]),
+        Fault("fails_and_is_kept", "jit", "buffer_callback", ("B1",)),
+    ]
+    return tuple(faults)
+
+
+def _reported_bugs() -> tuple[Fault, ...]:
+    """Programs of public reports: see `conformance.reported_bugs`."""
+    effects = ("id_tap", "call", "io_callback_ordered", "debug_callback")
+    with_results = ("call", "pure_callback", "io_callback")
+    faults = [
+        *_of("changing_device_sets", "shard_map", ("id_tap", "call", "io_callback_ordered")),
+        *_of("loop_with_large_carry", "jit", effects),
+        *_of("condition_with_frozen_carry", "jit", effects),
+        *_of("python_number", "jit", with_results[1:]),
+        *_of("strided_results", "jit", with_results[1:]),
+        *_of("scan_without_operands", "jit", ("id_tap", "debug_callback", "debug_callback_ordered"), "H4", "X4"),
+        *_of("implicit_derivative", "jit", effects),
+        *_of("eagerly_forgotten", "jit", _ONE_OF_EACH),
+        *_of("dropped_while_running", "pmap", _ONE_OF_EACH),
+        *_of("collects_garbage", "pmap", _ONE_OF_EACH),
+        *_of("mapped", "jit", with_results),
+        *_of("shape_first", "jit", ("id_tap", "io_callback", "debug_callback")),
+        *_of("explicit_mesh", "pjit", with_results),
+    ]
+    faults += [
+        Fault("reads_large_operand", "pmap", callback, (promise,), minimum_devices=2, deadline=15.0)
+        for callback, promise in (("call", "H9"), ("pure_callback", "X2"), ("io_callback", "X3"))
+    ]
+    return tuple(faults)
+
+
+def _raw_faults() -> tuple[Fault, ...]:
+    return tuple(
+        fault
+        for target, kinds in _RAW_RESULTS.items()
+        for kind in kinds
+        for fault in _of(kind, "jit", (target,), "H15")
+    )
+
+
+FAULTS = (*_host_callback_faults(), *_external_faults(), *_common_faults(), *_reported_bugs(), *_raw_faults())

@@ -1,7 +1,7 @@
 """Run fault cells: plant a misbehaving callback and see what it costs its surroundings.
 
-Each scenario returns anomalies. It runs in a process of its own, so crashing, hanging and
-poisoning the process are results like any other.
+Each scenario returns anomalies. What may crash, hang or poison its process runs in one of its own, where that is a
+result like any other.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import re
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,29 +25,57 @@ from conformance.checkers import Anomaly
 from conformance.data_faults import DATA_SCENARIOS
 from conformance.execution import summary
 from conformance.external_faults import run_external_fault
-from conformance.fault_catalogue import BROKEN_RESULTS, EXTERNAL_FAULTS, Fault
-from conformance.fault_checks import PLANTED, check_quiet_barrier, check_value, error_of
+from conformance.fault_catalogue import BROKEN_RESULTS, RUNTIME_TARGETS, Fault
+from conformance.fault_checks import ERROR_MARK, PLANTED, check_quiet_barrier, check_value, error_of
 from conformance.implementations import Implementation
+from conformance.jax_versions import JaxRuntimeError
+from conformance.raw_faults import raw_result
+from conformance.stages import stage_of
 from conformance.tap_faults import TAP_SCENARIOS
 from conformance.verdicts import Outcome, Stage, Verdict
-
-ERROR_MARK = np.zeros(12345, np.int8)
+from conformance.victims import VictimEndedError
 
 
 def run_fault(fault: Fault, implementation: Implementation, devices: Sequence[jax.Device]) -> Outcome:
     bench = Bench(implementation, fault.layout, devices)
     started = time.perf_counter()
-    if fault in EXTERNAL_FAULTS:
-        anomalies = run_external_fault(fault.kind, fault.callback, bench)
-    elif fault.callback == "call" and fault.kind in BROKEN_RESULTS:
-        anomalies = _broken_call(bench, fault.kind)
-    else:
-        anomalies = _SCENARIOS[fault.callback, fault.kind](bench)
+    try:
+        anomalies = _anomalies(fault, bench)
+    except VictimEndedError as error:
+        return replace(error.outcome, seconds=time.perf_counter() - started)
+    except Exception as error:
+        if not _is_of_the_program(error, implementation):
+            raise
+        anomalies = [Anomaly("error", stage_of(error), f"the program failed: {summary(error)}")]
     seconds = time.perf_counter() - started
     if not anomalies:
         return Outcome(Verdict.PASS, seconds=seconds)
     witness = "; ".join(str(anomaly) for anomaly in anomalies)
     return Outcome(Verdict.FAIL, anomalies[0].stage, witness, seconds, anomaly=anomalies[0].kind)
+
+
+def _anomalies(fault: Fault, bench: Bench) -> list[Anomaly]:
+    if fault.callback in RUNTIME_TARGETS:
+        return raw_result(fault.kind, fault.callback, bench)
+    if fault.callback == "call" and fault.kind in BROKEN_RESULTS:
+        return _broken_call(bench, fault.kind)
+    if own := _SCENARIOS.get((fault.callback, fault.kind)):
+        return own(bench)
+    return run_external_fault(fault.kind, fault.callback, bench)
+
+
+_SUITE = Path(__file__).parent
+_IMPLEMENTATIONS = (_SUITE / "implementations", _SUITE / "mutants")
+
+
+def _is_of_the_program(error: Exception, implementation: Implementation) -> bool:
+    """Whether an exception tells of the implementation, and not of a mistake in the suite, which raises its own."""
+    if isinstance(error, JaxRuntimeError | implementation.callback_exception):
+        return True
+    raised_in = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+    if any(raised_in.is_relative_to(folder) for folder in _IMPLEMENTATIONS):
+        return True
+    return not raised_in.is_relative_to(_SUITE)
 
 
 class _Misbehaving:
@@ -102,7 +133,7 @@ def _check_error(bench: Bench, kind: str, error: Exception | None) -> list[Anoma
     if error is None:
         witness = f"the call went wrong ({kind}) and the computation delivered a result"
         return [Anomaly("swallowed error", Stage.RESULT, witness)]
-    if not isinstance(error, jax.errors.JaxRuntimeError):
+    if not isinstance(error, JaxRuntimeError):
         return [Anomaly("wrong error", Stage.DISPATCH, f"not a JaxRuntimeError: {summary(error)}")]
     shape = bench.callback_shape
     wanted = {

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from conformance.data import flatten
+
 
 @dataclass(frozen=True)
 class Event:
@@ -54,10 +56,8 @@ class History:
 
 
 def operand_leaves(operand: Any) -> tuple[npt.NDArray[Any], ...]:
-    """The arrays of an operand: of one value, or of a dict in key order."""
-    if isinstance(operand, dict):
-        return tuple(np.asarray(operand[key]) for key in sorted(operand))
-    return (np.asarray(operand),)
+    """The arrays of an operand: of one value, or of a tree, dicts in key order."""
+    return tuple(np.asarray(leaf) for leaf in flatten(operand))
 
 
 @dataclass(eq=False)

@@ -25,6 +25,7 @@ from conformance.callbacks import (
     Refusal,
     Runs,
 )
+from conformance.data import PLAIN, DataKind, printed
 from conformance.values import PRIMAL, Data, Value
 
 Transforms: TypeAlias = tuple[tuple[str, dict[str, Any]], ...]
@@ -85,9 +86,12 @@ class World:
     """Whether this is such a predicate: JAX evaluates it for the loop and again in the loop's body."""
     compiled: bool = False
     """Whether a compiler sees what is used and what is not; else every operation runs by itself."""
+    data: DataKind = PLAIN
+    """What the callback's operands and results are made of."""
+    jit_disabled: bool = False
 
     def on_device(self, device: int) -> World:
-        return replace(self, device=device, compiled=True)
+        return replace(self, device=device, compiled=not self.jit_disabled)
 
     def on_mesh(self) -> World:
         """One computation over all devices: a single device speaks for all of them."""
@@ -96,7 +100,8 @@ class World:
 
     def in_program(self, batched_predicate: bool = False) -> World:
         """Inside of what is compiled as a whole: a jitted function, a loop."""
-        return replace(self, compiled=True, batched_predicate=self.batched_predicate or batched_predicate)
+        compiled = self.compiled or not self.jit_disabled
+        return replace(self, compiled=compiled, batched_predicate=self.batched_predicate or batched_predicate)
 
     def probe(self, site: str, operand: Value) -> Value:
         """Run the callback under test on `operand` and return what it gives back."""
@@ -117,7 +122,7 @@ class World:
     def _refused(self, callback: Callback, operand: Value) -> dict[str, Refusal]:
         refusals = callback.refusals
         meets = {
-            "differentiation": refusals.differentiation if operand.perturbed else None,
+            "differentiation": refusals.differentiation if operand.perturbed and self.data.differentiable else None,
             "vmap": refusals.vmap if operand.levels and callback.batching is Batching.REFUSED else None,
             "vmap of a predicate": refusals.batched_predicate if self.batched_predicate else None,
             "checkpoint": refusals.checkpoint if self.checkpointed else None,
@@ -133,13 +138,20 @@ class World:
         if self.backward is not None:
             # Which primal values a derivative needs is for the compiler to find out.
             return Need.ANY_NUMBER
+        if self.jit_disabled and site in UNUSED_SITES:
+            # What JAX compiles all the same, a loop with a batched predicate say, is its affair.
+            return Need.ANY_NUMBER
         if self.compiled and site in UNUSED_SITES:
             return None
         return Need.AT_LEAST_ONCE
 
     def _emit(self, callback: Callback, site: str, operand: Value, need: Need) -> None:
         leaves: tuple[Data, ...] = (_float32(operand.data),)
-        dims: tuple[int | None, ...] = (0,)
+        if not self.data.plain:
+            leaves = tuple(self.data.operand(operand.data, np))
+            if callback.prints:
+                leaves = (np.asarray(printed(callback.function, leaves[0])),)
+        dims: tuple[int | None, ...] = (0,) * len(leaves)
         if callback.takes_tree:
             sizes = operand.data.shape[: len(operand.levels)]
             constant_shape = {
@@ -147,7 +159,7 @@ class World:
                 Batching.BROADCAST_ALL: sizes,
             }.get(callback.batching, ())
             leaves = (_float32(np.full(constant_shape, CONSTANT_OPERAND)), *leaves)
-            dims = (None, 0)
+            dims = (None, *dims)
         transforms: Transforms = ()
         if callback.receives_transforms:
             transforms = (("batch", {"batch_dims": dims}),) * len(operand.levels)

@@ -1,4 +1,4 @@
-"""Worker processes as the supervisor sees them: started, asked, watched, and buried."""
+"""Worker processes as the engine sees them: started, asked, watched, and buried."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from conformance.stages import stacks_in, stage_of_stacks
 from conformance.topology import Topology, WrongPlatformError
 from conformance.verdicts import Outcome, Stage, Verdict
 
 START_DEADLINE = 120.0
 EXIT_DEADLINE = 20.0
 STACK_DUMP_SECONDS = 1.0
+KILL_DEADLINE = 10.0
+"""A killed process can only outlast this inside of a driver; then it is left behind."""
 
 
 class WorkerStartError(Exception):
@@ -55,7 +58,7 @@ class WorkerProcess:
         self.implementation = implementation
         self.log = log
         with log.open("ab") as stderr:
-            self._log_start = stderr.tell()
+            self._log_start = self._cell_start = stderr.tell()
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "conformance.worker"),
@@ -66,10 +69,14 @@ class WorkerProcess:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 env=worker_environment(topology, extra_xla_flags, environment),
+                # Ctrl-C is for the run, which ends its workers itself.
+                start_new_session=True,
             )
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._pipe("stdout"), selectors.EVENT_READ)
         self._unread = b""
+        self.buried = False
+        """Whether the end of the process has been seen, and is part of an outcome."""
         hello = self._read_line(START_DEADLINE)
         if hello is None:
             self.kill()
@@ -86,16 +93,19 @@ class WorkerProcess:
 
     @property
     def alive(self) -> bool:
-        return self._process.poll() is None
+        return not self.buried and self._process.poll() is None
 
     def run(self, cell_id: str, deadline: float) -> Outcome:
         """Run one cell. If the process dies or overstays, that is this cell's outcome."""
         started = time.monotonic()
+        self._cell_start = self.log.stat().st_size
         try:
             self._pipe("stdin").write(cell_id.encode() + b"\n")
             self._pipe("stdin").flush()
         except BrokenPipeError:
-            return self._crash(time.monotonic() - started)
+            ended = self._ended(timeout=EXIT_DEADLINE)
+            seconds = time.monotonic() - started
+            return self._crash(seconds) if ended else self._hang(seconds)
         while True:
             line = self._read_line(started + deadline - time.monotonic())
             seconds = time.monotonic() - started
@@ -109,7 +119,8 @@ class WorkerProcess:
 
     def finish(self) -> Outcome:
         """Let the process end by itself; anything but a clean end is a failure of its exit."""
-        self._pipe("stdin").close()
+        with contextlib.suppress(BrokenPipeError):
+            self._pipe("stdin").close()
         started = time.monotonic()
         if not self._ended(timeout=EXIT_DEADLINE):
             return self._hang(time.monotonic() - started)
@@ -120,10 +131,11 @@ class WorkerProcess:
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait()
+        self._ended(KILL_DEADLINE)
         self._close()
 
     def _close(self) -> None:
+        self.buried = True
         self._selector.close()
         for name in ("stdin", "stdout"):
             # A pipe to a dead process may hold what can no longer be written.
@@ -156,8 +168,10 @@ class WorkerProcess:
         self._close()
         code = self._process.returncode
         cause = signal.Signals(-code).name if code < 0 else f"exit {code}"
-        reason = f"the process ended with {cause}: {self._log_tail()}"
-        return Outcome(Verdict.CRASH, stage, reason, seconds, signal=cause)
+        written = self._log_from(self._cell_start)
+        stacks = stacks_in(written)
+        reason = f"the process ended with {cause}: {self._log_tail()}" + (f"; stacks:\n{stacks}" if stacks else "")
+        return Outcome(Verdict.CRASH, stage or stage_of_stacks(written), reason, seconds, signal=cause)
 
     def _hang(self, seconds: float) -> Outcome:
         before = self.log.stat().st_size
@@ -166,7 +180,7 @@ class WorkerProcess:
         self.kill()
         stacks = self._log_from(before).strip()
         reason = f"no answer for {seconds:.0f} s; stacks:\n{stacks[-4000:]}"
-        return Outcome(Verdict.HANG, None, reason, seconds)
+        return Outcome(Verdict.HANG, stage_of_stacks(stacks), reason, seconds)
 
     def _log_from(self, start: int) -> str:
         """What this worker has written since; earlier ones share the file."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import jax
 
 from conformance.callbacks import Callback
+from conformance.data import PLAIN, DataKind
 from conformance.model import ExpectedEvent, ModelFunction, World
 from conformance.transforms import TRANSFORMS, JaxFunction, Setting, Transform
 from conformance.values import Data, Value
@@ -20,10 +23,20 @@ computations too. One is odd and one is not, so predicates go both ways. The hal
 callbacks see in the two runs, whatever the offsets: offsets are whole, and of the three polynomials
 below two give other remainders then, and the third gives x (2x + 1) for whole x alone."""
 
-OFFSET_RADIX = 9
-"""Offsets of the transform at depth d are multiples of this to the d-th power: with at most eight
-lanes, steps or devices per transform, no two callbacks of a program see equal operands. It is odd, so
-that predicates, which ask whether a number is odd, differ from lane to lane at every depth."""
+EXACT = 2.0**23
+"""Below this multiples of a half are exact in float32."""
+
+
+def strides(transforms: Sequence[Transform]) -> tuple[float, ...]:
+    """What the offsets of each transform are multiples of.
+
+    It is more than all the offsets of the transforms outside of it together, so that no two callbacks
+    of a program see equal operands. It is odd, so that predicates, which ask whether a number is odd,
+    differ from lane to lane at every depth.
+    """
+    return tuple(
+        float(stride) for stride in itertools.accumulate((t.radix for t in transforms), operator.mul, initial=1)
+    )
 
 
 def base_function(probe: Callable[[str, Any], Any], x: Any) -> Any:
@@ -55,17 +68,34 @@ class Program:
     def promises(self) -> tuple[str, ...]:
         return tuple(sorted({p for transform in self.transforms for p in transform.promises}))
 
+    @property
+    def exact(self) -> bool:
+        """Whether all that it computes stays exact in float32, by a rough estimate from above."""
+        count = prod(transform.radix for transform in self.transforms)
+        largest = INPUTS[-1] + count
+        return 3 * largest**2 * count < EXACT
+
     def jax_function(self, setting: Setting) -> JaxFunction:
         def base(x: jax.Array) -> jax.Array:
             result: jax.Array = base_function(setting.probe, x)
             return result
 
         function: JaxFunction = base
-        for depth, transform in reversed(list(enumerate(self.transforms))):
-            function = transform.jax_face(function, setting, float(OFFSET_RADIX**depth))
+        for transform, stride in self._from_inside():
+            function = transform.jax_face(function, setting, stride)
         return function
 
-    def prediction(self, callback: Callback, device_count: int, inputs: Sequence[float] = INPUTS) -> Prediction:
+    def _from_inside(self) -> list[tuple[Transform, float]]:
+        return list(zip(self.transforms, strides(self.transforms), strict=False))[::-1]
+
+    def prediction(
+        self,
+        callback: Callback,
+        device_count: int,
+        inputs: Sequence[float] = INPUTS,
+        data: DataKind = PLAIN,
+        jit_disabled: bool = False,
+    ) -> Prediction:
         """What must happen; raises `RefusalError` where the program must be refused."""
 
         def base(world: World, x: Value) -> Value:
@@ -73,12 +103,12 @@ class Program:
             return result
 
         function: ModelFunction = base
-        for depth, transform in reversed(list(enumerate(self.transforms))):
-            function = transform.model_face(function, float(OFFSET_RADIX**depth))
+        for transform, stride in self._from_inside():
+            function = transform.model_face(function, stride)
         events: list[ExpectedEvent] = []
         results = []
         for number in inputs:
-            world = World(callback, device_count, events)
+            world = World(callback, device_count, events, data=data, jit_disabled=jit_disabled)
             results.append(function(world, Value.constant(number)).data)
         return Prediction(tuple(events), tuple(results))
 

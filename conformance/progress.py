@@ -32,10 +32,8 @@ class Progress:
             self._stream.write(line + "\n")
             self._stream.flush()
 
-    def finish(self, doubtful: int) -> None:
-        """The first round is over; so many cells get a second chance."""
+    def finish(self) -> None:
+        """Leave the line that was updated."""
         if self._terminal:
             self._stream.write("\n")
-        if doubtful:
-            self._stream.write(f"running {doubtful} unexpected cells again, each alone\n")
-        self._stream.flush()
+            self._stream.flush()

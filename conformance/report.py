@@ -14,6 +14,11 @@ from conformance.expectations import Expectation, Expectations
 from conformance.reports.results import SCHEMA_VERSION
 from conformance.verdicts import Outcome, Standing, Verdict
 
+MOST_SHOWN = 100
+"""Beyond this many unexpected results nobody reads on."""
+
+SLOWEST_SHOWN = 10
+
 
 @dataclass(frozen=True)
 class CellResult:
@@ -58,6 +63,9 @@ class Report:
     problems: list[str] = field(default_factory=list)
     """What is wrong with the run as a whole."""
     seconds: float = 0.0
+    process_starts: int = 0
+    stale_expectations: Sequence[str] = ()
+    """Globs of the expectation file that no planned cell answers to."""
 
     def add(self, cell: Cell, outcome: Outcome, attempts: int = 1, company: tuple[str, ...] = ()) -> CellResult:
         entry = self.expectations.of(cell.id)
@@ -85,8 +93,10 @@ class Report:
             "platform": self.platform,
             "run_info": self.run_info,
             "seconds": round(self.seconds, 1),
+            "process_starts": self.process_starts,
             "exit_code": self.exit_code,
             "problems": self.problems,
+            "stale_expectations": list(self.stale_expectations),
             "cells": [result.as_json() for result in self.results],
             "ineligible": [{"id": cell.id, "reason": cell.reason} for cell in self.ineligible],
         }
@@ -96,12 +106,17 @@ class Report:
 
     def summary(self) -> str:
         lines = [*self._table(), ""]
-        for result in self.unexpected:
+        shown = [r for r in self.unexpected if r.outcome.verdict is not Verdict.MISSING]
+        for result in shown[:MOST_SHOWN]:
             lines += _describe(result)
+        if len(shown) > MOST_SHOWN:
+            lines.append(f"... and {len(shown) - MOST_SHOWN} more unexpected results; `report` shows them")
+        lines += self._missing()
         lines += [f"PROBLEM: {problem}" for problem in self.problems]
         executed = len(self.results)
         passed = sum(result.outcome.verdict is Verdict.PASS for result in self.results)
         known = sum(result.standing is Standing.KNOWN_FAILURE for result in self.results)
+        lines += self._cost()
         lines.append(
             f"{passed} of {executed} cells passed, {known} known failures,"
             f" {len(self.unexpected)} unexpected results,"
@@ -110,6 +125,28 @@ class Report:
         if self.exit_code == 2:
             lines.append("ERROR: no cell was executed, so nothing is known.")
         return "\n".join(lines)
+
+    def _missing(self) -> list[str]:
+        """Of an interrupted run they are thousands, and have nothing to tell but their names."""
+        missing = [result.cell.id for result in self.results if result.outcome.verdict is Verdict.MISSING]
+        if not missing:
+            return []
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        return [f"MISSING: {len(missing)} cells were planned and never run: {', '.join(missing[:3])}{more}"]
+
+    def _cost(self) -> list[str]:
+        ran = [result for result in self.results if result.outcome.verdict is not Verdict.MISSING]
+        if not ran:
+            return []
+        total = sum(result.outcome.seconds for result in ran)
+        first = (
+            f"{total:.1f} s in cells, {total / len(ran):.3f} s in one on average;"
+            f" {self.process_starts} worker processes started"
+        )
+        if len(ran) <= SLOWEST_SHOWN:
+            return [first]
+        slowest = sorted(ran, key=lambda result: -result.outcome.seconds)[:SLOWEST_SHOWN]
+        return [f"{first}; the slowest cells:", *(f"{r.outcome.seconds:8.2f} s  {r.cell.id}" for r in slowest)]
 
     def _table(self) -> list[str]:
         """Callbacks down, verdicts across; known failures in a column of their own."""

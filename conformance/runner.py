@@ -1,22 +1,30 @@
-"""A whole run: plan, execution, second chances, report."""
+"""A whole run: plan, execution, report."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from conformance.cells import Cell, Plan
+from conformance.cells import Cell, FaultCell, Plan
+from conformance.engine import require_tools
+from conformance.engine.conclusions import Conclusion
+from conformance.engine.tasks import Setup, Task
 from conformance.expectations import Expectations
-from conformance.processes import WorkerStartError
 from conformance.progress import Progress
 from conformance.report import Report
-from conformance.supervisor import Finished, Journal, Supervisor
-from conformance.verdicts import Outcome, Standing, Verdict
+from conformance.topology import WrongPlatformError
+from conformance.verdicts import Outcome, Verdict
+
+if TYPE_CHECKING:
+    from conformance.engine.controller import Controller
 
 MAXIMUM_RERUNS = 60
-"""Beyond this many unexpected results something general is wrong, and running each alone would take
+"""Beyond this many unexpected results something general is wrong, and running each again would take
 longer than the run itself; the rest are reported from their first run."""
 
 
@@ -24,85 +32,119 @@ longer than the run itself; the rest are reported from their first run."""
 class Options:
     platform: str
     results: Path
-    workers: int
     deadline: float
 
 
-def run(
-    plan: Plan,
-    selection: Plan,
-    expectations: Expectations,
-    options: Options,
-    jax_version: str,
-) -> Report:
-    """Run the cells of `selection`, a part of the plan or cells beside it, and write the report."""
-    cells = selection.cells
-    options.results.mkdir(parents=True, exist_ok=True)
-    report = Report(options.platform, expectations.applicable(jax_version))
-    report.ineligible = selection.ineligible
-    planned = [cell.id for cell in (*plan.cells, *cells)]
-    report.problems += [
-        f"the expectation {pattern!r} matches no planned cell" for pattern in expectations.unmatched(planned)
-    ]
-    started = time.monotonic()
-    if cells:
-        _execute(cells, report, options)
-    report.seconds = time.monotonic() - started
-    report.write(options.results / f"conformance-{options.platform}.json")
-    return report
+class Run:
+    """What is to be run, and what has become of it."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        selection: Plan,
+        expectations: Expectations,
+        options: Options,
+        jax_version: str,
+    ) -> None:
+        """Of `selection`, a part of the plan or cells beside it."""
+        self.options = options
+        self.cells = selection.cells
+        expectations = expectations.applicable(jax_version)
+        self._report = Report(options.platform, expectations)
+        self._report.ineligible = selection.ineligible
+        planned = [cell.id for cell in (*plan.cells, *self.cells)]
+        self._report.stale_expectations = expectations.unmatched(planned)
+        self._report.problems += [
+            f"the expectation {pattern!r} matches no planned cell" for pattern in self._report.stale_expectations
+        ]
+        self._conclusions: dict[str, Conclusion] = {}
+        self._progress: Progress | None = None
+        self._started = time.monotonic()
+
+    def setup(self, workers: int) -> Setup:
+        """What the engine has to know; from now on the results folder holds nothing of an earlier run."""
+        self._started = time.monotonic()
+        journal = f"journal-{self.options.platform}.jsonl"
+        clear(self.options.results, journal)
+        return replace(
+            setup_in(self.options.results, journal, [task_of(cell, self.options.deadline) for cell in self.cells]),
+            expectations=self._report.expectations,
+            reruns=max(1, MAXIMUM_RERUNS // workers),
+        )
+
+    def show_progress(self) -> None:
+        self._progress = Progress(len(self.cells))
+
+    def concluded(self, cell_id: str, conclusion: Conclusion) -> None:
+        """The engine knows what became of a cell."""
+        self._conclusions[cell_id] = conclusion
+        standing = self._report.expectations.standing(cell_id, conclusion.outcome)
+        if self._progress:
+            self._progress.advance(cell_id, standing.acceptable)
+
+    def finish(self, controller: Controller | None, deselected: Collection[str] = ()) -> Report:
+        """Everything is over; write the report."""
+        if self._progress:
+            self._progress.finish()
+        report = self._report
+        if controller:
+            if controller.refusals and not self._conclusions:
+                raise WrongPlatformError(controller.refusals[0])
+            report.problems += [*controller.refusals, *controller.problems, *controller.learnt.exit_problems]
+            report.run_info = controller.learnt.run_info
+            report.process_starts = controller.learnt.process_starts
+            conclusions = _outcomes_in(controller.setup.journal) | self._conclusions
+            for cell in self.cells:
+                if cell.id not in deselected:
+                    found = conclusions.get(cell.id, _NEVER_RUN)
+                    report.add(cell, found.outcome, found.attempts, found.company)
+        report.seconds = time.monotonic() - self._started
+        report.write(self.options.results / f"conformance-{self.options.platform}.json")
+        return report
 
 
-def _execute(cells: Sequence[Cell], report: Report, options: Options) -> None:
-    for old in options.results.glob("worker-*.log"):
-        old.unlink()
-    journal = Journal(options.results / f"journal-{options.platform}.jsonl")
-    workers = min(options.workers, len(cells))
-    supervisor = Supervisor(options.results, journal, options.deadline, workers)
-    first: dict[str, Finished] = {}
-    second: dict[str, Finished] = {}
-    progress = Progress(len(cells))
+def run(prepared: Run, workers: int) -> Report:
+    """Run the cells and write the report."""
+    prepared.options.results.mkdir(parents=True, exist_ok=True)
+    if not prepared.cells:
+        return prepared.finish(None)
+    require_tools(workers)
+    # Only here: planning and listing cells takes no pytest.
+    from conformance.engine.execution import execute
 
-    def first_time(finished: Finished) -> None:
-        first[finished.cell.id] = finished
-        standing = report.expectations.standing(finished.cell.id, finished.outcome)
-        progress.advance(finished.cell.id, standing.acceptable)
-
-    def second_time(finished: Finished) -> None:
-        second[finished.cell.id] = finished
-
-    try:
-        supervisor.run(cells, alone=False, report=first_time)
-        doubtful = [f.cell for f in first.values() if _deserves_second_chance(f, report)]
-        doubtful = doubtful[:MAXIMUM_RERUNS]
-        progress.finish(len(doubtful))
-        supervisor.run(doubtful, alone=True, report=second_time)
-    except WorkerStartError as error:
-        # What has run so far counts; the rest is reported as missing.
-        report.problems.append(str(error))
-    finally:
-        journal.close()
-
-    for cell in cells:
-        _conclude(cell, first.get(cell.id), second.get(cell.id), report)
-    report.run_info = supervisor.run_info
-    report.problems += supervisor.exit_problems
+    prepared.show_progress()
+    return prepared.finish(execute(prepared.setup(workers), workers, prepared.concluded))
 
 
-def _deserves_second_chance(finished: Finished, report: Report) -> bool:
-    standing = report.expectations.standing(finished.cell.id, finished.outcome)
-    return standing in (Standing.UNEXPECTED, Standing.CHANGED_FAILURE)
+def task_of(cell: Cell, deadline: float) -> Task:
+    """What the engine has to know of a cell."""
+    if not isinstance(cell, FaultCell):
+        return Task(cell.id, cell.implementation, cell.topology, deadline, cell.isolated)
+    own = deadline if cell.fault.deadline is None else min(cell.fault.deadline, deadline)
+    return Task(cell.id, cell.implementation, cell.topology, own, cell.isolated, cell.fault.xla_flags)
 
 
-def _conclude(cell: Cell, first: Finished | None, second: Finished | None, report: Report) -> None:
-    """One or two runs of a cell become its result: the same trouble twice, or a flake."""
-    if first is None:
-        report.add(cell, Outcome(Verdict.MISSING, reason="planned and never run"), attempts=0)
-    elif second is None:
-        report.add(cell, first.outcome)
-    elif report.expectations.standing(cell.id, second.outcome).acceptable:
-        outcome, alone = first.outcome, second.outcome.label
-        reason = f"{outcome.label} in company, {alone} alone: {outcome.reason}"
-        flake = replace(outcome, verdict=Verdict.FLAKE, reason=reason)
-        report.add(cell, flake, attempts=2, company=first.company)
-    else:
-        report.add(cell, second.outcome, attempts=2)
+def clear(results: Path, journal: str) -> None:
+    """A results folder without the logs and the journal of an earlier run."""
+    results.mkdir(parents=True, exist_ok=True)
+    for old in (*results.glob("worker-*.log"), results / journal):
+        old.unlink(missing_ok=True)
+
+
+def setup_in(results: Path, journal: str, tasks: Sequence[Task]) -> Setup:
+    return Setup(tuple(tasks), results.resolve(), results.resolve() / journal)
+
+
+_NEVER_RUN = Conclusion(Outcome(Verdict.MISSING, reason="planned and never run"), attempts=0)
+
+
+def _outcomes_in(journal: Path) -> dict[str, Conclusion]:
+    """The first outcome of each cell: of one of which an interrupted run was not told any more, it is what is known."""
+    found: dict[str, Conclusion] = {}
+    for line in journal.read_text().splitlines() if journal.exists() else ():
+        # The last line may be of a process that was killed while it wrote.
+        with contextlib.suppress(json.JSONDecodeError):
+            event = json.loads(line)
+            if event["event"] == "end":
+                found.setdefault(event["cell"], Conclusion(Outcome.from_json(event["outcome"])))
+    return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import traceback
+from collections.abc import Iterable
 
 from conformance.verdicts import Stage
 
@@ -20,15 +22,38 @@ _MARKS = (
 renamed: then the stage reads "trace", and no verdict changes."""
 
 
+STACKS_LENGTH = 4000
+"""How much of the stacks of all threads a witness holds."""
+
+
 def stage_of(error: BaseException) -> Stage:
-    frames = traceback.extract_tb(error.__traceback__)
-    for stage, file_name, functions in _MARKS:
-        for frame in frames:
-            if frame.filename.endswith(file_name) and frame.name in functions:
-                return stage
+    frames = [(frame.filename, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
+    if stage := _marked(frames):
+        return stage
     if "CpuCallback" in str(error) or "buffer callback" in str(error):
         return Stage.DISPATCH
     return Stage.TRACE
+
+
+def stage_of_stacks(text: str) -> Stage | None:
+    """Where the thread was that Python's fault handler calls the current one, as far as its stack tells."""
+    _, _, current = text.partition("Current thread ")
+    frames = re.findall(r'^  File "([^"]*)", line \d+ in (\S+)', current.partition("\nThread ")[0], re.MULTILINE)
+    return _marked(frames)
+
+
+def _marked(frames: Iterable[tuple[str, str]]) -> Stage | None:
+    named = [*frames]
+    for stage, file_name, functions in _MARKS:
+        if any(path.endswith(file_name) and name in functions for path, name in named):
+            return stage
+    return None
+
+
+def stacks_in(text: str) -> str:
+    """What Python's fault handler wrote of all threads; empty if it wrote nothing."""
+    found = re.search(r"^(Fatal Python error: |Current thread |Thread 0x)", text, re.MULTILINE)
+    return text[found.start() :].strip()[:STACKS_LENGTH] if found else ""
 
 
 def backend_says_unsupported(error: BaseException, stage: Stage) -> bool:

@@ -1,4 +1,4 @@
-"""Where a cell runs: a platform and a number of its devices."""
+"""Where a cell runs: a platform and a number of its devices, and how those dispatch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ GPU_PLATFORMS = ("cuda", "rocm")
 class Topology:
     platform: str
     device_count: int
+    synchronous: bool = False
+    """Whether the CPU's devices run a computation in the thread that starts it, where they can."""
 
     @property
     def name(self) -> str:
-        return f"{self.platform}-{self.device_count}dev"
+        return f"{self.platform}-{self.device_count}dev" + ("+sync" if self.synchronous else "")
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """The environment of a worker on this topology.
@@ -36,6 +38,8 @@ class Topology:
             ]
             flags.append(f"--xla_force_host_platform_device_count={self.device_count}")
             environment["XLA_FLAGS"] = " ".join(flags)
+        if self.synchronous:
+            environment["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "0"
         return environment
 
 

@@ -7,6 +7,7 @@ everything else that prints goes to standard error. What ends it charges the cel
 from __future__ import annotations
 
 import argparse
+import ctypes
 import faulthandler
 import json
 import os
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("implementation", nargs="?", help="none to ask only what devices there are")
     arguments = parser.parse_args()
 
+    _end_with_parent()
     reports = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     faulthandler.enable()
@@ -51,6 +53,13 @@ def main() -> None:
     _report(reports, event="ready", run_info=run_info(devices))
     if implementation is not None:
         _serve(reports, devices, implementation)
+
+
+def _end_with_parent() -> None:
+    """Where the system can do it: a cell that hangs must not outlive a run that was killed."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
 
 
 def _devices(platform: str, count: int) -> list[jax.Device]:

@@ -16,6 +16,7 @@ import numpy as np
 from jax.experimental import io_callback
 
 from conformance.callbacks import RETURNED_OFFSET, Callback
+from conformance.data import PLAIN, DataKind
 from conformance.history import Recorder
 from conformance.transforms import Probe
 
@@ -29,7 +30,9 @@ class IoCallback:
     def __init__(self, ordered: bool) -> None:
         self._ordered = ordered
 
-    def probe(self, callback: Callback, recorder: Recorder, devices: Sequence[jax.Device]) -> Probe:
+    def probe(
+        self, callback: Callback, recorder: Recorder, devices: Sequence[jax.Device], data: DataKind = PLAIN
+    ) -> Probe:
         def probe(site: str, value: Any) -> Any:
             def host(operand: Any) -> None:
                 with recorder.callback(site, operand):
@@ -67,7 +70,9 @@ class InPlace:
     def __init__(self, disturb: Disturbance = _leave_alone) -> None:
         self._disturb = disturb
 
-    def probe(self, callback: Callback, recorder: Recorder, devices: Sequence[jax.Device]) -> Probe:
+    def probe(
+        self, callback: Callback, recorder: Recorder, devices: Sequence[jax.Device], data: DataKind = PLAIN
+    ) -> Probe:
         def probe(site: str, value: Any) -> Any:
             if self._disturb(callback, site):
                 with recorder.callback(site, np.asarray(value)):

@@ -9,16 +9,19 @@ import jax
 
 import hostcb
 from conformance.callbacks import Callback
+from conformance.data import PLAIN, DataKind
 from conformance.history import Recorder
 from conformance.implementations.hostcb import Hostcb
 from conformance.transforms import Probe
 
 
 class _BlocksInCall(Hostcb):
-    def probe(self, callback: Callback, recorder: Recorder, devices: Sequence[jax.Device]) -> Probe:
+    def probe(
+        self, callback: Callback, recorder: Recorder, devices: Sequence[jax.Device], data: DataKind = PLAIN
+    ) -> Probe:
         if callback.name == "call":
             time.sleep(600)
-        return super().probe(callback, recorder, devices)
+        return super().probe(callback, recorder, devices, data)
 
 
 HARMLESS = Hostcb(hostcb)

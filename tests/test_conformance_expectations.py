@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from conformance.cells import make_plan
-from conformance.cli import CPU_DEVICE_COUNTS, EXPECTATIONS, IMPLEMENTATIONS
 from conformance.expectations import (
     ExpectationError,
     Expectations,
     load_expectations,
     version_matches,
 )
-from conformance.topology import Topology
+from conformance.preparation import CPU_DEVICE_COUNTS, EXPECTATIONS, IMPLEMENTATIONS
+from conformance.selection import plan_of
 from conformance.verdicts import Outcome, Stage, Standing, Verdict
 
 ENTRY = """
@@ -139,6 +138,6 @@ def test_version_comparison_refuses_what_it_cannot_read() -> None:
 
 
 def test_files_of_the_project_match_their_plans() -> None:
-    plan = make_plan(IMPLEMENTATIONS, [Topology("cpu", count) for count in CPU_DEVICE_COUNTS])
+    plan = plan_of(IMPLEMENTATIONS, "cpu", CPU_DEVICE_COUNTS)
     expectations = load_expectations(EXPECTATIONS / "cpu.toml")
     assert expectations.unmatched([cell.id for cell in plan.cells]) == ()

@@ -164,7 +164,7 @@ def test_junit_of_an_empty_run_fails(tmp_path: Path) -> None:
 
 
 def test_markdown_says_what_matters(tmp_path: Path) -> None:
-    write(tmp_path, PASSED, LOST, KNOWN, FAULT)
+    write(tmp_path, PASSED, LOST, KNOWN, FAULT, process_starts=7)
     text = markdown(load_results(tmp_path))
     lines = text.splitlines()
     assert lines[0] == "# Conformance on cpu: NOT as expected"
@@ -177,7 +177,10 @@ def test_markdown_says_what_matters(tmp_path: Path) -> None:
     assert "| callback | grad | scan | fault |" in lines
     assert "| `io_callback` | ~1 | ~1 | ✗1 |" in lines
     assert "Dropped under grad. <https://example.org/issues/1>" in text
-    assert "12 s from start to end; 2 s in 4 cells. The slowest:" in lines
+    assert (
+        "12 s from start to end; 2 s in 4 cells, 0.562 s in one on average, 7 worker processes started. The slowest:"
+        in lines
+    )
     assert "| 1.50 | `hostcb/call/scan/cpu-8dev` |" in lines
     assert "| jax | `0.12.0.1` |" in lines
 

@@ -111,14 +111,25 @@ def test_order_is_really_tested(tmp_path: Path, implementation: str) -> None:
         assert any(witness.startswith("order: cpu:0 ran #") for witness in witnesses)
 
 
-def test_broken_implementation_is_not_a_pass(tmp_path: Path) -> None:
-    code = main(["run", "--results", str(tmp_path), "--cell", "no.such:THING/id_tap/eager/cpu-1dev"])
+def test_missing_implementation_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--results", str(tmp_path), "--cell", "no.such:THING/id_tap/eager/cpu-1dev"]) == 2
+    assert "there is no implementation 'no.such:THING'" in capsys.readouterr().err
+
+
+def test_implementation_that_workers_cannot_import_is_not_a_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(TESTS.parent))
+    code, cells = run_fakes(tmp_path, "GOOD", "id_tap", "call")
     assert code == 2
-    assert [cell["verdict"] for cell in report_of(tmp_path)["cells"]] == ["missing"]
+    assert {cell["verdict"] for cell in cells.values()} == {"missing"}
+    (problem,) = report_of(tmp_path)["problems"]
+    assert "did not start: " in problem
+    assert "conformance_fakes" in problem
 
 
 def test_no_cells_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--results", str(tmp_path), "-k", "no such cell"]) == 2
+    assert main(["run", "--results", str(tmp_path), "-k", "id_tap and no_such_cell"]) == 2
     assert "no cell was executed" in capsys.readouterr().out
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,40 +13,46 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from conformance.callbacks import CONSTANT_OPERAND, Callback, DeviceChoice, Runs
+from conformance.callbacks import Callback, DeviceChoice, Runs
+from conformance.data import PLAIN, DataKind
 from conformance.history import Recorder
-from conformance.implementations.host_functions import PrintedCallbacks, ReturningFunction
+from conformance.implementations.host_functions import PrintedCallbacks
+from conformance.implementations.payloads import payload_of
 from conformance.transforms import Probe
 
 
 class ExternalCallbacks:
     """The part of an implementation that is about callbacks which JAX has as well."""
 
+    name: str
+    """What messages call it."""
+
     def __init__(self, namespace: Any) -> None:
         self.namespace = namespace
         """Where the callbacks are, by `Callback.function`."""
 
-    def probe(self, callback: Callback, recorder: Recorder, devices: Sequence[jax.Device]) -> Probe:
+    def probe(
+        self, callback: Callback, recorder: Recorder, devices: Sequence[jax.Device], data: DataKind = PLAIN
+    ) -> Probe:
         if not callback.parts:
-            return self.probe_one(callback, recorder, devices)
-        probes = {part.name: self.probe_one(part, recorder, devices) for part in callback.parts}
+            return self.probe_one(callback, recorder, devices, data)
+        probes = {part.name: self.probe_one(part, recorder, devices, data) for part in callback.parts}
         return lambda site, value: probes[callback.at(site).name](site, value)
 
-    def probe_one(self, callback: Callback, recorder: Recorder, devices: Sequence[jax.Device]) -> Probe:
+    def probe_one(self, callback: Callback, recorder: Recorder, devices: Sequence[jax.Device], data: DataKind) -> Probe:
         """A probe of a callback that is no mixture of several."""
+        payload = payload_of(callback, data)
 
         def print_(site: str, value: jax.Array) -> jax.Array:
-            PrintedCallbacks.install(recorder)
+            PrintedCallbacks.install(recorder, payload.parse)
             show = self.namespace.debug.print
-            show(PrintedCallbacks.FORMAT, what=site, value=value, ordered=callback.ordered)
+            show(PrintedCallbacks.FORMAT, what=site, value=payload.operand(value), ordered=callback.ordered)
             return value
 
         def probe(site: str, value: jax.Array) -> jax.Array:
-            operand = {"constant": CONSTANT_OPERAND, "value": value} if callback.takes_tree else value
-            function = ReturningFunction(site, recorder, callback.returns_new_value)
-            wanted = jax.ShapeDtypeStruct(jnp.shape(value), jnp.float32)
-            result = self.invoke(callback, function, operand, wanted, devices)
-            return result if callback.returns_new_value else value
+            operand, function = payload.operand(value), payload.function(site, recorder)
+            result = self.invoke(callback, function, operand, payload.wanted(value), devices, payload.spread)
+            return payload.received(value, result) if callback.returns_new_value else value
 
         return print_ if callback.function == "debug.print" else probe
 
@@ -55,35 +63,86 @@ class ExternalCallbacks:
         operand: Any,
         wanted: Any,
         devices: Sequence[jax.Device],
+        spread: bool = False,
     ) -> Any:
-        """Make the callback run `function` on the operand, and give back its result."""
+        """Make the callback run `function` on the operand, or on its parts, and give back its result."""
+        operands = operand if spread else (operand,)
         call = self._offered(callback)
         options: dict[str, Any] = {}
         if callback.device_choice is DeviceChoice.LAST:
             options["sharding"] = jax.sharding.SingleDeviceSharding(devices[-1])
         if callback.function == "pure_callback":
-            return call(function, wanted, operand, vmap_method=callback.vmap_method, **options)
+            options |= {"vmap_method": callback.vmap_method} if callback.vmap_method is not None else {}
+            return call(function, wanted, *operands, **options)
         if callback.function == "io_callback":
-            return call(function, wanted, operand, ordered=callback.ordered, **options)
+            return call(function, wanted, *operands, ordered=callback.ordered, **options)
         if callback.function == "debug.callback":
-            return call(function, operand, ordered=callback.ordered, partitioned=callback.partitioned)
+            options = {"partitioned": True} if callback.partitioned else {}
+            return call(function, *operands, ordered=callback.ordered, **options)
 
         options = {"vmap_method": callback.vmap_method, "has_side_effect": callback.runs is Runs.ONCE}
         if callback.aliased:
             options["input_output_aliases"] = {0: 0}
         if callback.function == "buffer_callback":
-            return call(_WithContext(_Filling(function, callback.aliased)), wanted, **options)(operand)
+            return call(_WithContext(_Filling(function, callback.aliased)), wanted, **options)(*operands)
         if callback.in_place:
-            return call(_Filling(function, callback.aliased), wanted, in_place=True, **options)(operand)
-        return call(_OfBuffer(function), wanted, **options)(operand)
+            return call(_Filling(function, callback.aliased), wanted, in_place=True, **options)(*operands)
+        return call(_OfBuffer(function), wanted, **options)(*operands)
 
     def returning_buffers(self, callback: Callback, operand: Any) -> Any:
         """A buffer callback that returns what it should have written."""
         wanted = jax.ShapeDtypeStruct(jnp.shape(operand), jnp.float32)
         return self._offered(callback)(lambda context, out, buffer: np.array(_array(buffer)), wanted)(operand)
 
+    def with_buffer(self, callback: Callback, look: Callable[[Any], Any], operand: Any) -> Any:
+        """One more than the operand, by a callback of buffers that shows `look` the operand's."""
+        wanted = jax.ShapeDtypeStruct(jnp.shape(operand), jnp.float32)
+
+        def fill(context: Any, out: Any, buffer: Any) -> None:
+            look(buffer)
+            np.asarray(out)[...] = np.asarray(buffer) + np.float32(1)
+
+        def answer(buffer: Any) -> Any:
+            look(buffer)
+            return np.array(buffer) + np.float32(1)
+
+        return self._offered(callback)(answer if callback.function == "dlpack_callback" else fill, wanted)(operand)
+
+    def lacks(self, callback: Callback) -> str | None:
+        """What of a callback is not in the namespace: its function, or an option of it."""
+        for one in callback.parts or (callback,):
+            try:
+                parameters = inspect.signature(self._offered(one)).parameters
+            except AttributeError:
+                return one.function
+            if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+                continue
+            if missing := [option for option in _options_needed(one) if option not in parameters]:
+                return f"{one.function}({missing[0]}=...)"
+        return None
+
+    def tap(self, function: Any, operand: Any) -> Any:
+        raise NotImplementedError(f"{self.name} has no taps")
+
+    def call(self, function: Any, operand: Any, result_shape: Any) -> Any:
+        raise NotImplementedError(f"{self.name} has no calls but pure_callback and io_callback")
+
+    def stop(self) -> None:
+        raise NotImplementedError(f"{self.name} has nothing to stop")
+
+    def queue_of(self, size: int) -> AbstractContextManager[None]:
+        raise NotImplementedError(f"{self.name} has no queue")
+
     def _offered(self, callback: Callback) -> Any:
         return operator.attrgetter(callback.function)(self.namespace)
+
+
+def _options_needed(callback: Callback) -> list[str]:
+    """Options that not every release of JAX has."""
+    needed = ["vmap_method"] if callback.vmap_method is not None else []
+    needed += ["sharding"] if callback.device_choice is DeviceChoice.LAST else []
+    needed += ["partitioned"] if callback.partitioned else []
+    return needed
 
 
 @dataclass(frozen=True)
@@ -93,20 +152,21 @@ class _Filling:
     function: Callable[[Any], Any]
     aliased: bool
 
-    def __call__(self, out: Any, operand: Any) -> None:
-        written = _array(out)
-        if self.aliased and _address(written) != _address(_array(operand)):
+    def __call__(self, out: Any, *operands: Any) -> None:
+        written = [_array(buffer) for buffer in jax.tree.leaves(out)]
+        if self.aliased and _address(written[0]) != _address(_array(jax.tree.leaves(operands)[0])):
             raise AssertionError("the result's buffer is not the operand's, though they are to be aliased")
-        # A copy: the buffers live no longer than the callback.
-        written[...] = self.function(_array(operand).copy())
+        results = jax.tree.leaves(self.function(*_copied(operands)))
+        for array, result in zip(written, results, strict=True):
+            array[...] = result
 
 
 @dataclass(frozen=True)
 class _WithContext:
     filling: _Filling
 
-    def __call__(self, context: Any, out: Any, operand: Any) -> None:
-        self.filling(out, operand)
+    def __call__(self, context: Any, out: Any, *operands: Any) -> None:
+        self.filling(out, *operands)
 
 
 @dataclass(frozen=True)
@@ -115,8 +175,13 @@ class _OfBuffer:
 
     function: Callable[[Any], Any]
 
-    def __call__(self, operand: Any) -> Any:
-        return self.function(_array(operand).copy())
+    def __call__(self, *operands: Any) -> Any:
+        return self.function(*_copied(operands))
+
+
+def _copied(operands: Any) -> Any:
+    """Arrays in place of buffers, which live no longer than the callback."""
+    return jax.tree.map(lambda buffer: _array(buffer).copy(), operands)
 
 
 def _array(buffer: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
@@ -41,6 +42,11 @@ def parse_array(text: str) -> Any:
     return np.asarray(ast.literal_eval(with_commas), dtype=np.float32)
 
 
+def as_text(text: str) -> Any:
+    """What was printed, as it stands."""
+    return np.asarray(text.strip())
+
+
 class PrintedCallbacks:
     """Standard output that turns what `debug.print` writes back into events, and passes on the rest."""
 
@@ -49,19 +55,21 @@ class PrintedCallbacks:
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
         self.recorder = Recorder()
+        self.parse: Callable[[str], Any] = parse_array
 
     @classmethod
-    def install(cls, recorder: Recorder) -> None:
-        """From now on what is printed goes to this recorder."""
+    def install(cls, recorder: Recorder, parse: Callable[[str], Any] = parse_array) -> None:
+        """From now on what is printed goes to this recorder, as what `parse` makes of it."""
         if not isinstance(sys.stdout, cls):
             sys.stdout = cls(sys.stdout)
         sys.stdout.recorder = recorder
+        sys.stdout.parse = parse
 
     def write(self, text: str) -> int:
         printed = re.fullmatch(r"conformance: (\w+): (.*?)\s*", text, re.DOTALL)
         if not printed:
             return self.stream.write(text)
-        with self.recorder.callback(printed[1], parse_array(printed[2])):
+        with self.recorder.callback(printed[1], self.parse(printed[2])):
             return len(text)
 
     def __getattr__(self, name: str) -> Any:

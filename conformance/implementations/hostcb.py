@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 import hostcb
-from conformance.callbacks import CONSTANT_OPERAND, RETURNED_OFFSET, Callback, DeviceChoice
+from conformance.callbacks import Callback, DeviceChoice
+from conformance.data import DataKind
 from conformance.history import Recorder
 from conformance.implementations.external import ExternalCallbacks
-from conformance.implementations.host_functions import ReturningFunction, parse_array
+from conformance.implementations.payloads import Payload, payload_of
 from conformance.transforms import Probe
 
 
@@ -24,9 +24,10 @@ from conformance.transforms import Probe
 class _TapFunction:
     site: str
     recorder: Recorder
+    payload: Payload
 
     def __call__(self, operand: Any, transforms: Any, device: Any = None) -> None:
-        with self.recorder.callback(self.site, operand, transforms, device):
+        with self.recorder.callback(self.payload.seen(operand, self.site), operand, transforms, device):
             pass
 
 
@@ -35,6 +36,7 @@ class _PrintStream:
     """Reads back what id_print writes."""
 
     recorder: Recorder
+    payload: Payload
 
     def write(self, text: str) -> None:
         heading, _, body = text.partition("\n")
@@ -42,7 +44,7 @@ class _PrintStream:
         site = re.search(r"what: (\w+)", heading)
         with self.recorder.callback(
             site.group(1) if site else f"unlabelled print {text!r}",
-            parse_array(body),
+            self.payload.parse(body),
             tuple(ast.literal_eval(transforms.group(1))) if transforms else (),
         ):
             pass
@@ -52,31 +54,32 @@ class Hostcb(ExternalCallbacks):
     name = "hostcb"
     callback_exception: type[Exception] = hostcb.CallbackException
 
-    def probe_one(self, callback: Callback, recorder: Recorder, devices: Sequence[jax.Device]) -> Probe:
+    def probe_one(self, callback: Callback, recorder: Recorder, devices: Sequence[jax.Device], data: DataKind) -> Probe:
         if callback.function not in ("id_tap", "id_print", "call"):
-            return super().probe_one(callback, recorder, devices)
+            return super().probe_one(callback, recorder, devices, data)
         device_index = len(devices) - 1 if callback.device_choice is DeviceChoice.LAST else 0
 
-        def operand_of(value: jax.Array) -> Any:
-            return {"constant": CONSTANT_OPERAND, "value": value} if callback.takes_tree else value
+        payload = payload_of(callback, data)
 
         def tap(site: str, value: jax.Array) -> jax.Array:
             options: dict[str, Any] = {}
             if callback.receives_device:
                 options["tap_with_device"] = True
             if callback.returns_new_value:
-                options["result"] = value + np.float32(RETURNED_OFFSET)
+                options["result"] = payload.new(value)
             tapped = self.namespace.id_tap(
-                _TapFunction(site, recorder),
-                operand_of(value),
+                _TapFunction(site, recorder, payload),
+                payload.operand(value),
                 device_index=device_index,
                 **options,
             )
-            return tapped["value"] if callback.takes_tree else tapped
+            return payload.received(value, tapped) if callback.returns_new_value else payload.passed(value, tapped)
 
         def print_(site: str, value: jax.Array) -> jax.Array:
-            stream = _PrintStream(recorder)
-            return self.namespace.id_print(value, what=site, output_stream=stream)
+            stream = _PrintStream(recorder, payload)
+            return payload.passed(
+                value, self.namespace.id_print(payload.operand(value), what=site, output_stream=stream)
+            )
 
         def call(site: str, value: jax.Array) -> jax.Array:
             options: dict[str, Any] = {}
@@ -85,14 +88,12 @@ class Hostcb(ExternalCallbacks):
             if callback.receives_device:
                 options["call_with_device"] = True
             result = self.namespace.call(
-                ReturningFunction(site, recorder, callback.returns_new_value),
-                operand_of(value),
-                result_shape=jax.ShapeDtypeStruct(jnp.shape(value), jnp.float32)
-                if callback.returns_new_value
-                else None,
+                payload.function(site, recorder),
+                payload.operand(value),
+                result_shape=payload.wanted(value) if callback.returns_new_value else None,
                 **options,
             )
-            return result if callback.returns_new_value else value
+            return payload.received(value, result) if callback.returns_new_value else value
 
         return {"id_tap": tap, "id_print": print_, "call": call}[callback.function]
 
@@ -104,6 +105,17 @@ class Hostcb(ExternalCallbacks):
 
     def barrier(self) -> None:
         self.namespace.barrier_wait()
+
+    def stop(self) -> None:
+        self.namespace.stop_outfeed_receiver()
+
+    @contextmanager
+    def queue_of(self, size: int) -> Iterator[None]:
+        jax.config.update("jax_host_callback_max_queue_byte_size", size)
+        try:
+            yield
+        finally:
+            jax.config.update("jax_host_callback_max_queue_byte_size", None)
 
 
 IMPLEMENTATION = Hostcb(hostcb)

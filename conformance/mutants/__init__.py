@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from conformance.mutants import failures, multiplicity, operands, order, results, transformations
+from conformance.mutants import failures, multiplicity, operands, order, outside, results, transformations
 from conformance.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -19,6 +19,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *transformations.MUTANTS,
     *results.MUTANTS,
     *failures.MUTANTS,
+    *outside.MUTANTS,
 )
 
 

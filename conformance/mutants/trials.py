@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conformance.cells import Cell, make_plan
+from conformance.engine import require_tools
+from conformance.engine.conclusions import Conclusion
+from conformance.engine.tasks import Setup
 from conformance.mutants.matrix import Matrix, Row
 from conformance.mutants.mutant import Mutant
-from conformance.processes import WorkerStartError
 from conformance.progress import Progress
-from conformance.supervisor import Finished, Journal, Supervisor
+from conformance.runner import clear, setup_in, task_of
 from conformance.topology import Topology
 from conformance.verdicts import Verdict
 
@@ -41,43 +43,49 @@ def cells_of(mutant: Mutant, planned: Sequence[Cell]) -> list[Cell]:
 
 
 def _name(cell: Cell) -> str:
-    """What is left of an id without the implementation."""
-    return cell.id.partition("/")[2]
+    return _without_implementation(cell.id)
+
+
+def _without_implementation(cell_id: str) -> str:
+    return cell_id.partition("/")[2]
+
+
+def _setup(cells: Sequence[Cell], options: Options) -> Setup:
+    tasks = [task_of(cell, options.deadline) for cell in cells]
+    return setup_in(options.results, "mutants-journal.jsonl", tasks)
 
 
 def run(mutants: Sequence[Mutant], options: Options) -> Matrix:
     """Try all mutants and write the matrix."""
+    require_tools(options.workers)
+    # Only here: a mutant is looked up in worker processes as well, which need no pytest.
+    from conformance.engine.execution import execute
+
     planned = make_plan([UNBROKEN], TOPOLOGIES).cells
     cells = {mutant.name: cells_of(mutant, planned) for mutant in mutants}
     control = list({cell.id: cell for named in cells.values() for cell in named}.values())
     owners = {mutant.implementation: mutant for mutant in mutants}
     broken = [replace(cell, implementation=mutant.implementation) for mutant in mutants for cell in cells[mutant.name]]
-    options.results.mkdir(parents=True, exist_ok=True)
-    for old in options.results.glob("worker-*.log"):
-        old.unlink()
     matrix = Matrix([Row(mutant) for mutant in mutants])
     progress = Progress(len(control) + len(broken))
 
-    def note_control(finished: Finished) -> None:
-        matrix.add_control(_name(finished.cell), finished.outcome)
-        progress.advance(finished.cell.id, acceptable=finished.outcome.verdict is Verdict.PASS)
+    def note_control(cell_id: str, conclusion: Conclusion) -> None:
+        matrix.add_control(_without_implementation(cell_id), conclusion.outcome)
+        progress.advance(cell_id, acceptable=conclusion.outcome.verdict is Verdict.PASS)
 
-    def note(finished: Finished) -> None:
-        matrix.add(owners[finished.cell.implementation], _name(finished.cell), finished.outcome)
-        progress.advance(finished.cell.id, acceptable=True)
+    def note(cell_id: str, conclusion: Conclusion) -> None:
+        owner = owners[cell_id.partition("/")[0]]
+        matrix.add(owner, _without_implementation(cell_id), conclusion.outcome)
+        progress.advance(cell_id, acceptable=True)
 
     started = time.monotonic()
-    journal = Journal(options.results / "mutants-journal.jsonl")
-    try:
-        supervisor = Supervisor(options.results, journal, options.deadline, options.workers)
-        supervisor.run(control, alone=False, report=note_control)
-        matrix.problems += supervisor.exit_problems
+    clear(options.results, "mutants-journal.jsonl")
+    unbroken = execute(_setup(control, options), options.workers, note_control)
+    matrix.problems += [*unbroken.refusals, *unbroken.problems, *unbroken.learnt.exit_problems]
+    if not unbroken.interrupted:
+        planted = execute(_setup(broken, options), options.workers, note)
         # How workers end that run mutants is no matter: a broken implementation may break that, too.
-        Supervisor(options.results, journal, options.deadline, options.workers).run(broken, alone=False, report=note)
-    except WorkerStartError as error:
-        matrix.problems.append(str(error))
-    finally:
-        journal.close()
-        matrix.seconds = time.monotonic() - started
+        matrix.problems += [*planted.refusals, *planted.problems]
+    matrix.seconds = time.monotonic() - started
     matrix.write(options.results)
     return matrix

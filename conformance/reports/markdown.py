@@ -98,7 +98,11 @@ def _cost(run: RunRecord) -> Iterable[str]:
         return
     total = sum(cell.seconds for cell in run.cells)
     yield from ("", "## Cost", "")
-    yield f"{run.seconds:.0f} s from start to end; {total:.0f} s in {len(run.cells)} cells. The slowest:"
+    starts = f", {run.process_starts} worker processes started" if run.process_starts is not None else ""
+    yield (
+        f"{run.seconds:.0f} s from start to end; {total:.0f} s in {len(run.cells)} cells,"
+        f" {total / len(run.cells):.3f} s in one on average{starts}. The slowest:"
+    )
     yield from ("", "| seconds | cell |", "| --: | --- |")
     for cell in slowest(run.cells):
         yield f"| {cell.seconds:.2f} | {_code(cell.id)} |"

@@ -110,6 +110,9 @@ class RunRecord:
     """What the workers said of themselves, by topology."""
     cells: tuple[CellRecord, ...]
     inapplicable: int
+    stale_expectations: tuple[str, ...] = ()
+    """Globs of the expectation file that no planned cell answered to."""
+    process_starts: int | None = None
 
     @property
     def unexpected(self) -> tuple[CellRecord, ...]:
@@ -164,6 +167,9 @@ def _run(file: Path) -> RunRecord:
             {topology: dict(info) for topology, info in data["run_info"].items()},
             tuple(_cell(cell) for cell in data["cells"]),
             len(data["ineligible"]),
+            # Absent from the oldest files of this schema.
+            tuple(str(glob) for glob in data.get("stale_expectations", ())),
+            data.get("process_starts"),
         )
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         raise UnreadableResultsError(f"{file} is no result of a run: {type(error).__name__}: {error}") from error

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import jax
+import numpy as np
+from jax.sharding import Mesh
 
 from conformance.model import ModelFunction
 
@@ -28,6 +30,13 @@ class Setting:
 
     probe: Probe
     devices: Sequence[jax.Device]
+    grid: bool = False
+    """Whether meshes have two axes."""
+
+    @property
+    def mesh(self) -> Mesh:
+        devices = np.asarray(self.devices)
+        return Mesh(devices.reshape(2, -1), ("rows", "columns")) if self.grid else Mesh(devices, ("devices",))
 
 
 class Transform(Protocol):
@@ -36,6 +45,10 @@ class Transform(Protocol):
 
     @property
     def promises(self) -> tuple[str, ...]: ...
+
+    @property
+    def radix(self) -> int:
+        """An odd number, more than the largest of the multiples of `stride` that it adds."""
 
     def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
         """The transformed JAX function; its offsets are multiples of `stride`."""

@@ -16,6 +16,7 @@ LANES = 2
 class Vmap:
     name = "vmap"
     promises = ("H7",)
+    radix = 3
 
     def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
         offsets = np.arange(LANES, dtype=np.float32) * np.float32(stride)

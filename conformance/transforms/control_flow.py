@@ -71,6 +71,7 @@ def _model_loop(function: ModelFunction, stride: float, steps: int) -> ModelFunc
 class Scan:
     name = "scan"
     promises = ("H4", "H5")
+    radix = 3
 
     def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
         offsets = np.arange(SCAN_STEPS, dtype=np.float32) * np.float32(stride)
@@ -91,6 +92,7 @@ class Scan:
 class ForiLoop:
     name = "fori"
     promises = ("H4", "H5")
+    radix = 3
 
     def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
         def body(step: int, state: State) -> State:
@@ -111,6 +113,7 @@ class WhileBody:
 
     name = "while_body"
     promises = ("H4", "H5", "H7")
+    radix = 5
 
     def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
         def unfinished(state: LoopState) -> jax.Array:
@@ -145,6 +148,7 @@ class WhileCond:
 
     name = "while_cond"
     promises = ("H4", "H5", "H7")
+    radix = 5
 
     def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
         def unfinished(state: LoopState) -> jax.Array:
@@ -183,6 +187,7 @@ class Cond:
 
     name = "cond"
     promises = ("H4", "H5", "H7")
+    radix = 3
 
     def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
         def when_even(x: jax.Array) -> jax.Array:

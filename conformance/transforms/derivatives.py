@@ -21,6 +21,7 @@ class Jvp:
 
     name = "jvp"
     promises = ("H6",)
+    radix = 1
 
     def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
         def pushed(x: jax.Array) -> jax.Array:
@@ -43,6 +44,7 @@ class Grad:
 
     name = "grad"
     promises = ("H6",)
+    radix = 1
 
     def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
         def loss(x: jax.Array) -> jax.Array:
@@ -71,6 +73,7 @@ class Detached:
 
     name = "detached"
     promises = ("H6",)
+    radix = 1
 
     def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
         return lambda x: function(jax.lax.stop_gradient(x)) + x
@@ -84,6 +87,7 @@ class Remat:
 
     name = "remat"
     promises = ("H6",)
+    radix = 1
 
     def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
         return jax.checkpoint(function)
@@ -110,6 +114,7 @@ class Remat:
 class CustomJvp:
     name = "custom_jvp"
     promises = ("H6",)
+    radix = 1
 
     def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
         @jax.custom_jvp
@@ -135,6 +140,7 @@ class CustomVjp:
 
     name = "custom_vjp"
     promises = ("H6",)
+    radix = 1
 
     def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
         @jax.custom_vjp

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
+from conformance.jax_versions import shard_map
 from conformance.model import ModelFunction, World
 from conformance.transforms.base import JaxFunction, Setting
 from conformance.values import Value
-
-AXIS = "devices"
 
 
 def _slices(x: jax.Array, device_count: int, stride: float) -> jax.Array:
     """One moved copy of x per device, along a new first axis."""
     offsets = np.arange(device_count, dtype=np.float32) * np.float32(stride)
     return x + offsets.reshape((-1,) + (1,) * x.ndim)
-
-
-def _mesh(devices: Sequence[jax.Device]) -> Mesh:
-    return Mesh(np.asarray(devices), (AXIS,))
 
 
 def _model_per_device(function: ModelFunction, stride: float) -> ModelFunction:
@@ -41,6 +34,7 @@ def _model_per_device(function: ModelFunction, stride: float) -> ModelFunction:
 class Pmap:
     name = "pmap"
     promises = ("H9",)
+    radix = 9
 
     def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
         devices = setting.devices
@@ -58,17 +52,19 @@ class Pmap:
 class ShardMap:
     name = "shard_map"
     promises = ("H9",)
+    radix = 9
 
     def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
         devices = setting.devices
+        mesh = setting.mesh
         # Jitted as users do it: without, shard_map runs its body operation by operation on all
         # devices, ten times as slowly.
         mapped = jax.jit(
-            jax.shard_map(
+            shard_map(
                 lambda shard: function(shard[0])[None],
-                mesh=_mesh(devices),
-                in_specs=PartitionSpec(AXIS),
-                out_specs=PartitionSpec(AXIS),
+                mesh=mesh,
+                in_specs=PartitionSpec(mesh.axis_names),
+                out_specs=PartitionSpec(mesh.axis_names),
             )
         )
 
@@ -86,11 +82,12 @@ class JitOverMesh:
 
     name = "pjit"
     promises = ("H10",)
+    radix = 9
 
     def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
         devices = setting.devices
-        mesh = _mesh(devices)
-        sharded = NamedSharding(mesh, PartitionSpec(AXIS))
+        mesh = setting.mesh
+        sharded = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
         replicated = NamedSharding(mesh, PartitionSpec())
 
         def whole(x: jax.Array) -> jax.Array:

@@ -11,6 +11,7 @@ from conformance.transforms.base import JaxFunction, Setting
 class Eager:
     name = "eager"
     promises = ("H4",)
+    radix = 1
 
     def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
         return function
@@ -22,6 +23,7 @@ class Eager:
 class Jit:
     name = "jit"
     promises = ("H4",)
+    radix = 1
 
     def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
         return jax.jit(function)

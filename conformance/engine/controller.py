@@ -1,0 +1,84 @@
+"""What a run's first pytest process learns from the others, or from itself if it is alone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from conformance.engine.cell_runner import Learnt
+from conformance.engine.conclusions import Conclusion
+from conformance.engine.items import MESSAGE
+from conformance.engine.tasks import Setup
+
+CONTROLLER = "conformance-controller"
+"""Its name as a plugin, and of what it and the workers tell each other."""
+
+
+class Controller:
+    """A plugin of the controlling process."""
+
+    def __init__(self, setup: Setup, concluded: Callable[[str, Conclusion], None]) -> None:
+        self.setup = setup
+        self.learnt = Learnt()
+        self.refusals: list[str] = []
+        """Why devices that were asked for are not there."""
+        self.problems: list[str] = []
+        """What is wrong with the run as a whole."""
+        self.lost: list[str] = []
+        """Cells whose pytest process ended under them."""
+        self._concluded = concluded
+        self.interrupted = False
+        self._processes: list[int] = []
+
+    def note(self, learnt: Learnt) -> None:
+        for topology, info in learnt.run_info.items():
+            self.learnt.run_info.setdefault(topology, info)
+        self.learnt.exit_problems += learnt.exit_problems
+        self.learnt.process_starts += learnt.process_starts
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for name, value in report.user_properties:
+            if name == MESSAGE and report.when == "call":
+                self._read(json.loads(str(value)))
+
+    def _read(self, message: dict[str, Any]) -> None:
+        self.note(Learnt(**message["learnt"]))
+        refusal, problem = message.get("refusal"), message.get("no_start")
+        # Every cell that meets one tells of it.
+        if refusal and refusal not in self.refusals:
+            self.refusals.append(refusal)
+        if problem and problem not in self.problems:
+            self.problems.append(problem)
+        if conclusion := message.get("conclusion"):
+            self._concluded(message["cell"], Conclusion.from_json(conclusion))
+
+    # xdist ------------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput[CONTROLLER] = pickle.dumps(self.setup)
+        # Known by then: xdist asks for it just before this hook.
+        self._processes.append(node.gateway._rinfo().pid)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        if learnt := getattr(node, "workeroutput", {}).get(CONTROLLER):
+            self.note(pickle.loads(learnt))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
+        self.lost.append(crashitem.partition("::")[2])
+
+    def pytest_keyboard_interrupt(self) -> None:
+        """End the other processes at once: what they have told is here, and what they are at may take minutes."""
+        self.interrupted = True
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)

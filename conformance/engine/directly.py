@@ -1,0 +1,54 @@
+"""A run that was started by pytest's own command line, for its options: `-x`, `--lf`, `-v`, `--durations`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from conformance.cells import UnknownCellError
+from conformance.engine.controller import Controller
+from conformance.expectations import ExpectationError
+from conformance.implementations import ImplementationError
+from conformance.preparation import prepare
+from conformance.processes import WorkerStartError
+from conformance.report import Report
+from conformance.topology import WrongPlatformError
+
+
+class DirectRun:
+    """A plugin of the controlling process: it writes what `python -m conformance run` writes."""
+
+    def __init__(self, config: pytest.Config, workers: int) -> None:
+        try:
+            self._run = prepare(config.option)
+        except (UnknownCellError, ExpectationError, ImplementationError, WorkerStartError, WrongPlatformError) as error:
+            raise pytest.UsageError(str(error)) from error
+        self.controller = Controller(self._run.setup(workers), self._run.concluded)
+        self._selected: set[str] = set()
+        self._report: Report | None = None
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._selected.update(item.name for item in session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
+        self._selected.update(cell.partition("::")[2] for cell in ids)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if session.config.getoption("collectonly"):
+            return
+        deselected = {cell.id for cell in self._run.cells} - self._selected
+        try:
+            self._report = self._run.finish(self.controller, deselected)
+        except WrongPlatformError as error:
+            raise pytest.UsageError(str(error)) from error
+        if exitstatus == pytest.ExitCode.OK and self._report.exit_code:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self._report:
+            terminalreporter.section("conformance")
+            terminalreporter.write_line(self._report.summary())

@@ -1,0 +1,122 @@
+"""Cells as pytest's items, and what their outcomes mean to pytest."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from conformance.engine.cell_runner import CellRunner, Learnt
+from conformance.engine.conclusions import Conclusion, run_once, run_with_second_chance
+from conformance.engine.tasks import Setup, Task
+from conformance.expectations import Expectations
+from conformance.journal import Journal
+from conformance.processes import WorkerStartError
+from conformance.topology import WrongPlatformError
+from conformance.verdicts import Outcome, Standing, Verdict
+
+MESSAGE = "conformance"
+"""The property of an item's report that has, as JSON, what the controller is to know."""
+
+
+class UnexpectedOutcomeError(Exception):
+    """What became of a cell is not what was expected of it."""
+
+
+class CellsRun:
+    """The cells that this pytest process runs, one after another."""
+
+    def __init__(self, setup: Setup, name: str) -> None:
+        self.tasks = setup.tasks
+        self.expectations = setup.expectations or Expectations()
+        self._judged = setup.expectations is not None
+        self._reruns_left = setup.reruns
+        self._journal = Journal(setup.journal)
+        self._runner = CellRunner(setup.logs / f"worker-{name}.log", self._journal)
+
+    def run(self, task: Task) -> Conclusion:
+        if not self._judged or not self._reruns_left:
+            return run_once(task, self._runner)
+        conclusion = run_with_second_chance(task, self._runner, self.expectations)
+        self._reruns_left -= conclusion.attempts > 1
+        return conclusion
+
+    def standing(self, task: Task, outcome: Outcome) -> Standing:
+        return self.expectations.standing(task.id, outcome) if self._judged else Standing.AS_EXPECTED
+
+    def learnt(self) -> Learnt:
+        return self._runner.learnt()
+
+    def close(self, interrupted: bool) -> Learnt:
+        """Let the last worker process end, or end it."""
+        if interrupted:
+            self._runner.abandon()
+        else:
+            self._runner.finish()
+        self._journal.close()
+        return self._runner.learnt()
+
+
+class CellItem(pytest.Item):
+    """One cell. Its pytest outcome: passed as expected, xfailed as known, skipped where there is no such thing."""
+
+    def __init__(self, *, task: Task, cells: CellsRun, **options: Any) -> None:
+        super().__init__(**options)
+        self._task = task
+        self._cells = cells
+
+    def runtest(self) -> None:
+        message: dict[str, Any] = {"cell": self._task.id}
+        try:
+            conclusion = self._cells.run(self._task)
+            message["conclusion"] = conclusion.as_json()
+        except WrongPlatformError as error:
+            message["refusal"] = str(error)
+            raise
+        except WorkerStartError as error:
+            message["no_start"] = str(error)
+            raise
+        finally:
+            message["learnt"] = dataclasses.asdict(self._cells.learnt())
+            # As ASCII: a witness may quote what no encoding has.
+            self.user_properties.append((MESSAGE, json.dumps(message)))
+        self._tell_pytest(conclusion.outcome)
+
+    def _tell_pytest(self, outcome: Outcome) -> None:
+        entry = self._cells.expectations.of(self._task.id)
+        standing = self._cells.standing(self._task, outcome)
+        if standing is Standing.KNOWN_FAILURE and entry:
+            reason = f"{outcome.label}: {' '.join(entry.reason.split())} {entry.link}"
+            if outcome.verdict is Verdict.UNSUPPORTED:
+                pytest.skip(reason)
+            pytest.xfail(reason)
+        if not standing.acceptable:
+            stage = f" at {outcome.stage.value}" if outcome.stage else ""
+            expected = entry.verdict if entry else Verdict.PASS.value
+            words = standing.value.replace("_", " ")
+            raise UnexpectedOutcomeError(f"{words}: {outcome.label}{stage} (expected {expected})\n{outcome.reason}")
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """The witness alone: where this process was when it heard of it tells nothing."""
+        if isinstance(excinfo.value, (UnexpectedOutcomeError, WorkerStartError, WrongPlatformError)):
+            return str(excinfo.value).encode(errors="backslashreplace").decode()
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Any, int | None, str]:
+        # Not the name alone: pytest would take its dots for those of classes.
+        return self.path, None, f"cell {self.name}"
+
+
+class CellsFile(pytest.File):
+    """All the cells of a run, in the order in which they are best run."""
+
+    def __init__(self, *, cells: CellsRun, **options: Any) -> None:
+        super().__init__(**options)
+        self._cells = cells
+
+    def collect(self) -> Iterable[CellItem]:
+        for task in self._cells.tasks:
+            yield CellItem.from_parent(self, name=task.id, task=task, cells=self._cells)

@@ -1,0 +1,72 @@
+"""The pytest plugin, in every pytest process of a run: options, items, and who does what.
+
+`execute` has a controller of its own. Where pytest is called by its own command line, `directly` makes one.
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.engine.controller import CONTROLLER, Controller
+from conformance.engine.items import CellsFile, CellsRun
+from conformance.options import add_running, add_selection
+
+CONFIGURATION = Path(__file__).with_name("cells.ini")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("conformance", "conformance of host callbacks")
+    add_selection(group.addoption)
+    add_running(group.addoption)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("help"):
+        return
+    if not any(argument.partition("::")[0].endswith(CONFIGURATION.name) for argument in config.args):
+        # Whatever else pytest would look at holds no cells.
+        config.args = [str(CONFIGURATION)]
+    workerinput = getattr(config, "workerinput", None)
+    if workerinput is not None:
+        setup = pickle.loads(workerinput[CONTROLLER])
+        config.pluginmanager.register(CellsRunner(CellsRun(setup, workerinput["workerid"])))
+        return
+    workers = config.getoption("numprocesses", None)
+    controller = config.pluginmanager.getplugin(CONTROLLER)
+    if controller is None:
+        # Planning imports JAX, which the other processes do without.
+        from conformance.engine.directly import DirectRun
+
+        direct = DirectRun(config, workers or 1)
+        config.pluginmanager.register(direct)
+        controller = direct.controller
+        config.pluginmanager.register(controller, CONTROLLER)
+    if not workers:
+        # There is no other process, so the controller runs the cells itself.
+        config.pluginmanager.register(CellsRunner(CellsRun(controller.setup, "0"), controller))
+
+
+class CellsRunner:
+    """The hooks of a process that runs cells."""
+
+    def __init__(self, cells: CellsRun, controller: Controller | None = None) -> None:
+        self._cells = cells
+        self._controller = controller
+
+    def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+        if file_path != CONFIGURATION:
+            return None
+        return CellsFile.from_parent(parent, path=file_path, cells=self._cells)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        learnt = self._cells.close(interrupted=exitstatus == pytest.ExitCode.INTERRUPTED)
+        output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output[CONTROLLER] = pickle.dumps(learnt)
+        elif self._controller:
+            self._controller.note(learnt)

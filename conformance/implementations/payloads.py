@@ -1,0 +1,201 @@
+"""What programs pass to callbacks, and how they check what comes back, for every kind of data."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from conformance.callbacks import CONSTANT_OPERAND, RETURNED_OFFSET, Callback
+from conformance.data import DataKind, flatten, skeleton
+from conformance.history import Recorder
+from conformance.implementations.host_functions import ReturningFunction, as_text, parse_array
+
+MISMATCH = np.float32(1024)
+"""What each wrong element of a result adds to the program's number: no result is right by accident then."""
+
+
+class Payload(Protocol):
+    """The data of one callback in a program."""
+
+    def operand(self, value: jax.Array) -> Any: ...
+
+    def wanted(self, value: jax.Array) -> Any:
+        """The types of the results."""
+
+    def function(self, site: str, recorder: Recorder) -> Any:
+        """The host function of a callback that may have results."""
+
+    def parse(self, text: str) -> Any:
+        """The event of what a callback has printed."""
+
+    def seen(self, operand: Any, site: str) -> str:
+        """The site of an event with this operand, and what is wrong with the operand's tree."""
+
+    def new(self, value: jax.Array) -> Any:
+        """What the results must be, as the program computes it."""
+
+    def received(self, value: jax.Array, result: Any) -> jax.Array:
+        """The program's number, from results that are to be new ones."""
+
+    def passed(self, value: jax.Array, result: Any) -> jax.Array:
+        """The program's number, from an operand that came back."""
+
+    @property
+    def spread(self) -> bool:
+        """Whether the operand is several."""
+
+
+@dataclass(frozen=True)
+class PlainPayload:
+    """The program's number as it is, with a constant beside it where the callback takes a tree."""
+
+    callback: Callback
+    spread = False
+
+    def operand(self, value: jax.Array) -> Any:
+        return {"constant": np.float32(CONSTANT_OPERAND), "value": value} if self.callback.takes_tree else value
+
+    def wanted(self, value: jax.Array) -> Any:
+        return jax.ShapeDtypeStruct(jnp.shape(value), jnp.float32)
+
+    def function(self, site: str, recorder: Recorder) -> Any:
+        return ReturningFunction(site, recorder, self.callback.returns_new_value)
+
+    def parse(self, text: str) -> Any:
+        return parse_array(text)
+
+    def seen(self, operand: Any, site: str) -> str:
+        return site
+
+    def new(self, value: jax.Array) -> Any:
+        return value + np.float32(RETURNED_OFFSET)
+
+    def received(self, value: jax.Array, result: Any) -> jax.Array:
+        number: jax.Array = result
+        return number
+
+    def passed(self, value: jax.Array, result: Any) -> jax.Array:
+        number: jax.Array = result["value"] if self.callback.takes_tree else result
+        return number
+
+
+@dataclass(frozen=True)
+class DataPayload:
+    """The program's number as a kind of data; what comes back is compared element by element."""
+
+    callback: Callback
+    data: DataKind
+
+    @property
+    def spread(self) -> bool:
+        host_callback = self.callback.function in ("id_tap", "id_print", "call")
+        return self.data.of_structure.spread and not (host_callback or self.callback.takes_tree)
+
+    def operand(self, value: jax.Array) -> Any:
+        return self._built(_operand(self.data, value))
+
+    def wanted(self, value: jax.Array) -> Any:
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), self.new(value))
+
+    def function(self, site: str, recorder: Recorder) -> Any:
+        return DataFunction(site, recorder, self)
+
+    def parse(self, text: str) -> Any:
+        return as_text(text)
+
+    def seen(self, operand: Any, site: str) -> str:
+        found = skeleton(operand)
+        wanted = skeleton(self._built([0] * self.data.of_structure.leaves))
+        return site if found == wanted else f"{site} with a tree like {found} for one like {wanted}"
+
+    def _built(self, leaves: Sequence[Any]) -> Any:
+        tree = self.data.of_structure.build(leaves)
+        return {"constant": np.float32(CONSTANT_OPERAND), "value": tree} if self.callback.takes_tree else tree
+
+    def new(self, value: jax.Array) -> Any:
+        return self.data.result_tree(_results(self.data, value))
+
+    def received(self, value: jax.Array, result: Any) -> jax.Array:
+        return self._checked(value + np.float32(RETURNED_OFFSET), result, self.new(value))
+
+    def passed(self, value: jax.Array, result: Any) -> jax.Array:
+        wanted = self.operand(value)
+        if self.callback.takes_tree:
+            result, wanted = result["value"], wanted["value"]
+        return self._checked(value, result, wanted)
+
+    def _checked(self, number: jax.Array, result: Any, wanted: Any) -> jax.Array:
+        """The number, from the result if that carries it, and wrong if anything of the result is."""
+        if skeleton(result) != skeleton(wanted):
+            raise AssertionError(f"the result is a tree like {skeleton(result)}, not like {skeleton(wanted)}")
+        leaves = flatten(result)
+        if self.data.of_structure.has_carrier:
+            number = leaves[0]
+        return _with_mismatches(number, leaves, flatten(wanted))
+
+
+# Jitted for speed: what a kind's programs have in common is compiled once, and not operation by operation.
+@functools.partial(jax.jit, static_argnums=0)
+def _operand(data: DataKind, value: jax.Array) -> list[Any]:
+    return _keys(data, data.operand(value, jnp))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _results(data: DataKind, value: jax.Array) -> list[Any]:
+    return _keys(data, data.results(value, jnp))
+
+
+def _keys(data: DataKind, leaves: Sequence[Any]) -> list[Any]:
+    """Words as typed keys where the kind has those; the number that carries the rest is none."""
+    if data.element != "typed_key":
+        return list(leaves)
+    return [jax.random.wrap_key_data(leaf) if leaf.dtype == np.uint32 else leaf for leaf in leaves]
+
+
+@jax.jit
+def _with_mismatches(number: jax.Array, leaves: Sequence[Any], wanted: Sequence[Any]) -> jax.Array:
+    wrong = sum(_mismatches(leaf, other, number.ndim) for leaf, other in zip(leaves, wanted, strict=True))
+    return number + jax.lax.stop_gradient(wrong) * MISMATCH
+
+
+def _mismatches(leaf: Any, wanted: Any, rank: int) -> jax.Array:
+    """How many elements are wrong, for each of the program's numbers."""
+    leaf, wanted = jnp.asarray(leaf), jnp.asarray(wanted)
+    if (leaf.shape, leaf.dtype) != (wanted.shape, wanted.dtype):
+        raise AssertionError(f"a result is {leaf.dtype}{list(leaf.shape)}, not {wanted.dtype}{list(wanted.shape)}")
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf, wanted = jax.random.key_data(leaf), jax.random.key_data(wanted)
+    elif leaf.dtype.itemsize == 1:
+        # Not every platform compares in these types.
+        leaf, wanted = leaf.astype(jnp.float32), wanted.astype(jnp.float32)
+    axes = tuple(range(min(rank, leaf.ndim), leaf.ndim))
+    return jnp.sum(leaf != wanted, axis=axes, dtype=jnp.int32).astype(jnp.float32)
+
+
+@dataclass(frozen=True)
+class DataFunction:
+    """The host function for a kind of data: it records its operand and returns what is one more."""
+
+    site: str
+    recorder: Recorder
+    payload: DataPayload
+
+    def __call__(self, *operands: Any, device: Any = None) -> Any:
+        operand = operands if self.payload.spread else operands[0]
+        with self.recorder.callback(self.payload.seen(operand, self.site), operand, (), device):
+            if not self.payload.callback.returns_new_value:
+                return None
+            value: Any = operand
+            leaves = flatten(value["value"] if self.payload.callback.takes_tree else value)
+            data = self.payload.data
+            return data.result_tree(data.incremented([np.asarray(leaf) for leaf in leaves]))
+
+
+def payload_of(callback: Callback, data: DataKind) -> Payload:
+    return PlainPayload(callback) if data.plain else DataPayload(callback, data)

@@ -1,0 +1,288 @@
+"""Faults in what a library does beside running callbacks: reports, flags, queues, threads, and the process's end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from conformance.mutants.host_functions import surround
+from conformance.mutants.mutant import Library, Mutant, Names, Symptom, at
+from conformance.verdicts import Stage
+
+MEETING_SECONDS = 0.5
+"""How long a call waits for another one to run beside it."""
+
+
+def _only_the_last_failure(library: Library) -> Names:
+    def barrier_wait() -> None:
+        try:
+            library.barrier_wait()
+        except library.CallbackException as error:
+            raise library.CallbackException(str(error), error.failures[-1:]) from error.__cause__
+
+    return {"barrier_wait": barrier_wait}
+
+
+def _anonymous_failure(library: Library) -> Names:
+    def run(function: Any, *arguments: Any, **options: Any) -> Any:
+        try:
+            return function(*arguments, **options)
+        except ValueError as error:
+            # The text without what tells one device's failure from another's.
+            raise ValueError(" ".join(str(error).split()[:2])) from None
+
+    return surround(library, run, "id_tap", "call", "io_callback")
+
+
+def _earlier_thread_last(library: Library) -> Names:
+    held: list[Callable[[], Any]] = []
+    first: list[Any] = []
+    lock = threading.Lock()
+
+    def run(function: Any, *arguments: Any, **options: Any) -> None:
+        with lock:
+            first[:] = first or [function]
+            if function == first[0]:
+                held.append(lambda: function(*arguments, **options))
+                return
+        function(*arguments, **options)
+
+    def barrier_wait() -> None:
+        library.barrier_wait()
+        while held:
+            held.pop(0)()
+
+    return {**surround(library, run, "id_tap"), "barrier_wait": barrier_wait}
+
+
+def _tap_waited_for(library: Library) -> Names:
+    def id_tap(function: Any, operand: Any, **options: Any) -> Any:
+        library.io_callback(lambda value: function(value, ()), None, operand, ordered=True)
+        return operand
+
+    return {"id_tap": id_tap}
+
+
+def _queue_without_bound(library: Library) -> Names:
+    waiting: list[Callable[[], Any]] = []
+
+    def run(function: Any, *arguments: Any, **options: Any) -> None:
+        # Out of the library's queue at once, and into one of its own.
+        waiting.append(lambda: function(*arguments, **options))
+
+    def barrier_wait() -> None:
+        library.barrier_wait()
+        while waiting:
+            waiting.pop(0)()
+
+    return {**surround(library, run, "id_tap"), "barrier_wait": barrier_wait}
+
+
+def _stop_forgets(library: Library) -> Names:
+    stopped = threading.Event()
+
+    def run(function: Any, *arguments: Any, **options: Any) -> None:
+        if not stopped.is_set():
+            function(*arguments, **options)
+
+    def stop_outfeed_receiver() -> None:
+        stopped.set()
+        library.stop_outfeed_receiver()
+
+    return {**surround(library, run, "id_tap"), "stop_outfeed_receiver": stop_outfeed_receiver}
+
+
+def _flags_ignored(library: Library) -> Names:
+    for name in ("inline", "ad_transforms"):
+        jax.config.update(f"jax_host_callback_{name}", False)
+    return {"id_tap": library.id_tap}
+
+
+class _Meeting:
+    """Where the result of one of two simultaneous calls is left for the other."""
+
+    def __init__(self, result: Any) -> None:
+        self.left = result
+        self.brought: Any = result
+        self.happened = threading.Event()
+
+
+def _exchanged(library: Library) -> Names:
+    waiting: list[_Meeting] = []
+    lock = threading.Lock()
+
+    def run(function: Any, operand: Any) -> Any:
+        meeting = _Meeting(function(operand))
+        with lock:
+            partner = waiting.pop() if waiting else None
+            if partner is None:
+                waiting.append(meeting)
+            else:
+                partner.brought = meeting.left
+                partner.happened.set()
+                return partner.left
+        meeting.happened.wait(MEETING_SECONDS)
+        with lock:
+            if meeting in waiting:
+                waiting.remove(meeting)
+        return meeting.brought
+
+    return surround(library, run, "call")
+
+
+def _exit_caught(library: Library) -> Names:
+    def run(function: Any, *arguments: Any, **options: Any) -> Any:
+        leave = os._exit
+        # As if a callback ran in a process of its own.
+        replaced: Any = lambda status: None
+        os._exit = replaced
+        try:
+            return function(*arguments, **options) or np.zeros_like(arguments[0])
+        finally:
+            os._exit = leave
+
+    return surround(library, run, "call")
+
+
+def _not_awaited_at_exit(library: Library) -> Names:
+    # JAX's own is not.
+    return {"pure_callback": jax.pure_callback}
+
+
+def _signals_blocked(library: Library) -> Names:
+    def run(function: Any, *arguments: Any, **options: Any) -> Any:
+        # Ctrl-C while a callback runs is nobody's.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            return function(*arguments, **options)
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    return surround(library, run, "call")
+
+
+def _tap_failure_stops_calls(library: Library) -> Names:
+    failed = threading.Event()
+
+    def tapping(function: Any, *arguments: Any, **options: Any) -> None:
+        try:
+            function(*arguments, **options)
+        except Exception:
+            failed.set()
+            raise
+
+    def calling(function: Any, operand: Any) -> Any:
+        return np.zeros_like(operand) if failed.is_set() else function(operand)
+
+    return {**surround(library, tapping, "id_tap"), **surround(library, calling, "call")}
+
+
+def _lends_its_view(library: Library) -> Names:
+    def dlpack_callback(function: Any, wanted: Any, **options: Any) -> Any:
+        def filling(context: Any, out: Any, *buffers: Any) -> None:
+            np.asarray(out)[...] = function(*buffers)
+
+        return library.buffer_callback(filling, wanted)
+
+    return {"dlpack_callback": dlpack_callback}
+
+
+MUTANTS = (
+    Mutant(
+        "only_the_last_failure",
+        "of several failures the barrier tells the last",
+        _only_the_last_failure,
+        ("id_tap/fault.several_fail.*",),
+        at(Stage.BARRIER, "wrong failures"),
+    ),
+    Mutant(
+        "anonymous_failure",
+        "an error does not say which device's failure it is",
+        _anonymous_failure,
+        ("io_callback/fault.raises_on_one.*", "call/fault.raises_on_one.pmap/*", "id_tap/fault.raises_on_one.*"),
+        at(Stage.BARRIER, "poor error"),
+    ),
+    Mutant(
+        "earlier_thread_last",
+        "what another thread started later runs before",
+        _earlier_thread_last,
+        ("id_tap/fault.order_across_threads.pmap/cpu-8dev",),
+        at(Stage.CALLBACK, "order"),
+    ),
+    Mutant(
+        "tap_waited_for",
+        "the device waits for the function of a tap",
+        _tap_waited_for,
+        ("id_tap/fault.blocks_until_released.jit/cpu-8dev",),
+        at(Stage.RESULT, "waits"),
+    ),
+    Mutant(
+        "queue_without_bound",
+        "the device never waits, however much is pending",
+        _queue_without_bound,
+        ("id_tap/fault.full_queue.jit/cpu-8dev",),
+        at(Stage.RESULT, "unbounded"),
+    ),
+    Mutant(
+        "stop_forgets",
+        "what is pending when the machinery is stopped does not run, nor what comes after",
+        _stop_forgets,
+        ("id_tap/fault.stops_and_starts.*",),
+        at(Stage.BARRIER, "lost"),
+    ),
+    Mutant(
+        "flags_ignored",
+        "the flags of the environment change nothing",
+        _flags_ignored,
+        ("id_tap/fault.flags.jit/cpu-8dev",),
+        at(Stage.CALLBACK, "flag ignored"),
+    ),
+    Mutant(
+        "exchanged",
+        "two calls that run at the same time get each other's results",
+        _exchanged,
+        ("call/fault.blocks_until_released.pmap/cpu-8dev", "call/fault.two_threads.*"),
+        at(Stage.RESULT, "result"),
+    ),
+    Mutant(
+        "exit_caught",
+        "a callback cannot end its process",
+        _exit_caught,
+        ("call/fault.os_exit.pmap/cpu-8dev",),
+        tuple(Symptom("crash", stage) for stage in Stage),
+    ),
+    Mutant(
+        "not_awaited_at_exit",
+        "the interpreter ends under a pure callback that runs",
+        _not_awaited_at_exit,
+        ("pure_callback/fault.running_at_exit.shard_map/*", "pure_callback/fault.running_at_exit.pmap/*"),
+        at(Stage.EXIT, "crash"),
+    ),
+    Mutant(
+        "signals_blocked",
+        "Ctrl-C in a callback is lost",
+        _signals_blocked,
+        ("call/fault.signals.jit/cpu-8dev",),
+        at(Stage.CALLBACK, "swallowed error"),
+    ),
+    Mutant(
+        "tap_failure_stops_calls",
+        "calls after a tap that raised are not made",
+        _tap_failure_stops_calls,
+        ("id_tap/fault.fails_before_calls.jit/cpu-8dev",),
+        at(Stage.RESULT, "result"),
+    ),
+    Mutant(
+        "lends_its_view",
+        "arrays that a dlpack callback was given are views that mislead later callbacks",
+        _lends_its_view,
+        ("dlpack_callback/fault.keeps_its_view.jit/cpu-8dev",),
+        at(Stage.DISPATCH, "misled"),
+    ),
+)

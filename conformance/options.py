@@ -1,0 +1,45 @@
+"""Options that say what is run and how: the same for the command line and for pytest with our plugin.
+
+Nothing here imports JAX, which the pytest processes of a run have no use for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+AddOption: TypeAlias = Callable[..., Any]
+"""`add_argument` of an argument parser, or `addoption` of pytest's."""
+
+
+def add_selection(add: AddOption) -> None:
+    """What there is to choose from."""
+    add("--platform", default="cpu", help="cpu, cuda, rocm, tpu, ...")
+    add(
+        "--devices",
+        type=_device_counts,
+        help="device counts, like 1,8; by default 1,2,4,8 on cpu and 1,all elsewhere",
+    )
+    add("--seed", type=int, default=0, help="another draw of the compositions and covering rows that are sampled")
+    add("--full", action="store_true", help="all that docs/selection.md says, for hours")
+    add("--smoke", action="store_true", help="each callback, transform and value of an axis once, in a minute")
+    add(
+        "--implementation",
+        dest="implementations",
+        action="append",
+        metavar="NAME",
+        help="only this implementation: hostcb, jax, or a MODULE or MODULE:NAME of your own; may be repeated",
+    )
+
+
+def add_running(add: AddOption) -> None:
+    """How cells are run, and what is expected of them."""
+    add("--cell", action="append", default=[], metavar="ID", dest="cell_ids", help="this cell; may be repeated")
+    add("--results", type=Path, default=Path("results"), metavar="DIR")
+    add("--deadline", type=float, default=60.0, metavar="SECONDS", help="for each cell")
+    add("--expectations", type=Path, help="file of known failures; by default ci/expectations/PLATFORM.toml")
+
+
+def _device_counts(text: str) -> tuple[int, ...]:
+    return tuple(int(count) for count in text.split(","))

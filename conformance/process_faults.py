@@ -1,0 +1,81 @@
+"""Fault cells of callbacks that meddle with their process: they end it, outlive it, fork it, or get its signals."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from conformance.bench import Bench
+from conformance.callbacks import Callback
+from conformance.checkers import Anomaly
+from conformance.fault_checks import check_quiet_barrier, check_value
+from conformance.stages import stacks_in
+from conformance.verdicts import Stage
+from conformance.victims import run_victim
+
+EXIT_STATUS = 7
+"""As in `conformance.victim_programs`."""
+
+
+def os_exit(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A callback that ends the process does: with its own status, and without anybody waiting for it."""
+    ended = run_victim(bench, "os_exit", callback.name)
+    ended.check(EXIT_STATUS)
+    return []
+
+
+def running_at_exit(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The interpreter ends while callbacks run: they come to their end, and so does it, with status 0."""
+    ended = run_victim(bench, "running_at_exit", callback.name)
+    if ended.signal is not None:
+        # Which signal differs from run to run.
+        witness = f"callbacks were running, and {ended.signal} ended the process: {stacks_in(ended.errors)}"
+        return [Anomaly("crash", ended.stage, witness)]
+    ended.check()
+    count = ended.said.count("ended")
+    if count == bench.callbacks_per_run:
+        return []
+    return [Anomaly("lost", Stage.EXIT, f"{count} of {bench.callbacks_per_run} callbacks ended before the process")]
+
+
+def forks(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A callback forks a process that ends at once, as `subprocess` may: nothing else notices."""
+    statuses: list[int] = []
+
+    def host(operand: Any) -> Any:
+        child = os.fork()
+        if child == 0:
+            os._exit(EXIT_STATUS)
+        statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        return np.asarray(operand) + np.float32(1)
+
+    compiled = bench.applying(callback, host)
+    wanted = bench.expected(callback, bench.operand)
+    anomalies = check_value("the program", lambda: compiled(bench.operand), wanted)
+    anomalies += check_value("the program again", lambda: compiled(bench.operand), wanted)
+    anomalies += check_quiet_barrier(bench, "after forks")
+    if statuses != [EXIT_STATUS] * 2 * bench.callbacks_per_run:
+        anomalies.append(Anomaly("wrong count", Stage.CALLBACK, f"the forked processes ended with {statuses}"))
+    return anomalies
+
+
+def signals(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A signal with a handler is handled beside the callback; an interruption becomes known, and is over then."""
+    ended = run_victim(bench, "signals", callback.name)
+    ended.check()
+    wanted = bench.expected(callback, bench.operand).tolist()
+    while_handled, handled, interrupted, afterwards = ended.said
+    anomalies = []
+    if while_handled != wanted or not handled:
+        witness = (
+            f"with a handled signal the program gave {while_handled}, the handler {'ran' if handled else 'did not'}"
+        )
+        anomalies.append(Anomaly("result", Stage.RESULT, witness))
+    if "KeyboardInterrupt" not in interrupted:
+        witness = f"Ctrl-C in a callback became {interrupted or 'nothing'!r}"
+        anomalies.append(Anomaly("swallowed error", Stage.CALLBACK, witness))
+    if afterwards != wanted:
+        anomalies.append(Anomaly("result", Stage.RESULT, f"after Ctrl-C the program gave {afterwards}"))
+    return anomalies

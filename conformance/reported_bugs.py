@@ -1,0 +1,268 @@
+"""Fault cells of what has gone wrong for others: small programs from public reports about JAX's callbacks.
+
+The number of the report is in each function's description; # alone is one of JAX's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from conformance.bench import WIDTH, Bench
+from conformance.callbacks import Callback
+from conformance.checkers import Anomaly
+from conformance.compiler_faults import Counting
+from conformance.fault_checks import check_quiet_barrier, check_value, error_of
+from conformance.verdicts import Stage
+
+TRIPS = 5
+
+
+def _add_one(operand: Any) -> Any:
+    return np.asarray(operand) + np.float32(1)
+
+
+def changing_device_sets(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """#25671: a function with ordered callbacks runs on all devices, then on one, then on all again."""
+    alone = Bench(bench.implementation, "jit", bench.devices)
+    together, single = bench.applying(callback, _add_one), alone.applying(callback, _add_one)
+    anomalies = []
+    for label, where, program in (("all", bench, together), ("one", alone, single), ("all again", bench, together)):
+        wanted = where.expected(callback, where.operand)
+        anomalies += check_value(f"on {label}", lambda w=where, p=program: p(w.operand), wanted)  # type: ignore[misc]
+    return anomalies + check_quiet_barrier(bench, "after programs on changing devices")
+
+
+def reads_large_operand(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """No public number: callbacks that read a large operand, before a collective, with more devices than cores."""
+    compiled = bench.compile(lambda x: jax.lax.psum(bench.apply(callback, _add_one, x), "devices"))
+    count = len(bench.devices)
+    operand = np.ones((count, 1 << 16), np.float32)
+    wanted = np.full(operand.shape, count * bench.expected(callback, np.float32(1)), np.float32)
+    anomalies = []
+    for _ in range(4 * TRIPS):
+        anomalies += check_value("the sum", lambda: compiled(operand), wanted)
+    return anomalies[:1]
+
+
+def loop_with_large_carry(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """#25861: a while_loop with a large carry calls back in each step."""
+    counting = Counting()
+
+    def step(state: Any) -> Any:
+        index, carry = state
+        bench.apply(callback, counting, jnp.full(WIDTH, index, jnp.float32))
+        return index + 1, carry * 1.5 + 1
+
+    def loop(x: Any) -> Any:
+        return jax.lax.while_loop(lambda state: state[0] < TRIPS, step, (0, x))[1]
+
+    compiled = jax.jit(loop)
+    for _ in range(TRIPS):
+        jax.block_until_ready(compiled(jnp.zeros((500, 500))))
+    bench.implementation.barrier()
+    wanted = {float(index): TRIPS for index in range(TRIPS)}
+    return _check_calls(counting, wanted)
+
+
+def condition_with_frozen_carry(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """#10577: the condition of a loop calls back, and a part of the carry never changes."""
+    counting = Counting()
+
+    def unfinished(state: Any) -> Any:
+        first, _ = state
+        bench.apply(callback, counting, jnp.full(WIDTH, first, jnp.float32))
+        return first < TRIPS
+
+    def loop(x: Any) -> Any:
+        return jax.lax.while_loop(unfinished, lambda state: (state[0] + 1, state[1]), (jnp.float32(0), x))[1]
+
+    anomalies = check_value("the loop", lambda: jax.jit(loop)(bench.operand), bench.operand)
+    bench.implementation.barrier()
+    return anomalies + _check_calls(counting, {float(index): 1 for index in range(TRIPS + 1)})
+
+
+def _check_calls(counting: Counting, wanted: dict[float, int]) -> list[Anomaly]:
+    if dict(counting.calls) == wanted:
+        return []
+    witness = f"calls by number: {dict(sorted(counting.calls.items()))}, expected {wanted}"
+    return [Anomaly("wrong count", Stage.CALLBACK, witness)]
+
+
+def python_number(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """#20433: a Python number where a float32 is expected is taken for its value or refused, and never garbage."""
+    wanted = jax.ShapeDtypeStruct((), np.float32)
+    compiled = jax.jit(lambda x: bench.implementation.invoke(callback, lambda _: 42.0, x, wanted, bench.devices))
+    error = error_of(lambda: compiled(bench.operand))
+    if error is not None:
+        # A refusal is reported once more, and then over.
+        error_of(bench.implementation.barrier)
+        return []
+    return check_value("the number", lambda: compiled(bench.operand), np.asarray(42, np.float32))
+
+
+def strided_results(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Results that are laid out in memory in another way than they are read."""
+    matrix = np.arange(12, dtype=np.float32).reshape(3, 4)
+    results: dict[str, Any] = {
+        "in Fortran's order": np.asfortranarray(matrix),
+        "transposed": np.ascontiguousarray(matrix.T).T,
+        "backwards": np.ascontiguousarray(matrix[::-1, ::-1])[::-1, ::-1],
+        "every other": np.repeat(matrix, 2, axis=1)[:, ::2],
+        "broadcast": np.broadcast_to(matrix[0], (3, 4)),
+    }
+    like = jax.ShapeDtypeStruct(matrix.shape, np.float32)
+
+    def returning(result: Any) -> Any:
+        return jax.jit(lambda x: bench.implementation.invoke(callback, lambda _: result, x, like, bench.devices))
+
+    anomalies = []
+    for label, result in results.items():
+        compiled = returning(result)
+        anomalies += check_value(f"a result {label}", lambda c=compiled: c(bench.operand), np.array(result))  # type: ignore[misc]
+    return anomalies + check_quiet_barrier(bench, "after results of all layouts")
+
+
+def scan_without_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """#16637, #28738: a callback in the body of a scan that depends on nothing runs in each step, under grad too."""
+    counting = Counting()
+
+    def body(carry: Any, _: Any) -> Any:
+        bench.apply(callback, counting, np.zeros(WIDTH, np.float32))
+        return jnp.sin(carry), None
+
+    def looped(x: Any) -> Any:
+        return jax.lax.scan(body, x, None, length=TRIPS)[0]
+
+    jax.block_until_ready(jax.jit(jax.grad(looped))(1.0))
+    bench.implementation.barrier()
+    return _check_calls(counting, {0.0: TRIPS})
+
+
+def implicit_derivative(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """No public number: a solver wrapped in custom_root calls back, and is run forward only."""
+    counting = Counting()
+
+    def solve(function: Any, start: Any) -> Any:
+        bench.apply(callback, counting, jnp.zeros(WIDTH))
+        return start - function(start)
+
+    def root(x: Any) -> Any:
+        return jax.lax.custom_root(lambda y: y - x, x, solve, lambda linear, right: right / linear(1.0))
+
+    anomalies = check_value("the root", lambda: jax.jit(root)(np.float32(2)), np.asarray(2, np.float32))
+    bench.implementation.barrier()
+    return anomalies + _check_calls(counting, {0.0: 1})
+
+
+def eagerly_forgotten(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """No public number: outside of programs a function is gone when nobody has it any more, without clearing caches."""
+
+    def run() -> weakref.ref[Any]:
+        def host(operand: Any) -> Any:
+            return _add_one(operand)
+
+        np.asarray(bench.apply(callback, host, jnp.asarray(bench.operand)))
+        return weakref.ref(host)
+
+    kept = [run() for _ in range(TRIPS)]
+    bench.implementation.barrier()
+    gc.collect()
+    alive = sum(reference() is not None for reference in kept)
+    if not alive:
+        return []
+    return [Anomaly("leak", Stage.EXIT, f"{alive} of {TRIPS} functions are alive that nobody has")]
+
+
+def dropped_while_running(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """JAX 0.4.18 and before: a function, and the program that calls it, are dropped before the result is there."""
+    results = []
+    for _ in range(TRIPS):
+        results.append(bench.applying(callback, functools.partial(_add_one))(bench.operand))
+        gc.collect()
+    wanted = bench.expected(callback, bench.operand)
+    anomalies = []
+    for result in results:
+        anomalies += check_value("a program that nobody has", lambda r=result: r, wanted)  # type: ignore[misc]
+    return anomalies[:1] + check_quiet_barrier(bench, "after programs that were dropped")
+
+
+def collects_garbage(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """JAX before 0.11 without the interpreter's lock: garbage is collected inside of a callback."""
+
+    def host(operand: Any) -> Any:
+        cycle: list[Any] = [operand]
+        cycle.append(cycle)
+        del cycle
+        gc.collect()
+        return _add_one(operand)
+
+    compiled = bench.applying(callback, host)
+    wanted = bench.expected(callback, bench.operand)
+    anomalies = [a for _ in range(TRIPS) for a in check_value("the program", lambda: compiled(bench.operand), wanted)]
+    return anomalies[:1] + check_quiet_barrier(bench, "after collections of garbage")
+
+
+def mapped(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """#23854: `jax.lax.map` of a callback over rows."""
+    rows = np.arange(8 * 256, dtype=np.float32).reshape(8, 256)
+    compiled = jax.jit(lambda x: jax.lax.map(lambda row: bench.apply(callback, _add_one, row), x))
+    return check_value("the map", lambda: compiled(rows), bench.expected(callback, rows))
+
+
+def shape_first(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """#16732: a function is asked for its shape, and then run: nothing of the first time is left in the second."""
+    counting = Counting()
+
+    def function(x: Any) -> Any:
+        return bench.apply(callback, counting, x) * 1
+
+    shape = jax.eval_shape(function, bench.operand)
+    anomalies = check_value("the function", lambda: function(jnp.asarray(bench.operand)), bench.operand)
+    bench.implementation.barrier()
+    if shape.shape != bench.operand.shape:
+        anomalies.append(Anomaly("result", Stage.TRACE, f"its shape was to be {shape.shape}"))
+    return anomalies + _check_calls(counting, {0.0: 1})
+
+
+def explicit_mesh(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """No public number: on a mesh of explicit axes a result's sharding says how it lies on that mesh."""
+    mesh = jax.make_mesh(
+        (len(bench.devices),), ("devices",), axis_types=(jax.sharding.AxisType.Explicit,), devices=bench.devices
+    )
+    with jax.set_mesh(mesh):
+        operand = jax.device_put(bench.operand, NamedSharding(mesh, PartitionSpec()))
+        result = jax.jit(lambda x: bench.apply(callback, _add_one, x))(operand)
+        anomalies = check_value("the program", lambda: result, bench.expected(callback, bench.operand))
+    if not isinstance(result.sharding, NamedSharding):
+        anomalies.append(Anomaly("sharding", Stage.RESULT, f"the result's sharding is {result.sharding}"))
+    return anomalies
+
+
+REPORTED: dict[str, Callable[[Bench, Callback], list[Anomaly]]] = {
+    scenario.__name__: scenario
+    for scenario in (
+        changing_device_sets,
+        reads_large_operand,
+        loop_with_large_carry,
+        condition_with_frozen_carry,
+        python_number,
+        strided_results,
+        scan_without_operands,
+        implicit_derivative,
+        eagerly_forgotten,
+        dropped_while_running,
+        collects_garbage,
+        mapped,
+        shape_first,
+        explicit_mesh,
+    )
+}

@@ -8,7 +8,7 @@ event that the program must produce on that device.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,15 @@ class Matching:
     """Position in `expected` and the recorded event, in recorded order."""
     lost: tuple[int, ...]
     surplus: tuple[Event, ...]
+    unplaced: frozenset[int] = frozenset()
+    """Positions of expected events that look like one of another device."""
+
+    def placed(self) -> Iterator[tuple[int, Event]]:
+        """The pairs of which it is known on which device they ran: what is said of a device's order is of these."""
+        return ((position, event) for position, event in self.pairs if self._is_placed(position, event))
+
+    def _is_placed(self, position: int, event: Event) -> bool:
+        return event.device is not None or position not in self.unplaced
 
     def name(self, position: int) -> str:
         event = self.expected[position]
@@ -105,7 +114,16 @@ def match(expected: Sequence[ExpectedEvent], events: Sequence[Event]) -> Matchin
         for position in candidates
         if expected[position].need is not Need.ANY_NUMBER
     )
-    return Matching(tuple(expected), numbers, tuple(pairs), tuple(lost), tuple(surplus))
+    return Matching(tuple(expected), numbers, tuple(pairs), tuple(lost), tuple(surplus), _unplaced(expected))
+
+
+def _unplaced(expected: Sequence[ExpectedEvent]) -> frozenset[int]:
+    """Where elements have few values, devices may see the same one."""
+    alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for position, event in enumerate(expected):
+        alike[_key(event.site, event.leaves)].append(position)
+    several = (positions for positions in alike.values() if len({expected[p].device for p in positions}) > 1)
+    return frozenset(position for positions in several for position in positions)
 
 
 def check_multiplicity(matching: Matching, device_name: str) -> list[Anomaly]:
@@ -151,7 +169,7 @@ def check_order(matching: Matching, device_name: str) -> list[Anomaly]:
     """On each device the events come in program order; the witness is two neighbours."""
     last: dict[int, int] = {}
     anomalies = []
-    for position, _ in matching.pairs:
+    for position, _ in matching.placed():
         device = matching.expected[position].device
         previous = last.get(device)
         if previous is not None and previous > position:
@@ -197,7 +215,7 @@ def check_overlap(matching: Matching, device_name: str) -> list[Anomaly]:
     """Callbacks of one device run one after another, whichever threads run them."""
     last: dict[int, tuple[int, Event]] = {}
     anomalies = []
-    for position, event in matching.pairs:
+    for position, event in matching.placed():
         device = matching.expected[position].device
         if device in last and event.begin < last[device][1].end:
             anomalies.append(

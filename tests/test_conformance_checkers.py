@@ -205,6 +205,24 @@ def test_equal_operands_are_matched_in_program_order() -> None:
     assert "ran #3" in only(anomalies, "order").witness
 
 
+def test_what_looks_alike_on_two_devices_has_no_order() -> None:
+    # Elements of few values: device 0 sees 1, 2 and 3, device 1 sees 2, 1 and 4, and nobody says which it was.
+    expected = [ExpectedEvent("tap", d, value(n)) for d, numbers in enumerate(((1, 2, 3), (2, 1, 4))) for n in numbers]
+
+    def order_of(*numbers: int, device: int | None = None) -> list[Anomaly]:
+        recorded = [Event(i, "tap", value(n), device=device, begin=i, end=i) for i, n in enumerate(numbers)]
+        anomalies = judge(expected, [], History(tuple(recorded)), [], "cpu")
+        return [anomaly for anomaly in anomalies if anomaly.kind in ("order", "overlap")]
+
+    assert order_of(2, 1, 4, 1, 2, 3) == []
+    assert order_of(1, 2, 2, 1, 3, 4) == []
+    # What one device alone sees still has its place, and so has what was told its device.
+    assert order_of(2, 1, 3, 1, 2, 4, device=0)
+    distinct = [ExpectedEvent("tap", d, value(10 * d + n)) for d in (0, 1) for n in (1, 2)]
+    late = [Event(i, "tap", value(n), begin=i, end=i) for i, n in enumerate((2, 11, 1, 12))]
+    assert "ran #2" in only(judge(distinct, [], History(tuple(late)), [], "cpu"), "order").witness
+
+
 def test_recorder_copies_what_it_is_given() -> None:
     recorder = Recorder()
     recorder.start()

@@ -1,4 +1,4 @@
-"""vmap of `while_loop` and `cond` with callbacks inside, where JAX's own rules would do something else (H7, X3, X4).
+"""Control flow with callbacks inside, where JAX's own rules would do something else (H4, H7, X3, X4).
 
 JAX lowers a loop whose condition has ordered effects by moving the condition into the body. For a batched predicate
 it forgets to keep the finished lanes as they are, so they run on: `vmap(lambda n: while_loop(lambda s: tap(s) < n,
@@ -7,6 +7,9 @@ part of the carry, and the condition that is left has no effect.
 
 A batched predicate makes a `cond` run both branches, and a `while_loop` run finished lanes. A callback that must run
 exactly once for each of its executions is refused there, as JAX refuses its own `io_callback`.
+
+Under `grad` JAX evaluates what does not depend on a `scan`'s step or carry once, before the loop, callbacks with
+constant operands too. They are left in the loop.
 """
 
 from __future__ import annotations
@@ -19,14 +22,14 @@ import jax.extend.core as jex
 from jax.interpreters import batching
 
 from . import _jax
-from ._effects import HostCallbackEffect, OnceEffect
+from ._effects import HostCallbackEffect, OnceEffect, VisibleEffect
 
 _plain_while = batching.fancy_primitive_batchers[jax.lax.while_p]
 _plain_cond = batching.fancy_primitive_batchers[jax.lax.cond_p]
 
 
-def _has(effect_class: type, *jaxprs: Any) -> bool:
-    return any(isinstance(effect, effect_class) for jaxpr in jaxprs for effect in jaxpr.effects)
+def _has(effect_classes: type | tuple[type, ...], *jaxprs: Any) -> bool:
+    return any(isinstance(effect, effect_classes) for jaxpr in jaxprs for effect in jaxpr.effects)
 
 
 def _batch_cond(axis_data: Any, operands: Sequence[Any], dims: Sequence[Any], *, branches: Any, **params: Any) -> Any:
@@ -102,5 +105,6 @@ def _batch_while(
     return list(outs), [0] * len(outs)
 
 
+_jax.keep_in_scans(lambda jaxpr: _has((HostCallbackEffect, VisibleEffect, OnceEffect), jaxpr))
 batching.fancy_primitive_batchers[jax.lax.cond_p] = _batch_cond
 batching.fancy_primitive_batchers[jax.lax.while_p] = _batch_while

@@ -20,7 +20,7 @@ from jax._src import mesh as mesh_lib
 from jax._src import shard_map as shard_map_lib
 from jax._src.interpreters import batching as private_batching
 from jax._src.interpreters import mlir, partial_eval, pxla
-from jax._src.lax.control_flow import conditionals
+from jax._src.lax.control_flow import conditionals, loops
 from jax._src.lib import xla_client
 
 logger = logging.getLogger("hostcb")
@@ -75,6 +75,26 @@ def is_saved(saveable: Callable[..., Any], primitive: Any, avals: Sequence[Any],
     """Whether a rematerialisation policy keeps this primitive's results."""
     policy = partial_eval.ensure_enum(saveable(primitive, *avals, **params))
     return isinstance(policy, type(partial_eval.Saveable))
+
+
+def keep_in_scans(belongs: Callable[[Any], bool]) -> None:
+    """Where JAX splits a `scan` for its derivative, leave in the loop what does not depend on it if it `belongs` there.
+
+    JAX evaluates it once before the loop, a callback without operands among it, and has no rule by which a primitive
+    could object.
+    """
+    plain = getattr(loops, "_scan_known_hoisting", None)
+    if plain is None:
+        logger.debug("this JAX splits scans in a way unknown to hostcb: callbacks with constant operands may run once")
+        return
+
+    def hoisting(known: Any, constants: Sequence[Any], residuals: int, *others: Any) -> tuple[Any, ...]:
+        if belongs(known):
+            return known, constants, [False] * residuals, []
+        result: tuple[Any, ...] = plain(known, constants, residuals, *others)
+        return result
+
+    loops._scan_known_hoisting = hoisting
 
 
 def hold_weakly_in_caches(parameter_class: type) -> None:

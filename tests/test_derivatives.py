@@ -267,3 +267,40 @@ def test_h6_h7_derivatives_through_control_flow(construct: str, derivative: str)
     np.testing.assert_allclose(helpers.finish(apply(tapped)), apply(plain), rtol=1e-5)
     wanted = 3 if construct in ("while", "scan") else 1
     assert len(record.all) == wanted, f"{derivative} of {construct}: {len(record.all)} callbacks: {record.values}"
+
+
+# Loops (H4, X3, X4) ----------------------------------------------------------------------------------------------
+
+ZEROS = np.zeros(3, np.float32)
+
+IN_A_LOOP: dict[str, Any] = {
+    "tap": lambda called: hcb.id_tap(lambda arg, _: called.append(1), ZEROS),
+    "call": lambda called: hcb.call(lambda arg: (called.append(1), arg)[1], ZEROS, result_shape=ZEROS),
+    "io": lambda called: hcb.io_callback(lambda: called.append(1), None),
+    "io ordered": lambda called: hcb.io_callback(lambda arg: called.append(1), None, ZEROS, ordered=True),
+    "debug": lambda called: hcb.debug.callback(lambda: called.append(1)),
+    "debug ordered": lambda called: hcb.debug.callback(lambda arg: called.append(1), ZEROS, ordered=True),
+}
+
+
+@pytest.mark.parametrize("gradient", GRADIENTS)
+@pytest.mark.parametrize("kind", IN_A_LOOP)
+def test_h4_x3_x4_what_depends_on_no_step_runs_at_every_step_all_the_same(kind: str, gradient: str) -> None:
+    """Guards against jax-ml/jax#16637: JAX's own debug callbacks run once, before the loop."""
+    called: list[int] = []
+
+    def loss(x: Any, watched: bool) -> Any:
+        def step(carry: Any, y: Any) -> Any:
+            if watched:
+                IN_A_LOOP[kind](called)
+            # Something else that JAX takes out of the loop, or would.
+            weight = jnp.sin(3 * jnp.asarray(ZEROS) + 1).sum() * x
+            return jnp.sin(carry * weight) * y, jnp.exp(carry * weight)
+
+        carry, ys = lax.scan(step, x, jnp.arange(1.0, 5.0))
+        return carry + ys.sum()
+
+    out, plain = (jax.jit(GRADIENTS[gradient](lambda x, w=w: loss(x, w)))(0.7) for w in (True, False))
+    hcb.barrier_wait()
+    np.testing.assert_allclose(out, plain, rtol=1e-6)
+    assert len(called) == 4

@@ -185,6 +185,14 @@ def test_markdown_says_what_matters(tmp_path: Path) -> None:
     assert "| jax | `0.12.0.1` |" in lines
 
 
+def test_data_and_placement_are_not_taken_for_transforms(tmp_path: Path) -> None:
+    variant = cell("hostcb/id_tap/vmap.scan+int8-matrix-dict/cpu-4dev+grid+x64")
+    write(tmp_path, PASSED, variant)
+    (run,) = load_results(tmp_path)
+    assert [each.transforms for each in run.cells] == [("vmap", "scan")] * 2
+    assert "| callback | vmap | scan |" in markdown([run]).splitlines()
+
+
 def test_markdown_of_a_good_run_and_of_an_empty_one(tmp_path: Path) -> None:
     good, empty = write(tmp_path / "good", PASSED, KNOWN), write(tmp_path / "empty")
     assert markdown(load_results(good)).startswith("# Conformance on cpu: as expected\n")

@@ -217,7 +217,7 @@ MUTANTS = (
         "a callback that starts another one waits for itself",
         _not_reentrant,
         ("call/fault.starts_callbacks.jit/cpu-8dev",),
-        (Symptom("hang"),),
+        (Symptom("hang", Stage.DISPATCH),),
     ),
     Mutant(
         "kept_alive",

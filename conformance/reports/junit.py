@@ -47,7 +47,7 @@ def _case(cell: CellRecord) -> ElementTree.Element:
     case = _element(
         "testcase",
         classname=f"{cell.implementation}.{cell.callback}",
-        name=f"{cell.program}/{cell.topology}",
+        name=cell.id.split("/", 2)[2],
         time=f"{cell.seconds:.4f}",
     )
     if cell.standing is Standing.KNOWN_FAILURE:

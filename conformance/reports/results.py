@@ -75,11 +75,8 @@ class CellRecord:
 
     @property
     def program(self) -> str:
-        return self.id.split("/")[2]
-
-    @property
-    def topology(self) -> str:
-        return self.id.split("/")[3]
+        """Its name without the data, if those are not the usual number."""
+        return self.id.split("/")[2].partition("+")[0]
 
     @property
     def transforms(self) -> tuple[str, ...]:

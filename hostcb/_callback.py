@@ -116,10 +116,8 @@ class HostCallback:
         return jax.tree_util.tree_unflatten(self.arg_tree, leaves)
 
     def invoke(self, arrays: Sequence[np.ndarray], device: Any, transforms: Transforms) -> Any:
-        """Run the user function; `transforms` is passed to taps alone."""
+        """Run the user function, in whatever form it takes its arguments; `transforms` is passed to taps alone."""
         if not self.kind.one_argument:
-            if self.takes_leaves:
-                return self.function(*arrays)
             positional, keywords = self.argument(arrays)
             return self.function(*positional, **keywords)
         argument = arrays[0] if self.takes_leaves else self.argument(arrays)

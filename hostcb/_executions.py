@@ -217,7 +217,7 @@ class Account:
 
         They have no effects, so only an exit needs it: a callback that runs while the interpreter ends aborts it.
         """
-        for devices in self._unseen:
+        for devices in list(self._unseen):
             _hooks.settle_devices(devices)
 
     def failed(self, program: Program, device: Any, failure: BaseException) -> None:

@@ -7,6 +7,7 @@ does by itself and says so once in the log, so that a new JAX release degrades h
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import logging
 import os
 import re
@@ -83,8 +84,10 @@ def keep_in_scans(belongs: Callable[[Any], bool]) -> None:
     JAX evaluates it once before the loop, a callback without operands among it, and has no rule by which a primitive
     could object.
     """
-    plain = getattr(loops, "_scan_known_hoisting", None)
-    if plain is None:
+    try:
+        plain = loops._scan_known_hoisting
+        split, plain_rule = partial_eval.partial_eval_jaxpr_nounits, _rematerialise[loops.scan_p]
+    except (AttributeError, KeyError):
         logger.debug("this JAX splits scans in a way unknown to hostcb: callbacks with constant operands may run once")
         return
 
@@ -94,7 +97,38 @@ def keep_in_scans(belongs: Callable[[Any], bool]) -> None:
         result: tuple[Any, ...] = plain(known, constants, residuals, *others)
         return result
 
+    # The same in a `checkpoint`: there the rule for scans has its body split by a function that others use as well.
+    in_rule: contextvars.ContextVar[bool] = contextvars.ContextVar("hostcb_scan_is_split", default=False)
+
+    def rule(saveable: Any, unknown: Any, instantiated: Any, equation: Any) -> Any:
+        reset = in_rule.set(True)
+        try:
+            return plain_rule(saveable, unknown, instantiated, equation)
+        finally:
+            in_rule.reset(reset)
+
+    def splitting(jaxpr: Any, unknown: Sequence[bool], instantiate: Any) -> Any:
+        if in_rule.get() and belongs(jaxpr):
+            return _all_depends_on_the_loop(jaxpr, unknown)
+        return split(jaxpr, unknown, instantiate)
+
     loops._scan_known_hoisting = hoisting
+    _rematerialise[loops.scan_p] = rule
+    partial_eval.partial_eval_jaxpr_nounits = splitting  # type: ignore[assignment]
+
+
+_rematerialise: dict[Any, Callable[..., Any]] = getattr(partial_eval, "partial_eval_jaxpr_custom_rules", {})
+
+
+def _all_depends_on_the_loop(jaxpr: Any, unknown: Sequence[bool]) -> tuple[Any, Any, list[bool], list[Any]]:
+    """A scan's body split into nothing, which passes its known operands on, and everything."""
+    known = [aval for aval, is_unknown in zip(jaxpr.in_avals, unknown, strict=True) if not is_unknown]
+    nothing = jax.make_jaxpr(lambda *operands: operands)(*known)
+    # JAX names the operands of what it builds from this by their number, so they have no names here.
+    names = nothing.jaxpr.debug_info.with_unknown_names()
+    nothing = nothing.replace(jaxpr=nothing.jaxpr.replace(debug_info=names))
+    everything = partial_eval.move_binders_to_front(jaxpr, [not is_unknown for is_unknown in unknown])
+    return nothing, everything, [True] * len(jaxpr.out_avals), known
 
 
 def hold_weakly_in_caches(parameter_class: type) -> None:

@@ -202,9 +202,16 @@ FUNCTIONS: dict[str, Callable[[Any, Show], Any]] = {
     "cond": lambda x, show: lax.cond(x > 1, lambda x: sine(x, show, "true {}"), lambda x: sine(x, show, "false {}"), x),
     "scan": stepping,
     "fori": lambda x, show: lax.fori_loop(0, 3, lambda i, c: (show("i {}", i), c * 2)[1], x),
-    "argless": lambda x, show: lax.scan(lambda c, _: (show("here"), (jnp.sin(c), None))[1], x, None, length=3)[0],
+    "argless": lambda x, show: lax.scan(lambda c, _: (show("step []"), (jnp.sin(c), None))[1], x, None, length=3)[0],
     "custom_jvp": with_custom_jvp,
     "custom_vjp": with_custom_vjp,
+}
+# What JAX's own is asked to show where it shows too little. It takes what has no operands out of a loop that is
+# differentiated and shows it once (#16637); an operand of the loop, even one without elements, keeps it in.
+MEASURES: dict[str, Callable[[Any, Show], Any]] = {
+    "argless": lambda x, show: lax.scan(
+        lambda c, none: (show("step {}", none), (jnp.sin(c), None))[1], x, jnp.zeros((3, 0))
+    )[0],
 }
 V3 = jnp.array([0.0, 1.0, 3.0])
 TRANSFORMS: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
@@ -233,10 +240,11 @@ def test_x1_x4_shows_as_often_and_what_jax_shows(function: str, transform: str, 
     if (function == "while" and transform in BACKWARD) or (function == "custom_vjp" and transform in FORWARD):
         pytest.skip("JAX has no such derivative, with or without callbacks")
 
-    def program(show):
-        return stage(lambda: TRANSFORMS[transform](lambda x: FUNCTIONS[function](x, show)))()
+    def program(function):
+        return lambda show: stage(lambda: TRANSFORMS[transform](lambda x: function(x, show)))()
 
-    expected, got = printed.by(program, jax), printed.by(program, hcb)
+    expected = printed.by(program(MEASURES.get(function, FUNCTIONS[function])), jax)
+    got = printed.by(program(FUNCTIONS[function]), hcb)
     assert expected, "the measure should have printed"
     assert sorted(got.splitlines()) == sorted(expected.splitlines()), f"should be:\n{expected}but is:\n{got}"
 

@@ -304,3 +304,24 @@ def test_h4_x3_x4_what_depends_on_no_step_runs_at_every_step_all_the_same(kind: 
     hcb.barrier_wait()
     np.testing.assert_allclose(out, plain, rtol=1e-6)
     assert len(called) == 4
+
+
+@STAGING
+def test_h6_x4_what_depends_on_no_step_runs_at_every_step_of_a_checkpoint_too(stage: Any) -> None:
+    """JAX takes it out by another way there; what else does not change finds its way back in."""
+    called: list[int] = []
+    rows = jnp.arange(3.0)
+
+    def loss(x: Any, watched: bool) -> Any:
+        def step(carry: Any, y: Any) -> Any:
+            if watched:
+                hcb.debug.callback(lambda: called.append(1))
+            return jnp.sin(carry * jnp.cos(rows).sum()) * y, jnp.exp(carry * x * rows.sum())
+
+        carry, ys = jax.checkpoint(lambda x: lax.scan(step, x, jnp.arange(1.0, 5.0)))(x)
+        return carry + ys.sum()
+
+    out, plain = (stage(jax.grad(lambda x, w=w: loss(x, w)))(0.7) for w in (True, False))
+    hcb.barrier_wait()
+    np.testing.assert_allclose(out, plain, rtol=1e-6)
+    assert len(called) == 8, f"four steps and four again, not {len(called)}"

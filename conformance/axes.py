@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from conformance.callbacks import DeviceChoice, Runs
-from conformance.configurations import CONFIGURATIONS, JIT_DISABLED, PLACEMENTS, SYNCHRONOUS, X64
+from conformance.configurations import CONFIGURATIONS, JIT_DISABLED, PLACEMENTS, X64
 from conformance.covering import Constraint, Space
 from conformance.data import ELEMENT_TYPES, REPRESENTATIVES, SHAPES, STRUCTURES, DataKind
 from conformance.eligibility import MAPS, ineligible, meaningless
@@ -13,6 +13,7 @@ from conformance.external_callbacks import ALL_CALLBACKS
 from conformance.implementations import callbacks_of
 from conformance.jax_limits import limit_of_copies, limit_of_devices, limit_of_element, limit_of_program
 from conformance.programs import Program
+from conformance.topology import CPU_CONFIGURATIONS
 from conformance.transforms import TRANSFORMS
 
 NONE = "none"
@@ -28,14 +29,14 @@ _CALLBACKS = {callback.name: callback for callback in ALL_CALLBACKS}
 _NOT_IN_DLPACK = ("int4", "bfloat16", "float8_e4m3fn")
 
 
-SYNCHRONOUS_DEVICES = "2"
-"""Synchronous dispatch needs workers of its own, which cost seconds: of one size, and of two devices if there are."""
+OWN_WORKERS_DEVICES = "2"
+"""Configurations that need workers of their own cost seconds: of one size, and of two devices if there are."""
 
 
 def space_of(implementation: str, platform: str, device_counts: Sequence[int], full: bool = False) -> Space:
     """All there is for the callbacks of an implementation on workers of one platform with so many devices."""
     callbacks = callbacks_of(implementation)
-    configurations = [name for name in CONFIGURATIONS if name != SYNCHRONOUS or platform == "cpu"]
+    configurations = [name for name in CONFIGURATIONS if name not in CPU_CONFIGURATIONS or platform == "cpu"]
     values: dict[str, Sequence[str]] = {
         "callback": [callback.name for callback in callbacks],
         # Nothing is outside of the outer one, so there is no derivative to detach it from.
@@ -49,8 +50,8 @@ def space_of(implementation: str, platform: str, device_counts: Sequence[int], f
         "structure": list(STRUCTURES),
     }
     constraints = list(constraints_of(implementation))
-    if not full and SYNCHRONOUS_DEVICES in values["devices"]:
-        constraints.append(Constraint(("devices", "configuration"), _synchronous))
+    if not full and OWN_WORKERS_DEVICES in values["devices"]:
+        constraints.append(Constraint(("devices", "configuration"), _with_own_workers))
     return Space({axis: values[axis] for axis in AXES}, constraints)
 
 
@@ -90,9 +91,9 @@ def _grid(placement: str, outer: str, inner: str) -> str | None:
     return None
 
 
-def _synchronous(devices: str, configuration: str) -> str | None:
-    if configuration == SYNCHRONOUS and devices != SYNCHRONOUS_DEVICES:
-        return f"synchronous dispatch needs workers of its own and is tried on {SYNCHRONOUS_DEVICES} devices, or --full"
+def _with_own_workers(devices: str, configuration: str) -> str | None:
+    if configuration in CPU_CONFIGURATIONS and devices != OWN_WORKERS_DEVICES:
+        return f"{configuration} needs workers of its own and is tried on {OWN_WORKERS_DEVICES} devices, or --full"
     return None
 
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from conformance.axes import variant_reason
 from conformance.callbacks import HOST_CALLBACKS, Callback
-from conformance.configurations import CONFIGURATIONS, DEFAULT, JIT_DISABLED, PLACEMENTS, SYNCHRONOUS
+from conformance.configurations import CONTEXTS, JIT_DISABLED, PLACEMENTS
 from conformance.data import PLAIN, DataKind, parse_data
 from conformance.eligibility import ineligible
 from conformance.fault_catalogue import FAULTS, RUNTIME_TARGETS, Fault
@@ -17,7 +17,7 @@ from conformance.keywords import any_of
 from conformance.programs import Prediction, Program, all_programs
 from conformance.sampling import left_out
 from conformance.support_table import TABLE, TableEntry
-from conformance.topology import Topology
+from conformance.topology import CPU_CONFIGURATIONS, DEFAULT, Topology
 from conformance.transforms import TRANSFORMS
 
 DEVICE_PROMISES = {"H9", "H10"}
@@ -34,7 +34,7 @@ class ProgramCell:
     data: DataKind = PLAIN
     placement: str = "all"
     configuration: str = DEFAULT
-    """What is put in force around the cell; synchronous dispatch is the topology's."""
+    """What is put in force around the cell; what a worker is started for is the topology's."""
 
     isolated = False
 
@@ -191,14 +191,15 @@ def _parse_topology(name: str) -> tuple[Topology, str, str]:
     platform, _, devices = plain.rpartition("-")
     if not platform or not devices.removesuffix("dev").isdigit():
         raise UnknownCellError(f"{name!r} is no topology: expected one like cpu-8dev")
-    topology = Topology(platform, int(devices.removesuffix("dev")), SYNCHRONOUS in options)
+    own = next((option for option in options if option in CPU_CONFIGURATIONS), DEFAULT)
+    topology = Topology(platform, int(devices.removesuffix("dev")), own)
     placement, configuration = "all", DEFAULT
     for option in options:
         if option in PLACEMENTS:
             placement = option
-        elif option in CONFIGURATIONS:
-            configuration = configuration if option == SYNCHRONOUS else option
-        else:
+        elif option in CONTEXTS:
+            configuration = option
+        elif option != own:
             raise UnknownCellError(f"{option!r} in {name!r} is no placement and no configuration")
     return topology, placement, configuration
 

@@ -1,7 +1,7 @@
 """Configurations of JAX and placements on its devices that cells are tried in, beside the usual ones.
 
-A configuration is a setting of JAX that is put in force around a cell. The one exception is synchronous
-dispatch: JAX decides on that when it makes its devices, so it belongs to the worker's topology.
+A configuration is a setting of JAX that is put in force around a cell. What JAX and XLA decide on when they make
+their devices belongs to the worker's topology instead.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 import jax
 
-DEFAULT = "default"
-SYNCHRONOUS = "sync"
+from conformance.topology import CPU_CONFIGURATIONS, DEFAULT
+
 JIT_DISABLED = "disable_jit"
 X64 = "x64"
 
@@ -42,7 +42,7 @@ CONTEXTS: dict[str, Context] = {
 }
 """The configurations that can be put in force in a running process."""
 
-CONFIGURATIONS = (DEFAULT, *CONTEXTS, SYNCHRONOUS)
+CONFIGURATIONS = (DEFAULT, *CONTEXTS, *CPU_CONFIGURATIONS)
 
 
 @dataclass(frozen=True)

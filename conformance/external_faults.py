@@ -24,7 +24,7 @@ from conformance.external_callbacks import ALL_CALLBACKS
 from conformance.fault_checks import ERROR_MARK, PLANTED, check_quiet_barrier, check_value, error_of
 from conformance.jax_inside import runs_mesh, runs_on_one_device, runs_pmap, starts_others
 from conformance.jax_versions import JaxRuntimeError
-from conformance.process_faults import forks, os_exit, running_at_exit, signals
+from conformance.process_faults import forks, os_exit, running_at_exit, shared_executables, signals
 from conformance.report_faults import fails_before_calls, flags, several_fail, stops_and_starts
 from conformance.reported_bugs import REPORTED
 from conformance.thread_faults import blocks_until_released, full_queue, order_across_threads, two_threads
@@ -346,6 +346,7 @@ _SCENARIOS: dict[str, Scenario] = {
     "order_across_threads": order_across_threads,
     "full_queue": full_queue,
     "os_exit": os_exit,
+    "shared_executables": shared_executables,
     "running_at_exit": running_at_exit,
     "forks": forks,
     "signals": signals,

@@ -5,7 +5,6 @@ This is the list alone, readable without JAX; `conformance.faults` runs them.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 LAYOUTS = ("jit", "pmap", "pjit", "shard_map")
@@ -43,14 +42,18 @@ class Fault:
 
 
 def _host_callback_faults() -> tuple[Fault, ...]:
+    every_layout = " ".join(LAYOUTS)
     faults = [
-        Fault(kind, layout, "call", ("H15",))
-        for kind, layout in itertools.product((*BROKEN_RESULTS, "legitimate_mark"), LAYOUTS)
-    ]
-    faults += [Fault("raises", layout, "id_tap", ("H14",)) for layout in LAYOUTS]
-    faults += [
-        Fault("runs_jax", layout, callback, ("H9", "H10"))
-        for layout, callback in itertools.product(("pmap", "pjit"), ("id_tap", "call"))
+        *(fault for kind in (*BROKEN_RESULTS, "legitimate_mark") for fault in _of(kind, every_layout, ("call",))),
+        *_of("raises", every_layout, ("id_tap",)),
+        *_of("runs_jax", "pmap pjit", ("id_tap", "call"), "H9", "H10"),
+        *(
+            fault
+            for callback, promise in (("id_tap", "H1"), ("call", "H3"))
+            for kind in ("dtypes", "shapes", "trees")
+            for fault in _of(kind, "jit", (callback,), promise)
+        ),
+        *_of("equal_operands", "jit", ("id_tap", "call"), "H4"),
     ]
     faults += [
         Fault("keyboard_interrupt", "jit", "id_tap", ("H14",)),
@@ -70,12 +73,6 @@ def _host_callback_faults() -> tuple[Fault, ...]:
         *(Fault("starts_callbacks", "jit", callback, ("H12",), deadline=10.0) for callback in ("id_tap", "call")),
         *(Fault("is_forgotten", "jit", callback, ("H18",)) for callback in ("id_tap", "call")),
         Fault("nested_batch", "jit", "id_tap", ("H7",)),
-        *(
-            Fault(kind, "jit", callback, (promise,))
-            for callback, promise in (("id_tap", "H1"), ("call", "H3"))
-            for kind in ("dtypes", "shapes", "trees")
-        ),
-        *(Fault("equal_operands", "jit", callback, ("H4",)) for callback in ("id_tap", "call")),
     ]
     return tuple(faults)
 
@@ -109,28 +106,22 @@ def _external_faults() -> tuple[Fault, ...]:
     for callback, promise in told[:2]:
         kinds = ("wrong_shape", "wrong_dtype", "wrong_count", "has_cause")
         faults += [Fault(kind, "jit", callback, (promise, "H15")) for kind in kinds]
-    faults += [
-        Fault(kind, "jit", callback, (promise, "H11"))
-        for callback, promise in told
-        for kind in ("keeps_its_operand", "changes_its_operand")
-    ]
-    faults += [
-        Fault(kind, "pjit", f"{callback}_sharding", (promise, "X5"), minimum_devices=2)
-        for callback, promise in told[:2]
-        for kind in ("result_reaches_all", "names_its_device", "unknown_device")
-    ]
-    faults += [
-        Fault("result_reaches_all", "pjit", callback, (promise,), minimum_devices=2) for callback, promise in told[:2]
-    ]
+    for callback, promise in told:
+        for kind in ("keeps_its_operand", "changes_its_operand"):
+            faults += _of(kind, "jit", (callback,), promise, "H11")
+    for callback, promise in told[:2]:
+        for kind in ("result_reaches_all", "names_its_device", "unknown_device"):
+            faults += _of(kind, "pjit", (f"{callback}_sharding",), promise, "X5", minimum_devices=2)
+        faults += _of("result_reaches_all", "pjit", (callback,), promise, minimum_devices=2)
     faults += [
         Fault("loop_without_operands", layout, "io_callback_ordered", ("X3",), minimum_devices=2)
         for layout in ("pmap", "shard_map")
     ]
     faults += [Fault("cond_without_results", "jit", "io_callback_ordered", ("X3",))]
-    faults += [Fault("equal_operands", "jit", callback, ("X3",)) for callback in effects]
     faults += [
-        Fault("equal_operands", "jit", "debug_callback", ("X4",)),
-        Fault("equal_operands", "jit", "buffer_callback_side_effect", ("B4",)),
+        *_of("equal_operands", "jit", effects, "X3"),
+        *_of("equal_operands", "jit", ("debug_callback",), "X4"),
+        *_of("equal_operands", "jit", ("buffer_callback_side_effect",), "B4"),
     ]
     return tuple(faults)
 
@@ -163,10 +154,18 @@ SLOWEST = 45.0
 """Seconds that a fault which waits for something may take on a busy machine."""
 
 
-def _of(kind: str, layouts: str, callbacks: tuple[str, ...], *promises: str) -> list[Fault]:
+def _of(kind: str, layouts: str, callbacks: tuple[str, ...], *promises: str, minimum_devices: int = 1) -> list[Fault]:
     """A fault that costs its process nothing unless it is found, in every combination."""
     return [
-        Fault(kind, layout, callback, promises or (_PROMISE_OF[callback],), deadline=SLOWEST, isolated=False)
+        Fault(
+            kind,
+            layout,
+            callback,
+            promises or (_PROMISE_OF[callback],),
+            minimum_devices=minimum_devices,
+            deadline=SLOWEST,
+            isolated=False,
+        )
         for callback in callbacks
         for layout in layouts.split()
     ]
@@ -233,10 +232,17 @@ def _reported_bugs() -> tuple[Fault, ...]:
         *_of("mapped", "jit", with_results),
         *_of("shape_first", "jit", ("id_tap", "io_callback", "debug_callback")),
         *_of("explicit_mesh", "pjit", with_results),
+        *_of("reuses_its_result", "jit pjit", (*with_results, "dlpack_callback")),
+        *_of("without_tracing", "jit", _ONE_OF_EACH),
+        *_of("wide_results", "jit", with_results),
+        *_of("decomposes_on_the_host", "jit", ("call",)),
+        *_of("text_in_format", "jit", ("debug_print",), "X4"),
+        *_of("malformed_format", "jit", ("debug_print",), "X4"),
+        *_of("shared_executables", "jit", with_results[:2]),
     ]
     faults += [
         Fault("reads_large_operand", "pmap", callback, (promise,), minimum_devices=2, deadline=15.0)
-        for callback, promise in (("call", "H9"), ("pure_callback", "X2"), ("io_callback", "X3"))
+        for callback, promise in (("call", "H9"), ("pure_callback", "X2"))
     ]
     return tuple(faults)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,23 @@ def running_at_exit(bench: Bench, callback: Callback) -> list[Anomaly]:
     if count == bench.callbacks_per_run:
         return []
     return [Anomaly("lost", Stage.EXIT, f"{count} of {bench.callbacks_per_run} callbacks ended before the process")]
+
+
+def shared_executables(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """#38405: two processes share a cache of executables; the same program calls back each one's own function."""
+    anomalies = []
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {
+            "JAX_COMPILATION_CACHE_DIR": cache,
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
+        for mark in ("first", "second"):
+            ended = run_victim(bench, "shared_executables", callback.name, mark, environment=environment)
+            ended.check()
+            if ended.said != (mark,):
+                anomalies.append(Anomaly("value", Stage.CALLBACK, f"the {mark} process called back as {ended.said}"))
+    return anomalies
 
 
 def forks(bench: Bench, callback: Callback) -> list[Anomaly]:

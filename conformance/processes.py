@@ -30,9 +30,9 @@ class WorkerStartError(Exception):
 
 
 def worker_environment(
-    topology: Topology, extra_xla_flags: Sequence[str], inherited: Mapping[str, str]
+    topology: Topology, extra_xla_flags: Sequence[str], inherited: Mapping[str, str], quick: bool = True
 ) -> dict[str, str]:
-    environment = topology.environment(inherited)
+    environment = topology.environment(inherited, quick)
     flags = (environment.get("XLA_FLAGS", ""), *extra_xla_flags)
     environment["XLA_FLAGS"] = " ".join(flags).strip()
     # Several workers share a device: none may take all of its memory at its start.
@@ -53,6 +53,7 @@ class WorkerProcess:
         log: Path,
         extra_xla_flags: Sequence[str] = (),
         environment: Mapping[str, str] = os.environ,
+        quick: bool = True,
     ) -> None:
         self.topology = topology
         self.implementation = implementation
@@ -68,7 +69,7 @@ class WorkerProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                env=worker_environment(topology, extra_xla_flags, environment),
+                env=worker_environment(topology, extra_xla_flags, environment, quick),
                 # Ctrl-C is for the run, which ends its workers itself.
                 start_new_session=True,
             )

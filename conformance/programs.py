@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from conformance.callbacks import Callback
+from conformance.callbacks import Callback, DeviceChoice
 from conformance.data import PLAIN, DataKind
 from conformance.model import ExpectedEvent, ModelFunction, World
 from conformance.transforms import TRANSFORMS, JaxFunction, Setting, Transform
@@ -107,8 +107,10 @@ class Program:
             function = transform.model_face(function, stride)
         events: list[ExpectedEvent] = []
         results = []
+        # Such a callback is only tried where there is a mesh, and what is outside of its program has operands from it.
+        device = device_count - 1 if callback.device_choice is DeviceChoice.LAST else 0
         for number in inputs:
-            world = World(callback, device_count, events, data=data, jit_disabled=jit_disabled)
+            world = World(callback, device_count, events, device, data=data, jit_disabled=jit_disabled)
             results.append(function(world, Value.constant(number)).data)
         return Prediction(tuple(events), tuple(results))
 

@@ -5,8 +5,10 @@ The number of the report is in each function's description; # alone is one of JA
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
+import io
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -247,6 +249,85 @@ def explicit_mesh(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies
 
 
+def reuses_its_result(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """As #37830: a function gives its own array each time, filled anew; earlier results stay as they are."""
+    mine = np.zeros(bench.callback_shape, np.float32)
+
+    def host(operand: Any) -> Any:
+        mine[...] = np.asarray(operand) + np.float32(1)
+        return mine
+
+    compiled = bench.applying(callback, host)
+    operands = [bench.operand + np.float32(10 * number) for number in range(TRIPS)]
+    results = [jax.block_until_ready(compiled(operand)) for operand in operands]
+    anomalies = []
+    for number, (operand, result) in enumerate(zip(operands, results, strict=True)):
+        wanted = bench.expected(callback, operand)
+        anomalies += check_value(f"result {number} of {TRIPS}", lambda r=result: r, wanted)  # type: ignore[misc]
+    return anomalies
+
+
+def without_tracing(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """#39289: a program that has run runs again where `jax.no_tracing` forbids to trace it anew."""
+    compiled = bench.applying(callback, _add_one)
+    wanted = bench.expected(callback, bench.operand)
+    anomalies = check_value("the program", lambda: compiled(bench.operand), wanted)
+    with jax.no_tracing():
+        return anomalies + check_value("the program under no_tracing", lambda: compiled(bench.operand), wanted)
+
+
+def wide_results(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """#12186: results of 64 bits without x64 are refused before anything runs, in words that name the setting."""
+    wanted = jax.ShapeDtypeStruct((), np.int64)
+    called: list[Any] = []
+
+    def asking() -> Any:
+        if callback.function == "call":
+            return bench.implementation.call(called.append, np.int32(1), wanted)
+        return bench.implementation.invoke(callback, called.append, np.int32(1), wanted, bench.devices)
+
+    error = error_of(asking)
+    if error is None or called:
+        witness = f"int64[] {'was refused after the call' if error else 'was not refused'}"
+        return [Anomaly("unchecked", Stage.TRACE, witness)]
+    if "x64" not in str(error):
+        return [Anomaly("message", Stage.TRACE, f"the refusal does not name x64: {error}")]
+    return []
+
+
+def decomposes_on_the_host(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """#26160: a callback runs JAX's eigendecomposition, whose LAPACK threads and pool are those of the program."""
+    decompose = jax.jit(lambda matrix: jnp.linalg.eig(matrix)[0])
+
+    def host(operand: Any) -> Any:
+        eigenvalues = np.asarray(decompose(np.eye(150, dtype=np.float32)))
+        return np.asarray(operand) + np.float32(eigenvalues.real.mean())
+
+    compiled = bench.applying(callback, host)
+    wanted = bench.expected(callback, bench.operand)
+    anomalies = [a for _ in range(TRIPS) for a in check_value("the program", lambda: compiled(bench.operand), wanted)]
+    return anomalies[:1]
+
+
+def text_in_format(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """#23600: text and traced values are mixed in what is printed."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        jax.jit(lambda x: bench.implementation.print_as("{a} {b}", a=x, b="text"))(np.float32(2))
+        bench.implementation.barrier()
+    if printed.getvalue() == "2.0 text\n":
+        return []
+    return [Anomaly("value", Stage.CALLBACK, f"printed {printed.getvalue()!r}, expected '2.0 text'")]
+
+
+def malformed_format(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """#11725: a format that does not match its arguments is refused before anything runs."""
+    compiled = jax.jit(lambda x: bench.implementation.print_as("{a} {b}", a=x))
+    if error_of(lambda: compiled.lower(np.float32(2))) is None:
+        return [Anomaly("unchecked", Stage.TRACE, "'{a} {b}' was accepted for `a` alone")]
+    return []
+
+
 REPORTED: dict[str, Callable[[Bench, Callback], list[Anomaly]]] = {
     scenario.__name__: scenario
     for scenario in (
@@ -264,5 +345,11 @@ REPORTED: dict[str, Callable[[Bench, Callback], list[Anomaly]]] = {
         mapped,
         shape_first,
         explicit_mesh,
+        reuses_its_result,
+        without_tracing,
+        wide_results,
+        decomposes_on_the_host,
+        text_in_format,
+        malformed_format,
     )
 }

@@ -94,12 +94,15 @@ def left_out(callback: Callback, program: Program, topology: Topology, largest: 
         return "not sampled: without vmap this is pure_callback"
     if callback.parts and program.name not in PROGRAMS_WITH_AN_ORDER:
         return "not sampled: mixtures of kinds are tried where they could come in another order"
-    if callback.name in ALL_PAIRS or len(program.names) == 1:
+    if callback.name == ALL_PAIRS[0] or len(program.names) == 1:
+        return None
+    if topology != largest:
+        # A program for one device runs on one of the larger topology's as well.
+        return f"not sampled: callbacks but {ALL_PAIRS[0]} meet pairs of transforms on {largest.name} only"
+    if callback.name in ALL_PAIRS:
         return None
     if callback.name in _HOST_NAMES:
         return None if program.name in SAMPLED_PAIRS else _NOT_SAMPLED
-    if topology != largest:
-        return f"not sampled: external callbacks meet pairs of transforms on {largest.name} only"
     sampled: tuple[str, ...] = SIDE_EFFECT_PAIRS.get(callback.name, ())
     if callback.name in REPRESENTATIVES:
         sampled = SAMPLED_PAIRS + SAMPLED_DERIVATIVES + SAMPLED_TRIPLES

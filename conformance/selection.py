@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from conformance.axes import NONE, program_of, space_of
 from conformance.callbacks import Callback
 from conformance.cells import Cell, Plan, ProgramCell, make_plan, parse_cell
-from conformance.configurations import CONTEXTS, DEFAULT, SYNCHRONOUS, X64
+from conformance.configurations import CONTEXTS, X64
 from conformance.covering import Covering, Row, cover
 from conformance.data import DataKind
 from conformance.eligibility import ineligible
 from conformance.implementations import callbacks_of
 from conformance.jax_limits import SHOWN_BY, limit_of_devices, limit_of_program
 from conformance.programs import DOCUMENTED_TRIPLES, Program
-from conformance.topology import Topology
+from conformance.topology import CPU_CONFIGURATIONS, DEFAULT, Topology
 from conformance.transforms import TRANSFORMS
 
 CPU_DEVICE_COUNTS = (1, 2, 4, 8)
@@ -77,7 +77,8 @@ def row_of(cell: Cell) -> Row | None:
     if not isinstance(cell, ProgramCell) or len(cell.program.names) > 2:
         return None
     outer, inner = (*cell.program.names, NONE)[:2]
-    configuration = SYNCHRONOUS if cell.topology.synchronous else cell.configuration
+    own = cell.topology.configuration
+    configuration = cell.configuration if own == DEFAULT else own
     where = (cell.placement, str(cell.topology.device_count), configuration)
     return cell.callback.name, outer, inner, *where, cell.data.element, cell.data.shape, cell.data.structure
 
@@ -88,7 +89,7 @@ def cell_of(implementation: str, platform: str, row: Row) -> ProgramCell:
         implementation,
         next(one for one in callbacks_of(implementation) if one.name == callback),
         program_of(outer, inner),
-        Topology(platform, int(devices), configuration == SYNCHRONOUS),
+        Topology(platform, int(devices), configuration if configuration in CPU_CONFIGURATIONS else DEFAULT),
         DataKind(*data),
         placement,
         configuration if configuration in CONTEXTS else DEFAULT,

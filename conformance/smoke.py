@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from conformance.cells import Cell, FaultCell, Plan, ProgramCell
 from conformance.selection import row_of
+from conformance.topology import DEFAULT
 
 FAULTS = (
     "id_tap/fault.raises.jit",
@@ -18,7 +19,8 @@ def smoke(plan: Plan) -> Plan:
     programs = [cell for cell in plan.cells if isinstance(cell, ProgramCell)]
     largest = max((cell.topology.device_count for cell in programs), default=0)
     # Cells with data and placements of their own last: plain ones say more clearly what is broken.
-    there = [cell for cell in programs if cell.topology.device_count == largest and not cell.topology.synchronous]
+    there = [cell for cell in programs if cell.topology.configuration == DEFAULT]
+    there = [cell for cell in there if cell.topology.device_count == largest]
     there.sort(key=lambda cell: (not cell.data.plain, cell.placement != "all", len(cell.program.names)))
     chosen: dict[str, Cell] = {}
     seen: set[tuple[str, ...]] = set()

@@ -10,20 +10,36 @@ JAX_NAMES = {"cpu": "cpu", "cuda": "cuda", "rocm": "rocm", "tpu": "tpu"}
 
 GPU_PLATFORMS = ("cuda", "rocm")
 
+DEFAULT = "default"
+SYNCHRONOUS = "sync"
+"""The CPU's devices run a computation in the thread that starts it, where they can."""
+EMITTERS = "emitters"
+"""XLA:CPU generates the code of fusions as it would by itself."""
+
+CPU_CONFIGURATIONS = (SYNCHRONOUS, EMITTERS)
+"""What a CPU's worker process is started for, since JAX or XLA asks for it once."""
+
+QUICK_COMPILATION = "--xla_cpu_use_fusion_emitters=false"
+"""The older way in which XLA:CPU generates code, in half of the time.
+
+A run mostly compiles. What surrounds a callback in a program, its order and its operands, is settled before this.
+"""
+
 
 @dataclass(frozen=True)
 class Topology:
     platform: str
     device_count: int
-    synchronous: bool = False
-    """Whether the CPU's devices run a computation in the thread that starts it, where they can."""
+    configuration: str = DEFAULT
+    """One of those that take a worker of their own."""
 
     @property
     def name(self) -> str:
-        return f"{self.platform}-{self.device_count}dev" + ("+sync" if self.synchronous else "")
+        plain = f"{self.platform}-{self.device_count}dev"
+        return plain if self.configuration == DEFAULT else f"{plain}+{self.configuration}"
 
-    def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
-        """The environment of a worker on this topology.
+    def environment(self, inherited: Mapping[str, str], quick: bool = True) -> dict[str, str]:
+        """The environment of a worker on this topology, which compiles in the `quick` way where it may.
 
         `JAX_PLATFORMS` names one platform only: where it is absent JAX must say so, and may not
         fall back to another that would then pass in its name.
@@ -37,10 +53,17 @@ class Topology:
                 if not flag.startswith("--xla_force_host_platform_device_count")
             ]
             flags.append(f"--xla_force_host_platform_device_count={self.device_count}")
+            if quick and self.configuration != EMITTERS and not any(asks_for_quick_compilation(flag) for flag in flags):
+                flags.append(QUICK_COMPILATION)
             environment["XLA_FLAGS"] = " ".join(flags)
-        if self.synchronous:
+        if self.configuration == SYNCHRONOUS:
             environment["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "0"
         return environment
+
+
+def asks_for_quick_compilation(words: str) -> bool:
+    """Whether the flag is among the words, whatever its value."""
+    return QUICK_COMPILATION.partition("=")[0] in words
 
 
 class WrongPlatformError(Exception):

@@ -100,6 +100,20 @@ def _outlive(thread: threading.Thread) -> None:
     time.sleep(STILL_RUNNING_SECONDS)
 
 
+def shared_executables(bench: Bench, callback_name: str, mark: str) -> None:
+    """A program whose text is the same in every process, and whose function is not."""
+
+    def host(operand: Any) -> Any:
+        say(mark)
+        return np.asarray(operand) + np.float32(1)
+
+    compiled = bench.applying(_BY_NAME[callback_name], host)
+    at(Stage.RESULT)
+    np.asarray(compiled(bench.operand))
+    at(Stage.BARRIER)
+    bench.implementation.barrier()
+
+
 def signals(bench: Bench, callback_name: str) -> None:
     """Signals come while a callback runs: one that is handled, one that interrupts, and then none."""
     handled = threading.Event()
@@ -181,6 +195,7 @@ def raw(bench: Bench, target: str, kind: str) -> None:
 PROGRAMS: dict[str, Callable[..., None]] = {
     "os_exit": os_exit,
     "running_at_exit": running_at_exit,
+    "shared_executables": shared_executables,
     "signals": signals,
     "flags": flags,
     "raw": raw,

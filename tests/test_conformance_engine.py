@@ -206,7 +206,7 @@ class StubbornProcess:
 
     starts = 0
 
-    def __init__(self, topology: Topology, implementation: str, log: Path, flags: tuple[str, ...]) -> None:
+    def __init__(self, topology: Topology, implementation: str, log: Path, flags: tuple[str, ...], quick: bool) -> None:
         type(self).starts += 1
         if flags:
             raise WorkerStartError("no such flag")
@@ -242,6 +242,19 @@ def test_process_that_cannot_start_costs_its_own_cells(tmp_path: Path, monkeypat
     learnt = runner.learnt()
     assert learnt.process_starts == 3
     assert learnt.exit_problems == ["cpu-1dev: crash(SIGABRT): it ended badly"]
+
+
+def test_flag_that_xla_does_not_know_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA ends a process over it; the suite is for releases to come, too."""
+    monkeypatch.setattr("conformance.topology.QUICK_COMPILATION", "--xla_no_such_flag=false")
+    journal = Journal(tmp_path / "journal")
+    runner = CellRunner(tmp_path / "log", journal)
+    for number, program in enumerate(("jit", "eager")):
+        outcome, _ = runner.run(Task(f"hostcb/id_tap/{program}/cpu-1dev", "hostcb", Topology("cpu", 1), 60.0 + number))
+        assert outcome.verdict is Verdict.PASS
+    runner.finish()
+    journal.close()
+    assert runner.learnt().process_starts == 2, "one that did not start, and one for both cells"
 
 
 def test_running_order() -> None:

@@ -121,9 +121,18 @@ def test_unknown_cells_say_why(cell_id: str, message: str) -> None:
 def test_worker_environment() -> None:
     inherited = {"HOME": "/h", "XLA_FLAGS": "--a=1 --xla_force_host_platform_device_count=3"}
     environment = Topology("cpu", 8).environment(inherited)
-    assert environment["XLA_FLAGS"] == "--a=1 --xla_force_host_platform_device_count=8"
+    devices = "--a=1 --xla_force_host_platform_device_count=8"
+    assert environment["XLA_FLAGS"] == f"{devices} --xla_cpu_use_fusion_emitters=false"
     assert environment["JAX_PLATFORMS"] == "cpu"
     assert environment["HOME"] == "/h"
+    for whole in (
+        Topology("cpu", 8, "emitters").environment(inherited),
+        Topology("cpu", 8).environment(inherited, False),
+    ):
+        assert whole["XLA_FLAGS"] == devices, "XLA compiles in its own way"
+    asked = Topology("cpu", 8).environment({"XLA_FLAGS": "--xla_cpu_use_fusion_emitters=true"})
+    assert asked["XLA_FLAGS"].split().count("--xla_cpu_use_fusion_emitters=false") == 0, "the user has the last word"
+    assert Topology("cpu", 2, "sync").environment({})["JAX_CPU_ENABLE_ASYNC_DISPATCH"] == "0"
     assert Topology("tpu", 4).environment({})["JAX_PLATFORMS"] == "tpu"
     assert "XLA_FLAGS" not in Topology("tpu", 4).environment({})
 

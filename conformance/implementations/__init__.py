@@ -53,6 +53,9 @@ class Implementation(Protocol):
     def with_buffer(self, callback: Callback, look: Callable[[Any], Any], operand: Any) -> Any:
         """One more than the operand, by a callback of buffers that shows `look` the operand's, for fault cells."""
 
+    def print_as(self, text: str, *args: Any, **kwargs: Any) -> None:
+        """Print values in a format, for fault cells."""
+
     def tap(self, function: Any, operand: Any) -> Any:
         """The plain asynchronous tap of a user function, for fault cells."""
 

@@ -94,6 +94,9 @@ class ExternalCallbacks:
         wanted = jax.ShapeDtypeStruct(jnp.shape(operand), jnp.float32)
         return self._offered(callback)(lambda context, out, buffer: np.array(_array(buffer)), wanted)(operand)
 
+    def print_as(self, text: str, *args: Any, **kwargs: Any) -> None:
+        self.namespace.debug.print(text, *args, **kwargs)
+
     def with_buffer(self, callback: Callback, look: Callable[[Any], Any], operand: Any) -> Any:
         """One more than the operand, by a callback of buffers that shows `look` the operand's."""
         wanted = jax.ShapeDtypeStruct(jnp.shape(operand), jnp.float32)

@@ -13,8 +13,8 @@ LAYOUTS = ("jit", "pmap", "pjit", "shard_map")
 BROKEN_RESULTS = ("raises", "wrong_shape", "wrong_dtype", "wrong_tree", "none", "error_mark")
 
 COLLECTIVE_TIMEOUT_FLAGS = (
-    "--xla_cpu_collective_call_warn_stuck_timeout_seconds=2",
-    "--xla_cpu_collective_call_terminate_timeout_seconds=4",
+    "--xla_cpu_collective_call_warn_stuck_timeout_seconds=1",
+    "--xla_cpu_collective_call_terminate_timeout_seconds=2",
 )
 
 

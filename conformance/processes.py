@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.stages import stacks_in, stage_of_stacks
-from conformance.topology import Topology, WrongPlatformError
+from conformance.topology import QUICK_COMPILATION, Topology, WrongPlatformError
 from conformance.verdicts import Outcome, Stage, Verdict
 
 START_DEADLINE = 120.0
@@ -30,7 +30,10 @@ class WorkerStartError(Exception):
 
 
 def worker_environment(
-    topology: Topology, extra_xla_flags: Sequence[str], inherited: Mapping[str, str], quick: bool = True
+    topology: Topology,
+    extra_xla_flags: Sequence[str],
+    inherited: Mapping[str, str],
+    quick: Sequence[str] = QUICK_COMPILATION,
 ) -> dict[str, str]:
     environment = topology.environment(inherited, quick)
     flags = (environment.get("XLA_FLAGS", ""), *extra_xla_flags)
@@ -53,7 +56,7 @@ class WorkerProcess:
         log: Path,
         extra_xla_flags: Sequence[str] = (),
         environment: Mapping[str, str] = os.environ,
-        quick: bool = True,
+        quick: Sequence[str] = QUICK_COMPILATION,
     ) -> None:
         self.topology = topology
         self.implementation = implementation

@@ -81,7 +81,7 @@ def program(cell: Cell) -> str:
         command=command_line(cell),
         cell_id=cell.id,
         quoted_id=json.dumps(cell.id),
-        environment=json.dumps(worker_environment(cell.topology, flags, {}, quick=False), indent=4),
+        environment=json.dumps(worker_environment(cell.topology, flags, {}, quick=()), indent=4),
         deadline=deadline or DEADLINE,
         run_import=run_import,
         run=run,

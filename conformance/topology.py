@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 JAX_NAMES = {"cpu": "cpu", "cuda": "cuda", "rocm": "rocm", "tpu": "tpu"}
@@ -13,14 +13,14 @@ GPU_PLATFORMS = ("cuda", "rocm")
 DEFAULT = "default"
 SYNCHRONOUS = "sync"
 """The CPU's devices run a computation in the thread that starts it, where they can."""
-EMITTERS = "emitters"
-"""XLA:CPU generates the code of fusions as it would by itself."""
+OPTIMISED = "optimised"
+"""XLA:CPU compiles as it would by itself."""
 
-CPU_CONFIGURATIONS = (SYNCHRONOUS, EMITTERS)
+CPU_CONFIGURATIONS = (SYNCHRONOUS, OPTIMISED)
 """What a CPU's worker process is started for, since JAX or XLA asks for it once."""
 
-QUICK_COMPILATION = "--xla_cpu_use_fusion_emitters=false"
-"""The older way in which XLA:CPU generates code, in half of the time.
+QUICK_COMPILATION = ("--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=false")
+"""Less work for LLVM, and the older way in which XLA:CPU generates code for it.
 
 A run mostly compiles. What surrounds a callback in a program, its order and its operands, is settled before this.
 """
@@ -38,8 +38,8 @@ class Topology:
         plain = f"{self.platform}-{self.device_count}dev"
         return plain if self.configuration == DEFAULT else f"{plain}+{self.configuration}"
 
-    def environment(self, inherited: Mapping[str, str], quick: bool = True) -> dict[str, str]:
-        """The environment of a worker on this topology, which compiles in the `quick` way where it may.
+    def environment(self, inherited: Mapping[str, str], quick: Sequence[str] = QUICK_COMPILATION) -> dict[str, str]:
+        """The environment of a worker on this topology, with these flags to compile in a quick way where it may.
 
         `JAX_PLATFORMS` names one platform only: where it is absent JAX must say so, and may not
         fall back to another that would then pass in its name.
@@ -53,17 +53,18 @@ class Topology:
                 if not flag.startswith("--xla_force_host_platform_device_count")
             ]
             flags.append(f"--xla_force_host_platform_device_count={self.device_count}")
-            if quick and self.configuration != EMITTERS and not any(asks_for_quick_compilation(flag) for flag in flags):
-                flags.append(QUICK_COMPILATION)
+            if self.configuration != OPTIMISED:
+                # What the user says of them stands.
+                flags += [flag for flag in quick if not names(flag, " ".join(flags))]
             environment["XLA_FLAGS"] = " ".join(flags)
         if self.configuration == SYNCHRONOUS:
             environment["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "0"
         return environment
 
 
-def asks_for_quick_compilation(words: str) -> bool:
-    """Whether the flag is among the words, whatever its value."""
-    return QUICK_COMPILATION.partition("=")[0] in words
+def names(flag: str, words: str) -> bool:
+    """Whether the words are of this flag, whatever its value."""
+    return f"{flag.partition('=')[0]}=" in words
 
 
 class WrongPlatformError(Exception):

@@ -69,8 +69,8 @@ def test_environment_of_a_fault() -> None:
     text = program(parse_cell("hostcb/call/fault.raises_before_collective.pmap/cpu-8dev"))
     assert (
         '"XLA_FLAGS": "--xla_force_host_platform_device_count=8'
-        " --xla_cpu_collective_call_warn_stuck_timeout_seconds=2"
-        ' --xla_cpu_collective_call_terminate_timeout_seconds=4"'
+        " --xla_cpu_collective_call_warn_stuck_timeout_seconds=1"
+        ' --xla_cpu_collective_call_terminate_timeout_seconds=2"'
     ) in text
     assert text.index("os.environ") < text.index("import jax")
     hanging = program(parse_cell("hostcb/call/fault.runs_jax_on_all.pmap/cpu-8dev"))

@@ -10,7 +10,7 @@ from typing import Any
 from conformance.engine.tasks import Kind, Task
 from conformance.journal import Journal
 from conformance.processes import WorkerProcess, WorkerStartError
-from conformance.topology import WrongPlatformError, asks_for_quick_compilation
+from conformance.topology import QUICK_COMPILATION, WrongPlatformError, names
 from conformance.verdicts import Outcome, Stage, Verdict
 
 COMPANY = 5
@@ -40,8 +40,8 @@ class CellRunner:
     _worker: WorkerProcess | None = None
     _kind: Kind | None = None
     """What the process in flight is made for."""
-    _quick: bool = True
-    """Whether XLA is asked for its quicker way to compile, until it turns out not to know the flag."""
+    _quick: Sequence[str] = QUICK_COMPILATION
+    """Flags for XLA to compile in a quicker way, as far as it knows them."""
     _refused: dict[Kind, WorkerStartError | WrongPlatformError] = field(default_factory=dict)
 
     def run(self, task: Task) -> tuple[Outcome, tuple[Task, ...]]:
@@ -123,8 +123,8 @@ class CellRunner:
             try:
                 return WorkerProcess(task.topology, task.implementation, self.log, task.xla_flags, quick=self._quick)
             except WorkerStartError as error:
-                # XLA ends a process over a flag that it does not know, and names it.
-                self._quick = self._quick and not asks_for_quick_compilation(str(error))
+                # XLA ends a process over flags that it does not know, and names them.
+                self._quick = tuple(flag for flag in self._quick if not names(flag, str(error)))
                 # A machine with too much to do for a moment must not cost all cells of a kind.
                 if last_time:
                     raise

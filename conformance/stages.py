@@ -36,9 +36,13 @@ def stage_of(error: BaseException) -> Stage:
 
 
 def stage_of_stacks(text: str) -> Stage | None:
-    """Where the thread was that Python's fault handler calls the current one, as far as its stack tells."""
-    _, _, current = text.partition("Current thread ")
-    frames = re.findall(r'^  File "([^"]*)", line \d+ in (\S+)', current.partition("\nThread ")[0], re.MULTILINE)
+    """Where the thread was that Python's fault handler calls the current one, as far as its stack tells.
+
+    A thread of the runtime is none of Python's: then it calls none the current one, and where the others wait tells.
+    """
+    _, found, current = text.partition("Current thread ")
+    told = current.partition("\nThread ")[0] if found else text
+    frames = re.findall(r'^  File "([^"]*)", line \d+ in (\S+)', told, re.MULTILINE)
     return _marked(frames)
 
 

@@ -110,6 +110,21 @@ def test_stacks_are_found_and_tell_the_stage() -> None:
     assert stage_of_stacks("nothing of the kind") is None
 
 
+def test_stage_of_a_crash_in_a_thread_of_the_runtime() -> None:
+    """No thread is the current one then; the main thread waits for what the runtime was to do."""
+    waiting = """\
+Fatal Python error: Aborted
+
+Thread 0x00007fc2 (most recent call first):
+  File "/somewhere/threading.py", line 359 in wait
+
+Thread 0x00007fc1 (most recent call first):
+  File "/somewhere/jax/_src/array.py", line 647 in _value
+  File "/somewhere/program.py", line 3 in <module>
+"""
+    assert stage_of_stacks(waiting) is Stage.RESULT
+
+
 @pytest.mark.parametrize(
     ("status", "label"), [(None, "hang"), (-6, "crash(SIGABRT)"), (-11, "crash(SIGSEGV)"), (3, "crash(exit 3)")]
 )

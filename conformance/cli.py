@@ -16,8 +16,15 @@ from conformance.expectations import ExpectationError
 from conformance.implementations import ImplementationError
 from conformance.keywords import KeywordError
 from conformance.mutants import command as mutants
-from conformance.options import add_running, add_selection
-from conformance.preparation import IMPLEMENTATIONS, choice_of, default_workers, plan_of, prepare
+from conformance.options import add_running, add_selection, positive
+from conformance.preparation import (
+    IMPLEMENTATIONS,
+    ConflictingOptionsError,
+    choice_of,
+    default_workers,
+    plan_of,
+    prepare,
+)
 from conformance.processes import WorkerStartError
 from conformance.reports import command as reports
 from conformance.reports.markdown import markdown
@@ -27,6 +34,7 @@ from conformance.topology import WrongPlatformError
 
 UNUSABLE = 2
 UNUSABLE_BECAUSE = (
+    ConflictingOptionsError,
     ExpectationError,
     ImplementationError,
     KeywordError,
@@ -34,6 +42,12 @@ UNUSABLE_BECAUSE = (
     UnknownCellError,
     UnreadableResultsError,
     WorkerStartError,
+    # What paths of the user may be.
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
 )
 
 
@@ -56,6 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     except UNUSABLE_BECAUSE as error:
         print(f"ERROR: {error}", file=sys.stderr)
+    except BrokenPipeError:
+        # Who reads this has seen enough, as `head` has; Python would complain of it once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return UNUSABLE
 
 
@@ -79,10 +96,12 @@ def _parser() -> argparse.ArgumentParser:
     list_parser.add_argument(
         "--coverage", action="store_true", help="what of all axes is covered, and what not and why"
     )
-    list_parser.add_argument("--json", action="store_true", help="the coverage as JSON")
+    list_parser.add_argument("--json", action="store_true", help="with --coverage: as JSON")
     list_parser.add_argument("--ineligible", action="store_true", help="the cells that mean nothing, and why")
     add_running(run_parser.add_argument)
-    run_parser.add_argument("-n", dest="workers", type=int, help="pytest processes, each with one worker process")
+    run_parser.add_argument(
+        "-n", dest="workers", type=positive(int), help="pytest processes, each with one worker process"
+    )
     repro.add_parser(commands)
     updating.add_parser(commands)
     reports.add_parsers(commands)
@@ -106,7 +125,12 @@ def _add_to_job_summary(results: Path, platform: str) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
+    if options.json and not options.coverage:
+        raise ConflictingOptionsError("--json is for --coverage")
     plan = plan_of(options).select(options.patterns)
+    if not (plan.cells or plan.ineligible):
+        print("ERROR: no cell answers to that", file=sys.stderr)
+        return UNUSABLE
     if options.coverage:
         implementations = options.implementations or IMPLEMENTATIONS
         where = (options.platform, options.devices, choice_of(options))

@@ -63,7 +63,12 @@ class ExpectationFile:
         lines: list[str] = []
         position = 0
         for number, span in enumerate(self._spans):
-            lines += self._lines[position : span.start]
+            start = span.start
+            if self._changed.get(number) == []:
+                # With an entry go the lines above that are about it alone.
+                while start > position and self._lines[start - 1].startswith("#"):
+                    start -= 1
+            lines += self._lines[position:start]
             lines += self._changed.get(number, self._lines[span.start : span.end])
             position = span.end
             if self._changed.get(number) == [] and self._lines[position : position + 1] == ["\n"]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from conformance import selection as selecting
-from conformance.cells import Plan, parse_cell
+from conformance.cells import Cell, Plan, parse_cell
 from conformance.expectations import load_expectations
 from conformance.processes import WorkerProcess
 from conformance.runner import Options, Run
@@ -19,23 +20,31 @@ from conformance.topology import Topology
 
 IMPLEMENTATIONS = ("hostcb", "jax")
 CPU_DEVICE_COUNTS = selecting.CPU_DEVICE_COUNTS
-EXPECTATIONS = Path(__file__).parent.parent / "ci" / "expectations"
+_IN_A_CHECKOUT = Path(__file__).parent.parent / "ci" / "expectations"
+_INSTALLED = Path(__file__).parent / "expectations_of_platforms"
+EXPECTATIONS = _IN_A_CHECKOUT if _IN_A_CHECKOUT.is_dir() else _INSTALLED
+"""Where the files of known failures are: a wheel has a copy."""
+
+
+class ConflictingOptionsError(Exception):
+    """Options that each mean something, and not together."""
 
 
 def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
     """What the options ask for, ready to be run."""
     if options.cell_ids:
         cells = tuple(parse_cell(cell_id) for cell_id in dict.fromkeys(options.cell_ids))
-        selection = Plan(cells, ())
-        # The cells say where they run.
-        options.platform = cells[0].topology.platform
+        selection = Plan(cells, ()).select(patterns)
+        options.platform = _platform_of(cells, options.platform)
         options.devices = options.devices or tuple(sorted({cell.topology.device_count for cell in cells}))
-    plan = plan_of(options)
-    if not options.cell_ids:
-        selection = plan.select(patterns)
+        options.implementations = options.implementations or list(dict.fromkeys(cell.implementation for cell in cells))
+    else:
+        selection = plan_of(options).select(patterns)
     path = options.expectations or EXPECTATIONS / f"{options.platform}.toml"
+    if not path.exists():
+        print(f"NOTE: there is no {path}: no failure is known", file=sys.stderr)
     return Run(
-        _whole_plan(plan, options.platform),
+        _whole_plan(options),
         selection,
         load_expectations(path),
         Options(options.platform, options.results, options.deadline),
@@ -60,11 +69,23 @@ def choice_of(options: Any) -> selecting.Choice:
     return selecting.Choice(options.seed, options.full)
 
 
-def _whole_plan(plan: Plan, platform: str) -> Plan:
-    """The plan that expectation files are written for, whatever part of it is run now."""
-    if platform != "cpu":
-        return plan
-    return selecting.plan_of(IMPLEMENTATIONS, platform, CPU_DEVICE_COUNTS)
+def _platform_of(cells: Sequence[Cell], asked: str) -> str:
+    """Cells say themselves where they run."""
+    platforms = dict.fromkeys(cell.topology.platform for cell in cells)
+    if asked != "cpu":
+        platforms[asked] = None
+    if len(platforms) > 1:
+        raise ConflictingOptionsError(
+            f"one run is on one platform, and --cell and --platform name {', '.join(platforms)}"
+        )
+    return next(iter(platforms))
+
+
+def _whole_plan(options: Any) -> Plan:
+    """The cells that expectation files may be about, whatever part of them is run now."""
+    implementations = dict.fromkeys((*IMPLEMENTATIONS, *(options.implementations or ())))
+    device_counts = CPU_DEVICE_COUNTS if options.platform == "cpu" else options.devices
+    return selecting.plan_of(tuple(implementations), options.platform, device_counts)
 
 
 def _default_device_counts(platform: str) -> tuple[int, ...]:

@@ -132,7 +132,8 @@ def main(options: argparse.Namespace) -> int:
         found = update(text, str(path), run, _planned(run), today, options.jax)
         if found.text != text:
             path.write_text(found.text)
-        print(f"{path}: {len(found.done)} changes" if found.done else f"{path}: all is as expected, nothing changed")
+        changes = f"{len(found.done)} change{'s' * (len(found.done) > 1)}"
+        print(f"{path}: {changes}" if found.done else f"{path}: all is as expected, nothing changed")
         for line in found.done:
             print(f"  {line}")
         if any(line.startswith("added") for line in found.done):

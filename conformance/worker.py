@@ -67,7 +67,7 @@ def _devices(platform: str, count: int) -> list[jax.Device]:
         devices = jax.devices()
     except Exception as error:
         # JAX says this in many ways, a bare AssertionError among them.
-        words = str(error) or type(error).__name__
+        words = str(error) or f"it says no more than {type(error).__name__}; is its plugin installed?"
         raise WrongPlatformError(f"asked for {platform} devices, JAX found none: {words}") from error
     version = getattr(devices[0].client, "platform_version", "")
     check_devices(Topology(platform, count), [device.platform for device in devices], version)

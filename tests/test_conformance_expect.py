@@ -138,6 +138,12 @@ def test_entry_goes_with_its_last_cell(tmp_path: Path) -> None:
     assert found.done == ["removed: entry 1: hostcb/call/scan/*: they do something else now"]
 
 
+def test_comment_right_above_an_entry_goes_with_it(tmp_path: Path) -> None:
+    entry = ENTRY.format(cells='"hostcb/call/scan/*"')
+    run = results(tmp_path, *(passes(f"hostcb/call/scan/cpu-{n}dev") for n in (1, 8)))
+    assert updated(run, f"# About all.\n\n# It fails.\n{entry}").text == "# About all.\n\n"
+
+
 def test_entry_is_narrowed_to_what_still_fails(tmp_path: Path) -> None:
     """The cell that was not run stays in it."""
     found = updated(results(tmp_path, passes("hostcb/call/scan/cpu-8dev")))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from conformance.topology import Topology
 from conformance.verdicts import Outcome, Standing, Verdict
 
 TESTS = Path(__file__).parent
+DEADLINE = 120.0
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +150,7 @@ def test_missing_devices_are_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Fewer devices than the worker was promised, as on a machine that lost one.
-    monkeypatch.setattr(Topology, "environment", lambda self, inherited: {**inherited, "JAX_PLATFORMS": "cpu"})
+    monkeypatch.setattr(Topology, "environment", lambda self, inherited, quick: {**inherited, "JAX_PLATFORMS": "cpu"})
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
     arguments = ["run", "--devices", "4", "--results", str(tmp_path), "-k", "id_tap/jit/"]
     assert main(arguments) == 2
@@ -156,6 +160,66 @@ def test_missing_devices_are_an_error(
 def test_unusable_cell_id(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--cell", "nonsense"]) == 2
     assert "no cell id" in capsys.readouterr().err
+
+
+JIT = ["--cell", "hostcb/id_tap/jit/cpu-1dev"]
+UNUSABLE: dict[str, tuple[list[str], str]] = {
+    "platforms": (["run", "--platform", "cuda", *JIT], "--cell and --platform name cpu, cuda"),
+    "json": (["list", "--json"], "--json is for --coverage"),
+    "nothing listed": (["list", "-k", "no_such_cell"], "no cell answers"),
+    "no such mutant": (["mutants", "-k", "no_such_mutant"], "no mutant's name contains no_such_mutant"),
+    "results in a file": (["run", *JIT, "--results", __file__], "File exists"),
+    "results below a file": (["run", *JIT, "--results", f"{__file__}/x"], "Not a directory"),
+    "expectations in a folder": (["run", *JIT, "--expectations", "/"], "Is a directory"),
+    "program in no folder": (["repro", JIT[1], "--program", f"{__file__}/x"], "Not a directory"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), UNUSABLE.values(), ids=UNUSABLE)
+def test_unusable_options_take_one_line(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    errors = capsys.readouterr().err.strip()
+    assert errors.startswith("ERROR: ")
+    assert message in errors
+    assert "\n" not in errors
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (["--devices", "0"], "0 is not greater than 0"),
+        (["--devices", "1,x"], "'1,x' is no list of device counts, like 1,8"),
+        (["-n", "0"], "0 is not greater than 0"),
+        (["--deadline", "-3"], "-3 is not greater than 0"),
+    ],
+)
+def test_numbers_are_checked(option: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["run", *option])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_missing_file_of_expectations_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is no error: the first run of an implementation has none."""
+    assert main(["run", *JIT, "--results", str(tmp_path), "--expectations", str(tmp_path / "none.toml")]) == 0
+    assert "none.toml: no failure is known" in capsys.readouterr().err
+
+
+def test_reader_that_has_seen_enough() -> None:
+    command = f"{sys.executable} -m conformance list | head -1"
+    environment = os.environ | {"PYTHONPATH": str(TESTS.parent)}
+    ended = subprocess.run(
+        ["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+    assert (ended.stdout.count("\n"), ended.stderr) == (1, "")
 
 
 def test_listing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,10 +11,22 @@ from conformance.cells import UnknownCellError
 from conformance.engine.controller import Controller
 from conformance.expectations import ExpectationError
 from conformance.implementations import ImplementationError
-from conformance.preparation import prepare
+from conformance.keywords import KeywordError, matcher
+from conformance.preparation import ConflictingOptionsError, prepare
 from conformance.processes import WorkerStartError
 from conformance.report import Report
 from conformance.topology import WrongPlatformError
+
+UNUSABLE_BECAUSE = (
+    ConflictingOptionsError,
+    ExpectationError,
+    ImplementationError,
+    KeywordError,
+    UnknownCellError,
+    WorkerStartError,
+    WrongPlatformError,
+    OSError,
+)
 
 
 class DirectRun:
@@ -22,8 +34,11 @@ class DirectRun:
 
     def __init__(self, config: pytest.Config, workers: int) -> None:
         try:
+            # pytest's own processes would each trip over it.
+            if config.option.keyword:
+                matcher(config.option.keyword)
             self._run = prepare(config.option)
-        except (UnknownCellError, ExpectationError, ImplementationError, WorkerStartError, WrongPlatformError) as error:
+        except UNUSABLE_BECAUSE as error:
             raise pytest.UsageError(str(error)) from error
         self.controller = Controller(self._run.setup(workers), self._run.concluded)
         self._selected: set[str] = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,11 @@ def add_parser(commands: Any) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    matrix = run(_chosen(options.patterns), Options(options.results, options.workers, options.deadline))
+    chosen = _chosen(options.patterns)
+    if not chosen:
+        print(f"ERROR: no mutant's name contains {' or '.join(options.patterns)}", file=sys.stderr)
+        return 2
+    matrix = run(chosen, Options(options.results, options.workers, options.deadline))
     print(matrix.summary())
     return matrix.exit_code
 

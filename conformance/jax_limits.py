@@ -28,6 +28,8 @@ def limit_of_program(callback: Callback, names: Sequence[str]) -> str | None:
         return "nothing says what JAX's must do there, and it does not refuse"
     if callback.function in ("pure_callback", "io_callback") and "pmap" in _inside(names, "pjit"):
         return "JAX refuses this callback in a pmap inside of a computation over a mesh"
+    if callback.device_choice is DeviceChoice.LAST and "shard_map" in names:
+        return "JAX refuses to choose a device for a callback in a shard_map"
     if callback.function == "io_callback" and {"scan", "fori"} & set(names) and "grad" in names and len(names) > 2:
         return "JAX drops an io_callback in a loop that is differentiated"
     if callback.name == "debug_callback_ordered" and "while_cond" in _inside(names, "vmap"):

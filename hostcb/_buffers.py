@@ -98,7 +98,7 @@ def in_place(
             (args, kwargs),
             expected,
             vmap_method=vmap_method,
-            aliases=_checked(aliases or {}, jax.tree_util.tree_leaves((args, kwargs)), expected.avals),
+            aliases=_checked(aliases or {}, jax.tree_util.tree_leaves((args, kwargs)), expected),
             command_buffer=bool(command_buffer),
         )
         return expected.restore(results)
@@ -106,17 +106,22 @@ def in_place(
     return call
 
 
-def _checked(aliases: Mapping[int, int], operands: Any, results: Any) -> tuple[tuple[int, int], ...]:
+def _checked(aliases: Mapping[int, int], operands: Any, expected: ResultShape) -> tuple[tuple[int, int], ...]:
     """The aliases in order, each of two values that can be one."""
     checked: list[tuple[int, int]] = []
     for operand, result in sorted((int(operand), int(result)) for operand, result in aliases.items()):
         mapping = f"input_output_aliases contains the mapping '{operand}:{result}'"
         if not 0 <= operand < len(operands):
             raise ValueError(f"{mapping} with input index {operand} outside the range [0, {len(operands)}).")
-        if not 0 <= result < len(results):
-            raise ValueError(f"{mapping} with output index {result} outside the range [0, {len(results)}).")
-        given, wanted = jax.typeof(jnp.asarray(operands[operand])), results[result]
-        if given.shape != wanted.shape or given.dtype != wanted.dtype:
+        count = len(expected.avals)
+        if not 0 <= result < count:
+            raise ValueError(f"{mapping} with output index {result} outside the range [0, {count}).")
+        given, wanted = jax.typeof(jnp.asarray(operands[operand])), expected.avals[result]
+        # Typed keys are read as a result like them would be: their words travel.
+        like = ResultShape.of_dtypes(jax.ShapeDtypeStruct(given.shape, given.dtype))
+        if (like.avals[0].shape, like.avals[0].dtype) != (wanted.shape, wanted.dtype) or like.keys[0] != expected.keys[
+            result
+        ]:
             raise ValueError(
                 f"{mapping} referring to an input with abstract value {given.str_short()} and an output with a "
                 f"different abstract value {wanted.str_short()}."

@@ -197,6 +197,21 @@ def test_b3_aliases_in_a_loop() -> None:
     helpers.equal(jax.jit(lambda x: lax.scan(lambda c, _: (f(c), c), x, None, length=3))(X)[0], X + 3, "scan")
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.vmap], ids=["eager", "jit", "vmap"])
+def test_b3_typed_keys_alias_their_words(transform: Any) -> None:
+    def fill(ctx: Any, out: Any, words: Any) -> None:
+        np.asarray(out)[...] = np.asarray(words) + 1
+
+    keys = jax.random.split(jax.random.key(0), 3)
+    shape = () if transform is jax.vmap else keys.shape
+    like_keys = jax.ShapeDtypeStruct(shape, keys.dtype)
+    f = hcb.buffer_callback(fill, like_keys, input_output_aliases={0: 0}, vmap_method="sequential")
+    helpers.equal(jax.random.key_data(transform(f)(keys)), np.asarray(jax.random.key_data(keys)) + 1, "the words")
+    words = hcb.buffer_callback(fill, jax.ShapeDtypeStruct((3, 2), np.uint32), input_output_aliases={0: 0})
+    with pytest.raises(ValueError, match=r"key<fry>\[3\] and an output with a different abstract value uint32\[3,2\]"):
+        words(keys)
+
+
 ALIASES: dict[str, tuple[dict[Any, Any], str]] = {
     "input_range": ({3: 0}, r"mapping '3:0' with input index 3 outside the range \[0, 3\)"),
     "input_negative": ({-1: 0}, r"mapping '-1:0' with input index -1 outside the range \[0, 3\)"),

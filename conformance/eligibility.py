@@ -25,9 +25,17 @@ def ineligible(callback: Callback, program: Program, device_count: int) -> str |
         return "a device is chosen only where one computation spans a mesh"
     if callback.partitioned and "pjit" not in names:
         return "a callback has shards only where one computation spans a mesh"
+    if callback.refusals.checkpoint and _in_order(names, "grad", "custom_jvp", "remat"):
+        return "nothing says whether a checkpoint inside of a custom rule counts as differentiated, and JAX may refuse"
     if callback.vmap_method is not None and "vmap" not in names and len(names) > 1:
         return "vmap_method only matters under vmap; elsewhere this is the plain call"
     return None
+
+
+def _in_order(names: Sequence[str], *wanted: str) -> bool:
+    """Whether these transforms are there, each inside of the one before."""
+    rest = iter(names)
+    return all(name in rest for name in wanted)
 
 
 @functools.cache

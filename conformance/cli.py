@@ -9,23 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conformance import repro, updating
-from conformance.cells import UnknownCellError
 from conformance.coverage import coverage_of, show
 from conformance.engine import MissingToolError
-from conformance.expectations import ExpectationError
-from conformance.implementations import ImplementationError
-from conformance.keywords import KeywordError
 from conformance.mutants import command as mutants
 from conformance.options import add_running, add_selection, positive
 from conformance.preparation import (
     IMPLEMENTATIONS,
+    UNUSABLE_BECAUSE,
     ConflictingOptionsError,
     choice_of,
     default_workers,
     plan_of,
     prepare,
 )
-from conformance.processes import WorkerStartError
 from conformance.reports import command as reports
 from conformance.reports.markdown import markdown
 from conformance.reports.results import UnreadableResultsError, load_results
@@ -33,22 +29,6 @@ from conformance.runner import run
 from conformance.topology import WrongPlatformError
 
 UNUSABLE = 2
-UNUSABLE_BECAUSE = (
-    ConflictingOptionsError,
-    ExpectationError,
-    ImplementationError,
-    KeywordError,
-    MissingToolError,
-    UnknownCellError,
-    UnreadableResultsError,
-    WorkerStartError,
-    # What paths of the user may be.
-    FileExistsError,
-    FileNotFoundError,
-    IsADirectoryError,
-    NotADirectoryError,
-    PermissionError,
-)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"ERROR: the {options.platform} cells cannot run here, and nothing was tested: {error}",
             file=sys.stderr,
         )
-    except UNUSABLE_BECAUSE as error:
+    except (*UNUSABLE_BECAUSE, MissingToolError, UnreadableResultsError) as error:
         print(f"ERROR: {error}", file=sys.stderr)
     except BrokenPipeError:
         # Who reads this has seen enough, as `head` has; Python would complain of it once more at exit.

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from conformance import selection as selecting
-from conformance.cells import Cell, Plan, parse_cell
-from conformance.expectations import load_expectations
-from conformance.processes import WorkerProcess
+from conformance.cells import Cell, Plan, UnknownCellError, parse_cell
+from conformance.expectations import ExpectationError, load_expectations
+from conformance.implementations import ImplementationError
+from conformance.keywords import KeywordError
+from conformance.processes import WorkerProcess, WorkerStartError
 from conformance.runner import Options, Run
 from conformance.smoke import smoke
 from conformance.topology import Topology
@@ -28,6 +30,23 @@ EXPECTATIONS = _IN_A_CHECKOUT if _IN_A_CHECKOUT.is_dir() else _INSTALLED
 
 class ConflictingOptionsError(Exception):
     """Options that each mean something, and not together."""
+
+
+UNUSABLE_BECAUSE = (
+    ConflictingOptionsError,
+    ExpectationError,
+    ImplementationError,
+    KeywordError,
+    UnknownCellError,
+    WorkerStartError,
+    # What paths of the user may be.
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
+"""What is wrong with options: said in a line. A platform that is not there is another matter, and a result."""
 
 
 def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:

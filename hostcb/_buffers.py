@@ -119,9 +119,8 @@ def _checked(aliases: Mapping[int, int], operands: Any, expected: ResultShape) -
         given, wanted = jax.typeof(jnp.asarray(operands[operand])), expected.avals[result]
         # Typed keys are read as a result like them would be: their words travel.
         like = ResultShape.of_dtypes(jax.ShapeDtypeStruct(given.shape, given.dtype))
-        if (like.avals[0].shape, like.avals[0].dtype) != (wanted.shape, wanted.dtype) or like.keys[0] != expected.keys[
-            result
-        ]:
+        found = (like.avals[0].shape, like.avals[0].dtype, like.keys[0])
+        if found != (wanted.shape, wanted.dtype, expected.keys[result]):
             raise ValueError(
                 f"{mapping} referring to an input with abstract value {given.str_short()} and an output with a "
                 f"different abstract value {wanted.str_short()}."

@@ -7,26 +7,11 @@ from typing import Any
 
 import pytest
 
-from conformance.cells import UnknownCellError
 from conformance.engine.controller import Controller
-from conformance.expectations import ExpectationError
-from conformance.implementations import ImplementationError
-from conformance.keywords import KeywordError, matcher
-from conformance.preparation import ConflictingOptionsError, prepare
-from conformance.processes import WorkerStartError
+from conformance.keywords import matcher
+from conformance.preparation import UNUSABLE_BECAUSE, prepare
 from conformance.report import Report
 from conformance.topology import WrongPlatformError
-
-UNUSABLE_BECAUSE = (
-    ConflictingOptionsError,
-    ExpectationError,
-    ImplementationError,
-    KeywordError,
-    UnknownCellError,
-    WorkerStartError,
-    WrongPlatformError,
-    OSError,
-)
 
 
 class DirectRun:
@@ -38,9 +23,10 @@ class DirectRun:
             if config.option.keyword:
                 matcher(config.option.keyword)
             self._run = prepare(config.option)
-        except UNUSABLE_BECAUSE as error:
+            setup = self._run.setup(workers)
+        except (*UNUSABLE_BECAUSE, WrongPlatformError) as error:
             raise pytest.UsageError(str(error)) from error
-        self.controller = Controller(self._run.setup(workers), self._run.concluded)
+        self.controller = Controller(setup, self._run.concluded)
         self._selected: set[str] = set()
         self._report: Report | None = None
 

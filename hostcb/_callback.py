@@ -104,6 +104,11 @@ class HostCallback:
         """`function(*arrays)` is all there is to calling it."""
         return self.takes_leaves and not self.with_device and not self.kind.identity
 
+    @property
+    def is_told_of_transforms(self) -> bool:
+        """`function(array, transforms)` is all there is to calling it."""
+        return self.takes_leaves and not self.with_device and self.kind.identity
+
     @functools.cached_property
     def returns_one_array(self) -> bool:
         return self.result_tree == jax.tree_util.tree_structure(0)

@@ -44,7 +44,7 @@ def run_eagerly(
     # Of the operands' own types: a number that JAX took for a literal is wider in NumPy.
     arrays = [np.array(operand, dtype=jax.typeof(operand).dtype) for operand in operands]
     program = Program([str(callback)])
-    host = Host(callback, params["transforms"], params["result_avals"], program)
+    host = Host(callback, params["transforms"], list(map(jax.typeof, operands)), params["result_avals"], program)
     if kind.ordered:
         execution = account.add(program, devices, devices)
         try:

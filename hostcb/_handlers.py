@@ -10,9 +10,10 @@ import numpy as np
 from ._callback import HostCallback, Transforms
 from ._executions import Program, account
 from ._failures import formatted, ledger
-from ._queues import Tapped, queues
+from ._queues import queues
 from ._results import Refused, RefusedResultError, conform, refusal
 from ._running import running
+from ._wire import size_of
 
 
 class Host:
@@ -22,6 +23,7 @@ class Host:
         self,
         callback: HostCallback,
         transforms: Transforms,
+        operand_avals: Sequence[Any],
         result_avals: Sequence[Any],
         program: Program,
     ):
@@ -29,8 +31,11 @@ class Host:
         self.transforms = transforms
         self.result_avals = tuple(result_avals)
         self.program = program
+        # What a value takes in the queue.
+        self.nbytes = sum(map(size_of, operand_avals))
         # Of nearly every callback, and found out once: that the arrays are its arguments, and its result one array.
         self._function = callback.function if callback.takes_only_arrays else None
+        self._told_no_transforms = callback.function if callback.is_told_of_transforms and not transforms else None
         one = callback.result_tree is not None and callback.returns_one_array
         self._shape: Any = result_avals[0].shape if one else None
         self._dtype: Any = result_avals[0].dtype if one else None
@@ -38,11 +43,26 @@ class Host:
 
     def tap(self, device: Any, arrays: Sequence[np.ndarray]) -> None:
         """Take the value and return: the device does not wait for the function."""
-        tapped = Tapped(self.callback, self.transforms, device, arrays)
-        if self.program.nested or running.frame.depth:
-            self._nested_tap(tapped)
+        if running.frame.depth or (self.program.nested and self.program.nested_on(device)):
+            # The queue may be held by the very callback that waits for this program, so the function runs here.
+            self.deliver(device, arrays)
         else:
-            queues[device].put(tapped)
+            queues[device].put(self, arrays)
+
+    def deliver(self, device: Any, arrays: Sequence[np.ndarray]) -> None:
+        """Run the function on a tapped value. Nothing that it raises gets out: the device must not notice (H14)."""
+        frame = running.frame
+        frame.depth += 1
+        try:
+            function = self._told_no_transforms
+            if function is not None:
+                function(arrays[0], ())
+            else:
+                self.callback.invoke(arrays, device, self.transforms)
+        except BaseException as exception:
+            ledger.record(self.callback.name, device, exception, postponed=True)
+        finally:
+            frame.depth -= 1
 
     def call(self, device: Any, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """The results of the user function, or `Refused` where there are none."""
@@ -97,10 +117,3 @@ class Host:
     def refuse_failed(self, device: Any, exception: BaseException) -> RefusedResultError:
         """Keep a failure, and the error for it."""
         return self.refuse(device, self.failed(device, exception).failure)
-
-    def _nested_tap(self, tapped: Tapped) -> None:
-        if running.frame.depth or self.program.nested_on(tapped.device):
-            # The queue may be held by the very callback that waits for this program, so the function runs here.
-            tapped.run()
-        else:
-            queues[tapped.device].put(tapped)

@@ -9,7 +9,7 @@ import jax
 from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import mlir
 
-from . import _jax, _transports
+from . import _jax, _transports, _views
 from ._callback import HostCallback, Transforms
 from ._effects import ordered
 from ._executions import Program
@@ -66,7 +66,7 @@ def lower(
         wires_out = [wire_of(aval, as_bits=spread) for aval in result_avals]
     site = Site(
         context=context,
-        host=Host(callback, transforms, result_avals, program),
+        host=Host(callback, transforms, context.avals_in, result_avals, program),
         token=context.tokens_in.get(ordered) if kind.ordered else None,
         operands=[wire.pack(operand) for wire, operand in zip(wires_in, operands, strict=True)],
         operand_avals=[wire.carried for wire in wires_in],
@@ -139,7 +139,7 @@ def _emit(site: Site, platform: str, device_index: Any) -> Emitted:
     program = site.host.program
     if count == 1:
         if platform == "cpu":
-            return _transports.views(site, _cpu_devices, None)
+            return _views.views(site, _cpu_devices, None)
         return _emit_arrays(site, platform, lambda _: program.device_at(0), None, None)
     if platform == "cpu" or platform in GPU_PLATFORMS:
         kind = "cpu" if platform == "cpu" else "gpu"
@@ -180,7 +180,7 @@ def _emit_per_device(site: Site, platform: str, axis_context: Any, device_index:
     if callback.kind.in_place:
         return _emit_in_place(site, platform, sharding, 1)
     if platform == "cpu":
-        return _transports.views(site, _cpu_devices, sharding)
+        return _views.views(site, _cpu_devices, sharding)
     # A position in the mesh is not a device's number, so the devices come from the execution itself.
     position = hlo.PartitionIdOp().result
     program = site.host.program
@@ -206,7 +206,7 @@ def _emit_in_place(site: Site, platform: str, sharding: Any, count: int) -> Emit
             f"{callback} has side effects and was used under jit over {count} devices, where the compiler cannot give "
             "it to one of them. Use shard_map, in which each device calls with its part, or drop has_side_effect."
         )
-    return _transports.in_place(site, target, sharding, _cpu_devices if platform == "cpu" else {})
+    return _views.in_place(site, target, sharding, _cpu_devices if platform == "cpu" else {})
 
 
 def _emit_arrays(site: Site, platform: str, locate: Callable[..., Any], position: Any, sharding: Any) -> Emitted:

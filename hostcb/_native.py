@@ -6,9 +6,10 @@ callback that fails in such a dispatch lets the computation end with zeros, and 
 each dispatch raises the error in place of the results: the same type each time, and with its cause. Until then no
 other callback of that dispatch is called: it might be given the zeros.
 
-Going on with zeros must be harmless. Without effects nobody sees them; but a loop could run for ever on them, and in
-a larger program the runtime may call from a thread other than the dispatching one, where the hook cannot be set. So
-only short programs without control flow are dispatched like that, and all others in Python, where errors need no help.
+Going on with zeros must be harmless. Without effects nobody sees them; but a loop that computes when to end could run
+for ever on them, and in a larger program the runtime may call from a thread other than the dispatching one, where the
+hook cannot be set. So only short programs are dispatched like that whose loops have a number of steps that the compiler
+knows, and not too many, and all others in Python, where errors need no help.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+from collections.abc import Mapping
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -31,29 +33,57 @@ if TYPE_CHECKING:
 # thread. It hands parts of larger ones to its pool, and goes on in whichever thread is done last.
 MOST_OPERATIONS = 8
 MOST_BYTES = 16384
+# How many steps the loops of a program may take in all: after a failure they go on to their end, a microsecond each.
+MOST_STEPS = 100_000
 TARGET = "xla_buffer_python_cpu_callback"
 
-_ENTRY = re.compile(r"^ENTRY .*?^}", re.MULTILINE | re.DOTALL)
+_COMPUTATION = re.compile(r"^(ENTRY )?%([\w.-]+) \(.*\{\n((?:.*\n)*?)\}", re.MULTILINE)
 _OPERATION = re.compile(r" = (?:\([^)]*\)|\S+) ([a-z][\w-]*)\(")
+_BODY = re.compile(r", body=%([\w.-]+)")
+_STEPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _SIZES = re.compile(r"\b[a-z]+\d*\[([\d,]*)\]")
 _FREE = frozenset(("parameter", "constant", "tuple", "get-tuple-element", "bitcast"))
-_CONTROL_FLOW = frozenset(("while", "conditional", "call", "async-start"))
+# What decides on values which operations run, or leaves them to other threads.
+_UNKNOWN = frozenset(("conditional", "call", "async-start"))
 
 
 def is_simple(text: str, callbacks: int) -> bool:
     """Whether a program, given as optimized HLO, may be dispatched natively if it holds so many callbacks."""
     # Another custom call could fail by itself, and end the dispatch before the hook is called.
     ours = text.count(f'custom_call_target="{TARGET}"')
-    operations = _OPERATION.findall(text)
-    entry = _ENTRY.search(text)
-    of_entry = [each for each in _OPERATION.findall(entry.group()) if each not in _FREE] if entry else operations
-    alone = len(of_entry) == ours == 1
-    small = len(of_entry) <= MOST_OPERATIONS and _largest(text) <= MOST_BYTES
-    return (
-        _CONTROL_FLOW.isdisjoint(operations)
-        and operations.count("custom-call") == ours <= min(MOST_OPERATIONS, callbacks)
-        and (alone or small)
-    )
+    if not _OPERATION.findall(text).count("custom-call") == ours <= min(MOST_OPERATIONS, callbacks):
+        return False
+    computations = {name: lines for _, name, lines in _COMPUTATION.findall(text)}
+    entry = next((name for is_entry, name, _ in _COMPUTATION.findall(text) if is_entry), "")
+    sequences = _sequences(computations, entry)
+    if sequences is None:
+        return False
+    alone = len(sequences) == len(sequences[0]) == ours == 1
+    return alone or (all(len(each) <= MOST_OPERATIONS for each in sequences) and _largest(text) <= MOST_BYTES)
+
+
+def _sequences(computations: Mapping[str, str], entry: str, steps: int = 1) -> list[list[str]] | None:
+    """What a program runs one after another: the operations of its entry, and of its loops' bodies.
+
+    None if that cannot be told, or if it is run more than `MOST_STEPS` times.
+    """
+    own: list[str] = []
+    sequences = [own]
+    for line in computations.get(entry, "").splitlines():
+        found = _OPERATION.search(line)
+        if found is None or found[1] in _FREE:
+            continue
+        own.append(found[1])
+        if found[1] == "while":
+            body, count = _BODY.search(line), _STEPS.search(line)
+            inner = steps * int(count[1]) if count else MOST_STEPS + 1
+            if body is None or inner > MOST_STEPS:
+                return None
+            nested = _sequences(computations, body[1], inner)
+            if nested is None:
+                return None
+            sequences += nested
+    return sequences if own and _UNKNOWN.isdisjoint(own) else None
 
 
 def _largest(text: str) -> int:

@@ -6,14 +6,12 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from . import _flags
-from ._callback import HostCallback, Transforms
-from ._failures import ledger
-from ._running import running
+from ._callback import HostCallback
 
 logger = logging.getLogger("hostcb")
 
@@ -21,33 +19,27 @@ logger = logging.getLogger("hostcb")
 # waking it costs more than the tap. In seconds; it bounds how late a lone tap can run, not how long anything takes.
 LINGER = 1e-3
 
+# While taps come in faster than so many in a linger, the consumer would only take the interpreter lock from the
+# device: it sleeps on, so many lingers at most, until they stop or half of the queue is taken.
+RAPID = 20
+MOST_LINGERS = 10
 
 # Small values cost more than their bytes, about 300 each, so their number is bounded too.
 MOST_VALUES = 500_000
 
 
-class Tapped:
-    """One value on its way to its function."""
+class Receiver(Protocol):
+    """Whoever tapped: one callback in one program."""
 
-    __slots__ = ("arrays", "callback", "device", "nbytes", "transforms")
+    @property
+    def callback(self) -> HostCallback: ...
 
-    def __init__(self, callback: HostCallback, transforms: Transforms, device: Any, arrays: Sequence[np.ndarray]):
-        self.callback = callback
-        self.transforms = transforms
-        self.device = device
-        self.arrays = arrays
-        self.nbytes = sum([array.nbytes for array in arrays])
+    @property
+    def nbytes(self) -> int:
+        """The size of each of its values."""
 
-    def run(self) -> None:
-        """Run the function. Nothing that it raises gets out: the device must not notice (H14)."""
-        frame = running.frame
-        frame.depth += 1
-        try:
-            self.callback.invoke(self.arrays, self.device, self.transforms)
-        except BaseException as exception:
-            ledger.record(self.callback.name, self.device, exception, postponed=True)
-        finally:
-            frame.depth -= 1
+    def deliver(self, device: Any, arrays: Sequence[np.ndarray]) -> None:
+        """Run the user function on a value; nothing is raised."""
 
 
 class DeviceQueue:
@@ -61,13 +53,17 @@ class DeviceQueue:
     def __init__(self, device: Any):
         self.device = device
         self.budget = _flags.max_queue_byte_size.value
-        self._items: deque[Tapped] = deque()
+        self._items: deque[tuple[Receiver, Sequence[np.ndarray]]] = deque()
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._progress = threading.Condition(self._lock)
         self._bytes = 0
-        self._running: Tapped | None = None
-        self._idle = False
+        # Whose function runs now.
+        self._running: Receiver | None = None
+        # How many threads wait for progress: to tell nobody costs as much as half a tap.
+        self._waiting = 0
+        # Whether a value has to wake or start the consumer.
+        self._idle = True
         self._consumer: threading.Thread | None = None
         # Read without the lock by handlers: both only grow, and `finished` never passes `accepted`.
         self.accepted = 0
@@ -77,25 +73,31 @@ class DeviceQueue:
     def busy(self) -> bool:
         return self.finished != self.accepted
 
-    def put(self, tapped: Tapped) -> None:
+    def put(self, receiver: Receiver, arrays: Sequence[np.ndarray]) -> None:
         """Take a value; where the queue is full, first run what is in it."""
         with self._lock:
-            while self._is_full(tapped.nbytes):
-                self._run_one_or_wait()
-            self._items.append(tapped)
-            self._bytes += tapped.nbytes
+            nbytes = self._bytes + receiver.nbytes
+            if nbytes > self.budget or len(self._items) >= MOST_VALUES:
+                nbytes = self._make_room(receiver.nbytes)
+            self._bytes = nbytes
+            self._items.append((receiver, arrays))
             self.accepted += 1
-            if self._consumer is None:
-                self._start()
-            elif self._idle:
-                self._idle = False
-                self._work.notify()
+            if self._idle:
+                self._wake()
 
-    def _is_full(self, nbytes: int) -> bool:
-        if len(self._items) >= MOST_VALUES:
-            return True
+    def _make_room(self, nbytes: int) -> int:
+        """With the lock held: return when there is room for so many bytes more, and how many it will be with them."""
         # A value larger than the budget must get in some time: when nothing else is there.
-        return self._bytes > 0 and self._bytes + nbytes > self.budget
+        while len(self._items) >= MOST_VALUES or (self._bytes > 0 and self._bytes + nbytes > self.budget):
+            self._run_one_or_wait()
+        return self._bytes + nbytes
+
+    def _wake(self) -> None:
+        if self._consumer is None:
+            self._start()
+        else:
+            self._idle = False
+            self._work.notify()
 
     def drain(self) -> None:
         """Return when everything accepted so far has run; the calling thread helps."""
@@ -116,19 +118,20 @@ class DeviceQueue:
                     # At interpreter exit no thread can be started any more.
                     self._run_one_or_wait()
                 else:
-                    self._progress.wait()
+                    self._wait_for_progress()
 
     def waiting(self) -> list[str]:
         """The callbacks that have not ended, for a log."""
         with self._lock:
-            items = [self._running] if self._running is not None else []
-            return [str(item.callback) for item in [*items, *self._items]]
+            first = [self._running] if self._running is not None else []
+            return [str(receiver.callback) for receiver in [*first, *(receiver for receiver, _ in self._items)]]
 
     def stop(self) -> None:
         """Run everything, then end the consumer; the next value starts another."""
         self.join()
         with self._lock:
             consumer, self._consumer = self._consumer, None
+            self._idle = True
             self._work.notify()
         if consumer is not None:
             consumer.join()
@@ -136,18 +139,29 @@ class DeviceQueue:
     def _run_one_or_wait(self) -> None:
         """With the lock held: run the oldest value, or wait until another thread has run one."""
         if self._running is not None or not self._items:
-            self._progress.wait()
+            self._wait_for_progress()
             return
-        self._running = tapped = self._items.popleft()
+        receiver, arrays = self._items.popleft()
+        self._running = receiver
         self._lock.release()
         try:
-            tapped.run()
+            receiver.deliver(self.device, arrays)
         finally:
+            # Before others are told that there is room for more.
+            del arrays
             self._lock.acquire()
             self._running = None
-            self._bytes -= tapped.nbytes
+            self._bytes -= receiver.nbytes
             self.finished += 1
-            self._progress.notify_all()
+            if self._waiting:
+                self._progress.notify_all()
+
+    def _wait_for_progress(self) -> None:
+        self._waiting += 1
+        try:
+            self._progress.wait()
+        finally:
+            self._waiting -= 1
 
     def _start(self) -> None:
         consumer = threading.Thread(target=self._consume, name=f"hostcb-{self.device}", daemon=True)
@@ -167,11 +181,21 @@ class DeviceQueue:
                     self._run_one_or_wait()
                     continue
                 # Not idle yet: whatever comes within the linger is found without having had to wake anybody.
-                self._work.wait(LINGER)
+                self._linger()
                 if not self._items and self._consumer is me:
                     self._idle = True
                     self._work.wait()
-                    self._idle = False
+                    # A later one may have been started meanwhile, and it is that one's.
+                    if self._consumer is me:
+                        self._idle = False
+
+    def _linger(self) -> None:
+        """With the lock held: sleep for a while, and on while values come in too fast to be worth the interruption."""
+        for _ in range(MOST_LINGERS):
+            before = self.accepted
+            asked_for = self._work.wait(LINGER)
+            if asked_for or self.accepted - before < RAPID or 2 * self._bytes > self.budget:
+                return
 
 
 class Queues(dict[Any, DeviceQueue]):

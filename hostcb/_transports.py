@@ -7,9 +7,8 @@ none.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -18,13 +17,8 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import mlir
 
 from . import _jax
-from ._blocks import LEAST_BYTES, blocks
-from ._failures import forget_locals
 from ._handlers import Host
-from ._native import has_failed, postpone
 from ._results import Refused
-from ._running import running
-from ._wire import unchanged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +42,7 @@ class Emitted:
     results: Sequence[Any]
 
 
-def _custom_call(
+def custom_call(
     context: Any,
     target: str,
     handler: Callable[..., Any],
@@ -79,152 +73,15 @@ def _contiguous(array: np.ndarray) -> np.ndarray:
     return np.asarray(array, order="C")
 
 
-def _with_token(site: Site, values: Sequence[Any], token: Any) -> list[Any]:
+def with_token(site: Site, values: Sequence[Any], token: Any) -> list[Any]:
     """`values` behind the token, where the callback has one."""
     return [*values] if site.token is None else [token, *values]
 
 
-def _split_token(site: Site, results: Sequence[Any]) -> Emitted:
+def split_token(site: Site, results: Sequence[Any]) -> Emitted:
     if site.token is None:
         return Emitted(None, list(results))
     return Emitted(results[0], list(results[1:]))
-
-
-def views(site: Site, devices: Mapping[int, Any], sharding: Any) -> Emitted:
-    """CPU, one device or a device's own part of a mesh: the handler gets views of the device's memory."""
-    host, decode, encode = site.host, site.decode, site.encode
-    kind = host.callback.kind
-    count = len(site.operands)
-    view, copyto = np.asarray, np.copyto
-
-    # A copy each, since the memory is the device's again as soon as the handler returns. One operand, one result, and
-    # both in their own types, are nearly every callback, and are spared the loops.
-    one_operand = count == 1 and decode is unchanged
-    one_result = len(site.result_avals) == 1 and encode is unchanged
-
-    def own(buffer: Any) -> np.ndarray:
-        array = view(buffer)
-        return array.copy() if array.nbytes < LEAST_BYTES else blocks.copy(array)
-
-    def owned(buffers: Sequence[Any]) -> Sequence[np.ndarray]:
-        return (own(buffers[0]),) if one_operand else decode([own(buffer) for buffer in buffers[:count]])
-
-    def hand_over(buffers: Sequence[Any], first: int, payload: Sequence[np.ndarray]) -> None:
-        if one_result:
-            return copyto(view(buffers[-1]), payload[0])
-        for buffer, value in zip(buffers[first:], encode(payload), strict=True):
-            copyto(view(buffer), value)
-        return None
-
-    def tap(_: Any, token: Any, *buffers: Any) -> None:
-        arrays = owned(buffers)
-        host.tap(devices[token.__dlpack_device__()[1]], arrays)
-
-    def in_order(_: Any, token: Any, *buffers: Any) -> None:
-        device = devices[token.__dlpack_device__()[1]]
-        arrays = owned(buffers)
-        try:
-            payload = host.run(device, arrays)
-        except BaseException as exception:
-            error = host.refuse_failed(device, exception)
-            raise error from error.__cause__
-        hand_over(buffers, count + 1, payload)
-
-    def in_any_order(_: Any, *buffers: Any) -> None:
-        if running.frame.pending is not None and has_failed():
-            return clear(buffers[count:])
-        try:
-            arrays = owned(buffers)
-            payload = host.run(None, arrays)
-        except BaseException as exception:
-            error = host.refuse_failed(_device_of(buffers, devices, exception), exception)
-            clear(buffers[count:])
-            if not postpone(host.program, error):
-                raise error from error.__cause__
-            return None
-        return hand_over(buffers, count, payload)
-
-    results = _custom_call(
-        site.context,
-        "xla_buffer_python_cpu_callback",
-        tap if kind.identity else in_order if kind.ordered else in_any_order,
-        _with_token(site, site.operands, site.token),
-        _with_token(site, site.operand_avals, _jax.abstract_token),
-        _with_token(site, site.result_avals, _jax.abstract_token),
-        sharding,
-        side_effect=not kind.pure,
-    )
-    return _split_token(site, results)
-
-
-def clear(buffers: Sequence[Any]) -> None:
-    """Hand over zeros, where an error will be raised in place of them."""
-    for buffer in buffers:
-        # What is not the handler's own memory cannot be written to; see `_device_of`.
-        with contextlib.suppress(jax.errors.JaxRuntimeError):
-            np.asarray(buffer)[...] = 0
-
-
-def _device_of(buffers: Sequence[Any], devices: Mapping[int, Any], exception: BaseException) -> Any:
-    """The device that memory is on; None where there is no memory to ask, or `devices` does not know it.
-
-    If the memory is not the handler's own, that is why the function failed, and `exception` gets a note that says so.
-    """
-    try:
-        return devices[buffers[0].__dlpack_device__()[1]]
-    except (IndexError, KeyError):
-        return None
-    except RuntimeError as stale:
-        exception.add_note(str(stale))
-        return None
-
-
-def in_place(site: Site, target: str, sharding: Any, devices: Mapping[int, Any]) -> Emitted:
-    """The function itself is given the memory of operands and results (B1, B2)."""
-    host = site.host
-    program, callback = host.program, host.callback
-    count = callback.operand_count
-    # Nearly every callback takes its buffers as they are, and a call spared here is a tenth of what it costs.
-    function = callback.function if callback.fills_leaves else None
-
-    def handler(context: Any, *buffers: Any) -> None:
-        frame = running.frame
-        if frame.pending is not None and has_failed():
-            return clear(buffers[count:])
-        held, frame.holds_gang = frame.holds_gang, frame.holds_gang or program.gang
-        frame.depth += 1
-        try:
-            if function is None:
-                callback.fill(context, buffers)
-            elif function(context, buffers[count], *buffers[:count]) is not None:
-                raise callback.returned_something()
-        except BaseException as exception:
-            error = host.refuse_failed(_device_of(buffers, devices, exception), exception)
-            # The memory is the device's again, and what the traceback's frames hold of it would only do harm: see
-            # `_device_of`.
-            forget_locals(exception)
-            if program.native:
-                # On a CPU, so the buffers can be written to here.
-                clear(buffers[count:])
-            if not postpone(program, error):
-                raise error from error.__cause__
-        finally:
-            frame.depth -= 1
-            frame.holds_gang = held
-        return None
-
-    results = _custom_call(
-        site.context,
-        target,
-        handler,
-        site.operands,
-        site.operand_avals,
-        site.result_avals,
-        sharding,
-        side_effect=not callback.kind.pure,
-        aliases=callback.aliases,
-    )
-    return Emitted(None, list(results))
 
 
 def parts(site: Site, target: str) -> Emitted:
@@ -242,7 +99,7 @@ def parts(site: Site, target: str) -> Emitted:
             raise host.refuse(None, payload.failure)
         return ()
 
-    _custom_call(site.context, target, handler, site.operands, site.operand_avals, [], None)
+    custom_call(site.context, target, handler, site.operands, site.operand_avals, [], None)
     return Emitted(None, [])
 
 
@@ -278,17 +135,17 @@ def arrays(site: Site, target: str, locate: Callable[[Sequence[Any]], Any], posi
     def in_order(token: Any, *operands: Any) -> Sequence[Any]:
         return (token, *in_any_order(*operands))
 
-    results = _custom_call(
+    results = custom_call(
         site.context,
         target,
         in_any_order if site.token is None else in_order,
-        _with_token(site, [*extra, *site.operands], site.token),
-        _with_token(site, [*extra_avals, *site.operand_avals], _jax.abstract_token),
-        _with_token(site, site.result_avals, _jax.abstract_token),
+        with_token(site, [*extra, *site.operands], site.token),
+        with_token(site, [*extra_avals, *site.operand_avals], _jax.abstract_token),
+        with_token(site, site.result_avals, _jax.abstract_token),
         sharding,
         side_effect=not site.host.callback.kind.pure,
     )
-    return _split_token(site, results)
+    return split_token(site, results)
 
 
 def _position_operand(position: Any) -> tuple[list[Any], list[Any]]:
@@ -331,15 +188,15 @@ def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
 
     kind = host.callback.kind
     verdict_aval = jax.core.ShapedArray((1,), np.uint8)
-    avals_out = _with_token(site, [] if kind.identity else [verdict_aval, *site.result_avals], _jax.abstract_token)
-    emitted = _split_token(
+    avals_out = with_token(site, [] if kind.identity else [verdict_aval, *site.result_avals], _jax.abstract_token)
+    emitted = split_token(
         site,
-        _custom_call(
+        custom_call(
             site.context,
             target,
             tap if kind.identity else call,
-            _with_token(site, site.operands, site.token),
-            _with_token(site, site.operand_avals, _jax.abstract_token),
+            with_token(site, site.operands, site.token),
+            with_token(site, site.operand_avals, _jax.abstract_token),
             avals_out,
             _jax.one_device_sharding(index, len(avals_out)),
             side_effect=not kind.pure,
@@ -356,7 +213,7 @@ def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
     judged: list[Any] = []
     results_each = [([value], [aval]) for value, aval in zip(values, site.result_avals, strict=True)]
     for group, avals in results_each or [([], [])]:
-        judged += _custom_call(
+        judged += custom_call(
             site.context,
             target_everywhere,
             judge,

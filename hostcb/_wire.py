@@ -18,6 +18,11 @@ def _ir_type(aval: Any) -> Any:
     return mlir.ir.RankedTensorType.get(aval.shape, mlir.dtype_to_ir_type(np.dtype(aval.dtype)))
 
 
+def size_of(aval: Any) -> int:
+    """The bytes of a NumPy array of this type."""
+    return math.prod(aval.shape) * np.dtype(aval.dtype).itemsize
+
+
 @dataclasses.dataclass(frozen=True)
 class Wire:
     """How one value crosses. `aval` is what it is to the program, `carried` what crosses."""

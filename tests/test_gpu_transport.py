@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import hostcb as hcb
-from hostcb import _transports
+from hostcb import _transports, _views
 
 TARGET = "xla_ffi_python_cpu_callback"
 
@@ -28,7 +28,7 @@ def gpu_transport(monkeypatch: pytest.MonkeyPatch) -> None:
         position = hlo.PartitionIdOp().result
         return _transports.arrays(site, TARGET, lambda extra: program.device_at(int(extra[0])), position, sharding)
 
-    monkeypatch.setattr(_transports, "views", by_arrays)
+    monkeypatch.setattr(_views, "views", by_arrays)
 
 
 def recording() -> tuple[list[Any], Any]:

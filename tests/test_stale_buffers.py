@@ -16,7 +16,7 @@ import pytest
 
 import hostcb as hcb
 from hostcb._lowering import _CpuDevices
-from hostcb._transports import _device_of
+from hostcb._views import _device_of
 
 DEPTH = 12
 SCALAR = jax.ShapeDtypeStruct((), np.float32)

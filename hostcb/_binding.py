@@ -8,9 +8,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from . import _jax
-from ._callback import Float0, HostCallback, Static
+from ._callback import Float0, HostCallback, Static, shared
 from ._kinds import Kind
 from ._lowering import partial_automatic, placed_per_device
 from ._primitive import host_callback_p, placed_callback_p
@@ -33,8 +34,8 @@ def bind(
     vmap_method: str | None = None,
     static_leaves: bool = False,
     **details: Any,
-) -> list[Any]:
-    """Bind the primitive for `function` on `arguments`, and return its results as flat arrays.
+) -> Any:
+    """Bind the primitive for `function` on `arguments`. Returns its results as flat arrays; a tap's are `arguments`.
 
     Args:
         kind: which kind of callback.
@@ -61,14 +62,7 @@ def bind(
             absent.append((position, Static(leaf)))
         else:
             operands.append(_operand(kind, leaf))
-    callback = HostCallback(
-        kind=kind,
-        function=function,
-        arg_tree=tree,
-        absent=tuple(absent),
-        result_tree=expected.tree if expected is not None else None,
-        **details,
-    )
+    callback = shared(kind, function, tree, tuple(absent), expected.tree if expected is not None else None, details)
     _check_axes(callback, place)
     primitive = host_callback_p if isinstance(place, int) else placed_callback_p
     outs = primitive.bind(
@@ -81,8 +75,11 @@ def bind(
     )
     if not kind.identity:
         return list(outs)
+    if not absent:
+        return jax.tree_util.tree_unflatten(tree, map(_as_given, leaves, outs))
     tapped = iter(outs)
-    return [leaf if _jax.is_float0(leaf) else _as_given(leaf, next(tapped)) for leaf in leaves]
+    given = [leaf if _jax.is_float0(leaf) else _as_given(leaf, next(tapped)) for leaf in leaves]
+    return jax.tree_util.tree_unflatten(tree, given)
 
 
 def _travels(leaf: Any) -> bool:
@@ -96,6 +93,10 @@ def _travels(leaf: Any) -> bool:
 
 def _operand(kind: Kind, leaf: Any) -> Any:
     """The array that travels for one leaf."""
+    if isinstance(leaf, jax.core.Tracer) and not kind.in_place and type(leaf.aval) is jax.core.ShapedArray:
+        # Nearly every operand is a value of a program already, and of one of NumPy's own types.
+        if isinstance(leaf.aval.dtype, np.dtype):
+            return leaf
     try:
         array = jnp.asarray(leaf)
     except (TypeError, ValueError, OverflowError) as error:
@@ -123,7 +124,7 @@ def packed(kind: Kind, dtype: Any) -> TypeError:
 def _as_given(leaf: Any, tapped: Any) -> Any:
     """What a tap returns for a leaf: the tapped array, or a typed key whose words were tapped."""
     dtype = getattr(leaf, "dtype", None)
-    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
+    if dtype is not None and not isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(tapped, impl=_jax.key_implementation(dtype))
     return tapped
 

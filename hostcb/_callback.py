@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,15 @@ from jax.tree_util import PyTreeDef
 from ._kinds import Kind
 
 Transforms = tuple[tuple[Any, ...], ...]
+
+# The tree of one array.
+LEAF = jax.tree_util.tree_structure(0)
+
+
+@functools.cache
+def _leaves(count: int) -> PyTreeDef:
+    """The tree of `(args, kwargs)` for so many arrays."""
+    return jax.tree_util.tree_structure(((0,) * count, {}))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,24 +72,41 @@ class HostCallback:
     # record what the function enqueues and repeat it without calling again.
     aliases: tuple[tuple[int, int], ...] = ()
     command_buffer: bool = False
+    _key: tuple[Any, ...] = dataclasses.field(init=False, repr=False)
+    _hash: int = dataclasses.field(init=False, repr=False)
 
-    @functools.cached_property
-    def _key(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "function")
+    def __post_init__(self) -> None:
+        try:
+            function_hash = hash(self.function)
+        except TypeError:
+            # A callable without a hash is as good as any other, it only has to be the same object for a cache hit.
+            function_hash = id(self.function)
+        # JAX looks equations up by their parameters again and again. All fields but the function, which may compare
+        # in ways of its own.
+        key = (
+            self.kind,
+            self.arg_tree,
+            self.with_device,
+            self.absent,
+            self.result_tree,
+            self.primal,
+            self.partitioned,
+            self.aliases,
+            self.command_buffer,
+        )
+        object.__setattr__(self, "_key", key)
+        object.__setattr__(self, "_hash", hash((function_hash, key)))
 
     def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
         if not isinstance(other, HostCallback):
             return NotImplemented
         same = self.function is other.function or self.function == other.function
         return bool(same) and self._key == other._key
 
     def __hash__(self) -> int:
-        try:
-            function_hash = hash(self.function)
-        except TypeError:
-            # A callable without a hash is as good as any other, it only has to be the same object for a cache hit.
-            function_hash = id(self.function)
-        return hash((function_hash, self._key))
+        return self._hash
 
     @functools.cached_property
     def name(self) -> str:
@@ -96,8 +123,9 @@ class HostCallback:
     @functools.cached_property
     def takes_leaves(self) -> bool:
         """The arrays are the function's arguments as they are: nearly every callback, and worth sparing the tree."""
-        leaves: Any = 0 if self.kind.one_argument else ((0,) * self.arg_tree.num_leaves, {})
-        return not self.absent and self.arg_tree == jax.tree_util.tree_structure(leaves)
+        if self.absent:
+            return False
+        return self.arg_tree == (LEAF if self.kind.one_argument else _leaves(self.arg_tree.num_leaves))
 
     @property
     def takes_only_arrays(self) -> bool:
@@ -111,7 +139,7 @@ class HostCallback:
 
     @functools.cached_property
     def returns_one_array(self) -> bool:
-        return self.result_tree == jax.tree_util.tree_structure(0)
+        return self.result_tree == LEAF
 
     def argument(self, arrays: Sequence[Any]) -> Any:
         """The arrays that the device sent in the tree of what the user gave: `arg`, or `(args, kwargs)`."""
@@ -153,6 +181,30 @@ class HostCallback:
             f"{self.kind.name} callback must not return any values, but {self.name} did. Write into the buffers that "
             "it is given as `out`."
         )
+
+
+# Those that take arrays alone, by all that tells them apart. Not by the function itself, which may well lead to a
+# program that holds the callback; it lives as long as the callback does, and nothing else has its number meanwhile.
+_alike: weakref.WeakValueDictionary[tuple[Any, ...], HostCallback] = weakref.WeakValueDictionary()
+
+
+def shared(
+    kind: Kind,
+    function: Callable[..., Any],
+    arg_tree: PyTreeDef,
+    absent: tuple[tuple[int, Float0 | Static], ...],
+    result_tree: PyTreeDef | None,
+    details: dict[str, Any],
+) -> HostCallback:
+    """The callback of these fields, and the very one where there is one: JAX compares it with itself at no cost."""
+    plain = arg_tree == LEAF or arg_tree == _leaves(arg_tree.num_leaves)
+    if absent or not plain or not (result_tree is None or result_tree == LEAF):
+        return HostCallback(kind, function, arg_tree, absent=absent, result_tree=result_tree, **details)
+    key = (id(function), kind, arg_tree, result_tree, *details.items())
+    found = _alike.get(key)
+    if found is None:
+        found = _alike[key] = HostCallback(kind, function, arg_tree, result_tree=result_tree, **details)
+    return found
 
 
 def described(transforms: Transforms) -> tuple[tuple[str, dict[str, Any]], ...]:

@@ -46,6 +46,9 @@ class Flag(Generic[T]):
         variable = name.upper()
         self._default = parse(variable, os.environ[variable]) if variable in os.environ else default
         self._chosen: T | None = None
+        # What absl's flag held when it was last looked at, and what that means: it is asked for by each callback.
+        self._held: Any = None
+        self._meant = self._default
         # Called with each value that is set by program.
         self.listeners: list[Callable[[T], None]] = []
         if name not in absl_flags.FLAGS:
@@ -63,7 +66,11 @@ class Flag(Generic[T]):
         if self._chosen is not None:
             return self._chosen
         # An absl flag holds its default until the command line has been parsed.
-        return self._parse(self.name, str(absl_flags.FLAGS[self.name].value))
+        held = absl_flags.FLAGS[self.name].value
+        if held is not self._held:
+            self._meant = self._parse(self.name, str(held))
+            self._held = held
+        return self._meant
 
 
 inline = Flag(

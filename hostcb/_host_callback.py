@@ -6,8 +6,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import jax
-
 from . import _flags
 from ._batching import check_method
 from ._binding import bind, check_callable, position
@@ -72,7 +70,7 @@ def id_tap(
         )
     check_callable(tap_func, TAP, "tap_func")
     tapped = bind(TAP, tap_func, arg, place=position(TAP, device_index), with_device=bool(tap_with_device))
-    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(arg), tapped) if result is None else result
+    return tapped if result is None else result
 
 
 def id_print(

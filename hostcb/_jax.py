@@ -201,6 +201,11 @@ def run_compiled(primitive: Any, operands: Sequence[Any], params: dict[str, Any]
 # Lowering --------------------------------------------------------------------------------------------------------
 
 
+def memory_of(module_context: Any) -> dict[Any, Any]:
+    """A dictionary that lives as long as a module is lowered, for whoever wants to lower equal things once."""
+    return getattr(module_context, "cached_primitive_lowerings", {})
+
+
 def annotate(module_context: Any, op: Any, sharding: Any) -> None:
     mlir.set_sharding(module_context, op, sharding)
 

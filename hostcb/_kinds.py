@@ -9,7 +9,8 @@ import dataclasses
 from typing import Literal
 
 
-@dataclasses.dataclass(frozen=True)
+# Each is there once, and found by identity, which is all that a kind among an equation's parameters costs.
+@dataclasses.dataclass(frozen=True, eq=False)
 class Kind:
     """How one kind of callback differs from the others.
 

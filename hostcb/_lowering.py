@@ -11,11 +11,13 @@ from jax.interpreters import mlir
 
 from . import _jax, _transports, _views
 from ._callback import HostCallback, Transforms
+from ._crossing import Crossing
+from ._custom_calls import module_of
 from ._effects import ordered
 from ._executions import Program
 from ._handlers import Host
 from ._transports import Emitted, Site
-from ._wire import Wire, decoder, encoder, wire_of
+from ._wire import Wire, wire_of
 
 GPU_PLATFORMS = ("cuda", "rocm", "oneapi")
 
@@ -57,22 +59,16 @@ def lower(
     program.callbacks.append(str(callback))
     program.effectful = program.effectful or not kind.pure
 
-    spread = _is_spread(context.module_context.axis_context)
-    if kind.in_place:
-        # In its own memory a value has its own type.
-        wires_in, wires_out = [Wire(aval) for aval in context.avals_in], [Wire(aval) for aval in result_avals]
-    else:
-        wires_in = [wire_of(aval) for aval in context.avals_in]
-        wires_out = [wire_of(aval, as_bits=spread) for aval in result_avals]
+    crossings = module_of(context.module_context).crossings
+    key = (callback, transforms, tuple(context.avals_in), result_avals, device_index)
+    crossing = crossings.get(key)
+    if crossing is None:
+        crossing = crossings[key] = _crossing(context, callback, transforms, result_avals, program)
     site = Site(
         context=context,
-        host=Host(callback, transforms, context.avals_in, result_avals, program),
+        crossing=crossing,
         token=context.tokens_in.get(ordered) if kind.ordered else None,
-        operands=[wire.pack(operand) for wire, operand in zip(wires_in, operands, strict=True)],
-        operand_avals=[wire.carried for wire in wires_in],
-        result_avals=[wire.carried for wire in wires_out],
-        decode=decoder(wires_in),
-        encode=encoder(wires_out),
+        operands=crossing.pack(operands),
     )
     emitted = _emit(site, platforms[0], device_index)
     if kind.ordered:
@@ -80,7 +76,20 @@ def lower(
         context.set_tokens_out(context.tokens_in.update_tokens(mlir.TokenSet({ordered: emitted.token})))
     if kind.identity:
         return operands
-    return [wire.unpack(result) for wire, result in zip(wires_out, emitted.results, strict=True)]
+    return crossing.unpack(emitted.results)
+
+
+def _crossing(
+    context: Any, callback: HostCallback, transforms: Transforms, result_avals: Sequence[Any], program: Program
+) -> Crossing:
+    spread = _is_spread(context.module_context.axis_context)
+    if callback.kind.in_place:
+        # In its own memory a value has its own type.
+        wires_in, wires_out = [Wire(aval) for aval in context.avals_in], [Wire(aval) for aval in result_avals]
+    else:
+        wires_in = [wire_of(aval) for aval in context.avals_in]
+        wires_out = [wire_of(aval, as_bits=spread) for aval in result_avals]
+    return Crossing(Host(callback, transforms, context.avals_in, result_avals, program), wires_in, wires_out)
 
 
 # Operations whose function the compiler evaluates as it likes; a call in it makes the CPU compiler abort.
@@ -129,14 +138,14 @@ def _is_spread(axis_context: Any) -> bool:
 
 def _emit(site: Site, platform: str, device_index: Any) -> Emitted:
     axis_context = site.context.module_context.axis_context
-    callback = site.host.callback
+    callback = site.crossing.host.callback
     if isinstance(axis_context, mlir.SPMDAxisContext):
         return _emit_per_device(site, platform, axis_context, device_index)
     count = getattr(axis_context, "num_devices", 1)
     index = _index(callback, device_index, axis_context, count)
     if callback.kind.in_place:
         return _emit_in_place(site, platform, None, count)
-    program = site.host.program
+    program = site.crossing.host.program
     if count == 1:
         if platform == "cpu":
             return _views.views(site, _cpu_devices, None)
@@ -149,7 +158,7 @@ def _emit(site: Site, platform: str, device_index: Any) -> Emitted:
         return _transports.one_of_many(site, targets, index)
     if callback.partitioned:
         raise NotImplementedError(f"{callback}: partitioned=True is not supported on {platform}; use shard_map.")
-    sharding = _jax.one_device_sharding(index, len(site.result_avals))
+    sharding = _jax.one_device_sharding(index, len(site.crossing.result_avals))
     return _transports.send_and_receive(site, lambda _: program.device_at(index), None, sharding)
 
 
@@ -168,14 +177,14 @@ def _index(callback: HostCallback, wanted: Any, axis_context: Any, count: int) -
 def _emit_per_device(site: Site, platform: str, axis_context: Any, device_index: Any) -> Emitted:
     """Under pmap and shard_map every device calls with its own part (H9)."""
     mesh = axis_context.mesh
-    callback = site.host.callback
+    callback = site.crossing.host.callback
     if axis_context.manual_axes != frozenset(mesh.axis_names):
         raise partial_automatic(callback, axis_context.manual_axes, mesh.axis_names)
     if not isinstance(device_index, int):
         raise placed_per_device(callback)
     if device_index >= mesh.size:
         raise out_of_range(callback, device_index, mesh.size)
-    ranks = [aval.ndim for aval in site.result_avals]
+    ranks = [aval.ndim for aval in site.crossing.result_avals]
     sharding = _jax.whole_sharding(ranks if site.token is None else [0, *ranks], manual=True)
     if callback.kind.in_place:
         return _emit_in_place(site, platform, sharding, 1)
@@ -183,13 +192,13 @@ def _emit_per_device(site: Site, platform: str, axis_context: Any, device_index:
         return _views.views(site, _cpu_devices, sharding)
     # A position in the mesh is not a device's number, so the devices come from the execution itself.
     position = hlo.PartitionIdOp().result
-    program = site.host.program
+    program = site.crossing.host.program
     return _emit_arrays(site, platform, lambda extra: program.device_at(int(extra[0])), position, sharding)
 
 
 def _emit_in_place(site: Site, platform: str, sharding: Any, count: int) -> Emitted:
     """Functions that write into device memory have a target of their own (B5)."""
-    callback = site.host.callback
+    callback = site.crossing.host.callback
     if platform == "cpu":
         target = "xla_buffer_python_cpu_callback"
     elif platform in GPU_PLATFORMS:

@@ -17,55 +17,25 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import mlir
 
 from . import _jax
-from ._handlers import Host
+from ._crossing import Crossing
+from ._custom_calls import custom_call
 from ._results import Refused
 
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """One equation being lowered, its operands and results in the types in which they cross."""
+    """One equation being lowered, its operands in the types in which they cross."""
 
     context: Any
-    host: Host
+    crossing: Crossing
     token: Any
     operands: Sequence[Any]
-    operand_avals: Sequence[Any]
-    result_avals: Sequence[Any]
-    # From what crosses to what the function gets, and back.
-    decode: Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
-    encode: Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Emitted:
     token: Any
     results: Sequence[Any]
-
-
-def custom_call(
-    context: Any,
-    target: str,
-    handler: Callable[..., Any],
-    operands: Sequence[Any],
-    avals_in: Sequence[Any],
-    avals_out: Sequence[Any],
-    sharding: Any,
-    *,
-    side_effect: bool = True,
-    aliases: Sequence[tuple[int, int]] = (),
-) -> Sequence[Any]:
-    """Emit a call of `handler`, which lives as long as the executable."""
-    module_context = context.module_context
-    module_context.add_host_callback(handler)
-    index = np.uint64(len(module_context.host_callbacks) - 1)
-    inner = context.replace(avals_in=list(avals_in), avals_out=list(avals_out))
-    build = jax.ffi.build_ffi_lowering_function(
-        target, has_side_effect=side_effect, operand_output_aliases=dict(aliases)
-    )
-    op = build(inner, *operands, index=index)
-    if sharding is not None:
-        _jax.annotate(module_context, op, sharding)
-    return list(op.results)
 
 
 def _contiguous(array: np.ndarray) -> np.ndarray:
@@ -88,10 +58,10 @@ def parts(site: Site, target: str) -> Emitted:
     """A program that the compiler spreads over devices: each calls with the part of the operands that it has (X4)."""
     if site.token is not None:
         raise NotImplementedError(
-            f"{site.host.callback}: partitioned=True has no order under jit over several devices. Drop ordered=True, "
-            "or use shard_map, in which each device calls in order."
+            f"{site.crossing.host.callback}: partitioned=True has no order under jit over several devices. Drop "
+            "ordered=True, or use shard_map, in which each device calls in order."
         )
-    host, decode = site.host, site.decode
+    host, decode = site.crossing.host, site.crossing.decode
 
     def handler(*operands: Any) -> Sequence[Any]:
         payload = host.call(None, decode([np.array(operand) for operand in operands]))
@@ -99,13 +69,14 @@ def parts(site: Site, target: str) -> Emitted:
             raise host.refuse(None, payload.failure)
         return ()
 
-    custom_call(site.context, target, handler, site.operands, site.operand_avals, [], None)
+    custom_call(site.context, target, handler, site.operands, site.crossing.operand_avals, [], None)
     return Emitted(None, [])
 
 
 def _exchange(site: Site) -> Callable[[Any, Sequence[Any]], Sequence[np.ndarray]]:
     """What a handler does that is given arrays: hand them to a device's callback, and return its results."""
-    host, decode, encode = site.host, site.decode, site.encode
+    crossing = site.crossing
+    host, decode, encode = crossing.host, crossing.decode, crossing.encode
 
     def exchange(device: Any, operands: Sequence[Any]) -> Sequence[np.ndarray]:
         owned = decode([np.array(operand) for operand in operands])
@@ -140,10 +111,10 @@ def arrays(site: Site, target: str, locate: Callable[[Sequence[Any]], Any], posi
         target,
         in_any_order if site.token is None else in_order,
         with_token(site, [*extra, *site.operands], site.token),
-        with_token(site, [*extra_avals, *site.operand_avals], _jax.abstract_token),
-        with_token(site, site.result_avals, _jax.abstract_token),
+        with_token(site, [*extra_avals, *site.crossing.operand_avals], _jax.abstract_token),
+        with_token(site, site.crossing.result_avals, _jax.abstract_token),
         sharding,
-        side_effect=not site.host.callback.kind.pure,
+        side_effect=not site.crossing.host.callback.kind.pure,
     )
     return split_token(site, results)
 
@@ -160,11 +131,12 @@ def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
     A call's result then reaches every device by a collective. If the one device refused a failed result, the others
     would wait in that collective for ever; so a verdict travels with the result, and all devices refuse together.
     """
-    host, decode, encode = site.host, site.decode, site.encode
+    crossing = site.crossing
+    host, decode, encode = crossing.host, crossing.decode, crossing.encode
     target, target_everywhere = targets
     program = host.program
     # Not `site` itself in the handlers: it would keep the module that is being lowered, which JAX's caches go by.
-    result_avals = list(site.result_avals)
+    result_avals = list(site.crossing.result_avals)
 
     has_token = site.token is not None
 
@@ -188,7 +160,9 @@ def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
 
     kind = host.callback.kind
     verdict_aval = jax.core.ShapedArray((1,), np.uint8)
-    avals_out = with_token(site, [] if kind.identity else [verdict_aval, *site.result_avals], _jax.abstract_token)
+    avals_out = with_token(
+        site, [] if kind.identity else [verdict_aval, *site.crossing.result_avals], _jax.abstract_token
+    )
     emitted = split_token(
         site,
         custom_call(
@@ -196,7 +170,7 @@ def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
             target,
             tap if kind.identity else call,
             with_token(site, site.operands, site.token),
-            with_token(site, site.operand_avals, _jax.abstract_token),
+            with_token(site, site.crossing.operand_avals, _jax.abstract_token),
             avals_out,
             _jax.one_device_sharding(index, len(avals_out)),
             side_effect=not kind.pure,
@@ -211,7 +185,7 @@ def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
     # One for each result, since the compiler aborts on the sharding of several.
     verdict, *values = together
     judged: list[Any] = []
-    results_each = [([value], [aval]) for value, aval in zip(values, site.result_avals, strict=True)]
+    results_each = [([value], [aval]) for value, aval in zip(values, site.crossing.result_avals, strict=True)]
     for group, avals in results_each or [([], [])]:
         judged += custom_call(
             site.context,
@@ -235,15 +209,15 @@ def send_and_receive(site: Site, locate: Callable[[Sequence[Any]], Any], positio
     def handler(*operands: Any) -> Sequence[Any]:
         return exchange(locate(operands[:first]), operands[first:])
 
-    avals_in = [*extra_avals, *site.operand_avals]
+    avals_in = [*extra_avals, *site.crossing.operand_avals]
     results, token, _ = mlir.emit_python_callback(
-        site.context.replace(avals_in=avals_in, avals_out=list(site.result_avals)),
+        site.context.replace(avals_in=avals_in, avals_out=list(site.crossing.result_avals)),
         handler,
         site.token,
         [*extra, *site.operands],
         avals_in,
-        list(site.result_avals),
-        has_side_effect=not site.host.callback.kind.pure,
+        list(site.crossing.result_avals),
+        has_side_effect=not site.crossing.host.callback.kind.pure,
         returns_token=site.token is not None,
         sharding=sharding,
     )

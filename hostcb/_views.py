@@ -15,13 +15,15 @@ import numpy as np
 
 from . import _jax
 from ._blocks import LEAST_BYTES, blocks
+from ._crossing import Crossing
+from ._custom_calls import custom_call
 from ._failures import forget_locals
 from ._handlers import Host
 from ._native import has_failed, postpone
 from ._pages import LEAST_BYTES as LEAST_MAPPED
 from ._pages import advise
 from ._running import running
-from ._transports import Emitted, Site, custom_call, split_token, with_token
+from ._transports import Emitted, Site, split_token, with_token
 from ._wire import size_of, unchanged
 
 Handler = Callable[..., None]
@@ -30,16 +32,18 @@ Devices = Mapping[int, Any]
 
 def views(site: Site, devices: Devices, sharding: Any) -> Emitted:
     """CPU, one device or a device's own part of a mesh: the handler gets views of the device's memory."""
-    kind = site.host.callback.kind
+    crossing = site.crossing
+    if crossing.handler is None:
+        crossing.handler = _handler(crossing, devices)
     results = custom_call(
         site.context,
         "xla_buffer_python_cpu_callback",
-        _handler(site, devices),
+        crossing.handler,
         with_token(site, site.operands, site.token),
-        with_token(site, site.operand_avals, _jax.abstract_token),
-        with_token(site, site.result_avals, _jax.abstract_token),
+        with_token(site, crossing.operand_avals, _jax.abstract_token),
+        with_token(site, crossing.result_avals, _jax.abstract_token),
         sharding,
-        side_effect=not kind.pure,
+        side_effect=not crossing.host.callback.kind.pure,
     )
     return split_token(site, results)
 
@@ -48,33 +52,33 @@ def views(site: Site, devices: Devices, sharding: Any) -> Emitted:
 # `buffer.__array__()` is all that `np.asarray` does of it, at a quarter of the price.
 
 
-def _handler(site: Site, devices: Devices) -> Handler:
-    host, kind = site.host, site.host.callback.kind
-    take = _taking(site)
+def _handler(crossing: Crossing, devices: Devices) -> Handler:
+    host, kind = crossing.host, crossing.host.callback.kind
+    take = _taking(crossing)
     if kind.identity:
-        return _tap(host, devices, take, _copier(site))
-    give = _giving(site)
+        return _tap(host, devices, take, _copier(crossing))
+    give = _giving(crossing)
     if kind.ordered:
-        return _in_order(host, devices, len(site.operands), take, give)
-    return _in_any_order(host, devices, len(site.operands), take, give)
+        return _in_order(host, devices, take, give)
+    return _in_any_order(host, devices, len(crossing.operand_avals), take, give)
 
 
-def _copier(site: Site) -> Callable[[np.ndarray], np.ndarray] | None:
+def _copier(crossing: Crossing) -> Callable[[np.ndarray], np.ndarray] | None:
     """What copies the only operand, if there is one, and in its own type."""
-    if len(site.operands) != 1 or site.decode is not unchanged:
+    if len(crossing.operand_avals) != 1 or crossing.decode is not unchanged:
         return None
-    return np.ndarray.copy if site.host.nbytes < LEAST_BYTES else blocks.copy
+    return np.ndarray.copy if crossing.host.nbytes < LEAST_BYTES else blocks.copy
 
 
-def _taking(site: Site) -> Callable[[Sequence[Any]], Sequence[np.ndarray]]:
+def _taking(crossing: Crossing) -> Callable[[Sequence[Any]], Sequence[np.ndarray]]:
     """What makes the function's arrays of the buffers of operands, whatever comes after these.
 
     A copy each, since the memory is the device's again as soon as the handler returns.
     """
-    copy = _copier(site)
+    copy = _copier(crossing)
     if copy is not None:
         return lambda buffers: (copy(buffers[0].__array__()),)
-    count, decode = len(site.operands), site.decode
+    count, decode = len(crossing.operand_avals), crossing.decode
 
     def own(array: np.ndarray) -> np.ndarray:
         return array.copy() if array.nbytes < LEAST_BYTES else blocks.copy(array)
@@ -82,9 +86,9 @@ def _taking(site: Site) -> Callable[[Sequence[Any]], Sequence[np.ndarray]]:
     return lambda buffers: decode([own(buffer.__array__()) for buffer in buffers[:count]])
 
 
-def _giving(site: Site) -> Callable[[Sequence[Any], Sequence[np.ndarray]], None]:
+def _giving(crossing: Crossing) -> Callable[[Sequence[Any], Sequence[np.ndarray]], None]:
     """What copies the function's arrays into the buffers of results, given as the last ones of all."""
-    count, encode = len(site.result_avals), site.encode
+    count, encode = len(crossing.result_avals), crossing.encode
     if count == 1 and encode is unchanged:
 
         def give_one(buffers: Sequence[Any], payload: Sequence[np.ndarray]) -> None:
@@ -119,7 +123,7 @@ def _tap(host: Host, devices: Devices, take: Any, copy: Callable[[np.ndarray], n
     return taps_one
 
 
-def _in_order(host: Host, devices: Devices, count: int, take: Any, give: Any) -> Handler:
+def _in_order(host: Host, devices: Devices, take: Any, give: Any) -> Handler:
     run = host.run
 
     def in_order(_: Any, token: Any, *buffers: Any) -> None:
@@ -184,14 +188,14 @@ def _mapped_anew(site: Site, aliases: Sequence[tuple[int, int]]) -> list[int]:
     shared = {result for _, result in aliases}
     return [
         len(site.operands) + position
-        for position, aval in enumerate(site.result_avals)
+        for position, aval in enumerate(site.crossing.result_avals)
         if position not in shared and size_of(aval) >= LEAST_MAPPED
     ]
 
 
 def in_place(site: Site, target: str, sharding: Any, devices: Devices) -> Emitted:
     """The function itself is given the memory of operands and results (B1, B2)."""
-    host = site.host
+    host = site.crossing.host
     program, callback = host.program, host.callback
     count = callback.operand_count
     # Nearly every callback takes its buffers as they are, and a call spared here is a tenth of what it costs.
@@ -234,8 +238,8 @@ def in_place(site: Site, target: str, sharding: Any, devices: Devices) -> Emitte
         target,
         handler,
         site.operands,
-        site.operand_avals,
-        site.result_avals,
+        site.crossing.operand_avals,
+        site.crossing.result_avals,
         sharding,
         side_effect=not callback.kind.pure,
         aliases=callback.aliases,

@@ -91,12 +91,16 @@ def _travels(leaf: Any) -> bool:
     return True
 
 
+def _is_plain(aval: Any) -> bool:
+    """Whether a value is an array of a type that NumPy can have."""
+    return type(aval) is jax.core.ShapedArray and isinstance(aval.dtype, np.dtype)
+
+
 def _operand(kind: Kind, leaf: Any) -> Any:
     """The array that travels for one leaf."""
-    if isinstance(leaf, jax.core.Tracer) and not kind.in_place and type(leaf.aval) is jax.core.ShapedArray:
-        # Nearly every operand is a value of a program already, and of one of NumPy's own types.
-        if isinstance(leaf.aval.dtype, np.dtype):
-            return leaf
+    if isinstance(leaf, jax.core.Tracer) and not kind.in_place and _is_plain(leaf.aval):
+        # Nearly every operand is a value of a program already.
+        return leaf
     try:
         array = jnp.asarray(leaf)
     except (TypeError, ValueError, OverflowError) as error:

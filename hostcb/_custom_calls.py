@@ -113,8 +113,6 @@ def custom_call(
             target,
             has_side_effect=side_effect,
             operand_output_aliases=dict(aliases),
-            # Scalars and vectors have one layout only, and to say which takes the compiler a twentieth of its time.
-            skip_ffi_layout_processing=all(len(getattr(aval, "shape", ())) < 2 for aval in (*avals_in, *avals_out)),
         )
         return build(inner, *operands, **{_INDEX: index})
 

@@ -20,9 +20,9 @@ logger = logging.getLogger("hostcb")
 LINGER = 1e-3
 
 # While taps come in faster than so many in a linger, the consumer would only take the interpreter lock from the
-# device: it sleeps on, so many lingers at most, until they stop or half of the queue is taken.
-RAPID = 20
-MOST_LINGERS = 10
+# device: it sleeps on, each time twice as long and so often at most, until they stop or half of the queue is taken.
+RAPID = 5
+MOST_LINGERS = 4
 
 # Small values cost more than their bytes, about 300 each, so their number is bounded too.
 MOST_VALUES = 500_000
@@ -191,10 +191,10 @@ class DeviceQueue:
 
     def _linger(self) -> None:
         """With the lock held: sleep for a while, and on while values come in too fast to be worth the interruption."""
-        for _ in range(MOST_LINGERS):
-            before = self.accepted
-            asked_for = self._work.wait(LINGER)
-            if asked_for or self.accepted - before < RAPID or 2 * self._bytes > self.budget:
+        for number in range(MOST_LINGERS):
+            before, longer = self.accepted, 1 << number
+            asked_for = self._work.wait(LINGER * longer)
+            if asked_for or self.accepted - before < RAPID * longer or 2 * self._bytes > self.budget:
                 return
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from ._thread_states import keeper
+
 
 class Frame:
     """What a thread is doing. Handlers change it in place, since a context manager would cost as much as a tap."""
@@ -24,6 +26,8 @@ class Frame:
 
 class _Running(threading.local):
     def __init__(self) -> None:
+        # The first that a callback does in a thread, and once for each unless its state is lost.
+        keeper.keep()
         self.frame = Frame()
 
 

@@ -41,9 +41,17 @@ class Host:
         self._dtype: Any = result_avals[0].dtype if one else None
         self._ordered = callback.kind.ordered
 
+    def make_room(self, device: Any) -> None:
+        """To be called before a large value is copied for `tap`."""
+        if not self._runs_here(device):
+            queues[device].make_room(self.nbytes)
+
+    def _runs_here(self, device: Any) -> bool:
+        return running.frame.depth > 0 or (self.program.nested and self.program.nested_on(device))
+
     def tap(self, device: Any, arrays: Sequence[np.ndarray]) -> None:
         """Take the value and return: the device does not wait for the function."""
-        if running.frame.depth or (self.program.nested and self.program.nested_on(device)):
+        if self._runs_here(device):
             # The queue may be held by the very callback that waits for this program, so the function runs here.
             self.deliver(device, arrays)
         else:

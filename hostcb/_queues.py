@@ -85,6 +85,11 @@ class DeviceQueue:
             if self._idle:
                 self._wake()
 
+    def make_room(self, nbytes: int) -> None:
+        """Return when so many bytes have room, before a copy of them is made: what is in hand counts as well."""
+        with self._lock:
+            self._make_room(nbytes)
+
     def _make_room(self, nbytes: int) -> int:
         """With the lock held: return when there is room for so many bytes more, and how many it will be with them."""
         # A value larger than the budget must get in some time: when nothing else is there.

@@ -108,6 +108,14 @@ def _giving(crossing: Crossing) -> Callable[[Sequence[Any], Sequence[np.ndarray]
 
 def _tap(host: Host, devices: Devices, take: Any, copy: Callable[[np.ndarray], np.ndarray] | None) -> Handler:
     tap = host.tap
+    if host.nbytes >= LEAST_BYTES:
+
+        def taps_much(_: Any, token: Any, *buffers: Any) -> None:
+            device = devices[token.__dlpack_device__()[1]]
+            host.make_room(device)
+            tap(device, take(buffers))
+
+        return taps_much
     if copy is None:
 
         def taps(_: Any, token: Any, *buffers: Any) -> None:

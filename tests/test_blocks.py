@@ -14,7 +14,7 @@ import pytest
 
 import hostcb as hcb
 from hostcb import _blocks
-from hostcb._blocks import LEAST_BYTES, MOST_BLOCKS, MOST_BYTES, Blocks
+from hostcb._blocks import LEAST_BYTES, MOST_BYTES, Blocks
 
 SIZE = LEAST_BYTES // 4
 
@@ -47,6 +47,7 @@ HOLDERS: dict[str, Any] = {
     "in a list of lists": lambda array: [[array]],
     "closure": lambda array: lambda: array,
     "base": lambda array: array.base,
+    "what the base is made of": lambda array: array.base.base,
 }
 
 
@@ -82,18 +83,30 @@ def test_every_type_and_shape_is_copied_as_it_is(dtype: Any) -> None:
         del copy
 
 
-def test_the_pool_is_bounded() -> None:
+def test_what_lies_ready_is_bounded() -> None:
     blocks = Blocks()
-    kept = [blocks.copy(source(n)) for n in range(3 * MOST_BLOCKS)]
-    assert len(blocks._blocks) == MOST_BLOCKS
-    assert [array[0] for array in kept] == list(range(3 * MOST_BLOCKS))
-    for _ in range(3):
-        blocks.copy(np.zeros(MOST_BYTES // 2 + 1, np.uint8))
-    assert sum(block.nbytes for block in blocks._blocks) <= MOST_BYTES
-    blocks.copy(np.zeros(MOST_BYTES + 1, np.uint8))
-    assert all(block.nbytes <= MOST_BYTES for block in blocks._blocks)
+    count = 2 * MOST_BYTES // LEAST_BYTES
+    kept = [blocks.copy(source(n)) for n in range(count)]
+    assert blocks.ready_bytes == 0, "what is in use does not lie ready"
+    values = [int(array[0]) for array in kept]
+    assert values == list(range(count))
+    kept.clear()
+    assert blocks.ready_bytes == MOST_BYTES
     blocks.clear()
-    assert not blocks._blocks
+    assert blocks.ready_bytes == 0
+    blocks.copy(np.zeros(MOST_BYTES + 1, np.uint8))
+    assert blocks.ready_bytes == 0, "what is larger than the bound is let go"
+
+
+def test_as_many_blocks_exist_as_are_in_use_at_a_time() -> None:
+    blocks, waiting, seen = Blocks(), [], set()
+    for n in range(100):
+        waiting.append(blocks.copy(source(n)))
+        seen.add(address(waiting[-1]))
+        if len(waiting) == 20:
+            # The one that has waited longest, as a queue does it.
+            del waiting[0]
+    assert len(seen) == 20
 
 
 def test_threads_never_get_the_same_memory() -> None:
@@ -144,4 +157,4 @@ def test_a_result_that_is_the_operand_stays_right() -> None:
 def test_stop_gives_the_memory_back() -> None:
     hcb.call(lambda arg: arg, jnp.zeros(SIZE), result_shape=jax.ShapeDtypeStruct((SIZE,), np.float32))
     hcb.stop_outfeed_receiver()
-    assert not _blocks.blocks._blocks
+    assert _blocks.blocks.ready_bytes == 0

@@ -168,6 +168,40 @@ ENTRY %main (p: f32[4]) -> f32[4] {
 """
 FOREIGN = SMALL.replace("xla_buffer_python_cpu_callback", "somebody_elses")
 LOOP = SMALL.replace("get-tuple-element(%c), index=0", "while(%c), condition=%a, body=%b")
+KNOWN = """
+%body (p: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %p = (s32[], f32[4]{0}) parameter(0)
+  %c = f32[4]{0} custom-call(%p), custom_call_target="xla_buffer_python_cpu_callback"
+  ROOT %t = (s32[], f32[4]{0}) tuple(%p, %c)
+}
+
+%condition (p: (s32[], f32[4])) -> pred[] {
+  %p = (s32[], f32[4]{0}) parameter(0)
+  ROOT %l = pred[] fusion(%p), kind=kLoop, calls=%less
+}
+
+ENTRY %main.3 (p: f32[4]) -> f32[4] {
+  %p = f32[4]{0} parameter(0)
+  %w = (s32[], f32[4]{0}) while(%p), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"100"}}
+  ROOT %t = f32[4]{0} get-tuple-element(%w), index=1
+}
+"""
+TOO_MANY = KNOWN.replace('"n":"100"', '"n":"100001"')
+UNKNOWN = KNOWN.replace('"known_trip_count":{"n":"100"}', "")
+MISSING = KNOWN.replace("%body (p", "%another (p")
+LONG_BODY = KNOWN.replace(
+    "  ROOT %t = (s", "".join(f"  %s{i} = f32[4]{{0}} sine(%c)\n" for i in range(8)) + "  ROOT %t = (s"
+)
+BRANCHING = KNOWN.replace("  ROOT %t = (s", "  %b = f32[4]{0} conditional(%c), branch_computations={}\n  ROOT %t = (s")
+NESTED = KNOWN.replace(
+    "ENTRY",
+    """%outer (p: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %p = (s32[], f32[4]{0}) parameter(0)
+  ROOT %w = (s32[], f32[4]{0}) while(%p), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"1000"}}
+}
+
+ENTRY""",
+).replace("condition=%condition, body=%body", "condition=%condition, body=%outer")
 LARGE = SMALL.replace("get-tuple-element(%c), index=0", "sine(%p)").replace("[4]", "[1000,1000]")
 LARGE_ALONE = SMALL.replace("[4]", "[1000,1000]")
 LONG = SMALL.replace("  ROOT", "".join(f"  %s{i} = f32[4]{{0}} sine(%p)\n" for i in range(8)) + "  ROOT")
@@ -175,11 +209,115 @@ LONG = SMALL.replace("  ROOT", "".join(f"  %s{i} = f32[4]{{0}} sine(%p)\n" for i
 
 @pytest.mark.parametrize(
     ("text", "native"),
-    [(SMALL, True), (FOREIGN, False), (LOOP, False), (LARGE, False), (LARGE_ALONE, True), (LONG, False)],
-    ids=["small", "foreign", "loop", "large", "large_alone", "long"],
+    [
+        (SMALL, True),
+        (FOREIGN, False),
+        (LOOP, False),
+        (LARGE, False),
+        (LARGE_ALONE, True),
+        (LONG, False),
+        (KNOWN, True),
+        (TOO_MANY, False),
+        (UNKNOWN, False),
+        (MISSING, False),
+        (LONG_BODY, False),
+        (BRANCHING, False),
+        (NESTED, True),
+        (NESTED.replace('"n":"1000"', '"n":"1001"'), False),
+        ("", False),
+    ],
+    ids=[
+        *("small", "foreign", "loop", "large", "large_alone", "long", "known", "too_many", "unknown", "missing"),
+        *("long_body", "branching", "nested", "nested_too_many", "nothing"),
+    ],
 )
 def test_x2_which_programs_are_dispatched_natively(text: str, native: bool) -> None:
     assert _native.is_simple(text, callbacks=1) == native
+
+
+def looped(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return jax.jit(
+        lambda x: jax.lax.fori_loop(0, 50, lambda _, carry: hcb.pure_callback(function, SCALAR, carry) + 1, x)
+    )
+
+
+def test_x2_a_failure_in_a_loop_has_one_type_and_ends_it() -> None:
+    calls: list[float] = []
+
+    def fails_at_seven(x: Any) -> Any:
+        calls.append(float(x))
+        if x == 7:
+            raise ValueError("failed on 7")
+        return x
+
+    program = looped(fails_at_seven)
+    for _ in range(2):
+        assert float(program(100.0)) == 150.0
+    for _ in range(3):
+        calls.clear()
+        failed(lambda: program(0.0))
+        assert calls == [float(n) for n in range(8)], f"called with {calls}"
+    assert float(program(100.0)) == 150.0
+
+
+@pytest.mark.parametrize("kind", ["pure", "buffer", "dlpack"])
+def test_x2_a_failure_in_loops_of_loops(kind: str) -> None:
+    faulty = Faulty()
+    step = {
+        "pure": lambda x: hcb.pure_callback(faulty, SCALAR, x),
+        "buffer": lambda x: hcb.buffer_callback(lambda c, out, v: copied(out, faulty(np.asarray(v))), SCALAR)(x),
+        "dlpack": lambda x: hcb.dlpack_callback(lambda v: faulty(np.asarray(v)), SCALAR)(x),
+    }[kind]
+    program = jax.jit(
+        lambda x: jax.lax.fori_loop(
+            0, 3, lambda _, outer: jax.lax.fori_loop(0, 4, lambda _, inner: step(inner) * 2, outer), x
+        )
+    )
+    for _ in range(3):
+        assert float(program(1.0)) == 4096.0
+    faulty.armed = True
+    for _ in range(3):
+        failed(lambda: program(1.0))
+    faulty.armed = False
+    assert float(program(1.0)) == 4096.0
+
+
+def copied(out: Any, value: Any) -> None:
+    np.asarray(out)[...] = value
+
+
+def test_x2_each_thread_gets_the_failure_of_its_own_loop() -> None:
+    program, wrong = looped(at_fifty), []
+    assert float(program(100.0)) == 150.0
+    start = threading.Barrier(4)
+
+    def run(number: int) -> None:
+        start.wait(DEADLINE)
+        for step in range(20):
+            try:
+                result = float(program(30.0 if step % 2 else 100.0 + number))
+            except jax.errors.JaxRuntimeError as error:
+                if not step % 2 or str(error.__cause__) != "failed on 50":
+                    wrong.append(f"step {step} of {number} failed with {error.__cause__!r}")
+            else:
+                if step % 2 or result != 150.0 + number:
+                    wrong.append(f"step {step} of {number} returned {result}")
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
+    with pytest.raises(hcb.CallbackException):
+        hcb.barrier_wait()
+    assert wrong == []
+
+
+def at_fifty(x: Any) -> Any:
+    if x == 50:
+        raise ValueError("failed on 50")
+    return x
 
 
 def test_h14_failures_that_are_kept_do_not_end_a_users_generator() -> None:

@@ -22,7 +22,7 @@ TARGET = "xla_ffi_python_cpu_callback"
 def gpu_transport(monkeypatch: pytest.MonkeyPatch) -> None:
     def by_arrays(site: Any, devices: Any, sharding: Any) -> _transports.Emitted:
         del devices
-        program = site.host.program
+        program = site.crossing.host.program
         if sharding is None:
             return _transports.arrays(site, TARGET, lambda _: program.device_at(0), None, None)
         position = hlo.PartitionIdOp().result

@@ -17,14 +17,18 @@ import jax.numpy as jnp
 from benchmarks import running
 from benchmarks.measuring import Times, measure
 from benchmarks.rows import Row, compared
-from benchmarks.subjects import SUBJECTS
+from benchmarks.subjects import SUBJECTS, Subject
 
 COPY = "plain copy"
+ONE = ", one element returned"
+# Where the tapped value is what the program returns, the device copies it for that, with or without a callback.
 COMPARISONS = (
     ("call", "jax pure_callback", 0.45),
     ("call", COPY, 1.6),
     ("id_tap", "jax debug.callback", 0.45),
     ("id_tap", COPY, 1.3),
+    ("id_tap" + ONE, "jax debug.callback" + ONE, 0.45),
+    ("id_tap" + ONE, COPY, 1.3),
     ("buffer_callback", "jax buffer_callback", 1.05),
     ("dlpack_callback", "jax buffer_callback", 1.5),
 )
@@ -34,7 +38,7 @@ MOST_GROWTH = 9.0
 
 def run(rounds: int = 30, sizes: tuple[int, int] = (1, 8), width: int = 1024) -> list[Row]:
     names = dict.fromkeys(name for ours, theirs, _ in COMPARISONS for name in (ours, theirs))
-    steps = {name: jnp.copy if name == COPY else SUBJECTS[name] for name in names}
+    steps = {name: _step(name) for name in names}
     arguments = {size: jnp.zeros((size, width, width), jnp.float32) for size in sizes}
     # In one series, so that the sizes are measured in turns too.
     times = measure(
@@ -49,10 +53,17 @@ def run(rounds: int = 30, sizes: tuple[int, int] = (1, 8), width: int = 1024) ->
     rows = []
     for ours, theirs, target in COMPARISONS:
         our_times, their_times = _times(times, ours, sizes[1]), _times(times, theirs, sizes[1])
-        rows.append(
-            compared("large", f"{ours} f32[{sizes[1]},{width},{width}]", theirs, our_times, their_times, target)
-        )
+        name, _, rest = ours.partition(",")
+        what = f"{name} f32[{sizes[1]},{width},{width}]{',' if rest else ''}{rest}"
+        rows.append(compared("large", what, theirs, our_times, their_times, target))
     return [*rows, *(_growth(times, name, sizes) for name in GROWING)]
+
+
+def _step(name: str) -> Subject:
+    if name == COPY:
+        return jnp.copy
+    whole = SUBJECTS[name.removesuffix(ONE)]
+    return (lambda value: whole(value)[0, 0, 0]) if name.endswith(ONE) else whole
 
 
 def _growth(times: Times, name: str, sizes: tuple[int, int]) -> Row:

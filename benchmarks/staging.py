@@ -1,7 +1,7 @@
 """What a program of many callbacks costs before it runs: `python -m benchmarks.staging`.
 
-500 taps against 500 of JAX's debug callbacks, phase by phase. Each round makes the function anew, so that nothing is
-remembered.
+500 taps against 500 of JAX's debug callbacks, phase by phase and in all. Each round makes the function anew, so that
+nothing is remembered.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from benchmarks.subjects import SUBJECTS, Subject
 
 COUNT = 500
 PHASES = ("trace", "lower", "compile")
+ALL = "trace, lower and compile"
 TARGET = 1.0
 
 
@@ -43,12 +44,13 @@ def staged(step: Subject, count: int) -> dict[str, float]:
     moments.append(time.perf_counter())
     lowered.compile()
     moments.append(time.perf_counter())
-    return {phase: 1e3 * (end - begin) for phase, begin, end in zip(PHASES, moments[:-1], moments[1:], strict=True)}
+    took = {phase: 1e3 * (end - begin) for phase, begin, end in zip(PHASES, moments[:-1], moments[1:], strict=True)}
+    return took | {ALL: sum(took.values())}
 
 
 def run(rounds: int = 7, count: int = COUNT) -> list[Row]:
     names = ("id_tap", "jax debug.callback")
-    times: dict[str, dict[str, list[float]]] = {name: {phase: [] for phase in PHASES} for name in names}
+    times: dict[str, dict[str, list[float]]] = {name: {phase: [] for phase in (*PHASES, ALL)} for name in names}
     for name in names:
         # What the first of a kind has to load.
         staged(SUBJECTS[name], 1)
@@ -59,7 +61,7 @@ def run(rounds: int = 7, count: int = COUNT) -> list[Row]:
     ours, theirs = (times[name] for name in names)
     return [
         compared("staging", f"{phase} {count} taps", f"{count} {names[1]}s", ours[phase], theirs[phase], TARGET, "ms")
-        for phase in PHASES
+        for phase in (*PHASES, ALL)
     ]
 
 

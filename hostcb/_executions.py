@@ -19,6 +19,7 @@ from . import _hooks, _pool
 from ._native import is_simple
 from ._queues import queues
 from ._running import inside_callback, running
+from ._turns import Turns
 
 # How many executions are kept before those that have ended are looked for.
 MANY = 64
@@ -39,11 +40,15 @@ class Program:
         self.gang = False
         # Whether one of its executions may have been started from inside a callback; `nested_on` knows for certain.
         self.nested = False
+        # Whose turn it is to call back, where devices do so each for itself.
+        self.turns = Turns()
         # In the order in which they were started. Replaced rather than changed, for those that read it meanwhile.
         self._executions: tuple[Execution, ...] = ()
 
     def add(self, execution: Execution) -> None:
         self.gang = len(execution.devices) > 1
+        if self.gang and self.idle():
+            self.turns.execution_begins()
         self._executions = (*(each for each in self._executions if not each.done()), execution)
         self.nested = any(each.nested for each in self._executions)
 
@@ -269,7 +274,8 @@ class Account:
 
     def _started_on(self, devices: Sequence[Any]) -> list[Execution]:
         """Executions whose dispatch has returned: those that another thread is just dispatching come in any order."""
-        if not self._live:
+        if len(self._live) == 1:
+            # The one that asks.
             return []
         return [
             execution

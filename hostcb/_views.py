@@ -35,6 +35,8 @@ def views(site: Site, devices: Devices, sharding: Any) -> Emitted:
     crossing = site.crossing
     if crossing.handler is None:
         crossing.handler = _handler(crossing, devices)
+        if sharding is not None and site.operands and site.context.module_context.axis_context.mesh.size > 1:
+            crossing.handler = crossing.host.program.turns.taking(crossing.handler)
     results = custom_call(
         site.context,
         "xla_buffer_python_cpu_callback",

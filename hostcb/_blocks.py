@@ -17,9 +17,19 @@ import numpy as np
 LEAST_BYTES = 1 << 20
 # What may lie ready. Past it a block that comes back is let go.
 MOST_BYTES = 64 << 20
-# `sys.getrefcount` of a block that is in a local variable and nowhere else. Builds of Python without a global lock
-# count otherwise; there every block seems to be in use, and memory is as fresh as without a pool.
-_UNUSED = 2
+
+
+def _references() -> int:
+    """`sys.getrefcount` of a block that is in a local variable and nowhere else, by the way this Python counts.
+
+    Builds without a global lock count otherwise elsewhere; there every block seems to be in use, and memory is as fresh
+    as without a pool.
+    """
+    block = np.empty(0, np.uint8)
+    return sys.getrefcount(block)
+
+
+_UNUSED = _references()
 
 
 class Blocks:

@@ -27,6 +27,8 @@ class Kind:
     identity: bool = False
     # The function fills the results in place, in the device's memory.
     in_place: bool = False
+    # That function is one of ours, around the user's, and has a shorter way for plain calls on CPU.
+    lends: bool = False
     # As in host_callback: the function takes one argument and returns the very tree that was asked for. The others
     # take positional and keyword arguments, and what they return may be in other containers.
     one_argument: bool = False
@@ -90,5 +92,5 @@ BUFFER = Kind(
     "buffer_callback", in_place=True, refuses_differentiation="Buffer" + _DERIVATIVE, refuses_batching=_METHOD
 )
 BUFFER_WITH_EFFECT = dataclasses.replace(BUFFER, once=True)
-DLPACK = dataclasses.replace(BUFFER, name="dlpack_callback", refuses_differentiation="DLPack" + _DERIVATIVE)
+DLPACK = dataclasses.replace(BUFFER, name="dlpack_callback", lends=True, refuses_differentiation="DLPack" + _DERIVATIVE)
 DLPACK_WITH_EFFECT = dataclasses.replace(DLPACK, once=True)

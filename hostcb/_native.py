@@ -33,15 +33,16 @@ if TYPE_CHECKING:
 # thread. It hands parts of larger ones to its pool, and goes on in whichever thread is done last.
 MOST_OPERATIONS = 8
 MOST_BYTES = 16384
-# How many steps the loops of a program may take in all: after a failure they go on to their end, a microsecond each.
-MOST_STEPS = 100_000
+# How many steps the loops of a program may take in all. After a failure they go on to their end, a microsecond each; an
+# interrupt at the wrong moment of these lets the next dispatch at the same place fail as well, see `Pending`.
+MOST_STEPS = 1_000
 TARGET = "xla_buffer_python_cpu_callback"
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%([\w.-]+) \(.*\{\n((?:.*\n)*?)\}", re.MULTILINE)
 _OPERATION = re.compile(r" = (?:\([^)]*\)|\S+) ([a-z][\w-]*)\(")
 _BODY = re.compile(r", body=%([\w.-]+)")
 _STEPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
-_SIZES = re.compile(r"\b[a-z]+\d*\[([\d,]*)\]")
+_SIZES = re.compile(r"\b[a-z]\w*\[([\d,]*)\]")
 _FREE = frozenset(("parameter", "constant", "tuple", "get-tuple-element", "bitcast"))
 # What decides on values which operations run, or leaves them to other threads.
 _UNKNOWN = frozenset(("conditional", "call", "async-start"))
@@ -104,6 +105,9 @@ class Pending:
 
     def at_the_end(self, caller: FrameType | None) -> bool:
         """Called at the end of each dispatch of this thread: raise, or say that it was not the one."""
+        if running.frame.pending is not self:
+            # An interrupt ended that dispatch.
+            return True
         if not self.concerns(caller):
             return False
         running.frame.pending = None

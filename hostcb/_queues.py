@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -42,6 +42,10 @@ class Receiver(Protocol):
         """Run the user function on a value; nothing is raised."""
 
 
+# Who tapped, and the value, until it has been delivered.
+Item = list[Any]
+
+
 class DeviceQueue:
     """First in, first out, for one device.
 
@@ -53,13 +57,13 @@ class DeviceQueue:
     def __init__(self, device: Any):
         self.device = device
         self.budget = _flags.max_queue_byte_size.value
-        self._items: deque[tuple[Receiver, Sequence[np.ndarray]]] = deque()
+        self._items: deque[Item] = deque()
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._progress = threading.Condition(self._lock)
         self._bytes = 0
-        # Whose function runs now.
-        self._running: Receiver | None = None
+        # The first of them, while its function runs.
+        self._running: Item | None = None
         # How many threads wait for progress: to tell nobody costs as much as half a tap.
         self._waiting = 0
         # Whether a value has to wake or start the consumer.
@@ -75,27 +79,28 @@ class DeviceQueue:
 
     def put(self, receiver: Receiver, arrays: Sequence[np.ndarray]) -> None:
         """Take a value; where the queue is full, first run what is in it."""
-        with self._lock:
-            nbytes = self._bytes + receiver.nbytes
-            if nbytes > self.budget or len(self._items) >= MOST_VALUES:
-                nbytes = self._make_room(receiver.nbytes)
-            self._bytes = nbytes
-            self._items.append((receiver, arrays))
-            self.accepted += 1
-            if self._idle:
-                self._wake()
+        while True:
+            with self._lock:
+                nbytes = self._bytes + receiver.nbytes
+                if (nbytes <= self.budget and len(self._items) < MOST_VALUES) or self._has_room(receiver.nbytes):
+                    # Counted first: an interrupt comes after a call, and what is in the queue must be counted.
+                    self._bytes = nbytes
+                    self.accepted += 1
+                    self._items.append([receiver, arrays])
+                    if self._idle:
+                        self._wake()
+                    return
+            self.make_room(receiver.nbytes)
 
     def make_room(self, nbytes: int) -> None:
         """Return when so many bytes have room, before a copy of them is made: what is in hand counts as well."""
-        with self._lock:
-            self._make_room(nbytes)
+        self._work_until(lambda: self._has_room(nbytes))
 
-    def _make_room(self, nbytes: int) -> int:
-        """With the lock held: return when there is room for so many bytes more, and how many it will be with them."""
+    def _has_room(self, nbytes: int) -> bool:
+        if len(self._items) >= MOST_VALUES:
+            return False
         # A value larger than the budget must get in some time: when nothing else is there.
-        while len(self._items) >= MOST_VALUES or (self._bytes > 0 and self._bytes + nbytes > self.budget):
-            self._run_one_or_wait()
-        return self._bytes + nbytes
+        return self._bytes == 0 or self._bytes + nbytes <= self.budget
 
     def _wake(self) -> None:
         if self._consumer is None:
@@ -106,30 +111,24 @@ class DeviceQueue:
 
     def drain(self) -> None:
         """Return when everything accepted so far has run; the calling thread helps."""
-        if self.finished == self.accepted:
-            return
-        with self._lock:
-            upto = self.accepted
-            while self.finished < upto:
-                self._run_one_or_wait()
+        upto = self.accepted
+        if self.finished < upto:
+            self._work_until(lambda: self.finished >= upto)
 
     def join(self) -> None:
         """As `drain`, but leave the work to the consumer, so that Ctrl-C ends the waiting and not a user function."""
         with self._lock:
             upto = self.accepted
             self._work.notify()
-            while self.finished < upto:
-                if self._consumer is None or not self._consumer.is_alive():
-                    # At interpreter exit no thread can be started any more.
-                    self._run_one_or_wait()
-                else:
-                    self._wait_for_progress()
+            while self.finished < upto and self._consumer is not None and self._consumer.is_alive():
+                self._wait_for_progress()
+        # At interpreter exit no thread can be started any more.
+        self._work_until(lambda: self.finished >= upto)
 
     def waiting(self) -> list[str]:
         """The callbacks that have not ended, for a log."""
         with self._lock:
-            first = [self._running] if self._running is not None else []
-            return [str(receiver.callback) for receiver in [*first, *(receiver for receiver, _ in self._items)]]
+            return [str(receiver.callback) for receiver, _ in self._items]
 
     def stop(self) -> None:
         """Run everything, then end the consumer; the next value starts another."""
@@ -141,25 +140,48 @@ class DeviceQueue:
         if consumer is not None:
             consumer.join()
 
-    def _run_one_or_wait(self) -> None:
-        """With the lock held: run the oldest value, or wait until another thread has run one."""
-        if self._running is not None or not self._items:
-            self._wait_for_progress()
-            return
-        receiver, arrays = self._items.popleft()
-        self._running = receiver
-        self._lock.release()
-        try:
-            receiver.deliver(self.device, arrays)
-        finally:
-            # Before others are told that there is room for more.
-            del arrays
-            self._lock.acquire()
-            self._running = None
-            self._bytes -= receiver.nbytes
-            self.finished += 1
-            if self._waiting:
-                self._progress.notify_all()
+    def _work_until(self, reached: Callable[[], bool]) -> None:
+        """Run the oldest value, or wait until another thread has run one, until `reached` says that it is enough.
+
+        The calling thread may be interrupted anywhere, by Ctrl-C for one. What it runs then counts as run.
+        """
+        while True:
+            item = None
+            try:
+                with self._lock:
+                    if reached():
+                        return
+                    if self._running is not None or not self._items:
+                        self._wait_for_progress()
+                        continue
+                    item = self._running = self._items[0]
+                receiver: Receiver = item[0]
+                receiver.deliver(self.device, item[1])
+            finally:
+                if item is not None:
+                    # Its memory is free before others are told that there is room.
+                    item[1] = None
+                    self._end(item)
+
+    def _end(self, item: Item) -> None:
+        """Count what has run, whatever comes meanwhile; that is raised afterwards."""
+        interrupt = None
+        while True:
+            try:
+                with self._lock:
+                    if self._running is item:
+                        self._running = None
+                        self._bytes -= item[0].nbytes
+                        self.finished += 1
+                        self._items.popleft()
+                    if self._waiting:
+                        self._progress.notify_all()
+                break
+            except BaseException as error:
+                # Once more: no part of it does harm twice, and a part left out would.
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
 
     def _wait_for_progress(self) -> None:
         self._waiting += 1
@@ -180,19 +202,30 @@ class DeviceQueue:
 
     def _consume(self) -> None:
         me = threading.current_thread()
+        try:
+            while self._is_consumer(me):
+                self._work_until(lambda: not self._items or self._consumer is not me)
+                with self._lock:
+                    # Not idle yet: whatever comes within the linger is found without having had to wake anybody.
+                    self._linger()
+                    if not self._items and self._consumer is me:
+                        self._idle = True
+                        self._work.wait()
+                        # A later one may have been started meanwhile, and it is that one's.
+                        if self._consumer is me:
+                            self._idle = False
+        finally:
+            with self._lock:
+                if self._consumer is me:
+                    # Something got out that ends threads; the next value starts another.
+                    self._consumer, self._idle = None, True
+                    if self._waiting:
+                        self._progress.notify_all()
+
+    def _is_consumer(self, thread: threading.Thread) -> bool:
+        # With the lock, which whoever starts a consumer has until it is known as such.
         with self._lock:
-            while self._consumer is me:
-                if self._items:
-                    self._run_one_or_wait()
-                    continue
-                # Not idle yet: whatever comes within the linger is found without having had to wake anybody.
-                self._linger()
-                if not self._items and self._consumer is me:
-                    self._idle = True
-                    self._work.wait()
-                    # A later one may have been started meanwhile, and it is that one's.
-                    if self._consumer is me:
-                        self._idle = False
+            return self._consumer is thread
 
     def _linger(self) -> None:
         """With the lock held: sleep for a while, and on while values come in too fast to be worth the interruption."""

@@ -155,17 +155,16 @@ def _in_any_order(host: Host, devices: Devices, count: int, take: Any, give: Any
 
     def in_any_order(_: Any, *buffers: Any) -> None:
         if running.frame.pending is not None and has_failed():
-            return clear(buffers[count:])
+            return skipped(buffers[count:])
         try:
             payload = run(None, take(buffers))
+            if payload:
+                give(buffers, payload)
         except BaseException as exception:
             error = host.refuse_failed(_device_of(buffers, devices, exception), exception)
             clear(buffers[count:])
             if not postpone(host.program, error):
                 raise error from error.__cause__
-            return None
-        if payload:
-            give(buffers, payload)
         return None
 
     return in_any_order
@@ -177,6 +176,16 @@ def clear(buffers: Sequence[Any]) -> None:
         # What is not the handler's own memory cannot be written to; see `_device_of`.
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             np.asarray(buffer)[...] = 0
+
+
+def skipped(buffers: Sequence[Any]) -> None:
+    """The same after a failure in the same dispatch."""
+    try:
+        clear(buffers)
+    except BaseException:
+        # An interrupt: the dispatch ends here, and what was to be raised at its end must not meet the next one.
+        running.frame.pending = None
+        raise
 
 
 def _device_of(buffers: Sequence[Any], devices: Devices, exception: BaseException) -> Any:
@@ -212,13 +221,14 @@ def in_place(site: Site, target: str, sharding: Any, devices: Devices) -> Emitte
     function = callback.function if callback.fills_leaves else None
     mapped: Sequence[int] = ()
     if site.context.module_context.platforms == ("cpu",):
-        function = getattr(function, "on_cpu", function)
+        if function is not None and callback.kind.lends:
+            function = function.on_cpu  # type: ignore[attr-defined]
         mapped = _mapped_anew(site, callback.aliases)
 
     def handler(context: Any, *buffers: Any) -> None:
         frame = running.frame
         if frame.pending is not None and has_failed():
-            return clear(buffers[count:])
+            return skipped(buffers[count:])
         held, frame.holds_gang = frame.holds_gang, frame.holds_gang or program.gang
         frame.depth += 1
         try:

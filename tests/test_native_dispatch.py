@@ -14,7 +14,7 @@ import pytest
 from helpers import DEADLINE
 
 import hostcb as hcb
-from hostcb import _native
+from hostcb import _native, _views
 
 SCALAR = jax.ShapeDtypeStruct((), np.float32)
 
@@ -186,7 +186,7 @@ ENTRY %main.3 (p: f32[4]) -> f32[4] {
   ROOT %t = f32[4]{0} get-tuple-element(%w), index=1
 }
 """
-TOO_MANY = KNOWN.replace('"n":"100"', '"n":"100001"')
+TOO_MANY = KNOWN.replace('"n":"100"', '"n":"1001"')
 UNKNOWN = KNOWN.replace('"known_trip_count":{"n":"100"}', "")
 MISSING = KNOWN.replace("%body (p", "%another (p")
 LONG_BODY = KNOWN.replace(
@@ -197,7 +197,7 @@ NESTED = KNOWN.replace(
     "ENTRY",
     """%outer (p: (s32[], f32[4])) -> (s32[], f32[4]) {
   %p = (s32[], f32[4]{0}) parameter(0)
-  ROOT %w = (s32[], f32[4]{0}) while(%p), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"1000"}}
+  ROOT %w = (s32[], f32[4]{0}) while(%p), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"10"}}
 }
 
 ENTRY""",
@@ -223,7 +223,7 @@ LONG = SMALL.replace("  ROOT", "".join(f"  %s{i} = f32[4]{{0}} sine(%p)\n" for i
         (LONG_BODY, False),
         (BRANCHING, False),
         (NESTED, True),
-        (NESTED.replace('"n":"1000"', '"n":"1001"'), False),
+        (NESTED.replace('"n":"10"', '"n":"11"'), False),
         ("", False),
     ],
     ids=[
@@ -318,6 +318,33 @@ def at_fifty(x: Any) -> Any:
     if x == 50:
         raise ValueError("failed on 50")
     return x
+
+
+def test_h15_an_interrupt_while_a_failed_loop_goes_on_is_not_the_next_ones_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = looped(at_fifty)
+    for _ in range(2):
+        assert float(program(100.0)) == 150.0
+    plain, cleared = _views.clear, []
+
+    def interrupted(buffers: Any) -> None:
+        cleared.append(len(buffers))
+        if len(cleared) == 2:
+            raise KeyboardInterrupt
+        plain(buffers)
+
+    monkeypatch.setattr(_views, "clear", interrupted)
+    # The same place in the same frame, which is all by which one dispatch is told from the next.
+    ends: list[Any] = []
+    for value in (30.0, 100.0, 101.0):
+        try:
+            ends.append(float(program(value)))
+        except (ValueError, jax.errors.JaxRuntimeError) as error:
+            ends.append(type(error))
+    assert ends[0] in (ValueError, jax.errors.JaxRuntimeError) and ends[1:] == [150.0, 151.0], f"{ends}"
+    with pytest.raises(hcb.CallbackException):
+        hcb.barrier_wait()
 
 
 def test_h14_failures_that_are_kept_do_not_end_a_users_generator() -> None:

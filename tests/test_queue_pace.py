@@ -95,3 +95,40 @@ def test_h5_a_call_runs_what_the_consumer_sleeps_on(monkeypatch: pytest.MonkeyPa
     # The consumer sleeps now, and is not idle.
     assert float(program(jnp.float32(0))) == 40
     hcb.stop_outfeed_receiver()
+
+
+class Interrupted(BaseException):
+    """What Ctrl-C may raise between any two steps."""
+
+
+def test_h12_an_interrupt_while_a_queue_is_worked_off_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, ran = _queues.DeviceQueue(jax.devices()[0]), []
+
+    class Receiver:
+        nbytes = 1
+        callback: Any = None
+
+        def deliver(self, device: Any, arrays: Any) -> None:
+            ran.append(arrays)
+            if arrays == 1:
+                raise Interrupted
+
+    # Without a consumer, so that this thread does the work.
+    monkeypatch.setattr(queue, "_wake", lambda: None)
+    for number in range(4):
+        queue.put(Receiver(), number)
+    plain, interrupts = queue._progress.notify_all, [Interrupted(), Interrupted()]
+
+    def interrupted() -> None:
+        plain()
+        if interrupts:
+            raise interrupts.pop()
+
+    monkeypatch.setattr(queue._progress, "notify_all", interrupted)
+    monkeypatch.setattr(queue, "_waiting", 1)
+    for expected in ([0], [0, 1]):
+        with pytest.raises(Interrupted):
+            queue.drain()
+        assert ran == expected and queue.finished == len(expected)
+    queue.drain()
+    assert ran == [0, 1, 2, 3] and not queue.busy and queue._bytes == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import weakref
 from typing import Any
@@ -100,3 +101,30 @@ def test_h18_a_function_that_leads_to_its_own_program_is_let_go() -> None:
     jax.clear_caches()
     gc.collect()
     assert ended() is None, f"kept by {gc.get_referrers(ended())}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """Functions that are equal and do not do the same."""
+
+    factor: Any
+
+    def __call__(self, x: Any) -> Any:
+        return np.asarray(x * self.factor if self.factor is not True else x + 40, x.dtype)
+
+
+def test_h18_equal_functions_of_one_program_run_each_for_itself() -> None:
+    x = jnp.float32(3)
+    one = jax.jit(lambda x: [hcb.pure_callback(Scale(factor), x, x) for factor in (1, True, 1.0)])
+    assert [float(out) for out in one(x)] == [3, 43, 3]
+
+
+def test_b1_a_function_may_have_attributes_of_any_name() -> None:
+    class Function:
+        on_cpu = True
+
+        def __call__(self, context: Any, out: Any, x: Any) -> None:
+            np.asarray(out)[...] = np.asarray(x) + 1
+
+    x = jnp.arange(3)
+    assert jax.jit(hcb.buffer_callback(Function(), x))(x).tolist() == [1, 2, 3]

@@ -17,9 +17,11 @@ from typing import Any
 LEAST_CALLS = 32
 # And so long is one at most.
 MOST_CALLS = 1024
-# Whoever waits looks up so often, in seconds, and by then all together should have called so many times.
+# Whoever waits looks up so often, in seconds, and by then all together should have called so many times, if not every
+# time: consumers of taps may have the interpreter lock for some milliseconds.
 LOOK_UP = 2e-3
 LEAST_PROGRESS = 100
+MOST_SLOW = 8
 
 
 class Turns:
@@ -83,11 +85,13 @@ class Turns:
             mine = threading.Lock()
             mine.acquire()
             self._waiting.append((device, mine))
+        slow = 0
         while not self._given_up:
             before = self._progress
             if mine.acquire(timeout=LOOK_UP):
                 return
-            if self._progress - before < LEAST_PROGRESS:
+            slow = slow + 1 if self._progress - before < LEAST_PROGRESS else 0
+            if slow == MOST_SLOW:
                 self._give_up()
 
     def _pass_on(self, device: int) -> None:

@@ -52,6 +52,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     # A loaded machine may keep a thread from running for longer than the look-up; these tests are not about that.
     monkeypatch.setattr("hostcb._turns.LOOK_UP", 0.5)
     monkeypatch.setattr("hostcb._turns.LEAST_PROGRESS", 1)
+    monkeypatch.setattr("hostcb._turns.MOST_SLOW", 1)
 
 
 def test_turns_are_taken_once_two_executions_were_alike() -> None:

@@ -42,6 +42,16 @@ def failed(run: Callable[[], Any]) -> BaseException:
     return cause
 
 
+def in_four_threads(run: Callable[[int], None]) -> None:
+    """Run it four times at once, with a number each."""
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
+
+
 def test_x2_no_callback_sees_what_a_failed_one_left() -> None:
     first, seen = Faulty(), []
 
@@ -115,11 +125,7 @@ def test_h15_each_thread_gets_the_cause_of_its_own_failure(kind: str) -> None:
             else:
                 wrong.append(f"{value} got a result")
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE)
+    in_four_threads(run)
     assert wrong == [], f"{len(wrong)} of 100, such as {wrong[:3]}"
     with pytest.raises(hcb.CallbackException) as caught:
         hcb.barrier_wait()
@@ -303,12 +309,7 @@ def test_x2_each_thread_gets_the_failure_of_its_own_loop() -> None:
                 if step % 2 or result != 150.0 + number:
                     wrong.append(f"step {step} of {number} returned {result}")
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE)
-        assert not thread.is_alive()
+    in_four_threads(run)
     with pytest.raises(hcb.CallbackException):
         hcb.barrier_wait()
     assert wrong == []

@@ -19,7 +19,7 @@ class Crossing:
         # From what crosses to what the function gets, and back.
         self.decode = decoder(wires_in)
         self.encode = encoder(wires_out)
-        # What the runtime calls, once there is one that does not depend on the equation; see `_views`.
+        # What the runtime calls, in the transports of `_views`; the first equation makes it.
         self.handler: Callable[..., None] | None = None
         self._wires_in, self._wires_out = wires_in, wires_out
 

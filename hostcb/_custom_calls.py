@@ -110,9 +110,7 @@ def custom_call(
     def make() -> Any:
         inner = context.replace(avals_in=list(avals_in), avals_out=list(avals_out))
         build = jax.ffi.build_ffi_lowering_function(
-            target,
-            has_side_effect=side_effect,
-            operand_output_aliases=dict(aliases),
+            target, has_side_effect=side_effect, operand_output_aliases=dict(aliases)
         )
         return build(inner, *operands, **{_INDEX: index})
 

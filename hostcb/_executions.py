@@ -80,26 +80,6 @@ class Program:
         return f"a program with {', '.join(self.callbacks) or 'host callbacks'}"
 
 
-class Ending:
-    """An event that comes once. One of `threading`'s takes twenty times as long to make, and each execution has one."""
-
-    __slots__ = ("_lock", "came")
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-        self.came = False
-
-    def come(self) -> None:
-        if not self.came:
-            self.came = True
-            self._lock.release()
-
-    def wait(self) -> None:
-        with self._lock:
-            return
-
-
 @dataclasses.dataclass(eq=False)
 class Execution:
     """One run of a program, from its dispatch until its tokens are there on every device."""
@@ -109,8 +89,8 @@ class Execution:
     devices: tuple[Any, ...]
     mesh: tuple[Any, ...]
     nested: bool
-    # The dispatch has returned or raised.
-    returned: Ending = dataclasses.field(default_factory=Ending)
+    # Set when the dispatch has returned or raised.
+    returned: threading.Event = dataclasses.field(default_factory=threading.Event)
     tokens: Sequence[Any] = ()
     ordered: bool = True
     # What the dispatching thread was dispatching when it came to this one.
@@ -119,7 +99,7 @@ class Execution:
     failure: BaseException | None = None
 
     def done(self) -> bool:
-        return self.returned.came and all(token.is_ready() for token in self.tokens)
+        return self.returned.is_set() and all(token.is_ready() for token in self.tokens)
 
     def wait(self) -> None:
         """Return when it has ended, well or not."""
@@ -134,7 +114,7 @@ class Execution:
                 _hooks.settle(token)
 
     def __str__(self) -> str:
-        doing = "runs" if self.returned.came else "is being dispatched"
+        doing = "runs" if self.returned.is_set() else "is being dispatched"
         return f"{self.program} {doing} on {', '.join(map(str, self.devices))}"
 
 
@@ -174,7 +154,7 @@ class Account:
         with self._lock:
             if len(self._live) > MANY:
                 self._forget_ended()
-                unknown = next((each for each in self._live if not each.ordered and each.returned.came), None)
+                unknown = next((each for each in self._live if not each.ordered and each.returned.is_set()), None)
             self._live[execution] = None
             program.add(execution)
         if unknown is not None and len(self._live) > MANY and not execution.nested:
@@ -213,7 +193,7 @@ class Account:
     def end(self, execution: Execution, error: BaseException | None) -> None:
         if running.frame.execution is execution:
             running.frame.execution = execution.outer
-        execution.returned.come()
+        execution.returned.set()
         alone = len(execution.devices) == 1 and execution.devices[0].platform == "cpu"
         if alone and not execution.ordered and execution.program.effectful:
             # It has run in this thread, and only waiting makes its token know.
@@ -280,7 +260,7 @@ class Account:
         return [
             execution
             for execution in self.live()
-            if execution.returned.came
+            if execution.returned.is_set()
             and execution.ordered
             and not execution.nested
             and not set(devices).isdisjoint(execution.devices)

@@ -81,10 +81,9 @@ class DeviceQueue:
         """Take a value; where the queue is full, first run what is in it."""
         while True:
             with self._lock:
-                nbytes = self._bytes + receiver.nbytes
-                if (nbytes <= self.budget and len(self._items) < MOST_VALUES) or self._has_room(receiver.nbytes):
+                if self._has_room(receiver.nbytes):
                     # Counted first: an interrupt comes after a call, and what is in the queue must be counted.
-                    self._bytes = nbytes
+                    self._bytes += receiver.nbytes
                     self.accepted += 1
                     self._items.append([receiver, arrays])
                     if self._idle:

@@ -58,18 +58,11 @@ def _handler(crossing: Crossing, devices: Devices) -> Handler:
     host, kind = crossing.host, crossing.host.callback.kind
     take = _taking(crossing)
     if kind.identity:
-        return _tap(host, devices, take, _copier(crossing))
+        return _tap(host, devices, take)
     give = _giving(crossing)
     if kind.ordered:
         return _in_order(host, devices, take, give)
     return _in_any_order(host, devices, len(crossing.operand_avals), take, give)
-
-
-def _copier(crossing: Crossing) -> Callable[[np.ndarray], np.ndarray] | None:
-    """What copies the only operand, if there is one, and in its own type."""
-    if len(crossing.operand_avals) != 1 or crossing.decode is not unchanged:
-        return None
-    return np.ndarray.copy if crossing.host.nbytes < LEAST_BYTES else blocks.copy
 
 
 def _taking(crossing: Crossing) -> Callable[[Sequence[Any]], Sequence[np.ndarray]]:
@@ -77,27 +70,21 @@ def _taking(crossing: Crossing) -> Callable[[Sequence[Any]], Sequence[np.ndarray
 
     A copy each, since the memory is the device's again as soon as the handler returns.
     """
-    copy = _copier(crossing)
-    if copy is not None:
+    copies = [np.ndarray.copy if size_of(aval) < LEAST_BYTES else blocks.copy for aval in crossing.operand_avals]
+    decode = crossing.decode
+    if len(copies) == 1 and decode is unchanged:
+        copy = copies[0]
         return lambda buffers: (copy(buffers[0].__array__()),)
-    count, decode = len(crossing.operand_avals), crossing.decode
-
-    def own(array: np.ndarray) -> np.ndarray:
-        return array.copy() if array.nbytes < LEAST_BYTES else blocks.copy(array)
-
-    return lambda buffers: decode([own(buffer.__array__()) for buffer in buffers[:count]])
+    return lambda buffers: decode([copy(buffer.__array__()) for copy, buffer in zip(copies, buffers, strict=False)])
 
 
 def _giving(crossing: Crossing) -> Callable[[Sequence[Any], Sequence[np.ndarray]], None]:
     """What copies the function's arrays into the buffers of results, given as the last ones of all."""
     count, encode = len(crossing.result_avals), crossing.encode
-    if count == 1 and encode is unchanged:
+    if count == 1 and encode is unchanged and size_of(crossing.result_avals[0]) < LEAST_MAPPED:
 
         def give_one(buffers: Sequence[Any], payload: Sequence[np.ndarray]) -> None:
-            array = buffers[-1].__array__()
-            if array.nbytes >= LEAST_MAPPED:
-                advise(array)
-            array[...] = payload[0]
+            buffers[-1].__array__()[...] = payload[0]
 
         return give_one
 
@@ -108,29 +95,16 @@ def _giving(crossing: Crossing) -> Callable[[Sequence[Any], Sequence[np.ndarray]
     return give
 
 
-def _tap(host: Host, devices: Devices, take: Any, copy: Callable[[np.ndarray], np.ndarray] | None) -> Handler:
-    tap = host.tap
-    if host.nbytes >= LEAST_BYTES:
+def _tap(host: Host, devices: Devices, take: Any) -> Handler:
+    tap, large = host.tap, host.nbytes >= LEAST_BYTES
 
-        def taps_much(_: Any, token: Any, *buffers: Any) -> None:
-            device = devices[token.__dlpack_device__()[1]]
+    def taps(_: Any, token: Any, *buffers: Any) -> None:
+        device = devices[token.__dlpack_device__()[1]]
+        if large:
             host.make_room(device)
-            tap(device, take(buffers))
+        tap(device, take(buffers))
 
-        return taps_much
-    if copy is None:
-
-        def taps(_: Any, token: Any, *buffers: Any) -> None:
-            arrays = take(buffers)
-            tap(devices[token.__dlpack_device__()[1]], arrays)
-
-        return taps
-
-    def taps_one(_: Any, token: Any, operand: Any, token_out: Any) -> None:
-        array = copy(operand.__array__())
-        tap(devices[token.__dlpack_device__()[1]], (array,))
-
-    return taps_one
+    return taps
 
 
 def _in_order(host: Host, devices: Devices, take: Any, give: Any) -> Handler:
@@ -202,28 +176,46 @@ def _device_of(buffers: Sequence[Any], devices: Devices, exception: BaseExceptio
         return None
 
 
-def _mapped_anew(site: Site, aliases: Sequence[tuple[int, int]]) -> list[int]:
+def in_place(site: Site, target: str, sharding: Any, devices: Devices) -> Emitted:
+    """The function itself is given the memory of operands and results (B1, B2)."""
+    crossing = site.crossing
+    callback = crossing.host.callback
+    if crossing.handler is None:
+        on_cpu = site.context.module_context.platforms == ("cpu",)
+        crossing.handler = _filling(crossing, devices, on_cpu)
+    results = custom_call(
+        site.context,
+        target,
+        crossing.handler,
+        site.operands,
+        crossing.operand_avals,
+        crossing.result_avals,
+        sharding,
+        side_effect=not callback.kind.pure,
+        aliases=callback.aliases,
+    )
+    return Emitted(None, list(results))
+
+
+def _mapped_anew(crossing: Crossing) -> list[int]:
     """Which buffers hold large results in memory that nobody has used yet."""
-    shared = {result for _, result in aliases}
+    shared = {result for _, result in crossing.host.callback.aliases}
     return [
-        len(site.operands) + position
-        for position, aval in enumerate(site.crossing.result_avals)
+        len(crossing.operand_avals) + position
+        for position, aval in enumerate(crossing.result_avals)
         if position not in shared and size_of(aval) >= LEAST_MAPPED
     ]
 
 
-def in_place(site: Site, target: str, sharding: Any, devices: Devices) -> Emitted:
-    """The function itself is given the memory of operands and results (B1, B2)."""
-    host = site.crossing.host
+def _filling(crossing: Crossing, devices: Devices, on_cpu: bool) -> Handler:
+    host = crossing.host
     program, callback = host.program, host.callback
     count = callback.operand_count
     # Nearly every callback takes its buffers as they are, and a call spared here is a tenth of what it costs.
     function = callback.function if callback.fills_leaves else None
-    mapped: Sequence[int] = ()
-    if site.context.module_context.platforms == ("cpu",):
-        if function is not None and callback.kind.lends:
-            function = function.on_cpu  # type: ignore[attr-defined]
-        mapped = _mapped_anew(site, callback.aliases)
+    if function is not None and callback.kind.lends and on_cpu:
+        function = function.on_cpu  # type: ignore[attr-defined]
+    mapped = _mapped_anew(crossing) if on_cpu else ()
 
     def handler(context: Any, *buffers: Any) -> None:
         frame = running.frame
@@ -253,15 +245,4 @@ def in_place(site: Site, target: str, sharding: Any, devices: Devices) -> Emitte
             frame.holds_gang = held
         return None
 
-    results = custom_call(
-        site.context,
-        target,
-        handler,
-        site.operands,
-        site.crossing.operand_avals,
-        site.crossing.result_avals,
-        sharding,
-        side_effect=not callback.kind.pure,
-        aliases=callback.aliases,
-    )
-    return Emitted(None, list(results))
+    return handler

@@ -60,7 +60,8 @@ def test_h18_equal_callbacks_of_a_program_have_one_handler() -> None:
 
 def test_h5_equal_callbacks_with_one_handler_each_run_in_their_place() -> None:
     record = Record()
-    program = jax.jit(lambda x: [hcb.id_tap(record.tap, x + n) for n in range(20)][-1])
+    tap = record.tap
+    program = jax.jit(lambda x: [hcb.id_tap(tap, x + n) for n in range(20)][-1])
     program(jnp.float32(0))
     hcb.barrier_wait()
     assert [float(arg) for arg in record.args] == [float(n) for n in range(20)]
@@ -68,19 +69,23 @@ def test_h5_equal_callbacks_with_one_handler_each_run_in_their_place() -> None:
 
 def test_h4_equal_functions_on_unequal_values_do_not_share() -> None:
     record = Record()
+    # A method is another object each time that it is asked for, and would share nothing anyway.
+    tap = record.tap
 
     @jax.jit
     def program(x: Any) -> Any:
-        hcb.id_tap(record.tap, x)
-        hcb.id_tap(record.tap, x.astype(jnp.int32))
-        hcb.id_tap(record.tap, x[0])
-        return jax.vmap(lambda each: hcb.id_tap(record.tap, each))(x)
+        hcb.id_tap(tap, x)
+        hcb.id_tap(tap, x.astype(jnp.int32))
+        hcb.id_tap(tap, x.astype(jnp.int4))
+        hcb.id_tap(tap, x[0])
+        return jax.vmap(lambda each: hcb.id_tap(tap, each))(x)
 
     program(jnp.arange(3, dtype=jnp.float32))
     hcb.barrier_wait()
     assert [(seen.arg.dtype, seen.arg.shape, len(seen.transforms)) for seen in record.all] == [
         (np.float32, (3,), 0),
         (np.int32, (3,), 0),
+        (jnp.int4, (3,), 0),
         (np.float32, (), 0),
         (np.float32, (3,), 1),
     ]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What can be run on hostcb; `nox -l` lists it. Arguments after `--` go to the tool that a session runs."""
+"""The nox sessions of hostcb; `nox -l` lists them. Arguments after `--` go to the tool that a session runs."""
 
 # /// script
 # dependencies = ["nox>=2025.5"]
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import tempfile
 
 import nox
 
@@ -19,16 +20,16 @@ nox.options.default_venv_backend = "virtualenv" if shutil.which("uv") is None el
 
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 
-# The oldest JAX that is supported, on the oldest Python, and the newest on the newer ones.
+# The oldest supported JAX on the oldest Python, and the newest JAX on newer Pythons.
 SUPPORTED = (("3.11", "jax-0.10.2"), ("3.12", "jax-newest"), ("3.13", "jax-newest"))
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
-# The Python that runs nox is there for certain.
+# The Python that runs nox always exists.
 HERE_JAX = next((jax for python, jax in SUPPORTED if python == HERE), "jax-newest")
 REQUIREMENTS = {"jax-0.10.2": ["jax==0.10.2", "jaxlib==0.10.2"], "jax-newest": ["jax", "jaxlib"]}
 
 
 def install(session: nox.Session, jax: str, *groups: str, extras: tuple[str, ...] = ()) -> None:
-    """Install the project as a user would, with the JAX that is asked for."""
+    """Install the project as a user would, with the given JAX."""
     dependencies = nox.project.dependency_groups(PYPROJECT, *groups) if groups else []
     session.install("-e", ".", *REQUIREMENTS[jax], *dependencies, *extras)
 
@@ -40,7 +41,7 @@ def conformance(session: nox.Session, platform: str, jax: str = "jax-newest", ex
     session.run("python", "-m", "conformance", "run", "--platform", platform, "-n", "2", *session.posargs)
 
 
-# A change is tried with each JAX once; the newest one on yet another Python is for `nox -s tests` to try.
+# CI runs each JAX once. The newest JAX on a third Python runs only by `nox -s tests`.
 @nox.session
 @nox.parametrize(
     "python,jax",
@@ -52,19 +53,21 @@ def conformance(session: nox.Session, platform: str, jax: str = "jax-newest", ex
 def tests(session: nox.Session, jax: str) -> None:
     """Run the tests of the library and of the suite, on each supported pair of Python and JAX."""
     install(session, jax, "test")
-    session.run("pytest", "-n", "2", *session.posargs)
+    # All rounds, and programs compiled as users compile them, with one JAX; see CONTRIBUTING.md.
+    amount = "thorough" if jax == "jax-newest" else "usual"
+    session.run("pytest", "-n", "2", *session.posargs, env={"HOSTCB_TESTS": amount})
 
 
 @nox.session(default=False, python=HERE)
 def examples(session: nox.Session) -> None:
     """Run the tests of the examples with torch, which is large."""
     install(session, HERE_JAX, "test", "torch")
-    session.run("pytest", "tests/test_examples.py", *session.posargs)
+    session.run("pytest", "tests/contract/test_examples.py", *session.posargs)
 
 
 @nox.session(name="conformance-cpu", tags=["ci", "conformance"], python=HERE)
 def conformance_cpu(session: nox.Session) -> None:
-    """Run the conformance matrix on CPU devices, as many as it asks for."""
+    """Run the conformance matrix on as many CPU devices as it asks for."""
     conformance(session, "cpu", HERE_JAX)
 
 
@@ -77,7 +80,7 @@ def conformance_cuda(session: nox.Session) -> None:
 @nox.session(name="conformance-rocm", tags=["conformance"], default=False, python=HERE)
 def conformance_rocm(session: nox.Session) -> None:
     """Run the conformance matrix on this machine's ROCm devices; fails where there are none."""
-    # ROCm's plugin for JAX comes with the system's ROCm, so the user's own installation brings it.
+    # The system's ROCm installation brings JAX's plugin for ROCm.
     conformance(session, "rocm")
 
 
@@ -89,9 +92,18 @@ def conformance_tpu(session: nox.Session) -> None:
 
 @nox.session(default=False, python=HERE)
 def mutants(session: nox.Session) -> None:
-    """Break hostcb on purpose and see that the conformance cells notice."""
+    """Break hostcb on purpose, and check that conformance cells catch each mutant."""
     install(session, HERE_JAX, "test")
     session.run("python", "-m", "conformance", "mutants", "-n", "2", *session.posargs)
+
+
+@nox.session(tags=["ci"], python=HERE)
+def wheel(session: nox.Session) -> None:
+    """Build the wheel and the sdist, check them, install the wheel elsewhere and try it."""
+    session.install(*nox.project.dependency_groups(PYPROJECT, "build"))
+    with tempfile.TemporaryDirectory() as folder:
+        session.run("python", "-m", "build", "--outdir", folder, ".", silent=True)
+        session.run("python", "ci/try_wheel.py", folder, *REQUIREMENTS[HERE_JAX])
 
 
 @nox.session(tags=["ci"], python=HERE)
@@ -109,9 +121,31 @@ def types(session: nox.Session) -> None:
     session.run("mypy", *session.posargs)
 
 
+# In a new environment, since the one of the last time has a pre-release already.
+@nox.session(default=False, python=HERE, reuse_venv=False)
+def prerelease(session: nox.Session) -> None:
+    """Run the tests with the newest pre-release of JAX; says so and succeeds where there is none."""
+    install(session, "jax-newest", "test")
+    released = installed(session)
+    session.install("--pre", "--upgrade", "jax", "jaxlib")
+    newest = installed(session)
+    if newest == released:
+        session.skip(f"there is no pre-release of JAX after {released}")
+    session.log(f"trying JAX {newest}, after {released}")
+    # What it lacks, if anything; the tests say what that breaks.
+    session.run("python", "-m", "hostcb", success_codes=[0, 1])
+    session.run("pytest", "-n", "2", *session.posargs)
+
+
+def installed(session: nox.Session) -> str:
+    """The version of JAX in a session's environment."""
+    program = "from importlib.metadata import version; print(version('jax'))"
+    return str(session.run("python", "-c", program, silent=True)).strip()
+
+
 @nox.session(default=False, python=HERE)
 def bench(session: nox.Session) -> None:
-    """Measure callbacks beside JAX's own, as ratios in one run; `-- --compare OLD.json` says what became worse."""
+    """Measure callbacks against JAX's own, as ratios in one run; `-- --compare OLD.json` lists worse ratios."""
     install(session, HERE_JAX)
     session.run("python", "-m", "benchmarks", *session.posargs)
 

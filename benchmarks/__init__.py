@@ -1,1 +1,1 @@
-"""Timings of hostcb beside JAX's own callbacks, as ratios measured in one run."""
+"""Benchmarks of hostcb against JAX's own callbacks, as ratios measured in one run."""

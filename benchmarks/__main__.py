@@ -1,4 +1,4 @@
-"""All benchmarks, one after the other, and one table: `python -m benchmarks`.
+"""Run all benchmarks one after the other and print one table: `python -m benchmarks`.
 
 The exit status is 1 if a target is missed or a benchmark failed; with `--compare`, if a ratio became worse.
 """
@@ -21,7 +21,7 @@ MODULES = {
     "memory": memory,
     "matrix": matrix,
 }
-# The matrix takes longer than all others together, so it is run when asked for: --only matrix.
+# The matrix takes longer than all others together, so it runs only with `--only matrix`.
 DEFAULT = [name for name in MODULES if name != "matrix"]
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Callbacks of several devices at once, beside those of one on the same cores: `python -m benchmarks.devices`.
+"""Callbacks of several devices at once, against those of one device on the same cores: `python -m benchmarks.devices`.
 
 A `pmap` over 1, 2, 4 and 8 CPU devices runs a loop with one callback a step on each. All callbacks need the interpreter
-lock, so more devices cannot have more callbacks a second; they should not have many fewer. The figure is the time for
-one callback when all devices' are counted, and 1.25 of it is 0.8 of the rate.
+lock, so more devices cannot make more callbacks a second, but should not make many fewer. The figure is the time for
+one callback, counting those of all devices; 1.25 times the time is 0.8 times the rate.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from benchmarks.rows import Row, compared
 from benchmarks.subjects import Subject
 
 COUNTS = (1, 2, 4, 8)
-# So many that the dispatch, which takes the longer the more devices there are, is a small part.
+# So many steps that the dispatch, which takes longer on more devices, is a small part.
 STEPS = 1000
-# The last two explain the others: what the bare runtime target and JAX's own lose on the way.
+# The last two have no target: they show how much the bare runtime target and JAX's own callbacks lose.
 TARGETS = {"id_tap": 1.25, "call": 1.25, FLOOR: None, "jax io_callback": None}
 
 
@@ -37,7 +37,7 @@ def _program(step: Subject, count: int, steps: int) -> Callable[[], Any]:
 
 
 def measured(rounds: int, steps: int, counts: tuple[int, ...]) -> dict[str, Times]:
-    """Microseconds a callback over all devices, by number of devices; in a process that has enough of them."""
+    """Measure microseconds a callback over all devices, by number of devices, in a process with enough devices."""
     programs = {f"{name} {count}": _program(PARTS[name], count, steps) for name in TARGETS for count in counts}
     times = measure(programs, rounds, callbacks=steps)
     return {

@@ -1,8 +1,8 @@
-"""Callbacks on large arrays, beside JAX's own and beside a plain copy: `python -m benchmarks.large` (D3).
+"""Callbacks on large arrays, against JAX's own and a plain copy: `python -m benchmarks.large` (D3).
 
-`f32[1,1024,1024]` and `f32[8,1024,1024]`, 4 and 32 MiB. The plain copy is one on the device, of the same size. Where
-the C library maps memory of that size anew each time (glibc from 32 MiB on), a plain copy grows much faster than the
-data itself, and so does everything that allocates. So what it grows beyond the data is taken out of the growth of ours.
+The arrays are `f32[1,1024,1024]` and `f32[8,1024,1024]`, 4 and 32 MiB. The plain copy is made on the device. If the C
+library maps memory of that size anew each time (glibc from 32 MiB on), the time of a plain copy, and of any allocation,
+grows much faster than the data. So the growth of our time is divided by this excess of the plain copy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.subjects import SUBJECTS, Subject
 
 COPY = "plain copy"
 ONE = ", one element returned"
-# Where the tapped value is what the program returns, the device copies it for that, with or without a callback.
+# If the program returns the tapped value, the device copies it for the result, with or without a callback.
 COMPARISONS = (
     ("call", "jax pure_callback", 0.45),
     ("call", COPY, 1.6),
@@ -40,7 +40,7 @@ def run(rounds: int = 30, sizes: tuple[int, int] = (1, 8), width: int = 1024) ->
     names = dict.fromkeys(name for ours, theirs, _ in COMPARISONS for name in (ours, theirs))
     steps = {name: _step(name) for name in names}
     arguments = {size: jnp.zeros((size, width, width), jnp.float32) for size in sizes}
-    # In one series, so that the sizes are measured in turns too.
+    # One series for both sizes, so that these are measured in turns too.
     times = measure(
         {
             _key(name, size): functools.partial(jax.jit(step), argument)

@@ -1,4 +1,4 @@
-"""What one callback in a device loop costs, beside JAX's own: `python -m benchmarks.loop`.
+"""The cost of one callback in a device loop, against JAX's own: `python -m benchmarks.loop`.
 
 Each subject runs a 100-step `fori_loop` with one callback on a `float32` scalar a step.
 """
@@ -19,7 +19,7 @@ from benchmarks.rows import Row, compared
 from benchmarks.subjects import SUBJECTS, Subject
 
 STEPS = 100
-# Ours, JAX's, and how much of JAX's time ours may take.
+# Ours, JAX's, and the share of JAX's time that ours may take.
 COMPARISONS = (
     ("call", "jax io_callback(ordered=True)", 0.12),
     ("id_tap", "jax debug.callback", 0.12),
@@ -30,12 +30,12 @@ COMPARISONS = (
     ("buffer_callback", "jax buffer_callback", 1.05),
     ("dlpack_callback", "jax buffer_callback", 1.5),
 )
-# A tap's function runs beside the device; until all have run more time passes than the device has waited.
+# Tap functions run concurrently with the device, and some still run when the device has ended.
 DRAINED = 0.3
 
 
 def looped(step: Subject, steps: int = STEPS) -> Callable[[], Any]:
-    """A program that takes so many steps."""
+    """Return a program with a loop of so many steps."""
     program = jax.jit(lambda start: jax.lax.fori_loop(0, steps, lambda _, carry: step(carry), start))
     return functools.partial(program, jnp.float32(1))
 

@@ -1,7 +1,7 @@
-"""What the conformance matrix costs: `python -m benchmarks.matrix`.
+"""The time of the conformance matrix: `python -m benchmarks.matrix`.
 
-The default run, with two workers, against the eight minutes that it may take on two cores, and what a cell of each
-implementation takes in its worker. Its verdicts are no concern of this benchmark.
+It compares the default run, with two workers, with the eight minutes that it may take on two cores, and the mean times
+of a cell of each implementation. It ignores the verdicts.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def _results(options: Sequence[str]) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "conformance", "run", "-n", "2", "--results", folder, *options]
         ended = subprocess.run(command, cwd=running.ROOT, stdout=subprocess.DEVNULL, check=False)  # noqa: S603
-        # 1 says that a cell did what was not expected, which takes its time as well.
+        # Status 1 means an unexpected outcome of a cell; the time counts all the same.
         if ended.returncode not in (0, 1):
             raise RuntimeError(f"the conformance run ended with status {ended.returncode}")
         return json.loads((Path(folder) / "conformance-cpu.json").read_text())
 
 
 def _cell(results: Any, implementation: str) -> float:
-    """Milliseconds; 0 where there is none."""
+    """Return the mean milliseconds of a cell; 0 if there is no cell."""
     seconds = [cell["seconds"] for cell in results["cells"] if cell["id"].startswith(f"{implementation}/")]
     return 1e3 * statistics.fmean(seconds) if seconds else 0.0
 

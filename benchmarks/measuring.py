@@ -1,4 +1,4 @@
-"""Measuring programs in turns, so that whatever else the machine does falls on all of them."""
+"""Measure programs in turns, so that other load of the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import jax
 from benchmarks.rows import Row, compared
 from benchmarks.subjects import barrier
 
-# Microseconds a callback, round by round: until the device is done, and until the callbacks are too.
+# Microseconds a callback in each round, until the device has ended and until the callbacks have too.
 Times = dict[str, dict[str, list[float]]]
 
 
-# What one measurement takes at least, in seconds: a short one may slip between two interruptions where a long one never
-# does, and all should have their share of what the machine does besides.
+# The least seconds of one measurement. A shorter one might fall between two interruptions by other processes, and all
+# programs should have the same share of those.
 SLICE = 4e-3
 
 
 def measure(programs: Mapping[str, Callable[[], Any]], rounds: int, callbacks: int) -> Times:
-    """Run each program in each round, as often as fills a slice; `callbacks` is how many a run makes.
+    """Run each program in each round, often enough to fill a slice; `callbacks` is the number that one run makes.
 
-    Every other round goes backwards, since what came before leaves caches and threads in its own state.
+    Every other round goes backwards, since the previous program leaves caches and threads in a state of its own.
     """
     repeats = {name: max(1, round(SLICE / _warm(program))) for name, program in programs.items()}
     times: Times = {name: {"device": [], "drained": []} for name in programs}
@@ -44,7 +44,7 @@ def measure(programs: Mapping[str, Callable[[], Any]], rounds: int, callbacks: i
 
 
 def _warm(program: Callable[[], Any]) -> float:
-    """Compile a program and run it until it is in its stride; the seconds of its fastest run."""
+    """Compile a program, warm it up, and return the seconds of its fastest run."""
     fastest = float("inf")
     for _ in range(4):
         begin = time.perf_counter()
@@ -55,7 +55,7 @@ def _warm(program: Callable[[], Any]) -> float:
 
 
 def rows_of(benchmark: str, times: Times, comparisons: Sequence[tuple[str, str, float | None]]) -> list[Row]:
-    """What the device waited for, as ours, theirs and the target for each."""
+    """Return a row for each comparison of device times: ours, theirs and the target."""
     return [
         compared(benchmark, ours, theirs, times[ours]["device"], times[theirs]["device"], target)
         for ours, theirs, target in comparisons

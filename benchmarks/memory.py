@@ -1,8 +1,8 @@
-"""How much memory taps take when their functions are too slow: `python -m benchmarks.memory`.
+"""The memory of taps with a slow function: `python -m benchmarks.memory`.
 
-The queue of a device may hold as many bytes as its budget. A program taps more than that, to a function that is slower
-than the device; its peak, above that of the same program without taps, is compared with the budget. Each in a process
-of its own, since a process's peak never falls.
+A device's queue may hold as many bytes as its budget. A program taps more than that, with a function slower than the
+device. Its peak of memory, less the peak of the same program without taps, is compared with the budget. Each program
+runs in its own process, since the peak of a process never falls.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from benchmarks.rows import Row, compared
 
 MEBIBYTE = 1 << 20
 BUDGET = 64
-# Four times the budget goes through.
+# In all, four times the budget.
 TAPS = 256
 SECONDS = 2e-3
 TARGET = 1.2
 
 
 def peak() -> float:
-    """The most memory that this process has had so far, in MiB."""
+    """Return the peak of this process's memory so far, in MiB."""
     status = Path("/proc/self/status")
-    # `getrusage` would do, but on Linux a new process starts with the peak of the one that started it.
+    # Not `getrusage`: on Linux a new process starts with the peak of its parent.
     found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
     if found:
         return int(found.group(1)) / 1024
@@ -46,7 +46,7 @@ def _slow(*_: Any) -> None:
 
 
 def measured(budget: int, taps: int, tapped: bool) -> float:
-    """The peak of this process, when it has run a program with so many values of one MiB."""
+    """Run a program with so many values of one MiB, and return the peak of this process."""
     jax.config.update("jax_host_callback_max_queue_byte_size", budget * MEBIBYTE)
 
     def step(_: Any, carry: Any) -> Any:

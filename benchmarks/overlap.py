@@ -1,7 +1,7 @@
-"""Taps whose functions wait, beside a device that computes: `python -m benchmarks.overlap`.
+"""Taps with slow functions while the device computes: `python -m benchmarks.overlap`.
 
-A tapped function takes a millisecond without holding the interpreter lock, as writing a file does, and the device
-computes for a millisecond between two taps. A tap should cost the device nothing but the copy.
+A tap function takes a millisecond without the interpreter lock, as writing a file does. The device computes for a
+millisecond between two taps. A tap should cost the device only the copy.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _program(steps: int, work: int, observe: Subject | None) -> Callable[[], Any
         carry = jax.lax.fori_loop(0, work, lambda _, inner: jnp.tanh(inner @ matrix), carry)
         if observe is None:
             return carry
-        # One value is tapped, and the next step needs it, so that the tap is between the two.
+        # The next step uses the tapped value, so the tap runs between the two steps.
         return carry.at[0, 0].set(observe(carry[0, 0]))
 
     program = jax.jit(lambda start: jax.lax.fori_loop(0, steps, step, start))
@@ -55,7 +55,7 @@ def _program(steps: int, work: int, observe: Subject | None) -> Callable[[], Any
 
 
 def calibrated(seconds: float = SECONDS, tries: int = 5) -> int:
-    """How many matrix products take the device so long."""
+    """Return the number of matrix products that take the device so many seconds."""
     work, steps = 16, 20
     for _ in range(tries):
         program = _program(steps, work, None)

@@ -1,7 +1,7 @@
 """Where the time of a callback goes, operation by operation: `python -m benchmarks.parts`.
 
-Each subject is a 100-step loop whose callback does one thing more than the one before; the first, JAX's buffer callback
-with an empty function, is the floor: what it takes to enter Python from the runtime and to leave it. No targets.
+Each subject is a 100-step loop whose callback does one operation more than the previous one. The first is the floor:
+JAX's buffer callback with an empty function, which only enters and leaves Python. There are no targets.
 """
 
 from __future__ import annotations

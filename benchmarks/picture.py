@@ -1,4 +1,4 @@
-"""The picture of a run: one bar a row, as long as its ratio is of its target. Written by hand, to need nothing."""
+"""Draw a run as SVG, without a library: one bar a row, whose length is the ratio divided by its target."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LEFT = 470
 RIGHT = 140
 TOP = 64
 PITCH = 22
-# Where a bar is cut off, in targets.
+# The length at which a bar is cut off, in targets.
 MOST = 2.0
 
-# Colours of text and grid follow the reader's scheme; those of the bars stand out on both.
+# Text and grid follow the reader's light or dark scheme; the colours of the bars suit both.
 STYLE = """
 text { font: 12px system-ui, sans-serif; fill: #24292f; }
 .small { font-size: 11px; fill: #57606a; }
@@ -38,7 +38,7 @@ text { font: 12px system-ui, sans-serif; fill: #24292f; }
 
 
 def drawn(rows: Sequence[Row], about: Mapping[str, Any]) -> str:
-    """The rows that have a target, as SVG."""
+    """Draw the rows with a target as SVG."""
     judged = [row for row in rows if row.target is not None]
     height = TOP + PITCH * len(judged) + 30
     scale = (WIDTH - LEFT - RIGHT) / MOST

@@ -1,4 +1,4 @@
-"""What a run leaves: a table for the terminal, one JSON file, and the comparison with an earlier one.
+"""The output of a run: a table for the terminal, a JSON file, and the comparison with an earlier run.
 
 docs/performance.md describes the JSON file, field by field.
 """
@@ -25,7 +25,7 @@ SCHEMA = 1
 
 
 def environment() -> dict[str, Any]:
-    """What the figures depend on, apart from the code: shown beside them, never judged."""
+    """Describe the machine and versions, on which the figures depend; shown, never judged."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "jax": jax.__version__,
@@ -40,7 +40,7 @@ def environment() -> dict[str, Any]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """All rows as text, in columns."""
+    """Format all rows as text, in columns."""
     head = ("benchmark", "what", "against", "ours", "theirs", "unit", "ratio", "quartiles", "best", "target", "verdict")
     lines = [
         (
@@ -64,7 +64,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def figure(value: float) -> str:
-    """Three digits that count, without an exponent."""
+    """Format a number with three significant digits, without an exponent."""
     if value >= 100:
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.3g}" if value >= 0.1 else f"{value:.3f}"
@@ -81,10 +81,10 @@ def write(path: str | Path, rows: Sequence[Row], about: Mapping[str, Any]) -> No
 
 
 def read(path: str | Path) -> list[Row]:
-    """The rows of a JSON file.
+    """Read the rows of a JSON file.
 
     Raises:
-        ValueError: the file is not one of ours, or of another schema.
+        ValueError: `--json` did not write the file, or it has another schema.
     """
     found = json.loads(Path(path).read_text())
     schema = found.get("schema") if isinstance(found, dict) else None
@@ -95,7 +95,7 @@ def read(path: str | Path) -> list[Row]:
 
 
 def comparison(old: Sequence[Row], new: Sequence[Row]) -> list[str]:
-    """A line for each ratio that is worse than it was by more than the spread of both."""
+    """Return a line for each ratio that became worse by more than both spreads."""
     before = {row.name: row for row in old}
     return [
         f"{row.name}: {figure(before[row.name].ratio)} "

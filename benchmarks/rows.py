@@ -1,7 +1,7 @@
-"""One compared figure: what was measured, against what, the ratio with its spread, and the target for it.
+"""One comparison of two costs: the ratio with its spread, and its target.
 
-Everything is a cost, so a smaller ratio is better. A machine's own speed cancels out, which is why only ratios have
-targets and only ratios are compared between runs.
+A smaller ratio is better. The machine's speed cancels out in a ratio, so only ratios have targets, and only ratios are
+compared between runs.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 
-# Two processes differ by more than the rounds within one, if only in where memory happens to lie. So a ratio that is
-# worse by less than this share is not called worse, however small the spread of its rounds.
+# Two processes differ by more than the rounds of one process, for example in the addresses of memory. So a ratio that
+# is worse by less than this share does not count as worse, even if the spread of its rounds is smaller.
 BETWEEN_PROCESSES = 0.05
 
 
@@ -31,12 +31,12 @@ class Row:
     low: float
     high: float
     best: float
-    # None for what is measured to explain the others.
+    # None for a row that only explains others.
     target: float | None
 
     @property
     def name(self) -> str:
-        """What the row is known by from run to run."""
+        """The key of the row in all runs."""
         return f"{self.benchmark}: {self.what} / {self.against}"
 
     @property
@@ -48,7 +48,7 @@ class Row:
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """The three quartiles, which of a single value are that value."""
+    """Return the three quartiles; of a single value, that value three times."""
     if len(values) == 1:
         return values[0], values[0], values[0]
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -64,10 +64,10 @@ def compared(
     target: float | None,
     unit: str = "us",
 ) -> Row:
-    """Compare two series that were measured in turns, the n-th of the one with the n-th of the other.
+    """Compare two series that were measured in turns, round by round.
 
-    The ratio is the median of the ratios of the rounds rather than the ratio of the medians: whatever else the machine
-    did in a round fell on both.
+    The ratio is the median of the rounds' ratios, not the ratio of the medians: other load of the machine in a round
+    affects both series.
     """
     low, ratio, high = quartiles([our / their for our, their in zip(ours, theirs, strict=True)])
     return Row(
@@ -86,6 +86,6 @@ def compared(
 
 
 def worsened(old: Row, new: Row) -> bool:
-    """Whether the ratio is worse by more than the spread of both: the upper half of the old, the lower of the new."""
+    """Return whether the ratio is worse by more than the upper half of the old and the lower of the new spread."""
     spread = (old.high - old.ratio) + (new.ratio - new.low)
     return new.ratio - old.ratio > max(spread, BETWEEN_PROCESSES * old.ratio)

@@ -1,4 +1,4 @@
-"""The command line of the benchmarks, alone and together, and the programs that need a process of their own."""
+"""The command line of one or all benchmarks, and measurements in a process of their own."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ ROOT = Path(__file__).parent.parent
 
 
 def main(modules: Mapping[str, ModuleType], arguments: Sequence[str] | None, default: Sequence[str]) -> int:
-    """Run those that are asked for, print one table, and write what is wanted. Returns the exit status.
+    """Run the chosen benchmarks, print one table, write the chosen files, and return the exit status.
 
-    With `--compare` only what became worse counts: whether a target is met is the same question as before the change,
-    and whoever compares has the answer already.
+    With `--compare` only ratios that became worse count; a target missed before and after the change does not.
     """
     chosen = _options(modules, arguments)
-    # Before minutes of measuring, rather than after.
+    # Read first, so that a bad file fails before minutes of measuring.
     old = results.read(chosen.compare) if chosen.compare else None
     about = results.environment()
     print(", ".join(f"{name} {value}" for name, value in about.items()), flush=True)
@@ -38,7 +37,7 @@ def main(modules: Mapping[str, ModuleType], arguments: Sequence[str] | None, def
         try:
             rows += modules[name].run(**({} if chosen.rounds is None else {"rounds": chosen.rounds}))
         except Exception:
-            # The others are still worth knowing.
+            # The other benchmarks still run.
             traceback.print_exc()
             failed.append(name)
     if rows:
@@ -62,14 +61,14 @@ def main(modules: Mapping[str, ModuleType], arguments: Sequence[str] | None, def
 def _options(modules: Mapping[str, ModuleType], arguments: Sequence[str] | None) -> argparse.Namespace:
     alone = next(iter(modules)) if len(modules) == 1 else ""
     what = modules[alone].__doc__ if alone else "All benchmarks, one after the other."
-    # A module that is the program itself calls itself __main__.
+    # Not `__name__`, which is __main__ if the module itself is the program.
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks{'.' * bool(alone)}{alone}", description=what)
-    parser.add_argument("--rounds", type=int, help="how often each program is measured; each has its own default")
+    parser.add_argument(
+        "--rounds", type=int, help="how often each program is measured; each benchmark has its own default"
+    )
     parser.add_argument("--json", metavar="FILE", help="write all figures, for --compare and other programs")
     parser.add_argument("--svg", metavar="FILE", help="draw the ratios beside their targets")
-    parser.add_argument(
-        "--compare", metavar="OLD.json", help="fail if a ratio is worse than there by more than the spread of both"
-    )
+    parser.add_argument("--compare", metavar="OLD.json", help="fail if a ratio became worse by more than both spreads")
     parser.add_argument(
         "--only",
         metavar="NAME",
@@ -81,7 +80,7 @@ def _options(modules: Mapping[str, ModuleType], arguments: Sequence[str] | None)
 
 
 def in_process(module: str, *arguments: Any, devices: int = 1) -> Any:
-    """What `python -m module arguments` prints as JSON in its last line, in a fresh process with so many devices."""
+    """Run `python -m module arguments` in a new process with so many devices; parse its last line as JSON."""
     environment = dict(os.environ)
     environment["JAX_PLATFORMS"] = "cpu"
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))

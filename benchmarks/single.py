@@ -1,4 +1,4 @@
-"""What a jitted function with one callback costs, beside JAX's own: `python -m benchmarks.single`."""
+"""The cost of a jitted function with one callback, against JAX's own: `python -m benchmarks.single`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.measuring import measure, rows_of
 from benchmarks.rows import Row
 from benchmarks.subjects import SUBJECTS
 
-# A pure one is dispatched in C++. All others are dispatched in Python, by JAX, which is most of what they cost.
+# JAX dispatches a pure one in C++ and all others in Python, which is most of their cost.
 COMPARISONS = (
     ("pure_callback", "jax pure_callback", 0.25),
     ("id_tap", "jax debug.callback", 0.9),

@@ -1,7 +1,7 @@
-"""What a program of many callbacks costs before it runs: `python -m benchmarks.staging`.
+"""The cost of a program of many callbacks before it runs: `python -m benchmarks.staging`.
 
-500 taps against 500 of JAX's debug callbacks, phase by phase and in all. Each round makes the function anew, so that
-nothing is remembered.
+It compares 500 taps with 500 of JAX's debug callbacks, phase by phase and in total. Each round makes a new function, so
+that no cache has it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TARGET = 1.0
 
 def _function(step: Subject, count: int) -> Callable[[Any], Any]:
     def function(value: Any) -> Any:
-        # Nothing is computed in between: a kernel for each sum would be most of the time to compile.
+        # No computation between callbacks: compiling a kernel for each would take most of the time.
         for _ in range(count):
             value = step(value)
         return value
@@ -35,7 +35,7 @@ def _function(step: Subject, count: int) -> Callable[[Any], Any]:
 
 
 def staged(step: Subject, count: int) -> dict[str, float]:
-    """Milliseconds for each phase."""
+    """Measure the milliseconds of each phase."""
     argument = jnp.float32(1)
     moments = [time.perf_counter()]
     traced = jax.jit(_function(step, count)).trace(argument)
@@ -52,7 +52,7 @@ def run(rounds: int = 7, count: int = COUNT) -> list[Row]:
     names = ("id_tap", "jax debug.callback")
     times: dict[str, dict[str, list[float]]] = {name: {phase: [] for phase in (*PHASES, ALL)} for name in names}
     for name in names:
-        # What the first of a kind has to load.
+        # The first callback of a kind loads modules.
         staged(SUBJECTS[name], 1)
     for number in range(rounds):
         for name in names if number % 2 == 0 else names[::-1]:

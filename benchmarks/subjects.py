@@ -1,4 +1,4 @@
-"""What is compared: our callbacks and JAX's own, each as a function from an array to an array of the same type."""
+"""The compared callbacks, ours and JAX's own, each as a function from an array to an array of the same type."""
 
 from __future__ import annotations
 

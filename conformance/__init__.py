@@ -1,1 +1,1 @@
-"""The conformance suite: what host callbacks do on a platform, proved cell by cell."""
+"""The conformance suite: tests the host callbacks of a platform, cell by cell."""

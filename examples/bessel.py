@@ -1,7 +1,7 @@
 """SciPy's Bessel function of the first kind in JAX, with derivatives of any order, `vmap` and `jit`.
 
-SciPy comes with JAX. The order is an integer and has no derivative; that of the argument is a recurrence over the
-function itself, so it can be differentiated again.
+SciPy comes with JAX. The order is an integer and has no derivative. The derivative by the argument is a recurrence over
+the function itself, so it can be differentiated again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import hostcb
 
 @jax.custom_jvp
 def bessel(order: Any, z: Any) -> Any:
-    """J of integer `order` at `z`; both are broadcast."""
+    """Return J of integer `order` at `z`; both are broadcast."""
     order, z = jnp.asarray(order), jnp.asarray(z)
     if not jnp.issubdtype(order.dtype, jnp.integer):
         raise TypeError(f"order must be an integer, got {order.dtype}")

@@ -1,7 +1,7 @@
 """Run a JAX function on another device than the rest of the program, with derivatives of any order.
 
-The arguments go from the device to the host and from there to the other device, and the results come back. On the way
-the function keeps its derivatives: the backward pass runs on the other device too.
+The arguments go from the device to the host and from there to the other device, and the results come back. The function
+keeps its derivatives: the backward pass runs on the other device too.
 
 Run it with `XLA_FLAGS=--xla_force_host_platform_device_count=2 python examples/jax_on_another_device.py`.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-# Before the first use of JAX's devices.
+# hostcb must be imported before the first use of JAX's devices.
 import hostcb as hcb  # isort: skip
 
 import jax
@@ -20,7 +20,7 @@ import numpy as np
 
 
 def call_jax_other_device(function: Callable[..., Any], device: jax.Device) -> Callable[..., Any]:
-    """`function` of arrays, computed on `device` wherever it is called from."""
+    """Return `function` of arrays, computed on `device` from a program on any device."""
     compiled = jax.jit(function)
 
     def on_host(args: Any) -> Any:

@@ -1,9 +1,9 @@
-"""A library's callbacks under the conformance suite, though neither knows of the other.
+"""Run the conformance suite on the callbacks of another library; neither imports the other.
 
     cd examples && python -m conformance run --implementation own_callbacks
 
-`OwnLibrary` stands for the library: it has two callbacks with the signatures of JAX's, and counts how often
-they are used. The rest is all that the suite has to be told.
+`OwnLibrary` stands for the library: it has two callbacks with the signatures of JAX's, and counts their uses. The rest
+of this file is all that the suite needs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from conformance.implementations.external import ExternalCallbacks
 
 
 class OwnLibrary:
-    """What is tested; in your case something that you import."""
+    """The tested library; you would import yours."""
 
     uses = 0
 
@@ -38,7 +38,7 @@ class OwnLibrary:
 
 
 class OwnCallbacks(ExternalCallbacks):
-    """Callbacks with JAX's signatures need no more than their names; others are said how to be called in `probe`."""
+    """Callbacks with JAX's signatures need only their names; for others, override `probe`."""
 
     name = "own_callbacks"
     callback_exception: type[Exception] = jax.errors.JaxRuntimeError

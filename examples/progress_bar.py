@@ -1,4 +1,4 @@
-"""A progress bar for a loop on the device: one tap every few steps, and the device does not wait for it."""
+"""A progress bar for a loop on the device: one tap every few steps, for which the device does not wait."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import hostcb
 
 
 def with_progress(step: Callable[[Any, Any], Any], steps: int, every: int) -> Callable[[Any, Any], Any]:
-    """`step` of a `scan` over `jnp.arange(steps)`, with a line for every so many of them."""
+    """Wrap `step` of a `scan` over `jnp.arange(steps)`: print a line every `every` steps."""
 
     def show(index: Any, _: Any) -> None:
         done = int(index) + 1

@@ -1,8 +1,7 @@
 """Call a PyTorch function from JAX, with reverse-mode derivatives of any order.
 
-The function runs on the host, under jit and in control flow as well. Its derivative is PyTorch's own: the backward pass
-is a PyTorch function too, the function's vector-Jacobian product, so it is called in just the same way, and so is its
-derivative in turn.
+The function runs on the host, also under jit and in control flow. Its derivative is PyTorch's own. The backward pass is
+a PyTorch function too, the vector-Jacobian product. So it is called in the same way, and so is its derivative in turn.
 
 Run it with `python examples/torch_function.py`; it needs `pip install torch`.
 """
@@ -20,13 +19,13 @@ import hostcb as hcb
 
 
 def call_torch(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, of floating-point tensors to a tensor or a tuple of them, as a function of JAX arrays."""
+    """Convert a function from floating-point tensors to a tensor, or a tuple of tensors, to one of JAX arrays."""
 
     def on_host(args: tuple[np.ndarray, ...]) -> Any:
         return jax.tree.map(lambda tensor: tensor.numpy(), function(*map(torch.from_numpy, args)))
 
     def result_shape(args: tuple[jax.Array, ...]) -> Any:
-        # Tensors on the device "meta" have shapes and dtypes alone, so this computes nothing.
+        # Tensors on the device "meta" only have shapes and dtypes, so this computes nothing.
         metas = [torch.empty(arg.shape, dtype=_torch_dtype(arg.dtype), device="meta") for arg in args]
         return jax.tree.map(lambda meta: jax.ShapeDtypeStruct(tuple(meta.shape), _numpy_dtype(meta)), function(*metas))
 
@@ -38,7 +37,7 @@ def call_torch(function: Callable[..., Any]) -> Callable[..., Any]:
         return called(*args), args
 
     def backward(args: tuple[jax.Array, ...], cotangent: Any) -> Any:
-        # The function may return a tuple, as `product` itself does, and then its cotangent is one too.
+        # If the function returns a tuple, as `product` itself does, its cotangent is a tuple too.
         leaves, tree = jax.tree.flatten(cotangent)
 
         def product(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-from . import _pool
+from ._compat import UnknownJaxError, UnknownJaxWarning
+from ._compat import registry as _registry
+from ._runtime import pool as _pool
 
 # Before anything can start JAX's devices, which fix the number of threads.
 _pool.ensure_threads()
 
-from . import _control_flow as _control_flow  # noqa: E402
 from . import debug  # noqa: E402
-from ._barrier import barrier_wait, stop_outfeed_receiver  # noqa: E402
-from ._buffers import buffer_callback  # noqa: E402
-from ._dlpack import dlpack_callback  # noqa: E402
-from ._external import io_callback, pure_callback  # noqa: E402
-from ._failures import CallbackException, TapFunctionException  # noqa: E402
-from ._host_callback import call, id_print, id_tap  # noqa: E402
-from ._jax_arrays import jax_arrays  # noqa: E402
+from ._api.buffers import buffer_callback  # noqa: E402
+from ._api.dlpack import dlpack_callback  # noqa: E402
+from ._api.doctor import doctor  # noqa: E402
+from ._api.external import io_callback, pure_callback  # noqa: E402
+from ._api.host_callback import call, id_print, id_tap  # noqa: E402
+from ._api.jax_arrays import jax_arrays  # noqa: E402
+from ._primitive import control_flow as _control_flow  # noqa: E402, F401
+from ._runtime import fork as _fork  # noqa: E402, F401
+from ._runtime.barrier import barrier_wait, stop_outfeed_receiver  # noqa: E402
+from ._runtime.failures import CallbackException, TapFunctionException  # noqa: E402
+from ._version import __version__ as __version__  # noqa: E402
 
-__version__ = "0.1.0"
+_registry.warn_of_losses()
 
 __all__ = (
     "CallbackException",
     "TapFunctionException",
+    "UnknownJaxError",
+    "UnknownJaxWarning",
     "barrier_wait",
     "buffer_callback",
     "call",
     "debug",
     "dlpack_callback",
+    "doctor",
     "id_print",
     "id_tap",
     "io_callback",

@@ -7,10 +7,11 @@ from typing import Any, overload
 
 import numpy as np
 
-from ._binding import bind, check_callable
-from ._formatting import FormatPrinter, check_format
-from ._jax_arrays import as_asked
-from ._kinds import DEBUG, ORDERED_DEBUG, ORDERED_PRINT, PRINT
+from ._api.formatting import FormatPrinter, check_format
+from ._api.jax_arrays import as_asked
+from ._primitive.binding import bind, check_callable
+from ._spec.kinds import DEBUG, ORDERED_DEBUG, ORDERED_PRINT, PRINT
+from ._spec.naming import shown
 
 __all__ = ("callback", "print")
 
@@ -34,8 +35,8 @@ def callback(
 ) -> Callable[..., None] | None:
     """Call a function on the host that changes nothing in the computation, as `jax.debug.callback` does.
 
-    It shows what JAX does: it is called as often as its surroundings are run, once for each element under vmap, with
-    primal values under differentiation, and twice in a checkpoint that is.
+    It shows what JAX does: the function is called as often as JAX runs the code around it, for each element under vmap,
+    with primal values under differentiation, and twice in a differentiated checkpoint.
 
     It can be written in two ways: `callback(function, *args, ordered=True, **kwargs)`, or, so that options and the
     function's keyword arguments do not mix, `callback(ordered=True)(function, *args, **kwargs)`.
@@ -45,15 +46,15 @@ def callback(
             `hostcb.jax_arrays`). What it returns is ignored.
         *args: pytrees of arrays or scalars; other leaves, such as strings, are given to the function as they are.
         ordered: keep the program's order on each device, together with `id_tap`, `call` and ordered `io_callback`s.
-        partitioned: under jit over a mesh, call on each device with the part that it has, rather than once with the
-            whole operands, which have to be gathered for that.
-        **kwargs: further arguments for the function, travelling like `args`.
+        partitioned: under jit over a mesh, call on each device with its shard, rather than once with the whole
+            operands, for which JAX has to gather them.
+        **kwargs: keyword arguments for the function, handled like `args`.
 
     Returns:
-        Nothing; without a function, one that takes it and its arguments.
+        None; without `callback`, a function that takes the callback and its arguments.
 
     Raises:
-        TypeError: `callback` is not callable, or there are arguments without one.
+        TypeError: `callback` is not callable, or there are arguments without a callback.
         NotImplementedError: ordered in a `shard_map` that leaves some mesh axes to the compiler, or ordered and
             partitioned under jit over a mesh.
         jax.errors.JaxRuntimeError: when the computation runs, if the function raises. `barrier_wait` reports it too.
@@ -111,18 +112,18 @@ def print(  # noqa: A001
     Args:
         fmt: a format string, as for `str.format` (so `{{` prints a brace, whether there are fields or not). Not an
             f-string: the values are not known yet.
-        *args: values for it by position: pytrees of arrays, scalars, or anything else, which is printed as it is.
+        *args: values for `fmt` by position: pytrees of arrays, scalars, or other objects, which are printed unchanged.
         ordered: as for `debug.callback`.
         partitioned: as for `debug.callback`.
-        skip_format_check: do not check while tracing that the arguments match. Arguments of a string without fields
-            are printed behind it then.
-        **kwargs: values for it by name.
+        skip_format_check: do not check while tracing that the arguments match. Then the arguments of a string without
+            fields are printed after it.
+        **kwargs: values for `fmt` by name.
 
     Returns:
-        Nothing; without a format string, a function that takes it and its arguments.
+        None; without `fmt`, a function that takes the format string and its arguments.
 
     Raises:
-        TypeError: `fmt` is no string, or there are arguments without one.
+        TypeError: `fmt` is no string, or there are arguments without a format string.
         ValueError: the string is malformed or does not match the arguments; where an argument is missing, the error is
             an `IndexError` or a `KeyError` too. Raised while tracing.
         NotImplementedError: as for `debug.callback`.
@@ -155,6 +156,6 @@ def print(  # noqa: A001
 def _check_two_calls(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if args or kwargs:
         raise TypeError(
-            f"{name} received unexpected arguments in the two-call form: {args=} {kwargs=}. Options go into the first "
-            "call, what is to be called or printed into the second."
+            f"{name} received unexpected arguments in the two-call form: args={shown(args)} kwargs={shown(kwargs)}. "
+            "Options go into the first call, what is to be called or printed into the second."
         )

@@ -6,11 +6,15 @@ import os
 import re
 from collections.abc import Iterator
 
+import sessions
+
 DEVICES = 8
 
 # Before JAX is imported by anything: its CPU client reads these once.
-_flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ.get("XLA_FLAGS", ""))
-os.environ["XLA_FLAGS"] = f"{_flags} --xla_force_host_platform_device_count={DEVICES}".strip()
+_own = re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ.get("XLA_FLAGS", ""))
+# What the user asks of XLA comes last, and so has the last word.
+_flags = (f"--xla_force_host_platform_device_count={DEVICES}", *sessions.XLA_FLAGS, _own.strip())
+os.environ["XLA_FLAGS"] = " ".join(_flags).strip()
 os.environ["JAX_PLATFORMS"] = "cpu"
 for _name in [name for name in os.environ if name.startswith("JAX_HOST_CALLBACK_")]:
     del os.environ[_name]
@@ -19,8 +23,19 @@ os.environ.pop("GITHUB_STEP_SUMMARY", None)
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
+from contract_markers import pytest_generate_tests  # noqa: E402
+from hypothesis import settings  # noqa: E402
 
 import hostcb as hcb  # noqa: E402
+
+__all__ = ["pytest_generate_tests"]
+
+
+# The same examples each time, however slow the machine; `rounds` says how many.
+settings.register_profile(
+    "hostcb", derandomize=True, deadline=None, database=None, max_examples=sessions.rounds(50, 500), print_blob=False
+)
+settings.load_profile("hostcb")
 
 
 def settle() -> list[str]:
@@ -33,14 +48,12 @@ def settle() -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+def _nothing_left_behind() -> Iterator[None]:
     """Each test starts with a clean slate, and has to report for itself the failures that it provokes."""
-    if not request.module.__name__.startswith("test_conformance"):
-        settle()
+    settle()
     yield
-    if not request.module.__name__.startswith("test_conformance"):
-        left = settle()
-        assert not left, f"the test left {len(left)} failed callback(s) unreported, the first: {left[0]}"
+    left = settle()
+    assert not left, f"the test left {len(left)} failed callback(s) unreported, the first: {left[0]}"
 
 
 @pytest.fixture(scope="session")

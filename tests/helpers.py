@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -240,3 +241,13 @@ def _bits(array: np.ndarray) -> bytes:
         parts[np.isnan(parts)] = np.float32("nan").astype(parts.dtype)
         array = parts
     return array.tobytes()
+
+
+def failed(match: str, function: Any, *args: Any) -> BaseException:
+    """The error of a computation that a callback ended; the barrier reports the same failure."""
+    __tracebackhide__ = True
+    with pytest.raises(jax.errors.JaxRuntimeError, match=match) as caught:
+        jax.block_until_ready(function(*args))
+    with pytest.raises(hcb.CallbackException, match=match):
+        hcb.barrier_wait()
+    return caught.value

@@ -12,10 +12,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import sessions
+
 import hostcb
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(hostcb.__file__).parent.parent
+
+IMPORTING_TESTS = {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, PROGRAMS.parent, PROGRAMS.parent / "contract")))}
+"""The environment of a program that uses functions of the tests of the contract, and what these share."""
 
 PRELUDE = """\
 import functools, gc, json, logging, os, sys, threading, time, traceback, weakref
@@ -71,13 +76,14 @@ def run_program(
 ) -> Ended:
     """Run a file of `tests/programs` (a name ending in .py) or a source text that starts after `prelude`.
 
-    The environment is as a user's: what the library itself has set for this process is not passed on.
+    The environment is as a user's: what the library itself has set for this process is not passed on. XLA compiles as
+    in this session.
     """
     variables = {name: value for name, value in os.environ.items() if name not in ("PJRT_NPROC", "NPROC", "XLA_FLAGS")}
     variables |= {"JAX_PLATFORMS": "cpu", "PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), variables.get("PYTHONPATH")]))
-    if devices is not None:
-        variables["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+    forced = [] if devices is None else [f"--xla_force_host_platform_device_count={devices}"]
+    variables["XLA_FLAGS"] = " ".join([*forced, *sessions.XLA_FLAGS])
     variables |= env or {}
     target = [str(PROGRAMS / program)] if program.endswith(".py") else ["-c", prelude + program]
     command = [sys.executable, "-W", warnings, *target, *arguments]

@@ -1,4 +1,4 @@
-"""Runs cells in worker processes, one cell at a time, and survives whatever they do to those."""
+"""Runs cells in worker processes, one cell at a time, and goes on after a crash or a hang of a worker."""
 
 from __future__ import annotations
 
@@ -7,47 +7,48 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from conformance.engine.tasks import Kind, Task
-from conformance.journal import Journal
-from conformance.processes import WorkerProcess, WorkerStartError
-from conformance.topology import QUICK_COMPILATION, WrongPlatformError, names
-from conformance.verdicts import Outcome, Stage, Verdict
+from ..oracle.verdicts import Outcome, Stage, Verdict
+from ..spec.topology import WrongPlatformError
+from ..spec.xla_flags import QUICK_COMPILATION, names
+from ..worker.processes import WorkerProcess, WorkerStartError
+from .journal import Journal
+from .tasks import Kind, Task
 
 COMPANY = 5
-"""How many of its predecessors a cell is reported with: enough to try it in company again."""
+"""The number of earlier cells that are reported with a cell, and run before it again."""
 
 
 @dataclass
 class Learnt:
-    """What running cells has shown beside their outcomes, since it was last asked."""
+    """Facts that the runner has learnt beside the outcomes of cells, since the last request for them."""
 
     run_info: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What worker processes said of themselves, by topology."""
+    """The environment that worker processes reported, by topology."""
     exit_problems: list[str] = field(default_factory=list)
-    """Workers that ran all their cells and then could not end."""
+    """Reports of workers that ran all their cells and then could not end."""
     process_starts: int = 0
 
 
 @dataclass
 class CellRunner:
-    """Keeps one worker process in flight, for as long as cells of its kind come."""
+    """Keeps one worker process, as long as the next cells need a worker of its kind."""
 
     log: Path
     journal: Journal
     company: list[Task] = field(default_factory=list)
-    """What has run in the process in flight."""
+    """The cells that have run in the present process."""
     _learnt: Learnt = field(default_factory=Learnt)
     _worker: WorkerProcess | None = None
     _kind: Kind | None = None
-    """What the process in flight is made for."""
+    """The kind of the present process."""
     _quick: Sequence[str] = QUICK_COMPILATION
-    """Flags for XLA to compile in a quicker way, as far as it knows them."""
+    """Flags for quick compilation, without those that this XLA has refused."""
     _refused: dict[Kind, WorkerStartError | WrongPlatformError] = field(default_factory=dict)
 
     def run(self, task: Task) -> tuple[Outcome, tuple[Task, ...]]:
         """The outcome of a cell, and its company: the last cells before it in the same process.
 
-        Raises what a worker raises when it cannot start: then nothing was learnt of the cell.
+        Raises the worker's error if a worker cannot start: then the cell did not run.
         """
         if task.isolated:
             return self.run_alone(task), ()
@@ -61,9 +62,9 @@ class CellRunner:
         return outcome, company
 
     def run_alone(self, task: Task, after: Sequence[Task] = ()) -> Outcome:
-        """A cell in a process of its own, or after those whose outcomes are of no interest now.
+        """Run a cell in a process of its own, after the cells in `after`, whose outcomes are ignored.
 
-        Of an isolated cell the end of the process is part of the outcome.
+        For an isolated cell, the end of the process is part of the outcome.
         """
         worker = self._start(task)
         try:
@@ -84,15 +85,15 @@ class CellRunner:
         return outcome
 
     def finish(self) -> None:
-        """Let the process in flight end."""
+        """Let the present process end."""
         worker, self._worker = self._worker, None
         self.company.clear()
         if worker and not worker.buried:
-            # One that has ended between two cells says so here, too.
+            # This also reports a process that has ended between two cells.
             self._note(worker, worker.finish())
 
     def abandon(self) -> None:
-        """End the process in flight at once, whatever it does."""
+        """Kill the present process at once."""
         worker, self._worker = self._worker, None
         if worker and not worker.buried:
             worker.kill()
@@ -106,7 +107,7 @@ class CellRunner:
             self._learnt.exit_problems.append(f"{worker.topology.name}: {ending.label}: {ending.reason}")
 
     def _start(self, task: Task) -> WorkerProcess:
-        # Thousands of cells of a kind that cannot start would each wait for the same refusal.
+        # Without this, thousands of cells of a kind that cannot start would each wait for the same error.
         if refusal := self._refused.get(task.kind):
             raise refusal
         try:
@@ -123,9 +124,9 @@ class CellRunner:
             try:
                 return WorkerProcess(task.topology, task.implementation, self.log, task.xla_flags, quick=self._quick)
             except WorkerStartError as error:
-                # XLA ends a process over flags that it does not know, and names them.
+                # XLA ends a process with unknown flags, and names the flags.
                 self._quick = tuple(flag for flag in self._quick if not names(flag, str(error)))
-                # A machine with too much to do for a moment must not cost all cells of a kind.
+                # A short overload of the machine must not cost all cells of a kind.
                 if last_time:
                     raise
         raise AssertionError("unreachable")

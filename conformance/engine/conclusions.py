@@ -1,14 +1,14 @@
-"""From one or several runs of a cell to what is reported of it: the same trouble again, or a flake."""
+"""The reported conclusion from one or several runs of a cell: the same failure again, or a flake."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any
 
-from conformance.engine.cell_runner import CellRunner
-from conformance.engine.tasks import Task
-from conformance.expectations import Expectations
-from conformance.verdicts import Outcome, Verdict
+from ..expectations.entries import Expectations
+from ..oracle.verdicts import Outcome, Verdict
+from .cell_runner import CellRunner
+from .tasks import Task
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def run_once(task: Task, runner: CellRunner) -> Conclusion:
 
 
 def run_with_second_chance(task: Task, runner: CellRunner, expectations: Expectations) -> Conclusion:
-    """Run a cell; if the outcome is unexpected once more alone, and if it is good then, once more in company."""
+    """Run a cell. Run it again alone if the outcome is unexpected, and then after its company if that run is good."""
     first, company = runner.run(task)
     if expectations.standing(task.id, first).acceptable:
         return Conclusion(first)

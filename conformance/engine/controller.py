@@ -1,4 +1,4 @@
-"""What a run's first pytest process learns from the others, or from itself if it is alone."""
+"""The controller in the first pytest process of a run: it collects the results of all pytest processes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from conformance.engine.cell_runner import Learnt
-from conformance.engine.conclusions import Conclusion
-from conformance.engine.items import MESSAGE
-from conformance.engine.tasks import Setup
+from .cell_runner import Learnt
+from .conclusions import Conclusion
+from .items import MESSAGE
+from .tasks import Setup
 
 CONTROLLER = "conformance-controller"
-"""Its name as a plugin, and of what it and the workers tell each other."""
+"""The plugin's name, and the key of the messages between the controller and the workers."""
 
 
 class Controller:
@@ -28,11 +28,11 @@ class Controller:
         self.setup = setup
         self.learnt = Learnt()
         self.refusals: list[str] = []
-        """Why devices that were asked for are not there."""
+        """The reasons why requested devices are missing."""
         self.problems: list[str] = []
-        """What is wrong with the run as a whole."""
+        """The problems of the run as a whole."""
         self.lost: list[str] = []
-        """Cells whose pytest process ended under them."""
+        """Cells whose pytest process ended while it ran them."""
         self._concluded = concluded
         self.interrupted = False
         self._processes: list[int] = []
@@ -51,7 +51,7 @@ class Controller:
     def _read(self, message: dict[str, Any]) -> None:
         self.note(Learnt(**message["learnt"]))
         refusal, problem = message.get("refusal"), message.get("no_start")
-        # Every cell that meets one tells of it.
+        # Every cell with the same problem reports it.
         if refusal and refusal not in self.refusals:
             self.refusals.append(refusal)
         if problem and problem not in self.problems:
@@ -64,7 +64,7 @@ class Controller:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         node.workerinput[CONTROLLER] = pickle.dumps(self.setup)
-        # Known by then: xdist asks for it just before this hook.
+        # The gateway has this information cached: xdist asks for it just before this hook.
         self._processes.append(node.gateway._rinfo().pid)
 
     @pytest.hookimpl(optionalhook=True)
@@ -77,7 +77,7 @@ class Controller:
         self.lost.append(crashitem.partition("::")[2])
 
     def pytest_keyboard_interrupt(self) -> None:
-        """End the other processes at once: what they have told is here, and what they are at may take minutes."""
+        """End the other processes at once: their results so far are here, and their present cells may take minutes."""
         self.interrupted = True
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError):

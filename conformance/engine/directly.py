@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from conformance.engine.controller import Controller
-from conformance.keywords import matcher
-from conformance.preparation import UNUSABLE_BECAUSE, prepare
-from conformance.report import Report
-from conformance.topology import WrongPlatformError
+from ..planning.keywords import matcher
+from ..reports.report import Report
+from ..spec.topology import WrongPlatformError
+from .controller import Controller
+from .preparation import UNUSABLE_BECAUSE, prepare
 
 
 class DirectRun:
-    """A plugin of the controlling process: it writes what `python -m conformance run` writes."""
+    """A plugin of the controlling process: it writes what the command `run` writes."""
 
     def __init__(self, config: pytest.Config, workers: int) -> None:
         try:
-            # pytest's own processes would each trip over it.
+            # Otherwise each pytest process would fail on a wrong expression.
             if config.option.keyword:
                 matcher(config.option.keyword)
             self._run = prepare(config.option)

@@ -1,4 +1,4 @@
-"""Runs cells: calls pytest, and sees to it that everything comes to an end."""
+"""Runs cells: calls pytest, and ensures that all processes end."""
 
 from __future__ import annotations
 
@@ -13,28 +13,31 @@ from types import FrameType
 
 import pytest
 
-from conformance.engine.cell_runner import CellRunner
-from conformance.engine.conclusions import Conclusion
-from conformance.engine.controller import CONTROLLER, Controller
-from conformance.engine.tasks import Setup, in_running_order
-from conformance.journal import Journal
-from conformance.processes import WorkerStartError
-from conformance.topology import WrongPlatformError
+from ..spec.topology import WrongPlatformError
+from ..worker.processes import WorkerStartError
+from .cell_runner import CellRunner
+from .conclusions import Conclusion
+from .controller import CONTROLLER, Controller
+from .journal import Journal
+from .tasks import Setup, in_running_order
+
+OF_CELLS = ("-c", str(Path(__file__).with_name("any_name.ini")), "-p", f"{__package__}.plugin")
+"""The options that make cells pytest's items."""
 
 ARGUMENTS = (
-    *("-c", str(Path(__file__).with_name("cells.ini"))),
-    # A run has its own progress and summary, on the streams that it was started with.
+    *OF_CELLS,
+    # A run prints its own progress and summary, on its own streams.
     *("-p", "no:terminal", "--capture=no"),
-    # Caches and fault handlers are the business of whoever calls this, and may belong to a pytest, too.
+    # The caller, which may itself be a pytest process, has its own caches and fault handlers.
     *("-p", "no:cacheprovider", "-p", "no:faulthandler", "-p", "no:logging", "-p", "no:warnings"),
     *("-p", "no:threadexception", "-p", "no:unraisableexception"),
 )
 
 
 def execute(setup: Setup, workers: int, concluded: Callable[[str, Conclusion], None]) -> Controller:
-    """Run every task once, and tell of each as soon as it is known.
+    """Run every task once, and call `concluded` for each as soon as it has a conclusion.
 
-    This returns whatever happens to cells and processes, an interrupt included.
+    This also returns after crashes of cells and processes, and after an interrupt.
     """
     setup = replace(setup, tasks=tuple(in_running_order(setup.tasks)))
     controller = Controller(setup, concluded)
@@ -56,7 +59,7 @@ def execute(setup: Setup, workers: int, concluded: Callable[[str, Conclusion], N
 
 
 class _Named:
-    """Registers the controller under the name by which the plugin finds it."""
+    """Registers the controller under the name that the plugin looks up."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -67,7 +70,7 @@ class _Named:
 
 
 def _run_lost(controller: Controller, concluded: Callable[[str, Conclusion], None]) -> None:
-    """Run the cells whose pytest process ended under them, which says nothing of the cells."""
+    """Run the cells whose pytest process ended while it ran them: its end shows nothing about the cells."""
     setup = controller.setup
     lost = [task for task in setup.tasks if task.id in controller.lost]
     if not lost:
@@ -84,7 +87,7 @@ def _run_lost(controller: Controller, concluded: Callable[[str, Conclusion], Non
 
 @contextlib.contextmanager
 def _only_our_plugins() -> Iterator[None]:
-    """Keep out what else is installed and what the user wants of other tests: it may reorder, repeat or end items."""
+    """Turn off other installed plugins and the user's pytest options: they may reorder, repeat or end items."""
     names = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD")
     before = {name: os.environ.pop(name, None) for name in names}
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
@@ -99,7 +102,7 @@ def _only_our_plugins() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _terminated_like_interrupted() -> Iterator[None]:
-    """Let SIGTERM, by which batch systems end a job, keep what was learnt, as Ctrl-C does."""
+    """Treat SIGTERM, with which batch systems end a job, like Ctrl-C, so that the run keeps its results."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Cells as pytest's items, and what their outcomes mean to pytest."""
+"""Cells as pytest's items, and the translation of their outcomes to pytest's."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from conformance.engine.cell_runner import CellRunner, Learnt
-from conformance.engine.conclusions import Conclusion, run_once, run_with_second_chance
-from conformance.engine.tasks import Setup, Task
-from conformance.expectations import Expectations
-from conformance.journal import Journal
-from conformance.processes import WorkerStartError
-from conformance.topology import WrongPlatformError
-from conformance.verdicts import Outcome, Standing, Verdict
+from ..expectations.entries import Expectations
+from ..oracle.verdicts import Outcome, Standing, Verdict
+from ..spec.topology import WrongPlatformError
+from ..worker.processes import WorkerStartError
+from .cell_runner import CellRunner, Learnt
+from .conclusions import Conclusion, run_once, run_with_second_chance
+from .journal import Journal
+from .tasks import Setup, Task
 
 MESSAGE = "conformance"
-"""The property of an item's report that has, as JSON, what the controller is to know."""
+"""The property of an item's report that holds the message to the controller, as JSON."""
 
 
 class UnexpectedOutcomeError(Exception):
-    """What became of a cell is not what was expected of it."""
+    """The outcome of a cell is not the expected one."""
 
 
 class CellsRun:
@@ -51,7 +51,7 @@ class CellsRun:
         return self._runner.learnt()
 
     def close(self, interrupted: bool) -> Learnt:
-        """Let the last worker process end, or end it."""
+        """Let the last worker process end; kill it if the run was `interrupted`."""
         if interrupted:
             self._runner.abandon()
         else:
@@ -61,7 +61,7 @@ class CellsRun:
 
 
 class CellItem(pytest.Item):
-    """One cell. Its pytest outcome: passed as expected, xfailed as known, skipped where there is no such thing."""
+    """One cell. Its pytest outcome: passed as expected, xfailed for a known failure, skipped if unsupported."""
 
     def __init__(self, *, task: Task, cells: CellsRun, **options: Any) -> None:
         super().__init__(**options)
@@ -81,7 +81,7 @@ class CellItem(pytest.Item):
             raise
         finally:
             message["learnt"] = dataclasses.asdict(self._cells.learnt())
-            # As ASCII: a witness may quote what no encoding has.
+            # JSON is ASCII here: a witness may quote characters that cannot be encoded.
             self.user_properties.append((MESSAGE, json.dumps(message)))
         self._tell_pytest(conclusion.outcome)
 
@@ -100,18 +100,18 @@ class CellItem(pytest.Item):
             raise UnexpectedOutcomeError(f"{words}: {outcome.label}{stage} (expected {expected})\n{outcome.reason}")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """The witness alone: where this process was when it heard of it tells nothing."""
+        """The witness alone: the stack of this process shows nothing about the cell."""
         if isinstance(excinfo.value, (UnexpectedOutcomeError, WorkerStartError, WrongPlatformError)):
             return str(excinfo.value).encode(errors="backslashreplace").decode()
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
-        # Not the name alone: pytest would take its dots for those of classes.
+        # Not only the name: pytest would take its dots for separators of classes.
         return self.path, None, f"cell {self.name}"
 
 
 class CellsFile(pytest.File):
-    """All the cells of a run, in the order in which they are best run."""
+    """All cells of a run, in running order."""
 
     def __init__(self, *, cells: CellsRun, **options: Any) -> None:
         super().__init__(**options)

@@ -1,6 +1,6 @@
-"""The pytest plugin, in every pytest process of a run: options, items, and who does what.
+"""The pytest plugin, in every pytest process of a run: options, items, and the role of the process.
 
-`execute` has a controller of its own. Where pytest is called by its own command line, `directly` makes one.
+`execute` has a controller of its own. If the user calls pytest's own command line, `directly` makes one.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from conformance.engine.controller import CONTROLLER, Controller
-from conformance.engine.items import CellsFile, CellsRun
-from conformance.options import add_running, add_selection
+from .controller import CONTROLLER, Controller
+from .items import CellsFile, CellsRun
+from .options import add_running, add_selection
 
 CONFIGURATION = Path(__file__).with_name("cells.ini")
 
@@ -28,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("help"):
         return
     if not any(argument.partition("::")[0].endswith(CONFIGURATION.name) for argument in config.args):
-        # Whatever else pytest would look at holds no cells.
+        # The other files that pytest would collect hold no cells.
         config.args = [str(CONFIGURATION)]
     workerinput = getattr(config, "workerinput", None)
     if workerinput is not None:
@@ -38,8 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
     workers = config.getoption("numprocesses", None)
     controller = config.pluginmanager.getplugin(CONTROLLER)
     if controller is None:
-        # Planning imports JAX, which the other processes do without.
-        from conformance.engine.directly import DirectRun
+        # Planning imports JAX, which the other processes do not need.
+        from .directly import DirectRun
 
         direct = DirectRun(config, workers or 1)
         config.pluginmanager.register(direct)

@@ -1,6 +1,6 @@
-"""Cells as the processes that run them see them: what to start, what to ask, how long to wait.
+"""Cells as the pytest processes see them: the worker to start, the cell's id, the deadline.
 
-Nothing here imports JAX, and everything can be pickled: xdist's workers get it from the controller.
+This module does not import JAX. All its objects can be pickled: xdist's workers get them from the controller.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from conformance.expectations import Expectations
-from conformance.topology import Topology
+from ..expectations.entries import Expectations
+from ..spec.topology import Topology
 
 Kind: TypeAlias = tuple[str, Topology, tuple[str, ...]]
-"""What a worker process is made for: an implementation and a topology, and its own flags for XLA."""
+"""The kind of a worker process: an implementation, a topology, and additional flags for XLA."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Task:
     topology: Topology
     deadline: float
     isolated: bool = False
-    """Whether it needs a process of its own, whose end is part of the outcome."""
+    """Whether the cell needs a process of its own, whose end is part of the outcome."""
     xla_flags: tuple[str, ...] = ()
 
     @property
@@ -35,10 +35,10 @@ class Task:
 
 
 def in_running_order(tasks: Iterable[Task]) -> list[Task]:
-    """The slow ones first, then those of one kind together.
+    """Slow cells first, then cells of one kind together.
 
-    Every pytest process takes neighbours, so few worker processes are started; and what is left at the
-    end, when one process has nothing to do any more and takes from another, is small.
+    Every pytest process takes consecutive cells, so it starts few worker processes. Near the end, when an
+    idle process takes cells from another one, only quick cells are left.
     """
     isolated: list[Task] = []
     by_kind: dict[Kind, list[Task]] = {}
@@ -50,12 +50,12 @@ def in_running_order(tasks: Iterable[Task]) -> list[Task]:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a pytest process has to know."""
+    """The setup of a pytest process."""
 
     tasks: tuple[Task, ...]
     logs: Path
     journal: Path
     expectations: Expectations | None = None
-    """By which an outcome is unexpected, so that the cell is run again; None to take every outcome as it is."""
+    """A cell with an unexpected outcome runs again; None to accept every outcome."""
     reruns: int = 0
-    """How many unexpected cells one pytest process runs again."""
+    """The number of unexpected cells that one pytest process runs again."""

@@ -1,7 +1,7 @@
 """Implementations under test, behind one small protocol.
 
-An implementation says how each `Callback` is called; what the callback must then do is the
-business of the semantic model.
+An implementation defines how to call each `Callback`. The semantic model defines the right behaviour
+of the callback.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from typing import Any, Protocol
 
 import jax
 
-from conformance.callbacks import Callback
-from conformance.data import PLAIN, DataKind
-from conformance.external_callbacks import ALL_CALLBACKS, EXTERNAL_CALLBACKS
-from conformance.history import Recorder
-from conformance.transforms import Probe
+from ..model.transforms import Probe
+from ..oracle.history import Recorder
+from ..spec.callbacks import Callback
+from ..spec.data import PLAIN, DataKind
+from ..spec.external_callbacks import ALL_CALLBACKS, EXTERNAL_CALLBACKS
+from ..spec.package import module
 
 GUIDE = "docs/conformance.md, 'How to add an implementation'"
 
 
 class Implementation(Protocol):
-    @property
-    def name(self) -> str: ...
+    """It may have a `name`, which messages use. Processes load it by the path that `path_of` returns."""
 
     @property
     def callback_exception(self) -> type[Exception]:
-        """What the barrier raises for failed callbacks."""
+        """The type of the exception that the barrier raises for failed callbacks."""
 
     def probe(
         self, callback: Callback, recorder: Recorder, devices: Sequence[jax.Device], data: DataKind = PLAIN
     ) -> Probe:
-        """The callback as a function of site and operand, reporting to `recorder`."""
+        """The callback as a function of site and operand, whose events `recorder` records."""
 
     def invoke(
         self,
@@ -48,27 +48,30 @@ class Implementation(Protocol):
         """An external callback of a user function, for fault cells."""
 
     def returning_buffers(self, callback: Callback, operand: Any) -> Any:
-        """A callback of buffers that returns what it should have written, for fault cells."""
+        """A buffer callback that wrongly returns its result instead of writing it, for fault cells."""
 
     def with_buffer(self, callback: Callback, look: Callable[[Any], Any], operand: Any) -> Any:
-        """One more than the operand, by a callback of buffers that shows `look` the operand's, for fault cells."""
+        """The operand plus one, by a buffer callback that passes the operand's buffer to `look`, for fault cells."""
 
     def print_as(self, text: str, *args: Any, **kwargs: Any) -> None:
         """Print values in a format, for fault cells."""
 
+    def print_labelled(self, operand: Any, **labels: Any) -> Any:
+        """Print a value with labels, as `id_print` does, for fault cells."""
+
     def tap(self, function: Any, operand: Any) -> Any:
         """The plain asynchronous tap of a user function, for fault cells."""
 
-    def call(self, function: Any, operand: Any, result_shape: Any) -> Any:
+    def call(self, function: Any, operand: Any, result_shape: Any, **options: Any) -> Any:
         """The plain call of a user function, for fault cells."""
 
     def barrier(self) -> None: ...
 
     def stop(self) -> None:
-        """Run what is pending and end what runs callbacks, for fault cells."""
+        """Run pending callbacks and end the threads that run callbacks, for fault cells."""
 
     def queue_of(self, size: int) -> AbstractContextManager[None]:
-        """Let so many bytes of tapped values wait for their callbacks, for fault cells."""
+        """Limit the queue of tapped values to this many bytes, for fault cells."""
 
 
 BUILT_IN = ("hostcb", "jax")
@@ -76,7 +79,7 @@ _NEEDED = ("callback_exception", "probe", "barrier")
 
 
 class ImplementationError(Exception):
-    """An implementation that cannot be used, and what is wrong with it."""
+    """An implementation that cannot be used; the text says why."""
 
 
 def callbacks_of(name: str) -> tuple[Callback, ...]:
@@ -85,7 +88,7 @@ def callbacks_of(name: str) -> tuple[Callback, ...]:
 
 
 def callbacks_missing_in(name: str) -> tuple[tuple[Callback, str], ...]:
-    """Those it does not have, though it could, and why."""
+    """The callbacks that an implementation could have and lacks, with the reasons."""
     reasons = [(callback, why_not_offered(name, callback)) for callback in _callbacks_asked_of(name)]
     return tuple((callback, reason) for callback, reason in reasons if reason is not None)
 
@@ -96,30 +99,57 @@ def _callbacks_asked_of(name: str) -> tuple[Callback, ...]:
 
 @functools.cache
 def why_not_offered(name: str, callback: Callback) -> str | None:
-    """Why an implementation does not have a callback, if so: it says so itself."""
-    if name == "hostcb" or name.startswith("conformance.mutants:"):
-        # They have all, and are not imported where cells are only planned: that changes the process.
+    """The reason, from the implementation itself, if it does not have a callback; otherwise None."""
+    if name == "hostcb" or name.startswith(f"{module('mutants')}:"):
+        # These have all callbacks. Planning does not import them, because their import changes the process.
         return None
     lacks = getattr(load(name), "lacks", None)
     missing = lacks(callback) if lacks else None
     return f"{name} has no {missing}" if missing else None
 
 
-@functools.cache
+_PATHS: dict[int, tuple[Implementation, str]] = {}
+"""By the id() of an implementation, since implementations may be equal: the object, and its path."""
+
+
+def path_of(implementation: Implementation) -> str:
+    """The path by which another process loads this implementation; its `name` is only for messages."""
+    loaded = _PATHS.get(id(implementation))
+    if loaded is not None:
+        return loaded[1]
+    name = getattr(implementation, "name", None)
+    # This object was made here, and not loaded. Its name could lead another process to a different implementation.
+    if isinstance(name, str) and type(load(name)) is type(implementation):
+        return name
+    raise ImplementationError(
+        f"no other process finds {implementation!r}: it was not loaded by an import path, and its name {name!r} is none"
+    )
+
+
 def load(name: str) -> Implementation:
-    """Import an implementation by its name, or one of somebody else's by `module` or `module:NAME`."""
+    """Import an implementation by its name, or one outside the suite by `module` or `module:NAME`."""
+    implementation = _load(name)
+    # Several paths may load the same object; the run uses the latest one.
+    _PATHS[id(implementation)] = implementation, name
+    return implementation
+
+
+@functools.cache
+def _load(name: str) -> Implementation:
     if "/" in name or name.endswith(".py"):
         raise ImplementationError(
             f"{name!r} is no module name: put the module's folder on PYTHONPATH and name it like mypackage.mymodule"
         )
     module_name, _, attribute = name.partition(":")
+    if not all(module_name.split(".")):
+        raise ImplementationError(f"{name!r} is no module name: expected one like mypackage.mymodule")
     if name in BUILT_IN:
-        module_name = f"conformance.implementations.{name}"
+        module_name = f"{__name__}.{name}"
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if not module_name.startswith(str(error.name)):
-            # The module is there, and what it needs is not.
+        if not f"{module_name}.".startswith(f"{error.name}."):
+            # The module exists, but an import inside it failed.
             raise
         raise ImplementationError(
             f"there is no implementation {name!r}: no module {error.name!r} is found; there are {', '.join(BUILT_IN)},"
@@ -131,7 +161,7 @@ def load(name: str) -> Implementation:
     if missing := [wanted for wanted in _NEEDED if not hasattr(implementation, wanted)]:
         raise ImplementationError(
             f"the implementation {name} lacks {', '.join(missing)}: derive it from"
-            f" conformance.implementations.external.ExternalCallbacks, or see {GUIDE}"
+            f" {__name__}.external.ExternalCallbacks, or see {GUIDE}"
         )
     found: Implementation = implementation
     return found

@@ -1,4 +1,4 @@
-"""How external callbacks are called: the same for every module that offers them with JAX's signatures."""
+"""Calls external callbacks: the same for every module that offers them with JAX's signatures."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from conformance.callbacks import Callback, DeviceChoice, Runs
-from conformance.data import PLAIN, DataKind
-from conformance.history import Recorder
-from conformance.implementations.host_functions import PrintedCallbacks
-from conformance.implementations.payloads import payload_of
-from conformance.transforms import Probe
+from ..model.transforms import Probe
+from ..oracle.history import Recorder
+from ..spec.callbacks import Callback, DeviceChoice, Runs
+from ..spec.data import PLAIN, DataKind
+from .host_functions import PrintedCallbacks
+from .payloads import payload_of
 
 
 class ExternalCallbacks:
-    """The part of an implementation that is about callbacks which JAX has as well."""
+    """The part of an implementation for callbacks that JAX has, too."""
 
-    name: str
-    """What messages call it."""
+    name: str = "the implementation"
+    """The name in messages."""
 
     def __init__(self, namespace: Any) -> None:
         self.namespace = namespace
-        """Where the callbacks are, by `Callback.function`."""
+        """The object that has the callbacks, under the names in `Callback.function`."""
 
     def probe(
         self, callback: Callback, recorder: Recorder, devices: Sequence[jax.Device], data: DataKind = PLAIN
@@ -40,7 +40,7 @@ class ExternalCallbacks:
         return lambda site, value: probes[callback.at(site).name](site, value)
 
     def probe_one(self, callback: Callback, recorder: Recorder, devices: Sequence[jax.Device], data: DataKind) -> Probe:
-        """A probe of a callback that is no mixture of several."""
+        """A probe of a callback that is not a mixture."""
         payload = payload_of(callback, data)
 
         def print_(site: str, value: jax.Array) -> jax.Array:
@@ -65,7 +65,7 @@ class ExternalCallbacks:
         devices: Sequence[jax.Device],
         spread: bool = False,
     ) -> Any:
-        """Make the callback run `function` on the operand, or on its parts, and give back its result."""
+        """Let the callback run `function` on the operand, or on its parts, and return the result."""
         operands = operand if spread else (operand,)
         call = self._offered(callback)
         options: dict[str, Any] = {}
@@ -90,7 +90,7 @@ class ExternalCallbacks:
         return call(_OfBuffer(function), wanted, **options)(*operands)
 
     def returning_buffers(self, callback: Callback, operand: Any) -> Any:
-        """A buffer callback that returns what it should have written."""
+        """A buffer callback that wrongly returns its result instead of writing it."""
         wanted = jax.ShapeDtypeStruct(jnp.shape(operand), jnp.float32)
         return self._offered(callback)(lambda context, out, buffer: np.array(_array(buffer)), wanted)(operand)
 
@@ -98,7 +98,7 @@ class ExternalCallbacks:
         self.namespace.debug.print(text, *args, **kwargs)
 
     def with_buffer(self, callback: Callback, look: Callable[[Any], Any], operand: Any) -> Any:
-        """One more than the operand, by a callback of buffers that shows `look` the operand's."""
+        """The operand plus one, by a buffer callback that passes the operand's buffer to `look`."""
         wanted = jax.ShapeDtypeStruct(jnp.shape(operand), jnp.float32)
 
         def fill(context: Any, out: Any, buffer: Any) -> None:
@@ -112,7 +112,7 @@ class ExternalCallbacks:
         return self._offered(callback)(answer if callback.function == "dlpack_callback" else fill, wanted)(operand)
 
     def lacks(self, callback: Callback) -> str | None:
-        """What of a callback is not in the namespace: its function, or an option of it."""
+        """The function or the option of a callback that the namespace lacks."""
         for one in callback.parts or (callback,):
             try:
                 parameters = inspect.signature(self._offered(one)).parameters
@@ -124,10 +124,13 @@ class ExternalCallbacks:
                 return f"{one.function}({missing[0]}=...)"
         return None
 
+    def print_labelled(self, operand: Any, **labels: Any) -> Any:
+        raise NotImplementedError(f"{self.name} has no id_print")
+
     def tap(self, function: Any, operand: Any) -> Any:
         raise NotImplementedError(f"{self.name} has no taps")
 
-    def call(self, function: Any, operand: Any, result_shape: Any) -> Any:
+    def call(self, function: Any, operand: Any, result_shape: Any, **options: Any) -> Any:
         raise NotImplementedError(f"{self.name} has no calls but pure_callback and io_callback")
 
     def stop(self) -> None:
@@ -150,7 +153,7 @@ def _options_needed(callback: Callback) -> list[str]:
 
 @dataclass(frozen=True)
 class _Filling:
-    """Writes into the buffer that it is given what a function of arrays returns."""
+    """Writes the result of a function of arrays into the buffer of the callback's result."""
 
     function: Callable[[Any], Any]
     aliased: bool
@@ -174,7 +177,7 @@ class _WithContext:
 
 @dataclass(frozen=True)
 class _OfBuffer:
-    """Returns to a callback of buffers what a function of arrays returns."""
+    """Returns the result of a function of arrays from a buffer callback."""
 
     function: Callable[[Any], Any]
 
@@ -183,12 +186,12 @@ class _OfBuffer:
 
 
 def _copied(operands: Any) -> Any:
-    """Arrays in place of buffers, which live no longer than the callback."""
+    """Copies of buffers as arrays, since a buffer is valid only during the callback."""
     return jax.tree.map(lambda buffer: _array(buffer).copy(), operands)
 
 
 def _array(buffer: Any) -> Any:
-    """A view of a buffer, by the protocols it has."""
+    """A view of a buffer, by a protocol that the buffer supports."""
     return np.asarray(buffer) if hasattr(buffer, "__array__") else np.from_dlpack(buffer)
 
 

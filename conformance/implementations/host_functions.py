@@ -1,7 +1,7 @@
-"""What the host does in a callback of a program: record what came, and give back what is wanted.
+"""The host functions of a program's callbacks: they record the operand and return the wanted result.
 
-They are frozen dataclasses, so that equal ones make equal primitives and the programs of a worker
-share what JAX compiled for them.
+They are frozen dataclasses: equal ones make equal primitives, so the programs of a worker share JAX's
+compiled executables.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from conformance.callbacks import RETURNED_OFFSET
-from conformance.history import Recorder
+from ..oracle.history import Recorder
+from ..spec.callbacks import RETURNED_OFFSET
 
 
 @dataclass(frozen=True)
 class ReturningFunction:
-    """The function of a callback that may have a result: nothing, or one more than its operand."""
+    """The function of a callback with or without a result; the result is the operand plus one."""
 
     site: str
     recorder: Recorder = field(repr=False)
@@ -43,12 +43,12 @@ def parse_array(text: str) -> Any:
 
 
 def as_text(text: str) -> Any:
-    """What was printed, as it stands."""
+    """The printed text, unchanged."""
     return np.asarray(text.strip())
 
 
 class PrintedCallbacks:
-    """Standard output that turns what `debug.print` writes back into events, and passes on the rest."""
+    """A standard output that turns the text of `debug.print` back into events, and passes other text on."""
 
     FORMAT = "conformance: {what}: {value}"
 
@@ -59,7 +59,7 @@ class PrintedCallbacks:
 
     @classmethod
     def install(cls, recorder: Recorder, parse: Callable[[str], Any] = parse_array) -> None:
-        """From now on what is printed goes to this recorder, as what `parse` makes of it."""
+        """From now on, this recorder gets printed text, after `parse` has converted it."""
         if not isinstance(sys.stdout, cls):
             sys.stdout = cls(sys.stdout)
         sys.stdout.recorder = recorder

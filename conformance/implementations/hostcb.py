@@ -12,12 +12,13 @@ from typing import Any
 import jax
 
 import hostcb
-from conformance.callbacks import Callback, DeviceChoice
-from conformance.data import DataKind
-from conformance.history import Recorder
-from conformance.implementations.external import ExternalCallbacks
-from conformance.implementations.payloads import Payload, payload_of
-from conformance.transforms import Probe
+
+from ..model.transforms import Probe
+from ..oracle.history import Recorder
+from ..spec.callbacks import Callback, DeviceChoice
+from ..spec.data import DataKind
+from .external import ExternalCallbacks
+from .payloads import Payload, payload_of
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class _TapFunction:
 
 @dataclass(frozen=True)
 class _PrintStream:
-    """Reads back what id_print writes."""
+    """Turns the text of id_print back into events."""
 
     recorder: Recorder
     payload: Payload
@@ -97,11 +98,14 @@ class Hostcb(ExternalCallbacks):
 
         return {"id_tap": tap, "id_print": print_, "call": call}[callback.function]
 
+    def print_labelled(self, operand: Any, **labels: Any) -> Any:
+        return self.namespace.id_print(operand, **labels)
+
     def tap(self, function: Any, operand: Any) -> Any:
         return self.namespace.id_tap(function, operand)
 
-    def call(self, function: Any, operand: Any, result_shape: Any) -> Any:
-        return self.namespace.call(function, operand, result_shape=result_shape)
+    def call(self, function: Any, operand: Any, result_shape: Any, **options: Any) -> Any:
+        return self.namespace.call(function, operand, result_shape=result_shape, **options)
 
     def barrier(self) -> None:
         self.namespace.barrier_wait()

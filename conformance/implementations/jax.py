@@ -6,16 +6,17 @@ import contextlib
 import importlib
 import inspect
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 from jax.experimental import io_callback
 
-from conformance.callbacks import Callback
-from conformance.implementations.external import ExternalCallbacks
-from conformance.jax_versions import JaxRuntimeError
+from ..spec.callbacks import Callback
+from ..spec.jax_versions import JaxRuntimeError
+from .external import ExternalCallbacks
 
 NAMESPACE = SimpleNamespace(pure_callback=jax.pure_callback, io_callback=io_callback, debug=jax.debug)
-# Older releases have none; the suite runs there to find the one in which something changed.
+# Older releases lack these. The suite runs on them to find the release that changed a behaviour.
 with contextlib.suppress(ModuleNotFoundError):
     NAMESPACE.buffer_callback = importlib.import_module("jax.experimental.buffer_callback").buffer_callback
 
@@ -25,8 +26,13 @@ class Jax(ExternalCallbacks):
     callback_exception: type[Exception] = JaxRuntimeError
 
     def lacks(self, callback: Callback) -> str | None:
-        """What this release does not have, options that came later included."""
+        """The function or the option of a callback that this release lacks."""
         missing = super().lacks(callback)
+        if not missing and callback.partitioned and not _names(jax.debug.callback, "partitioned"):
+            # This function passes unknown options on to the callback.
+            missing = f"debug.callback(partitioned=...) in {jax.__version__}"
+        if not missing and callback.function == "debug.print" and not _prints_text():
+            missing = f"debug.print of text in {jax.__version__}"
         if missing or callback.function != "pure_callback" or callback.vmap_method is None:
             return missing
         return None if _knows(callback.vmap_method) else f"vmap_method={callback.vmap_method!r} in {jax.__version__}"
@@ -35,9 +41,22 @@ class Jax(ExternalCallbacks):
         jax.effects_barrier()
 
 
+def _names(function: Any, option: str) -> bool:
+    return option in inspect.signature(function).parameters
+
+
+def _prints_text() -> bool:
+    """Tested by tracing, which raises for an operand that is not a value of JAX."""
+    try:
+        jax.eval_shape(lambda: jax.debug.print("{text}", text="text"))
+    except TypeError:
+        return False
+    return True
+
+
 def _knows(vmap_method: str) -> bool:
-    """Tracing alone finds out: unknown methods are refused, and as an unknown option it would go to the function."""
-    if "vmap_method" not in inspect.signature(jax.pure_callback).parameters:
+    """Tested by tracing: JAX refuses an unknown method. A release without the option passes it to the function."""
+    if not _names(jax.pure_callback, "vmap_method"):
         return False
     scalar = jax.ShapeDtypeStruct((), "float32")
     try:

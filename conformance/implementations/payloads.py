@@ -1,4 +1,4 @@
-"""What programs pass to callbacks, and how they check what comes back, for every kind of data."""
+"""The operands that programs pass to callbacks, and the checks of the results, for every kind of data."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from conformance.callbacks import CONSTANT_OPERAND, RETURNED_OFFSET, Callback
-from conformance.data import DataKind, flatten, skeleton
-from conformance.history import Recorder
-from conformance.implementations.host_functions import ReturningFunction, as_text, parse_array
+from ..oracle.history import Recorder
+from ..spec.callbacks import CONSTANT_OPERAND, RETURNED_OFFSET, Callback
+from ..spec.data import DataKind, flatten, skeleton
+from .host_functions import ReturningFunction, as_text, parse_array
 
 MISMATCH = np.float32(1024)
-"""What each wrong element of a result adds to the program's number: no result is right by accident then."""
+"""Each wrong element of a result adds this to the program's number, so that no result is right by accident."""
 
 
 class Payload(Protocol):
@@ -32,28 +32,28 @@ class Payload(Protocol):
         """The host function of a callback that may have results."""
 
     def parse(self, text: str) -> Any:
-        """The event of what a callback has printed."""
+        """The event of a callback from its printed text."""
 
     def seen(self, operand: Any, site: str) -> str:
-        """The site of an event with this operand, and what is wrong with the operand's tree."""
+        """The site of an event with this operand, with any error in the operand's tree."""
 
     def new(self, value: jax.Array) -> Any:
-        """What the results must be, as the program computes it."""
+        """The right results, which the program computes itself."""
 
     def received(self, value: jax.Array, result: Any) -> jax.Array:
-        """The program's number, from results that are to be new ones."""
+        """The program's number, from results with new values."""
 
     def passed(self, value: jax.Array, result: Any) -> jax.Array:
-        """The program's number, from an operand that came back."""
+        """The program's number, from an operand that the callback has returned."""
 
     @property
     def spread(self) -> bool:
-        """Whether the operand is several."""
+        """Whether each leaf is a separate operand."""
 
 
 @dataclass(frozen=True)
 class PlainPayload:
-    """The program's number as it is, with a constant beside it where the callback takes a tree."""
+    """The program's plain number, with a constant beside it if the callback takes a tree."""
 
     callback: Callback
     spread = False
@@ -87,7 +87,7 @@ class PlainPayload:
 
 @dataclass(frozen=True)
 class DataPayload:
-    """The program's number as a kind of data; what comes back is compared element by element."""
+    """The program's number as a kind of data; the program compares results element by element."""
 
     callback: Callback
     data: DataKind
@@ -131,7 +131,7 @@ class DataPayload:
         return self._checked(value, result, wanted)
 
     def _checked(self, number: jax.Array, result: Any, wanted: Any) -> jax.Array:
-        """The number, from the result if that carries it, and wrong if anything of the result is."""
+        """The number, from the result if the result carries it; it is wrong if any element of the result is wrong."""
         if skeleton(result) != skeleton(wanted):
             raise AssertionError(f"the result is a tree like {skeleton(result)}, not like {skeleton(wanted)}")
         leaves = flatten(result)
@@ -140,7 +140,7 @@ class DataPayload:
         return _with_mismatches(number, leaves, flatten(wanted))
 
 
-# Jitted for speed: what a kind's programs have in common is compiled once, and not operation by operation.
+# Under jit for speed: JAX compiles this common part of a kind's programs once, and not operation by operation.
 @functools.partial(jax.jit, static_argnums=0)
 def _operand(data: DataKind, value: jax.Array) -> list[Any]:
     return _keys(data, data.operand(value, jnp))
@@ -152,7 +152,7 @@ def _results(data: DataKind, value: jax.Array) -> list[Any]:
 
 
 def _keys(data: DataKind, leaves: Sequence[Any]) -> list[Any]:
-    """Words as typed keys where the kind has those; the number that carries the rest is none."""
+    """Words as typed keys, if the kind has typed keys; the carrier is not a key."""
     if data.element != "typed_key":
         return list(leaves)
     return [jax.random.wrap_key_data(leaf) if leaf.dtype == np.uint32 else leaf for leaf in leaves]
@@ -165,14 +165,14 @@ def _with_mismatches(number: jax.Array, leaves: Sequence[Any], wanted: Sequence[
 
 
 def _mismatches(leaf: Any, wanted: Any, rank: int) -> jax.Array:
-    """How many elements are wrong, for each of the program's numbers."""
+    """The number of wrong elements, for each of the program's numbers."""
     leaf, wanted = jnp.asarray(leaf), jnp.asarray(wanted)
     if (leaf.shape, leaf.dtype) != (wanted.shape, wanted.dtype):
         raise AssertionError(f"a result is {leaf.dtype}{list(leaf.shape)}, not {wanted.dtype}{list(wanted.shape)}")
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf, wanted = jax.random.key_data(leaf), jax.random.key_data(wanted)
     elif leaf.dtype.itemsize == 1:
-        # Not every platform compares in these types.
+        # Some platforms cannot compare in these types.
         leaf, wanted = leaf.astype(jnp.float32), wanted.astype(jnp.float32)
     axes = tuple(range(min(rank, leaf.ndim), leaf.ndim))
     return jnp.sum(leaf != wanted, axis=axes, dtype=jnp.int32).astype(jnp.float32)
@@ -180,7 +180,7 @@ def _mismatches(leaf: Any, wanted: Any, rank: int) -> jax.Array:
 
 @dataclass(frozen=True)
 class DataFunction:
-    """The host function for a kind of data: it records its operand and returns what is one more."""
+    """The host function for a kind of data: it records its operand and returns the operand plus one."""
 
     site: str
     recorder: Recorder

@@ -1,6 +1,6 @@
-"""Mutants: implementations that are broken on purpose, by which the suite proves that it notices.
+"""Mutants: implementations that are broken on purpose, to prove that the suite detects bugs.
 
-`conformance.mutants:NAME` is one as an implementation, for cells that are run by hand:
+`conformance.mutants:NAME` is a mutant as an implementation, for cells that you run by hand:
 `python -m conformance run --cell conformance.mutants:duplicated/id_tap/jit/cpu-8dev`.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from conformance.mutants import failures, multiplicity, operands, order, outside, results, transformations
-from conformance.mutants.mutant import Mutant
+from . import failures, multiplicity, operands, order, outside, results, transformations
+from .mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     *multiplicity.MUTANTS,
@@ -26,6 +26,6 @@ MUTANTS: tuple[Mutant, ...] = (
 def __getattr__(name: str) -> Any:
     for mutant in MUTANTS:
         if mutant.name == name:
-            # Only here is hostcb imported, and with it what it does to a process.
-            return importlib.import_module("conformance.mutants.implementation").Broken(mutant)
+            # Only this line imports hostcb, since its import changes the process.
+            return importlib.import_module(f"{__name__}.implementation").Broken(mutant)
     raise AttributeError(f"there is no mutant {name!r}")

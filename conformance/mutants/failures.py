@@ -1,17 +1,19 @@
-"""Failures that are lost, come late, come twice or say nothing; and what is left behind."""
+"""Failures that are lost, late, reported twice or without text, and failures that affect later programs."""
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
-from conformance.mutants.host_functions import Surrounded, surround
-from conformance.mutants.mutant import Library, Mutant, Names, Symptom, at
-from conformance.verdicts import Stage
+from ..oracle.verdicts import Stage
+from .host_functions import Surrounded, surround
+from .mutant import Library, Mutant, Names, Symptom, at
 
 
 def _swallowed_by_tap(library: Library) -> Names:
@@ -34,34 +36,41 @@ def _swallowed_by_call(library: Library) -> Names:
     return surround(library, run, "call", "pure_callback", "io_callback")
 
 
-def _postponed(library: Library) -> Names:
-    pending: deque[Exception] = deque()
+def _swallowed_when_native(library: Library) -> Names:
+    raised = threading.Event()
 
-    def run(function: Any, operand: Any) -> Any:
-        if pending:
-            raise pending.popleft()
+    def run(function: Any, *operands: Any) -> Any:
         try:
-            return function(operand)
-        except Exception as error:
-            pending.append(error)
-            return np.zeros_like(operand)
+            return function(*operands)
+        except Exception:
+            if not raised.is_set():
+                raised.set()
+                raise
+            return np.zeros_like(operands[0])
 
-    return surround(library, run, "call", "io_callback")
+    return surround(library, run, "pure_callback")
 
 
-def _repeated(library: Library) -> Names:
-    pending: deque[Exception] = deque()
+def _raised_later(raised_now: bool, *names: str) -> Callable[[Library], Names]:
+    """A library in which a failure is raised by the computation after the one that failed, and `raised_now` or not."""
 
-    def run(function: Any, operand: Any) -> Any:
-        if pending:
-            raise pending.popleft()
-        try:
-            return function(operand)
-        except Exception as error:
-            pending.append(error)
-            raise
+    def changed(library: Library) -> Names:
+        pending: deque[Exception] = deque()
 
-    return surround(library, run, "call")
+        def run(function: Any, operand: Any) -> Any:
+            if pending:
+                raise pending.popleft()
+            try:
+                return function(operand)
+            except Exception as error:
+                pending.append(error)
+                if raised_now:
+                    raise
+                return np.zeros_like(operand)
+
+        return surround(library, run, *names)
+
+    return changed
 
 
 def _never_forgotten(library: Library) -> Names:
@@ -99,7 +108,7 @@ def _text_lost(library: Library) -> Names:
 
 
 def _error_type_changes(library: Library) -> Names:
-    # JAX's own changes it once a program has been run before.
+    # JAX's own callbacks raise another type after the first run of a program.
     return {"pure_callback": jax.pure_callback}
 
 
@@ -134,11 +143,12 @@ def _kept_alive(library: Library) -> Names:
     def keeping(name: str) -> Any:
         def callback(function: Any, *arguments: Any, **options: Any) -> Any:
             kept.append(function)
-            return getattr(library, name)(Surrounded(function, _plainly), *arguments, **options)
+            return operator.attrgetter(name)(library)(Surrounded(function, _plainly), *arguments, **options)
 
         return callback
 
-    return {name: keeping(name) for name in ("id_tap", "call")}
+    external = ("pure_callback", "io_callback", "debug.callback", "buffer_callback", "dlpack_callback")
+    return {name: keeping(name) for name in ("id_tap", "call", *external)}
 
 
 def _plainly(function: Any, *arguments: Any, **options: Any) -> Any:
@@ -164,16 +174,23 @@ MUTANTS = (
         _SWALLOWED,
     ),
     Mutant(
+        "swallowed_when_native",
+        "a pure callback that raises returns zeros from the second time on, when JAX dispatches it in C++",
+        _swallowed_when_native,
+        ("pure_callback/fault.raises.jit/cpu-8dev",),
+        _SWALLOWED,
+    ),
+    Mutant(
         "postponed",
         "an exception is raised by the computation after the one that failed",
-        _postponed,
+        _raised_later(False, "call", "io_callback"),
         ("call/fault.raises.jit/cpu-8dev", "io_callback/fault.raises.jit/cpu-8dev"),
         _SWALLOWED,
     ),
     Mutant(
         "repeated",
         "an exception is raised again by the computation after the one that failed",
-        _repeated,
+        _raised_later(True, "call"),
         ("call/fault.raises.jit/cpu-8dev",),
         at(Stage.DISPATCH, "stale error"),
     ),
@@ -223,7 +240,7 @@ MUTANTS = (
         "kept_alive",
         "functions are kept though no program uses them any more",
         _kept_alive,
-        ("id_tap/fault.is_forgotten.jit/cpu-8dev", "call/fault.is_forgotten.jit/cpu-8dev"),
+        ("id_tap/fault.is_forgotten.*", "call/fault.is_forgotten.jit/*", "io_callback/fault.is_forgotten.jit/*"),
         at(Stage.EXIT, "leak"),
     ),
 )

@@ -1,4 +1,4 @@
-"""Mutants as implementations: hostcb as the suite uses it, some of its public names replaced."""
+"""Mutants as implementations: the suite's implementation of hostcb, with some public names replaced."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import hostcb
-from conformance.implementations.hostcb import Hostcb
-from conformance.mutants.mutant import Mutant
+
+from ..implementations.hostcb import Hostcb
+from .mutant import Mutant
 
 
 class Broken(Hostcb):
@@ -20,5 +21,5 @@ class Broken(Hostcb):
             group, _, member = name.rpartition(".")
             (debug if group == "debug" else public)[member] = replacement
         super().__init__(SimpleNamespace(**{**public, "debug": SimpleNamespace(**debug)}))
-        # Programs that fault cells start in a process of their own find it by this.
+        # Messages use the path by which the mutant is loaded, which is the clearest name.
         self.name = mutant.implementation

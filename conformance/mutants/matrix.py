@@ -1,4 +1,4 @@
-"""The kill matrix: which cells have killed which mutants, and what that says of both."""
+"""The kill matrix: the cells that have killed each mutant, surviving mutants, and cells that kill none."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from conformance.mutants.mutant import Mutant, Symptom
-from conformance.verdicts import Outcome, Verdict
+from ..oracle.verdicts import Outcome, Verdict
+from .mutant import Mutant, Symptom
 
 SCHEMA_VERSION = 1
 WITNESS_LENGTH = 160
@@ -71,16 +71,16 @@ class Row:
 class Matrix:
     rows: list[Row]
     control: dict[str, Outcome] = field(default_factory=dict)
-    """What the cells did with the implementation that is not broken."""
+    """The outcomes of the cells with the unbroken implementation."""
     problems: list[str] = field(default_factory=list)
-    """Errors of the suite: nothing can be said of the mutants before they are gone."""
+    """Errors of the suite: with any of these, the matrix proves nothing."""
     seconds: float = 0.0
 
     def add(self, mutant: Mutant, cell: str, outcome: Outcome) -> None:
         (row,) = (row for row in self.rows if row.mutant is mutant)
         if outcome.verdict is Verdict.HARNESS_ERROR:
             self.problems.append(f"{mutant.name}: {cell}: the suite itself failed: {outcome.reason.strip()}")
-        # A cell that fails in any case shows nothing.
+        # A cell that also fails without a mutant proves nothing.
         clean = cell in self.control and self.control[cell].verdict is Verdict.PASS
         row.trials.append(Trial(cell, outcome, clean and mutant.killed_by(outcome)))
 
@@ -95,7 +95,7 @@ class Matrix:
 
     @property
     def idle_cells(self) -> list[str]:
-        """Cells that have killed nothing."""
+        """Cells that have killed no mutant."""
         useful = {trial.cell for row in self.rows for trial in row.kills}
         return [cell for cell in self.control if cell not in useful]
 

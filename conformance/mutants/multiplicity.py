@@ -1,4 +1,4 @@
-"""Callbacks that run too seldom or too often."""
+"""Callbacks that run too few times or too many times."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from conformance.mutants.host_functions import surround
-from conformance.mutants.mutant import Library, Mutant, Names, at
-from conformance.verdicts import Stage
+from ..oracle.verdicts import Stage
+from .host_functions import surround
+from .mutant import Library, Mutant, Names, at
 
 ONE_IN = 5
 
@@ -67,7 +67,7 @@ def _pure_when_unused(library: Library) -> Names:
 
 def _lost_in_differentiated_loop(library: Library) -> Names:
     def io_callback(*arguments: Any, **options: Any) -> Any:
-        # JAX's own is lost there, and nowhere else.
+        # JAX loses its own callback in this case only.
         return jax.experimental.io_callback(*arguments, **options)
 
     return {"io_callback": io_callback}
@@ -78,7 +78,7 @@ def _not_recomputed(library: Library) -> Names:
     lock = threading.Lock()
 
     def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> None:
-        # All other callbacks of the suite's programs have operands of their own.
+        # All other callbacks of the suite's programs have different operands.
         key = (function, np.asarray(operand).tobytes())
         with lock:
             known = key in seen
@@ -107,7 +107,7 @@ def _lost_in_condition(library: Library) -> Names:
 
         return while_loop(condition, body, start)
 
-    # This process runs cells of the mutant alone.
+    # This process runs only cells of this mutant.
     watched: Any = watching
     jax.lax.while_loop = watched
 
@@ -119,7 +119,7 @@ def _lost_in_condition(library: Library) -> Names:
 
 def _lost_at_exit(library: Library) -> Names:
     ending = threading.Event()
-    # Handlers run in the reverse order: this one comes before the library's.
+    # Exit handlers run in reverse order: this one runs before the library's.
     atexit.register(ending.set)
 
     def run(function: Any, *arguments: Any, **options: Any) -> None:
@@ -127,6 +127,14 @@ def _lost_at_exit(library: Library) -> Names:
             function(*arguments, **options)
 
     return surround(library, run, "id_tap")
+
+
+def _out_of_the_loop(library: Library) -> Names:
+    def debug_callback(*arguments: Any, **options: Any) -> Any:
+        # JAX moves its own callbacks out of a differentiated loop.
+        return jax.debug.callback(*arguments, **options)
+
+    return {**_lost_in_differentiated_loop(library), "debug.callback": debug_callback}
 
 
 _LOST = at(Stage.CALLBACK, "lost")
@@ -151,7 +159,7 @@ MUTANTS = (
         "remembered",
         "a function is not called again with an operand that it has been called with",
         _remembered,
-        ("id_tap/fault.equal_operands.*", "call/fault.equal_*", "io_callback*/fault.equal_*", "debug_*/fault.equal_*"),
+        ("id_tap/fault.equal_operands.*", "call/fault.equal_operands.*", "io_*/fault.equal_operands.*"),
         at(Stage.CALLBACK, "wrong count"),
     ),
     Mutant(
@@ -174,6 +182,13 @@ MUTANTS = (
         _lost_in_differentiated_loop,
         ("io_callback/grad.scan.detached/cpu-8dev", "io_callback/grad.fori.detached/cpu-8dev"),
         _LOST,
+    ),
+    Mutant(
+        "out_of_the_loop",
+        "a callback without operands runs once before a differentiated loop, and not in its steps",
+        _out_of_the_loop,
+        ("io_callback*/fault.scan_without_operands.*", "debug_callback*/fault.scan_without_operands.*"),
+        at(Stage.CALLBACK, "wrong count"),
     ),
     Mutant(
         "not_recomputed",

@@ -1,6 +1,6 @@
-"""What a mutant is: a fault that is planted in an implementation, and how the suite must notice it.
+"""A mutant: a fault that is planted in an implementation, and the symptoms that the suite must find.
 
-This imports neither JAX nor an implementation: the process that plans and reports has no use for them.
+This module imports neither JAX nor an implementation: the process that plans and reports does not need them.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from conformance.verdicts import Outcome, Stage, Verdict
+from ..oracle.verdicts import Outcome, Stage, Verdict
 
 Library: TypeAlias = Any
-"""A module, or what stands in for one, with the public names of hostcb."""
+"""A module, or another object, with the public names of hostcb."""
 
 Names: TypeAlias = Mapping[str, Any]
-"""What replaces public names, `id_tap` or `debug.callback` say."""
+"""Replacements by public name, for example `id_tap` or `debug.callback`."""
 
 
 @dataclass(frozen=True)
 class Symptom:
     kind: str
-    """Of the first anomaly; or a verdict, where the process itself is the evidence: hang, crash."""
+    """The kind of the first anomaly; or a verdict, `hang` or `crash`, if the process itself is the evidence."""
     stage: Stage | None = None
     words: str = ""
-    """What the witness must say, where the kind could be of another cause as well."""
+    """Text that the witness must have, if the kind could also have another cause."""
 
     @staticmethod
     def of(outcome: Outcome) -> Symptom:
@@ -42,19 +42,19 @@ class Symptom:
 class Mutant:
     name: str
     fault: str
-    """What is broken, in one sentence."""
+    """The fault, in one sentence."""
     plant: Callable[[Library], Names]
-    """Breaks a library: given one that works, the names that are to be replaced."""
+    """Takes a library that works, and returns the replacements that break it."""
     cells: tuple[str, ...]
-    """Planned cells that are to kill it, as globs of callback/program/topology."""
+    """The planned cells that must kill the mutant, as globs of callback/program/topology."""
     symptoms: tuple[Symptom, ...]
-    """The right reasons to die of."""
-    home: str = "conformance.mutants"
+    """The symptoms that count as a kill."""
+    home: str = __package__
     """The module that has the implementation under the mutant's name."""
 
     @property
     def implementation(self) -> str:
-        """What cells of this mutant call their implementation."""
+        """The implementation in the ids of this mutant's cells."""
         return f"{self.home}:{self.name}"
 
     def killed_by(self, outcome: Outcome) -> bool:

@@ -1,4 +1,4 @@
-"""Callbacks that are given something else than their operand."""
+"""Callbacks that get another value than their operand."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from conformance.mutants.host_functions import surround
-from conformance.mutants.mutant import Library, Mutant, Names, at
-from conformance.verdicts import Stage
+from ..oracle.verdicts import Stage
+from .host_functions import surround
+from .mutant import Library, Mutant, Names, at
 
 
 def _stale_operand(library: Library) -> Names:
@@ -35,6 +35,52 @@ def _shared_buffer(library: Library) -> Names:
             return function(buffer, *arguments, **options)
 
     return surround(library, run, "id_tap", "io_callback")
+
+
+def _large_lent(library: Library) -> Names:
+    memory: dict[int, Any] = {}
+    lock = threading.Lock()
+
+    def lent(leaf: Any) -> Any:
+        if leaf.nbytes < 1 << 20:
+            return leaf
+        buffer = memory.setdefault(leaf.nbytes, np.empty_like(leaf).reshape(-1))
+        buffer[...] = leaf.reshape(-1)
+        return buffer.reshape(leaf.shape)
+
+    def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
+        with lock:
+            return function(jax.tree.map(lent, operand), *arguments, **options)
+
+    return surround(library, run, "id_tap", "call", "pure_callback", "io_callback", "debug.callback")
+
+
+def _signs_lost(library: Library) -> Names:
+    masks = {"int2": 0b11, "int4": 0b1111}
+
+    def unsigned(leaf: Any) -> Any:
+        mask = masks.get(leaf.dtype.name)
+        return leaf if mask is None else leaf.astype(np.int8) & np.int8(mask)
+
+    def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
+        function(jax.tree.map(unsigned, operand), *arguments, **options)
+        return operand
+
+    return surround(library, run, "id_tap", "call", "io_callback")
+
+
+def _keys_refused(library: Library) -> Names:
+    def refusing(name: str) -> Any:
+        def callback(function: Any, operand: Any, **options: Any) -> Any:
+            if any(
+                jax.numpy.issubdtype(jax.typeof(leaf).dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(operand)
+            ):
+                raise TypeError("a typed key is no operand")
+            return getattr(library, name)(function, operand, **options)
+
+        return callback
+
+    return {name: refusing(name) for name in ("id_tap", "call")}
 
 
 def _rounded(library: Library) -> Names:
@@ -87,6 +133,27 @@ MUTANTS = (
         _shared_buffer,
         (*_OF_ONE_OPERAND, "io_callback_ordered/scan/cpu-8dev", "io_callback/fault.keeps_its_operand.jit/cpu-8dev"),
         at(Stage.CALLBACK, "torn operand"),
+    ),
+    Mutant(
+        "large_lent",
+        "operands of 1 MiB and more lie in memory that is used again while a callback keeps them",
+        _large_lent,
+        ("id_tap/fault.keeps_large_operands.*", "call/fault.keeps_large_operands.jit/*"),
+        at(Stage.CALLBACK, "torn operand"),
+    ),
+    Mutant(
+        "signs_lost",
+        "integers of less than a byte come without their signs",
+        _signs_lost,
+        ("id_tap/fault.narrow_dtypes.*", "call/fault.narrow_dtypes.*", "io_callback/fault.narrow_dtypes.*"),
+        at(Stage.CALLBACK, "wrong operand"),
+    ),
+    Mutant(
+        "keys_refused",
+        "a typed key cannot be an operand",
+        _keys_refused,
+        ("id_tap/fault.typed_keys.*", "call*/fault.typed_keys.*"),
+        at(Stage.TRACE, "error"),
     ),
     Mutant(
         "rounded",

@@ -11,9 +11,9 @@ from typing import Any
 
 import jax
 
-from conformance.mutants.host_functions import surround
-from conformance.mutants.mutant import Library, Mutant, Names, at
-from conformance.verdicts import Stage
+from ..oracle.verdicts import Stage
+from .host_functions import surround
+from .mutant import Library, Mutant, Names, at
 
 LATE_SECONDS = 0.2
 
@@ -81,7 +81,7 @@ def _all_at_once(library: Library) -> Names:
     threads: list[threading.Thread] = []
 
     def run(function: Any, *arguments: Any, **options: Any) -> None:
-        # The delay shrinks: what begins later is done earlier.
+        # The delay shrinks, so that later callbacks end earlier.
         def slowly(delay: float) -> None:
             time.sleep(delay)
             function(*arguments, **options)
@@ -156,8 +156,16 @@ def _early_barrier(library: Library) -> Names:
 
 
 def _barrier_of_one_thread(library: Library) -> Names:
-    # Of the callbacks that another thread has started this one knows nothing.
+    # This barrier does not wait for callbacks that another thread has started.
     return {"barrier_wait": jax.effects_barrier}
+
+
+def _threads_on_their_own(library: Library) -> Names:
+    def io_callback(*arguments: Any, **options: Any) -> Any:
+        # JAX's own ordered callback has a separate order for each thread.
+        return jax.experimental.io_callback(*arguments, **options)
+
+    return {"io_callback": io_callback}
 
 
 _ORDER = at(Stage.CALLBACK, "order")
@@ -218,6 +226,13 @@ MUTANTS = (
         _device_index_ignored,
         ("id_tap_device_index/pjit/cpu-8dev", "id_tap_device_index/pjit.scan/cpu-8dev"),
         _WRONG_DEVICE,
+    ),
+    Mutant(
+        "threads_on_their_own",
+        "a program does not wait for one that another thread has started before",
+        _threads_on_their_own,
+        ("io_callback_ordered/fault.waits_for_operand.jit/cpu-8dev",),
+        _ORDER,
     ),
     Mutant(
         "late",

@@ -1,4 +1,4 @@
-"""Faults in what a library does beside running callbacks: reports, flags, queues, threads, and the process's end."""
+"""Faults in the other duties of a library: reports, flags, queues, threads, and the end of the process."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from conformance.mutants.host_functions import surround
-from conformance.mutants.mutant import Library, Mutant, Names, Symptom, at
-from conformance.verdicts import Stage
+from ..oracle.verdicts import Stage
+from .host_functions import surround
+from .mutant import Library, Mutant, Names, Symptom, at
 
 MEETING_SECONDS = 0.5
-"""How long a call waits for another one to run beside it."""
+"""The time for which a call waits for a concurrent one."""
 
 
 def _only_the_last_failure(library: Library) -> Names:
@@ -34,7 +34,7 @@ def _anonymous_failure(library: Library) -> Names:
         try:
             return function(*arguments, **options)
         except ValueError as error:
-            # The text without what tells one device's failure from another's.
+            # The text without the part that distinguishes one device's failure from another's.
             raise ValueError(" ".join(str(error).split()[:2])) from None
 
     return surround(library, run, "id_tap", "call", "io_callback")
@@ -73,7 +73,7 @@ def _queue_without_bound(library: Library) -> Names:
     waiting: list[Callable[[], Any]] = []
 
     def run(function: Any, *arguments: Any, **options: Any) -> None:
-        # Out of the library's queue at once, and into one of its own.
+        # Moves each value at once from the library's queue into the mutant's own queue.
         waiting.append(lambda: function(*arguments, **options))
 
     def barrier_wait() -> None:
@@ -105,7 +105,7 @@ def _flags_ignored(library: Library) -> Names:
 
 
 class _Meeting:
-    """Where the result of one of two simultaneous calls is left for the other."""
+    """Passes the result of one of two simultaneous calls to the other."""
 
     def __init__(self, result: Any) -> None:
         self.left = result
@@ -157,7 +157,7 @@ def _not_awaited_at_exit(library: Library) -> Names:
 
 def _signals_blocked(library: Library) -> Names:
     def run(function: Any, *arguments: Any, **options: Any) -> Any:
-        # Ctrl-C while a callback runs is nobody's.
+        # Ctrl-C while a callback runs is lost.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             return function(*arguments, **options)

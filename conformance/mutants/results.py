@@ -1,4 +1,4 @@
-"""Computations that get something else than what their callbacks returned."""
+"""Computations that get another value than the result of their callbacks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from conformance.mutants.host_functions import Surrounded, surround
-from conformance.mutants.mutant import Library, Mutant, Names, at
-from conformance.verdicts import Stage
+from ..oracle.verdicts import Stage
+from .host_functions import Surrounded, surround
+from .mutant import Library, Mutant, Names, at
 
 
 def _one_result_for_all(library: Library) -> Names:
@@ -46,7 +46,7 @@ def _permuted(library: Library) -> Names:
 
 @dataclass(frozen=True)
 class _Fitted:
-    """Makes what a function returned fit by force."""
+    """Converts a function's result to the expected type by force."""
 
     fit: Callable[[Any, Any], Any]
     wanted: Any
@@ -113,7 +113,7 @@ def _tap_changes_result(library: Library) -> Names:
 
 @dataclass(frozen=True)
 class _InPieces:
-    """A stream that hands on every line by itself."""
+    """A stream that passes every line on separately."""
 
     stream: Any
 
@@ -127,6 +127,25 @@ def _printed_in_pieces(library: Library) -> Names:
         return library.id_print(operand, output_stream=_InPieces(output_stream), **options)
 
     return {"id_print": id_print}
+
+
+def _texts_mistaken(library: Library) -> Names:
+    texts: dict[Any, Any] = {}
+
+    def first_of(name: str) -> Callable[[Any], Any]:
+        return lambda leaf: texts.setdefault(name, leaf) if isinstance(leaf, str) else leaf
+
+    def callback(function: Any, *arguments: Any, **options: Any) -> Any:
+        return library.debug.callback(function, *jax.tree.map(first_of("argument"), arguments), **options)
+
+    def print_(text: str, *arguments: Any, **options: Any) -> Any:
+        # Only among results with the same fields, since others do not fit.
+        return library.debug.print(first_of(text.partition("{")[2])(text), *arguments, **options)
+
+    def id_print(operand: Any, **options: Any) -> Any:
+        return library.id_print(operand, **jax.tree.map(first_of("label"), options))
+
+    return {"debug.callback": callback, "debug.print": print_, "id_print": id_print}
 
 
 def _not_in_place(library: Library) -> Names:
@@ -215,6 +234,15 @@ MUTANTS = (
         _printed_in_pieces,
         ("id_print/jit/cpu-8dev", "id_print/pmap/cpu-8dev"),
         at(Stage.BARRIER, "error"),
+    ),
+    Mutant(
+        "texts_mistaken",
+        "of two callbacks that differ in a text both show the first one's",
+        _texts_mistaken,
+        tuple(
+            f"{name}/fault.equal_but_for_values.jit/cpu-8dev" for name in ("debug_callback", "debug_print", "id_print")
+        ),
+        at(Stage.CALLBACK, "mistaken"),
     ),
     Mutant(
         "not_in_place",

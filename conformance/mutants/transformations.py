@@ -1,4 +1,4 @@
-"""What vmap and differentiation make of a callback, done wrongly."""
+"""Wrong rules for vmap and differentiation of callbacks."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from conformance.mutants.host_functions import surround
-from conformance.mutants.mutant import Library, Mutant, Names, at
-from conformance.verdicts import Stage
+from ..oracle.verdicts import Stage
+from .host_functions import surround
+from .mutant import Library, Mutant, Names, at
 
 
 def _telling(library: Library, change: Callable[[Any], Any]) -> Names:
-    """Taps that are told other transforms."""
+    """Taps that get wrong `transforms`."""
 
     def run(function: Any, operand: Any, transforms: Any, **options: Any) -> None:
         function(operand, change(transforms), **options)
@@ -64,6 +64,14 @@ def _tangent_tapped(library: Library) -> Names:
         return tapped(operand)
 
     return {"id_tap": id_tap}
+
+
+def _cotangent_untapped(library: Library) -> Names:
+    def run(function: Any, operand: Any, transforms: Any, **options: Any) -> None:
+        if ("transpose", {}) not in transforms:
+            function(operand, transforms, **options)
+
+    return surround(library, run, "id_tap")
 
 
 def _differentiable_call(library: Library) -> Names:
@@ -135,6 +143,13 @@ MUTANTS = (
         _tangent_tapped,
         ("id_tap/jvp/cpu-8dev", "id_tap/grad/cpu-8dev"),
         _WRONG_OPERAND,
+    ),
+    Mutant(
+        "cotangent_untapped",
+        "a tap of tangents taps nothing when it is transposed",
+        _cotangent_untapped,
+        ("id_tap/fault.tapped_tangents.jit/cpu-8dev",),
+        _WRONG_TRANSFORMS,
     ),
     Mutant(
         "differentiable_call",

@@ -1,4 +1,4 @@
-"""Runs mutants: each against its cells, and the cells against the implementation that is not broken."""
+"""Runs mutants: each with its cells, and the same cells with the unbroken implementation."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conformance.cells import Cell, make_plan
-from conformance.engine import require_tools
-from conformance.engine.conclusions import Conclusion
-from conformance.engine.tasks import Setup
-from conformance.mutants.matrix import Matrix, Row
-from conformance.mutants.mutant import Mutant
-from conformance.progress import Progress
-from conformance.runner import clear, setup_in, task_of
-from conformance.topology import Topology
-from conformance.verdicts import Verdict
+from ..engine.conclusions import Conclusion
+from ..engine.progress import Progress
+from ..engine.run import clear, setup_in, task_of
+from ..engine.tasks import Setup
+from ..engine.tools import require_tools
+from ..oracle.verdicts import Verdict
+from ..planning.cells import Cell, make_plan
+from ..spec.topology import Topology
+from .matrix import Matrix, Row
+from .mutant import Mutant
 
 UNBROKEN = "hostcb"
 TOPOLOGIES = (Topology("cpu", 1), Topology("cpu", 8))
@@ -31,11 +31,11 @@ class Options:
 
 
 class NoSuchCellError(ValueError):
-    """A mutant's glob that no planned cell answers to."""
+    """A mutant's glob that matches no planned cell."""
 
 
 def cells_of(mutant: Mutant, planned: Sequence[Cell]) -> list[Cell]:
-    """The planned cells that a mutant names, as they are for the implementation that is not broken."""
+    """The planned cells that a mutant names, with the unbroken implementation."""
     for glob in mutant.cells:
         if not any(fnmatch.fnmatchcase(_name(cell), glob) for cell in planned):
             raise NoSuchCellError(f"the mutant {mutant.name} names {glob!r}, and no planned cell is called so")
@@ -58,8 +58,8 @@ def _setup(cells: Sequence[Cell], options: Options) -> Setup:
 def run(mutants: Sequence[Mutant], options: Options) -> Matrix:
     """Try all mutants and write the matrix."""
     require_tools(options.workers)
-    # Only here: a mutant is looked up in worker processes as well, which need no pytest.
-    from conformance.engine.execution import execute
+    # Imported here, because worker processes also look up mutants, and do not need pytest.
+    from ..engine.execution import execute
 
     planned = make_plan([UNBROKEN], TOPOLOGIES).cells
     cells = {mutant.name: cells_of(mutant, planned) for mutant in mutants}
@@ -84,7 +84,7 @@ def run(mutants: Sequence[Mutant], options: Options) -> Matrix:
     matrix.problems += [*unbroken.refusals, *unbroken.problems, *unbroken.learnt.exit_problems]
     if not unbroken.interrupted:
         planted = execute(_setup(broken, options), options.workers, note)
-        # How workers end that run mutants is no matter: a broken implementation may break that, too.
+        # The end of a mutant's worker does not count: a broken implementation may break that, too.
         matrix.problems += [*planted.refusals, *planted.problems]
     matrix.seconds = time.monotonic() - started
     matrix.write(options.results)

@@ -1,1 +1,1 @@
-"""What people and machines read of a run: made from its JSON, on machines without JAX as well."""
+"""Reports of results. Only `report` knows cells; every other module reads the JSON alone and imports no JAX."""

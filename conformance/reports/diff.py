@@ -1,11 +1,11 @@
-"""What became different from one run to another, cell by cell."""
+"""The differences between two runs, cell by cell."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from conformance.reports.results import CellRecord, RunRecord
+from .results import CellRecord, RunRecord
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Difference:
-    """Each list in the order of the newer run; what is compared is what happened, whatever was expected."""
+    """Each list in the order of the newer run; the lists compare actual results, not expectations."""
 
     fixed: tuple[Change, ...]
     broken: tuple[Change, ...]
@@ -79,7 +79,7 @@ def _by_id(runs: Sequence[RunRecord]) -> dict[str, CellRecord]:
 
 
 def _by_chance(was: CellRecord, now: CellRecord) -> bool:
-    """Whether both are what is known of a cell that fails in some processes and passes in others."""
+    """Whether both results are expected of a cell with an intermittent failure."""
     return (
         was.standing.acceptable
         and now.standing.acceptable
@@ -103,7 +103,7 @@ def _words(cell: CellRecord | None) -> str:
 
 
 def _environment(before: Sequence[RunRecord], after: Sequence[RunRecord]) -> tuple[str, ...]:
-    """What the same topology says of itself in the one run and in the other."""
+    """The changes in the environment of each topology between the two runs."""
     old = {topology: info for run in before for topology, info in run.environment.items()}
     new = {topology: info for run in after for topology, info in run.environment.items()}
     return tuple(

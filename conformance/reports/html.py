@@ -1,4 +1,4 @@
-"""A page that needs nothing but itself: the template, and in it the results as data.
+"""A page without other files: the template, with the results in it as data.
 
 All that comes from the run is one JSON text; the page's script puts it in place as text, never as
 markup. So there is one context to escape for, and it is here.
@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-from conformance.reports.results import CellRecord, EventRecord, Known, RunRecord
+from .results import CellRecord, EventRecord, Known, RunRecord
 
 PLACE_OF_RESULTS = "{{ results }}"
 
 
 def html(runs: Sequence[RunRecord]) -> str:
-    template = resources.files("conformance.reports").joinpath("page.html").read_text(encoding="utf-8")
+    template = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
     return template.replace(PLACE_OF_RESULTS, script_safe(_page_data(runs)))
 
 
@@ -66,7 +66,7 @@ def _cell_data(cell: CellRecord, known: Sequence[Known]) -> dict[str, Any]:
         "known": known.index(cell.known) if cell.known else None,
         "history": _history_data(cell.history),
     }
-    # Thousands of cells have nothing to tell but that they passed.
+    # The page keeps no details of passed cells, since there are thousands.
     return {name: value for name, value in data.items() if value not in (None, "", [])}
 
 
@@ -76,11 +76,11 @@ def _history_data(history: Sequence[EventRecord]) -> list[dict[str, Any]]:
         {
             "sequence": event.sequence,
             "site": event.site,
-            # Values hold NaN and infinities, which JSON in a page may not.
+            # Values may be NaN or infinite, which JSON in a page must not contain.
             "value": json.dumps(event.value),
             "transforms": event.transforms,
             "device": event.device,
-            # Threads and points in time are larger than the integers a script has.
+            # Thread ids and times are larger than the exact integers of JavaScript.
             "thread": str(event.thread),
             "begin": event.begin - start,
             "end": event.end - start,

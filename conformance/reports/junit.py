@@ -6,10 +6,10 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 
-from conformance.reports.results import CellRecord, RunRecord
-from conformance.verdicts import Standing
+from ..oracle.verdicts import Standing
+from .results import CellRecord, RunRecord
 
-# What XML 1.0 cannot say, not even escaped: a witness may quote a terminal's control sequences.
+# Characters that XML 1.0 forbids, even escaped: a witness may quote a terminal's control sequences.
 _UNSAYABLE = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -29,7 +29,7 @@ def _suite(run: RunRecord) -> ElementTree.Element:
             properties.append(_element("property", name=f"{topology}.{name}", value=str(value)))
     for cell in run.cells:
         suite.append(_case(cell))
-    # These fail the run, so they must fail here too, and no cell is to blame; a suite without cases looks good.
+    # Problems fail the run, so they must fail here, too. They belong to no cell, and a suite without cases would pass.
     problems = run.problems or (() if run.cells else ("no cell was run, so nothing is known",))
     for number, problem in enumerate(problems, 1):
         case = _element("testcase", classname="run", name=f"problem {number}", time="0")

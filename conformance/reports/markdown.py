@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from conformance.reports.results import CellRecord, RunRecord, known_failures, slowest
-from conformance.verdicts import Standing
+from ..oracle.verdicts import Standing
+from .results import CellRecord, RunRecord, known_failures, slowest
 
 MOST_SHOWN = 100
-"""Summaries have a limited size, and beyond this many nobody reads on; the HTML page has them all."""
+"""Summaries have a limited size; the HTML page has all results."""
 
 WITNESS_LINES = 12
 
@@ -122,9 +122,9 @@ def _environment(run: RunRecord) -> Iterable[str]:
 
 
 def _text(text: str) -> str:
-    """Text in a line of its own or in a table, in which nothing means anything but itself."""
+    """Text for a separate line or a table, with all Markdown syntax escaped."""
     escaped = re.sub(r"([\\`*_\[\]|~<>&$])", r"\\\1", " ".join(text.split()))
-    # Even behind a backslash these would start a tag or an entity in some renderers.
+    # Even after a backslash, these would start a tag or an entity in some renderers.
     return escaped.replace(r"\&", "&amp;").replace(r"\<", "&lt;").replace(r"\>", "&gt;")
 
 
@@ -142,13 +142,13 @@ def _fenced(text: str) -> Iterable[str]:
 
 
 def _longer_fence(text: str, least: int) -> str:
-    """So many backticks that the text cannot end them."""
+    """A fence with more backticks than any run of backticks in the text."""
     runs = [len(run) for run in re.findall("`+", text)]
     return "`" * max(least, *(length + 1 for length in runs)) if runs else "`" * least
 
 
 def _link(link: str) -> str:
-    """A link, if that is what it is; an expectation may also say in words that there is none."""
+    """A link, if the text is a URL; an expectation may also say in words that there is none."""
     if re.fullmatch(r"https?://[^\s<>]+", link):
         return f"<{link}>"
     return _text(link)

@@ -1,4 +1,4 @@
-"""The JSON that a run leaves, read back. Nothing here or beside it imports JAX."""
+"""Reads the JSON of a run. Neither this module nor its imports import JAX."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from conformance.verdicts import Standing, Verdict
+from ..oracle.verdicts import Standing, Verdict
 
 SCHEMA_VERSION = 1
-"""Raised when a field changes its meaning or goes; a new field is no new version."""
+"""The version is raised when a field is removed or changes its meaning; a new field does not raise it."""
 
 
 class UnreadableResultsError(Exception):
-    """A results directory of which no report can be made."""
+    """A results directory from which no report can be made."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """What the expectation file says about a cell."""
+    """The entry of the expectation file for a cell."""
 
     verdict: str
     reason: str
@@ -47,7 +47,7 @@ class EventRecord:
 
 @dataclass(frozen=True)
 class CellRecord:
-    """What became of one cell."""
+    """The result of one cell."""
 
     id: str
     promises: tuple[str, ...]
@@ -75,7 +75,7 @@ class CellRecord:
 
     @property
     def program(self) -> str:
-        """Its name without the data, if those are not the usual number."""
+        """The name of the program, without the data kind."""
         return self.id.split("/")[2].partition("+")[0]
 
     @property
@@ -90,7 +90,7 @@ class CellRecord:
 
     @property
     def headline(self) -> str:
-        """The verdict, and where it differs what was expected, in one line."""
+        """The verdict, and the expected one if it differs, in one line."""
         stage = f" at {self.stage}" if self.stage else ""
         expected = "" if self.standing.acceptable else f" (expected {self.expected})"
         return f"{self.verdict}{stage}{expected}"
@@ -104,11 +104,11 @@ class RunRecord:
     seconds: float
     problems: tuple[str, ...]
     environment: Mapping[str, Mapping[str, Any]]
-    """What the workers said of themselves, by topology."""
+    """The environment that the workers reported, by topology."""
     cells: tuple[CellRecord, ...]
     inapplicable: int
     stale_expectations: tuple[str, ...] = ()
-    """Globs of the expectation file that no planned cell answered to."""
+    """Globs of the expectation file that match no planned cell."""
     process_starts: int | None = None
 
     @property
@@ -126,7 +126,7 @@ class RunRecord:
 
 
 def known_failures(cells: Sequence[CellRecord]) -> dict[Known, list[CellRecord]]:
-    """The cells that failed as it is known of them, by what is known."""
+    """The cells with a known failure, grouped by their entry."""
     found: dict[Known, list[CellRecord]] = {}
     for cell in cells:
         if cell.known is not None and cell.standing is Standing.KNOWN_FAILURE:

@@ -1,0 +1,150 @@
+"""The command `expect`: brings an expectation file into line with what a run found."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..engine.preparation import IMPLEMENTATIONS
+from ..expectations.editing import ExpectationFile
+from ..expectations.entries import EXPECTATIONS, Expectation, Expectations, read_entries
+from ..oracle.verdicts import Stage, Verdict
+from ..planning import selection
+from ..planning.cells import parse_cell
+from ..reports.results import CellRecord, RunRecord, load_results
+from ..spec.versions import version_matches
+
+UNEXPECTABLE = {Verdict.FLAKE.value, Verdict.MISSING.value, Verdict.HARNESS_ERROR.value}
+"""Verdicts that do not predict the next run of the cell."""
+
+
+@dataclass
+class Update:
+    """The new text, and a description of the changes."""
+
+    text: str
+    done: list[str] = field(default_factory=list)
+
+
+def update(text: str, name: str, run: RunRecord, planned: Sequence[str], since: str, jax: str = "") -> Update:
+    """Make all results of the run expected; `planned` are all cells that globs may match."""
+    file = ExpectationFile(text, name)
+    found = Update(text)
+    version = next((str(info["jax"]) for info in run.environment.values() if "jax" in info), "")
+    known = {*planned, *(cell.id for cell in run.cells)}
+    wrong = {cell.id: cell for cell in run.cells if not cell.standing.acceptable and cell.verdict not in UNEXPECTABLE}
+    for number, entry in enumerate(file.entries):
+        if version_matches(version, entry.jax):
+            _narrow(file, number, entry, wrong, known, run, found)
+    failing = [cell for cell in wrong.values() if not cell.passed]
+    for cells in _groups(failing):
+        globs = _globs([cell.id for cell in cells], known)
+        first = cells[0]
+        file.add(globs, first.verdict, first.stage, since, jax, first.witness.partition("\n")[0])
+        found.done.append(f"added: {first.verdict}{f' at {first.stage}' if first.stage else ''}: {', '.join(globs)}")
+    left = [cell for cell in run.cells if not cell.standing.acceptable and cell.verdict in UNEXPECTABLE]
+    found.done += [f"NOT added, since a {cell.verdict} is nothing to expect: {cell.id}" for cell in left]
+    found.text = file.text
+    _check(found.text, name, version, wrong.values())
+    return found
+
+
+def _narrow(
+    file: ExpectationFile,
+    number: int,
+    entry: Expectation,
+    wrong: dict[str, CellRecord],
+    known: set[str],
+    run: RunRecord,
+    found: Update,
+) -> None:
+    kept: list[str] = []
+    for glob in entry.cells:
+        about = fnmatch.filter(sorted(known), glob)
+        right = [cell_id for cell_id in about if cell_id not in wrong]
+        if glob in run.stale_expectations or (about and not right):
+            why = "no such cell" if glob in run.stale_expectations else "they do something else now"
+            found.done.append(f"removed: entry {number + 1}: {glob}: {why}")
+        elif len(right) < len(about):
+            kept += _globs(right, known)
+            found.done.append(f"narrowed: entry {number + 1}: {glob}: to {len(right)} of {len(about)} cells")
+        else:
+            kept.append(glob)
+    if tuple(kept) != entry.cells:
+        file.narrow(number, kept)
+
+
+def _groups(cells: Sequence[CellRecord]) -> list[list[CellRecord]]:
+    """Group the cells into entries: one for each callback and way to fail."""
+    groups: dict[tuple[str, str, str, str | None], list[CellRecord]] = {}
+    for cell in cells:
+        groups.setdefault((cell.implementation, cell.callback, cell.verdict, cell.stage), []).append(cell)
+    return list(groups.values())
+
+
+def _globs(cell_ids: Sequence[str], known: set[str]) -> list[str]:
+    """Globs that match exactly these cells: one glob for a program that fails on all its topologies."""
+    globs: dict[str, None] = {}
+    for cell_id in cell_ids:
+        program, _, topology = cell_id.rpartition("/")
+        everywhere = f"{program}/{topology.partition('-')[0]}-*"
+        matched = fnmatch.filter(known, everywhere)
+        globs[everywhere if len(matched) > 1 and set(matched) <= {*cell_ids} else cell_id] = None
+    return list(globs)
+
+
+def _check(text: str, name: str, version: str, cells: Any) -> None:
+    """The written text must have the meaning of the results."""
+    expectations = Expectations(read_entries(text, name)).applicable(version)
+    for cell in cells:
+        entry = expectations.of(cell.id)
+        right = entry is None if cell.passed else entry is not None and _met(entry, cell)
+        if not right:
+            raise AssertionError(f"the updated file does not say of {cell.id} that it is {cell.verdict}")
+
+
+def _met(entry: Expectation, cell: CellRecord) -> bool:
+    return entry.verdict == cell.verdict and entry.stage in (None, Stage(cell.stage) if cell.stage else None)
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("expect", help="bring the file of known failures into line with a run")
+    parser.add_argument(
+        "--from", dest="results", type=Path, required=True, metavar="DIR", help="what `run --results` was given"
+    )
+    parser.add_argument(
+        "--file", type=Path, help="the file of known failures; by default ci/expectations/PLATFORM.toml"
+    )
+    parser.add_argument(
+        "--jax", default="", metavar="VERSIONS", help="what new entries are limited to, like '>=0.12'; by default all"
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    for run in load_results(options.results):
+        path = options.file or EXPECTATIONS / f"{run.platform}.toml"
+        text = path.read_text() if path.exists() else ""
+        today = datetime.date.today().isoformat()
+        found = update(text, str(path), run, _planned(run), today, options.jax)
+        if found.text != text:
+            path.write_text(found.text)
+        changes = f"{len(found.done)} change{'s' * (len(found.done) > 1)}"
+        print(f"{path}: {changes}" if found.done else f"{path}: all is as expected, nothing changed")
+        for line in found.done:
+            print(f"  {line}")
+        if any(line.startswith("added") for line in found.done):
+            print("  Say in each new entry's 'reason' and 'link' why; until then a run refuses the file.")
+    return 0
+
+
+def _planned(run: RunRecord) -> list[str]:
+    """All cells on the run's platform, selected or not: an entry may also name cells that were not selected."""
+    found = {parse_cell(cell.id).topology.device_count for cell in run.cells}
+    device_counts = selection.CPU_DEVICE_COUNTS if run.platform == "cpu" else tuple(sorted(found))
+    implementations = dict.fromkeys((*IMPLEMENTATIONS, *(cell.implementation for cell in run.cells)))
+    return [cell.id for cell in selection.plan_of([*implementations], run.platform, device_counts).cells]

@@ -1,0 +1,46 @@
+"""The command `mutants`."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..mutants import MUTANTS
+from ..mutants.mutant import Mutant
+from ..mutants.trials import Options, run
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("mutants", help="break hostcb on purpose, and see that cells notice")
+    parser.add_argument(
+        "-k",
+        dest="patterns",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="only mutants whose name contains this text or matches it as a glob; may be repeated",
+    )
+    parser.add_argument("-n", dest="workers", type=int, default=2, help="worker processes")
+    parser.add_argument("--results", type=Path, default=Path("results/mutants"), metavar="DIR")
+    parser.add_argument("--deadline", type=float, default=30.0, metavar="SECONDS", help="for each cell")
+
+
+def main(options: argparse.Namespace) -> int:
+    chosen = _chosen(options.patterns)
+    if not chosen:
+        print(f"ERROR: no mutant's name contains {' or '.join(options.patterns)}", file=sys.stderr)
+        return 2
+    matrix = run(chosen, Options(options.results, options.workers, options.deadline))
+    print(matrix.summary())
+    return matrix.exit_code
+
+
+def _chosen(patterns: Sequence[str]) -> list[Mutant]:
+    def wanted(name: str) -> bool:
+        return any(pattern in name or fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+    return [mutant for mutant in MUTANTS if not patterns or wanted(mutant.name)]

@@ -1,0 +1,74 @@
+"""The commands that only read results: `report` and `diff`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..reports.diff import difference
+from ..reports.html import html
+from ..reports.junit import junit
+from ..reports.markdown import markdown
+from ..reports.results import UnreadableResultsError, load_results
+from ..spec.package import COMMAND
+
+COMMANDS = ("report", "diff")
+
+WORSE, UNUSABLE = 1, 2
+
+
+def add_parsers(commands: Any) -> None:
+    """Add these commands to the subparsers of the command line."""
+    report = commands.add_parser("report", help="make a report of what a run has written")
+    report.add_argument("results", type=Path, metavar="DIR", help="what `run --results` was given")
+    report.add_argument("--junit", type=Path, metavar="FILE", help="XML for the test view of a CI system")
+    report.add_argument("--markdown", type=Path, metavar="FILE", help="for a CI job's summary; the default, printed")
+    report.add_argument("--html", type=Path, metavar="FILE", help="one page with the matrix and every cell")
+    report.set_defaults(read=_report)
+    diff = commands.add_parser("diff", help="what became different from one run to another")
+    diff.add_argument("before", type=Path, metavar="A", help="a results directory")
+    diff.add_argument("after", type=Path, metavar="B", help="another one, which is judged")
+    diff.set_defaults(read=_diff)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """These commands alone, where JAX may not be installed."""
+    parser = argparse.ArgumentParser(prog=COMMAND)
+    add_parsers(parser.add_subparsers(dest="command", required=True))
+    return read(parser.parse_args(arguments))
+
+
+def read(options: argparse.Namespace) -> int:
+    try:
+        code: int = options.read(options)
+    except (UnreadableResultsError, OSError) as error:
+        print(f"ERROR: {error}", file=sys.stderr)
+        return UNUSABLE
+    return code
+
+
+def _report(options: argparse.Namespace) -> int:
+    runs = load_results(options.results)
+    if options.junit:
+        _write(options.junit, junit(runs))
+    if options.html:
+        _write(options.html, html(runs))
+    if options.markdown:
+        _write(options.markdown, markdown(runs))
+    elif not options.junit and not options.html:
+        print(markdown(runs), end="")
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    # A witness may quote bytes that are not text; they must not prevent the report.
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def _diff(options: argparse.Namespace) -> int:
+    found = difference(load_results(options.before), load_results(options.after))
+    print(found)
+    return WORSE if found.worse else 0

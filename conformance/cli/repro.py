@@ -1,0 +1,121 @@
+"""One cell alone: a command line, and a program that you can read, change and attach to a report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from ..planning.cells import Cell, FaultCell, TableCell, parse_cell
+from ..spec.package import COMMAND, PACKAGE, module
+from ..worker.processes import worker_environment
+
+DEADLINE = 60.0
+
+_PROGRAM = Template('''\
+# $command
+"""The cell $cell_id in this process alone: its history and its verdict.
+
+It needs JAX and the project that $package is from. The command above runs the cell as the suite
+does: in a worker process, and compared with what is known of it. A cell that crashes or hangs ends
+this process too, with the stacks of its threads in place of a verdict.
+"""
+
+import os
+import sys
+
+# Before JAX is imported: it makes its devices once, and for one platform.
+os.environ.update($environment)
+# As with the command above, modules are found in the current folder, too; what a cell starts finds what this finds.
+sys.path.append(os.getcwd())
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (sys.path[0], os.environ.get("PYTHONPATH"))))
+
+import faulthandler
+import json
+
+import jax
+
+from $package.planning.cells import parse_cell
+from $package.worker.devices import devices_of
+from $package.oracle.history import Recorder
+from $package.implementations import load
+from $package.oracle.verdicts import Verdict
+$run_import
+
+faulthandler.enable()
+# A cell may hang: then this shows where, and ends the process.
+faulthandler.dump_traceback_later($deadline, exit=True)
+# The stage of a failure is read off the stack, JAX's own frames included.
+jax.config.update("jax_traceback_filtering", "off")
+
+cell = parse_cell($quoted_id)
+# Before the devices exist: an implementation may have settings for them.
+implementation = load(cell.implementation)
+devices = devices_of(cell.topology)
+
+recorder = Recorder({device.id: index for index, device in enumerate(devices)})
+outcome = $run
+faulthandler.cancel_dump_traceback_later()
+
+for event in recorder.history().events:
+    print(json.dumps(event.as_json()))
+print(f"{cell.id}: {outcome.label}" + (f" at {outcome.stage.value}" if outcome.stage else ""))
+if outcome.reason:
+    print(outcome.reason)
+sys.exit(outcome.verdict is not Verdict.PASS)
+''')
+
+
+def command_line(cell: Cell) -> str:
+    return f"{COMMAND} run --cell {shlex.quote(cell.id)}"
+
+
+def program(cell: Cell) -> str:
+    # The environment of a worker on a machine without settings of its own.
+    flags = cell.fault.xla_flags if isinstance(cell, FaultCell) else ()
+    deadline = cell.fault.deadline if isinstance(cell, FaultCell) else None
+    run_import, run = _run(cell)
+    return _PROGRAM.substitute(
+        package=PACKAGE,
+        command=command_line(cell),
+        cell_id=cell.id,
+        quoted_id=json.dumps(cell.id),
+        environment=json.dumps(worker_environment(cell.topology, flags, {}, quick=()), indent=4),
+        deadline=deadline or DEADLINE,
+        run_import=run_import,
+        run=run,
+    )
+
+
+def _run(cell: Cell) -> tuple[str, str]:
+    """The import of the function that runs this kind of cell, and its call."""
+    if isinstance(cell, FaultCell):
+        # A fault checks while it runs, and records no history to show.
+        return f"from {module('faults.running')} import run_fault", "run_fault(cell.fault, implementation, devices)"
+    name = "run_table_cell" if isinstance(cell, TableCell) else "run_cell"
+    return f"from {module('worker.execution')} import {name}", f"{name}(cell, implementation, recorder, devices)"
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("repro", help="print a program that runs one cell alone")
+    parser.add_argument("cell_id", metavar="CELL", help="a cell's id")
+    parser.add_argument(
+        "--program",
+        type=Path,
+        metavar="FILE",
+        help="where to write the program; the command line alone is printed then",
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    cell = parse_cell(options.cell_id)
+    if options.program:
+        options.program.write_text(program(cell))
+        print(command_line(cell))
+    else:
+        # Its first line, a comment, is the command line: what is printed is a program as it is.
+        print(program(cell), end="")
+    return 0

@@ -1,0 +1,64 @@
+"""Options of a run: the command line and pytest with the suite's plugin share them.
+
+This module does not import JAX, since the pytest processes of a run do not need it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+AddOption: TypeAlias = Callable[..., Any]
+"""`add_argument` of an argument parser, or `addoption` of pytest's."""
+
+
+def add_selection(add: AddOption) -> None:
+    """Add the options that select cells."""
+    add("--platform", default="cpu", help="cpu, cuda, rocm, tpu, ...")
+    add(
+        "--devices",
+        type=_device_counts,
+        help="device counts, like 1,8; by default 1,2,4,8 on cpu, elsewhere one and as many as there are",
+    )
+    add("--seed", type=int, default=0, help="another draw of the compositions and covering rows that are sampled")
+    add("--full", action="store_true", help="all that docs/selection.md says, for hours")
+    add("--smoke", action="store_true", help="each callback, transform and value of an axis once, in a minute")
+    add(
+        "--implementation",
+        dest="implementations",
+        action="append",
+        metavar="NAME",
+        help="only this implementation: hostcb, jax, or a MODULE or MODULE:NAME of your own; may be repeated",
+    )
+
+
+def add_running(add: AddOption) -> None:
+    """Add the options for running cells, and for their expectations."""
+    add("--cell", action="append", default=[], metavar="ID", dest="cell_ids", help="this cell; may be repeated")
+    add("--results", type=Path, default=Path("results"), metavar="DIR")
+    add("--deadline", type=positive(float), default=60.0, metavar="SECONDS", help="for each cell")
+    add("--expectations", type=Path, help="file of known failures; by default ci/expectations/PLATFORM.toml")
+
+
+def _device_counts(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(sorted({positive(int)(count) for count in text.split(",")}))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of device counts, like 1,8") from error
+
+
+Number = TypeVar("Number", int, float)
+
+
+def positive(kind: Callable[[str], Number]) -> Callable[[str], Number]:
+    """The type of an option that is a number greater than zero."""
+
+    def number(text: str) -> Number:
+        found = kind(text)
+        if found <= 0:
+            raise argparse.ArgumentTypeError(f"{text} is not greater than 0")
+        return found
+
+    return number

@@ -1,0 +1,125 @@
+"""Turns options into a run: the plan, the selected cells, the expectations."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..expectations.entries import EXPECTATIONS, ExpectationError, Expectations, load_expectations
+from ..implementations import ImplementationError
+from ..planning import selection as selecting
+from ..planning.cells import Cell, Plan, UnknownCellError, parse_cell
+from ..planning.keywords import KeywordError
+from ..planning.smoke import smoke
+from ..spec.topology import Topology
+from ..spec.versions import version_matches
+from ..worker.processes import WorkerProcess, WorkerStartError
+from .run import Options, Run
+
+IMPLEMENTATIONS = ("hostcb", "jax")
+SUPPORTED = ">=0.10.2"
+"""The releases of JAX that hostcb and the files of known failures support; the suite runs on older ones, too."""
+
+
+class ConflictingOptionsError(Exception):
+    """Options that exclude each other."""
+
+
+UNUSABLE_BECAUSE = (
+    ConflictingOptionsError,
+    ExpectationError,
+    ImplementationError,
+    KeywordError,
+    UnknownCellError,
+    WorkerStartError,
+    # Paths of the user may raise these.
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
+"""Errors in the options, which print one line. A missing platform is not among them: it is a result of the run."""
+
+
+def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
+    """The run that the options ask for."""
+    if options.cell_ids:
+        cells = tuple(parse_cell(cell_id) for cell_id in dict.fromkeys(options.cell_ids))
+        selection = Plan(cells, ()).select(patterns)
+        options.platform = _platform_of(cells, options.platform)
+        options.devices = options.devices or tuple(sorted({cell.topology.device_count for cell in cells}))
+        options.implementations = options.implementations or list(dict.fromkeys(cell.implementation for cell in cells))
+    else:
+        selection = plan_of(options).select(patterns)
+    jax_version = importlib.metadata.version("jax")
+    return Run(
+        _whole_plan(options),
+        selection,
+        _known_failures(options, jax_version),
+        Options(options.platform, options.results, options.deadline),
+        jax_version,
+    )
+
+
+def _known_failures(options: Any, jax_version: str) -> Expectations:
+    """The known failures in the file that the options name, or in the platform's, which is for supported releases."""
+    if not options.expectations and not version_matches(jax_version, SUPPORTED):
+        print(f"NOTE: known failures are listed for JAX {SUPPORTED}, none for {jax_version}", file=sys.stderr)
+        return Expectations()
+    path = options.expectations or EXPECTATIONS / f"{options.platform}.toml"
+    if not path.exists():
+        print(f"NOTE: there is no {path}: no failure is known", file=sys.stderr)
+    return load_expectations(path)
+
+
+def default_workers(platform: str) -> int:
+    """One for an accelerator, on which several workers would only take turns."""
+    return min(2, os.cpu_count() or 1) if platform == "cpu" else 1
+
+
+def plan_of(options: Any) -> Plan:
+    """The cells that the options select; sets the device counts in `options`."""
+    options.devices = options.devices or _default_device_counts(options.platform)
+    implementations = options.implementations or IMPLEMENTATIONS
+    plan = selecting.plan_of(implementations, options.platform, options.devices, choice_of(options))
+    return smoke(plan) if options.smoke else plan
+
+
+def choice_of(options: Any) -> selecting.Choice:
+    return selecting.Choice(options.seed, options.full)
+
+
+def _platform_of(cells: Sequence[Cell], asked: str) -> str:
+    """The platform in the ids of the cells."""
+    platforms = dict.fromkeys(cell.topology.platform for cell in cells)
+    if asked != "cpu":
+        platforms[asked] = None
+    if len(platforms) > 1:
+        raise ConflictingOptionsError(
+            f"one run is on one platform, and --cell and --platform name {', '.join(platforms)}"
+        )
+    return next(iter(platforms))
+
+
+def _whole_plan(options: Any) -> Plan:
+    """All cells that expectation files may name, not only the cells of this run."""
+    implementations = dict.fromkeys((*IMPLEMENTATIONS, *(options.implementations or ())))
+    device_counts = selecting.CPU_DEVICE_COUNTS if options.platform == "cpu" else options.devices
+    return selecting.plan_of(tuple(implementations), options.platform, device_counts)
+
+
+def _default_device_counts(platform: str) -> tuple[int, ...]:
+    if platform == "cpu":
+        return selecting.CPU_DEVICE_COUNTS
+    # Only a process on that platform can count its devices.
+    with tempfile.TemporaryDirectory() as folder:
+        worker = WorkerProcess(Topology(platform, 0), None, Path(folder) / "probe.log")
+        count: int = worker.run_info["device_count"]
+        worker.finish()
+    return (1,) if count == 1 else (1, count)

@@ -1,0 +1,17 @@
+"""The packages that the engine needs."""
+
+from __future__ import annotations
+
+import importlib.util
+
+
+class MissingToolError(Exception):
+    """A package that the engine needs is not installed."""
+
+
+def require_tools(workers: int) -> None:
+    """Report a missing package before a module that needs it is imported."""
+    needed = ("pytest", "xdist") if workers > 1 else ("pytest",)
+    if any(importlib.util.find_spec(module) is None for module in needed):
+        way_out = "; with -n 1 pytest alone is enough" if workers > 1 else ""
+        raise MissingToolError(f"running cells needs pytest and pytest-xdist: pip install pytest pytest-xdist{way_out}")

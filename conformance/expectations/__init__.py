@@ -1,0 +1,1 @@
+"""Known failures: the files that list them, and how they are edited."""

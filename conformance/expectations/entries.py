@@ -1,0 +1,124 @@
+"""Known failures of a platform: exact, strict in both directions, each with its reason."""
+
+from __future__ import annotations
+
+import fnmatch
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..oracle.verdicts import Outcome, Stage, Standing, Verdict
+from ..spec.versions import SpecifierError, version_matches
+
+_OF_THE_WHEEL = Path(__file__).with_name("platforms")
+_OF_THE_CHECKOUT = Path(__file__).parents[2] / "ci" / "expectations"
+EXPECTATIONS = _OF_THE_WHEEL if _OF_THE_WHEEL.is_dir() else _OF_THE_CHECKOUT
+"""The folder with a file of known failures for each platform: a wheel has a copy of the checkout's."""
+
+_REQUIRED = ("cells", "verdict", "reason", "link", "since")
+_OPTIONAL = ("stage", "jax", "intermittent")
+
+
+class ExpectationError(Exception):
+    """An expectation file that cannot be used as it stands."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """One entry: these cells fail in exactly this way."""
+
+    cells: tuple[str, ...]
+    """Globs."""
+    verdict: str
+    """As `Outcome.label` writes it: `fail`, `crash(SIGABRT)`, `hang`, `unsupported`."""
+    reason: str
+    link: str
+    since: str
+    stage: Stage | None = None
+    jax: str = ""
+    """The versions of JAX for which the entry holds, like ">=0.10.2,<0.12"; all if empty."""
+    intermittent: bool = False
+    """Whether the cells may also pass, because the failure occurs only in some processes."""
+
+    def matches(self, cell_id: str) -> bool:
+        return any(fnmatch.fnmatchcase(cell_id, pattern) for pattern in self.cells)
+
+    def met_by(self, outcome: Outcome) -> bool:
+        return self.verdict == outcome.label and self.stage in (None, outcome.stage)
+
+
+@dataclass(frozen=True)
+class Expectations:
+    entries: tuple[Expectation, ...] = ()
+
+    def applicable(self, jax_version: str) -> Expectations:
+        return Expectations(tuple(entry for entry in self.entries if version_matches(jax_version, entry.jax)))
+
+    def of(self, cell_id: str) -> Expectation | None:
+        return next((entry for entry in self.entries if entry.matches(cell_id)), None)
+
+    def standing(self, cell_id: str, outcome: Outcome) -> Standing:
+        entry = self.of(cell_id)
+        passed = outcome.verdict is Verdict.PASS
+        if entry is None:
+            return Standing.AS_EXPECTED if passed else Standing.UNEXPECTED
+        if passed:
+            return Standing.AS_EXPECTED if entry.intermittent else Standing.UNEXPECTED_PASS
+        return Standing.KNOWN_FAILURE if entry.met_by(outcome) else Standing.CHANGED_FAILURE
+
+    def unmatched(self, planned: Sequence[str]) -> tuple[str, ...]:
+        """Globs that match no planned cell: typing errors, or cells that are gone."""
+        globs = [pattern for entry in self.entries for pattern in entry.cells]
+        return tuple(pattern for pattern in globs if not fnmatch.filter(planned, pattern))
+
+
+def load_expectations(path: Path) -> Expectations:
+    """Read a platform's file; a platform without one has no known failures."""
+    expectations = Expectations(read_entries(path.read_text(), str(path))) if path.exists() else Expectations()
+    for number, entry in enumerate(expectations.entries, 1):
+        # `expect` writes entries without them: only a person knows the reason of a failure.
+        if not entry.reason.strip() or not entry.link.strip():
+            raise ExpectationError(
+                f"{path}, entry {number}, about {entry.cells[0]!r}: say in 'reason' why it fails,"
+                " and in 'link' where that is followed up"
+            )
+    return expectations
+
+
+def read_entries(text: str, name: str) -> tuple[Expectation, ...]:
+    """The entries in the text of a file of this name."""
+    try:
+        tables = tomllib.loads(text).get("expect", [])
+    except tomllib.TOMLDecodeError as error:
+        raise ExpectationError(f"{name} is not TOML: {error}") from error
+    return tuple(_entry(f"{name}, entry {number}", table) for number, table in enumerate(tables, 1))
+
+
+def _entry(where: str, table: dict[str, Any]) -> Expectation:
+    if missing := [key for key in _REQUIRED if key not in table]:
+        raise ExpectationError(f"{where}: {missing[0]!r} is missing; every entry states it")
+    if unknown := sorted(table.keys() - {*_REQUIRED, *_OPTIONAL}):
+        raise ExpectationError(f"{where}: unknown key {unknown[0]!r}")
+    verdict_names = [verdict.value for verdict in Verdict]
+    if table["verdict"].partition("(")[0] not in verdict_names:
+        raise ExpectationError(f"{where}: {table['verdict']!r} is no verdict; there are {', '.join(verdict_names)}")
+    stage_names = [stage.value for stage in Stage]
+    if "stage" in table and table["stage"] not in stage_names:
+        raise ExpectationError(f"{where}: {table['stage']!r} is no stage; there are {', '.join(stage_names)}")
+    cells = table["cells"] if isinstance(table["cells"], list) else [table["cells"]]
+    if not isinstance(table.get("intermittent", False), bool):
+        raise ExpectationError(f"{where}: 'intermittent' is true or false")
+    jax = table.get("jax", "")
+    try:
+        version_matches("0", jax)
+    except SpecifierError as error:
+        raise ExpectationError(f"{where}: 'jax': {error}") from error
+    return Expectation(
+        tuple(str(pattern) for pattern in cells),
+        **{key: str(table[key]) for key in _REQUIRED if key != "cells"},
+        stage=Stage(table["stage"]) if "stage" in table else None,
+        jax=jax,
+        intermittent=table.get("intermittent", False),
+    )

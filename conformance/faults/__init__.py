@@ -1,0 +1,1 @@
+"""Fault cells: callbacks that misbehave, and their effects on the program and the process."""

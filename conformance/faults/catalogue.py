@@ -1,0 +1,29 @@
+"""All faults. Each is registered beside its scenario; this module imports the modules of the scenarios."""
+
+from __future__ import annotations
+
+from . import (  # noqa: F401 - the import of a module registers its faults
+    buffers,
+    calls,
+    compiler,
+    data,
+    derivatives,
+    devices,
+    failures,
+    jax_inside,
+    lifetime,
+    processes,
+    raw,
+    reported_bugs,
+    reports,
+    taps,
+    threads,
+    twins,
+)
+from .fault import entered
+from .runtime_targets import TARGETS
+
+FAULTS = entered()
+
+RUNTIME_TARGETS = tuple(TARGETS)
+"""The runtime's targets that JAX and hostcb use for callbacks on CPU; their cells count as JAX's."""

@@ -1,0 +1,60 @@
+"""Checks that fault cells share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..oracle.checkers import Anomaly
+from ..oracle.stages import summary
+from ..oracle.verdicts import Stage
+from .bench import Bench
+
+PLANTED = "planted failure"
+ERROR_MARK = np.zeros(12345, np.int8)
+"""A failed call passes this array in place of its result; a callback that returns it must fail."""
+
+
+def error_of(run: Callable[[], Any]) -> Exception | None:
+    try:
+        np.asarray(run())
+    except Exception as error:
+        return error
+    return None
+
+
+def check_quiet_barrier(bench: Bench, when: str) -> list[Anomaly]:
+    try:
+        bench.implementation.barrier()
+    except Exception as error:
+        return [Anomaly("stale error", Stage.BARRIER, f"the barrier raised {when}: {summary(error)}")]
+    return []
+
+
+def check_value(label: str, run: Callable[[], Any], wanted: Any) -> list[Anomaly]:
+    try:
+        value = np.asarray(run())
+    except Exception as error:
+        return [Anomaly("stale error", Stage.DISPATCH, f"{label} failed: {summary(error)}")]
+    if value.dtype != wanted.dtype or not np.array_equal(value, wanted):
+        witness = f"{label} gave {value.tolist()}, expected {wanted.tolist()}"
+        return [Anomaly("result", Stage.RESULT, witness)]
+    return []
+
+
+def check_failed_barrier(bench: Bench, text: str) -> list[Anomaly]:
+    """The next barrier reports the failure, and the one after it does not."""
+    expected = bench.implementation.callback_exception.__name__
+    try:
+        bench.implementation.barrier()
+    except bench.implementation.callback_exception as error:
+        if text not in str(error):
+            witness = f"the barrier's error does not mention {text!r}: {summary(error)}"
+            return [Anomaly("poor error", Stage.BARRIER, witness)]
+        return check_quiet_barrier(bench, "for a second time")
+    except Exception as error:
+        witness = f"the barrier must raise {expected}, raised {summary(error)}"
+        return [Anomaly("wrong error", Stage.BARRIER, witness)]
+    return [Anomaly("swallowed error", Stage.BARRIER, f"the barrier did not raise {expected}")]

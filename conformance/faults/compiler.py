@@ -1,0 +1,98 @@
+"""Fault cells of compiled programs with a token and no other value, and with equal callbacks.
+
+JAX 0.12.0.1 compiles the former wrongly, for ordered callbacks of every kind; a library can only avoid the bug.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..oracle.checkers import Anomaly
+from ..oracle.stages import summary
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from .bench import WIDTH, Bench
+from .checks import error_of
+from .fault import planted
+
+TRIPS = 4
+EQUAL, RUNS = 3, 2
+
+
+class Counting:
+    """A host function that counts its calls by the first number of its operand."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[float] = Counter()
+        self._lock = threading.Lock()
+
+    def __call__(self, operand: Any) -> Any:
+        with self._lock:
+            self.calls[float(np.asarray(operand).ravel()[0])] += 1
+        return np.asarray(operand)
+
+
+@planted("pmap shard_map", "io_callback_ordered", minimum_devices=2, isolated=True)
+def loop_without_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Devices run a loop that starts from constants: each callback of the loop runs once on each device."""
+    counting = Counting()
+
+    def step(index: Any, carry: Any) -> Any:
+        result = bench.invoke(callback, counting, jnp.full((1, WIDTH), index, jnp.float32))
+        return carry + jnp.sum(result)
+
+    compiled = bench.compile(lambda x: jnp.zeros_like(x) + jax.lax.fori_loop(0, TRIPS, step, jnp.float32(0)))
+    jax.block_until_ready(compiled(bench.operand))
+    bench.implementation.barrier()
+    wanted = {float(index): bench.callbacks_per_run for index in range(TRIPS)}
+    return [
+        Anomaly("wrong count", Stage.CALLBACK, f"step {step:.0f} called {counting.calls[step]} times, not {times}")
+        for step, times in wanted.items()
+        if counting.calls[step] != times
+    ][:1]
+
+
+@planted("jit", "io_callback_ordered", isolated=True)
+def cond_without_results(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A cond and a jitted function that contain only a callback: both compile, and both callbacks run."""
+    counting = Counting()
+
+    def calling(number: float) -> Any:
+        bench.invoke(callback, counting, jnp.full((WIDTH,), number, jnp.float32))
+        return None
+
+    def computation(x: Any) -> Any:
+        jax.lax.cond(x[1] > 0, lambda: calling(1.0), lambda: calling(2.0))
+        jax.jit(lambda: calling(3.0))()
+        return x
+
+    compiled = bench.compile(computation)
+    if error := error_of(lambda: jax.block_until_ready(compiled(bench.operand))):
+        return [Anomaly("wrong error", Stage.COMPILE, f"the program does not compile: {summary(error)}")]
+    bench.implementation.barrier()
+    if counting.calls == {1.0: 1, 3.0: 1}:
+        return []
+    return [Anomaly("wrong count", Stage.CALLBACK, f"calls by number: {dict(counting.calls)}, not 1 and 3 once each")]
+
+
+@planted("jit", "id_tap call", "H4")
+@planted("jit", "io_callback io_callback_ordered debug_callback")
+@planted("jit", "buffer_callback_side_effect", "B4")
+def equal_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Equal callbacks run as often as the program has them: the compiler must not merge them or reuse a result."""
+    counting = Counting()
+    compiled = bench.compile(lambda x: sum(bench.apply(callback, counting, x) for _ in range(EQUAL)))
+    for _ in range(RUNS):
+        jax.block_until_ready(compiled(bench.operand))
+    bench.implementation.barrier()
+    count, wanted = counting.calls.total(), EQUAL * RUNS
+    if count == wanted:
+        return []
+    witness = f"{RUNS} runs of {EQUAL} equal callbacks made {count} calls, not {wanted}"
+    return [Anomaly("wrong count", Stage.CALLBACK, witness)]

@@ -1,0 +1,84 @@
+"""Fault cells of the device that runs a callback, and of the devices that hold its result."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ..oracle.checkers import Anomaly
+from ..oracle.stages import summary
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from ..spec.jax_versions import shard_map
+from .bench import Bench
+from .checks import check_quiet_barrier, check_value, error_of
+from .fault import EVERY_KIND, planted
+
+SHARDED = "pure_callback_sharding io_callback_sharding"
+
+
+@planted("pjit", SHARDED, also="X5", minimum_devices=2)
+@planted("pjit", "pure_callback io_callback", minimum_devices=2)
+def result_reaches_all(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """One device calls back, and every device has the whole result or its part: the compiler chooses."""
+    # Not bench.compile: its explicit output sharding would hide the sharding of the callback's result.
+    computation = jax.jit(lambda x: bench.apply(callback, lambda operand: operand + 1, x), in_shardings=bench.split)
+    result = computation(bench.operand)
+    wanted = bench.operand + 1
+    anomalies = check_value("the computation", lambda: result, wanted)
+    for shard in result.addressable_shards:
+        anomalies += check_value(f"the part on {shard.device}", lambda s=shard: s.data, wanted[shard.index])  # type: ignore[misc]
+    return anomalies
+
+
+@planted("pjit", f"{EVERY_KIND} debug_callback_ordered", "H10 X5", minimum_devices=2)
+def feeds_shard_map(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A shard_map of the same program takes a callback's result, and a callback takes a shard_map's result."""
+    doubled = shard_map(lambda x: x * 2, mesh=bench.mesh, in_specs=bench.split.spec, out_specs=bench.split.spec)
+
+    def through(x: Any) -> Any:
+        return bench.apply(callback, lambda operand: np.asarray(operand) + np.float32(1), x)
+
+    programs = {
+        "a shard_map of a result": (lambda x: doubled(through(x)), bench.expected(callback, bench.operand) * 2),
+        "a callback of its result": (lambda x: through(doubled(x)), bench.expected(callback, bench.operand * 2)),
+    }
+    shardings = {"split": bench.split, "whole": NamedSharding(bench.mesh, PartitionSpec())}
+    anomalies = []
+    for label, (program, wanted) in programs.items():
+        for how, sharding in shardings.items():
+            compiled = jax.jit(program, in_shardings=sharding)
+            anomalies += check_value(f"{label}, {how}", lambda c=compiled: c(bench.operand), wanted)  # type: ignore[misc]
+    return anomalies + check_quiet_barrier(bench, "after callbacks beside a shard_map")
+
+
+@planted("pjit", SHARDED, also="X5", minimum_devices=2)
+def names_its_device(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The compiled program places the callback on the named device, the last one."""
+    # A callback cannot tell its device, so this check reads the compiled program.
+    text = jax.jit(lambda x: bench.apply(callback, lambda operand: operand + 1, x), in_shardings=bench.split)
+    lowered = text.lower(bench.operand).as_text()
+    last = len(bench.devices) - 1
+    if re.search(rf"device_ids ?= ?\[{last}\]|maximal device={last}\b", lowered):
+        return []
+    return [Anomaly("wrong device", Stage.LOWER, f"the lowered program gives nothing to device {last}")]
+
+
+@planted("pjit", SHARDED, also="X5", minimum_devices=2)
+def unknown_device(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A device on which the computation does not run is refused."""
+    fewer = Bench(bench.implementation, "pjit", bench.devices[:-1])
+    computation = fewer.compile(
+        lambda x: bench.implementation.invoke(
+            callback, lambda operand: operand + 1, x, jax.ShapeDtypeStruct(x.shape, x.dtype), bench.devices
+        )
+    )
+    error = error_of(lambda: computation(fewer.operand))
+    if isinstance(error, ValueError):
+        return []
+    came = "nothing was raised" if error is None else summary(error)
+    return [Anomaly("not refused", Stage.LOWER, f"a device of no mesh must be refused with ValueError: {came}")]

@@ -1,0 +1,185 @@
+"""Fault cells of callbacks that run JAX: on one device, on all by pmap or over a mesh, with inner callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..oracle.checkers import Anomaly
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from .bench import Bench
+from .checks import check_failed_barrier, check_quiet_barrier, check_value, error_of
+from .fault import EVERY_KIND, OF_JAX, ONE_OF_EACH, planted
+
+SIDE = 64
+
+
+@planted("jit", EVERY_KIND)
+def runs_jax_inside(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Each callback makes arrays on a device and computes with them."""
+
+    @jax.jit
+    def inner(operand: Any) -> Any:
+        square = jnp.full((SIDE, SIDE), operand.ravel()[0])
+        return jnp.trace(square @ jnp.eye(SIDE)) / SIDE
+
+    return _check_inside(bench, callback, lambda operand: inner(jnp.asarray(operand)))
+
+
+@planted("jit", ONE_OF_EACH)
+def runs_pmap(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Each callback runs a program on all devices, by pmap."""
+    inner = jax.pmap(lambda x: x + 0, devices=bench.devices)
+    count = len(bench.devices)
+    return _check_inside(bench, callback, lambda operand: inner(np.full((count, 1), operand.ravel()[0]))[count - 1, 0])
+
+
+@planted("jit", ONE_OF_EACH)
+def runs_mesh(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Each callback runs one program over a mesh of all devices, with a collective in it."""
+    count = len(bench.devices)
+    inner = jax.jit(lambda x: x.sum() / count, in_shardings=bench.split)
+    return _check_inside(bench, callback, lambda operand: inner(np.full((count, 1), operand.ravel()[0])))
+
+
+@planted("jit", OF_JAX)
+def starts_others(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Each callback runs a program that has a callback of the same kind."""
+    seen: list[Any] = []
+
+    def recording(operand: Any) -> Any:
+        seen.append(np.asarray(operand))
+        return np.asarray(operand) + np.float32(1)
+
+    inner = jax.jit(lambda x: bench.apply(callback, recording, x))
+    results: list[Any] = []
+
+    def host(operand: Any) -> Any:
+        results.append(np.asarray(inner(np.asarray(operand))))
+        return results[-1]
+
+    compiled = bench.applying(callback, host)
+    wanted = bench.expected(callback, bench.operand)
+    anomalies = check_value("the outer program", lambda: compiled(bench.operand), wanted)
+    anomalies += check_quiet_barrier(bench, "after callbacks that started others")
+    for what, arrays, each in (("operands", seen, bench.operand), ("results", results, wanted)):
+        if not arrays or any(not np.array_equal(array, each) for array in arrays):
+            witness = f"the inner program's {what} are {arrays}, expected {each}"
+            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
+    return anomalies
+
+
+def _check_inside(bench: Bench, callback: Callback, inner: Callable[[Any], Any]) -> list[Anomaly]:
+    """The host function runs a program that returns the first number of its operand."""
+    # Compiled beforehand: compilation takes longer than the timeouts of this scenario.
+    inner(bench.operand)
+    found: list[tuple[float, float]] = []
+
+    def host(operand: Any) -> Any:
+        array = np.asarray(operand)
+        found.append((float(array.ravel()[0]), float(inner(array))))
+        return array + np.float32(1)
+
+    compiled = bench.applying(callback, host)
+    anomalies = check_value("the program", lambda: compiled(bench.operand), bench.expected(callback, bench.operand))
+    anomalies += check_quiet_barrier(bench, "after callbacks that ran JAX")
+    if len(found) < bench.callbacks_per_run:
+        anomalies.append(Anomaly("lost", Stage.CALLBACK, f"{len(found)} callbacks ran"))
+    for first, again in found:
+        if first != again:
+            witness = f"JAX inside a callback computed {again}, expected {first}"
+            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
+    return anomalies
+
+
+# Compiled once: a new jitted function per callback would compile in every callback, which takes
+# longer than any deadline.
+_host_side_jax = jax.jit(lambda v: jnp.tanh(v) @ jnp.tanh(v).T)
+
+SMALL_SIDE = 8
+
+
+def _matrices(bench: Bench) -> Any:
+    """One small matrix per device."""
+    count = len(bench.devices)
+    return np.arange(count * SMALL_SIDE * SMALL_SIDE, dtype=np.float32).reshape(count, SMALL_SIDE, SMALL_SIDE) / 100
+
+
+def _first_matrices(bench: Bench) -> Any:
+    """The first matrix in each callback's operand: the one of its device, or the first of all."""
+    return _matrices(bench) if bench.layout == "pmap" else _matrices(bench)[:1]
+
+
+@planted("pmap pjit", "call", "H9 H10", kind="runs_jax")
+def call_runs_jax(bench: Bench, callback: Callback) -> list[Anomaly]:
+    def host(operand: Any) -> Any:
+        return np.asarray(_host_side_jax(operand.reshape(-1, SMALL_SIDE)[:SMALL_SIDE])).reshape(SMALL_SIDE, SMALL_SIDE)
+
+    def through(x: Any) -> Any:
+        wanted = jax.ShapeDtypeStruct((SMALL_SIDE, SMALL_SIDE), np.float32)
+        return x + bench.implementation.call(host, x, wanted)
+
+    matrices = _matrices(bench)
+    wanted = matrices + np.stack([host(first) for first in _first_matrices(bench)])
+    value = np.asarray(bench.compile(through)(matrices))
+    if not np.allclose(value, wanted, rtol=1e-5):
+        return [Anomaly("result", Stage.RESULT, "JAX inside a call computed something else")]
+    return check_quiet_barrier(bench, "after calls that ran JAX")
+
+
+@planted("pmap", "call", "H9", minimum_devices=2, deadline=10.0, isolated=True)
+def runs_jax_on_all(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A call, for which a program on all devices waits, runs another program on all devices."""
+    doubled = jax.pmap(lambda v: v * 2, devices=bench.devices)
+    doubled(bench.operand)
+
+    def host(operand: Any) -> Any:
+        return np.asarray(doubled(bench.operand))[0] * 0 + operand
+
+    value = np.asarray(bench.calling(host, shape=bench.callback_shape)(bench.operand))
+    if not np.array_equal(value, bench.operand):
+        return [Anomaly("result", Stage.RESULT, "a call that ran JAX on all devices returned something else")]
+    return []
+
+
+@planted("pmap", "call", "H9 H15", minimum_devices=2, isolated=True)
+def starts_callbacks_on_all(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """As above, with callbacks in the inner program: the implementation can detect this, and refuse."""
+    inner = bench.compile(lambda v: bench.implementation.tap(lambda operand, transforms: None, v))
+    inner(bench.operand)
+
+    def host(operand: Any) -> Any:
+        inner(bench.operand)
+        return operand
+
+    outer = bench.calling(host, shape=bench.callback_shape)
+    error = error_of(lambda: outer(bench.operand))
+    if error is None:
+        return []
+    if "several devices" not in str(error):
+        return [Anomaly("error", Stage.RESULT, f"the refusal does not say why: {str(error)[-300:]}")]
+    return check_failed_barrier(bench, "several devices")
+
+
+@planted("pmap pjit", "id_tap", "H9 H10", kind="runs_jax")
+def tap_runs_jax(bench: Bench, callback: Callback) -> list[Anomaly]:
+    traces: list[float] = []
+
+    def host(operand: Any, transforms: Any) -> None:
+        traces.append(float(jnp.trace(_host_side_jax(operand.reshape(-1, SMALL_SIDE)[:SMALL_SIDE]))))
+
+    def through(x: Any) -> Any:
+        return bench.implementation.tap(host, x) * 2.0
+
+    wanted = sorted(float(jnp.trace(_host_side_jax(m))) for m in _first_matrices(bench))
+    np.asarray(bench.compile(through)(_matrices(bench)))
+    anomalies = check_quiet_barrier(bench, "after taps that ran JAX")
+    if len(traces) != len(wanted) or not np.allclose(sorted(traces), wanted, rtol=1e-5):
+        witness = f"taps that ran JAX computed {sorted(traces)}, expected {wanted}"
+        anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
+    return anomalies

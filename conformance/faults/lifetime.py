@@ -1,0 +1,183 @@
+"""Fault cells of lifetimes: operands live as long as a callback keeps them, functions no longer than programs."""
+
+from __future__ import annotations
+
+import gc
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..oracle.checkers import Anomaly
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from .bench import Bench
+from .checks import check_quiet_barrier, check_value, error_of
+from .fault import EVERY_KIND, OF_ARRAYS, planted
+
+CALLS = 10
+LARGE = 1 << 18
+"""This many float32 are 1 MiB: from this size on, a library may lend memory that it reuses."""
+
+LARGE_CALLS = 6
+LATEST_SECONDS = 2.0
+"""An object that is still alive after this time counts as kept."""
+
+
+@planted("jit", "id_tap call", "H11")
+@planted("jit", "pure_callback io_callback debug_callback", also="H11")
+def keeps_its_operand(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The operand of a callback does not change, whichever programs run later."""
+    kept: list[Any] = []
+
+    def keep(operand: Any) -> Any:
+        kept.append(np.asarray(operand))
+        return np.asarray(operand + np.float32(1))
+
+    compiled = bench.applying(callback, keep)
+    operands = [bench.operand + np.float32(10 * run) for run in range(CALLS)]
+    for operand in operands:
+        np.asarray(compiled(operand))
+    bench.implementation.barrier()
+    gc.collect()
+    noise = [np.asarray(bench.compile(lambda x: x * 2)(operand)) for operand in operands]
+    del noise
+    return [
+        Anomaly("torn operand", Stage.CALLBACK, f"run {run} was given {operand.tolist()}, kept {array.tolist()}")
+        for run, (operand, array) in enumerate(zip(operands, kept, strict=True))
+        if not np.array_equal(operand, array)
+    ]
+
+
+@planted("jit", "id_tap call", "H11")
+@planted("jit", "pure_callback io_callback debug_callback", also="H11")
+def changes_its_operand(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """If a callback can change its operand, no other code sees the change."""
+
+    def change(operand: Any) -> Any:
+        result = np.asarray(operand + np.float32(1))
+        array = np.asarray(operand)
+        if array.flags.writeable:
+            array[...] = -1
+        return result
+
+    def computation(x: Any) -> Any:
+        result = bench.apply(callback, change, x)
+        return result + 2 * x
+
+    compiled = bench.compile(computation)
+    on_device = jax.numpy.asarray(bench.operand)
+    wanted = bench.expected(callback, bench.operand) + 2 * bench.operand
+    anomalies = check_value("the computation", lambda: compiled(on_device), wanted)
+    anomalies += check_value("the computation again", lambda: compiled(on_device), wanted)
+    bench.implementation.barrier()
+    return anomalies + check_value("the operand", lambda: on_device, bench.operand)
+
+
+_WAYS_TO_KEEP: tuple[Callable[[Any], Any], ...] = (
+    lambda array: array,
+    # A view keeps the memory of an array, too, after the array itself is gone.
+    lambda array: array[5:],
+    lambda array: array.reshape(2, -1).T,
+    lambda array: memoryview(array),
+)
+
+
+@planted("jit", OF_ARRAYS, "H11")
+# JAX's own callbacks hang here: see fault.reads_large_operand.
+@planted("pmap pjit shard_map", "id_tap call", "H11")
+def keeps_large_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """As `keeps_its_operand` for operands of 1 MiB, several of them in a tree, and for views of them."""
+    kept: list[tuple[float, Any]] = []
+
+    def keep(operand: Any) -> Any:
+        first, (second, small) = operand["first"], operand["others"]
+        number = float(np.asarray(small).ravel()[0])
+        way = _WAYS_TO_KEEP[int(number) % len(_WAYS_TO_KEEP)]
+        kept.append((number, way(np.asarray(first))))
+        kept.append((-number, way(np.asarray(second))))
+        return np.asarray(small) + np.float32(1)
+
+    def computation(x: Any) -> Any:
+        large = jnp.full(LARGE, x.ravel()[0])
+        operand = {"first": large, "others": (-large, x)}
+        result = bench.apply(callback, keep, operand, jax.ShapeDtypeStruct(jnp.shape(x), np.float32))
+        return result if callback.returns_new_value else result["others"][1]
+
+    compiled = bench.compile(computation)
+    for run in range(LARGE_CALLS):
+        # Release some operands, so that their memory is reused while others are kept.
+        del kept[1 :: LARGE_CALLS - 1]
+        operand = bench.operand + np.float32(1 + 100 * run)
+        if not np.array_equal(compiled(operand), bench.expected(callback, operand)):
+            return [Anomaly("result", Stage.RESULT, f"run {run} of large operands gave a wrong result")]
+    anomalies = check_quiet_barrier(bench, "after large operands")
+    if len(kept) < LARGE_CALLS:
+        return [*anomalies, Anomaly("lost", Stage.CALLBACK, f"{len(kept)} operands were kept")]
+    for number, view in kept:
+        array = np.asarray(view)
+        wrong = array[array != number]
+        if wrong.size:
+            witness = f"of the operand {number} that was kept {wrong.size} elements are something else, as {wrong[0]}"
+            return [*anomalies, Anomaly("torn operand", Stage.CALLBACK, witness)]
+    return anomalies
+
+
+class _Host:
+    """A function to which a weak reference shows that it is gone."""
+
+    def __call__(self, operand: Any) -> Any:
+        return np.asarray(operand)
+
+
+def _in_a_loop(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    # In a shard_map, the type of a result of JAX's own callback is replicated, and the carry's type is not.
+    return lambda x: jax.lax.fori_loop(0, 2, lambda _, carry: function(carry) + 0 * carry, x)
+
+
+def _in_a_branch(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda x: jax.lax.cond(x.ravel()[0] >= 0, lambda x: function(x) + 0 * x, lambda x: x, x)
+
+
+def _in_a_program(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return jax.jit(function)
+
+
+_AROUND: dict[str, Callable[[Callable[[Any], Any]], Callable[[Any], Any]]] = {
+    "alone": lambda function: function,
+    "in a loop": _in_a_loop,
+    "in a cond": _in_a_branch,
+    "in a jitted function": _in_a_program,
+}
+
+
+@planted("jit", f"{EVERY_KIND} debug_callback_ordered", "H18")
+@planted("pmap shard_map", "id_tap call io_callback", "H18")
+def is_forgotten(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A function is gone when its program is gone; caches are cleared only if JAX itself keeps the function."""
+
+    def run(around: Callable[[Callable[[Any], Any]], Callable[[Any], Any]]) -> weakref.ref[_Host]:
+        host = _Host()
+        compiled = bench.compile(around(lambda x: bench.apply(callback, host, x)))
+        np.asarray(compiled(bench.operand))
+        return weakref.ref(host)
+
+    kept = {label: run(around) for label, around in _AROUND.items()}
+    error_of(bench.implementation.barrier)
+    end = time.monotonic() + LATEST_SECONDS
+    while True:
+        if bench.layout == "pmap":
+            # JAX keeps every function that it has mapped, with or without callbacks.
+            jax.clear_caches()
+        gc.collect()
+        alive = [label for label, reference in kept.items() if reference() is not None]
+        if not alive:
+            return []
+        if time.monotonic() > end:
+            witness = f"the program is gone, and the function that it called {', '.join(alive)} is still alive"
+            return [Anomaly("leak", Stage.EXIT, witness)]
+        time.sleep(0.01)

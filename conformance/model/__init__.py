@@ -1,0 +1,1 @@
+"""The semantic model: what a program with callbacks must do, said without running JAX."""

@@ -1,0 +1,57 @@
+"""A transform: one object with two faces. One wraps a JAX function, the other computes the right outcome.
+
+Every transform turns a function of one array into a function of one array of the same shape, so
+that any two compose. It makes its lanes, steps, or device slices from the operand by adding distinct
+offsets, and sums their results. So every callback of a program sees a different value. The
+control-flow transforms do not pass one step's result to the next: the order of the callbacks comes
+only from the implementation, and not from a data dependency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from ..worlds import ModelFunction
+
+JaxFunction: TypeAlias = Callable[[jax.Array], jax.Array]
+Probe: TypeAlias = Callable[[str, jax.Array], jax.Array]
+"""The callback under test: it takes a site and an operand, and returns the callback's result."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The part of the surrounding program that a transform's faces may use."""
+
+    probe: Probe
+    devices: Sequence[jax.Device]
+    grid: bool = False
+    """Whether meshes have two axes."""
+
+    @property
+    def mesh(self) -> Mesh:
+        devices = np.asarray(self.devices)
+        return Mesh(devices.reshape(2, -1), ("rows", "columns")) if self.grid else Mesh(devices, ("devices",))
+
+
+class Transform(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def promises(self) -> tuple[str, ...]: ...
+
+    @property
+    def radix(self) -> int:
+        """An odd number, larger than the largest multiple of `stride` that the transform adds."""
+
+    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
+        """The transformed JAX function; its offsets are multiples of `stride`."""
+
+    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
+        """The same in the semantic model: expected callbacks and result."""

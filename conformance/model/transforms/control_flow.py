@@ -1,0 +1,211 @@
+"""scan, while_loop, fori_loop, cond.
+
+Bodies and branches close over no operand and are made once per program. So JAX compiles a loop once
+for all runs of an eager program, and not again for every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..values import Value, select
+from ..worlds import ModelFunction, World
+from .base import JaxFunction, Setting
+
+State: TypeAlias = tuple[jax.Array, jax.Array]
+"""The sum so far and the operand."""
+
+LoopState: TypeAlias = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
+"""The step, the number of steps, the sum so far and the operand."""
+
+SCAN_STEPS = 2
+FORI_STEPS = 3
+
+
+def _zero_like(x: jax.Array) -> jax.Array:
+    # Not `zeros_like`: inside shard_map the start of a carry must vary over the mesh as x does.
+    return x - x
+
+
+def _odd(x: jax.Array) -> jax.Array:
+    """1 or 0 from the first element, so that a predicate depends on the data, and so on the lane."""
+    return jax.lax.rem(jax.lax.stop_gradient(x).ravel()[0], np.float32(2))
+
+
+def _while_loop(unfinished: Callable[[LoopState], jax.Array], body: Callable[[LoopState], LoopState]) -> JaxFunction:
+    """A loop of one or two steps; the operand decides."""
+
+    def looped(x: jax.Array) -> jax.Array:
+        limit = _odd(x) + np.float32(1)
+        start = (_zero_like(limit), limit, _zero_like(x), x)
+        _, _, total, _ = jax.lax.while_loop(unfinished, body, start)
+        return total
+
+    return looped
+
+
+def _add_step(function: JaxFunction, state: State, offset: jax.Array) -> State:
+    """One step of a loop that sums the function over operands with offsets."""
+    total, x = state
+    return total + function(x + offset), x
+
+
+def _model_loop(function: ModelFunction, stride: float, steps: int) -> ModelFunction:
+    """The sum of the function over a fixed number of operands with offsets."""
+
+    def looped(world: World, x: Value) -> Value:
+        total = x - x
+        for step in range(steps):
+            total = total + function(world.in_program(), x + step * stride)
+        return total
+
+    return looped
+
+
+class Scan:
+    name = "scan"
+    promises = ("H4", "H5")
+    radix = 3
+
+    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
+        offsets = np.arange(SCAN_STEPS, dtype=np.float32) * np.float32(stride)
+
+        def step(state: State, offset: jax.Array) -> tuple[State, None]:
+            return _add_step(function, state, offset), None
+
+        def scanned(x: jax.Array) -> jax.Array:
+            (total, _), _ = jax.lax.scan(step, (_zero_like(x), x), jnp.asarray(offsets))
+            return total
+
+        return scanned
+
+    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
+        return _model_loop(function, stride, SCAN_STEPS)
+
+
+class ForiLoop:
+    name = "fori"
+    promises = ("H4", "H5")
+    radix = 3
+
+    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
+        def body(step: int, state: State) -> State:
+            return _add_step(function, state, jnp.float32(step) * np.float32(stride))
+
+        def looped(x: jax.Array) -> jax.Array:
+            total, _ = jax.lax.fori_loop(0, FORI_STEPS, body, (_zero_like(x), x))
+            return total
+
+        return looped
+
+    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
+        return _model_loop(function, stride, FORI_STEPS)
+
+
+class WhileBody:
+    """A loop whose body runs the function; its length depends on the data."""
+
+    name = "while_body"
+    promises = ("H4", "H5", "H7")
+    radix = 5
+
+    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
+        def unfinished(state: LoopState) -> jax.Array:
+            step, limit, _, _ = state
+            return step < limit
+
+        def body(state: LoopState) -> LoopState:
+            step, limit, total, x = state
+            total = total + function(x + step * np.float32(stride))
+            return step + np.float32(1), limit, total, x
+
+        return _while_loop(unfinished, body)
+
+    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
+        def looped(world: World, x: Value) -> Value:
+            limit = x.first().remainder(2) + 1.0
+            world = world.in_program(batched_predicate=bool(limit.levels))
+            step, total = limit - limit, x - x
+            while (unfinished := step.less(limit)).data.any():
+                # With a batched predicate the body runs for every lane and a finished lane keeps
+                # its state; its callbacks still see that state.
+                new_total = total + function(world, x + step * stride)
+                total = select(unfinished, new_total, total)
+                step = select(unfinished, step + 1.0, step)
+            return total
+
+        return looped
+
+
+class WhileCond:
+    """A loop whose condition runs the function, once more than the body runs."""
+
+    name = "while_cond"
+    promises = ("H4", "H5", "H7")
+    radix = 5
+
+    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
+        def unfinished(state: LoopState) -> jax.Array:
+            step, limit, _, x = state
+            result = function(x + step * np.float32(stride))
+            # All results are positive, so the function never changes the predicate. The compiler
+            # cannot know this, and keeps the function.
+            return (step < limit) & (result.ravel()[0] > 0)
+
+        def body(state: LoopState) -> LoopState:
+            step, limit, total, x = state
+            return step + np.float32(1), limit, total + x * np.float32(2), x
+
+        return _while_loop(unfinished, body)
+
+    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
+        def looped(world: World, x: Value) -> Value:
+            limit = x.first().remainder(2) + 1.0
+            world = world.in_program(batched_predicate=bool(limit.levels))
+            condition = replace(world, batched_condition=world.batched_condition or bool(limit.levels))
+            step, total = limit - limit, x - x
+            while True:
+                # A predicate has no derivative: the condition sees primal values only.
+                function(condition, x.primal() + step * stride)
+                unfinished = step.less(limit)
+                if not unfinished.data.any():
+                    return total
+                total = select(unfinished, total + x * 2.0, total)
+                step = select(unfinished, step + 1.0, step)
+
+        return looped
+
+
+class Cond:
+    """Both branches run the function, on different values."""
+
+    name = "cond"
+    promises = ("H4", "H5", "H7")
+    radix = 3
+
+    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
+        def when_even(x: jax.Array) -> jax.Array:
+            return function(x + np.float32(2 * stride))
+
+        def branched(x: jax.Array) -> jax.Array:
+            return jax.lax.cond(_odd(x) > 0, function, when_even, x)
+
+        return branched
+
+    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
+        def branched(world: World, x: Value) -> Value:
+            odd = x.first().remainder(2)
+            if not odd.levels:
+                return function(world.in_program(), x if odd.data else x + 2 * stride)
+            # A batched predicate turns the cond into a select of both branches, false first.
+            world = replace(world, batched_predicate=True)
+            when_false = function(world, x + 2 * stride)
+            return select(odd, function(world, x), when_false)
+
+        return branched

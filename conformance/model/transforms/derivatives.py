@@ -1,0 +1,174 @@
+"""jvp, grad, stop_gradient, checkpoint and the custom derivative rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..values import Value, fresh_infinitesimal
+from ..worlds import ModelFunction, World
+from .base import JaxFunction, Setting
+
+CUSTOM_SLOPE = 2.0
+"""The custom rules' derivative. It differs from the function's own derivative, so that a lost rule shows."""
+
+
+class Jvp:
+    """The sum of primal and tangent."""
+
+    name = "jvp"
+    promises = ("H6",)
+    radix = 1
+
+    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
+        def pushed(x: jax.Array) -> jax.Array:
+            primal, tangent = jax.jvp(function, (x,), (jnp.ones_like(x),))
+            return primal + tangent
+
+        return pushed
+
+    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
+        def pushed(world: World, x: Value) -> Value:
+            infinitesimal = fresh_infinitesimal()
+            result = function(world, x.perturb(infinitesimal))
+            return result.without(infinitesimal) + result.derivative(infinitesimal)
+
+        return pushed
+
+
+class Grad:
+    """The gradient of the function; a last callback marks the end of the forward pass."""
+
+    name = "grad"
+    promises = ("H6",)
+    radix = 1
+
+    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
+        def loss(x: jax.Array) -> jax.Array:
+            result = function(x)
+            # The result has no derivative and is unused, so a faulty autodiff could easily drop this callback.
+            setting.probe("forward_end", jax.lax.stop_gradient(result))
+            return jnp.sum(result)
+
+        return jax.grad(loss)
+
+    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
+        def pulled(world: World, x: Value) -> Value:
+            infinitesimal = fresh_infinitesimal()
+            inside = replace(world, backward=[])
+            result = function(inside, x.perturb(infinitesimal))
+            inside.probe("forward_end", result.primal())
+            for step in reversed(inside.backward or []):
+                step(result)
+            return result.derivative(infinitesimal)
+
+        return pulled
+
+
+class Detached:
+    """No derivative reaches the function: a callback that refuses derivatives must work here."""
+
+    name = "detached"
+    promises = ("H6",)
+    radix = 1
+
+    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
+        return lambda x: function(jax.lax.stop_gradient(x)) + x
+
+    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
+        return lambda world, x: function(world, x.primal()) + x
+
+
+class Remat:
+    """checkpoint: the backward pass runs the function a second time."""
+
+    name = "remat"
+    promises = ("H6",)
+    radix = 1
+
+    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
+        return jax.checkpoint(function)
+
+    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
+        def checkpointed(world: World, x: Value) -> Value:
+            if world.backward is None or not x.perturbed:
+                return function(world, x)
+
+            inside = replace(world, backward=[], checkpointed=True)
+            result = function(inside, x)
+
+            def recompute_then_go_back(outcome: Value) -> None:
+                function(replace(world, backward=None, recomputing=True), x)
+                for step in reversed(inside.backward or []):
+                    step(outcome)
+
+            world.backward.append(recompute_then_go_back)
+            return result
+
+        return checkpointed
+
+
+class CustomJvp:
+    name = "custom_jvp"
+    promises = ("H6",)
+    radix = 1
+
+    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
+        @jax.custom_jvp
+        def ruled(x: jax.Array) -> jax.Array:
+            return function(x)
+
+        @ruled.defjvp
+        def rule(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+            (x,), (tangent,) = primals, tangents
+            return function(x), tangent * np.float32(CUSTOM_SLOPE)
+
+        return ruled
+
+    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
+        def ruled(world: World, x: Value) -> Value:
+            return function(world, x.primal()) + x.perturbation() * CUSTOM_SLOPE
+
+        return ruled
+
+
+class CustomVjp:
+    """The documented recipe for tapping cotangents: the backward rule runs the callback."""
+
+    name = "custom_vjp"
+    promises = ("H6",)
+    radix = 1
+
+    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
+        @jax.custom_vjp
+        def ruled(x: jax.Array) -> jax.Array:
+            return function(x)
+
+        def forward(x: jax.Array) -> tuple[jax.Array, None]:
+            return function(x), None
+
+        def backward(_: None, cotangent: jax.Array) -> tuple[jax.Array]:
+            setting.probe("cotangent", cotangent)
+            return (cotangent * np.float32(CUSTOM_SLOPE),)
+
+        ruled.defvjp(forward, backward)
+        return ruled
+
+    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
+        def ruled(world: World, x: Value) -> Value:
+            if world.backward is None or not x.perturbed:
+                return function(world, x.primal()) + x.perturbation() * CUSTOM_SLOPE
+            # The cotangent is the derivative of the differentiated result by a perturbation at this place.
+            infinitesimal = fresh_infinitesimal()
+            result = function(world, x.primal()) + x.perturbation() * CUSTOM_SLOPE
+            world.backward.append(lambda outcome: _tap_cotangent(world, outcome.derivative(infinitesimal)))
+            return result.perturb(infinitesimal)
+
+        return ruled
+
+
+def _tap_cotangent(world: World, cotangent: Value) -> None:
+    world.probe("cotangent", cotangent.primal())

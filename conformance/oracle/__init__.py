@@ -1,0 +1,1 @@
+"""What a program did, and the verdict on it: histories, checkers, stages."""

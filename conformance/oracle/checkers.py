@@ -1,0 +1,300 @@
+"""Checks of histories. They compare expected with recorded events, for any implementation.
+
+Each checker returns the anomalies that it finds, the clearest first. An anomaly names the smallest
+evidence. The number of a recorded event is the number of its expected event: `#7` is the seventh
+event that the program must produce on that device.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..model.worlds import ExpectedEvent, Need
+from .history import Event, History
+from .verdicts import Stage
+
+LONGEST_SHOWN = 600
+"""A witness shows only so many characters of an operand."""
+
+
+@dataclass(frozen=True)
+class Anomaly:
+    kind: str
+    stage: Stage
+    witness: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.witness}"
+
+
+@dataclass(frozen=True)
+class Matching:
+    """The expected event of each recorded event."""
+
+    expected: tuple[ExpectedEvent, ...]
+    numbers: dict[int, int]
+    """Number of each expected event on its device, by its position in `expected`."""
+    pairs: tuple[tuple[int, Event], ...]
+    """Position in `expected` and the recorded event, in recorded order."""
+    lost: tuple[int, ...]
+    surplus: tuple[Event, ...]
+    unplaced: frozenset[int] = frozenset()
+    """Positions of expected events that are equal to an event of another device."""
+
+    def placed(self) -> Iterator[tuple[int, Event]]:
+        """The pairs with a known device; checks of the order on a device use only these."""
+        return ((position, event) for position, event in self.pairs if self._is_placed(position, event))
+
+    def _is_placed(self, position: int, event: Event) -> bool:
+        return event.device is not None or position not in self.unplaced
+
+    def name(self, position: int) -> str:
+        event = self.expected[position]
+        return f"#{self.numbers[position]} ({event.site} {_show(event.leaves)})"
+
+
+def _show(leaves: Sequence[npt.NDArray[Any]]) -> str:
+    shown = [f"{leaf.dtype}{list(leaf.shape)} {leaf.tolist()}" for leaf in leaves]
+    text = shown[0] if len(shown) == 1 else "(" + ", ".join(shown) + ")"
+    return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + " ..."
+
+
+def _key(site: str, leaves: Sequence[npt.NDArray[Any]]) -> tuple[Any, ...]:
+    return (site, *((str(leaf.dtype), leaf.shape, leaf.tobytes()) for leaf in leaves))
+
+
+_REPEATABLE = (Need.AT_LEAST_ONCE, Need.ANY_NUMBER)
+
+
+def match(expected: Sequence[ExpectedEvent], events: Sequence[Event]) -> Matching:
+    """Pair recorded with expected events by site and operand.
+
+    Several expected events may be equal: a rematerialised callback sees the same value again. Recorded
+    events then take them in program order, on the recorded device if the callback was told one. If the
+    callback may run any number of times, all equal recorded events belong to one expected event.
+    """
+    numbers: dict[int, int] = {}
+    counts: dict[int, int] = defaultdict(int)
+    waiting: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for position, event in enumerate(expected):
+        counts[event.device] += 1
+        numbers[position] = counts[event.device]
+        waiting[_key(event.site, event.leaves)].append(position)
+
+    repeatable = {
+        _key(event.site, event.leaves): position for position, event in enumerate(expected) if event.need in _REPEATABLE
+    }
+
+    pairs: list[tuple[int, Event]] = []
+    surplus: list[Event] = []
+    for recorded in events:
+        key = _key(recorded.site, recorded.leaves)
+        if key in repeatable:
+            # One run is enough for all equal evaluations.
+            waiting[key].clear()
+            pairs.append((repeatable[key], recorded))
+            continue
+        candidates = waiting.get(key, [])
+        if not candidates:
+            surplus.append(recorded)
+            continue
+        same_device = [p for p in candidates if expected[p].device == recorded.device]
+        position = (same_device or candidates)[0]
+        candidates.remove(position)
+        pairs.append((position, recorded))
+    lost = sorted(
+        position
+        for candidates in waiting.values()
+        for position in candidates
+        if expected[position].need is not Need.ANY_NUMBER
+    )
+    return Matching(tuple(expected), numbers, tuple(pairs), tuple(lost), tuple(surplus), _unplaced(expected))
+
+
+def _unplaced(expected: Sequence[ExpectedEvent]) -> frozenset[int]:
+    """The positions of events that are equal on several devices, since their element type has few values."""
+    alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for position, event in enumerate(expected):
+        alike[_key(event.site, event.leaves)].append(position)
+    several = (positions for positions in alike.values() if len({expected[p].device for p in positions}) > 1)
+    return frozenset(position for positions in several for position in positions)
+
+
+def check_multiplicity(matching: Matching, device_name: str) -> list[Anomaly]:
+    """Every expected event occurs as often as needed, and no other event: lost, duplicate, wrong, stale operands."""
+    anomalies = []
+    lost = list(matching.lost)
+    known = {_key(event.site, event.leaves) for event in matching.expected}
+    for event in matching.surplus:
+        duplicate = _key(event.site, event.leaves) in known
+        missing = next(
+            (p for p in lost if _may_stand_for(event, matching.expected[p])),
+            None,
+        )
+        shown = f"{event.site} {_show(event.leaves)}"
+        if missing is not None:
+            lost.remove(missing)
+            where = f"{device_name}:{matching.expected[missing].device}"
+            kind = "stale operand" if duplicate else "wrong operand"
+            whose = ", the operand of another callback," if duplicate else ""
+            anomalies.append(
+                Anomaly(
+                    kind,
+                    Stage.CALLBACK,
+                    f"{where} ran {shown}{whose} where {matching.name(missing)} was expected",
+                )
+            )
+        elif duplicate:
+            anomalies.append(Anomaly("duplicate", Stage.CALLBACK, f"{shown} ran once too often"))
+        else:
+            anomalies.append(Anomaly("unexpected", Stage.CALLBACK, f"{shown} ran; no such callback is expected"))
+    for position in lost:
+        where = f"{device_name}:{matching.expected[position].device}"
+        anomalies.append(Anomaly("lost", Stage.CALLBACK, f"{where} never ran {matching.name(position)}"))
+    return anomalies
+
+
+def _may_stand_for(event: Event, expected: ExpectedEvent) -> bool:
+    same_place = event.device is None or event.device == expected.device
+    return same_place and event.site == expected.site
+
+
+def check_order(matching: Matching, device_name: str) -> list[Anomaly]:
+    """On each device the events are in program order; the witness is two consecutive events."""
+    last: dict[int, int] = {}
+    anomalies = []
+    for position, _ in matching.placed():
+        device = matching.expected[position].device
+        previous = last.get(device)
+        if previous is not None and previous > position:
+            anomalies.append(
+                Anomaly(
+                    "order",
+                    Stage.CALLBACK,
+                    f"{device_name}:{device} ran {matching.name(previous)} before {matching.name(position)}",
+                )
+            )
+        last[device] = position
+    return anomalies
+
+
+def check_devices(matching: Matching, device_name: str) -> list[Anomaly]:
+    """A callback that is told its device gets the right device."""
+    return [
+        Anomaly(
+            "wrong device",
+            Stage.CALLBACK,
+            f"{matching.name(position)} ran on {device_name}:{event.device},"
+            f" expected {device_name}:{matching.expected[position].device}",
+        )
+        for position, event in matching.pairs
+        if event.device is not None and event.device != matching.expected[position].device
+    ]
+
+
+def check_transforms(matching: Matching) -> list[Anomaly]:
+    return [
+        Anomaly(
+            "wrong transforms",
+            Stage.CALLBACK,
+            f"{matching.name(position)} was told {event.transforms!r},"
+            f" expected {matching.expected[position].transforms!r}",
+        )
+        for position, event in matching.pairs
+        if event.transforms != matching.expected[position].transforms
+    ]
+
+
+def check_overlap(matching: Matching, device_name: str) -> list[Anomaly]:
+    """Callbacks of one device run one after another, on any threads."""
+    last: dict[int, tuple[int, Event]] = {}
+    anomalies = []
+    for position, event in matching.placed():
+        device = matching.expected[position].device
+        if device in last and event.begin < last[device][1].end:
+            anomalies.append(
+                Anomaly(
+                    "overlap",
+                    Stage.CALLBACK,
+                    f"{device_name}:{device} began {matching.name(position)}"
+                    f" while {matching.name(last[device][0])} was running",
+                )
+            )
+        last[device] = (position, event)
+    return anomalies
+
+
+def check_ownership(history: History) -> list[Anomaly]:
+    """The operand of a callback never changes afterwards."""
+    return [
+        Anomaly(
+            "torn operand",
+            Stage.CALLBACK,
+            f"{event.site} was given {_show(event.leaves)}, which later became {_show(event.kept)}",
+        )
+        for event in history.events
+        if event.kept and _key(event.site, event.kept) != _key(event.site, event.leaves)
+    ]
+
+
+def check_barrier(history: History) -> list[Anomaly]:
+    """When the barrier returns, every callback has returned."""
+    returned = history.barrier_returned
+    if returned is None:
+        return []
+    return [
+        Anomaly(
+            "early barrier",
+            Stage.BARRIER,
+            f"{event.site} {_show(event.leaves)} ended {(event.end - returned) / 1e6:.3f} ms after"
+            " the barrier had returned",
+        )
+        for event in history.events
+        if event.end > returned
+    ]
+
+
+def check_results(expected: Sequence[npt.NDArray[Any]], results: Sequence[npt.NDArray[Any]]) -> list[Anomaly]:
+    """The results are exactly equal: the programs' numbers are exact in float32."""
+    anomalies = []
+    if len(expected) != len(results):
+        return [Anomaly("result", Stage.RESULT, f"{len(results)} results, not {len(expected)}")]
+    for run, (wanted, result) in enumerate(zip(expected, results, strict=True)):
+        wanted32 = np.asarray(wanted, dtype=np.float32)
+        if _key("", [wanted32 + 0.0]) != _key("", [np.asarray(result) + np.float32(0)]):
+            anomalies.append(
+                Anomaly(
+                    "result",
+                    Stage.RESULT,
+                    f"run {run} gave {_show([np.asarray(result)])}, expected {_show([wanted32])}",
+                )
+            )
+    return anomalies
+
+
+def judge(
+    expected: Sequence[ExpectedEvent],
+    expected_results: Sequence[npt.NDArray[Any]],
+    history: History,
+    results: Sequence[npt.NDArray[Any]],
+    device_name: str,
+    ordered: bool = True,
+) -> list[Anomaly]:
+    """All checks of a finished program, the clearest anomaly first."""
+    matching = match(expected, history.events)
+    return [
+        *check_multiplicity(matching, device_name),
+        *check_devices(matching, device_name),
+        *(check_order(matching, device_name) if ordered else ()),
+        *check_transforms(matching),
+        *(check_overlap(matching, device_name) if ordered else ()),
+        *check_ownership(history),
+        *check_barrier(history),
+        *check_results(expected_results, results),
+    ]

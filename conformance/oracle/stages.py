@@ -1,0 +1,82 @@
+"""The stage of a program's life in which an exception arose."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterable
+
+from .verdicts import Stage
+
+_MARKS = (
+    (
+        Stage.COMPILE,
+        "compiler.py",
+        ("backend_compile", "backend_compile_and_load", "compile_or_get_cached"),
+    ),
+    (Stage.LOWER, "mlir.py", ("lower_jaxpr_to_module", "jaxpr_subcomp", "lower_jaxpr_to_fun")),
+    (Stage.DISPATCH, "pxla.py", ("__call__",)),
+    (Stage.RESULT, "array.py", ("_value", "__array__", "block_until_ready")),
+)
+"""Functions of JAX that show the stage if they are on the stack. They are private, and JAX may rename
+them: then the stage is "trace", and no verdict changes."""
+
+
+STACKS_LENGTH = 4000
+"""A witness holds so many characters of the stacks of all threads."""
+
+
+def stage_of(error: BaseException) -> Stage:
+    frames = [(frame.filename, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
+    if stage := _marked(frames):
+        return stage
+    if "CpuCallback" in str(error) or "buffer callback" in str(error):
+        return Stage.DISPATCH
+    return Stage.TRACE
+
+
+def stage_of_stacks(text: str) -> Stage | None:
+    """The stage of the thread that Python's fault handler calls the current one, if its stack shows it.
+
+    A crash in a thread of the runtime has no current thread of Python: then the stacks of all threads show the stage.
+    """
+    _, found, current = text.partition("Current thread ")
+    told = current.partition("\nThread ")[0] if found else text
+    frames = re.findall(r'^  File "([^"]*)", line \d+ in (\S+)', told, re.MULTILINE)
+    return _marked(frames)
+
+
+def _marked(frames: Iterable[tuple[str, str]]) -> Stage | None:
+    named = [*frames]
+    for stage, file_name, functions in _MARKS:
+        if any(path.endswith(file_name) and name in functions for path, name in named):
+            return stage
+    return None
+
+
+def stacks_in(text: str) -> str:
+    """The stacks that Python's fault handler wrote for all threads; empty if it wrote none."""
+    found = re.search(r"^(Fatal Python error: |Current thread |Thread 0x)", text, re.MULTILINE)
+    return text[found.start() :].strip()[:STACKS_LENGTH] if found else ""
+
+
+def backend_says_unsupported(error: BaseException, stage: Stage) -> bool:
+    """Whether the platform, not the library, reports that it does not support the program."""
+    if stage not in (Stage.LOWER, Stage.COMPILE):
+        return False
+    text = str(error)
+    return (
+        "UNIMPLEMENTED" in text
+        or "not supported on" in text
+        or "No translation rule" in text
+        or ("lowering rule" in text and "not found" in text)
+    )
+
+
+def summary(error: BaseException) -> str:
+    """An exception as one line of a report."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    if any(line.endswith("Traceback (most recent call last):") for line in lines[:4]):
+        # The callback's own exception says more than the first lines of its traceback.
+        lines = [lines[0], *[line for line in lines if re.match(r"[\w.]+: ", line)][-1:]]
+    return f"{type(error).__name__}: {' '.join(lines[:4])[:400]}"

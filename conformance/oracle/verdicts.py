@@ -1,0 +1,91 @@
+"""The verdict on a cell, the stage of a failure, and its witness."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class Verdict(Enum):
+    PASS = "pass"
+    FAIL = "fail"
+    CRASH = "crash"
+    HANG = "hang"
+    UNSUPPORTED = "unsupported"
+    """The platform itself reports that it does not support the program."""
+    FLAKE = "flake"
+    """Failed in a process with other cells, and passed alone."""
+    MISSING = "missing"
+    """Planned and never run."""
+    HARNESS_ERROR = "harness_error"
+    """The suite itself failed; this shows nothing about the implementation."""
+
+
+class Standing(Enum):
+    """The verdict compared with the expected one."""
+
+    AS_EXPECTED = "as_expected"
+    KNOWN_FAILURE = "known_failure"
+    UNEXPECTED = "unexpected"
+    UNEXPECTED_PASS = "unexpected_pass"
+    CHANGED_FAILURE = "changed_failure"
+
+    @property
+    def acceptable(self) -> bool:
+        return self in (Standing.AS_EXPECTED, Standing.KNOWN_FAILURE)
+
+
+class Stage(Enum):
+    TRACE = "trace"
+    LOWER = "lower"
+    COMPILE = "compile"
+    DISPATCH = "dispatch"
+    CALLBACK = "callback"
+    RESULT = "result"
+    BARRIER = "barrier"
+    EXIT = "exit"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The verdict on one run of one cell."""
+
+    verdict: Verdict
+    stage: Stage | None = None
+    reason: str = ""
+    """The witness of a failure: the smallest evidence, in words."""
+    seconds: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    signal: str | None = None
+    """The end of a crashed cell's process: a signal's name, or an exit code."""
+    anomaly: str = ""
+    """The kind of the first anomaly, for example `lost`: comparisons of two runs use it, and not the witness."""
+
+    @property
+    def label(self) -> str:
+        """The verdict as reports and expectation files write it: `fail`, `crash(SIGABRT)`."""
+        return f"{self.verdict.value}({self.signal})" if self.signal else self.verdict.value
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict.value,
+            "stage": self.stage.value if self.stage else None,
+            "anomaly": self.anomaly,
+            "witness": self.reason,
+            "seconds": round(self.seconds, 4),
+            "signal": self.signal,
+            "history": self.history,
+        }
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Outcome:
+        return Outcome(
+            Verdict(data["verdict"]),
+            Stage(data["stage"]) if data["stage"] else None,
+            data["witness"],
+            data["seconds"],
+            data["history"],
+            data["signal"],
+            data["anomaly"],
+        )

@@ -1,0 +1,291 @@
+"""Cells: the units of the suite, each with an id that can be run alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ..faults.catalogue import FAULTS, RUNTIME_TARGETS
+from ..faults.fault import Fault
+from ..implementations import callbacks_missing_in, callbacks_of
+from ..model.programs import Prediction, Program, all_programs
+from ..model.transforms import TRANSFORMS
+from ..spec.callbacks import HOST_CALLBACKS, Callback
+from ..spec.configurations import CONTEXTS, JIT_DISABLED, PLACEMENTS
+from ..spec.data import PLAIN, DataKind, parse_data
+from ..spec.jax_versions import why_missing, why_no_runtime_targets
+from ..spec.package import COMMAND
+from ..spec.support_table import TABLE, TableEntry
+from ..spec.topology import CPU_CONFIGURATIONS, DEFAULT, Topology
+from ..spec.xla_flags import why_unknown
+from .axes import variant_reason
+from .eligibility import ineligible
+from .keywords import any_of
+from .sampling import left_out
+
+DEVICE_PROMISES = {"H9", "H10"}
+
+
+@dataclass(frozen=True)
+class ProgramCell:
+    """A callback in a program on a topology."""
+
+    implementation: str
+    callback: Callback
+    program: Program
+    topology: Topology
+    data: DataKind = PLAIN
+    placement: str = "all"
+    configuration: str = DEFAULT
+    """The configuration that the worker switches on for the cell; the topology has the one that its worker needs."""
+
+    isolated = False
+
+    @property
+    def id(self) -> str:
+        program = self.program.name if self.data.plain else f"{self.program.name}+{self.data.name}"
+        where = [self.topology.name]
+        where += [self.placement] if self.placement != "all" else []
+        where += [self.configuration] if self.configuration != DEFAULT else []
+        return "/".join((self.implementation, self.callback.name, program, "+".join(where)))
+
+    @property
+    def device_count(self) -> int:
+        """The number of devices that the program itself uses."""
+        return PLACEMENTS[self.placement].count(self.topology.device_count)
+
+    @property
+    def prediction(self) -> Prediction:
+        """The right callbacks and results; raises `RefusalError` if the program must be refused."""
+        jit_disabled = self.configuration == JIT_DISABLED
+        return self.program.prediction(self.callback, self.device_count, data=self.data, jit_disabled=jit_disabled)
+
+    @property
+    def callback_name(self) -> str:
+        return self.callback.name
+
+    @property
+    def promises(self) -> tuple[str, ...]:
+        of_program = {*self.program.promises}
+        if self.callback not in HOST_CALLBACKS:
+            # The promises of these callbacks say how the other transforms treat them.
+            of_program &= DEVICE_PROMISES
+            of_program |= {"H5"} if self.callback.ordered else set()
+        return tuple(sorted({*self.callback.promises, *of_program}))
+
+
+@dataclass(frozen=True)
+class FaultCell:
+    """A misbehaving callback, in a process of its own if it may end or hang its process."""
+
+    implementation: str
+    fault: Fault
+    topology: Topology
+
+    @property
+    def isolated(self) -> bool:
+        return self.fault.isolated
+
+    @property
+    def id(self) -> str:
+        return "/".join((self.implementation, self.fault.callback, self.fault.name, self.topology.name))
+
+    @property
+    def callback_name(self) -> str:
+        return self.fault.callback
+
+    @property
+    def promises(self) -> tuple[str, ...]:
+        return self.fault.promises
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """An entry of the table of supported combinations."""
+
+    implementation: str
+    entry: TableEntry
+    topology: Topology
+
+    isolated = False
+
+    @property
+    def id(self) -> str:
+        return "/".join((self.implementation, self.entry.row, self.entry.name, self.topology.name))
+
+    @property
+    def callback_name(self) -> str:
+        return self.entry.row
+
+    @property
+    def promises(self) -> tuple[str, ...]:
+        return ("X1",)
+
+    @property
+    def programs(self) -> tuple[ProgramCell, ...]:
+        """The programs that show the entry."""
+        (callback,) = (c for c in callbacks_of(self.implementation) if c.name == self.entry.callback)
+        return tuple(
+            ProgramCell(self.implementation, callback, Program(tuple(name.split("."))), self.topology)
+            for name in self.entry.programs
+        )
+
+
+Cell: TypeAlias = ProgramCell | FaultCell | TableCell
+
+
+def runtime_targets_of(implementation: str, platform: str) -> tuple[str, ...]:
+    """Targets of the runtime, which have fault cells as if they were callbacks of the implementation."""
+    return RUNTIME_TARGETS if (implementation, platform) == ("jax", "cpu") else ()
+
+
+class UnknownCellError(ValueError):
+    """The id of no cell."""
+
+
+def parse_cell(cell_id: str) -> Cell:
+    """The cell with this id. It may have any composition of transforms, planned or not."""
+    parts = cell_id.split("/")
+    if len(parts) != 4:
+        raise UnknownCellError(
+            f"{cell_id!r} is no cell id: expected implementation/callback/program/topology,"
+            f" as `{COMMAND} list` prints them"
+        )
+    implementation, callback_name, program_name, topology_name = parts
+    topology, placement, configuration = _parse_topology(topology_name)
+
+    callback = next((c for c in callbacks_of(implementation) if c.name == callback_name), None)
+    if callback is None and callback_name not in runtime_targets_of(implementation, topology.platform):
+        raise UnknownCellError(f"{implementation} has no callback {callback_name!r}")
+
+    if program_name.startswith("fault."):
+        for fault in FAULTS:
+            if (fault.callback, fault.name) == (callback_name, program_name):
+                if reason := _missing_in_release(fault):
+                    raise UnknownCellError(f"{cell_id} means nothing: {reason}")
+                return FaultCell(implementation, fault, topology)
+        raise UnknownCellError(f"no fault {program_name!r} of {callback_name!r} is known")
+
+    if program_name.startswith("table."):
+        for entry in TABLE:
+            if (entry.row, entry.name) == (callback_name, program_name):
+                return TableCell(implementation, entry, topology)
+        raise UnknownCellError(f"the table has no {program_name!r} of {callback_name!r}")
+
+    if callback is None:
+        raise UnknownCellError(f"{callback_name} is planted with faults alone, and {program_name!r} is none")
+    composition, _, data_name = program_name.partition("+")
+    data = parse_data(data_name) if data_name else PLAIN
+    if data is None:
+        raise UnknownCellError(f"{data_name!r} is no kind of data: expected one like int8-matrix-dict")
+    names = tuple(composition.split("."))
+    if unknown := [name for name in names if name not in TRANSFORMS]:
+        raise UnknownCellError(f"unknown transform {unknown[0]!r} in {cell_id!r}; there are {', '.join(TRANSFORMS)}")
+    program = Program(names)
+    cell = ProgramCell(implementation, callback, program, topology, data, placement, configuration)
+    reason = ineligible(callback, program, cell.device_count)
+    reason = reason or variant_reason(callback_name, names, placement, topology.device_count, configuration, data)
+    if reason:
+        raise UnknownCellError(f"{cell_id} means nothing: {reason}")
+    return cell
+
+
+def _parse_topology(name: str) -> tuple[Topology, str, str]:
+    """A topology, and the placement and the configuration after it, if there are any."""
+    plain, *options = name.split("+")
+    platform, _, devices = plain.rpartition("-")
+    if not platform or not devices.removesuffix("dev").isdigit():
+        raise UnknownCellError(f"{name!r} is no topology: expected one like cpu-8dev")
+    own = next((option for option in options if option in CPU_CONFIGURATIONS), DEFAULT)
+    topology = Topology(platform, int(devices.removesuffix("dev")), own)
+    placement, configuration = "all", DEFAULT
+    for option in options:
+        if option in PLACEMENTS:
+            placement = option
+        elif option in CONTEXTS:
+            configuration = option
+        elif option != own:
+            raise UnknownCellError(f"{option!r} in {name!r} is no placement and no configuration")
+    return topology, placement, configuration
+
+
+@dataclass(frozen=True)
+class Ineligible:
+    """A combination that is not run, and the reason: the suite lists it, and never counts it as passed."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    cells: tuple[Cell, ...]
+    ineligible: tuple[Ineligible, ...]
+
+    def select(self, patterns: Sequence[str]) -> Plan:
+        """The part of the plan whose ids match one of the expressions."""
+        if not patterns:
+            return self
+        wanted = any_of(patterns)
+        return Plan(
+            tuple(cell for cell in self.cells if wanted(cell.id)),
+            tuple(cell for cell in self.ineligible if wanted(cell.id)),
+        )
+
+
+def make_plan(implementations: Sequence[str], topologies: Sequence[Topology], sampled: bool = True) -> Plan:
+    """The cells of single transforms, of pairs and of chosen triples, of the table and of faults, in a fixed order.
+
+    With `sampled`, the plan leaves out cells that test little more than other cells, with the reason.
+    """
+    cells: list[Cell] = []
+    unplanned: list[Ineligible] = []
+    largest = max(topologies, key=lambda topology: topology.device_count)
+    for topology in topologies:
+        for implementation in implementations:
+            for cell, reason in _candidates(implementation, topology, largest, sampled):
+                if reason is None:
+                    cells.append(cell)
+                else:
+                    unplanned.append(Ineligible(cell.id, reason))
+    return Plan(tuple(cells), tuple(unplanned))
+
+
+def _candidates(
+    implementation: str, topology: Topology, largest: Topology, sampled: bool
+) -> Iterator[tuple[Cell, str | None]]:
+    """The cells of one implementation on one topology, each with the reason why it is not planned."""
+    callbacks = callbacks_of(implementation)
+    for callback in callbacks:
+        for program in all_programs():
+            cell = ProgramCell(implementation, callback, program, topology)
+            reason = ineligible(callback, program, topology.device_count)
+            yield cell, reason or (left_out(callback, program, topology, largest) if sampled else None)
+    for callback, reason in callbacks_missing_in(implementation):
+        for program in all_programs():
+            yield ProgramCell(implementation, callback, program, topology), reason
+    names = {callback.name for callback in callbacks}
+    for entry in TABLE:
+        missing = None if entry.callback in names else f"{implementation} has no {entry.callback}"
+        reason = missing or _only_on(largest, topology, "the table is checked")
+        yield TableCell(implementation, entry, topology), reason
+    names.update(runtime_targets_of(implementation, topology.platform))
+    for fault in FAULTS:
+        if fault.callback in names:
+            reason = _missing_in_release(fault) or fault.ineligible(topology.device_count)
+            yield (
+                FaultCell(implementation, fault, topology),
+                reason or _only_on(largest, topology, "faults are planted"),
+            )
+
+
+def _missing_in_release(fault: Fault) -> str | None:
+    """The part of JAX or jaxlib that a fault needs and this release lacks, in words."""
+    if fault.callback in RUNTIME_TARGETS:
+        return why_no_runtime_targets()
+    return why_missing(fault.needs) or why_unknown(fault.xla_flags)
+
+
+def _only_on(largest: Topology, topology: Topology, what: str) -> str | None:
+    return None if topology == largest else f"{what} on the largest topology, {largest.name}"

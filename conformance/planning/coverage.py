@@ -1,0 +1,148 @@
+"""The coverage of a plan: covered and excluded pairs of the axes, with the reasons.
+
+The plan's cells are counted; the way in which they were selected does not matter here.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..model.transforms import TRANSFORMS
+from .cells import Plan, ProgramCell
+from .covering import pairs_of
+from .selection import Choice, covering_of, row_of, why_not
+
+LENGTHS = (1, 2, 3, 4)
+
+NOT_DRAWN = "not drawn: --seed draws others, --full draws more"
+
+
+@dataclass(frozen=True)
+class AxesCoverage:
+    """Two axes, and the numbers of possible, covered, missing and excluded pairs of their values."""
+
+    axes: tuple[str, str]
+    possible: int
+    """Pairs that some cell can hold."""
+    covered: int
+    missing: tuple[tuple[str, str], ...]
+    excluded: dict[tuple[str, str], str]
+    """Pairs that no cell can hold, and why."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "axes": list(self.axes),
+            "possible": self.possible,
+            "covered": self.covered,
+            "missing": [list(pair) for pair in self.missing],
+            "excluded": [{"values": list(pair), "reason": reason} for pair, reason in self.excluded.items()],
+        }
+
+
+@dataclass(frozen=True)
+class LengthCoverage:
+    """Compositions of this many transforms, with any callback."""
+
+    length: int
+    possible: int
+    covered: int
+    excluded: dict[str, int]
+    """The number of compositions without meaning, by reason."""
+
+    def as_json(self) -> dict[str, Any]:
+        left_out = {NOT_DRAWN: self.possible - self.covered} if self.possible > self.covered else {}
+        return {**vars(self), "left_out": left_out}
+
+
+@dataclass(frozen=True)
+class Coverage:
+    implementation: str
+    cells: int
+    values: dict[str, tuple[str, ...]]
+    pairs: tuple[AxesCoverage, ...]
+    compositions: tuple[LengthCoverage, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "implementation": self.implementation,
+            "cells": self.cells,
+            "axes": {axis: list(values) for axis, values in self.values.items()},
+            "pairs": [pairs.as_json() for pairs in self.pairs],
+            "compositions": [length.as_json() for length in self.compositions],
+        }
+
+    def text(self) -> str:
+        lines = [f"{self.implementation}: {self.cells} cells of programs", "", "axes:"]
+        lines += [f"  {axis}: {' '.join(values)}" for axis, values in self.values.items()]
+        lines += ["", "pairs of values, by pair of axes: covered/possible, and what means nothing:"]
+        for pairs in self.pairs:
+            lines.append(f"  {' x '.join(pairs.axes)}: {pairs.covered}/{pairs.possible}")
+            lines += [f"      missing: {left}, {right}" for left, right in pairs.missing]
+            reasons = Counter(pairs.excluded.values())
+            lines += [f"      excluded {number}: {reason}" for reason, number in reasons.items()]
+        lines += ["", "compositions of transforms, by length: covered/possible, and what is left out:"]
+        for length in self.compositions:
+            lines.append(f"  {length.length}: {length.covered}/{length.possible}")
+            if length.possible > length.covered:
+                lines.append(f"      left out {length.possible - length.covered}: {NOT_DRAWN}")
+            lines += [f"      excluded {number}: {reason}" for reason, number in length.excluded.items()]
+        return "\n".join(lines)
+
+
+def coverage_of(
+    plan: Plan, implementation: str, platform: str, device_counts: Sequence[int], choice: Choice
+) -> Coverage:
+    """The coverage of the cells of one implementation."""
+    cells = [c for c in plan.cells if isinstance(c, ProgramCell) and c.implementation == implementation]
+    covering = covering_of(implementation, platform, tuple(device_counts), choice)
+    space = covering.space
+    covered = {pair for cell in cells if (row := row_of(cell)) for pair in pairs_of(row)}
+    by_axes: list[AxesCoverage] = []
+    for a, b in itertools.combinations(range(len(space.names)), 2):
+        excluded: dict[tuple[str, str], str] = {}
+        missing: list[tuple[str, str]] = []
+        found = 0
+        for left, right in itertools.product(space.values[a], space.values[b]):
+            pair = (a, left, b, right)
+            if pair in covered:
+                found += 1
+            elif pair in covering.excluded:
+                excluded[left, right] = covering.excluded[pair]
+            else:
+                missing.append((left, right))
+        names = (space.names[a], space.names[b])
+        by_axes.append(AxesCoverage(names, found + len(missing), found, tuple(missing), excluded))
+    values = dict(zip(space.names, space.values, strict=True))
+    lengths = tuple(_length_coverage(cells, length) for length in LENGTHS)
+    return Coverage(implementation, len(cells), values, tuple(by_axes), lengths)
+
+
+def _length_coverage(cells: Sequence[ProgramCell], length: int) -> LengthCoverage:
+    possible, reasons = _compositions(length)
+    excluded = Counter(reasons)
+    present = {cell.program.names for cell in cells if len(cell.program.names) == length}
+    for composition in present - possible:
+        # This composition was planned by hand, and is known to be exact.
+        excluded[why_not(composition) or ""] -= 1
+    return LengthCoverage(length, len(possible | present), len(present), dict(+excluded))
+
+
+@functools.cache
+def _compositions(length: int) -> tuple[frozenset[tuple[str, ...]], Counter[str]]:
+    """The compositions with a meaning, and the number of those without, by reason."""
+    names = [name for name in TRANSFORMS if length == 1 or name != "eager"]
+    reasons = {composition: why_not(composition) for composition in itertools.product(names, repeat=length)}
+    possible = frozenset(composition for composition, reason in reasons.items() if reason is None)
+    return possible, Counter(reason for reason in reasons.values() if reason is not None)
+
+
+def show(coverages: Sequence[Coverage], as_json: bool) -> str:
+    if as_json:
+        return json.dumps([coverage.as_json() for coverage in coverages], indent=1)
+    return "\n\n".join(coverage.text() for coverage in coverages)

@@ -1,0 +1,166 @@
+"""Covering arrays: few rows in which every possible pair of values of two axes occurs.
+
+The algorithm is greedy and deterministic: a row begins with a pair that is not covered yet, and every further
+axis takes the value that covers most pairs. Constraints exclude combinations without meaning, each with its
+reason. A pair that fits in no row is excluded with the reason of its constraint.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Row: TypeAlias = tuple[str, ...]
+"""One value for each axis, in the order of the axes."""
+
+Pair: TypeAlias = tuple[int, str, int, str]
+"""The positions of two axes, the smaller one first, each followed by a value of that axis."""
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """Excludes combinations of values of some axes."""
+
+    axes: tuple[str, ...]
+    reason: Callable[..., str | None]
+    """Called with one value for each of these axes; returns the reason if they have no meaning together, or None."""
+
+
+class _Asked:
+    """A constraint with a cache: it is called once for each combination of values."""
+
+    def __init__(self, axes: tuple[int, ...], constraint: Constraint) -> None:
+        self.axes = axes
+        self._constraint = constraint
+        self._answers: dict[tuple[str | None, ...], str | None] = {}
+
+    def reason(self, row: Sequence[str | None]) -> str | None:
+        values = tuple([row[axis] for axis in self.axes])
+        if values not in self._answers:
+            self._answers[values] = None if None in values else self._constraint.reason(*values)
+        return self._answers[values]
+
+
+class Space:
+    """Axes with their values, and the constraints on them.
+
+    The order of the axes is the order in which rows are completed: axes with the most constraints are first.
+    The first value of each axis is the plainest. A row takes it if no other value covers more pairs.
+    """
+
+    def __init__(self, axes: Mapping[str, Sequence[str]], constraints: Iterable[Constraint] = ()) -> None:
+        self.names = tuple(axes)
+        self.values = tuple(tuple(values) for values in axes.values())
+        self._asked = [_Asked(tuple(map(self.names.index, constraint.axes)), constraint) for constraint in constraints]
+        self._about = [[asked for asked in self._asked if axis in asked.axes] for axis in range(len(self.names))]
+
+    def reason(self, row: Sequence[str | None], axis: int | None = None) -> str | None:
+        """The reason if this row, perhaps incomplete, has no meaning; with `axis`, only by constraints on that axis."""
+        for asked in self._asked if axis is None else self._about[axis]:
+            if reason := asked.reason(row):
+                return reason
+        return None
+
+    def pairs(self) -> list[Pair]:
+        return [
+            (a, left, b, right)
+            for a, b in itertools.combinations(range(len(self.names)), 2)
+            for left, right in itertools.product(self.values[a], self.values[b])
+        ]
+
+
+@dataclass
+class Covering:
+    """Rows, and the pairs that they cover."""
+
+    space: Space
+    rows: list[Row] = field(default_factory=list)
+    """The generated rows, without the rows that were present before."""
+    covered: set[Pair] = field(default_factory=set)
+    excluded: dict[Pair, str] = field(default_factory=dict)
+    """Pairs that fit in no row, and the reasons."""
+
+    @property
+    def missing(self) -> set[Pair]:
+        return set(self.space.pairs()) - self.covered - self.excluded.keys()
+
+    def add(self, row: Row) -> None:
+        self.covered.update(pairs_of(row))
+
+
+def pairs_of(row: Row) -> list[Pair]:
+    return [(a, row[a], b, row[b]) for a, b in itertools.combinations(range(len(row)), 2)]
+
+
+def cover(space: Space, present: Iterable[Row], seed: int) -> Covering:
+    """Add rows to those present until they cover every pair that fits in a row."""
+    covering = Covering(space)
+    for row in present:
+        covering.add(row)
+    randomness = random.Random(seed)
+    # Axes with the largest products first: their rows also cover most other pairs.
+    waiting = space.pairs()
+    randomness.shuffle(waiting)
+    waiting.sort(key=lambda pair: -len(space.values[pair[0]]) * len(space.values[pair[2]]))
+    for pair in waiting:
+        if pair in covering.covered:
+            continue
+        a, left, b, right = pair
+        start: list[str | None] = [None] * len(space.names)
+        start[a], start[b] = left, right
+        found = _complete(space, start, covering.covered, randomness)
+        if isinstance(found, str):
+            covering.excluded[pair] = found
+        else:
+            covering.rows.append(found)
+            covering.add(found)
+    return covering
+
+
+def _complete(space: Space, start: Sequence[str | None], covered: set[Pair], randomness: random.Random) -> Row | str:
+    """A row with these values that covers many pairs, or the reason why there is none."""
+    if reason := space.reason(start):
+        return reason
+    row = list(start)
+    free = [axis for axis, value in enumerate(row) if value is None]
+    obstacle = ""
+
+    def fill(position: int) -> bool:
+        nonlocal obstacle
+        if position == len(free):
+            return True
+        axis = free[position]
+        for value in _by_gain(space, row, axis, covered, randomness):
+            row[axis] = value
+            if reason := space.reason(row, axis):
+                # The first reason is the one most closely related to the pair.
+                obstacle = obstacle or reason
+            elif fill(position + 1):
+                return True
+        row[axis] = None
+        return False
+
+    if not fill(0):
+        return f"nothing goes with both: {obstacle}"
+    return tuple(value for value in row if value is not None)
+
+
+def _by_gain(
+    space: Space, row: Sequence[str | None], axis: int, covered: set[Pair], randomness: random.Random
+) -> list[str]:
+    """The values of an axis, sorted by the number of new pairs with the row's values, largest first."""
+    before = [(other, value) for other, value in enumerate(row[:axis]) if value is not None]
+    after = [(other, value) for other, value in enumerate(row[axis + 1 :], axis + 1) if value is not None]
+    values = space.values[axis]
+    gains = dict.fromkeys(values, 0)
+    for value in values:
+        for other in before:
+            gains[value] += (*other, axis, value) not in covered
+        for other in after:
+            gains[value] += (axis, value, *other) not in covered
+    order = list(values)
+    randomness.shuffle(order)
+    return sorted(order, key=lambda value: (-gains[value], value != values[0]))

@@ -1,0 +1,116 @@
+"""Selects the planned cells among the eligible ones: the whole product is too large, and mostly redundant."""
+
+from __future__ import annotations
+
+from ..model.programs import Program
+from ..spec.callbacks import HOST_CALLBACKS, Callback
+from ..spec.topology import Topology
+
+ALL_PAIRS = ("id_tap", "call")
+"""Callbacks that are tried under every pair of transforms. The others share their machinery."""
+
+REPRESENTATIVES = (
+    "pure_callback",
+    "pure_callback_sequential",
+    "io_callback",
+    "io_callback_ordered",
+    "debug_callback",
+    "debug_callback_ordered",
+)
+"""External callbacks that are tried under some pairs."""
+
+ONLY_BATCHED = ("pure_callback_sequential_unrolled", "pure_callback_expand_dims", "pure_callback_broadcast_all")
+"""Callbacks that differ from another one under vmap alone."""
+
+SAMPLED_PAIRS = (
+    "jit.vmap",
+    "vmap.vmap",
+    "vmap.while_body",
+    "vmap.while_cond",
+    "vmap.cond",
+    "vmap.scan",
+    "scan.vmap",
+    "grad.scan",
+    "grad.remat",
+    "grad.cond",
+    "grad.custom_vjp",
+    "jvp.custom_jvp",
+    "pmap.scan",
+    "pmap.vmap",
+    "pmap.cond",
+    "vmap.pmap",
+    "pjit.scan",
+    "pjit.vmap",
+    "shard_map.cond",
+    "shard_map.while_body",
+)
+"""Pairs that combine batching, recomputation, data-dependent control flow and devices."""
+
+SAMPLED_DERIVATIVES = (
+    "jit.remat",
+    "jit.custom_jvp",
+    "jit.custom_vjp",
+    "jvp.detached",
+    "grad.detached",
+    "grad.custom_jvp",
+    "jvp.scan.detached",
+    "grad.scan.detached",
+    "grad.fori.detached",
+    "grad.cond.detached",
+    "grad.remat.detached",
+    "grad.scan.custom_vjp",
+)
+"""Compositions in which a callback that refuses derivatives must still run."""
+
+SAMPLED_TRIPLES = (
+    "jit.grad.remat",
+    "jit.vmap.cond",
+    "jit.vmap.while_cond",
+    "jit.pmap.cond",
+    "grad.scan.remat",
+    "grad.remat.scan",
+    "grad.remat.custom_jvp",
+    "vmap.grad.remat",
+    "pjit.vmap.scan",
+    "shard_map.scan.cond",
+)
+"""As above, compiled as a whole: a compiler then sees which results are used."""
+
+PROGRAMS_WITH_AN_ORDER = ("jit", "scan", "while_body", "fori", "cond", "remat", "pmap", "pjit", "shard_map")
+
+PARTITIONED_PAIRS = ("pjit.scan", "pjit.vmap", "pjit.cond")
+
+# Without buffer_callback: JAX does not document its behaviour here, and JAX's does not refuse.
+SIDE_EFFECT_PAIRS = {"dlpack_callback_side_effect": ("jit.vmap", "vmap.scan", "vmap.cond", "vmap.while_body")}
+
+BATCHED_PAIRS = ("jit.vmap", "vmap.vmap", "pjit.vmap")
+
+_HOST_NAMES = frozenset(callback.name for callback in HOST_CALLBACKS)
+
+
+def left_out(callback: Callback, program: Program, topology: Topology, largest: Topology) -> str | None:
+    """The reason if an eligible cell is not planned; otherwise None."""
+    if callback.name in ONLY_BATCHED and "vmap" not in program.names:
+        return "not sampled: without vmap this is pure_callback"
+    if callback.parts and program.name not in PROGRAMS_WITH_AN_ORDER:
+        return "not sampled: mixtures of kinds are tried where they could come in another order"
+    if callback.name == ALL_PAIRS[0] or len(program.names) == 1:
+        return None
+    if topology != largest:
+        # On the larger topology, a program for one device runs on one device, too.
+        return f"not sampled: callbacks but {ALL_PAIRS[0]} meet pairs of transforms on {largest.name} only"
+    if callback.name in ALL_PAIRS:
+        return None
+    if callback.name in _HOST_NAMES:
+        return None if program.name in SAMPLED_PAIRS else _NOT_SAMPLED
+    sampled: tuple[str, ...] = SIDE_EFFECT_PAIRS.get(callback.name, ())
+    if callback.name in REPRESENTATIVES:
+        sampled = SAMPLED_PAIRS + SAMPLED_DERIVATIVES + SAMPLED_TRIPLES
+    elif callback.name in ONLY_BATCHED:
+        sampled = BATCHED_PAIRS
+    elif callback.partitioned:
+        sampled = PARTITIONED_PAIRS
+    return None if program.name in sampled else _NOT_SAMPLED
+
+
+_NOT_SAMPLED = f"not sampled: pairs of transforms are complete for {' and '.join(ALL_PAIRS)} only"

@@ -1,0 +1,165 @@
+"""Selects the cells of a run from the product of all axes; docs/selection.md describes the rules."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..implementations import callbacks_of
+from ..model.programs import DOCUMENTED_TRIPLES, Program
+from ..model.transforms import TRANSFORMS
+from ..spec.callbacks import Callback
+from ..spec.configurations import CONTEXTS, X64
+from ..spec.data import DataKind
+from ..spec.topology import CPU_CONFIGURATIONS, DEFAULT, Topology
+from .axes import NONE, program_of, space_of
+from .cells import Cell, Plan, ProgramCell, make_plan, parse_cell
+from .covering import Covering, Row, cover
+from .eligibility import ineligible
+from .jax_limits import SHOWN_BY, limit_of_devices, limit_of_program
+
+CPU_DEVICE_COUNTS = (1, 2, 4, 8)
+
+SAMPLES = {3: 24, 4: 16}
+"""The number of drawn compositions, by the number of their transforms."""
+
+FULL_SAMPLES = {3: 400, 4: 240}
+
+EVERYWHERE = "id_tap"
+"""Every drawn composition is tried with this callback, which refuses no transform."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The amount of the selection, and its seed."""
+
+    seed: int = 0
+    full: bool = False
+
+
+def plan_of(
+    implementations: Sequence[str], platform: str, device_counts: Sequence[int], choice: Choice = Choice()
+) -> Plan:
+    """The cells of a run in a fixed order: the planned programs, the covering rows, the drawn compositions."""
+    ends = sorted({min(device_counts), max(device_counts)})
+    plan = make_plan(implementations, [Topology(platform, count) for count in ends], sampled=not choice.full)
+    cells: dict[str, Cell] = {cell.id: cell for cell in plan.cells}
+    available = [Topology(platform, count) for count in device_counts]
+    for implementation in implementations:
+        for row in covering_of(implementation, platform, tuple(device_counts), choice).rows:
+            cell = cell_of(implementation, platform, row)
+            cells.setdefault(cell.id, cell)
+        for cell in drawn(implementation, platform, device_counts, choice):
+            cells.setdefault(cell.id, cell)
+        for shown in map(parse_cell, SHOWN_BY):
+            if shown.implementation == implementation and shown.topology in available:
+                cells.setdefault(shown.id, shown)
+        if choice.full:
+            for cell in every_data(implementation, platform, max(device_counts)):
+                cells.setdefault(cell.id, cell)
+    return Plan(tuple(cells.values()), plan.ineligible)
+
+
+@functools.cache
+def covering_of(implementation: str, platform: str, device_counts: tuple[int, ...], choice: Choice) -> Covering:
+    """The rows that cover, with the planned programs, every pair of values of two axes."""
+    ends = sorted({min(device_counts), max(device_counts)})
+    planned = make_plan([implementation], [Topology(platform, count) for count in ends])
+    present = [row for cell in planned.cells if (row := row_of(cell))]
+    return cover(space_of(implementation, platform, device_counts, choice.full), present, choice.seed)
+
+
+def row_of(cell: Cell) -> Row | None:
+    """The cell as a row of the covering array; None for a cell that is not a row."""
+    if not isinstance(cell, ProgramCell) or len(cell.program.names) > 2:
+        return None
+    outer, inner = (*cell.program.names, NONE)[:2]
+    own = cell.topology.configuration
+    configuration = cell.configuration if own == DEFAULT else own
+    where = (cell.placement, str(cell.topology.device_count), configuration)
+    return cell.callback.name, outer, inner, *where, cell.data.element, cell.data.shape, cell.data.structure
+
+
+def cell_of(implementation: str, platform: str, row: Row) -> ProgramCell:
+    callback, outer, inner, placement, devices, configuration, *data = row
+    return ProgramCell(
+        implementation,
+        next(one for one in callbacks_of(implementation) if one.name == callback),
+        program_of(outer, inner),
+        Topology(platform, int(devices), configuration if configuration in CPU_CONFIGURATIONS else DEFAULT),
+        DataKind(*data),
+        placement,
+        configuration if configuration in CONTEXTS else DEFAULT,
+    )
+
+
+def drawn(implementation: str, platform: str, device_counts: Sequence[int], choice: Choice) -> Iterator[ProgramCell]:
+    """Compositions of three and four transforms, each with the callback that refuses no transform and with another."""
+    callbacks = callbacks_of(implementation)
+    for length, number in (FULL_SAMPLES if choice.full else SAMPLES).items():
+        for place, names in enumerate(compositions(length, number, choice.seed)):
+            program = Program(names)
+            topology = Topology(platform, device_counts[place % len(device_counts)])
+            able = [one for one in callbacks if implementation != "jax" or _within_limits(one, program, topology)]
+            for callback in (*_named(able, EVERYWHERE), *_next(able, program, place + choice.seed)):
+                yield ProgramCell(implementation, callback, program, topology)
+
+
+def _within_limits(callback: Callback, program: Program, topology: Topology) -> bool:
+    names, count = program.names, topology.device_count
+    return limit_of_program(callback, names) is None and limit_of_devices(callback, names, count) is None
+
+
+def _named(callbacks: Sequence[Callback], name: str) -> list[Callback]:
+    return [callback for callback in callbacks if callback.name == name]
+
+
+def _next(callbacks: Sequence[Callback], program: Program, place: int) -> list[Callback]:
+    """The first callback from this place on that is eligible in the program."""
+    others = [callback for callback in callbacks if callback.name != EVERYWHERE and not callback.parts]
+    turned = others[place % len(others) :] + others[: place % len(others)]
+    return [callback for callback in turned if not ineligible(callback, program, 1)][:1]
+
+
+@functools.cache
+def compositions(length: int, number: int, seed: int) -> tuple[tuple[str, ...], ...]:
+    """Different eligible compositions, with all transforms about equally often in every place."""
+    randomness = random.Random(f"{seed}/{length}")
+    names = [name for name in TRANSFORMS if name != "eager"]
+    chosen: dict[tuple[str, ...], None] = {}
+    while len(chosen) < number:
+        columns = [randomness.sample(names, len(names)) for _ in range(length)]
+        for composition in zip(*columns, strict=True):
+            if composition not in DOCUMENTED_TRIPLES and why_not(composition) is None and len(chosen) < number:
+                chosen[composition] = None
+    return tuple(chosen)
+
+
+def why_not(names: tuple[str, ...]) -> str | None:
+    """The reason if a composition has no meaning or is not exact; otherwise None."""
+    program = Program(names)
+    (anything,) = _named(callbacks_of("hostcb"), EVERYWHERE)
+    if reason := ineligible(anything, program, 1):
+        return reason
+    return None if program.exact else "its numbers may be too large to be exact in float32"
+
+
+def every_data(implementation: str, platform: str, devices: int) -> Iterator[ProgramCell]:
+    """Every callback with every pair of an element type, a shape and a structure, in one small program each."""
+    space = space_of(implementation, platform, (devices,), full=True)
+    values = dict(zip(space.names, space.values, strict=True))
+    for callback in values["callback"]:
+        outer = "pjit" if space.reason([callback, "jit", NONE, *[None] * 6]) else "jit"
+        for data in itertools.product(values["element"], values["shape"], values["structure"]):
+            if all(
+                value != values[axis][0] for value, axis in zip(data, ("element", "shape", "structure"), strict=True)
+            ):
+                continue
+            for configuration in (DEFAULT, X64):
+                row = (callback, outer, NONE, "all", str(devices), configuration, *data)
+                if space.reason(row) is None:
+                    yield cell_of(implementation, platform, row)
+                    break

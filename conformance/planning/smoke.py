@@ -1,0 +1,47 @@
+"""The smallest useful run: each callback, each transform, each value of each axis once."""
+
+from __future__ import annotations
+
+from ..spec.topology import DEFAULT
+from .cells import Cell, FaultCell, Plan, ProgramCell
+from .selection import row_of
+
+FAULTS = (
+    "id_tap/fault.raises.jit",
+    "call/fault.raises.jit",
+    "io_callback/fault.raises.jit",
+)
+"""The most basic faults, in processes of their own, a few seconds each."""
+
+
+def smoke(plan: Plan) -> Plan:
+    """The part of a plan for a first test of a change, on few topologies, since each worker costs seconds."""
+    programs = [cell for cell in plan.cells if isinstance(cell, ProgramCell)]
+    largest = max((cell.topology.device_count for cell in programs), default=0)
+    # Plain cells come first: their failures are clearer than those of cells with other data or placements.
+    there = [cell for cell in programs if cell.topology.configuration == DEFAULT]
+    there = [cell for cell in there if cell.topology.device_count == largest]
+    there.sort(key=lambda cell: (not cell.data.plain, cell.placement != "all", len(cell.program.names)))
+    chosen: dict[str, Cell] = {}
+    seen: set[tuple[str, ...]] = set()
+    for cell in there:
+        news = _shows(cell) - seen
+        if news:
+            seen |= news
+            chosen[cell.id] = cell
+    faults = [cell for cell in plan.cells if isinstance(cell, FaultCell) and _name(cell) in FAULTS]
+    return Plan((*chosen.values(), *faults), ())
+
+
+def _shows(cell: ProgramCell) -> set[tuple[str, ...]]:
+    """The values that the smoke run must have once for each implementation."""
+    row = row_of(cell)
+    if row is None:
+        return set()
+    of_transforms = {(cell.implementation, "transform", name) for name in cell.program.names}
+    of_others = {(cell.implementation, str(axis), value) for axis, value in enumerate(row) if axis not in (1, 2)}
+    return of_transforms | of_others
+
+
+def _name(cell: FaultCell) -> str:
+    return f"{cell.fault.callback}/{cell.fault.name}"

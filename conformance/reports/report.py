@@ -1,0 +1,186 @@
+"""The results of a run: the JSON of every cell, and the printed summary."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..expectations.entries import Expectation, Expectations
+from ..oracle.verdicts import Outcome, Standing, Verdict
+from ..planning.cells import Cell, Ineligible
+from ..spec.package import COMMAND
+from .results import SCHEMA_VERSION
+
+MOST_SHOWN = 100
+"""The summary shows at most this many unexpected results."""
+
+SLOWEST_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class CellResult:
+    cell: Cell
+    outcome: Outcome
+    standing: Standing
+    expected: str
+    """The verdict that was expected, as `Outcome.label` writes it."""
+    attempts: int = 1
+    company: tuple[str, ...] = ()
+    """For a flake: the cells that ran before it in the process in which it failed."""
+    entry: Expectation | None = None
+    """The expectation for the cell, if there is one, even if the cell did not fail in that way."""
+
+    @property
+    def reproduce(self) -> str:
+        cells = (*self.company, self.cell.id)
+        one_process = " -n 1" if self.company else ""
+        return f"{COMMAND} run{one_process} " + " ".join(f"--cell {c}" for c in cells)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "id": self.cell.id,
+            "promises": list(self.cell.promises),
+            **self.outcome.as_json(),
+            "verdict": self.outcome.label,
+            "standing": self.standing.value,
+            "expected": self.expected,
+            "known": _known(self.entry) if self.entry else None,
+            "attempts": self.attempts,
+            "reproduce": self.reproduce,
+        }
+
+
+@dataclass
+class Report:
+    platform: str
+    expectations: Expectations
+    results: list[CellResult] = field(default_factory=list)
+    ineligible: Sequence[Ineligible] = ()
+    run_info: dict[str, dict[str, Any]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    """The problems of the run as a whole."""
+    seconds: float = 0.0
+    process_starts: int = 0
+    stale_expectations: Sequence[str] = ()
+    """Globs of the expectation file that match no planned cell."""
+
+    def add(self, cell: Cell, outcome: Outcome, attempts: int = 1, company: tuple[str, ...] = ()) -> CellResult:
+        entry = self.expectations.of(cell.id)
+        standing = self.expectations.standing(cell.id, outcome)
+        expected = entry.verdict if entry else Verdict.PASS.value
+        result = CellResult(cell, outcome, standing, expected, attempts, company, entry)
+        self.results.append(result)
+        return result
+
+    @property
+    def unexpected(self) -> list[CellResult]:
+        return [result for result in self.results if not result.standing.acceptable]
+
+    @property
+    def exit_code(self) -> int:
+        """0 if all results are as expected, 1 if any is not, 2 if no cell was executed."""
+        executed = [r for r in self.results if r.outcome.verdict is not Verdict.MISSING]
+        if not executed:
+            return 2
+        return 1 if self.unexpected or self.problems else 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA_VERSION,
+            "platform": self.platform,
+            "run_info": self.run_info,
+            "seconds": round(self.seconds, 1),
+            "process_starts": self.process_starts,
+            "exit_code": self.exit_code,
+            "problems": self.problems,
+            "stale_expectations": list(self.stale_expectations),
+            "cells": [result.as_json() for result in self.results],
+            "ineligible": [{"id": cell.id, "reason": cell.reason} for cell in self.ineligible],
+        }
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(self.as_json(), indent=1) + "\n")
+
+    def summary(self) -> str:
+        lines = [*self._table(), ""]
+        shown = [r for r in self.unexpected if r.outcome.verdict is not Verdict.MISSING]
+        for result in shown[:MOST_SHOWN]:
+            lines += _describe(result)
+        if len(shown) > MOST_SHOWN:
+            lines.append(f"... and {len(shown) - MOST_SHOWN} more unexpected results; `report` shows them")
+        lines += self._missing()
+        lines += [f"PROBLEM: {problem}" for problem in self.problems]
+        executed = len(self.results)
+        passed = sum(result.outcome.verdict is Verdict.PASS for result in self.results)
+        known = sum(result.standing is Standing.KNOWN_FAILURE for result in self.results)
+        lines += self._cost()
+        lines.append(
+            f"{passed} of {executed} cells passed, {known} known failures,"
+            f" {len(self.unexpected)} unexpected results,"
+            f" {len(self.ineligible)} cells not applicable, {self.seconds:.0f} s"
+        )
+        if self.exit_code == 2:
+            lines.append("ERROR: no cell was executed, so nothing is known.")
+        return "\n".join(lines)
+
+    def _missing(self) -> list[str]:
+        """Only the names of the first few: an interrupted run has thousands of missing cells."""
+        missing = [result.cell.id for result in self.results if result.outcome.verdict is Verdict.MISSING]
+        if not missing:
+            return []
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        return [f"MISSING: {len(missing)} cells were planned and never run: {', '.join(missing[:3])}{more}"]
+
+    def _cost(self) -> list[str]:
+        ran = [result for result in self.results if result.outcome.verdict is not Verdict.MISSING]
+        if not ran:
+            return []
+        total = sum(result.outcome.seconds for result in ran)
+        first = (
+            f"{total:.1f} s in cells, {total / len(ran):.3f} s in one on average;"
+            f" {self.process_starts} worker processes started"
+        )
+        if len(ran) <= SLOWEST_SHOWN:
+            return [first]
+        slowest = sorted(ran, key=lambda result: -result.outcome.seconds)[:SLOWEST_SHOWN]
+        return [f"{first}; the slowest cells:", *(f"{r.outcome.seconds:8.2f} s  {r.cell.id}" for r in slowest)]
+
+    def _table(self) -> list[str]:
+        """Callbacks down, verdicts across; known failures in a column of their own."""
+        counts: dict[str, Counter[str]] = {}
+        for result in self.results:
+            known = result.standing is Standing.KNOWN_FAILURE
+            column = "known_failure" if known else result.outcome.verdict.value
+            row = f"{result.cell.implementation}/{result.cell.callback_name}"
+            counts.setdefault(row, Counter())[column] += 1
+        present = {column for counter in counts.values() for column in counter}
+        columns: list[str] = [v.value for v in Verdict if v.value in present and v is not Verdict.PASS]
+        columns += ["known_failure"] if "known_failure" in present else []
+        ineligible = Counter("/".join(cell.id.split("/")[:2]) for cell in self.ineligible)
+        rows = [["callback", "passed/applicable/total", *columns]]
+        for name, counter in counts.items():
+            applicable = counter.total()
+            ratio = f"{counter['pass']}/{applicable}/{applicable + ineligible[name]}"
+            rows.append([name, ratio, *(str(counter[column]) for column in columns)])
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        return ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+
+
+def _known(entry: Expectation) -> dict[str, Any]:
+    return {"reason": entry.reason.strip(), "link": entry.link, "intermittent": entry.intermittent}
+
+
+def _describe(result: CellResult) -> list[str]:
+    outcome = result.outcome
+    stage = f" at {outcome.stage.value}" if outcome.stage else ""
+    attempts = f", {result.attempts} attempts" if result.attempts > 1 else ""
+    return [
+        f"{result.standing.value.upper()}: {result.cell.id}: {outcome.label}{stage}"
+        f" (expected {result.expected}{attempts})",
+        *(f"    {line}" for line in outcome.reason.splitlines()[:30]),
+        f"    {result.reproduce}",
+    ]

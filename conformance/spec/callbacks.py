@@ -1,0 +1,204 @@
+"""The promises of each host callback, as far as a program can observe them.
+
+A `Callback` is the specification of one public function with one set of options. The semantic model
+and the checkers read it. An implementation defines separately how to call the function.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+CONSTANT_OPERAND = 5.0
+"""An operand that no transform batches: its entry in `batch_dims` is `None`."""
+
+RETURNED_OFFSET = 1.0
+"""A callback that returns a new value adds this number to its operand."""
+
+SITES = ("first", "unused", "last", "forward_end", "cotangent")
+"""The places in a program that run the callback."""
+
+UNUSED_SITES = ("unused", "forward_end", "cotangent")
+"""The sites at which the program does not use the callback's result."""
+
+
+class Batching(Enum):
+    """The effect of one vmap on the callback."""
+
+    STACKED = "stacked"
+    """One callback with the whole batch, and an entry in `transforms`."""
+    REFUSED = "refused"
+    SEQUENTIAL = "sequential"
+    """One callback per lane."""
+    EXPAND_DIMS = "expand_dims"
+    """One callback; operands without batch get a leading axis of size one."""
+    BROADCAST_ALL = "broadcast_all"
+    """One callback; operands without batch are repeated."""
+
+
+VMAP_METHODS = {
+    None: Batching.REFUSED,
+    "sequential": Batching.SEQUENTIAL,
+    "sequential_unrolled": Batching.SEQUENTIAL,
+    "expand_dims": Batching.EXPAND_DIMS,
+    "broadcast_all": Batching.BROADCAST_ALL,
+}
+
+
+class DeviceChoice(Enum):
+    """Which device of a computation over a mesh runs the callback."""
+
+    FIRST = "first"
+    LAST = "last"
+
+
+class Runs(Enum):
+    """How often one evaluation of the callback runs the host's function."""
+
+    ONCE = "once"
+    IF_NEEDED = "if_needed"
+    """At least once if the program needs the result; otherwise the compiler chooses."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The refusal of a transform: one of these errors, with one of these words in its text."""
+
+    errors: tuple[type[Exception], ...]
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """The transforms that a callback refuses; None for a transform that works."""
+
+    differentiation: Refusal | None = None
+    """A differentiated value reaches the callback."""
+    vmap: Refusal | None = None
+    batched_predicate: Refusal | None = None
+    """The callback is in a cond or a while_loop with a predicate that vmap has batched."""
+    checkpoint: Refusal | None = None
+    """The callback is in a checkpointed function that is differentiated, even if its operand is not differentiated."""
+    mesh: Refusal | None = None
+    """One computation spans several devices."""
+
+    @property
+    def batching(self) -> Batching:
+        """The effect of vmap on a callback without `vmap_method`."""
+        return Batching.REFUSED if self.vmap else Batching.SEQUENTIAL
+
+
+@dataclass(frozen=True)
+class Callback:
+    name: str
+    function: str
+    """The public name of the function, without the module."""
+    promises: tuple[str, ...]
+    batching: Batching
+    refusals: Refusals = Refusals()
+    runs: Runs = Runs.ONCE
+    ordered: bool = True
+    """Whether callbacks run in program order on each device."""
+    returns_new_value: bool = False
+    receives_device: bool = False
+    receives_transforms: bool = False
+    takes_tree: bool = False
+    device_choice: DeviceChoice = DeviceChoice.FIRST
+    vmap_method: str | None = None
+    partitioned: bool = False
+    """Whether a computation over a mesh calls back from every device, with its own shard."""
+    aliased: bool = False
+    """Whether the result uses the operand's buffer."""
+    in_place: bool = False
+    """Whether the host function gets the buffers of its results, and writes to them."""
+    parts: tuple[Callback, ...] = ()
+    """The callbacks of a mixture of kinds: from site to site, the next one runs."""
+
+    @property
+    def prints(self) -> bool:
+        """Whether the operand is visible only as printed text."""
+        return self.function in ("id_print", "debug.print")
+
+    @property
+    def differentiable(self) -> bool:
+        return self.refusals.differentiation is None
+
+    @property
+    def recomputed(self) -> bool:
+        """Whether checkpoint runs the callback again; it saves the result of a call instead."""
+        return self.differentiable
+
+    def at(self, site: str) -> Callback:
+        """The callback that runs at a site: this one, or one part of a mixture."""
+        return self.parts[SITES.index(site) % len(self.parts)] if self.parts else self
+
+
+_CALL_REFUSES = Refusals(
+    differentiation=Refusal((NotImplementedError,), ("custom_jvp", "custom_vjp")),
+    vmap=Refusal((NotImplementedError,), ("vmap_method", "id_tap", "custom_vmap")),
+)
+
+
+def _tap(
+    name: str,
+    *promises: str,
+    function: str = "id_tap",
+    returns_new_value: bool = False,
+    receives_device: bool = False,
+    takes_tree: bool = False,
+    device_choice: DeviceChoice = DeviceChoice.FIRST,
+) -> Callback:
+    return Callback(
+        name,
+        function,
+        promises,
+        Batching.STACKED,
+        returns_new_value=returns_new_value,
+        receives_device=receives_device,
+        receives_transforms=True,
+        takes_tree=takes_tree,
+        device_choice=device_choice,
+    )
+
+
+def _call(name: str, *promises: str, returns_new_value: bool = True, receives_device: bool = False) -> Callback:
+    return Callback(
+        name,
+        "call",
+        promises,
+        Batching.REFUSED,
+        _CALL_REFUSES,
+        returns_new_value=returns_new_value,
+        receives_device=receives_device,
+    )
+
+
+def _batched_call(vmap_method: str) -> Callback:
+    return Callback(
+        f"call_{vmap_method}",
+        "call",
+        ("H8",),
+        VMAP_METHODS[vmap_method],
+        _CALL_REFUSES,
+        returns_new_value=True,
+        takes_tree=True,
+        vmap_method=vmap_method,
+    )
+
+
+HOST_CALLBACKS: tuple[Callback, ...] = (
+    _tap("id_tap", "H1"),
+    _tap("id_tap_result", "H1", returns_new_value=True),
+    _tap("id_tap_device", "H1", "H9", receives_device=True),
+    _tap("id_tap_tree", "H1", "H7", takes_tree=True),
+    _tap("id_tap_device_index", "H10", receives_device=True, device_choice=DeviceChoice.LAST),
+    _tap("id_print", "H2", function="id_print"),
+    _call("call", "H3", "H8"),
+    _call("call_no_result", "H3", returns_new_value=False),
+    _call("call_device", "H3", "H9", receives_device=True),
+    _batched_call("sequential"),
+    _batched_call("sequential_unrolled"),
+    _batched_call("expand_dims"),
+    _batched_call("broadcast_all"),
+)
+"""The callbacks of `jax.experimental.host_callback`, and hostcb's variants of them."""

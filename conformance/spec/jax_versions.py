@@ -1,0 +1,41 @@
+"""Names that older releases of JAX have in other places, down to 0.4.31. There the suite tests only JAX's callbacks."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+import jax
+from jax.interpreters import mlir
+
+
+def _shard_map() -> Any:
+    if hasattr(jax, "shard_map"):
+        return jax.shard_map
+    return importlib.import_module("jax.experimental.shard_map").shard_map
+
+
+def _runtime_error() -> type[Exception]:
+    if hasattr(jax.errors, "JaxRuntimeError"):
+        return jax.errors.JaxRuntimeError
+    error: type[Exception] = importlib.import_module("jaxlib.xla_extension").XlaRuntimeError
+    return error
+
+
+def why_missing(function: str) -> str | None:
+    """The reason if this release does not have a function of `jax`; otherwise None."""
+    return f"JAX {jax.__version__} has no jax.{function}" if function and not hasattr(jax, function) else None
+
+
+def why_no_runtime_targets() -> str | None:
+    """The reason if a program of this release cannot send results to the runtime's own targets; otherwise None."""
+    if not hasattr(getattr(jax, "ffi", None), "build_ffi_lowering_function"):
+        return f"JAX {jax.__version__} has no jax.ffi.build_ffi_lowering_function, by which the suite lowers to it"
+    if "cacheable" not in inspect.signature(mlir.register_lowering).parameters:
+        return f"JAX {jax.__version__} has no register_lowering(cacheable=...), by which the suite lowers to it"
+    return None
+
+
+shard_map = _shard_map()
+JaxRuntimeError = _runtime_error()

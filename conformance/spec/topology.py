@@ -1,0 +1,87 @@
+"""The topology of a cell: a platform, a number of its devices, and how these dispatch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .xla_flags import QUICK_COMPILATION, known, names
+
+JAX_NAMES = {"cpu": "cpu", "cuda": "cuda", "rocm": "rocm", "tpu": "tpu"}
+"""The names in `JAX_PLATFORMS` of the platforms that the suite knows; other names pass unchanged."""
+
+GPU_PLATFORMS = ("cuda", "rocm")
+
+OTHER_DEFAULTS = ("JAX_PLATFORM_NAME", "JAX_DEFAULT_DEVICE")
+"""Settings with which programs that name no device would run on another one: every worker has a CPU device, too."""
+
+DEFAULT = "default"
+SYNCHRONOUS = "sync"
+"""CPU devices run a computation in the thread that starts it, if they can."""
+OPTIMISED = "optimised"
+"""XLA:CPU compiles with its default flags."""
+
+CPU_CONFIGURATIONS = (SYNCHRONOUS, OPTIMISED)
+"""Configurations that need a CPU worker process of their own, since JAX or XLA reads them only at its start."""
+
+
+@dataclass(frozen=True)
+class Topology:
+    platform: str
+    device_count: int
+    configuration: str = DEFAULT
+    """A configuration that needs a worker of its own, or the default."""
+
+    @property
+    def name(self) -> str:
+        plain = f"{self.platform}-{self.device_count}dev"
+        return plain if self.configuration == DEFAULT else f"{plain}+{self.configuration}"
+
+    @property
+    def jax_name(self) -> str:
+        """JAX's name for the platform."""
+        return JAX_NAMES.get(self.platform, self.platform)
+
+    def environment(self, inherited: Mapping[str, str], quick: Sequence[str] = QUICK_COMPILATION) -> dict[str, str]:
+        """The environment of a worker on this topology; `quick` are flags for quick compilation.
+
+        `JAX_PLATFORMS` names the platform first: then JAX fails if the platform is absent. JAX's own callbacks need a
+        CPU device beside it. `worker.devices` checks that no cell runs on that CPU device in the platform's name.
+        """
+        environment = {name: value for name, value in inherited.items() if name not in OTHER_DEFAULTS}
+        environment["JAX_PLATFORMS"] = self.jax_name if self.platform == "cpu" else f"{self.jax_name},cpu"
+        if self.platform == "cpu":
+            flags = [
+                flag
+                for flag in inherited.get("XLA_FLAGS", "").split()
+                if not flag.startswith("--xla_force_host_platform_device_count")
+            ]
+            flags.append(f"--xla_force_host_platform_device_count={self.device_count}")
+            if self.configuration != OPTIMISED:
+                # A flag that the user has set keeps its value.
+                flags += [flag for flag in known(quick) if not names(flag, " ".join(flags))]
+            environment["XLA_FLAGS"] = " ".join(flags)
+        if self.configuration == SYNCHRONOUS:
+            environment["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "0"
+        return environment
+
+
+class WrongPlatformError(Exception):
+    """JAX does not have the requested devices."""
+
+
+def check_devices(topology: Topology, platforms: list[str], platform_version: str) -> None:
+    """Raise `WrongPlatformError` if JAX's devices are not the requested ones.
+
+    `platforms` are the `platform` attributes of the devices that JAX returned for this platform. CUDA and ROCm devices
+    both have the platform "gpu", and differ in the platform version. The devices of an unknown plugin may have any
+    `platform`: JAX has looked them up by the plugin's name.
+    """
+    found = ", ".join(f"{platforms.count(name)} {name}" for name in sorted(set(platforms)))
+    wanted = "gpu" if topology.platform in GPU_PLATFORMS else topology.platform
+    if not platforms or (topology.platform in JAX_NAMES and set(platforms) != {wanted}):
+        raise WrongPlatformError(f"asked for {topology.platform} devices, JAX found {found or 'none'}")
+    if topology.platform in GPU_PLATFORMS and topology.platform not in platform_version.lower():
+        raise WrongPlatformError(f"asked for {topology.platform} devices, JAX found {found} of {platform_version!r}")
+    if len(platforms) < topology.device_count:
+        raise WrongPlatformError(f"asked for {topology.device_count} {topology.platform} devices, JAX found {found}")

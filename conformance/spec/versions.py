@@ -1,0 +1,34 @@
+"""Comparisons of release versions."""
+
+from __future__ import annotations
+
+import operator
+import re
+
+_COMPARISONS = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+
+
+class SpecifierError(ValueError):
+    """A text that is not a comparison of versions."""
+
+
+def version_matches(version: str, specifier: str) -> bool:
+    """Whether a release version satisfies comparisons like ">=0.10.2,<0.12"."""
+    for part in filter(None, (part.strip() for part in specifier.split(","))):
+        found = re.fullmatch(r"(>=|<=|==|>|<)\s*([\d.]+)", part)
+        if not found:
+            raise SpecifierError(f"{part!r} is no version comparison like '>=0.10.2'")
+        if not _COMPARISONS[found[1]](_release(version), _release(found[2])):
+            return False
+    return True
+
+
+def _release(version: str) -> tuple[int, ...]:
+    numbers = [int(number) for number in re.findall(r"\d+", version)[:4]]
+    return (*numbers, *(0,) * (4 - len(numbers)))

@@ -1,0 +1,47 @@
+"""The XLA flags that the suite sets. XLA ends a process that sets an unknown flag.
+
+This module does not import JAX, since pytest processes import it and do not need JAX.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterable
+
+from .versions import version_matches
+
+QUICK_COMPILATION = ("--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=false")
+"""Flags that turn off LLVM's optimizations, and select XLA:CPU's older code generator.
+
+A run spends most of its time on compilation. Earlier passes fix the order and the operands of callbacks.
+"""
+
+KNOWN_TO = {
+    "--xla_cpu_use_fusion_emitters": ">=0.5.3,<0.11.1",
+    "--xla_cpu_collective_call_warn_stuck_timeout_seconds": ">=0.8.0",
+    "--xla_cpu_collective_call_terminate_timeout_seconds": ">=0.8.0",
+}
+"""The jaxlib versions that know a flag, if not all do from 0.4.31 on, the oldest version on which the suite runs."""
+
+
+def names(flag: str, words: str) -> bool:
+    """Whether the text sets this flag, with any value."""
+    return f"{flag.partition('=')[0]}=" in words
+
+
+def known(flags: Iterable[str], jaxlib: str | None = None) -> tuple[str, ...]:
+    """The flags that the XLA of a jaxlib knows, by default of the installed jaxlib."""
+    jaxlib = jaxlib or importlib.metadata.version("jaxlib")
+    return tuple(flag for flag in flags if version_matches(jaxlib, KNOWN_TO.get(_name(flag), ">=0")))
+
+
+def why_unknown(flags: Iterable[str], jaxlib: str | None = None) -> str | None:
+    """The reason if the XLA of a jaxlib does not know all these flags; otherwise None."""
+    jaxlib = jaxlib or importlib.metadata.version("jaxlib")
+    flags = tuple(flags)
+    unknown = [_name(flag) for flag in flags if flag not in known(flags, jaxlib)]
+    return f"the XLA of jaxlib {jaxlib} has no {unknown[0]}" if unknown else None
+
+
+def _name(flag: str) -> str:
+    return flag.partition("=")[0]

@@ -1,0 +1,90 @@
+"""A worker process: runs the cells it is told, one at a time, and reports each before and after.
+
+It reads cell ids from its standard input and writes JSON lines to its original standard output;
+everything else that prints goes to standard error. What ends it charges the cell it had begun.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import faulthandler
+import json
+import os
+import signal
+import sys
+import traceback
+from typing import Any, TextIO
+
+import jax
+
+from ..faults.running import run_fault
+from ..implementations import Implementation, load
+from ..oracle.history import Recorder
+from ..oracle.verdicts import Outcome, Verdict
+from ..planning.cells import FaultCell, TableCell, parse_cell
+from ..spec.topology import Topology, WrongPlatformError
+from .devices import devices_of
+from .execution import run_cell, run_table_cell
+from .run_info import run_info
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("platform")
+    parser.add_argument("devices", type=int, help="how many devices cells get; 0 for all there are")
+    parser.add_argument("implementation", nargs="?", help="none to ask only what devices there are")
+    arguments = parser.parse_args()
+
+    _end_with_parent()
+    reports = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    # The suite reads the stage of an error from the stack, with JAX's own frames.
+    jax.config.update("jax_traceback_filtering", "off")
+
+    try:
+        # Load it before the devices exist: an implementation may change settings for them.
+        implementation = load(arguments.implementation) if arguments.implementation else None
+        devices = devices_of(Topology(arguments.platform, arguments.devices))
+    except WrongPlatformError as error:
+        _report(reports, event="refused", reason=str(error))
+        return
+    _report(reports, event="ready", run_info=run_info(devices))
+    if implementation is not None:
+        _serve(reports, devices, implementation)
+
+
+def _end_with_parent() -> None:
+    """End this process with its parent, if the system can: a cell that hangs must not outlive a killed run."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+def _serve(reports: TextIO, devices: list[jax.Device], implementation: Implementation) -> None:
+    recorder = Recorder({device.id: index for index, device in enumerate(devices)})
+    for line in sys.stdin:
+        cell_id = line.strip()
+        _report(reports, event="begin", cell=cell_id)
+        try:
+            cell = parse_cell(cell_id)
+            if isinstance(cell, FaultCell):
+                outcome = run_fault(cell.fault, implementation, devices)
+            elif isinstance(cell, TableCell):
+                outcome = run_table_cell(cell, implementation, recorder, devices)
+            else:
+                outcome = run_cell(cell, implementation, recorder, devices)
+        except Exception:
+            reason = traceback.format_exc(limit=-4)
+            outcome = Outcome(Verdict.HARNESS_ERROR, None, reason)
+        _report(reports, event="end", cell=cell_id, outcome=outcome.as_json())
+
+
+def _report(reports: TextIO, **line: Any) -> None:
+    reports.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""The devices for cells: only devices of the requested platform."""
+
+from __future__ import annotations
+
+import jax
+
+from ..spec.topology import Topology, WrongPlatformError, check_devices
+
+
+def devices_of(topology: Topology) -> list[jax.Device]:
+    """The devices of a topology; all devices of the platform if its count is zero."""
+    platform = topology.platform
+    try:
+        # The name under which the platform is registered: its devices may have another `platform`.
+        devices = jax.devices(topology.jax_name)
+        default = jax.devices()
+    except Exception as error:
+        # JAX raises many types of errors here, also a bare AssertionError.
+        words = str(error) or f"it says no more than {type(error).__name__}; is its plugin installed?"
+        raise WrongPlatformError(f"asked for {platform} devices, JAX found none: {words}") from error
+    if default[:1] != devices[:1]:
+        # Programs that name no device would run on that other platform, and pass.
+        raise WrongPlatformError(f"asked for {platform} devices, and by default JAX uses {default[0]}")
+    version = getattr(devices[0].client, "platform_version", "") if devices else ""
+    check_devices(topology, [device.platform for device in devices], version)
+    return devices[: topology.device_count] if topology.device_count else devices

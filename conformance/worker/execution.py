@@ -1,0 +1,189 @@
+"""Run the programs of a cell in this process and judge them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+
+import jax
+import numpy as np
+
+from ..implementations import Implementation
+from ..model.programs import INPUTS
+from ..model.transforms import Setting
+from ..model.worlds import RefusalError
+from ..oracle.checkers import Anomaly, judge
+from ..oracle.history import History, Recorder
+from ..oracle.stages import backend_says_unsupported, stage_of, summary
+from ..oracle.verdicts import Outcome, Stage, Verdict
+from ..planning.cells import ProgramCell, TableCell
+from ..spec.callbacks import Refusal, Runs
+from ..spec.configurations import CONTEXTS, PLACEMENTS
+from ..spec.support_table import GUARANTEED, RETURNS, TableEntry
+
+LATEST_SECONDS = 0.5
+"""A missing callback that still runs in this time after the barrier counts as late."""
+
+
+def run_cell(
+    cell: ProgramCell,
+    implementation: Implementation,
+    recorder: Recorder,
+    devices: Sequence[jax.Device],
+) -> Outcome:
+    started = time.perf_counter()
+    verdict, anomalies, history = _run(cell, implementation, recorder, devices)
+    return _outcome(verdict, anomalies, history, time.perf_counter() - started)
+
+
+def run_table_cell(
+    cell: TableCell,
+    implementation: Implementation,
+    recorder: Recorder,
+    devices: Sequence[jax.Device],
+) -> Outcome:
+    """Run the programs of an entry until one of them contradicts it."""
+    started = time.perf_counter()
+    for program in cell.programs:
+        verdict, anomalies, history = _run(program, implementation, recorder, devices)
+        if not anomalies:
+            anomalies = _check_entry(cell.entry, program, history)
+            verdict = _verdict(anomalies)
+        if anomalies:
+            first = replace(anomalies[0], witness=f"in {program.program.name}: {anomalies[0].witness}")
+            return _outcome(verdict, [first, *anomalies[1:]], history, time.perf_counter() - started)
+    return Outcome(Verdict.PASS, seconds=time.perf_counter() - started)
+
+
+def _check_entry(entry: TableEntry, cell: ProgramCell, history: History) -> list[Anomaly]:
+    """Compare the behaviour of a correct program with the table."""
+    if entry.column == RETURNS:
+        shown = cell.callback.returns_new_value
+    elif entry.column == GUARANTEED:
+        ran = any(event.site == "unused" for event in history.events)
+        # A callback without the guarantee may run, unless its result is known to be unused.
+        shown = ran and (entry.supported or cell.callback.runs is Runs.IF_NEEDED)
+    else:
+        shown = not _is_refused(cell)
+    if shown == entry.supported:
+        return []
+    answer = "yes" if entry.supported else "no"
+    return [Anomaly("table", Stage.TRACE, f"the table says {answer}, the program shows the opposite")]
+
+
+def _is_refused(cell: ProgramCell) -> bool:
+    try:
+        _ = cell.prediction
+    except RefusalError:
+        return True
+    return False
+
+
+def _outcome(verdict: Verdict, anomalies: Sequence[Anomaly], history: History, seconds: float) -> Outcome:
+    if not anomalies:
+        return Outcome(verdict, None, "", seconds)
+    first = anomalies[0]
+    more = f" (and {len(anomalies) - 1} more)" if len(anomalies) > 1 else ""
+    events = [event.as_json() for event in history.events]
+    return Outcome(verdict, first.stage, f"{first}{more}", seconds, events, anomaly=first.kind)
+
+
+def _run(
+    cell: ProgramCell,
+    implementation: Implementation,
+    recorder: Recorder,
+    devices: Sequence[jax.Device],
+) -> tuple[Verdict, list[Anomaly], History]:
+    try:
+        prediction = cell.prediction
+        refusal = None
+    except RefusalError as refused:
+        prediction, refusal = None, refused.refusals
+
+    recorder.start()
+    try:
+        with _in_force(cell, devices, recorder) as chosen:
+            probe = implementation.probe(cell.callback, recorder, chosen, cell.data)
+            function = cell.program.jax_function(Setting(probe, chosen, PLACEMENTS[cell.placement].grid))
+            results = [function(jax.numpy.float32(number)) for number in INPUTS]
+            values = [np.asarray(result) for result in results]
+    except Exception as error:
+        _barrier_after_failure(implementation)
+        if refusal is not None:
+            anomalies = _check_refusal(refusal, error)
+            return _verdict(anomalies), anomalies, recorder.history()
+        return *_judge_error(error, stage_of(error)), recorder.history()
+
+    try:
+        implementation.barrier()
+    except Exception as error:
+        return *_judge_error(error, Stage.BARRIER), recorder.history()
+    recorder.mark_barrier()
+
+    history = recorder.history()
+    if prediction is None:
+        what = " and ".join(refusal or {})
+        witness = f"the program ran, and {what} of {cell.callback.name} must be refused"
+        return Verdict.FAIL, [Anomaly("not refused", Stage.TRACE, witness)], history
+
+    def judged(history: History) -> list[Anomaly]:
+        platform, ordered = cell.topology.platform, cell.callback.ordered
+        return judge(prediction.events, prediction.results, history, values, platform, ordered)
+
+    anomalies = judged(history)
+    if any(anomaly.kind == "lost" for anomaly in anomalies):
+        # A callback that runs after the barrier is late, and not lost.
+        time.sleep(LATEST_SECONDS)
+        history = recorder.history()
+        anomalies = judged(history)
+    return _verdict(anomalies), anomalies, history
+
+
+@contextmanager
+def _in_force(cell: ProgramCell, devices: Sequence[jax.Device], recorder: Recorder) -> Iterator[Sequence[jax.Device]]:
+    """Choose the cell's devices and switch on its configuration."""
+    chosen = PLACEMENTS[cell.placement].choose(devices)
+    recorder.device_indices = {device.id: index for index, device in enumerate(chosen)}
+    configuration = CONTEXTS.get(cell.configuration, nullcontext)
+    # The first device is the default without a setting, and each setting makes the cell less plain.
+    place = nullcontext() if chosen[0] == devices[0] else jax.default_device(chosen[0])
+    with place, configuration():
+        yield chosen
+
+
+def _verdict(anomalies: Sequence[Anomaly]) -> Verdict:
+    return Verdict.FAIL if anomalies else Verdict.PASS
+
+
+def _judge_error(error: Exception, stage: Stage) -> tuple[Verdict, list[Anomaly]]:
+    if backend_says_unsupported(error, stage):
+        return Verdict.UNSUPPORTED, [Anomaly("unsupported", stage, summary(error))]
+    return Verdict.FAIL, [Anomaly("error", stage, summary(error))]
+
+
+def _check_refusal(refused: Mapping[str, Refusal], error: Exception) -> list[Anomaly]:
+    """The error has the right type, and its text names a remedy.
+
+    If the callback refuses several transforms, JAX decides which of them reaches it first.
+    """
+    what = " and ".join(refused)
+    of_right_type = [refusal for refusal in refused.values() if isinstance(error, refusal.errors)]
+    if not of_right_type:
+        names = sorted({kind.__name__ for refusal in refused.values() for kind in refusal.errors})
+        witness = f"{what} must be refused with {' or '.join(names)}, came {summary(error)}"
+        return [Anomaly("wrong refusal", stage_of(error), witness)]
+    words = [word for refusal in of_right_type for word in refusal.words]
+    if not any(word in str(error) for word in words):
+        witness = f"refusing {what} must speak of {' or '.join(words)}: {summary(error)}"
+        return [Anomaly("refusal without a way out", Stage.TRACE, witness)]
+    return []
+
+
+def _barrier_after_failure(implementation: Implementation) -> None:
+    # The failure itself is already judged; this only keeps it out of the next cell.
+    try:
+        implementation.barrier()
+    except Exception as error:
+        del error

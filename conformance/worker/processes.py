@@ -1,0 +1,205 @@
+"""Starts, commands, watches and ends worker processes, for the engine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..oracle.stages import stacks_in, stage_of_stacks
+from ..oracle.verdicts import Outcome, Stage, Verdict
+from ..spec.topology import Topology, WrongPlatformError
+from ..spec.xla_flags import QUICK_COMPILATION
+
+START_DEADLINE = 120.0
+EXIT_DEADLINE = 20.0
+STACK_DUMP_SECONDS = 1.0
+KILL_DEADLINE = 10.0
+"""A killed process can outlast this only inside a driver call; then the engine does not wait for it."""
+
+
+_FATAL = re.compile(r"Fatal |F\d{4} |\d{4}-\d\d-\d\d [\d:.]+: F ")
+"""Fatal messages come first. Python's start with "Fatal", the runtime's with F and the day, or with the time and F."""
+
+
+class WorkerStartError(Exception):
+    """A worker ended before its first report."""
+
+
+def worker_environment(
+    topology: Topology,
+    extra_xla_flags: Sequence[str],
+    inherited: Mapping[str, str],
+    quick: Sequence[str] = QUICK_COMPILATION,
+) -> dict[str, str]:
+    environment = topology.environment(inherited, quick)
+    flags = (environment.get("XLA_FLAGS", ""), *extra_xla_flags)
+    environment["XLA_FLAGS"] = " ".join(flags).strip()
+    # Several workers share a device: no worker may take all its memory at its start.
+    environment.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    return environment
+
+
+class WorkerProcess:
+    """One worker, for one implementation on one topology.
+
+    `run` never raises because a cell crashes or hangs.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        implementation: str | None,
+        log: Path,
+        extra_xla_flags: Sequence[str] = (),
+        environment: Mapping[str, str] = os.environ,
+        quick: Sequence[str] = QUICK_COMPILATION,
+    ) -> None:
+        self.topology = topology
+        self.implementation = implementation
+        self.log = log
+        with log.open("ab") as stderr:
+            self._log_start = self._cell_start = stderr.tell()
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", __package__),
+                    *(topology.platform, str(topology.device_count)),
+                    *([implementation] if implementation else []),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=worker_environment(topology, extra_xla_flags, environment, quick),
+                # Ctrl-C must reach only the run, which ends its workers itself.
+                start_new_session=True,
+            )
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._pipe("stdout"), selectors.EVENT_READ)
+        self._unread = b""
+        self.buried = False
+        """Whether this object has seen the end of the process and reported it in an outcome."""
+        hello = self._read_line(START_DEADLINE)
+        if hello is None:
+            self.kill()
+            raise WorkerStartError(f"a worker for {topology.name} did not start: {self._log_tail()}")
+        if hello["event"] == "refused":
+            self.kill()
+            raise WrongPlatformError(hello["reason"])
+        self.run_info: dict[str, Any] = hello["run_info"]
+
+    def _pipe(self, name: str) -> Any:
+        pipe = getattr(self._process, name)
+        assert pipe is not None
+        return pipe
+
+    @property
+    def alive(self) -> bool:
+        return not self.buried and self._process.poll() is None
+
+    def run(self, cell_id: str, deadline: float) -> Outcome:
+        """Run one cell. If the process ends or exceeds the deadline, that is this cell's outcome."""
+        started = time.monotonic()
+        self._cell_start = self.log.stat().st_size
+        try:
+            self._pipe("stdin").write(cell_id.encode() + b"\n")
+            self._pipe("stdin").flush()
+        except BrokenPipeError:
+            ended = self._ended(timeout=EXIT_DEADLINE)
+            seconds = time.monotonic() - started
+            return self._crash(seconds) if ended else self._hang(seconds)
+        while True:
+            line = self._read_line(started + deadline - time.monotonic())
+            seconds = time.monotonic() - started
+            if line is None:
+                # The pipe closes a moment before the process ends.
+                if self._ended(timeout=0.0 if seconds >= deadline else EXIT_DEADLINE):
+                    return self._crash(seconds)
+                return self._hang(seconds)
+            if line["event"] == "end" and line["cell"] == cell_id:
+                return Outcome.from_json(line["outcome"])
+
+    def finish(self) -> Outcome:
+        """Let the process end by itself; an end with another status, or none, is a failure at exit."""
+        with contextlib.suppress(BrokenPipeError):
+            self._pipe("stdin").close()
+        started = time.monotonic()
+        if not self._ended(timeout=EXIT_DEADLINE):
+            return self._hang(time.monotonic() - started)
+        if self._process.returncode != 0:
+            return self._crash(time.monotonic() - started, Stage.EXIT)
+        self._close()
+        return Outcome(Verdict.PASS)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._ended(KILL_DEADLINE)
+        self._close()
+
+    def _close(self) -> None:
+        self.buried = True
+        self._selector.close()
+        for name in ("stdin", "stdout"):
+            # A pipe to an ended process may hold data that can no longer be written.
+            with contextlib.suppress(BrokenPipeError):
+                self._pipe(name).close()
+
+    def _ended(self, timeout: float) -> bool:
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _read_line(self, timeout: float) -> dict[str, Any] | None:
+        """The next report, or None after the end of the pipe or the timeout."""
+        end = time.monotonic() + timeout
+        while b"\n" not in self._unread:
+            if not self._selector.select(max(0.0, end - time.monotonic())):
+                return None
+            received = os.read(self._pipe("stdout").fileno(), 1 << 16)
+            if not received:
+                return None
+            self._unread += received
+        line, _, self._unread = self._unread.partition(b"\n")
+        report: dict[str, Any] = json.loads(line)
+        return report
+
+    def _crash(self, seconds: float, stage: Stage | None = None) -> Outcome:
+        self._process.wait()
+        self._close()
+        code = self._process.returncode
+        cause = signal.Signals(-code).name if code < 0 else f"exit {code}"
+        written = self._log_from(self._cell_start)
+        stacks = stacks_in(written)
+        reason = f"the process ended with {cause}: {self._log_tail()}" + (f"; stacks:\n{stacks}" if stacks else "")
+        return Outcome(Verdict.CRASH, stage or stage_of_stacks(written), reason, seconds, signal=cause)
+
+    def _hang(self, seconds: float) -> Outcome:
+        before = self.log.stat().st_size
+        self._process.send_signal(signal.SIGUSR1)
+        time.sleep(STACK_DUMP_SECONDS)
+        self.kill()
+        stacks = self._log_from(before).strip()
+        reason = f"no answer for {seconds:.0f} s; stacks:\n{stacks[-4000:]}"
+        return Outcome(Verdict.HANG, stage_of_stacks(stacks), reason, seconds)
+
+    def _log_from(self, start: int) -> str:
+        """This worker's standard error from this offset on; earlier workers share the file."""
+        with self.log.open("rb") as log:
+            log.seek(start)
+            return log.read().decode(errors="replace")
+
+    def _log_tail(self) -> str:
+        lines = self._log_from(self._log_start).splitlines()
+        fatal = [line for line in lines if _FATAL.match(line)]
+        chosen = fatal[-2:] or lines[-2:]
+        return " | ".join(line.strip()[:400] for line in chosen) or "nothing on standard error"

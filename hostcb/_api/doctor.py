@@ -1,0 +1,122 @@
+"""What hostcb finds: versions, devices, transports, and how much of JAX's private side it knows (H21)."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import platform
+
+import jax
+import jax.extend.backend
+import numpy as np
+
+from .._compat.registry import Entry, entries, losses
+from .._lowering.rule import GPU_PLATFORMS
+from .._version import __version__
+
+_VIEWS = "views: one device, pmap and shard_map, on the device's memory"
+_ONE_OF_MANY = "one_of_many: jit over a mesh, on one of its devices"
+_PARTS = "parts: partitioned=True, on each device of a mesh"
+_IN_PLACE = "in_place: buffer_callback and dlpack_callback, without a copy"
+_ARRAYS = "arrays: one device, pmap and shard_map, on copies"
+_SEND = "send_and_receive: all but buffer_callback, dlpack_callback and partitioned=True, by JAX's own emitter"
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What `hostcb.doctor` found; `str` of it is the text that `python -m hostcb` prints."""
+
+    text: str
+    # The places of what this JAX lacks, or has in another way; empty if every promise holds.
+    lost: tuple[str, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether this JAX has all that hostcb needs."""
+        return not self.lost
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def doctor() -> Report:
+    """Say what hostcb finds: versions, devices, transports, and each part of JAX's private side that it uses.
+
+    It starts JAX's devices. Where this JAX lacks something, the report says which promises of the contract are lost and
+    what is refused. `python -m hostcb` prints it, and exits with 1 if something is lost.
+
+    Follows H21 of the contract. Example:
+
+        >>> import hostcb as hcb
+        >>> report = hcb.doctor()
+        >>> report.complete, report.lost
+        (True, ())
+        >>> print(str(report).splitlines()[0])  # doctest: +ELLIPSIS
+        hostcb 0.1.0 with JAX ...
+    """
+    for entry in entries:
+        if not entry.probed:
+            # Of modules that nobody has imported yet.
+            entry.probe()
+    lost = losses()
+    sections = [_versions(), _devices(), _summary(lost), *map(_line, entries)]
+    return Report("\n".join(sections), tuple(entry.name for entry in lost))
+
+
+def _versions() -> str:
+    def version(name: str) -> str:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            return "of unknown version"
+
+    return (
+        f"hostcb {__version__} with JAX {jax.__version__}, jaxlib {version('jaxlib')}, NumPy {np.__version__}, Python "
+        f"{platform.python_version()}, on {platform.platform()}"
+    )
+
+
+def _devices() -> str:
+    """The devices of each platform, and the transports that callbacks take there."""
+    lines = ["\ndevices and transports"]
+    try:
+        for name, client in jax.extend.backend.backends().items():
+            devices = ", ".join(map(str, jax.local_devices(backend=name)))
+            version = " ".join(str(client.platform_version).split())
+            lines.append(f"  {name}, {version}: {devices or 'no devices'}")
+            lines += [f"    {transport}" for transport in _transports(name)]
+    except Exception as error:
+        # JAX does not start its platforms, whyever; the rest of the report is needed all the more.
+        lines.append(f"  none: JAX says: {error}")
+    return "\n".join(lines)
+
+
+def _transports(name: str) -> list[str]:
+    """As `hostcb._lowering.rule` chooses them."""
+    if name == "cpu":
+        return [_VIEWS, _ONE_OF_MANY, _PARTS, _IN_PLACE]
+    if name in (*GPU_PLATFORMS, "gpu"):
+        return [_ARRAYS, _ONE_OF_MANY, _PARTS, _IN_PLACE]
+    return [_SEND]
+
+
+def _summary(lost: list[Entry]) -> str:
+    if not lost:
+        return f"\nJAX's private side: all {len(entries)} things that hostcb uses hold"
+    promises = sorted({promise for entry in lost for promise in entry.promises})
+    return (
+        f"\nJAX's private side: {len(lost)} of {len(entries)} things that hostcb uses are lost, and with them parts of "
+        f"{', '.join(promises)} of docs/contract.md"
+    )
+
+
+def _line(entry: Entry) -> str:
+    line = f"  {entry.name}: {entry.state}"
+    if not entry.lost:
+        return line
+    since = f"needed since JAX {entry.since}" + (f", until JAX {entry.until}" if entry.until else "")
+    link = f"\n      {entry.link}" if entry.link else ""
+    return (
+        f"{line}\n      {entry.use}\n      {entry.without}\n      Lost: {', '.join(entry.promises)}; "
+        f"{entry.cost.value}; {since}{link}"
+    )

@@ -1,0 +1,130 @@
+"""`pure_callback` and `io_callback`: JAX's own two, on this machinery (X2, X3, X5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from .._primitive.batching import EXTERNAL_METHODS, check_method
+from .._primitive.binding import bind, check_callable
+from .._spec.kinds import IO, ORDERED_IO, PURE, Kind
+from .._spec.placement import device_of
+from .._spec.shapes import ResultShape
+from .jax_arrays import as_asked
+
+
+def pure_callback(
+    callback: Callable[..., Any],
+    result_shape_dtypes: Any,
+    *args: Any,
+    sharding: jax.sharding.Sharding | None = None,
+    vmap_method: str | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Call a pure function on the host, as `jax.pure_callback` does.
+
+    The function counts as pure: JAX may drop the call if its result is not used, repeat it, or make it at another time
+    than the program says.
+
+    Args:
+        callback: called as `callback(*args, **kwargs)` with NumPy arrays of its own (or `jax.Array`s, see
+            `hostcb.jax_arrays`). Its result must match `result_shape_dtypes` in shapes and dtypes. It may have other
+            containers, with the same number of leaves and the same dict keys.
+        result_shape_dtypes: a pytree whose leaves have `shape` and `dtype`, such as `jax.ShapeDtypeStruct`.
+        *args: pytrees of arrays or scalars.
+        sharding: which device makes the call: a sharding of one device of the computation. The first by default.
+        vmap_method: how to batch it. "sequential": a loop, with a call for each element; "sequential_unrolled": the
+            same unrolled; "expand_dims": one call, in which every operand has a leading axis, of size 1 if it was not
+            batched; "broadcast_all": the same, always of the batch's size; "legacy_vectorized": the same, without a
+            leading axis for unbatched operands. Without a method, vmap is refused.
+        **kwargs: keyword arguments for the callback, handled like `args`.
+
+    Returns:
+        The results as JAX arrays, in the tree of `result_shape_dtypes`.
+
+    Raises:
+        TypeError: `callback` is not callable, an argument is no JAX value, or `sharding` is none.
+        ValueError: `result_shape_dtypes` is no shape or asks for 64 bits while x64 is off, `vmap_method` is unknown,
+            `sharding` names a device outside the computation; or the callback is differentiated, which needs
+            `jax.custom_jvp` or `jax.custom_vjp`.
+        NotImplementedError: batched without a method, `sharding` inside `pmap` or `shard_map`, or a `shard_map` that
+            leaves some mesh axes to the compiler.
+        jax.errors.JaxRuntimeError: when the computation runs, if the callback fails or its result does not match, with
+            the callback's exception as `__cause__` where the program runs in the calling thread.
+
+    Follows X2 and X5. Example:
+
+        >>> import hostcb, jax, jax.numpy as jnp, numpy as np
+        >>> def cube_root(x):
+        ...     shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        ...     return hostcb.pure_callback(np.cbrt, shape, x, vmap_method="expand_dims")
+        >>> print(jax.jit(jax.vmap(cube_root))(jnp.array([1.0, 8.0, 27.0])).round())
+        [1. 2. 3.]
+    """
+    check_method(vmap_method, EXTERNAL_METHODS)
+    return _external(PURE, callback, result_shape_dtypes, args, kwargs, sharding, vmap_method)
+
+
+def io_callback(
+    callback: Callable[..., Any],
+    result_shape_dtypes: Any,
+    *args: Any,
+    sharding: jax.sharding.Sharding | None = None,
+    ordered: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """Call a function with side effects on the host, as `jax.experimental.io_callback` does.
+
+    The function is called exactly once each time that the program comes to it, even if its result is not used. Unlike
+    JAX's, it is also called in the body of a differentiated `scan`.
+
+    Args:
+        callback: as for `pure_callback`.
+        result_shape_dtypes: as for `pure_callback`; `None` for no result.
+        *args: pytrees of arrays or scalars.
+        sharding: which device makes the call: a sharding of one device of the computation. The first by default.
+        ordered: keep the program's order on each device, together with `id_tap`, `call` and `debug` callbacks that are
+            ordered. Otherwise the runtime may call in any order.
+        **kwargs: keyword arguments for the callback, handled like `args`.
+
+    Returns:
+        The results as JAX arrays, in the tree of `result_shape_dtypes`.
+
+    Raises:
+        TypeError: `callback` is not callable, an argument is no JAX value, or `sharding` is none.
+        ValueError: `result_shape_dtypes` is no shape or asks for 64 bits while x64 is off, `sharding` names a device
+            outside the computation, an argument is differentiated, or an ordered callback is batched.
+        NotImplementedError: JAX could not call it exactly once: in a `cond` or `while_loop` with a batched predicate,
+            and in a differentiated checkpoint. Also as `pure_callback`.
+        jax.errors.JaxRuntimeError: when the computation runs, as `pure_callback`. `barrier_wait` reports it as well.
+
+    Follows X3 and X5. Example:
+
+        >>> import hostcb, jax, numpy as np
+        >>> generator = np.random.default_rng(0)
+        >>> def draw():
+        ...     return generator.uniform(size=2).astype(np.float32)
+        >>> shape = jax.ShapeDtypeStruct((2,), np.float32)
+        >>> print(jax.jit(lambda: hostcb.io_callback(draw, shape))())
+        [0.6369617  0.26978672]
+    """
+    kind = ORDERED_IO if ordered else IO
+    return _external(kind, callback, result_shape_dtypes, args, kwargs, sharding, None)
+
+
+def _external(
+    kind: Kind,
+    callback: Callable[..., Any],
+    result_shape_dtypes: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    sharding: Any,
+    vmap_method: str | None,
+) -> Any:
+    check_callable(callback, kind, "callback")
+    expected = ResultShape.of_dtypes(result_shape_dtypes)
+    place = device_of(kind, sharding)
+    results = bind(kind, as_asked(callback), (args, kwargs), expected, place=place, vmap_method=vmap_method)
+    return expected.restore(results)

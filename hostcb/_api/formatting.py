@@ -1,0 +1,145 @@
+"""Format the text of `debug.print`, and check its format string while tracing (X4)."""
+
+from __future__ import annotations
+
+import dataclasses
+import string
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _compat
+from .._spec.naming import shown
+from .printing import write
+
+# The repr of a larger array shows only its shape, as that of a jax.Array.
+MOST_BYTES_IN_REPR = 1 << 20
+
+
+class MissingPositionError(ValueError, IndexError):
+    """The format string asks for a positional argument that was not given."""
+
+
+class MissingNameError(ValueError, KeyError):
+    """The format string asks for a keyword argument that was not given."""
+
+    __str__ = ValueError.__str__
+
+
+class _Checker(string.Formatter):
+    """Checks a format string by formatting stand-ins for the values, which are not known yet."""
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if isinstance(key, int):
+            if key >= len(args):
+                raise MissingPositionError(
+                    f"debug.print: the format string asks for positional argument number {key}, but there are "
+                    f"{len(args)}."
+                )
+            return args[key]
+        if key not in kwargs:
+            raise MissingNameError(
+                f"debug.print: the format string asks for {key!r}, but the keyword arguments are "
+                f"{', '.join(map(repr, kwargs)) or 'none'}."
+            )
+        return kwargs[key]
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        # Formatting a whole array is slow, and without a specification it cannot fail.
+        return str(super().format_field(value, format_spec)) if format_spec else ""
+
+    def check_unused_args(self, used_args: set[int | str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        positions = [position for position in range(len(args)) if position not in used_args]
+        names = [name for name in kwargs if name not in used_args]
+        if positions:
+            raise ValueError(f"Unused positional arguments to `debug.print`: numbers {positions}.")
+        if names:
+            raise ValueError(
+                f"Unused keyword arguments to `debug.print`: {names}. Was an f-string passed? Values are not known "
+                'yet: write debug.print("{x}", x=x) rather than debug.print(f"{x}").'
+            )
+
+
+def check_format(text: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse a format string that does not match its arguments.
+
+    Raises:
+        TypeError: `text` is no string.
+        ValueError: the string is malformed, an argument is missing (then also an `IndexError` or `KeyError`) or unused,
+            or a specification does not fit its value.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"debug.print: the format must be a string, got {shown(text)} of {type(text)}.")
+    stand_ins, names = jax.tree_util.tree_map(_stand_in, (args, kwargs))
+    try:
+        _Checker().vformat(text, stand_ins, names)
+    except (MissingPositionError, MissingNameError):
+        raise
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise ValueError(f"debug.print: the format string {text!r} does not match its arguments: {error}") from error
+
+
+def _stand_in(leaf: Any) -> Any:
+    """Return an array of the leaf's shape and dtype that takes no memory."""
+    try:
+        # `jax.typeof` refuses a part of a mutable array, but that part has a shape and a dtype.
+        aval = leaf if _compat.is_ref(leaf) else jax.typeof(leaf)
+    except Exception:
+        # The leaf is no JAX value, or a number that fits no JAX type, or reading its attributes raises.
+        return leaf
+    if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
+        # A typed PRNG key prints as its words.
+        return np.zeros((*aval.shape, 1), np.uint32)
+    return np.broadcast_to(np.zeros((), aval.dtype), aval.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class FormatPrinter:
+    """The function behind `debug.print`; printers with equal fields are equal, so printing twice compiles once."""
+
+    text: str
+    # NumPy's print options at tracing time.
+    print_options: tuple[tuple[str, Any], ...]
+
+    @property
+    def __name__(self) -> str:
+        return repr(self.text)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> None:
+        args, kwargs = jax.tree_util.tree_map(_shown, (args, kwargs))
+        with np.printoptions(**dict(self.print_options)):
+            if (args or kwargs) and not _has_fields(self.text):
+                # Possible only with skip_format_check: the values follow the text, as Pallas prints them.
+                line = " ".join((self.text, *map(str, args), *(f"{key}={value}" for key, value in kwargs.items())))
+            else:
+                line = self.text.format(*args, **kwargs)
+        write(line + "\n")
+
+
+def _has_fields(text: str) -> bool:
+    return any(field is not None for _, field, _, _ in string.Formatter().parse(text))
+
+
+class _Shown(np.ndarray):
+    """An array with the repr of a `jax.Array`, for arrays inside containers."""
+
+    def __repr__(self) -> str:
+        dtype = f"dtype={self.dtype.name}"
+        if self.size == 0:
+            return f"Array([], shape={self.shape}, {dtype})"
+        if self.nbytes >= MOST_BYTES_IN_REPR:
+            return f"Array(shape={self.shape}, {dtype})"
+        width = np.get_printoptions()["linewidth"]
+        values = np.array2string(
+            self.view(np.ndarray), prefix="Array(", suffix=",", separator=", ", max_line_width=width
+        )
+        last_line = len(values) - values.rfind("\n") + 1
+        separator = " " if last_line + len(dtype) + 2 <= width else " " * len("Array(")
+        return f"Array({values},{separator}{dtype})"
+
+
+def _shown(leaf: Any) -> Any:
+    return leaf.view(_Shown) if type(leaf) is np.ndarray else leaf

@@ -1,0 +1,180 @@
+"""`id_tap`, `id_print` and `call`: host_callback's three functions (H1, H2, H3)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from .._primitive.batching import check_method
+from .._primitive.binding import bind, check_callable
+from .._spec import flags
+from .._spec.kinds import CALL, TAP
+from .._spec.naming import shown
+from .._spec.placement import position
+from .._spec.shapes import ResultShape
+from .printing import Printer, as_pytree
+
+
+def id_tap(
+    tap_func: Callable[..., Any],
+    arg: Any,
+    *,
+    result: Any = None,
+    tap_with_device: bool = False,
+    device_index: int = 0,
+    **kwargs: Any,
+) -> Any:
+    """Return `arg`, and send its value to `tap_func` on the host.
+
+    The device does not wait for `tap_func`. On each device, taps and calls run in program order.
+
+    Args:
+        tap_func: called as `tap_func(arg, transforms)`, or with `device=` too if `tap_with_device`. It gets
+            NumPy arrays in the tree of `arg`, and may keep them. `transforms` is a tuple of pairs such as
+            `("batch", {"batch_dims": (0, None)})`, one for each vmap. Its result is ignored. The next `barrier_wait`
+            raises its exception, and the computation goes on.
+        arg: a pytree of arrays or scalars of any shape and dtype.
+        result: if given, what `id_tap` returns in place of `arg`. It is not sent to the host.
+        tap_with_device: pass `device=`, the `jax.Device` that the value comes from.
+        device_index: under `jit` over a mesh, which of its devices hands over the (whole) value.
+        **kwargs: refused.
+
+    Returns:
+        `arg`, or `result` if given.
+
+    Raises:
+        TypeError: `tap_func` is not callable, `arg` has a leaf that is no JAX value, or there are further keyword
+            arguments; use a closure or `functools.partial` for those.
+        ValueError: `device_index` is negative, or the computation has fewer devices.
+        NotImplementedError: used in a `shard_map` that leaves some mesh axes to the compiler.
+
+    Follows H1, and H4 to H7 under transformations. Example:
+
+        >>> import jax, hostcb as hcb
+        >>> @jax.jit
+        ... def double(x):
+        ...     return hcb.id_tap(lambda value, transforms: print("on the host:", value), 2 * x)
+        >>> y = double(3.0); hcb.barrier_wait()
+        on the host: 6.0
+    """
+    if kwargs:
+        raise TypeError(
+            f"id_tap() got unexpected keyword arguments {sorted(kwargs)}. Support for **kwargs in id_tap has been "
+            "removed: pre-apply them, either by a closure or by functools.partial(tap_func, **kwargs)."
+        )
+    if flags.ad_transforms.value:
+        warnings.warn(
+            "The flag jax_host_callback_ad_transforms is for temporary backwards compatibility: the behaviour that "
+            "it enables will be removed. Tap tangents with custom_jvp and cotangents with custom_vjp instead.",
+            FutureWarning,
+            stacklevel=2,
+        )
+    check_callable(tap_func, TAP, "tap_func")
+    tapped = bind(TAP, tap_func, arg, place=position(TAP, device_index), with_device=bool(tap_with_device))
+    return tapped if result is None else result
+
+
+def id_print(
+    arg: Any,
+    *,
+    result: Any = None,
+    tap_with_device: bool = False,
+    device_index: int = 0,
+    output_stream: Any = None,
+    threshold: int | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Return `arg`, and print its value on the host.
+
+    The keyword arguments come first, on one line as `name: value` in the order of their names, with `transforms:` and
+    `device:` among them where they apply; then the value. Prints are never mixed with each other.
+
+    Args:
+        arg: a pytree of arrays or scalars. Tuples print as `( a b )`, lists as `[ a b ]`, dicts as `{ k=v }`.
+        result: if given, what `id_print` returns in place of `arg`. It is not sent to the host.
+        tap_with_device: print the device that the value comes from.
+        device_index: under `jit` over a mesh, which of its devices hands over the (whole) value.
+        output_stream: an object with a `write` method for the text; standard output by default.
+        threshold: arrays with more elements are summarised, as in `numpy.array2string`; 1024 by default.
+        **kwargs: labels to print before the value.
+
+    Returns:
+        `arg`, or `result` if given.
+
+    Raises:
+        TypeError: `output_stream` has no `write`, or `arg` has a leaf that is no JAX value.
+        ValueError, NotImplementedError: as `id_tap`.
+
+    Follows H2. Example:
+
+        >>> import jax.numpy as jnp, hostcb as hcb
+        >>> _ = hcb.id_print((jnp.arange(3), jnp.float32(0.5)), what="state"); hcb.barrier_wait()
+        what: state
+        ( [0 1 2] 0.5 )
+    """
+    if output_stream is not None and not callable(getattr(output_stream, "write", None)):
+        raise TypeError(f"output_stream must have a write method, got {shown(output_stream)} of {type(output_stream)}.")
+    printer = Printer(output_stream, threshold, tuple(sorted(kwargs.items())))
+    return id_tap(printer, as_pytree(arg), result=result, tap_with_device=tap_with_device, device_index=device_index)
+
+
+def call(
+    callback_func: Callable[..., Any],
+    arg: Any,
+    *,
+    result_shape: Any = None,
+    call_with_device: bool = False,
+    device_index: int = 0,
+    vmap_method: str | None = None,
+) -> Any:
+    """Call `callback_func` on the host with the value of `arg`, and return its result to the device.
+
+    Args:
+        callback_func: called as `callback_func(arg)`, or with `device=` too if `call_with_device`, with NumPy arrays
+            in the tree of `arg`. It must return a pytree of arrays or scalars that matches `result_shape` in tree,
+            shapes and dtypes (with x64 off, 64-bit NumPy results are narrowed as everywhere in JAX).
+        arg: a pytree of arrays or scalars of any shape and dtype.
+        result_shape: a pytree of scalars, arrays or anything with `shape` and `dtype`; `None` or `()` for no result.
+        call_with_device: pass `device=`, the `jax.Device` that the call comes from.
+        device_index: under `jit` over a mesh, which of its devices makes the call; its result goes to all of them.
+        vmap_method: how to batch the call: "sequential", "sequential_unrolled" (a call for each element),
+            "expand_dims" or "broadcast_all" (one call with a leading axis on every operand and result). Without it,
+            vmap is refused.
+
+    Returns:
+        The result, as JAX arrays.
+
+    Raises:
+        TypeError: `callback_func` is not callable, or `arg` has a leaf that is no JAX value.
+        ValueError: `result_shape` is no shape or asks for 64 bits while x64 is off, `vmap_method` is unknown,
+            `device_index` is negative, or the computation has fewer devices.
+        NotImplementedError: differentiated, batched without `vmap_method`, or used in a `shard_map` that leaves some
+            mesh axes to the compiler.
+        jax.errors.JaxRuntimeError: when the computation runs, if the callback fails or its result does not match. The
+            text names the callback, what was expected, and why it failed; `barrier_wait` reports it too.
+
+    Follows H3, H8 and H15. Example:
+
+        >>> import jax, numpy as np, hostcb as hcb
+        >>> def eigenvalues(m):
+        ...     return np.linalg.eigvalsh(m)
+        >>> @jax.jit
+        ... def largest(m):
+        ...     return hcb.call(eigenvalues, m, result_shape=jax.ShapeDtypeStruct(m.shape[:-1], m.dtype))[-1]
+        >>> float(largest(np.diag([1.0, 3.0, 2.0]).astype(np.float32)))
+        3.0
+    """
+    check_callable(callback_func, CALL, "callback_func")
+    check_method(vmap_method)
+    expected = ResultShape.of(result_shape)
+    results = bind(
+        CALL,
+        callback_func,
+        arg,
+        expected,
+        place=position(CALL, device_index),
+        vmap_method=vmap_method,
+        with_device=bool(call_with_device),
+    )
+    return expected.restore(results)

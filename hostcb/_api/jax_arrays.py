@@ -1,0 +1,65 @@
+"""Give user functions `jax.Array`s, as JAX's own callbacks do, rather than NumPy arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._spec import flags
+from .._spec.naming import shown
+
+
+def jax_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function` for calls with `jax.Array`s on a CPU device in place of NumPy arrays.
+
+    Converting costs more than the call, so a callback gets NumPy arrays by default. For code that was written for
+    JAX's own callbacks, `jax.config.update("hostcb_jax_arrays", True)` (or `HOSTCB_JAX_ARRAYS=1` in the environment)
+    asks for all `pure_callback`s, `io_callback`s and `debug.callback`s that are traced from then on.
+
+    Args:
+        function: any callback.
+
+    Returns:
+        A callback that converts its arrays and calls `function`. JAX operations in it run on the CPU device.
+
+    Raises:
+        TypeError: `function` is not callable.
+        RuntimeError: when the result is called, if there is no CPU device; JAX_PLATFORMS must list `cpu`.
+
+    Example:
+        >>> import hostcb, jax
+        >>> ones = jax.numpy.ones(2)
+        >>> print(hostcb.pure_callback(hostcb.jax_arrays(lambda x: x.at[0].set(7)), ones, ones))
+        [7. 1.]
+    """
+    if not callable(function):
+        raise TypeError(f"jax_arrays: function must be callable, got {shown(function)} of {type(function)}.")
+    return function if isinstance(function, JaxArrays) else JaxArrays(function)
+
+
+@dataclasses.dataclass(frozen=True)
+class JaxArrays:
+    """Calls `function` with `jax.Array`s; equal functions give equal objects, so using one twice compiles once."""
+
+    function: Callable[..., Any]
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        return self.function
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        cpu = jax.local_devices(backend="cpu")[0]
+        with jax.default_device(cpu):
+            args, kwargs = jax.tree_util.tree_map(
+                lambda leaf: jax.device_put(leaf, cpu) if isinstance(leaf, np.ndarray) else leaf, (args, kwargs)
+            )
+            return self.function(*args, **kwargs)
+
+
+def as_asked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `jax_arrays(function)` if the option `hostcb_jax_arrays` is set, or else `function`."""
+    return jax_arrays(function) if flags.jax_arrays.value else function

@@ -1,0 +1,106 @@
+"""Every private name of JAX that hostcb uses. No other package of hostcb uses one.
+
+Each name is an entry of the `registry`. The registry probes the name, and says what is lost if a JAX differs from what
+hostcb knows. These modules import nothing from the rest of hostcb. `effects` and `tracing` serve tracing. `rules`,
+`control_flow`, `held_functions` and `lowering` hold JAX's rules, and put hostcb's rules in front of them. `runtime`,
+`waiting`, `dispatch_end` and `dispatch` serve the execution of programs.
+"""
+
+from .control_flow import (
+    keep_in_scans,
+    lower_cond,
+    lower_while,
+    predicate_is_batched,
+    stand_before_batching,
+    watch_conditions,
+)
+from .dispatch_end import place_of_hook
+from .effects import register_effect
+from .held_functions import HOLDING_FUNCTIONS, check_holders, holding_function, imported
+from .lowering import (
+    ABORTS_ON_TOKEN_IN_PART,
+    annotate,
+    before_modules_apart,
+    check_devices_are_told,
+    check_shard_map,
+    lower_function,
+    lower_shard_map,
+    memory_of,
+    one_device_sharding,
+    replace_lower_function,
+    require_devices,
+    shard_map_p,
+    uses_shardy,
+    whole_sharding,
+    wrap_host_callbacks,
+)
+from .registry import UnknownJaxError, UnknownJaxWarning, refuse_if_unusable
+from .runtime import (
+    FlagHolder,
+    backends_exist,
+    clearing_is_told,
+    forced_cpu_devices,
+    on_backends_cleared,
+    register_config_option,
+    without_mesh,
+)
+from .tracing import (
+    abstract_token,
+    hide_frames,
+    hold_weakly_in_caches,
+    is_float0,
+    is_ref,
+    is_saved,
+    key_data_shape,
+    key_implementation,
+    varying_as,
+)
+
+__all__ = [
+    "ABORTS_ON_TOKEN_IN_PART",
+    "HOLDING_FUNCTIONS",
+    "FlagHolder",
+    "UnknownJaxError",
+    "UnknownJaxWarning",
+    "abstract_token",
+    "annotate",
+    "backends_exist",
+    "before_modules_apart",
+    "check_devices_are_told",
+    "check_holders",
+    "check_shard_map",
+    "clearing_is_told",
+    "forced_cpu_devices",
+    "hide_frames",
+    "hold_weakly_in_caches",
+    "holding_function",
+    "imported",
+    "is_float0",
+    "is_ref",
+    "is_saved",
+    "keep_in_scans",
+    "key_data_shape",
+    "key_implementation",
+    "lower_cond",
+    "lower_function",
+    "lower_shard_map",
+    "lower_while",
+    "memory_of",
+    "on_backends_cleared",
+    "one_device_sharding",
+    "place_of_hook",
+    "predicate_is_batched",
+    "refuse_if_unusable",
+    "register_config_option",
+    "register_effect",
+    "replace_lower_function",
+    "require_devices",
+    "shard_map_p",
+    "stand_before_batching",
+    "uses_shardy",
+    "varying_as",
+    "watch_conditions",
+    "whole_sharding",
+    "without_mesh",
+    "wrap_host_callbacks",
+]

@@ -1,0 +1,197 @@
+"""JAX's clients, meshes and options."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import jax
+
+from .registry import Cost, called_with, private
+
+logger = logging.getLogger("hostcb")
+
+_USERS_MESH = "JAX that runs in a callback could take the mesh of the program for its own."
+_OLD_DEVICES = "After clear_backends(), order and threads of the devices of before are kept; do not use it."
+
+_MESH = private(
+    "jax._src.mesh:get_concrete_mesh",
+    "Tells whether jax.set_mesh chose a mesh for the program.",
+    _USERS_MESH,
+    ("H5",),
+    Cost.SOME,
+    called_with(0),
+)
+_USE_MESH = private(
+    "jax._src.sharding_impls:_internal_use_concrete_mesh",
+    "Leaves that mesh while callbacks run.",
+    _USERS_MESH,
+    ("H5",),
+    Cost.SOME,
+    called_with(1),
+)
+_NO_MESH = private("jax._src.mesh:empty_concrete_mesh", "Does the same.", _USERS_MESH, ("H5",), Cost.SOME)
+_NO_ABSTRACT_MESH = private("jax._src.mesh:empty_abstract_mesh", "Does the same.", _USERS_MESH, ("H5",), Cost.SOME)
+_BACKENDS_EXIST = private(
+    "jax._src.xla_bridge:backends_are_initialized",
+    "Tells whether more threads can still be asked of the CPU runtime.",
+    "A callback that runs JAX itself may deadlock on several CPU devices; set PJRT_NPROC in the environment.",
+    ("H9",),
+    Cost.COMFORT,
+    called_with(0),
+)
+_CLIENTS = private(
+    "jax._src.xla_bridge:_backends", "Tells that JAX has replaced its clients.", _OLD_DEVICES, ("H9",), Cost.COMFORT
+)
+_CLEAR = private(
+    "jax._src.xla_bridge:_clear_backends",
+    "Tells that JAX has forgotten its clients.",
+    "hostcb learns of clear_backends() only when JAX clears its caches next.",
+    ("H9",),
+    Cost.COMFORT,
+    called_with(0),
+)
+_CACHES = private(
+    "jax.extend.backend:register_backend_cache",
+    "Tells the same when JAX clears its caches next.",
+    "hostcb learns of clear_backends() from one function of JAX alone.",
+    ("H9",),
+    Cost.COMFORT,
+    called_with(2),
+)
+_OPTIONS = private(
+    "jax:config._value_holders",
+    "Lets jax.config.update reach the options of hostcb.",
+    "jax.config.update does not know the options of hostcb; set them by environment variables or absl flags.",
+    ("H16",),
+    Cost.COMFORT,
+    attributes=("__setitem__",),
+)
+
+_leave = [entry for entry in (_MESH, _USE_MESH, _NO_MESH, _NO_ABSTRACT_MESH) if entry.lost]
+_concrete_mesh = _MESH.value
+
+
+def without_mesh() -> contextlib.AbstractContextManager[None]:
+    """Leave the mesh that `jax.set_mesh` chose for the program: a callback in this thread does not run on that mesh."""
+    if _concrete_mesh().empty and jax.sharding.get_abstract_mesh().empty:
+        return contextlib.nullcontext()
+    return _empty_mesh()
+
+
+if _leave:
+
+    def without_mesh() -> contextlib.AbstractContextManager[None]:
+        """Refuse a program if a mesh is set, since hostcb cannot leave the mesh with this JAX."""
+        if not jax.sharding.get_abstract_mesh().empty:
+            raise _leave[0].refusal("a host callback where jax.set_mesh has chosen a mesh")
+        return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _empty_mesh() -> Iterator[None]:
+    with _USE_MESH.value(_NO_MESH.value), jax.sharding.use_abstract_mesh(_NO_ABSTRACT_MESH.value):
+        yield
+
+
+def forced_cpu_devices() -> int:
+    """The number of CPU devices that flags and options ask for, before the client exists."""
+    flag = re.search(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    option = getattr(jax.config, "jax_num_cpu_devices", -1)
+    return max(int(flag.group(1)) if flag else 1, option)
+
+
+def backends_exist() -> bool:
+    """Whether JAX has already made its clients, so that a change of their environment variables is too late."""
+    try:
+        return bool(_BACKENDS_EXIST.value())
+    except Exception:
+        # This JAX lacks the function, or something that the function reads.
+        return True
+
+
+class _Clearing:
+    """Calls functions after `jax.extend.backend.clear_backends`, for which JAX has no hook.
+
+    That function first forgets JAX's clients, and then clears JAX's caches. This object is registered as one of these
+    caches. It watches both steps, in case a release of JAX changes one of them, and calls each function only once.
+    """
+
+    def __init__(self) -> None:
+        self._functions: list[Callable[[], None]] = []
+        self._clients = _CLIENTS.value
+        self._installed = False
+
+    def tell(self, function: Callable[[], None]) -> None:
+        if not self._installed:
+            self._installed = True
+            self._install()
+        self._functions.append(function)
+
+    def _install(self) -> None:
+        if _CLIENTS.lost:
+            return
+        if _CACHES.holds:
+            _CACHES.value(self, "what hostcb knows of devices")
+        if _CLEAR.holds:
+            plain = _CLEAR.value
+
+            @functools.wraps(plain)
+            def clearing(*args: Any, **kwargs: Any) -> Any:
+                result = plain(*args, **kwargs)
+                self.cache_clear()
+                return result
+
+            _CLEAR.put(clearing)
+
+    # The methods that JAX calls on a cache.
+
+    def cache_clear(self) -> None:
+        # JAX replaces this dictionary when it clears its backends, and at no other time.
+        clients = _CLIENTS.now()
+        if clients is self._clients:
+            return
+        self._clients = clients
+        for function in self._functions:
+            try:
+                function()
+            except Exception:
+                # An exception here would stop JAX before it has cleared all caches, which refer to the old clients.
+                logger.exception("%s failed after JAX had cleared its backends", function)
+
+    def cache_info(self) -> None:
+        """Return nothing: JAX expects this method of a cache."""
+
+    def cache_keys(self) -> list[Any]:
+        return []
+
+
+_clearing = _Clearing()
+
+
+def on_backends_cleared(function: Callable[[], None]) -> None:
+    """Call `function` whenever JAX has forgotten its clients and all of their devices.
+
+    `function` must not ask JAX for devices: JAX's caches return the old devices until `function` has returned.
+    """
+    _clearing.tell(function)
+
+
+def clearing_is_told() -> bool:
+    """Whether the functions of `on_backends_cleared` are called; if not, hostcb's caches may hold old devices."""
+    return _CLIENTS.holds
+
+
+class FlagHolder(Protocol):
+    def _set(self, value: Any) -> None: ...
+
+
+def register_config_option(name: str, holder: FlagHolder) -> None:
+    """Let `jax.config.update(name, value)` set hostcb's flag, as it once set the flag of JAX's host_callback."""
+    if _OPTIONS.holds:
+        _OPTIONS.value[name] = holder

@@ -1,0 +1,84 @@
+"""Workarounds for two bugs of JAX's lowering, which ignores the tokens of a program or of a part of it.
+
+JAX 0.10.2 and 0.12.0.1 have both bugs. JAX's own ordered callbacks have them, too, and hostcb repairs these as well.
+
+- For a program with a memory kind in its signature, JAX makes a list with the memory kind of each result. The tokens
+  come before the results, and have no entry in that list.
+- `lax.platform_dependent` lowers to the branches of the platforms of the program. It does not return a token that only
+  the other branches use.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import io_callback
+
+from .. import _compat
+
+logger = logging.getLogger("hostcb")
+
+
+def with_all_tokens(lower_cond: Callable[..., Any]) -> Callable[..., Any]:
+    """JAX's rule for `cond`, which also returns the tokens that no branch of this platform uses."""
+
+    def lower(context: Any, *operands: Any, **params: Any) -> Any:
+        inner = context.replace(tokens_out=None)
+        results = lower_cond(inner, *operands, **params)
+        if inner.tokens_out is not None:
+            context.set_tokens_out(context.tokens_in.update_tokens(inner.tokens_out))
+        return results
+
+    return lower
+
+
+def give_tokens_memory_kinds() -> None:
+    """Lower programs that have both memory kinds and tokens."""
+    plain = _compat.lower_function()
+    if plain is None:
+        return
+
+    @functools.wraps(plain)
+    def lower(context: Any, name: Any, jaxpr: Any, effects: Sequence[Any], *others: Any, **params: Any) -> Any:
+        kinds = params.get("propagated_out_mem_kinds")
+        needed = bool(effects) and params.get("result_memory_kinds") is not None
+        if needed and kinds is not None and not _asking.get() and _tokens_are_forgotten():
+            # One entry for each token, as JAX's function itself adds to its other lists.
+            params["propagated_out_mem_kinds"] = (*[None] * len(effects), *kinds)
+        return plain(context, name, jaxpr, effects, *others, **params)
+
+    _compat.replace_lower_function(lower)
+
+
+# Set while hostcb tests whether JAX has the bug; the workaround must be off then.
+_asking: contextvars.ContextVar[bool] = contextvars.ContextVar("hostcb_asking_for_token_bug", default=False)
+
+
+@functools.cache
+def _tokens_are_forgotten() -> bool:
+    """Whether this JAX has the bug. The first program that needs the answer runs the test, on a minimal program."""
+    device = jax.local_devices()[0]
+    usual = device.default_memory().kind
+    unusual = next((memory.kind for memory in device.addressable_memories() if memory.kind != usual), usual)
+    sharding = jax.sharding.SingleDeviceSharding(device, memory_kind=unusual)
+    reset = _asking.set(True)
+    try:
+        with _compat.without_mesh():
+            jax.jit(_ordered_identity, out_shardings=sharding).lower(np.zeros((), np.int8))
+    except ValueError as error:
+        logger.debug("this JAX forgets the tokens of programs with memory kinds: %s", error)
+        return True
+    finally:
+        _asking.reset(reset)
+    return False
+
+
+def _ordered_identity(x: Any) -> Any:
+    io_callback(lambda: None, None, ordered=True)
+    return x

@@ -1,0 +1,175 @@
+"""Facts about avals, parameters and the user's frames that only private names of JAX provide."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import source_info_util
+
+from .registry import Cost, called_with, first_lost, private
+
+_ABSTRACT_TOKEN = private(
+    "jax._src.core:abstract_token",
+    "The type of the token that is an operand and a result of an ordered callback.",
+    "Ordered callbacks have no token, so they have no order.",
+    ("H5",),
+    Cost.EFFECTS,
+)
+_PART_OF_REF = private(
+    "jax._src.state.types:TransformedRef",
+    "Tells a part of a mutable array, ref.at[...], from other objects.",
+    "The value of a part of a mutable array would not be read.",
+    ("H1", "H3"),
+    Cost.SOME,
+)
+_SAVEABLE = private(
+    "jax._src.interpreters.partial_eval:Saveable",
+    "Tells whether the policy of a checkpoint keeps the result of a callback.",
+    "The callback could run more often than the policy says.",
+    ("H6", "X4"),
+    Cost.SOME,
+)
+_ANSWER = private(
+    "jax._src.interpreters.partial_eval:ensure_enum",
+    "Refuses what is no answer of a checkpoint's policy.",
+    "Such answers could be taken for others.",
+    ("H6", "X4"),
+    Cost.SOME,
+    called_with(1),
+)
+_WEAK_TYPES = private(
+    "jax._src.util:weakref_cache_key_types",
+    "Keeps JAX's tracing caches from holding the user's functions.",
+    "Functions of callbacks stay alive until jax.clear_caches().",
+    ("H18",),
+    Cost.COMFORT,
+    methods={"add": called_with(1)},
+)
+_VARYING = private(
+    "jax._src.core:ShapedArray.manual_axis_type",
+    "Tells over which manual axes of a mesh an operand varies.",
+    "In a shard_map, JAX would take a result that differs between devices for one that is the same on all.",
+    ("H9",),
+    Cost.SOME,
+)
+_SHAPED_ARRAY = private(
+    "jax.core:ShapedArray",
+    "Says over which of them a result varies.",
+    _VARYING.without,
+    ("H9",),
+    Cost.SOME,
+    called_with(2, "sharding", "manual_axis_type"),
+)
+_AXIS_DATA = private(
+    "jax._src.interpreters.batching:AxisData",
+    "Tells the rule for a batched loop the name and the size of the axis.",
+    "A loop whose predicate is batched could run finished elements on.",
+    ("H7",),
+    Cost.EFFECTS,
+    attributes=("name", "size", "spmd_name"),
+)
+_EXCLUSION = private(
+    "jax._src.traceback_util:register_exclusion",
+    "Takes the frames of hostcb out of the tracebacks that JAX filters.",
+    "Tracebacks of JAX show frames of hostcb.",
+    ("H15",),
+    Cost.COMFORT,
+    called_with(1),
+)
+
+abstract_token = _ABSTRACT_TOKEN.value
+_unknown = first_lost(_VARYING, _SHAPED_ARRAY)
+
+
+def is_float0(leaf: Any) -> bool:
+    try:
+        dtype = leaf.dtype
+    except Exception:
+        # Any object may be a leaf, and its attribute lookup may raise any exception.
+        return False
+    return isinstance(dtype, np.dtype) and dtype == jax.dtypes.float0
+
+
+_parts_are_known = _PART_OF_REF.holds
+_refs = (jax.Ref, _PART_OF_REF.value) if _parts_are_known else (jax.Ref,)
+
+
+def is_ref(leaf: Any) -> bool:
+    """Whether `leaf` is a mutable array, or a part of one."""
+    if isinstance(leaf, _refs):
+        return True
+    if not _parts_are_known and type(leaf).__module__.startswith("jax._src.state"):
+        raise _PART_OF_REF.refusal(f"a part of a mutable array, {type(leaf).__name__},")
+    return False
+
+
+def key_implementation(dtype: Any) -> Any:
+    """The random number generator of a typed key's dtype. `jax.random.key_impl` needs an array, so this traces one."""
+    return _of_keys(dtype)[0]
+
+
+def key_data_shape(dtype: Any) -> tuple[int, ...]:
+    return _of_keys(dtype)[1]
+
+
+@functools.cache
+def _of_keys(dtype: Any) -> tuple[Any, tuple[int, ...]]:
+    found: list[Any] = []
+
+    def words(key: Any) -> Any:
+        found.append(jax.random.key_impl(key))
+        return jax.random.key_data(key)
+
+    shape = jax.eval_shape(words, jax.ShapeDtypeStruct((), dtype)).shape
+    return found[0], tuple(shape)
+
+
+def is_saved(saveable: Callable[..., Any], primitive: Any, avals: Sequence[Any], params: dict[str, Any]) -> bool:
+    """Whether a rematerialisation policy keeps this primitive's results."""
+    answer = saveable(primitive, *avals, **params)
+    if isinstance(answer, bool):
+        return answer
+    unknown = first_lost(_SAVEABLE, _ANSWER)
+    if unknown is not None:
+        raise unknown.refusal(f"a checkpoint's policy that answers {answer} for a callback")
+    return isinstance(_ANSWER.value(answer), type(_SAVEABLE.value))
+
+
+def hold_weakly_in_caches(parameter_class: type) -> None:
+    """Let JAX's tracing caches hold a primitive's parameter weakly, so the user's function can be collected."""
+    if _WEAK_TYPES.holds:
+        _WEAK_TYPES.value.add(parameter_class)
+
+
+def varying_as(aval: Any, operands: Sequence[Any]) -> Any:
+    """`aval`, marked as varying over each manual mesh axis over which at least one of `operands` varies."""
+    if _unknown is not None:
+        if jax.sharding.get_abstract_mesh().manual_axes:
+            raise _unknown.refusal("a callback with a result, in a shard_map,")
+        return aval
+    varying = frozenset().union(*(operand.manual_axis_type.varying for operand in operands))
+    if not varying:
+        return aval
+    mesh = next(operand for operand in operands if operand.manual_axis_type.varying).sharding.mesh
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*[None] * aval.ndim))
+    return jax.core.ShapedArray(
+        aval.shape,
+        aval.dtype,
+        sharding=sharding,
+        manual_axis_type=type(aval.manual_axis_type)(varying=varying),
+    )
+
+
+def hide_frames(directory: str) -> None:
+    """Let JAX treat the frames of a directory's modules like its own frames.
+
+    The source information of a program then names the user's line, and JAX leaves these frames out of the tracebacks
+    that it filters. JAX has a public function for the source information, and none for the tracebacks.
+    """
+    source_info_util.register_exclusion(directory)
+    if _EXCLUSION.holds:
+        _EXCLUSION.value(directory)

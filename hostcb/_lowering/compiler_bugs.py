@@ -1,0 +1,119 @@
+"""Avoid four bugs of XLA in programs with a token; JAX's own ordered callbacks have them too.
+
+Two bugs need a token without any value beside it (seen with JAX 0.12.0.1, not with 0.10.2). A dummy value avoids both:
+
+- A `shard_map` (or `pmap`) without any operand is inlined with control dependencies on the token. A simplification
+  of its loops then leaves the old loop beside the new one, fifty times over, each with its callbacks.
+- A `cond` without any result, followed by a call of a function that takes the token, makes the compiler contradict
+  itself about the shape of a single token.
+
+Two more need a `shard_map` that is manual over some mesh axes and a nested `shard_map` over the other axes:
+
+- Up to JAX 0.11.0 Shardy gives the token of the outer `shard_map` a sharding that no token can have, and the compiler
+  aborts the process. hostcb refuses such programs while it lowers them.
+- JAX emits no manual computation over axes of size 1. If this leaves out the outer or the inner `shard_map`, the
+  compiler of JAX 0.12.0.1 takes the token for replicated and refuses the callback. So the first manual computation
+  over axes of another size makes the axes of size 1 manual too.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import numpy as np
+from jax.extend.mlir.dialects import stablehlo as hlo
+from jax.interpreters import mlir
+
+from .. import _compat
+from .._compat import rules
+from .._compat.token_bugs import with_all_tokens
+from .._spec.callback import callbacks_in
+
+
+@functools.cache
+def _dummy() -> Any:
+    """The type of a value beside the token."""
+    return jax.core.ShapedArray((), np.dtype(np.uint32))
+
+
+def work_around(effect: Any) -> None:
+    """Give programs with `effect`, an ordered one, a value beside the token where it would be alone."""
+    if _compat.shard_map_p is not None and _compat.lower_shard_map is not None:
+        rules.register_lowering(_compat.shard_map_p, _shard_map_rule(_compat.lower_shard_map, effect))
+    if _compat.lower_cond is not None:
+        rules.register_lowering(jax.lax.cond_p, _cond_rule(with_all_tokens(_compat.lower_cond), effect))
+
+
+def _shard_map_rule(plain: Callable[..., Any], effect: Any) -> Callable[..., Any]:
+    def lower(context: Any, *operands: Any, **params: Any) -> Any:
+        if effect not in getattr(params.get("jaxpr"), "effects", ()):
+            return plain(context, *operands, **params)
+        jaxpr, out_specs = params["jaxpr"], params["out_specs"]
+        if _compat.uses_shardy():
+            _make_manual_with_size_one(params)
+            _refuse_token_in_part(jaxpr, params)
+        if operands:
+            return plain(context, *operands, **params)
+        # The dummy is an operand and a result, since JAX removes unused values. A plain constant would be moved inside.
+        dummy = hlo.OptimizationBarrierOp([mlir.ir_constant(np.uint32(0))]).results[0]
+        variable = jex.Var(_dummy())
+        everywhere = jax.sharding.PartitionSpec()
+        widened = context.replace(avals_in=[_dummy()], avals_out=[*context.avals_out, _dummy()])
+        params["jaxpr"] = jaxpr.replace(invars=[variable], outvars=[*jaxpr.outvars, variable])
+        params.update(in_specs=(everywhere,), out_specs=(*out_specs, everywhere))
+        results = plain(widened, dummy, **params)
+        context.set_tokens_out(widened.tokens_out)
+        return list(results)[:-1]
+
+    return lower
+
+
+def _size(mesh: Any, axes: Iterable[Any]) -> int:
+    return math.prod(mesh.shape[axis] for axis in axes)
+
+
+def _make_manual_with_size_one(params: dict[str, Any]) -> None:
+    """In the outermost manual computation, make the axes of size 1 manual as well."""
+    mesh, newly = params.get("mesh"), params.get("newly_manual_axes")
+    if mesh is not None and newly is not None and _size(mesh, mesh.manual_axes) == 1 < _size(mesh, newly):
+        params["newly_manual_axes"] = newly | {axis for axis in mesh.axis_names if mesh.shape[axis] == 1}
+
+
+def _refuse_token_in_part(jaxpr: Any, params: dict[str, Any]) -> None:
+    mesh, newly = params.get("mesh"), params.get("newly_manual_axes")
+    if not _compat.ABORTS_ON_TOKEN_IN_PART or mesh is None or newly is None or _size(mesh, newly) == 1:
+        return
+    manual = {*mesh.manual_axes, *newly}
+    left = [axis for axis in mesh.axis_names if axis not in manual]
+    if _size(mesh, left) > 1:
+        callback = next((callback for callback in callbacks_in(jaxpr) if callback.kind.ordered), "a host callback")
+        raise NotImplementedError(
+            f"{callback} keeps an order and was used in a shard_map inside of another one, which is manual over "
+            f"{sorted(map(str, manual))} only: the compiler of JAX {jax.__version__} ends the process there. Use one "
+            "shard_map over all axes, jax.config.update('jax_use_shardy_partitioner', False), a newer JAX, or a "
+            "callback that keeps no order."
+        )
+
+
+def _cond_rule(plain: Callable[..., Any], effect: Any) -> Callable[..., Any]:
+    def lower(context: Any, *operands: Any, **params: Any) -> Any:
+        branches = params.get("branches", ())
+        if context.avals_out or not any(effect in branch.effects for branch in branches):
+            return plain(context, *operands, **params)
+        widened = context.replace(avals_out=[_dummy()])
+        plain(widened, *operands, **{**params, "branches": tuple(map(_with_result, branches))})
+        context.set_tokens_out(widened.tokens_out)
+        return []
+
+    return lower
+
+
+def _with_result(branch: Any) -> Any:
+    jaxpr = getattr(branch, "jaxpr", branch)
+    changed = jaxpr.replace(outvars=[jex.Literal(np.uint32(0), _dummy())])
+    return changed if jaxpr is branch else branch.replace(jaxpr=changed)

@@ -1,0 +1,256 @@
+"""Transports that give the handler views of device memory: on CPU for all callbacks, on GPU for in-place ones.
+
+Nearly every callback takes this transport, and most of its cost arises here. So lowering works out all that it can, and
+the usual signatures have handlers of their own, without a branch that they do not need.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .. import _compat
+from .._runtime.blocks import LEAST_BYTES, blocks
+from .._runtime.failures import forget_locals
+from .._runtime.host import Host
+from .._runtime.pages import LEAST_BYTES as LEAST_MAPPED
+from .._runtime.pages import advise
+from .._runtime.postponed import end_by_exception, has_failed, postpone
+from .._runtime.programs import Program
+from .._runtime.running import called_by_runtime, running, runs_callbacks
+from .._spec.results import returned_something
+from .._spec.shapes import size_of
+from .crossing import Crossing
+from .custom_calls import custom_call
+from .transports import Emitted, Site, split_token, with_token
+from .wire import unchanged
+
+Handler = Callable[..., None]
+Devices = Mapping[int, Any]
+
+
+def views(site: Site, devices: Devices, sharding: Any) -> Emitted:
+    """CPU, on one device or on each shard of a mesh: the handler gets views of the device's memory."""
+    crossing = site.crossing
+    if crossing.handler is None:
+        crossing.handler = _handler(crossing, devices)
+        if sharding is not None and site.operands and site.context.module_context.axis_context.mesh.size > 1:
+            crossing.handler = crossing.host.program.turns.taking(crossing.handler, crossing.host.program)
+    results = custom_call(
+        site.context,
+        "xla_buffer_python_cpu_callback",
+        crossing.handler,
+        with_token(site, site.operands, site.token),
+        with_token(site, crossing.operand_avals, _compat.abstract_token),
+        with_token(site, crossing.result_avals, _compat.abstract_token),
+        sharding,
+        side_effect=not crossing.host.callback.kind.pure,
+    )
+    return split_token(site, results)
+
+
+# The runtime calls a handler with its context, the operand buffers and the result buffers. A token is the first operand
+# and the first result. `buffer.__array__()` gives the same view as `np.asarray`, at a quarter of its cost.
+
+
+def _handler(crossing: Crossing, devices: Devices) -> Handler:
+    host, kind = crossing.host, crossing.host.callback.kind
+    copy_operands = _operand_copier(crossing)
+    if kind.identity:
+        return _tap(host, devices, copy_operands)
+    write_results = _result_writer(crossing)
+    if kind.ordered:
+        return _in_order(host, devices, copy_operands, write_results)
+    return _in_any_order(host, devices, len(crossing.operand_avals), copy_operands, write_results)
+
+
+def _operand_copier(crossing: Crossing) -> Callable[[Sequence[Any]], Sequence[np.ndarray]]:
+    """Return the function that copies the operand buffers into NumPy arrays; later buffers are ignored.
+
+    It copies because the device reuses the memory as soon as the handler returns.
+    """
+    copies = [np.ndarray.copy if size_of(aval) < LEAST_BYTES else blocks.copy for aval in crossing.operand_avals]
+    decode = crossing.decode
+    if len(copies) == 1 and decode is unchanged:
+        copy = copies[0]
+        return lambda buffers: (copy(buffers[0].__array__()),)
+    return lambda buffers: decode([copy(buffer.__array__()) for copy, buffer in zip(copies, buffers, strict=False)])
+
+
+def _result_writer(crossing: Crossing) -> Callable[[Sequence[Any], Sequence[np.ndarray]], None]:
+    """Return the function that copies the results into their buffers, which are the last of all buffers."""
+    count, encode = len(crossing.result_avals), crossing.encode
+    if count == 1 and encode is unchanged and size_of(crossing.result_avals[0]) < LEAST_MAPPED:
+
+        def write_one(buffers: Sequence[Any], results: Sequence[np.ndarray]) -> None:
+            buffers[-1].__array__()[...] = results[0]
+
+        return write_one
+
+    def write(buffers: Sequence[Any], results: Sequence[np.ndarray]) -> None:
+        for buffer, value in zip(buffers[len(buffers) - count :], encode(results), strict=True):
+            advise(buffer.__array__())[...] = value
+
+    return write
+
+
+def _tap(host: Host, devices: Devices, copy_operands: Any) -> Handler:
+    tap, large = host.tap, host.nbytes >= LEAST_BYTES
+
+    @called_by_runtime
+    def taps(_: Any, token: Any, *buffers: Any) -> None:
+        device = devices[token.__dlpack_device__()[1]]
+        if large:
+            host.make_room(device)
+        tap(device, copy_operands(buffers))
+
+    return taps
+
+
+def _in_order(host: Host, devices: Devices, copy_operands: Any, write_results: Any) -> Handler:
+    run = host.run
+
+    @called_by_runtime
+    def in_order(_: Any, token: Any, *buffers: Any) -> None:
+        device = devices[token.__dlpack_device__()[1]]
+        arrays = copy_operands(buffers)
+        try:
+            results = run(device, arrays)
+        except BaseException as exception:
+            error = host.refused(device, exception)
+            raise error from error.__cause__
+        if results:
+            write_results(buffers, results)
+
+    return in_order
+
+
+def _in_any_order(host: Host, devices: Devices, operand_count: int, copy_operands: Any, write_results: Any) -> Handler:
+    run = host.run
+
+    @called_by_runtime
+    def in_any_order(_: Any, *buffers: Any) -> None:
+        if running.frame.pending is not None and has_failed(host.program):
+            return skipped(host.program, buffers[operand_count:])
+        try:
+            results = run(None, copy_operands(buffers))
+            if results:
+                write_results(buffers, results)
+        except BaseException as exception:
+            error = host.refused(_device_of(buffers, devices, exception), exception)
+            clear(buffers[operand_count:])
+            if not postpone(host.program, error):
+                raise error from error.__cause__
+        return None
+
+    return in_any_order
+
+
+def clear(buffers: Sequence[Any]) -> None:
+    """Write zeros into result buffers; an error will be raised in place of these results."""
+    for buffer in buffers:
+        # A buffer that is not the handler's own cannot be written to; see `_device_of`.
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            np.asarray(buffer)[...] = 0
+
+
+def skipped(program: Program, buffers: Sequence[Any]) -> None:
+    """Write zeros as `clear` does, after another handler failed in the same dispatch."""
+    try:
+        clear(buffers)
+    except BaseException:
+        # An interrupt, such as Ctrl-C.
+        end_by_exception(program)
+        raise
+
+
+def _device_of(buffers: Sequence[Any], devices: Devices, exception: BaseException) -> Any:
+    """Return the device of `buffers`; None if there are no buffers or `devices` does not know their device.
+
+    If the memory is not the handler's own, the function failed because of that, and `exception` gets a note saying so.
+    """
+    try:
+        return devices[buffers[0].__dlpack_device__()[1]]
+    except (IndexError, KeyError):
+        return None
+    except RuntimeError as stale:
+        exception.add_note(str(stale))
+        return None
+
+
+def in_place(site: Site, target: str, sharding: Any, devices: Devices) -> Emitted:
+    """Emit a callback whose user function gets the buffers of operands and results themselves (B1, B2)."""
+    crossing = site.crossing
+    callback = crossing.host.callback
+    if crossing.handler is None:
+        on_cpu = site.context.module_context.platforms == ("cpu",)
+        crossing.handler = _filling(crossing, devices, on_cpu)
+    results = custom_call(
+        site.context,
+        target,
+        crossing.handler,
+        site.operands,
+        crossing.operand_avals,
+        crossing.result_avals,
+        sharding,
+        side_effect=not callback.kind.pure,
+        aliases=callback.aliases,
+    )
+    return Emitted(None, list(results))
+
+
+def _mapped_anew(crossing: Crossing) -> list[int]:
+    """Return the positions of the buffers for large results in fresh memory: those without an alias."""
+    aliased = {result for _, result in crossing.host.callback.aliases}
+    return [
+        len(crossing.operand_avals) + position
+        for position, aval in enumerate(crossing.result_avals)
+        if position not in aliased and size_of(aval) >= LEAST_MAPPED
+    ]
+
+
+def _filling(crossing: Crossing, devices: Devices, on_cpu: bool) -> Handler:
+    host = crossing.host
+    program, callback = host.program, host.callback
+    count = callback.operand_count
+    # Nearly every callback takes its buffers without a tree, and one call less is a tenth of its cost.
+    function = callback.function if callback.fills_leaves else None
+    if function is not None and callback.kind.lends and on_cpu:
+        function = function.on_cpu  # type: ignore[attr-defined]
+    mapped = _mapped_anew(crossing) if on_cpu else ()
+
+    @called_by_runtime
+    @runs_callbacks
+    def handler(context: Any, *buffers: Any) -> None:
+        frame = running.frame
+        if frame.pending is not None and has_failed(program):
+            return skipped(program, buffers[count:])
+        outer = frame.depth
+        frame.depth = outer + 1
+        try:
+            for position in mapped:
+                advise(buffers[position].__array__())
+            if function is None:
+                returned = callback.fill(context, buffers)
+            else:
+                returned = function(context, buffers[count], *buffers[:count])
+            if returned is not None:
+                raise returned_something(callback)
+        except BaseException as exception:
+            error = host.refused(_device_of(buffers, devices, exception), exception)
+            # Buffers that the traceback's frames keep alive would corrupt later callbacks: see `_device_of`.
+            forget_locals(exception)
+            if program.native:
+                # Only programs on a CPU are native, so the handler can write to the buffers.
+                clear(buffers[count:])
+            if not postpone(program, error, inside=1):
+                raise error from error.__cause__
+        finally:
+            frame.depth = outer
+        return None
+
+    return handler

@@ -1,0 +1,1 @@
+"""The primitive behind all callbacks, its rules, and hostcb's rules for control flow."""

@@ -1,0 +1,103 @@
+"""The batching rule, for every kind of callback (H7, H8, X2, X3, X4, B4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._spec.callback import HostCallback
+from .._spec.naming import shown
+
+METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all")
+# JAX's own callbacks have one more method, for old programs with `vectorized=True`.
+EXTERNAL_METHODS = (*METHODS, "legacy_vectorized")
+
+# Larger batches become a loop with one callback, since an unrolled program grows with the batch.
+MOST_UNROLLED = 16
+
+
+def check_method(vmap_method: Any, methods: Sequence[str] = METHODS) -> None:
+    """Refuse an unknown method when the callback is made rather than when it is batched."""
+    if vmap_method is not None and vmap_method not in methods:
+        raise ValueError(
+            f"vmap_method must be one of the allowed methods, None or {', '.join(map(repr, methods))}, but got: "
+            f"{shown(vmap_method)}."
+        )
+
+
+def batch_callback(primitive: Any, operands: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+    """The batching rule of the primitive."""
+    callback: HostCallback = params["callback"]
+    kind = callback.kind
+    if kind.batching == "transforms":
+        # JAX and host_callback both mark an unbatched operand with None.
+        batched = {**params, "transforms": (*params["transforms"], ("batch", tuple(dims)))}
+        return primitive.bind(*operands, **batched), list(dims)
+    method = params["vmap_method"] if kind.batching == "method" else kind.batching
+    if method in (None, "refuse"):
+        raise (NotImplementedError if method is None else kind.refusal)(
+            kind.refuses_batching.format(callback=callback.name, kind=kind.name)
+        )
+    # An unbatched operand may be a Python number, a literal of the traced program.
+    arrays = [jnp.asarray(operand, dtype=jax.typeof(operand).dtype) for operand in operands]
+    size = next(array.shape[dim] for array, dim in zip(arrays, dims, strict=True) if dim is not None)
+    moved = [x if dim is None else jnp.moveaxis(x, dim, 0) for x, dim in zip(arrays, dims, strict=True)]
+    batched_operands = [dim is not None for dim in dims]
+    if method in ("sequential", "loop"):
+        outs = _one_by_one(primitive, moved, batched_operands, size, params, unroll=False)
+    elif method == "sequential_unrolled":
+        outs = _one_by_one(primitive, moved, batched_operands, size, params, unroll=True)
+    elif method == "unroll":
+        outs = _one_by_one(primitive, moved, batched_operands, size, params, unroll=size <= MOST_UNROLLED)
+    else:
+        outs = _all_at_once(primitive, moved, batched_operands, size, params, method)
+    return outs, [0] * len(outs)
+
+
+def _one_by_one(
+    primitive: Any, operands: Sequence[Any], batched: Sequence[bool], size: int, params: dict[str, Any], unroll: bool
+) -> list[Any]:
+    """Make one call for each element, in order, as a loop over the batch would."""
+
+    def one(elements: Sequence[Any]) -> list[Any]:
+        left = iter(elements)
+        full = [next(left) if is_batched else x for x, is_batched in zip(operands, batched, strict=True)]
+        return list(primitive.bind(*full, **params))
+
+    mapped = [_whole_along_batch(x) for x, is_batched in zip(operands, batched, strict=True) if is_batched]
+    if not unroll:
+        return list(jax.lax.map(one, mapped))
+    rows = [one([x[i] for x in mapped]) for i in range(size)]
+    if not rows:
+        return [jnp.zeros((0, *aval.shape), aval.dtype) for aval in params["result_avals"]]
+    return [jnp.stack(column) for column in zip(*rows, strict=True)]
+
+
+def _whole_along_batch(x: Any) -> Any:
+    """Return `x` with its first axis unsharded, so that it can be sliced; only explicit meshes need this."""
+    sharding = jax.typeof(x).sharding
+    if sharding.mesh.empty or sharding.spec[:1] in ((), (None,)):
+        return x
+    return jax.sharding.reshard(x, sharding.update(spec=(None, *sharding.spec[1:])))
+
+
+def _all_at_once(
+    primitive: Any, operands: Sequence[Any], batched: Sequence[bool], size: int, params: dict[str, Any], method: str
+) -> list[Any]:
+    """Make one call, with a leading axis on every batched operand; the method decides on the others."""
+    # An operand that shares its memory with a result needs the result's shape.
+    shared = {operand for operand, _ in params["callback"].aliases}
+
+    def full(position: int, x: Any) -> Any:
+        if batched[position]:
+            return x
+        if method == "broadcast_all" or position in shared:
+            return jnp.broadcast_to(x[None], (size, *x.shape))
+        return x if method == "legacy_vectorized" else x[None]
+
+    result_avals = tuple(jax.core.ShapedArray((size, *aval.shape), aval.dtype) for aval in params["result_avals"])
+    widened = [full(position, x) for position, x in enumerate(operands)]
+    return list(primitive.bind(*widened, **{**params, "result_avals": result_avals}))

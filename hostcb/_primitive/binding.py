@@ -1,0 +1,212 @@
+"""Bind the primitive for a user's call of a public function, after all checks that are possible while tracing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _compat
+from .._spec.callback import Float0, HostCallback, Static, shared
+from .._spec.kinds import Kind
+from .._spec.naming import describe, never_runs, shown
+from .._spec.placement import partial_automatic, placed_per_device
+from .._spec.shapes import ResultShape
+from .held_functions import say_effects
+from .primitive import host_callback_p, placed_callback_p
+
+
+def check_callable(function: Any, kind: Kind, argument: str) -> None:
+    """Raise `TypeError` if `function` is not callable, or if a call of it would run nothing."""
+    if not callable(function):
+        raise TypeError(f"{kind.name}: {argument} must be callable, got {shown(function)} of {type(function)}.")
+    what = never_runs(function)
+    if what is not None:
+        raise TypeError(
+            f"{kind.name}: {argument} must be a function that does its work when it is called, but "
+            f"{describe(function)} is {what}: a call makes an object and runs nothing. Pass a function that runs it to "
+            "its end, such as lambda x: asyncio.run(coroutine(x)) or lambda x: list(generator(x))."
+        )
+
+
+def bind(
+    kind: Kind,
+    function: Callable[..., Any],
+    arguments: Any,
+    expected: ResultShape | None = None,
+    *,
+    place: Any = 0,
+    vmap_method: str | None = None,
+    static_leaves: bool = False,
+    **details: Any,
+) -> Any:
+    """Bind the primitive for `function` on `arguments`. Return its results as flat arrays; for a tap, `arguments`.
+
+    Args:
+        kind: the kind of callback.
+        function: the user function.
+        arguments: the pytree of operands: `arg`, or `(args, kwargs)`.
+        expected: the results that the function must return, for kinds with results.
+        place: under jit over a mesh, the device that calls: its position, or the device itself.
+        vmap_method: how to batch it, for kinds that are batched by method.
+        static_leaves: whether leaves that are no JAX values are allowed; the function gets them unchanged.
+        **details: further fields of `HostCallback`.
+
+    Raises:
+        TypeError: a leaf is no JAX value.
+        ValueError, NotImplementedError: `place` is no device of the computation, or the computation cannot have
+            callbacks.
+    """
+    say_effects()
+    leaves, tree = jax.tree_util.tree_flatten(arguments)
+    operands: list[Any] = []
+    absent: list[tuple[int, Float0 | Static]] = []
+    for position, leaf in enumerate(leaves):
+        if not travels(leaf):
+            absent.append((position, Float0(tuple(leaf.shape))))
+        elif static_leaves and not _is_value(leaf):
+            absent.append((position, Static(leaf)))
+        else:
+            operands.append(_operand(kind, leaf))
+    callback = shared(kind, function, tree, tuple(absent), expected.tree if expected is not None else None, details)
+    _compat.refuse_if_unusable(callback, effectful=not kind.pure)
+    _compat.check_holders(callback)
+    _check_axes(callback, place)
+    primitive = host_callback_p if isinstance(place, int) else placed_callback_p
+    outs = primitive.bind(
+        *operands,
+        callback=callback,
+        transforms=(),
+        result_avals=expected.avals if expected is not None else (),
+        device_index=place,
+        vmap_method=vmap_method,
+    )
+    if not kind.identity:
+        return list(outs)
+    if not absent:
+        return jax.tree_util.tree_unflatten(tree, map(_as_given, leaves, outs))
+    tapped = iter(outs)
+    restored = [leaf if _compat.is_float0(leaf) else _as_given(leaf, next(tapped)) for leaf in leaves]
+    return jax.tree_util.tree_unflatten(tree, restored)
+
+
+def _is_value(leaf: Any) -> bool:
+    """Return whether `leaf` is a JAX value."""
+    if _compat.is_ref(leaf):
+        # A part of a mutable array has a value, but `jax.typeof` refuses it.
+        return True
+    try:
+        jax.typeof(leaf)
+    except Exception:
+        # Usually TypeError, but reading the leaf's attributes may raise any exception.
+        return False
+    return True
+
+
+def _is_plain(aval: Any) -> bool:
+    """Return whether a value is an array with a NumPy dtype."""
+    return type(aval) is jax.core.ShapedArray and isinstance(aval.dtype, np.dtype)
+
+
+def _operand(kind: Kind, leaf: Any) -> Any:
+    """Return the operand for one leaf."""
+    if isinstance(leaf, jax.core.Tracer) and not kind.in_place and _is_plain(leaf.aval):
+        # Nearly every operand is already a traced value.
+        return leaf
+    if _compat.is_ref(leaf):
+        # The operand is the ref's value at this point of the program, as in JAX's debug callbacks.
+        leaf = leaf[...]
+    array = as_array(kind, leaf)
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        # NumPy has no typed PRNG keys, so the operand is the key's words.
+        return jax.random.key_data(array)
+    if kind.in_place and jax.dtypes.itemsize_bits(array.dtype) < 8:
+        raise packed(kind, array.dtype)
+    return array
+
+
+def travels(leaf: Any) -> bool:
+    """Return whether a leaf that is a JAX value becomes an operand; a float0 leaf does not."""
+    return not _compat.is_float0(leaf)
+
+
+def as_array(kind: Kind, leaf: Any) -> Any:
+    """Convert a leaf to a JAX array.
+
+    Raises:
+        TypeError: it is no JAX value.
+        TooLargeError: it is an integer that JAX's widest type cannot hold.
+    """
+    try:
+        return jnp.asarray(leaf)
+    except OverflowError as error:
+        raise TooLargeError.of(kind, leaf) from error
+    except Exception as error:
+        what = "arg" if kind.one_argument else "its arguments"
+        raise TypeError(
+            f"{kind.name}: every leaf of {what} must be an array or a scalar, got {shown(leaf)} of {type(leaf)}. Pass "
+            "what is no JAX value to the function by a closure or functools.partial."
+        ) from error
+
+
+class TooLargeError(OverflowError, TypeError):
+    """An integer operand does not fit JAX's widest integer type."""
+
+    @classmethod
+    def of(cls, kind: Kind, number: Any) -> TooLargeError:
+        widest = jax.dtypes.canonicalize_dtype(np.int64)
+        narrow, remedy = "", "Convert"
+        if widest != np.int64:
+            narrow, remedy = " while jax_enable_x64 is off", "Set jax_enable_x64 (JAX_ENABLE_X64=1), convert"
+        return cls(
+            f"{kind.name}: the number {shown(number)} does not fit {widest}, the type that JAX gives an "
+            f"integer{narrow}. {remedy} the number to a float, or pass it to the function by a closure or "
+            "functools.partial."
+        )
+
+
+def packed(kind: Kind, dtype: Any) -> TypeError:
+    """The error for dtypes that no buffer protocol can describe."""
+    return TypeError(
+        f"{kind.name}: {dtype} has less than a byte and is packed in device memory, where no host array can describe "
+        "it. Convert it to int8 or float16 first, or use pure_callback, which does."
+    )
+
+
+def refuse_mutable(kind: Kind, arguments: Any) -> None:
+    """Refuse mutable arrays as operands of in-place functions, which would get a copy of their memory.
+
+    Raises:
+        TypeError: `arguments` contain one.
+    """
+    for leaf in jax.tree_util.tree_leaves(arguments):
+        if _compat.is_ref(leaf):
+            raise TypeError(
+                f"{kind.name}: {leaf!r} is a mutable array (jax.Ref), whose own memory a callback cannot be given. "
+                "Pass its value, ref[...], and write a result into it: ref[...] = result."
+            )
+
+
+def _as_given(leaf: Any, tapped: Any) -> Any:
+    """Return a tap's result for a leaf: the tapped array, the typed key of the tapped words, or the ref itself."""
+    if tapped is leaf or _compat.is_ref(leaf):
+        return leaf
+    dtype = getattr(leaf, "dtype", None)
+    if dtype is not None and not isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(tapped, impl=_compat.key_implementation(dtype))
+    return tapped
+
+
+def _check_axes(callback: HostCallback, place: Any) -> None:
+    """Raise the errors for mesh axes while tracing, where lowering would raise them later."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or not mesh.manual_axes:
+        return
+    partial = set(mesh.manual_axes) != set(mesh.axis_names)
+    if partial and (callback.kind.ordered or not callback.kind.visible):
+        raise partial_automatic(callback, mesh.manual_axes, mesh.axis_names)
+    if not isinstance(place, int):
+        raise placed_per_device(callback)

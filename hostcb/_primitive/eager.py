@@ -1,0 +1,129 @@
+"""Callbacks outside jit go directly to the queue or the user function, without a program (H4, H16, H18).
+
+JAX compiles a program for each of its own callbacks, which takes milliseconds and keeps the function alive in a cache.
+Outside jit the operands' values are known. So hostcb copies them and hands them to `Host`, as a handler does.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _compat
+from .._compat import waiting
+from .._runtime.executions import tracker
+from .._runtime.host import Host
+from .._runtime.postponed import raise_what_is_left
+from .._runtime.programs import Program
+from .._runtime.running import running
+from .._spec import flags
+from .._spec.callback import HostCallback
+from .._spec.placement import position_among
+from .._spec.results import RefusedResultError
+
+# JAX's cache of programs for single operations has thousands of entries, and each would keep its function alive.
+MOST_COMPILED = 16
+
+
+def run_eagerly(
+    primitive: Any,
+    *operands: Any,
+    **params: Any,
+) -> Sequence[Any]:
+    """The implementation of the primitive on concrete arrays."""
+    if running.frame.pending is not None:
+        raise_what_is_left()
+    if not all(operand.is_fully_addressable for operand in operands if isinstance(operand, jax.Array)):
+        # Other processes have shards of the value. Only a program that all processes run can gather it.
+        with jax.disable_jit(False):
+            return _compiled(primitive, **params)(*operands)
+    callback: HostCallback = params["callback"]
+    kind = callback.kind
+    if kind.in_place:
+        with jax.disable_jit(False):
+            return _compiled(primitive, **params)(*operands)
+    devices = _devices(operands)
+    device = devices[position_among(callback, params["device_index"], len(devices), lambda: devices)]
+    # With the operands' own dtypes, since NumPy gives a wider one to a number that JAX traced as a literal.
+    arrays = [np.array(operand, dtype=jax.typeof(operand).dtype) for operand in operands]
+    program = Program([str(callback)])
+    host = Host(callback, params["transforms"], list(map(jax.typeof, operands)), params["result_avals"], program)
+    if kind.ordered:
+        execution = tracker.execution(program, devices, devices)
+        with execution.returned.lock:
+            try:
+                tracker.add(execution)
+                tracker.wait_before(execution)
+                with _compat.without_mesh():
+                    results = _run(host, device, arrays)
+            finally:
+                tracker.end(execution, None)
+    else:
+        with _compat.without_mesh():
+            results = _run(host, device, arrays)
+    if kind.identity:
+        waiting.cover_by_effects_barrier(device, tracker.drain)
+        return [operand if isinstance(operand, jax.Array) else _as_array(operand) for operand in operands]
+    return _placed(results, operands, devices)
+
+
+@functools.lru_cache(maxsize=MOST_COMPILED)
+def _compiled(primitive: Any, **params: Any) -> Any:
+    """Return the program of a callback that needs one, as in-place callbacks do: only a program makes buffers."""
+    return jax.jit(lambda *operands: primitive.bind(*operands, **params))
+
+
+def _as_array(literal: Any) -> Any:
+    """Convert a literal of a traced program to an array of the same type."""
+    aval = jax.typeof(literal)
+    array = jnp.asarray(literal)
+    return array if aval.weak_type and array.dtype == aval.dtype else jnp.asarray(literal, dtype=aval.dtype)
+
+
+def _run(host: Host, device: Any, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+    if flags.inline.value:
+        # The flag is for an unbroken traceback from the user function to the line that called back.
+        return host.run(device, arrays)
+    if host.callback.kind.identity:
+        host.tap(device, arrays)
+        return ()
+    try:
+        return host.call(device, arrays)
+    except RefusedResultError as error:
+        text, cause = str(error), error.__cause__
+    # Outside of the handler, so that the user's error has no context, as from a compiled program.
+    raise jax.errors.JaxRuntimeError(text) from cause
+
+
+def _devices(operands: Sequence[Any]) -> list[Any]:
+    """Return the devices of the operands' mesh, in its order; as in jit, committed operands decide."""
+    arrays = [operand for operand in operands if isinstance(operand, jax.Array)]
+    for operand in sorted(arrays, key=lambda array: not array.committed):
+        sharding = operand.sharding
+        if isinstance(sharding, jax.sharding.NamedSharding) and not sharding.mesh.empty:
+            return list(sharding.mesh.devices.flat)
+        return sorted(sharding.device_set, key=lambda device: device.id)
+    # Without operands, the default device.
+    return list(jnp.zeros(()).devices())
+
+
+def _placed(results: Sequence[np.ndarray], operands: Sequence[Any], devices: Sequence[Any]) -> list[Any]:
+    """Put the results where jit would: on the operands' device, or replicated over their mesh."""
+    # Copied, since JAX may share the memory of a NumPy array, and the callback may change that array.
+    committed = [x for x in operands if isinstance(x, jax.Array) and x.committed]
+    if not committed:
+        return [jnp.array(result) for result in results]
+    if len(devices) == 1:
+        return [jax.device_put(np.array(result), devices[0]) for result in results]
+    sharding = committed[0].sharding
+    if isinstance(sharding, jax.sharding.NamedSharding):
+        mesh = sharding.mesh
+    else:
+        mesh = jax.sharding.Mesh(np.array(devices), ("devices",))
+    everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    return [jax.device_put(np.array(result), everywhere) for result in results]

@@ -1,0 +1,87 @@
+"""`jax_host_callback_ad_transforms`: the old mode in which tangents and cotangents are tapped too (H16).
+
+A jvp taps the pair (primals, tangents) with `("jvp",)` among the transforms. If only the primals are known, as in the
+forward pass of grad, a tap without that entry gets the primals. In the backward pass a tap gets the cotangents, with
+`("jvp",), ("transpose",)`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.interpreters import ad
+
+from .. import _compat
+from .._spec.callback import Float0, HostCallback
+
+
+def materialize(tangent: Any, primal: Any) -> Any:
+    """Return the tangent as an array; a symbolic zero becomes zeros of `primal`'s tangent type."""
+    if type(tangent) is not ad.Zero:
+        return tangent
+    if jax.numpy.issubdtype(jax.typeof(primal).dtype, np.inexact):
+        return jax.numpy.zeros_like(primal)
+    return np.zeros(np.shape(primal), jax.dtypes.float0)
+
+
+def paired(callback: HostCallback, tangents: Sequence[Any]) -> HostCallback:
+    """Return `callback` for (primals, tangents), both in its argument's tree; float0 tangents are no operands."""
+    leaves = callback.arg_tree.num_leaves
+    absent = list(callback.absent)
+    absent_before = {position for position, _ in callback.absent}
+    present_positions = [position for position in range(leaves) if position not in absent_before]
+    absent += [(leaves + position, leaf) for position, leaf in callback.absent]
+    absent += [
+        (leaves + position, Float0(tuple(np.shape(tangent))))
+        for position, tangent in zip(present_positions, tangents, strict=True)
+        if _compat.is_float0(tangent)
+    ]
+    one = jax.tree_util.tree_unflatten(callback.arg_tree, [0] * leaves)
+    pair = jax.tree_util.tree_structure((one, one))
+    return dataclasses.replace(
+        callback, arg_tree=pair, absent=tuple(sorted(absent, key=lambda each: each[0])), primal=callback
+    )
+
+
+def jvp(primitive: Any, primals: Sequence[Any], tangents: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
+    """Tap primals and tangents together."""
+    full = [materialize(tangent, primal) for tangent, primal in zip(tangents, primals, strict=True)]
+    tangent_operands = [tangent for tangent in full if not _compat.is_float0(tangent)]
+    changed = {
+        **params,
+        "callback": paired(params["callback"], full),
+        "transforms": (*params["transforms"], ("jvp",)),
+    }
+    outs = primitive.bind(*primals, *tangent_operands, **changed)
+    tapped = iter(outs[len(primals) :])
+    tangents_out = [
+        given if _compat.is_float0(each) else next(tapped) for given, each in zip(tangents, full, strict=True)
+    ]
+    return outs[: len(primals)], tangents_out
+
+
+def is_pair(params: dict[str, Any]) -> bool:
+    """Return whether a tap takes (primals, tangents), and jvp is its last transformation."""
+    return params["callback"].primal is not None and params["transforms"][-1] == ("jvp",)
+
+
+def for_cotangents(params: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of the tap of cotangents that replaces the tap of a pair in the backward pass."""
+    pair = params["callback"]
+    leaves = pair.primal.arg_tree.num_leaves
+    absent = tuple((position - leaves, leaf) for position, leaf in pair.absent if position >= leaves)
+    changed = unpaired(params, ("jvp",), ("transpose",))
+    return {**changed, "callback": dataclasses.replace(pair.primal, absent=absent)}
+
+
+def unpaired(params: dict[str, Any], *transforms: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the parameters of the tap before jvp, with `transforms` in place of the `("jvp",)` entry."""
+    return {
+        **params,
+        "callback": params["callback"].primal,
+        "transforms": (*params["transforms"][:-1], *transforms),
+    }

@@ -1,0 +1,1 @@
+"""The host while programs run: executions, queues, barriers, failures, threads and memory."""

@@ -1,0 +1,231 @@
+"""The executions that hold host callbacks and have not ended, and the order between them (H5, H13).
+
+JAX keeps the tokens of ordered effects per thread, so two threads are not ordered. It also passes the token of one
+execution to the next, so one failed execution makes every later one fail. hostcb starts each execution with a ready
+token, and orders executions by waiting for the earlier ones.
+
+A signal handler or a finalizer may start a program or wait at a barrier in the middle of any function of this module. A
+lock here could deadlock with the same thread. So every change is one operation on a dictionary, which no other thread
+and no signal handler can see half done.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .. import _compat
+from .._compat import waiting
+from . import pool
+from .native import is_simple
+from .postponed import raise_what_is_left
+from .programs import Execution, Program
+from .queues import queues
+from .running import held_up, inside_callback, running
+
+# With more live executions than this, the tracker removes those that have ended.
+MANY = 64
+
+
+class ExecutionTracker:
+    """All executions that have been started and have not ended."""
+
+    def __init__(self) -> None:
+        # Whether JAX's dispatch calls this tracker; see `_compat.dispatch.install_dispatch_hooks`.
+        self.informed = False
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all executions, in a forked child, which runs none of them."""
+        self._live: dict[Execution, None] = {}
+        self._fresh: dict[tuple[Any, ...], Any] = {}
+        self._failed: dict[int, weakref.ref[Program]] = {}
+        # The devices of programs that JAX dispatched natively, without calling the tracker.
+        self._unseen: dict[tuple[Any, ...], None] = {}
+
+    def forget_devices(self) -> None:
+        """Forget the state of the devices that are gone, but not the executions that still run on them."""
+        self._fresh = {}
+        self._unseen = {}
+
+    # The methods that JAX's dispatch calls; see `_compat.dispatch.DispatchHooks`.
+
+    def execution(self, program: Program, devices: Sequence[Any], mesh: Sequence[Any]) -> Execution:
+        return Execution(program, tuple(devices), tuple(mesh))
+
+    def begin(self, execution: Execution) -> None:
+        frame = running.frame
+        if frame.pending is not None:
+            raise_what_is_left()
+        self.add(execution)
+        if not execution.nested:
+            # An interrupt may have left the depth too high.
+            frame.depth = 0
+        execution.depth = frame.depth
+        execution.outer, frame.execution = frame.execution, execution
+        devices = execution.devices
+        if len(devices) > 1 and devices[0].platform == "cpu":
+            if execution.nested and any(program.spans_devices for program in held_up()):
+                raise RuntimeError(
+                    f"{execution.program}, started from inside a call of a program that runs on several devices "
+                    "itself: the CPU runtime runs one such program at a time, so both would wait for ever. Use a "
+                    "single device in the callback, or an id_tap that no call of the same program follows."
+                )
+            pool.warn_if_small(len(devices))
+
+    def add(self, execution: Execution) -> None:
+        """Track `execution`, which starts now, until its `end`.
+
+        Raises:
+            RuntimeError: the interpreter is being finalized. The thread of a handler, or of a queue, could not run
+                Python any more: the process would abort, or lose the value.
+        """
+        if sys.is_finalizing():
+            raise RuntimeError(
+                f"{execution.program} was started while the Python interpreter is finalized, when no other thread can "
+                "run callbacks any more. Run it before, for instance in a function that atexit calls."
+            )
+        if len(self._live) > MANY and not execution.nested:
+            self._forget_ended()
+            unknown = next((each for each in list(self._live) if not each.ordered and each.returned.is_set()), None)
+            if unknown is not None and len(self._live) > MANY:
+                # The token of an unordered execution cannot be queried, only waited for. This old one has long ended.
+                unknown.wait()
+        self._live[execution] = None
+        execution.program.add(execution)
+
+    def tokens_in(self, execution: Execution) -> Any:
+        devices = execution.devices
+        # A nested execution must not wait for the execution that waits for its callback. And only the CPU runtime
+        # starts a computation before the previous one on the same device has ended.
+        if not execution.nested and devices[0].platform == "cpu":
+            for other in self._started_on(execution):
+                # The CPU runtime itself runs executions on several devices one at a time.
+                if len(devices) == 1 or len(other.devices) == 1:
+                    other.wait_on(devices)
+        return self._fresh_token(devices)
+
+    def started(self, execution: Execution, tokens: Sequence[Any], ordered: bool) -> None:
+        execution.ordered = ordered
+        execution.tokens = tuple(tokens)
+
+    def drain(self, device: Any) -> None:
+        """Wait for the executions that this thread started on a device, and for the device's queue."""
+        if inside_callback():
+            return
+        me = threading.get_ident()
+        for execution in self.live():
+            if execution.thread == me and device in execution.devices and execution.returned.is_set():
+                execution.wait_on((device,))
+        queues[device].join()
+
+    def dispatched_natively(
+        self, program: Program, devices: Sequence[Any], modules: Callable[[], Sequence[Any]]
+    ) -> bool:
+        if len(devices) > 1 or devices[0].platform != "cpu":
+            # The dispatch returns before the callback runs, and an error is raised with the results, as it should be.
+            self._unseen[tuple(devices)] = None
+            return True
+        if program.native is None:
+            knows_end = _compat.place_of_hook is not None and not program.wrapped
+            program.native = knows_end and is_simple(modules(), len(program.callbacks))
+        return program.native
+
+    def end(self, execution: Execution, error: BaseException | None) -> None:
+        """Called when the dispatch ends. After an interrupt here the execution stays live until the next look at it."""
+        if running.frame.execution is execution:
+            running.frame.execution = execution.outer
+        alone = len(execution.devices) == 1 and execution.devices[0].platform == "cpu"
+        if alone and not execution.ordered and execution.program.effectful:
+            # It has run in this thread, but its token becomes ready only when it is waited for.
+            for token in execution.tokens or ():
+                waiting.settle(token)
+        if error is not None:
+            # The key is None if the handler did not know its device.
+            failures = [execution.program.failures.pop(device, None) for device in (*execution.devices, None)]
+            found = execution.failure or next((failure for failure in failures if failure is not None), None)
+            error.__cause__ = found or error.__cause__
+        # The program keeps its executions alive, and the failure's traceback would keep frames and arrays alive.
+        execution.failure = None
+        tokens = execution.tokens
+        unseen = tokens is None and execution.launched and len(execution.devices) > 1
+        if not unseen and all(token.is_ready() for token in tokens or ()):
+            self._live.pop(execution, None)
+
+    def current(self) -> Any:
+        return running.frame.execution
+
+    # For barriers and eager callbacks.
+
+    def live(self) -> list[Execution]:
+        """Return the executions that have not ended, oldest first, without those that this thread is dispatching."""
+        self._forget_ended()
+        return [execution for execution in list(self._live) if not execution.dispatched_here()]
+
+    def settle_unseen(self) -> None:
+        """Wait for the programs that JAX dispatched natively.
+
+        They have no effects, so only the exit needs this: a callback that runs after it aborts the process.
+        """
+        for devices in list(self._unseen):
+            waiting.settle_devices(devices)
+
+    def failed(self, program: Program, device: Any, failure: BaseException) -> None:
+        """Keep the exception of a failed call, for the end of the program and the operation that refuses the result."""
+        program.failures[device] = failure
+        dispatching = running.frame.execution
+        if dispatching is not None and dispatching.program is program:
+            # Other threads may run the same program at the same time and fail for other reasons.
+            dispatching.failure = failure
+        number, failed = id(program), self._failed
+        failed[number] = weakref.ref(program, lambda _: failed.pop(number, None))
+
+    def forget_failures(self) -> None:
+        """Drop the failures of programs that have ended; an exception keeps its frames and their arrays alive."""
+        for number, reference in list(self._failed.items()):
+            program = reference()
+            if program is not None and program.idle():
+                program.failures.clear()
+                self._failed.pop(number, None)
+
+    def _forget_ended(self) -> None:
+        for execution in list(self._live):
+            if execution.done():
+                self._live.pop(execution, None)
+
+    def wait_before(self, execution: Execution) -> None:
+        """Wait for the executions that must end before an eager callback runs."""
+        if not execution.nested:
+            for other in self._started_on(execution):
+                other.wait_on(execution.devices)
+
+    def _started_on(self, execution: Execution) -> list[Execution]:
+        """Return the ordered executions before this one, on its devices, whose dispatch has returned.
+
+        An execution that another thread is dispatching at this moment has no order to this one.
+        """
+        if len(self._live) == 1:
+            # Only `execution` itself is live.
+            return []
+        return [
+            other
+            for other in self.live()
+            if other is not execution
+            and other.returned.is_set()
+            and other.ordered
+            and not other.nested
+            and not set(execution.devices).isdisjoint(other.devices)
+        ]
+
+    def _fresh_token(self, devices: tuple[Any, ...]) -> Any:
+        token = self._fresh.get(devices)
+        if token is None:
+            token = self._fresh[devices] = waiting.fresh_token(devices)
+        return token
+
+
+tracker = ExecutionTracker()
+_compat.on_backends_cleared(tracker.forget_devices)

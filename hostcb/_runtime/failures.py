@@ -1,0 +1,199 @@
+"""The failures of user functions, kept until a barrier reports them (H13, H14, H15)."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import logging
+import os
+import pickle
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+logger = logging.getLogger("hostcb")
+
+# Of more failures since the last barrier only the number is kept: an exception keeps its frames alive, and they keep
+# the function's operands alive.
+KEPT_FAILURES = 1000
+# Only so many of the newest failures keep the local variables of their frames. Otherwise a program that catches its
+# errors and never waits at a barrier would fill the memory with arrays.
+KEPT_FRAMES = 8
+
+_RESUMABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+# The folder of hostcb's own code, to recognise its frames.
+PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """One failed call of a user function: the callback's name, its device, the exception and the traceback's text."""
+
+    callback: str
+    device: Any
+    exception: BaseException
+    text: str
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        device = self.device if _survives_pickle(self.device) else str(self.device)
+        return Failure, (self.callback, device, _portable(self.exception), self.text)
+
+
+class CallbackException(Exception):  # noqa: N818 - host_callback's name
+    """Some callbacks failed since the last barrier.
+
+    Raised by `hostcb.barrier_wait`. `__cause__` is the last failure's exception; `failures` holds all of them in the
+    order in which they happened, each with `callback`, `device`, `exception` and `text` (H13).
+    """
+
+    def __init__(self, message: str, failures: tuple[Failure, ...] = ()):
+        super().__init__(message)
+        self.failures = failures
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By default pickle drops causes, and fails if a failure holds an object that cannot be pickled.
+        failures = tuple(Failure(*each.__reduce__()[1]) for each in self.failures)
+        is_last = bool(failures) and self.__cause__ is self.failures[-1].exception
+        cause = failures[-1].exception if is_last else self.__cause__ and _portable(self.__cause__)
+        notes = [note for note in getattr(self, "__notes__", ()) if isinstance(note, str)]
+        return _restored, (type(self), str(self), failures, cause, notes)
+
+    def __copy__(self) -> CallbackException:
+        notes = getattr(self, "__notes__", ())
+        return _restored(type(self), str(self), self.failures, self.__cause__, notes)
+
+    def __deepcopy__(self, memory: Any) -> CallbackException:
+        # The failures are immutable.
+        return self.__copy__()
+
+
+def _restored(
+    cls: type[CallbackException],
+    message: str,
+    failures: tuple[Failure, ...],
+    cause: BaseException | None,
+    notes: Sequence[str],
+) -> CallbackException:
+    error = cls(message, failures)
+    error.__cause__ = cause
+    for note in notes:
+        error.add_note(note)
+    return error
+
+
+def _survives_pickle(value: Any) -> bool:
+    try:
+        # Safe: this process pickled the value one call ago.
+        return type(pickle.loads(pickle.dumps(value))) is type(value)  # noqa: S301
+    except Exception:
+        # The value's own methods may raise any exception.
+        return False
+
+
+def _portable(exception: BaseException) -> BaseException:
+    """Return the exception if pickle can restore it, or else an `Exception` with its text."""
+    if _survives_pickle(exception):
+        return exception
+    return Exception("".join(_only_text(exception)).strip())
+
+
+def _only_text(exception: BaseException) -> list[str]:
+    try:
+        return traceback.format_exception_only(exception)
+    except Exception:
+        return [type(exception).__qualname__]
+
+
+# host_callback renamed its exception and kept the old name as an alias.
+TapFunctionException = CallbackException
+
+
+class FailureLog:
+    """The failures since the last barrier.
+
+    A finalizer may fail while another failure is being recorded, so each change is one operation on a list.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all failures, in a forked child: they are its parent's."""
+        self._failures: list[Failure] = []
+        self._dropped = 0
+        # How many barriers have raised failures.
+        self.reports = 0
+
+    def record(self, callback: str, device: Any, exception: BaseException, postponed: bool) -> Failure:
+        """Log a failure and keep it for the next barrier; `postponed` if only the barrier raises it."""
+        text = formatted(exception)
+        failure = Failure(callback, device, exception, text)
+        failures = self._failures
+        failures.append(failure)
+        if len(failures) > KEPT_FAILURES:
+            # The first failures are usually the cause of the others, so one in the middle is dropped.
+            del failures[KEPT_FAILURES // 2]
+            self._dropped += 1
+        for older in failures[-KEPT_FRAMES - 1 : -KEPT_FRAMES]:
+            forget_locals(older.exception)
+        try:
+            what = "Postponing exception" if postponed else "Exception"
+            logger.error("%s raised in callback function %s on %s: %s", what, callback, device, text)
+        except Exception as broken:
+            # A logging handler that raises must not end the thread that runs callbacks.
+            self._failures.append(Failure("a handler of the log", device, broken, formatted(broken)))
+        return failure
+
+    def raise_if_any(self) -> None:
+        """Raise the recorded failures, and forget them."""
+        kept, dropped = self._failures, self._dropped
+        failures = tuple(kept)
+        if not failures:
+            return
+        self.reports += 1
+        last = failures[-1]
+        count = len(failures) + dropped
+        message = f"There were exceptions during callback processing. Last one was: {last.text}"
+        if count > 1:
+            names = ", ".join(sorted({failure.callback for failure in failures}))
+            message += f"\n{count} callbacks failed since the last barrier ({names}); see `.failures` for each."
+        reported = CallbackException(message, failures)
+        number = len(failures)
+        # From here to the `raise` there is no call and so no interrupt: no failure is forgotten without being raised.
+        del kept[:number]
+        self._dropped -= dropped
+        raise reported from last.exception
+
+
+def forget_locals(exception: BaseException) -> None:
+    """Clear the local variables in the frames of an exception, its causes and its contexts."""
+    chain: list[BaseException | None] = [exception]
+    seen: set[int] = set()
+    while chain:
+        each = chain.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        chain += [each.__cause__, each.__context__]
+        for frame, _ in traceback.walk_tb(each.__traceback__):
+            # Python refuses to clear a running frame, and clearing a generator's frame would end the generator.
+            if not frame.f_code.co_flags & _RESUMABLE:
+                with contextlib.suppress(RuntimeError):
+                    frame.clear()
+
+
+def formatted(exception: BaseException) -> str:
+    """Format the traceback from the user's function on, without hostcb's frames before it."""
+    frames = exception.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(PACKAGE):
+        frames = frames.tb_next
+    try:
+        return "".join(traceback.format_exception(type(exception), exception, frames))
+    except Exception as broken:
+        # The exception has a malformed or unreadable attribute.
+        return f"{type(exception).__qualname__}: its traceback cannot be shown, which raises {type(broken).__name__}"
+
+
+failure_log = FailureLog()

@@ -1,0 +1,29 @@
+"""A forked child starts without its parent's queued values, executions and failures (H17).
+
+The threads that run them exist only in the parent. Without this module the child would run its parent's taps a second
+time, or wait at its exit for programs that never end there.
+"""
+
+from __future__ import annotations
+
+import os
+
+from .._compat import waiting
+from .executions import tracker
+from .failures import failure_log
+from .queues import queues
+
+
+def _forget() -> None:
+    # The locks of the queues are replaced too, since a thread of the parent may have held them.
+    for queue in queues.all():
+        queue.disown()
+    queues.clear()
+    tracker.forget()
+    failure_log.forget()
+    # JAX would wait for the parent's tokens at exit.
+    waiting.forget_tokens()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,143 @@
+"""The host side of one callback in one program, which its handler calls (H5, H11, H14, H15, X1, B1)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .._spec.callback import HostCallback, Transforms
+from .._spec.results import MARKED, RefusedResultError, conform, refusal, what_came
+from .._spec.shapes import size_of
+from .executions import tracker
+from .failures import failure_log, formatted
+from .programs import Program
+from .queues import Item, queues
+from .running import inside_callback, running, runs_callbacks
+
+
+class Host:
+    """Hands operands to a user function and, for a call, returns its results."""
+
+    def __init__(
+        self,
+        callback: HostCallback,
+        transforms: Transforms,
+        operand_avals: Sequence[Any],
+        result_avals: Sequence[Any],
+        program: Program,
+    ):
+        self.callback = callback
+        self.result_avals = tuple(result_avals)
+        self.program = program
+        # The bytes that one value takes in the queue.
+        self.nbytes = sum(map(size_of, operand_avals))
+        self._invoke = callback.invoker(transforms)
+        self._with_device = callback.with_device
+        # For the quick check of a result that is one array, as for nearly every callback.
+        one = callback.result_tree is not None and callback.returns_one_array
+        self._shape: Any = result_avals[0].shape if one else None
+        self._dtype: Any = result_avals[0].dtype if one else None
+        self._ordered = callback.kind.ordered
+
+    def make_room(self, device: Any) -> None:
+        """Wait for room in the queue; a handler calls this before it copies a large value for `tap`."""
+        if not self._runs_here(device):
+            queues[device].make_room(self.nbytes)
+
+    def _runs_here(self, device: Any) -> bool:
+        if running.frame.depth and inside_callback():
+            return True
+        return self.program.nested and self.program.nested_on(device)
+
+    def tap(self, device: Any, arrays: Sequence[np.ndarray]) -> None:
+        """Queue the value and return; the device does not wait for the function."""
+        if self._runs_here(device):
+            # The callback that waits for this program may hold the queue, so the function runs in this thread.
+            self.deliver(device, [self, arrays])
+        else:
+            queues[device].put(self, arrays)
+
+    @runs_callbacks
+    def deliver(self, device: Any, item: Item) -> None:
+        """Run the function on a tapped value. Its exceptions are recorded, not raised: the device goes on (H14).
+
+        The value is removed from the item immediately before the function runs, so an interrupt cannot lose it.
+        """
+        frame = running.frame
+        outer = frame.depth
+        frame.depth = outer + 1
+        try:
+            arrays, item[1] = item[1], None
+            if self._with_device:
+                self._invoke(device, *arrays)
+            else:
+                self._invoke(*arrays)
+        except BaseException as exception:
+            failure_log.record(self.callback.name, device, exception, postponed=True)
+        finally:
+            # Restored, not decremented: an interrupt may have left the depth too high.
+            frame.depth = outer
+
+    def call(self, device: Any, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """Run the user function and return its results.
+
+        Raises:
+            RefusedResultError: the function failed or its result does not match. The failure is recorded, and is the
+                cause.
+        """
+        try:
+            return self.run(device, arrays)
+        except BaseException as exception:
+            error = self.refused(device, exception)
+            try:
+                raise error from error.__cause__
+            finally:
+                # Its traceback has this frame.
+                del error
+
+    def refused(self, device: Any, exception: BaseException) -> RefusedResultError:
+        """Record a failure for the barrier and for the end of the program; return the error for the device."""
+        tracker.failed(self.program, device, exception)
+        failure_log.record(self.callback.name, device, exception, postponed=False)
+        return self._refusal(device, exception, what_came(exception))
+
+    def marked(self, device: Any) -> RefusedResultError:
+        """Return the error for a device that received the mark of a failed call."""
+        # A callback without a result sends no mark, so the text names the failure itself.
+        failure = self.program.failures.get(device)
+        what = MARKED if self.callback.result_tree is not None else what_came(failure)
+        return self._refusal(device, failure, what)
+
+    @runs_callbacks
+    def run(self, device: Any, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """Run the user function in this thread, and return its checked results; its exceptions are raised."""
+        frame = running.frame
+        outer = frame.depth
+        if self._ordered and not (outer and inside_callback(sys._getframe(1))):
+            # First run the taps that this device has queued.
+            program = self.program
+            if not (program.nested and program.nested_on(device)):
+                queue = queues[device]
+                if queue.items:
+                    queue.drain()
+        frame.depth = outer + 1
+        try:
+            result = self._invoke(device, *arrays) if self._with_device else self._invoke(*arrays)
+            # `_shape` is None unless one array is expected; then this check fails.
+            if type(result) is np.ndarray and result.shape == self._shape and result.dtype == self._dtype:
+                return (result,)
+            if self.callback.result_tree is None:
+                # No result was asked for, so the returned value is ignored.
+                return ()
+            return conform(result, self.callback, self.result_avals)
+        finally:
+            frame.depth = outer
+
+    def _refusal(self, device: Any, failure: BaseException | None, what: str) -> RefusedResultError:
+        reason = formatted(failure) if failure else "it happened in another process: see its log"
+        error = RefusedResultError(refusal(self.callback, self.result_avals, device, what, reason))
+        error.__cause__ = failure
+        return error

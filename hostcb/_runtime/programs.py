@@ -1,0 +1,164 @@
+"""A program that holds host callbacks, and an execution of it: its thread, its devices, and its end (H5)."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from .._compat import waiting
+from .running import inside_handler, running
+from .turns import Turns
+
+
+class Program:
+    """One lowered module, shared by the handlers in it."""
+
+    def __init__(self, callbacks: Sequence[str] = ()) -> None:
+        self.callbacks = list(callbacks)
+        # The exception of the last failed call on each device.
+        self.failures: dict[Any, BaseException] = {}
+        # Whether one of the callbacks has an effect, so that JAX and barriers keep track of the executions.
+        self.effectful = False
+        # Whether another tool has wrapped a handler before JAX got it.
+        self.wrapped = False
+        # Whether JAX's fast dispatch calls its handlers; None until that is known, see `native`.
+        self.native: bool | None = None
+        # Whether it runs on several devices at once.
+        self.spans_devices = False
+        # Whether JAX tells of its executions, and the devices that it was lowered for, if they are known.
+        self.told = True
+        self.lowered_for: tuple[Any, ...] | None = None
+        # Whether any of its executions was started from inside a callback; `nested_on` knows which.
+        self.nested = False
+        # The turns of its devices, under pmap and shard_map.
+        self.turns = Turns()
+        # Its executions, in the order of their start.
+        self._executions: dict[Execution, None] = {}
+        self._last: Execution | None = None
+
+    def add(self, execution: Execution) -> None:
+        self.spans_devices = len(execution.devices) > 1
+        if self.spans_devices and self.idle():
+            self.turns.execution_begins()
+        for each in list(self._executions):
+            if each.done():
+                self._executions.pop(each, None)
+        self._executions[execution] = None
+        self._last = execution
+        self.nested = self.nested or execution.nested
+
+    def idle(self) -> bool:
+        return all(execution.done() for execution in list(self._executions))
+
+    def nested_on(self, device: Any) -> bool:
+        """Return whether a handler that runs on `device` belongs to an execution started from inside a callback."""
+        dispatching = running.frame.execution
+        if dispatching is not None and dispatching.program is self:
+            return bool(dispatching.nested)
+        # In another thread the handler's execution is not known, only the candidates.
+        live = [each for each in list(self._executions) if device in each.devices and not each.done()]
+        return bool(live) and all(each.nested for each in live)
+
+    def device_at(self, position: int) -> Any:
+        """Return the device at a position of the mesh on which the program runs.
+
+        The program may have been started on several meshes. The runtime runs executions in the order of their start.
+        """
+        if self._last is None:
+            # The dispatch hooks were not told of an execution.
+            devices = self.lowered_for
+            if devices is None and not self.told:
+                raise RuntimeError(f"{self} does not know its devices, because this JAX does not tell of executions.")
+            # An executable that the user took out of its program: a mesh of all devices is the best guess.
+            return (devices or jax.devices())[position]
+        current = next((execution for execution in list(self._executions) if not execution.done()), self._last)
+        return current.mesh[position]
+
+    def __str__(self) -> str:
+        return f"a program with {', '.join(self.callbacks) or 'host callbacks'}"
+
+
+class Dispatch:
+    """An event that is set when a dispatch has returned.
+
+    The dispatching thread holds a lock, by a `with` statement of the lock itself. Python takes and releases it in one
+    step, so an interrupt cannot leave the event unset for ever.
+    """
+
+    __slots__ = ("_returned", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._returned = False
+
+    def is_set(self) -> bool:
+        return self._returned or not self.lock.locked()
+
+    def wait(self) -> None:
+        if not self._returned:
+            with self.lock:
+                # Set at once: other threads take a held lock for a dispatch that has not returned.
+                self._returned = True
+
+
+@dataclasses.dataclass(eq=False)
+class Execution:
+    """One run of a program, from its dispatch until its tokens are there on every device."""
+
+    program: Program
+    # The program's devices in this process, and in all processes.
+    devices: tuple[Any, ...]
+    mesh: tuple[Any, ...]
+    # Whether it was started from inside a callback.
+    nested: bool = dataclasses.field(default_factory=inside_handler)
+    # The dispatching thread.
+    thread: int = dataclasses.field(default_factory=threading.get_ident)
+    # Set when the dispatch has returned or raised.
+    returned: Dispatch = dataclasses.field(default_factory=Dispatch)
+    # Whether JAX has handed it to the runtime, and then the runtime's tokens, one a device.
+    launched: bool = False
+    tokens: Sequence[Any] | None = None
+    ordered: bool = True
+    # The number of user functions around the dispatch, and the execution around it, in the dispatching thread.
+    depth: int = 0
+    outer: Execution | None = None
+    # The exception of a callback that failed in the dispatching thread.
+    failure: BaseException | None = None
+
+    def dispatched_here(self) -> bool:
+        """Return whether the current thread is dispatching it, and so cannot wait for it."""
+        return self.thread == threading.get_ident() and not self.returned.is_set()
+
+    def done(self) -> bool:
+        if not self.returned.is_set() or self._may_run_unseen():
+            return False
+        return all(token.is_ready() for token in self.tokens or ())
+
+    def wait(self) -> None:
+        """Wait until it has ended, with or without a failure."""
+        self.returned.wait()
+        if self._may_run_unseen():
+            waiting.settle_devices(self.devices)
+            self.tokens = ()
+        for token in self.tokens or ():
+            waiting.settle(token)
+
+    def wait_on(self, devices: Sequence[Any]) -> None:
+        """Wait until it has ended on `devices`."""
+        if self._may_run_unseen():
+            self.wait()
+        for device, token in zip(self.devices, self.tokens or (), strict=False):
+            if device in devices:
+                waiting.settle(token)
+
+    def _may_run_unseen(self) -> bool:
+        """Return whether an interrupt came after the launch on several devices and before JAX reported the tokens."""
+        return self.launched and self.tokens is None and len(self.devices) > 1 and self.returned.is_set()
+
+    def __str__(self) -> str:
+        doing = "runs" if self.returned.is_set() else "is being dispatched"
+        return f"{self.program} {doing} on {', '.join(map(str, self.devices))}"

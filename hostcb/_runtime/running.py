@@ -1,0 +1,108 @@
+"""Find from the current thread's stack whether it is inside a handler or a user function.
+
+A record of our own could be wrong: an interrupt may come between any two steps of its update, and a signal handler or a
+finalizer may run programs in the middle of one. The stack is always right. Walking it costs a microsecond or two, so
+all functions that would wait, or refuse, walk it. A tap does so only if `Frame.depth` is not 0.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
+from typing import Any, TypeVar
+
+from .thread_states import is_pythons, keeper
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# The code of handlers, and of functions that run user functions. By id, since hashing code is slow.
+_handlers: dict[int, CodeType] = {}
+_callbacks: dict[int, CodeType] = {}
+
+
+def called_by_runtime(handler: F) -> F:
+    """Mark a handler: the program that calls it cannot go on before it returns.
+
+    `held_up` finds the program in the handler's local variables, as `program` or `host.program`.
+    """
+    code: CodeType = handler.__code__
+    _handlers[id(code)] = code
+    return handler
+
+
+def runs_callbacks(function: F) -> F:
+    """Mark a function that runs a user function. If the runtime calls it directly, mark it as a handler too."""
+    code: CodeType = function.__code__
+    _callbacks[id(code)] = code
+    return function
+
+
+class Frame:
+    """The state of one thread. Handlers change it in place, since a context manager would cost as much as a tap."""
+
+    __slots__ = ("depth", "execution", "pending")
+
+    def __init__(self) -> None:
+        # The number of user functions on this thread's stack. After an interrupt it may be too high, never too low.
+        self.depth = 0
+        # The innermost execution that this thread is dispatching. After an interrupt it may have returned.
+        self.execution: Any = None
+        # The errors that native dispatches of this thread will raise at their end, or None; see `postponed`.
+        self.pending: Any = None
+
+
+class _Running(threading.local):
+    def __init__(self) -> None:
+        # This runs in the first callback of each thread, and again only if the thread's state is lost.
+        keeper.keep()
+        self.frame = Frame()
+        # Whether Python started the thread. A thread of the runtime dispatches only from inside a callback.
+        self.thread_is_pythons = is_pythons()
+
+
+running = _Running()
+
+
+def inside_callback(innermost: FrameType | None = None) -> bool:
+    """Return whether the current thread is inside a user function, or in the function that runs it.
+
+    If `innermost` is given, only the frames from it outwards count.
+    """
+    if any(id(frame.f_code) in _callbacks for frame in _stack(innermost)):
+        return True
+    running.frame.depth = 0
+    return False
+
+
+def inside_handler() -> bool:
+    """Return whether the thread is inside a user function or a handler, which a signal handler may have interrupted."""
+    return any(id(frame.f_code) in _callbacks or id(frame.f_code) in _handlers for frame in _stack())
+
+
+def locals_of(function: Callable[..., Any]) -> Iterator[dict[str, Any]]:
+    """Yield the local variables of each frame of `function` on the current thread's stack."""
+    code = function.__code__
+    for frame in _stack():
+        if frame.f_code is code:
+            yield frame.f_locals
+
+
+def held_up() -> Iterator[Any]:
+    """Yield the programs of the handlers on this thread's stack; they cannot go on before the handlers return."""
+    for frame in _stack():
+        if id(frame.f_code) in _handlers:
+            names = frame.f_locals
+            program = names.get("program")
+            if program is None:
+                program = getattr(names.get("host"), "program", None)
+            if program is not None:
+                yield program
+
+
+def _stack(innermost: FrameType | None = None) -> Iterator[FrameType]:
+    frame: FrameType | None = innermost or sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back

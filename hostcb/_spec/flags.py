@@ -1,0 +1,110 @@
+"""The flags of host_callback and our own, by environment variable, absl flag and `jax.config.update` (H16)."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from absl import flags as absl_flags
+
+from .. import _compat
+
+T = TypeVar("T")
+
+_TRUE = {"1", "true", "t", "yes", "y", "on"}
+_FALSE = {"", "0", "false", "f", "no", "n", "off"}
+
+
+def _parse_bool(name: str, text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered in _TRUE:
+        return True
+    if lowered in _FALSE:
+        return False
+    raise ValueError(f"{name} must be a truth value such as 1, 0, true or false, got {text!r}.")
+
+
+def _parse_size(name: str, text: str) -> int:
+    try:
+        # host_callback's own default was written 256e6, so a float with an integer value is accepted too.
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if number < 0 or not number.is_integer():
+        raise ValueError(f"{name} must be a number of bytes, zero or more, got {text!r}.")
+    return int(number)
+
+
+class Flag(Generic[T]):
+    """One setting. `jax.config.update` overrides the absl flag, which overrides the environment variable."""
+
+    def __init__(self, name: str, default: T, parse: Callable[[str, str], T], define: Callable[..., Any], text: str):
+        self.name = name
+        self._parse = parse
+        variable = name.upper()
+        self._default = parse(variable, os.environ[variable]) if variable in os.environ else default
+        self._chosen: T | None = None
+        # The last value of the absl flag, unparsed and parsed; every callback reads the flag.
+        self._absl_value: Any = None
+        self._parsed = self._default
+        # Functions to call with each value that `jax.config.update` sets.
+        self.listeners: list[Callable[[T], None]] = []
+        if name not in absl_flags.FLAGS:
+            define(name, self._default, text)
+        _compat.register_config_option(name, self)
+
+    def _set(self, value: Any) -> None:
+        """Set the value; `jax.config.update` calls this."""
+        self._chosen = None if value is None else self._parse(self.name, str(value))
+        for listener in self.listeners:
+            listener(self.value)
+
+    @property
+    def value(self) -> T:
+        if self._chosen is not None:
+            return self._chosen
+        # An absl flag has its default until the command line is parsed.
+        absl_value = absl_flags.FLAGS[self.name].value
+        if absl_value is not self._absl_value:
+            self._parsed = self._parse(self.name, str(absl_value))
+            self._absl_value = absl_value
+        return self._parsed
+
+
+inline = Flag(
+    "jax_host_callback_inline",
+    False,
+    _parse_bool,
+    absl_flags.DEFINE_bool,
+    "Outside jit and control flow, run host callbacks in the calling thread and let their exceptions through.",
+)
+max_queue_byte_size = Flag(
+    "jax_host_callback_max_queue_byte_size",
+    256_000_000,
+    _parse_size,
+    functools.partial(absl_flags.DEFINE_integer, lower_bound=0),
+    "How many bytes of tapped values may wait for their callbacks on one device before the device waits.",
+)
+outfeed = Flag(
+    "jax_host_callback_outfeed",
+    False,
+    _parse_bool,
+    absl_flags.DEFINE_bool,
+    "Accepted for old programs: hostcb needs no outfeed, and what this flag enabled on CPU works there without it.",
+)
+ad_transforms = Flag(
+    "jax_host_callback_ad_transforms",
+    False,
+    _parse_bool,
+    absl_flags.DEFINE_bool,
+    "Tap tangents and cotangents too, with 'jvp' and 'transpose' among the transforms.",
+)
+jax_arrays = Flag(
+    "hostcb_jax_arrays",
+    False,
+    _parse_bool,
+    absl_flags.DEFINE_bool,
+    "Give pure_callback, io_callback and debug.callback functions jax.Arrays, as JAX's own do, not NumPy arrays.",
+)

@@ -1,0 +1,96 @@
+"""The kinds of callback, and the fields in which they differ.
+
+All kinds share the other modules. A new kind needs an entry here and a public function that binds it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+
+# Each kind is one object, compared by identity, so a kind among an equation's parameters costs nothing.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Kind:
+    """How one kind of callback differs from the others.
+
+    A kind without any of the three effects is pure: JAX may drop, repeat or move it.
+    """
+
+    name: str
+    # Effects. Ordered: on each device in one order with all other ordered kinds. Visible: runs as often as JAX runs the
+    # code around it. Once: neither dropped nor repeated; refused where JAX would do so.
+    ordered: bool = False
+    visible: bool = False
+    once: bool = False
+    # The primitive returns its operands, the device does not wait, and the function gets the transforms.
+    identity: bool = False
+    # The function fills the results in place, in device memory.
+    in_place: bool = False
+    # The in-place function is hostcb's `Filler` around the user's, with the quicker `on_cpu` for plain calls.
+    lends: bool = False
+    # As in host_callback: the function takes one argument and returns exactly the promised tree. Functions of the other
+    # kinds take positional and keyword arguments, and may return other containers.
+    one_argument: bool = False
+    batching: Literal["transforms", "method", "loop", "unroll", "refuse"] = "method"
+    # A checkpoint saves its result under every policy.
+    kept_by_checkpoint: bool = False
+    # The error for differentiation; empty if differentiation is allowed. `{rule}` is JVP or transpose.
+    refuses_differentiation: str = ""
+    refuses_batching: str = ""
+    refusal: type[Exception] = ValueError
+
+    @property
+    def pure(self) -> bool:
+        return not (self.ordered or self.visible or self.once)
+
+
+TAP = Kind("id_tap", ordered=True, identity=True, one_argument=True, batching="transforms")
+CALL = Kind(
+    "call",
+    ordered=True,
+    one_argument=True,
+    kept_by_checkpoint=True,
+    refusal=NotImplementedError,
+    refuses_differentiation=(
+        "hostcb.call does not support differentiation (jvp, grad): JAX cannot see into {callback}. Give the function "
+        "that calls it a derivative with jax.custom_jvp or jax.custom_vjp, or use id_tap if no result is needed."
+    ),
+    refuses_batching=(
+        "hostcb.call does not support vmap by default: {callback} was written for unbatched operands. Say how to "
+        "batch it with call(..., vmap_method='sequential' | 'sequential_unrolled' | 'expand_dims' | 'broadcast_all'), "
+        "define a rule with jax.custom_batching.custom_vmap, or use id_tap if no result is needed."
+    ),
+)
+
+_DERIVATIVE = (
+    " callbacks do not support {rule}. JAX cannot see into {callback}: please use `jax.custom_jvp` or "
+    "`jax.custom_vjp` to give the function that calls it a derivative."
+)
+_METHOD = (
+    "vmap is only supported for the {kind} primitive when vmap_method is one of 'sequential', 'sequential_unrolled', "
+    "'expand_dims', 'broadcast_all', or 'legacy_vectorized'. Got vmap_method=None for {callback}, so nothing says how "
+    "to batch it."
+)
+
+PURE = Kind("pure_callback", refuses_differentiation="Pure" + _DERIVATIVE, refuses_batching=_METHOD)
+IO = Kind("io_callback", once=True, batching="loop", refuses_differentiation="IO" + _DERIVATIVE)
+ORDERED_IO = dataclasses.replace(
+    IO,
+    ordered=True,
+    batching="refuse",
+    refuses_batching=(
+        "Cannot `vmap` ordered IO callback. The elements of a batch have no order, and {callback} asks for one: use "
+        "ordered=False, or a loop such as jax.lax.map in place of vmap."
+    ),
+)
+DEBUG = Kind("debug.callback", visible=True, batching="unroll")
+ORDERED_DEBUG = dataclasses.replace(DEBUG, ordered=True)
+PRINT = dataclasses.replace(DEBUG, name="debug.print")
+ORDERED_PRINT = dataclasses.replace(PRINT, ordered=True)
+BUFFER = Kind(
+    "buffer_callback", in_place=True, refuses_differentiation="Buffer" + _DERIVATIVE, refuses_batching=_METHOD
+)
+BUFFER_WITH_EFFECT = dataclasses.replace(BUFFER, once=True)
+DLPACK = dataclasses.replace(BUFFER, name="dlpack_callback", lends=True, refuses_differentiation="DLPack" + _DERIVATIVE)
+DLPACK_WITH_EFFECT = dataclasses.replace(DLPACK, once=True)

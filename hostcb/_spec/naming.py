@@ -1,0 +1,95 @@
+"""Names of user objects for messages. The object may be anything, so naming it must not fail and must end.
+
+A proxy or a mock has every attribute, so following `__wrapped__` would never end. So an attribute counts only if it
+exists without running `__getattr__`, and a chain of wrappers has a maximal length.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+# No real function has more wrappers.
+MOST_WRAPPERS = 100
+# A longer text is cut: the repr of an array or of a model would hide the rest of the message.
+MOST_CHARACTERS = 400
+
+_RESUMABLE = {
+    inspect.CO_COROUTINE: "a coroutine function (async def)",
+    inspect.CO_GENERATOR: "a generator function",
+    inspect.CO_ASYNC_GENERATOR: "an asynchronous generator function",
+}
+
+
+def describe(function: Callable[..., Any]) -> str:
+    """Return the name of a user function, with its file and line, for messages."""
+    inner = _innermost(function)
+    name = next(filter(None, (_text(inner, "__qualname__"), _text(inner, "__name__"))), None) or shown(inner)
+    code = attribute(inner, "__code__")
+    if not isinstance(code, types.CodeType):
+        return name
+    return f"{name} ({code.co_filename}:{code.co_firstlineno})"
+
+
+def shown(value: Any) -> str:
+    """Return the `repr` of any object, cut if it is long."""
+    try:
+        text = repr(value)
+    except Exception as error:
+        return f"<{type(value).__qualname__} object, whose repr raises {type(error).__name__}>"
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
+
+
+def attribute(value: Any, name: str) -> Any:
+    """Return an attribute that an object or its class defines; None if it does not exist or reading it raises."""
+    try:
+        # Raises if only `__getattr__` would make the attribute up.
+        inspect.getattr_static(value, name)
+        return getattr(value, name)
+    except Exception:
+        return None
+
+
+def never_runs(function: Callable[..., Any]) -> str | None:
+    """Describe a generator or coroutine function, whose call runs nothing; None for any other callable."""
+    inner: Any = function
+    for _ in range(MOST_WRAPPERS):
+        if isinstance(inner, functools.partial):
+            inner = inner.func
+        elif isinstance(inner, types.MethodType):
+            inner = inner.__func__
+        else:
+            break
+    if not isinstance(inner, types.FunctionType):
+        # Not `callable`, which does not return the function.
+        inner = getattr(type(inner), "__call__", None)  # noqa: B004
+    flags = inner.__code__.co_flags if isinstance(inner, types.FunctionType) else 0
+    return next((what for flag, what in _RESUMABLE.items() if flags & flag), None)
+
+
+def _innermost(function: Any) -> Any:
+    """Return the function inside all wrappers; `function` itself if the wrappers do not end."""
+    inner = function
+    seen: set[int] = set()
+    while len(seen) < MOST_WRAPPERS:
+        if id(inner) in seen:
+            return function
+        seen.add(id(inner))
+        if isinstance(inner, functools.partial):
+            inner = inner.func
+        elif isinstance(inner, types.MethodType):
+            inner = inner.__func__
+        else:
+            wrapped = attribute(inner, "__wrapped__")
+            if wrapped is None:
+                return inner
+            inner = wrapped
+    return function
+
+
+def _text(value: Any, name: str) -> str | None:
+    found = attribute(value, name)
+    return found if isinstance(found, str) else None

@@ -1,0 +1,104 @@
+"""The placement of a callback: the device of the computation that calls, as a number or a device (H10, X5)."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from .callback import HostCallback
+from .kinds import Kind
+from .naming import shown
+
+
+def position(kind: Kind, device_index: Any) -> int:
+    """Return `device_index` as an integer.
+
+    Raises:
+        TypeError: it is no integer.
+        ValueError: it is negative.
+    """
+    try:
+        index = operator.index(device_index)
+    except TypeError:
+        raise TypeError(f"{kind.name}: device_index must be an integer, got {shown(device_index)}.") from None
+    if index < 0:
+        raise ValueError(f"{kind.name}: device_index must be 0 or more, got {index}.")
+    return index
+
+
+def device_of(kind: Kind, sharding: Any) -> Any:
+    """Return the device of `sharding`; 0, the computation's first device, if `sharding` is None (X5).
+
+    Raises:
+        TypeError: it is no sharding.
+        NotImplementedError: it has several devices.
+    """
+    if sharding is None:
+        return 0
+    if not isinstance(sharding, jax.sharding.Sharding):
+        raise TypeError(
+            f"{kind.name}: sharding must be a jax.sharding.SingleDeviceSharding or None, got {shown(sharding)} of "
+            f"{type(sharding)}."
+        )
+    if len(sharding.device_set) != 1:
+        raise NotImplementedError(
+            f"{kind.name} only supports SingleDeviceSharding, but got {type(sharding)}: {sharding!r} has "
+            f"{len(sharding.device_set)} devices, and one of them has to call."
+        )
+    (device,) = sharding.device_set
+    return device
+
+
+def position_among(callback: HostCallback, wanted: Any, count: int, devices: Callable[[], Sequence[Any]]) -> int:
+    """Return the position of the calling device among the `count` devices of a computation.
+
+    `wanted` is a position or a device; `devices()` returns all devices.
+
+    Raises:
+        ValueError: `wanted` is none of them.
+    """
+    if isinstance(wanted, int):
+        if wanted >= count:
+            raise out_of_range(callback, wanted, count)
+        return wanted
+    all_devices = tuple(devices())
+    if wanted not in all_devices:
+        raise outside(callback, wanted, all_devices)
+    return all_devices.index(wanted)
+
+
+def out_of_range(callback: HostCallback, device_index: int, count: int) -> ValueError:
+    """The error for a device_index that is too large for the computation."""
+    return ValueError(
+        f"device_index={device_index} of {callback} is out of range: the computation runs on {count} "
+        f"device{'s' if count > 1 else ''}, so it must be {'0' if count == 1 else f'from 0 to {count - 1}'}."
+    )
+
+
+def outside(callback: HostCallback, device: Any, devices: Sequence[Any]) -> ValueError:
+    """The error for a sharding whose device is not in the computation."""
+    return ValueError(
+        f"{callback}: the sharding names the device {device} that is not in the device assignment of the computation, "
+        f"{', '.join(map(str, devices))}. Name one of these, or run the computation where the callback should be."
+    )
+
+
+def placed_per_device(callback: HostCallback) -> NotImplementedError:
+    """The error for a sharding inside pmap or shard_map, where every device calls."""
+    return NotImplementedError(
+        f"{callback}: callbacks do not support specifying sharding inside spmd computations (pmap, shard_map), where "
+        "every device calls with its own part. Drop sharding=, or call back outside."
+    )
+
+
+def partial_automatic(callback: HostCallback, manual: Any, names: Any) -> NotImplementedError:
+    """The error for a shard_map that leaves some mesh axes to the compiler."""
+    automatic = sorted(str(name) for name in names if name not in manual)
+    return NotImplementedError(
+        f"{callback} was used in a shard_map that is manual over {sorted(map(str, manual))} only, but host callbacks "
+        "are supported when all mesh axes are partitioned manually, not with partially automatic sharding. Make "
+        f"{automatic} manual too (drop axis_names=), or call back outside the shard_map."
+    )

@@ -1,0 +1,232 @@
+"""Check every result before it leaves the host (H3, H15).
+
+The runtime's targets do not compare shapes or dtypes, so a wrong array would corrupt memory. The handler raises instead
+of returning it. Under jit over a mesh other devices receive the result too. For these a mark crosses in place of a
+failed result, which their error calls `int8[12345]` as host_callback did, and they refuse it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .callback import HostCallback
+from .naming import shown
+
+
+class RefusedResultError(Exception):
+    """A call has no valid result, so its computation ends."""
+
+
+# The phrases of error texts for what happened in place of a valid result.
+MARKED = "got int8[12345], which stands for a failed callback"
+FAILED = "but the callback failed"
+MISMATCHED = "but the callback returned something else"
+RETURNED = "written into `out`, but the callback returned something"
+
+
+def mismatched(text: str) -> TypeError:
+    """Return the error for a result that does not match: a plain `TypeError`, for `what_came` to recognise."""
+    error = TypeError(text)
+    error._hostcb_came = MISMATCHED  # type: ignore[attr-defined]
+    return error
+
+
+def returned_something(callback: HostCallback) -> ValueError:
+    """Return the error for an in-place function that returned a value."""
+    error = ValueError(
+        f"{callback.kind.name} callback must not return any values, but {callback.name} did. Write into the buffers "
+        "that it is given as `out`."
+    )
+    error._hostcb_came = RETURNED  # type: ignore[attr-defined]
+    return error
+
+
+def what_came(failure: BaseException | None) -> str:
+    """Return the phrase that says what a failed callback did."""
+    return str(vars(failure).get("_hostcb_came", FAILED)) if isinstance(failure, (TypeError, ValueError)) else FAILED
+
+
+def refusal(callback: HostCallback, avals: Sequence[Any], device: Any, what: str, reason: str) -> str:
+    """Return the error text for a computation that a failed call ended.
+
+    Args:
+        callback: the callback that failed.
+        avals: the expected results.
+        device: the device that called, or None if it is not known.
+        what: the phrase for what came in place of the results.
+        reason: the traceback of the failure.
+    """
+    place = f" on {device}" if device is not None else ""
+    asked = "result_shape" if callback.kind.one_argument else "result_shape_dtypes"
+    return (
+        f"the result of {callback}{place} was refused: expected {show(callback, avals)}, {what}. The failure: "
+        f"{reason.strip()}\n"
+        f"Correct the callback, or {asked} if it is right as it is. hostcb.barrier_wait() reports it as well."
+    )
+
+
+def show(callback: HostCallback, avals: Sequence[Any]) -> str:
+    """Format the expected abstract values in the tree that the callback should return."""
+    if callback.result_tree is None:
+        return "no result"
+    shown = [Shown(f"{aval.dtype}[{','.join(map(str, aval.shape))}]") for aval in avals]
+    return repr(jax.tree_util.tree_unflatten(callback.result_tree, shown))
+
+
+class Shown:
+    """A leaf whose repr is its abstract value."""
+
+    def __init__(self, text: str):
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def conform(result: Any, callback: HostCallback, avals: Sequence[Any]) -> Sequence[np.ndarray]:
+    """Check a callback's result, and convert it to the arrays that the device receives.
+
+    Raises:
+        TypeError: `result` does not match `result_shape`. The message names the callback, the expected and the
+            returned value.
+    """
+    strict = callback.kind.one_argument
+    tree = jax.tree_util.tree_structure(result)
+    if tree != callback.result_tree and (strict or not same_names(result, callback.result_tree)):
+        raise mismatched(_wrong_tree(tree, callback, avals, result))
+    leaves = jax.tree_util.tree_leaves(result)
+    arrays = [to_array(leaf, callback.name) for leaf in leaves]
+    converted = [canonical(array, aval) for array, aval in zip(arrays, avals, strict=True)]
+    if any(array is None for array in converted):
+        if not strict:
+            raise mismatched(_wrong_leaf(arrays, converted, callback, avals))
+        actual = jax.tree_util.tree_unflatten(tree, [Shown(_show_array(array)) for array in arrays])
+        raise mismatched(
+            f"Callback func {callback.name} should have returned a result with abstract values "
+            f"{show(callback, avals)} but returned {actual!r}{_too_large(arrays, avals)}"
+        )
+    return [array for array in converted if array is not None]
+
+
+def same_names(result: Any, tree: Any) -> bool:
+    """Return whether a result in other containers is accepted: it has as many leaves and the same dict keys."""
+    expected = jax.tree_util.tree_unflatten(tree, [0] * tree.num_leaves)
+    return _names(result) == _names(expected)
+
+
+def _names(tree: Any) -> list[list[Any]]:
+    # Only dict keys count: a list may stand for a tuple, and a tuple of one for its item, but dict keys must match.
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    return [[key.key for key in path if isinstance(key, jax.tree_util.DictKey)] for path in paths]
+
+
+def _wrong_tree(tree: Any, callback: HostCallback, avals: Sequence[Any], result: Any) -> str:
+    if callback.kind.one_argument:
+        hint = "" if avals or result is None else ". No result_shape was given: pass one for a result to return"
+        return (
+            f"Callback func {callback.name} should have returned a result with pytree {callback.result_tree} "
+            f"but returned {tree}{hint}"
+        )
+    what = mismatch(tree, callback.result_tree)
+    return f"{what}. {callback.name} should have returned {show(callback, avals)} but returned the tree {tree}"
+
+
+def mismatch(actual: Any, expected: Any) -> str:
+    """Describe the difference between the tree of a result and the expected tree."""
+    if actual.num_leaves != expected.num_leaves:
+        return (
+            f"Mismatched number of outputs from callback. Expected: {expected.num_leaves}, Actual: {actual.num_leaves}"
+        )
+    return (
+        f"Mismatched tree of outputs from callback: the keys of dicts differ. Expected: {_keys(expected)}, Actual: "
+        f"{_keys(actual)}"
+    )
+
+
+def _keys(tree: Any) -> str:
+    """Describe a tree by its number of leaves and the dict keys that lead to each leaf."""
+    names = _names(jax.tree_util.tree_unflatten(tree, [0] * tree.num_leaves))
+    keys = ", ".join(".".join(map(str, path)) if path else "none" for path in names)
+    return f"{tree.num_leaves} with the keys {keys}"
+
+
+def _too_large(arrays: Sequence[np.ndarray], avals: Sequence[Any]) -> str:
+    """Describe the first integer that does not fit its expected type; return "" if all integers fit."""
+    return next((f": {found}" for found in map(out_of_range, arrays, avals) if found), "")
+
+
+def out_of_range(array: np.ndarray, aval: Any) -> str | None:
+    """Describe an integer of `array` that does not fit the type of `aval`; None if that is not the only error."""
+    wanted = np.dtype(aval.dtype)
+    if array.shape != tuple(aval.shape) or array.dtype.kind not in "iu" or wanted.kind not in "iu" or not array.size:
+        return None
+    if array.dtype.itemsize < 8:
+        # Only 64-bit integers are defaults of Python and NumPy. A narrower type was chosen, so the dtype is the error.
+        return None
+    limits = np.iinfo(wanted)
+    wrong = next((each for each in (int(array.min()), int(array.max())) if not limits.min <= each <= limits.max), None)
+    if wrong is None:
+        return None
+    wide = np.iinfo("int64" if wanted.kind == "i" else "uint64")
+    remedy = ""
+    if wanted.itemsize < 8 and wide.min <= wrong <= wide.max:
+        remedy = f" Set jax_enable_x64 (JAX_ENABLE_X64=1) and expect {wide.dtype.name} to have it whole."
+    return f"the value {wrong} does not fit {wanted.name}, which holds {limits.min} to {limits.max}.{remedy}"
+
+
+def _wrong_leaf(
+    arrays: Sequence[np.ndarray], converted: Sequence[Any], callback: HostCallback, avals: Sequence[Any]
+) -> str:
+    index = next(i for i, array in enumerate(converted) if array is None)
+    array, aval = arrays[index], avals[index]
+    wrong = different(index, aval, array.shape, str(array.dtype), out_of_range(array, aval)) or ""
+    return f"{wrong.removesuffix('.')}. {callback.name} should have returned {show(callback, avals)}"
+
+
+def different(index: int, expected: Any, shape: tuple[int, ...], dtype: str, why: str | None = None) -> str | None:
+    """Describe how a returned array differs from the expected aval in shape or dtype; None if it does not."""
+    if shape != tuple(expected.shape):
+        return f"Incorrect output shape for return value #{index}: Expected: {tuple(expected.shape)}, Actual: {shape}"
+    if dtype != np.dtype(expected.dtype).name:
+        wrong = f"Incorrect output dtype for return value #{index}: Expected: {expected.dtype}, Actual: {dtype}"
+        return f"{wrong}: {why}" if why else wrong
+    return None
+
+
+def _show_array(array: np.ndarray) -> str:
+    return f"{array.dtype}[{','.join(map(str, array.shape))}]"
+
+
+def to_array(leaf: Any, name: str) -> np.ndarray:
+    """Convert a leaf that the callback `name` returned into an array that a device can hold."""
+    if isinstance(leaf, np.ma.MaskedArray) and np.ma.is_masked(leaf):
+        raise mismatched(f"Callback func {name} returned a masked array: fill it, JAX has no masks")
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    array = np.asarray(leaf)
+    if array.dtype == object and isinstance(leaf, int):
+        raise mismatched(f"Callback func {name} returned the integer {shown(leaf)}, which fits no type of a device")
+    if array.dtype.kind in "OSUMmV" and array.dtype.isbuiltin != 2:
+        raise mismatched(f"Callback func {name} returned an array of dtype {array.dtype}, which no device can hold")
+    return array.astype(array.dtype.newbyteorder("="), copy=False) if not array.dtype.isnative else array
+
+
+def canonical(array: np.ndarray, aval: Any) -> np.ndarray | None:
+    """Return `array` in the dtype of `aval`, or None if it does not match."""
+    if array.shape != tuple(aval.shape):
+        return None
+    if array.dtype == aval.dtype:
+        return array
+    # With x64 off, 64-bit types of Python and NumPy become 32-bit types, as everywhere in JAX.
+    if jax.dtypes.canonicalize_dtype(array.dtype) != aval.dtype:
+        return None
+    narrowed = array.astype(aval.dtype)
+    if array.dtype.kind in "iu" and not np.array_equal(narrowed, array):
+        # Integer overflow would give a wrong number silently.
+        return None
+    return narrowed

@@ -1,0 +1,114 @@
+"""Read `result_shape` and `result_shape_dtypes` (H3, X2); the size of an abstract value."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import PyTreeDef
+
+from .. import _compat
+from .naming import shown
+
+_NO_DEVICE_HAS = (np.longdouble, np.clongdouble)
+
+
+@dataclasses.dataclass(frozen=True)
+class ResultShape:
+    """The tree, shapes and dtypes that a call must return."""
+
+    tree: PyTreeDef
+    avals: tuple[Any, ...]
+    # The dtype of each leaf that is a typed PRNG key, which crosses as its words; None for other leaves.
+    keys: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, result_shape: Any) -> ResultShape:
+        """Read `result_shape`, in which a number or a NumPy array may be an example of a result.
+
+        Raises:
+            ValueError: a leaf is no shape, or asks for 64 bits while x64 is off.
+        """
+        return cls._of(result_shape, "result_shape", examples=True)
+
+    @classmethod
+    def of_dtypes(cls, result_shape_dtypes: Any) -> ResultShape:
+        """Read `result_shape_dtypes`, in which every leaf states an exact shape and dtype.
+
+        Raises:
+            ValueError: a leaf is no shape, or asks for 64 bits while x64 is off.
+        """
+        return cls._of(result_shape_dtypes, "result_shape_dtypes", examples=False)
+
+    @classmethod
+    def _of(cls, given: Any, name: str, examples: bool) -> ResultShape:
+        # Objects such as PartitionSpec may be pytree leaves or not. Only leaves with a shape and a dtype are valid.
+        leaves, tree = jax.tree_util.tree_flatten(given)
+        parsed = []
+        for leaf in leaves:
+            found = _leaf(leaf, name, examples)
+            if found is None:
+                raise ResultShapeError.of(given, name, leaf, examples)
+            parsed.append(found)
+        return cls(tree, tuple(aval for aval, _ in parsed), tuple(key for _, key in parsed))
+
+    def restore(self, results: Sequence[Any]) -> Any:
+        """Return the user's result: the received arrays in their tree, with typed PRNG keys restored."""
+        leaves = [
+            result if key is None else jax.random.wrap_key_data(result, impl=_compat.key_implementation(key))
+            for result, key in zip(results, self.keys, strict=True)
+        ]
+        return jax.tree_util.tree_unflatten(self.tree, leaves)
+
+
+def _leaf(leaf: Any, name: str, examples: bool) -> tuple[Any, Any] | None:
+    """Return the aval of a leaf, and its dtype if it is a typed key or else None; None if the leaf is no shape."""
+    if _compat.is_float0(leaf):
+        return None
+    try:
+        if examples and isinstance(leaf, (bool, int, float, complex)):
+            return jax.core.ShapedArray((), jax.dtypes.canonicalize_dtype(np.result_type(leaf))), None
+        # The leaf may be any object by mistake, and reading its attributes may raise any exception.
+        shape, dtype = leaf.shape, leaf.dtype
+        if shape is None or dtype is None:
+            return None
+        shape = tuple(operator.index(size) for size in shape)
+        if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+            return jax.core.ShapedArray((*shape, *_compat.key_data_shape(dtype)), np.uint32), dtype
+        canonical = jax.dtypes.canonicalize_dtype(dtype)
+        if any(size < 0 for size in shape) or np.dtype(dtype).kind in "OSUMm" or np.dtype(dtype).type in _NO_DEVICE_HAS:
+            return None
+    except Exception:
+        return None
+    if canonical != dtype and not (examples and isinstance(leaf, (np.ndarray, np.generic))):
+        # A NumPy example has 64 bits because that is NumPy's default, so JAX narrows it as usual. A ShapeDtypeStruct
+        # means its 64 bits.
+        raise ValueError(
+            f"{name} cannot specify 64-bit types when `jax_enable_x64` is disabled: it asks for "
+            f"{np.dtype(dtype)}{list(shape)}, but 64-bit types need jax_enable_x64: set it (JAX_ENABLE_X64=1), or ask "
+            f"for {canonical}."
+        )
+    return jax.core.ShapedArray(shape, canonical), None
+
+
+class ResultShapeError(ValueError):
+    """`result_shape` or `result_shape_dtypes` does not describe a result."""
+
+    @classmethod
+    def of(cls, given: Any, name: str, leaf: Any, examples: bool) -> ResultShapeError:
+        needed = "The values must be either numeric scalars, or" if examples else "Each leaf"
+        return cls(
+            f"{name}={shown(given)} does not describe a result, because of {shown(leaf)}. It should be a pytree in the "
+            f"structure of what the callback returns. {needed} must have 'shape' and 'dtype' attributes."
+        )
+
+
+def size_of(aval: Any) -> int:
+    """Return the size in bytes of a NumPy array of this aval."""
+    return math.prod(aval.shape) * np.dtype(aval.dtype).itemsize

@@ -1,0 +1,50 @@
+"""Implementations that trouble the processes of a run, each once or for as long as the test wants."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from conformance_fakes import InPlace
+
+from conformance.spec.callbacks import Callback
+
+FOLDER = Path(os.environ["ENGINE_FAKES"])
+
+
+def _is_meant(callback: Callback, site: str) -> bool:
+    return callback.name == "call" and site == "unused"
+
+
+def _first_time() -> bool:
+    """Whether no process of this test has asked before."""
+    try:
+        (FOLDER / "asked").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _kill_pytest(callback: Callback, site: str) -> bool:
+    if _is_meant(callback, site) and _first_time():
+        os.kill(os.getppid(), signal.SIGKILL)
+        signal.pause()
+    return True
+
+
+def _block(callback: Callback, site: str) -> bool:
+    if _is_meant(callback, site):
+        # The test reads it, and so knows that the cell has begun.
+        (FOLDER / "blocked").write_text(str(os.getpid()))
+        signal.pause()
+    return True
+
+
+def _fail_first_time(callback: Callback, site: str) -> bool:
+    return not (_is_meant(callback, site) and _first_time())
+
+
+KILLS_PYTEST = InPlace(_kill_pytest)
+BLOCKS = InPlace(_block)
+FAILS_FIRST_TIME = InPlace(_fail_first_time)

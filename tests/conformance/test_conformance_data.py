@@ -1,0 +1,109 @@
+"""Kinds of data: JAX and NumPy make the same of a number, and whatever is wrong is noticed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from conformance.implementations.payloads import DataPayload
+from conformance.oracle.history import Recorder
+from conformance.spec.callbacks import HOST_CALLBACKS
+from conformance.spec.configurations import CONTEXTS, PLACEMENTS
+from conformance.spec.data import ELEMENT_TYPES, SHAPES, STRUCTURES, DataKind, flatten, parse_data, skeleton
+
+pytestmark = pytest.mark.contract("C1")
+
+CALLBACKS = {callback.name: callback for callback in HOST_CALLBACKS}
+NUMBERS = np.array([7.0, 68.5], dtype=np.float32)
+
+
+def as_words(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+
+
+@pytest.mark.parametrize("element", ELEMENT_TYPES)
+@pytest.mark.parametrize("structure", ["one", "fewer_results", "more_results"])
+def test_jax_and_numpy_make_the_same(element: str, structure: str) -> None:
+    data = DataKind(element, "matrix", structure)
+    with CONTEXTS["x64"]():
+        for made in (data.operand, data.results):
+            pairs = zip(made(jnp.asarray(NUMBERS), jnp), made(NUMBERS.astype(np.float64), np), strict=True)
+            for ours, theirs in pairs:
+                assert ours.dtype == theirs.dtype
+                np.testing.assert_array_equal(np.asarray(ours), theirs)
+
+
+@pytest.mark.parametrize("element", ELEMENT_TYPES)
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_the_host_function_returns_what_the_program_expects(element: str, structure: str) -> None:
+    data = DataKind(element, "vector", structure)
+    returned = data.incremented(data.operand(NUMBERS, np))
+    for ours, wanted in zip(returned, data.results(NUMBERS, np), strict=True):
+        assert ours.dtype == wanted.dtype
+        np.testing.assert_array_equal(ours, wanted)
+
+
+def test_elements_of_a_row_differ() -> None:
+    (leaf,) = DataKind("uint32", "matrix").operand(NUMBERS, np)
+    assert len(set(leaf.ravel().tolist())) == leaf.size == 12
+
+
+def test_names_lead_back() -> None:
+    for element, shape, structure in zip(ELEMENT_TYPES, [*SHAPES] * 4, [*STRUCTURES] * 3, strict=False):
+        assert parse_data(DataKind(element, shape, structure).name) == DataKind(element, shape, structure)
+    assert parse_data("int8-matrix") is None
+    assert parse_data("int8-cube-one") is None
+
+
+@pytest.mark.parametrize("element", ["bool", "int8", "bfloat16", "float8_e4m3fn", "complex64", "typed_key"])
+@pytest.mark.parametrize("structure", ["one", "nested"])
+def test_one_wrong_element_of_a_result_shows_in_the_program(element: str, structure: str) -> None:
+    payload = DataPayload(CALLBACKS["call"], DataKind(element, "vector", structure))
+    value = jnp.float32(7)
+    leaves = flatten(payload.new(value))
+    assert payload.received(value, payload.new(value)) == 8
+    wrong = [*leaves[:-1], leaves[-1].at[1].set(leaves[-1][0])]
+    if element == "bool":
+        wrong = [*leaves[:-1], leaves[-1].at[1].set(~leaves[-1][1])]
+    assert payload.received(value, payload.data.result_tree(wrong)) != 8
+
+
+def test_a_result_of_another_type_or_tree_is_refused() -> None:
+    payload = DataPayload(CALLBACKS["call"], DataKind("int8", "vector", "pair"))
+    value = jnp.float32(7)
+    first, second = payload.new(value)
+    with pytest.raises(AssertionError, match="a result is int16"):
+        payload.received(value, (first, second.astype(jnp.int16)))
+    with pytest.raises(AssertionError, match="a tree like"):
+        payload.received(value, [first, second])
+
+
+def test_an_operand_in_another_tree_is_an_event_of_its_own() -> None:
+    payload = DataPayload(CALLBACKS["call"], DataKind("int8", "scalar", "pair"))
+    recorder = Recorder()
+    payload.function("first", recorder)([np.float32(7), np.int8(1)])
+    assert [event.site for event in recorder.history().events] == ["first with a tree like [*, *] for one like (*, *)"]
+
+
+def test_trees_are_flattened_as_jax_does() -> None:
+    tree = {"b": [1, (2, None)], "a": {"z": 3, "y": 4}}
+    assert flatten(tree) == jax.tree.leaves(tree)
+    assert skeleton(tree) == "{a: {y: *, z: *}, b: [*, (*, None)]}"
+
+
+def test_placements_choose_the_devices_that_they_say() -> None:
+    devices: Any = list(range(8))
+    chosen = {name: list(placement.choose(devices)) for name, placement in PLACEMENTS.items()}
+    assert chosen == {"all": devices, "grid": devices, "part": [1, 2, 3, 4], "part_grid": [1, 2, 3, 4], "last": [7]}
+
+
+@pytest.mark.parametrize(("name", "setting"), [("x64", "jax_enable_x64"), ("gspmd", "jax_use_shardy_partitioner")])
+def test_configurations_end_with_their_cell(name: str, setting: str) -> None:
+    before = jax.config.values[setting]
+    with CONTEXTS[name]():
+        assert jax.config.values[setting] is not before
+    assert jax.config.values[setting] is before

@@ -1,0 +1,283 @@
+"""The engine: whatever cells do to processes, every cell is told of, and the run ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.engine.cell_runner import CellRunner
+from conformance.engine.journal import Journal
+from conformance.engine.tasks import Task, in_running_order
+from conformance.oracle.verdicts import Outcome, Stage, Verdict
+from conformance.spec.topology import Topology
+from conformance.worker.processes import WorkerStartError
+
+pytestmark = pytest.mark.contract("C4")
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+DEADLINE = 120.0
+"""Far beyond what a run of a few cells takes, and below that of a cell that hangs in it."""
+
+EXPECTATION = """
+[[expect]]
+cells = "{cells}"
+verdict = "fail"
+stage = "callback"
+reason = "planted"
+link = "https://example.org/1"
+since = "2026-01-01"
+"""
+
+
+def cells(implementation: str, *callbacks: str) -> list[str]:
+    return [f"--cell={implementation}/{callback}/eager/cpu-1dev" for callback in callbacks]
+
+
+def start(folder: Path, command: Sequence[str], arguments: Sequence[str], **environment: str) -> subprocess.Popen[str]:
+    own = {"PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", "ENGINE_FAKES": str(folder)}
+    return subprocess.Popen(
+        [sys.executable, "-m", *command, f"--results={folder / 'results'}", *arguments],
+        cwd=folder,
+        env=os.environ | own | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return end(start(folder, ["conformance", "run"], arguments, **environment))
+
+
+# Both ways of calling pytest with cells.
+BY_PYTEST = {
+    "module": ["conformance.engine"],
+    "configuration": ["pytest", "-c", str(ROOT / "conformance" / "engine" / "cells.ini")],
+}
+
+
+def run_pytest(folder: Path, way: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return end(start(folder, [*BY_PYTEST[way], "-p", "no:cacheprovider"], arguments))
+
+
+def end(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        output, errors = process.communicate(timeout=DEADLINE)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def report_in(folder: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((folder / "results" / "conformance-cpu.json").read_text())
+    return report
+
+
+def verdicts_in(folder: Path) -> dict[str, str]:
+    return {cell["id"].split("/")[1]: cell["verdict"] for cell in report_in(folder)["cells"]}
+
+
+def test_crash_and_hang_cost_one_cell_each(tmp_path: Path) -> None:
+    """In xdist's processes; test_conformance_runner.py has both without them."""
+    crashing = cells("conformance_fakes:DIES_IN_CALL", "id_tap", "call")
+    hanging = cells("conformance_fakes:BLOCKS_IN_CALL", "call", "call_no_result")
+    ended = run(tmp_path, "-n", "2", "--deadline=5", *crashing, *hanging)
+    assert ended.returncode == 1, ended.stderr
+    found = {cell["id"].split(":")[1]: (cell["verdict"], cell["attempts"]) for cell in report_in(tmp_path)["cells"]}
+    assert found == {
+        "DIES_IN_CALL/id_tap/eager/cpu-1dev": ("pass", 1),
+        "DIES_IN_CALL/call/eager/cpu-1dev": ("crash(SIGABRT)", 2),
+        "BLOCKS_IN_CALL/call/eager/cpu-1dev": ("hang", 2),
+        "BLOCKS_IN_CALL/call_no_result/eager/cpu-1dev": ("pass", 1),
+    }
+
+
+def test_pytest_process_that_dies_costs_no_cell(tmp_path: Path) -> None:
+    ended = run(tmp_path, "-n", "2", *cells("engine_fakes:KILLS_PYTEST", "id_tap", "call", "call_no_result"))
+    assert set(verdicts_in(tmp_path).values()) == {"pass"}, ended.stderr
+    # All is well with the cells, and yet something went wrong.
+    assert ended.returncode == 1
+    (problem,) = report_in(tmp_path)["problems"]
+    assert problem.startswith("a pytest process ended while it ran engine_fakes:KILLS_PYTEST/call/eager/cpu-1dev")
+
+
+@pytest.mark.parametrize(
+    ("workers", "number", "whole_group"),
+    [("1", signal.SIGTERM, False), ("2", signal.SIGINT, True), ("2", signal.SIGINT, False)],
+)
+def test_interrupt_ends_at_once_and_keeps_what_was_learnt(
+    tmp_path: Path, workers: str, number: signal.Signals, whole_group: bool
+) -> None:
+    blocked = tmp_path / "blocked"
+    os.mkfifo(blocked)
+    # Of two processes the first gets two cells and the second the others, so that one is over when the other begins.
+    chosen = [*cells("conformance_fakes:GOOD", "id_tap", "call"), *cells("engine_fakes:BLOCKS", "id_tap", "call")]
+    process = start(tmp_path, ["conformance", "run"], ["-n", workers, "--deadline=1000", *chosen])
+    # Opening waits for the cell. Read and write: it must not be missed either if the run ends before.
+    with open(os.open(blocked, os.O_RDWR | os.O_NONBLOCK)) as pipe:
+        ready, _, _ = select.select([pipe], [], [], DEADLINE)
+        assert ready, end(process)
+        worker = os.pidfd_open(int(pipe.read(16)))
+    if whole_group:
+        # As a terminal does it.
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    ended = end(process)
+    assert ended.returncode == 1, ended.stderr
+    verdicts = {cell["id"]: cell["verdict"] for cell in report_in(tmp_path)["cells"]}
+    assert verdicts["engine_fakes:BLOCKS/id_tap/eager/cpu-1dev"] == "pass"
+    assert verdicts["engine_fakes:BLOCKS/call/eager/cpu-1dev"] == "missing"
+    assert "the run was interrupted" in report_in(tmp_path)["problems"]
+    assert "PROBLEM: the run was interrupted" in ended.stdout
+    gone, _, _ = select.select([worker], [], [], DEADLINE)
+    assert gone, "the worker process outlived the run"
+
+
+@pytest.mark.contract("C7")
+def test_flake_by_chance_and_flake_by_company(tmp_path: Path) -> None:
+    by_chance = cells("engine_fakes:FAILS_FIRST_TIME", "id_tap", "call")
+    by_company = cells("conformance_fakes:FAILS_IN_COMPANY", "id_tap", "call")
+    ended = run(tmp_path, "-n", "1", *by_chance, *by_company)
+    assert ended.returncode == 1, ended.stderr
+    flakes = {cell["id"].split("/")[0]: cell for cell in report_in(tmp_path)["cells"] if cell["verdict"] != "pass"}
+    assert {cell["verdict"] for cell in flakes.values()} == {"flake"}
+    assert {cell["attempts"] for cell in flakes.values()} == {3}
+    chance, company = flakes["engine_fakes:FAILS_FIRST_TIME"], flakes["conformance_fakes:FAILS_IN_COMPANY"]
+    assert chance["witness"].startswith("fail in company, pass alone, pass in company again: by chance: lost")
+    assert "fail in company again: whenever these run before it" in company["witness"]
+    assert "id_tap/eager/cpu-1dev --cell" in company["reproduce"]
+
+
+@pytest.mark.parametrize("way", BY_PYTEST)
+def test_pytest_sees_strict_expected_failures(tmp_path: Path, way: str) -> None:
+    """Called by its own command line, with its own `-k`."""
+    expectations = tmp_path / "cpu.toml"
+    loses, good = "conformance_fakes:LOSES_A_CALLBACK", "conformance_fakes:GOOD"
+    listed = (f"{loses}/id_tap/*", f"{good}/call/*")
+    expectations.write_text("".join(EXPECTATION.format(cells=pattern) for pattern in listed))
+    chosen = [*cells(loses, "id_tap", "call", "call_no_result"), *cells(good, "id_tap", "call")]
+    arguments = [f"--expectations={expectations}", "-k", "not call_no_result", "-rA", *chosen]
+    ended = run_pytest(tmp_path, way, *arguments)
+    assert ended.returncode == 1, ended.stdout
+    assert "2 failed, 1 passed, 1 deselected, 1 xfailed" in ended.stdout
+    assert "unexpected pass: pass (expected fail)" in ended.stdout
+    assert "unexpected: fail at callback (expected pass)\nlost: cpu:0 never ran" in ended.stdout
+    # It leaves the same as `run`.
+    standings = {"/".join(cell["id"].split("/")[:2]): cell["standing"] for cell in report_in(tmp_path)["cells"]}
+    assert standings == {
+        f"{loses}/id_tap": "known_failure",
+        f"{loses}/call": "unexpected",
+        f"{good}/id_tap": "as_expected",
+        f"{good}/call": "unexpected_pass",
+    }
+
+
+def test_surroundings_have_no_say(tmp_path: Path) -> None:
+    """Neither the user's own pytest nor plugins that happen to be installed."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
+    (tmp_path / "conftest.py").write_text("raise RuntimeError('not meant for cells')")
+    surroundings = {"PYTEST_ADDOPTS": "--collect-only", "PYTEST_PLUGINS": "no_such_plugin"}
+    job = tmp_path / "summary.md"
+    job.write_text("What the job said before.\n")
+    surroundings["GITHUB_STEP_SUMMARY"] = str(job)
+    ended = run(tmp_path, "-n", "2", *cells("conformance_fakes:GOOD", "id_tap", "call"), **surroundings)
+    assert ended.returncode == 0, ended.stderr
+    assert verdicts_in(tmp_path) == {"id_tap": "pass", "call": "pass"}
+    # But a CI system gets to know.
+    assert job.read_text().startswith("What the job said before.\n# Conformance on cpu: as expected\n")
+
+
+def test_missing_pytest_is_said_with_its_remedy(tmp_path: Path) -> None:
+    program = "import sys, runpy; sys.modules['{module}'] = None; runpy.run_module('conformance', run_name='__main__')"
+    for module, workers in (("pytest", "1"), ("xdist", "2")):
+        command = [sys.executable, "-c", program.format(module=module), "run", "-n", workers]
+        arguments = [f"--results={tmp_path}", "--cell=hostcb/id_tap/jit/cpu-1dev"]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        ended = subprocess.run(
+            [*command, *arguments], env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False
+        )
+        assert ended.returncode == 2, ended.stderr
+        assert "pip install pytest pytest-xdist" in ended.stderr
+
+
+class StubbornProcess:
+    """In the place of a worker process: with flags it never starts."""
+
+    starts = 0
+
+    def __init__(
+        self, topology: Topology, implementation: str, log: Path, flags: tuple[str, ...], quick: object
+    ) -> None:
+        type(self).starts += 1
+        if flags:
+            raise WorkerStartError("no such flag")
+        self.topology = topology
+        self.run_info: dict[str, Any] = {}
+        self.alive, self.buried = True, False
+
+    def run(self, cell_id: str, deadline: float) -> Outcome:
+        return Outcome(Verdict.PASS)
+
+    def finish(self) -> Outcome:
+        self.alive, self.buried = False, True
+        return Outcome(Verdict.CRASH, Stage.EXIT, "it ended badly", signal="SIGABRT")
+
+
+def test_process_that_cannot_start_costs_its_own_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conformance.engine.cell_runner.WorkerProcess", StubbornProcess)
+    journal = Journal(tmp_path / "journal")
+    runner = CellRunner(tmp_path / "log", journal)
+    one = Topology("cpu", 1)
+    flagged = Task("flagged", "hostcb", one, 60.0, isolated=True, xla_flags=("--no-such-flag",))
+    for _ in range(3):
+        with pytest.raises(WorkerStartError):
+            runner.run(flagged)
+    # It is tried again once, and then believed.
+    assert StubbornProcess.starts == 2
+    outcome, company = runner.run(Task("plain", "hostcb", one, 60.0))
+    assert (outcome.verdict, company) == (Verdict.PASS, ())
+    _, (predecessor,) = runner.run(Task("next", "hostcb", one, 60.0))
+    assert predecessor.id == "plain"
+    runner.finish()
+    journal.close()
+    learnt = runner.learnt()
+    assert learnt.process_starts == 3
+    assert learnt.exit_problems == ["cpu-1dev: crash(SIGABRT): it ended badly"]
+
+
+def test_flag_that_xla_does_not_know_is_left_out(tmp_path: Path) -> None:
+    """XLA ends a process over it; the suite is for releases to come, too."""
+    flags = ("--xla_no_such_flag=false", "--xla_backend_optimization_level=0")
+    journal = Journal(tmp_path / "journal")
+    runner = CellRunner(tmp_path / "log", journal, _quick=flags)
+    for number, program in enumerate(("jit", "eager")):
+        outcome, _ = runner.run(Task(f"hostcb/id_tap/{program}/cpu-1dev", "hostcb", Topology("cpu", 1), 60.0 + number))
+        assert outcome.verdict is Verdict.PASS
+    runner.finish()
+    journal.close()
+    assert runner.learnt().process_starts == 2, "one that did not start, and one for both cells"
+
+
+def test_running_order() -> None:
+    """Slow cells first, and each kind of worker process once."""
+    one, eight = Topology("cpu", 1), Topology("cpu", 8)
+    tasks = [
+        Task("a", "hostcb", one, 60.0),
+        Task("b", "hostcb", eight, 60.0),
+        Task("fault", "hostcb", one, 10.0, isolated=True),
+        Task("slow fault", "hostcb", one, 60.0, isolated=True),
+        Task("c", "hostcb", one, 60.0),
+    ]
+    assert [task.id for task in in_running_order(tasks)] == ["slow fault", "fault", "a", "c", "b"]

@@ -1,0 +1,192 @@
+"""Fault cells: every one can be run, what fails is told from what is wrong with the suite, and outcomes are classed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import jax
+import pytest
+
+from conformance.faults import catalogue
+from conformance.faults.bench import Bench
+from conformance.faults.catalogue import FAULTS
+from conformance.faults.fault import Fault, planted
+from conformance.faults.running import run_fault
+from conformance.faults.victims import Ended, VictimEndedError, run_victim
+from conformance.implementations import load
+from conformance.implementations.hostcb import Hostcb
+from conformance.oracle.stages import stacks_in, stage_of_stacks
+from conformance.oracle.verdicts import Outcome, Stage, Verdict
+from conformance.spec.callbacks import HOST_CALLBACKS
+
+pytestmark = pytest.mark.contract("C4")
+
+FOUND = {(fault.callback, fault.name): fault for fault in FAULTS}
+
+
+def run(name: str, devices: list[jax.Device], implementation: Any = None) -> Outcome:
+    callback, _, kind = name.partition("/")
+    return run_fault(FOUND[callback, kind], implementation or load("hostcb"), devices)
+
+
+# The catalogue -------------------------------------------------------------------------------------
+
+
+def test_names_are_unique() -> None:
+    assert len(FOUND) == len(FAULTS)
+
+
+def test_every_module_that_plants_faults_is_in_the_catalogue() -> None:
+    folder = Path(catalogue.__file__).parent
+    planting = {
+        path.stem for path in folder.glob("*.py") if re.search(r"^ *(@?planted|enter)\(", path.read_text(), re.M)
+    }
+    assert planting - {"fault"} == {name for name, value in vars(catalogue).items() if isinstance(value, ModuleType)}
+
+
+def test_a_fault_is_entered_once() -> None:
+    with pytest.raises(ValueError, match=r"fault\.slow\.jit of id_tap is entered twice"):
+        planted("jit", "id_tap", kind="slow")(lambda bench, callback: [])
+
+
+def test_a_fault_has_the_promise_about_failures_unless_it_names_others() -> None:
+    assert FOUND["call", "fault.raises.pmap"].promises == ("H15",)
+    assert FOUND["io_callback_ordered", "fault.raises.jit"].promises == ("X3", "H15")
+    assert FOUND["id_tap", "fault.slow.jit"].promises == ("H13",)
+
+
+def test_what_may_end_its_process_does_not_share_it() -> None:
+    for fault in FAULTS:
+        assert fault.isolated or not fault.xla_flags, f"{fault.name} sets flags for all that run in its process"
+        assert fault.isolated or fault.deadline is not None, f"{fault.name} may hold up its process for long"
+
+
+# Whose failure it is --------------------------------------------------------------------------------
+
+
+def refusing(*arguments: Any, **options: Any) -> Any:
+    raise TypeError("this library has another signature")
+
+
+def test_an_error_of_the_program_is_a_failure(devices: list[jax.Device]) -> None:
+    names = {**vars(load("hostcb").namespace), "call": refusing}  # type: ignore[attr-defined]
+    outcome = run("call/fault.two_threads.jit", devices, Hostcb(SimpleNamespace(**names)))
+    assert outcome.verdict is Verdict.FAIL
+    assert "another signature" in outcome.reason
+
+
+def test_an_error_that_escapes_a_scenario_has_its_stage(devices: list[jax.Device]) -> None:
+    def scenario(bench: Bench, callback: Any) -> Any:
+        bench.applying(callback, lambda operand: 1 / 0)(bench.operand).block_until_ready()
+
+    (call,) = (callback for callback in HOST_CALLBACKS if callback.name == "call")
+    fault = Fault("planted", "jit", "call", (), lambda bench: scenario(bench, call))
+    implementation = load("hostcb")
+    outcome = run_fault(fault, implementation, devices)
+    with pytest.raises(implementation.callback_exception):
+        implementation.barrier()
+    assert (outcome.verdict, outcome.stage, outcome.anomaly) == (Verdict.FAIL, Stage.DISPATCH, "error")
+    assert "ZeroDivisionError" in outcome.reason
+
+
+def test_a_mistake_of_the_suite_is_none(devices: list[jax.Device]) -> None:
+    fault = Fault("planted", "no_such_layout", "call", (), lambda bench: [*bench.callback_shape])
+    with pytest.raises(KeyError, match="no_such_layout"):
+        run_fault(fault, load("hostcb"), devices)
+
+
+# Processes that end ---------------------------------------------------------------------------------
+
+DUMP = """\
+terminate called without an active exception
+Fatal Python error: Aborted
+
+Thread 0x00007fc2 (most recent call first):
+  File "/somewhere/threading.py", line 359 in wait
+
+Current thread 0x00007fc1 (most recent call first):
+  File "/somewhere/jax/_src/interpreters/pxla.py", line 1300 in __call__
+  File "/somewhere/program.py", line 3 in <module>
+
+Extension modules: numpy (total: 1)
+"""
+
+
+def test_stacks_are_found_and_tell_the_stage() -> None:
+    assert stacks_in(DUMP).startswith("Fatal Python error: Aborted")
+    assert stacks_in("nothing of the kind") == ""
+    assert stage_of_stacks(DUMP) is Stage.DISPATCH
+    assert stage_of_stacks("nothing of the kind") is None
+
+
+def test_stage_of_a_crash_in_a_thread_of_the_runtime() -> None:
+    """No thread is the current one then; the main thread waits for what the runtime was to do."""
+    waiting = """\
+Fatal Python error: Aborted
+
+Thread 0x00007fc2 (most recent call first):
+  File "/somewhere/threading.py", line 359 in wait
+
+Thread 0x00007fc1 (most recent call first):
+  File "/somewhere/jax/_src/array.py", line 647 in _value
+  File "/somewhere/program.py", line 3 in <module>
+"""
+    assert stage_of_stacks(waiting) is Stage.RESULT
+
+
+@pytest.mark.parametrize(
+    ("status", "label"), [(None, "hang"), (-6, "crash(SIGABRT)"), (-11, "crash(SIGSEGV)"), (3, "crash(exit 3)")]
+)
+def test_the_end_of_a_victim_is_classed(status: int | None, label: str) -> None:
+    with pytest.raises(VictimEndedError) as caught:
+        Ended(status, Stage.CALLBACK, (), DUMP).check()
+    assert (caught.value.outcome.label, caught.value.outcome.stage) == (label, Stage.CALLBACK)
+    assert "pxla.py" in caught.value.outcome.reason
+
+
+def test_a_good_end_is_good() -> None:
+    Ended(0, Stage.EXIT, (), "").check()
+    Ended(7, Stage.CALLBACK, (), "").check(7)
+
+
+def test_a_victim_says_where_it_was(devices: list[jax.Device]) -> None:
+    ended = run_victim(Bench(load("hostcb"), "pmap", devices), "os_exit", "call")
+    assert (ended.status, ended.stage) == (7, Stage.CALLBACK)
+
+
+@pytest.mark.parametrize(
+    ("name", "anomaly"),
+    [
+        ("ffi_target/fault.short_result.jit", "silent garbage"),
+        ("ffi_target/fault.no_result.jit", "memory corruption"),
+        ("buffer_target/fault.short_result.jit", ""),
+    ],
+)
+def test_unchecked_results_are_classed(name: str, anomaly: str, devices: list[jax.Device]) -> None:
+    outcome = run(name, devices, load("jax"))
+    assert outcome.anomaly == anomaly, outcome.reason
+    assert outcome.verdict is (Verdict.FAIL if anomaly else Verdict.PASS)
+
+
+# What is not broken passes --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "id_tap/fault.several_fail.pmap",
+        "id_tap/fault.full_queue.jit",
+        "id_tap/fault.stops_and_starts.pmap",
+        "id_tap/fault.order_across_threads.pmap",
+        "call/fault.two_threads.pmap",
+        "io_callback/fault.blocks_until_released.pmap",
+        "dlpack_callback/fault.keeps_its_view.jit",
+        "pure_callback/fault.special_exceptions.jit",
+    ],
+)
+def test_hostcb_passes(name: str, devices: list[jax.Device]) -> None:
+    outcome = run(name, devices)
+    assert outcome.verdict is Verdict.PASS, outcome.reason

@@ -1,0 +1,96 @@
+"""Programs that run one cell alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.cli.commands import main
+from conformance.cli.repro import command_line, program
+from conformance.planning.cells import parse_cell
+from conformance.spec.topology import Topology
+
+PASSING = "hostcb/id_tap_device/pmap.scan/cpu-2dev"
+KNOWN_FAILURE = "jax/io_callback/grad.scan.detached/cpu-2dev"
+FAULT = "hostcb/call/fault.raises.jit/cpu-2dev"
+TABLE = "hostcb/io_callback/table.vmap/cpu-2dev"
+
+
+def run_program(file: Path) -> subprocess.CompletedProcess[str]:
+    # It brings its own platform and devices, against what is inherited.
+    environment = os.environ | {
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
+        "JAX_PLATFORMS": "nonesuch",
+    }
+    command = [sys.executable, str(file)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_passing_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "cell.py"
+    assert main(["repro", PASSING, "--program", str(file)]) == 0
+    assert capsys.readouterr().out == f"python -m conformance run --cell {PASSING}\n"
+    result = run_program(file)
+    assert result.returncode == 0, result.stderr
+    *events, verdict = result.stdout.splitlines()
+    assert verdict == f"{PASSING}: pass"
+    assert {json.loads(event)["device"] for event in events} == {0, 1}
+
+
+def test_known_failure_of_jax(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "cell.py"
+    assert main(["repro", KNOWN_FAILURE]) == 0
+    # What is printed is the program, and its first line the command.
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"# python -m conformance run --cell {KNOWN_FAILURE}\n")
+    file.write_text(printed)
+    result = run_program(file)
+    assert result.returncode == 1, result.stderr
+    assert f"{KNOWN_FAILURE}: fail at callback\nlost: cpu:0 never ran" in result.stdout
+
+
+@pytest.mark.parametrize("cell_id", [FAULT, TABLE])
+def test_other_kinds_of_cells(tmp_path: Path, cell_id: str) -> None:
+    file = tmp_path / "cell.py"
+    file.write_text(program(parse_cell(cell_id)))
+    result = run_program(file)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == f"{cell_id}: pass"
+
+
+def test_environment_of_a_fault() -> None:
+    """A fault may need flags and a deadline of its own."""
+    text = program(parse_cell("hostcb/call/fault.raises_before_collective.pmap/cpu-8dev"))
+    assert (
+        '"XLA_FLAGS": "--xla_force_host_platform_device_count=8'
+        " --xla_cpu_collective_call_warn_stuck_timeout_seconds=1"
+        ' --xla_cpu_collective_call_terminate_timeout_seconds=2"'
+    ) in text
+    assert text.index("os.environ") < text.index("import jax")
+    hanging = program(parse_cell("hostcb/call/fault.runs_jax_on_all.pmap/cpu-8dev"))
+    assert "dump_traceback_later(10.0, exit=True)" in hanging
+
+
+def test_other_platforms() -> None:
+    text = program(parse_cell("hostcb/id_tap/jit/cuda-1dev"))
+    assert '"JAX_PLATFORMS": "cuda,cpu"' in text
+    assert "host_platform_device_count" not in text
+
+
+def test_programs_are_programs() -> None:
+    for cell_id in (PASSING, KNOWN_FAILURE, FAULT, TABLE):
+        cell = parse_cell(cell_id)
+        compile(program(cell), "cell.py", "exec")
+        assert command_line(cell).endswith(f"--cell {cell_id}")
+        assert cell.topology == Topology("cpu", 2)
+
+
+def test_no_such_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["repro", "nonsense"]) == 2
+    assert "no cell id" in capsys.readouterr().err

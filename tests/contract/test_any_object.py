@@ -1,0 +1,363 @@
+"""Functions, arguments and results may be any object: naming and probing them ends, and fails with words (H15)."""
+
+from __future__ import annotations
+
+import functools
+import unittest.mock
+import xmlrpc.client
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hostcb as hcb
+from hostcb._spec.naming import MOST_CHARACTERS, describe, shown
+
+X = jnp.float32(2)
+SCALAR = jax.ShapeDtypeStruct((), np.float32)
+STAGES = pytest.mark.parametrize("stage", [jax.jit, lambda f: f], ids=["jit", "eager"])
+
+
+class Proxy:
+    """Has every attribute, as the proxies of remote procedure calls do."""
+
+    def __init__(self, name: str = "proxy") -> None:
+        self.name = name
+
+    def __getattr__(self, name: str) -> Proxy:
+        return Proxy(f"{self.name}.{name}")
+
+    def __call__(self, *args: Any, **_: Any) -> Any:
+        return np.asarray(args[-1])
+
+
+class Broken:
+    """Nothing can be asked of it."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ValueError(f"planted: {name}")
+
+    def __repr__(self) -> str:
+        raise ValueError("planted: repr")
+
+    def __hash__(self) -> int:
+        raise ValueError("planted: hash")
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("planted: eq")
+
+    def __call__(self, *args: Any, **_: Any) -> Any:
+        return np.asarray(args[-1])
+
+    def method(self, *args: Any, **_: Any) -> Any:
+        return np.asarray(args[-1])
+
+
+class LikeArray(Broken):
+    """Compares as arrays do."""
+
+    def __hash__(self) -> int:
+        return 1
+
+    def __eq__(self, other: object) -> Any:
+        return np.array([True, False])
+
+
+def itself(*args: Any, **_: Any) -> Any:
+    return np.asarray(args[-1])
+
+
+itself.__wrapped__ = itself  # type: ignore[attr-defined]
+
+
+def one_of_two(*args: Any, **_: Any) -> Any:
+    return np.asarray(args[-1])
+
+
+def other_of_two(*args: Any, **_: Any) -> Any:
+    return np.asarray(args[-1])
+
+
+one_of_two.__wrapped__ = other_of_two  # type: ignore[attr-defined]
+other_of_two.__wrapped__ = one_of_two  # type: ignore[attr-defined]
+
+
+def many_wrappers() -> Callable[..., Any]:
+    function: Callable[..., Any] = one_of_two
+    for _ in range(1_000):
+        # A partial of a partial with attributes of its own is not made one with it.
+        function = functools.partial(function)
+        function.of = 1  # type: ignore[attr-defined]
+    return function
+
+
+FUNCTIONS: dict[str, Any] = {
+    "itself": itself,
+    "two": one_of_two,
+    "many": many_wrappers(),
+    "proxy": Proxy(),
+    "proxy attribute": Proxy().log,
+    "broken": Broken(),
+    "broken method": Broken().method,
+    "like array": LikeArray(),
+    "like array's method": LikeArray().method,
+    "mock": unittest.mock.Mock(side_effect=lambda *args, **_: np.asarray(args[-1])),
+    "magic mock": unittest.mock.MagicMock(side_effect=lambda *args, **_: np.asarray(args[-1])),
+    "partial": functools.partial(Broken(), 1),
+    "class": np.float32,
+    "builtin": float,
+    "ufunc": np.positive,
+}
+EVERY = pytest.mark.parametrize("name", FUNCTIONS)
+
+
+@pytest.mark.contract("X1")
+@EVERY
+@STAGES
+def test_every_callable_can_be_called_back(name: str, stage: Any) -> None:
+    function = FUNCTIONS[name]
+    calls = {
+        "pure": lambda x: hcb.pure_callback(function, SCALAR, x),
+        "io": lambda x: hcb.io_callback(function, SCALAR, x, ordered=True),
+        "call": lambda x: hcb.call(function, x, result_shape=SCALAR),
+        "jax_arrays": lambda x: hcb.pure_callback(hcb.jax_arrays(function), SCALAR, x),
+    }
+    if name not in ("class", "builtin", "ufunc"):
+        calls["dlpack"] = hcb.dlpack_callback(function, SCALAR)
+        calls["vmap"] = jax.vmap(lambda x: hcb.call(function, x, result_shape=SCALAR, vmap_method="sequential"))
+    for call, run in calls.items():
+        x = jnp.full(2, X) if call == "vmap" else X
+        for _ in range(2):
+            assert np.all(np.asarray(stage(run)(x)) == 2), call
+
+
+@pytest.mark.contract("X4")
+@EVERY
+@STAGES
+def test_every_callable_can_be_told(name: str, stage: Any) -> None:
+    function = FUNCTIONS[name]
+    stage(lambda x: hcb.debug.callback(function, x) or x)(X)
+    if name not in ("class", "builtin", "ufunc"):
+        stage(lambda x: hcb.id_tap(lambda value, _: function(value), x))(X)
+        stage(lambda x: hcb.id_tap(lambda value, transforms: function(transforms, value), x))(X)
+    hcb.barrier_wait()
+
+
+@pytest.mark.contract("H15")
+@EVERY
+@STAGES
+def test_every_callable_has_a_name_in_errors(name: str, stage: Any) -> None:
+    wrong = jax.ShapeDtypeStruct((7,), np.float32)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"expected float32\[7\]"):
+        stage(lambda x: hcb.call(FUNCTIONS[name], x, result_shape=wrong))(X)
+    with pytest.raises(hcb.CallbackException):
+        hcb.barrier_wait()
+
+
+@pytest.mark.contract("H15")
+@pytest.mark.parametrize("stage", [jax.jit, lambda f: f], ids=["jit", "eager"])
+def test_callables_whose_results_are_no_arrays(stage: Any) -> None:
+    for function in (unittest.mock.call, xmlrpc.client.ServerProxy, unittest.mock.Mock(), lambda _: Proxy(),
+                     lambda _: Broken(), lambda _: unittest.mock.MagicMock()):  # fmt: skip
+        for shape in (SCALAR, jax.ShapeDtypeStruct((2,), np.float32)):
+            with pytest.raises(jax.errors.JaxRuntimeError, match="was refused"):
+                stage(lambda x, f=function, s=shape: hcb.pure_callback(f, s, x))(X)
+            with pytest.raises(jax.errors.JaxRuntimeError, match="was refused"):
+                stage(hcb.dlpack_callback(function, shape))(X)
+    with pytest.raises(hcb.CallbackException):
+        hcb.barrier_wait()
+
+
+def test_names() -> None:
+    assert describe(itself).startswith("itself (")
+    assert describe(one_of_two).startswith("one_of_two (")
+    assert "whose repr raises ValueError" in describe(Broken())
+    assert describe(Broken().method).startswith("Broken.method (")
+    assert describe(np.float32) == "float32"
+    assert describe(functools.partial(functools.lru_cache(jax.jit(coroutine)))).startswith("coroutine (")
+    assert describe(unittest.mock.call) == "call"
+    assert len(shown(np.arange(10_000).tolist())) == MOST_CHARACTERS + 1
+
+
+class Attributes(dict):  # type: ignore[type-arg]
+    """A container whose keys are attributes; a key that is missing is a KeyError."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+
+jax.tree_util.register_pytree_node(
+    Attributes, lambda d: (list(d.values()), tuple(d)), lambda keys, values: Attributes(zip(keys, values, strict=True))
+)
+
+
+class Everything(Attributes):
+    """A container with every attribute, that can be called too."""
+
+    def __getattr__(self, name: str) -> Any:
+        return Proxy(name)
+
+    def __call__(self, *_: Any) -> Any:
+        raise AssertionError("a container is no function of shapes")
+
+
+jax.tree_util.register_pytree_node(
+    Everything, lambda d: (list(d.values()), tuple(d)), lambda keys, values: Everything(zip(keys, values, strict=True))
+)
+
+
+@pytest.mark.contract("D1")
+@STAGES
+@pytest.mark.parametrize("container", [Attributes, Everything])
+def test_containers_with_attributes_of_their_own(stage: Any, container: Any) -> None:
+    def add(given: Any) -> Any:
+        assert type(given) is container
+        return container(total=np.asarray(given["a"]) + np.asarray(given["b"]))
+
+    out = stage(hcb.dlpack_callback(add, container(total=SCALAR)))(container(a=X, b=X))
+    assert type(out) is container and float(out["total"]) == 4
+
+
+@pytest.mark.contract("D1")
+@STAGES
+@pytest.mark.parametrize("in_place", [False, True])
+def test_float0_leaves_arrive_as_arrays(stage: Any, in_place: bool) -> None:
+    nothing = np.zeros(2, jax.dtypes.float0)
+
+    def check(*given: Any) -> Any:
+        assert given[-2].dtype == jax.dtypes.float0 and given[-2].shape == (2,)
+        assert given[-1].dtype == np.float32
+        if not in_place:
+            return given[-1]
+        np.asarray(given[0])[...] = np.asarray(given[-1])
+        return None
+
+    f = hcb.dlpack_callback(check, lambda nothing, x: x, in_place=in_place)
+    assert float(stage(lambda x: f(nothing, x))(X)) == 2
+
+
+NO_SHAPES: dict[str, Any] = {
+    "mock": unittest.mock.Mock(),
+    "magic mock": unittest.mock.MagicMock(),
+    "proxy": Proxy(),
+    "broken": Broken(),
+    "class": np.float32,
+    "fraction": unittest.mock.Mock(shape=(2.5,), dtype=np.float32),
+    "text": unittest.mock.Mock(shape="12", dtype=np.float32),
+    "huge": unittest.mock.Mock(shape=(), dtype="no dtype"),
+}
+
+
+@pytest.mark.contract("H3")
+@pytest.mark.parametrize("name", NO_SHAPES)
+def test_what_is_no_shape_is_refused_while_tracing(name: str) -> None:
+    for shape in (NO_SHAPES[name], [SCALAR, NO_SHAPES[name]]):
+        for call in (
+            lambda s: hcb.call(itself, X, result_shape=s),
+            lambda s: hcb.pure_callback(itself, s, X),
+            lambda s: hcb.buffer_callback(lambda *_: None, s),
+        ):
+            with pytest.raises(ValueError, match="does not describe a result"):
+                call(shape)
+
+
+@pytest.mark.contract("X1")
+@pytest.mark.parametrize("name", ["mock", "magic mock", "proxy", "broken"])
+def test_arguments_that_are_no_values(name: str) -> None:
+    leaf = NO_SHAPES[name]
+    for call in (hcb.pure_callback, hcb.io_callback):
+        with pytest.raises(TypeError, match="every leaf of its arguments must be an array or a scalar"):
+            call(itself, SCALAR, leaf)
+    with pytest.raises(TypeError, match="every leaf of arg must be an array or a scalar"):
+        hcb.id_tap(itself, leaf)
+    seen: list[Any] = []
+    hcb.debug.callback(lambda x, other: seen.append(other), X, leaf)
+    hcb.barrier_wait()
+    assert seen[0] is leaf
+
+
+async def coroutine(x: Any, *_: Any) -> Any:
+    return x
+
+
+def generator(x: Any, *_: Any) -> Any:
+    yield x
+
+
+async def asynchronous_generator(x: Any, *_: Any) -> Any:
+    yield x
+
+
+class AsyncCall:
+    async def __call__(self, x: Any, *_: Any) -> Any:
+        return x
+
+
+@pytest.mark.parametrize(
+    "function",
+    [coroutine, generator, asynchronous_generator, functools.partial(coroutine, 1), AsyncCall(), AsyncCall().__call__],
+    ids=["async", "generator", "async generator", "partial", "async call", "method"],
+)
+def test_functions_that_run_nothing_when_called_are_refused(function: Any) -> None:
+    for call in (
+        lambda: hcb.id_tap(function, X),
+        lambda: hcb.call(function, X, result_shape=X),
+        lambda: hcb.pure_callback(function, SCALAR, X),
+        lambda: hcb.io_callback(function, SCALAR, X),
+        lambda: hcb.debug.callback(function, X),
+        lambda: hcb.buffer_callback(function, SCALAR),
+        lambda: hcb.dlpack_callback(function, SCALAR),
+    ):
+        with pytest.raises(TypeError, match="a call makes an object and runs nothing"):
+            call()
+
+
+class Unwilling:
+    """An object whose `repr` JAX needs for its own refusal."""
+
+    def __repr__(self) -> str:
+        raise ValueError("no repr")
+
+    def __str__(self) -> str:
+        return "unwilling"
+
+
+@pytest.mark.contract("X4")
+@pytest.mark.parametrize("value", [2**40, -(2**70), np.ma.masked_array([1, 2], [0, 1]), Unwilling()], ids=type)
+def test_debug_print_takes_what_debug_callback_takes(value: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """JAX refuses these with other errors than TypeError."""
+    hcb.debug.print("{} {x}", value, x=value)
+    hcb.barrier_wait()
+    assert capsys.readouterr().out == f"{value} {value}\n"
+
+
+@pytest.mark.contract("D2")
+@pytest.mark.parametrize("value", [range(3), memoryview(b"abc")], ids=type)
+def test_shapes_by_a_function_of_whatever_is_an_operand(value: Any) -> None:
+    f = hcb.dlpack_callback(lambda x: x, lambda x: x)
+    np.testing.assert_array_equal(f(value), np.asarray(value))
+
+
+@pytest.mark.contract("D2")
+@pytest.mark.parametrize("value", ["text", object(), np.array("text"), 2**40, Unwilling()], ids=type)
+def test_shapes_by_a_function_of_what_is_no_operand(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"^dlpack_callback: .*closure or functools\.partial"):
+        hcb.dlpack_callback(lambda x: x, lambda x: x)(value)
+
+
+@pytest.mark.contract("H3")
+@pytest.mark.skipif(np.dtype(np.longdouble) == np.float64, reason="this platform has no longer floats than float64")
+@pytest.mark.parametrize("dtype", [np.longdouble, np.clongdouble])
+def test_types_that_only_the_host_has_are_no_shapes(dtype: Any) -> None:
+    shape = jax.ShapeDtypeStruct((), dtype)
+    for call in (
+        lambda: hcb.pure_callback(lambda: 1, shape),
+        lambda: hcb.call(lambda _: 1, 1.0, result_shape=shape),
+        lambda: hcb.buffer_callback(lambda *_: None, shape)(),
+        lambda: hcb.dlpack_callback(lambda: 1, shape)(),
+    ):
+        with pytest.raises(ValueError, match="does not describe a result"):
+            call()

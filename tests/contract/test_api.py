@@ -1,0 +1,359 @@
+"""H1 and H3: signatures, trees, results, and what is refused at once."""
+
+from __future__ import annotations
+
+import collections
+import inspect
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import helpers
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import Record
+
+import hostcb as hcb
+
+STAGING = pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", "jit"])
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+def nothing(arg: Any, transforms: Any = None) -> None: ...
+
+
+@jax.tree_util.register_pytree_node_class
+class Box:
+    def __init__(self, inside: Any, label: str):
+        self.inside, self.label = inside, label
+
+    def tree_flatten(self) -> Any:
+        return (self.inside,), self.label
+
+    @classmethod
+    def tree_unflatten(cls, label: str, children: Any) -> Box:
+        return cls(*children, label)
+
+
+DOCUMENTED = {
+    "id_tap": "(tap_func, arg, *, result=None, tap_with_device=False, device_index=0, **kwargs)",
+    "id_print": "(arg, *, result=None, tap_with_device=False, device_index=0, output_stream=None, threshold=None, "
+    "**kwargs)",
+    "call": "(callback_func, arg, *, result_shape=None, call_with_device=False, device_index=0, vmap_method=None)",
+    "barrier_wait": "(logging_name=None)",
+    "stop_outfeed_receiver": "()",
+    "doctor": "()",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_signatures(name: str) -> None:
+    signature = inspect.signature(getattr(hcb, name))
+    bare = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
+    shown = str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
+    assert shown == DOCUMENTED[name], f"{name}{shown}, but should be {name}{DOCUMENTED[name]}"
+
+
+def test_public_names_are_exactly_what_the_package_exports() -> None:
+    contract = {*DOCUMENTED, "CallbackException", "TapFunctionException", "UnknownJaxError", "UnknownJaxWarning"}
+    exported = set(hcb.__all__)
+    assert contract <= exported, f"missing in __all__: {contract - exported}"
+    missing = [name for name in exported if not hasattr(hcb, name)]
+    assert not missing, f"names in __all__ that do not exist: {missing}"
+    undocumented = [name for name in exported if not getattr(hcb, name).__doc__]
+    assert not undocumented, f"without a docstring: {undocumented}"
+
+
+def test_the_library_needs_no_other_folder_of_the_repository() -> None:
+    for path in Path(hcb.__file__).parent.rglob("*.py"):
+        assert not re.search(r"^\s*(from|import) (conformance|tests|benchmarks|ci)\b", path.read_text(), re.M), path
+
+
+TREES = {
+    "array": np.arange(3, dtype=np.float32),
+    "scalar": np.float32(1.5),
+    "empty_tuple": (),
+    "tuple": (np.float32(1), np.int32(2)),
+    "list": [np.float32(1), [np.int32(2)]],
+    "dict": {"b": np.float32(1), "a": (np.arange(2, dtype=np.int32),)},
+    "none_inside": (None, np.float32(1), {"n": None}),
+    "namedtuple": Point(np.float32(1), np.arange(2, dtype=np.int32)),
+    "ordered_dict": collections.OrderedDict(z=np.float32(1), a=np.float32(2)),
+    "box": Box((np.float32(1), np.arange(2, dtype=np.int32)), "label"),
+}
+
+
+@pytest.mark.contract("H1")
+@STAGING
+@pytest.mark.parametrize("name", TREES)
+def test_identity_on_any_tree(name: str, stage: Any) -> None:
+    tree, record = TREES[name], Record()
+    out = helpers.finish(stage(lambda x: hcb.id_tap(record.tap, x))(tree))
+    helpers.equal(out, tree, "what the tap returns")
+    assert len(record.all) == 1
+    helpers.equal(record.args[0], tree, "what the callback saw")
+    assert record.transforms == [()], f"transforms {record.transforms!r}, but should be an empty tuple"
+    for leaf in jax.tree.leaves(record.args[0]):
+        assert type(leaf) is np.ndarray, f"leaves are NumPy arrays, but got {type(leaf)}"
+
+
+@pytest.mark.contract("H3")
+@STAGING
+@pytest.mark.parametrize("name", TREES)
+def test_call_of_and_to_any_tree(name: str, stage: Any) -> None:
+    tree, record = TREES[name], Record()
+    out = stage(lambda x: hcb.call(record.caller(), x, result_shape=tree))(tree)
+    helpers.equal(out, tree, "what the call returns")
+    helpers.equal(record.args[0], tree, "what the callback saw")
+    for leaf in jax.tree.leaves(out):
+        assert isinstance(leaf, jax.Array), f"results are JAX arrays, but got {type(leaf)}"
+
+
+@pytest.mark.contract("H1")
+@STAGING
+@pytest.mark.parametrize("value", [3, 2.5, True, 1j, np.int8(4)], ids=repr)
+def test_python_scalars(value: Any, stage: Any) -> None:
+    record = Record()
+    out = helpers.finish(stage(lambda: hcb.id_tap(record.tap, value))())
+    helpers.equal(np.asarray(out), np.asarray(jnp.asarray(value)), "what the tap returns")
+    helpers.equal(record.args[0], np.asarray(jnp.asarray(value)), "what the callback saw")
+
+
+@pytest.mark.contract("H1")
+@STAGING
+@pytest.mark.parametrize("result", [7.0, 0, False, (), {"a": 1.0}, (np.zeros((0,), np.float32), None)], ids=repr)
+def test_result_replaces_the_value(result: Any, stage: Any) -> None:
+    record = Record()
+    out = stage(lambda x: hcb.id_tap(record.tap, x, result=result))(1.0)
+    assert jax.tree.structure(out) == jax.tree.structure(result)
+    jax.tree.map(lambda got, want: np.testing.assert_array_equal(got, want), out, result)
+    hcb.barrier_wait()
+    assert record.values == [1.0], "the value is tapped, the result is not sent"
+
+
+@pytest.mark.contract("H1")
+@STAGING
+def test_the_value_of_a_tap_is_ignored(stage: Any) -> None:
+    out = stage(lambda x: hcb.id_tap(lambda arg, transforms: object(), x))(1.0)
+    assert float(helpers.finish(out)) == 1.0
+
+
+@pytest.mark.contract("H1", "H3")
+@pytest.mark.parametrize("function", [None, 3, "print", {}], ids=repr)
+@pytest.mark.parametrize("kind", ["tap", "call"])
+def test_not_callable(kind: str, function: Any) -> None:
+    with pytest.raises(TypeError, match="callable"):
+        hcb.id_tap(function, 1.0) if kind == "tap" else hcb.call(function, 1.0)
+
+
+@pytest.mark.contract("H1")
+def test_keyword_arguments_are_refused_with_the_way_out() -> None:
+    with pytest.raises(TypeError) as caught:
+        hcb.id_tap(nothing, 1.0, what="activation")
+    for part in ("what", "closure", "functools.partial"):
+        assert part in str(caught.value), f"{part!r} is missing in {caught.value}"
+
+
+@pytest.mark.contract("H1", "H3")
+def test_positional_misuse() -> None:
+    misuses = [
+        lambda: hcb.id_tap(nothing),
+        lambda: hcb.id_tap(nothing, 1.0, 2.0),
+        lambda: hcb.call(nothing, 1.0, 2.0),
+        lambda: hcb.call(nothing, 1.0, what=1),
+        lambda: hcb.id_print(),
+    ]
+    for misuse in misuses:
+        with pytest.raises(TypeError):
+            misuse()
+
+
+class Shaped:
+    shape, dtype = (2,), np.dtype("int32")
+
+
+SHAPES = {
+    "int": (3, ((), np.int32)),
+    "float": (3.0, ((), np.float32)),
+    "bool": (True, ((), np.bool_)),
+    "complex": (1j, ((), np.complex64)),
+    "numpy_scalar": (np.int8(1), ((), np.int8)),
+    "numpy_float64": (np.float64(1), ((), np.float32)),
+    "numpy_array": (np.zeros((2, 3), np.uint8), ((2, 3), np.uint8)),
+    "numpy_int64_array": (np.zeros((2,), np.int64), ((2,), np.int32)),
+    "jax_array": (jnp.zeros((2,)), ((2,), np.float32)),
+    "struct": (jax.ShapeDtypeStruct((0, 2), np.float16), ((0, 2), np.float16)),
+    "struct_with_string": (jax.ShapeDtypeStruct((1,), "bfloat16"), ((1,), jnp.bfloat16)),
+    "object": (Shaped(), ((2,), np.int32)),
+}
+
+
+@pytest.mark.contract("H3")
+@STAGING
+@pytest.mark.parametrize("name", SHAPES)
+def test_result_shape_by_example(name: str, stage: Any) -> None:
+    example, (shape, dtype) = SHAPES[name]
+    out = stage(lambda x: hcb.call(lambda _: np.ones(shape, dtype), x, result_shape=example))(1.0)
+    helpers.equal(np.asarray(out), np.ones(shape, dtype), f"result for {example!r}")
+
+
+@pytest.mark.contract("H3")
+def test_tracer_as_result_shape() -> None:
+    out = jax.jit(lambda x: hcb.call(lambda a: a + 1, x, result_shape=x))(np.arange(2.0, dtype=np.float32))
+    helpers.equal(np.asarray(out), np.array([1, 2], np.float32), "result shaped like a tracer")
+
+
+@pytest.mark.contract("H3")
+@STAGING
+@pytest.mark.parametrize("nothing_at_all", [None, (), {}, [], (None, {})], ids=repr)
+def test_no_result(nothing_at_all: Any, stage: Any) -> None:
+    out = stage(lambda x: hcb.call(lambda _: nothing_at_all, x, result_shape=nothing_at_all))(1.0)
+    assert out == nothing_at_all
+
+
+class NoDtype:
+    shape = (2,)
+
+
+class BadShape:
+    shape, dtype = "text", np.dtype("float32")
+
+
+class Negative:
+    shape, dtype = (-1,), np.dtype("float32")
+
+
+class BadDtype:
+    shape, dtype = (2,), "no such dtype"
+
+
+MALFORMED = {
+    "string": "text", "object": object(), "no_dtype": NoDtype(), "bad_shape": BadShape(), "negative": Negative(),
+    "bad_dtype": BadDtype(), "class": np.float32, "strings": np.array(["a"]), "function": lambda: 0,
+    "inside": (1.0, object()), "objects": np.array([None]),
+}  # fmt: skip
+
+
+@pytest.mark.contract("H3")
+@pytest.mark.parametrize("shape", MALFORMED.values(), ids=MALFORMED)
+def test_malformed_result_shape_at_trace_time(shape: Any) -> None:
+    ran: list[Any] = []
+    with pytest.raises(ValueError, match="result_shape"):
+        jax.make_jaxpr(lambda x: hcb.call(ran.append, x, result_shape=shape))(1.0)
+    with pytest.raises(ValueError, match="result_shape"):
+        hcb.call(ran.append, 1.0, result_shape=shape)
+    assert not ran, "the callback must not run"
+
+
+@pytest.mark.contract("H3")
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "float64", "complex128"])
+def test_result_shape_of_64_bits_without_x64(dtype: str) -> None:
+    """JAX's own arrays cannot be 64 bits wide here, so the promise could not be kept."""
+    with pytest.raises(ValueError, match=r"(?s)result_shape.*x64"):
+        jax.make_jaxpr(lambda x: hcb.call(lambda a: a, x, result_shape=jax.ShapeDtypeStruct((2,), dtype)))(1.0)
+
+
+@pytest.mark.contract("H1")
+def test_documentation_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    """The examples of the old documentation, with their results."""
+
+    def host_eig(m):
+        return np.linalg.eigvals(m).real  # complex in any case since NumPy 2.5
+
+    @jax.jit
+    def device_fun(m):
+        return hcb.call(host_eig, m, result_shape=jax.ShapeDtypeStruct(m.shape[:-1], m.dtype))
+
+    np.testing.assert_allclose(device_fun(np.diag(np.float32([1, 2, 3]))), [1, 2, 3])
+
+    accumulator = []
+
+    def host_log(arg, transforms):
+        accumulator.append(arg)
+
+    def taps(c):
+        hcb.id_tap(host_log, c)
+        hcb.id_tap(host_log, 2.0 * c)
+
+    jax.jit(taps)(1.0)
+    jax.jit(taps)(1.0)
+    hcb.barrier_wait()
+    assert [float(arg) for arg in accumulator] == [1.0, 2.0, 1.0, 2.0]
+
+    def host_sin(x, *, device):
+        print(f"Invoking host_sin with {x.shape} on {device}")
+        return np.sin(x)
+
+    x = np.ones((2, 4), np.float32)
+    out = jax.pmap(lambda x: hcb.call(host_sin, x, result_shape=x, call_with_device=True))(x)
+    np.testing.assert_allclose(out, np.sin(x))
+    printed = sorted(capsys.readouterr().out.splitlines())
+    assert printed == [f"Invoking host_sin with (4,) on {device}" for device in jax.devices()[:2]]
+
+
+@pytest.mark.contract("H3")
+def test_callbacks_that_are_methods_builtins_and_objects() -> None:
+    class Callable:
+        def __call__(self, arg: Any, transforms: Any = None) -> Any:
+            return arg * 2
+
+        def method(self, arg: Any) -> Any:
+            return arg * 3
+
+        @staticmethod
+        def static(arg: Any) -> Any:
+            return arg * 4
+
+    for function, factor in ((Callable(), 2), (Callable().method, 3), (Callable.static, 4), (np.negative, -1)):
+        out = jax.jit(lambda x, f=function: hcb.call(f, x, result_shape=x))(np.float32(1))
+        assert float(out) == factor
+    seen: list[Any] = []
+    assert float(helpers.finish(jax.jit(lambda x: hcb.id_tap(lambda *args: seen.append(args), x))(1.0))) == 1.0
+    assert len(seen[0]) == 2, "a tap is given the value and the transforms by position"
+
+
+@pytest.mark.contract("H1")
+@STAGING
+def test_operands_that_share_memory_or_repeat(stage: Any) -> None:
+    record = Record()
+    x = jnp.arange(3.0)
+    out = helpers.finish(stage(lambda x: hcb.id_tap(record.tap, (x, x, x)))(x))
+    for leaf in (*record.args[0], *out):
+        np.testing.assert_array_equal(leaf, [0, 1, 2])
+    first, second, third = record.args[0]
+    first[0] = 99
+    assert second[0] == third[0] == 0, "each leaf is the callback's own array"
+
+
+@pytest.mark.contract("H3")
+@STAGING
+def test_unhashable_callable(stage: Any) -> None:
+    class Unhashable:
+        __hash__ = None
+
+        def __eq__(self, other: object) -> Any:
+            return np.array([True, False])
+
+        def __call__(self, arg: Any, transforms: Any = None) -> Any:
+            return arg + 1
+
+    function = Unhashable()
+    program = lambda x: hcb.call(function, hcb.call(function, x, result_shape=x), result_shape=x)
+    assert float(stage(program)(jnp.float32(1))) == 3.0
+
+
+@pytest.mark.contract("H1")
+def test_many_operands() -> None:
+    record = Record()
+    values = [np.full((n % 3,), n, np.float32) for n in range(120)]
+    out = helpers.finish(
+        jax.jit(lambda xs: hcb.call(record.caller(), hcb.id_tap(record.tap, xs), result_shape=xs))(values)
+    )
+    helpers.equal(jax.tree.map(np.asarray, out), values, "120 results")
+    helpers.equal(record.args[0], values, "120 operands")

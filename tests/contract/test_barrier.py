@@ -1,0 +1,316 @@
+"""H13, H17, H19: the barrier, the receiver's stop, and the end of the program."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from typing import Any
+
+import helpers
+import jax
+import numpy as np
+import pytest
+from helpers import DEADLINE, Record
+from subprocesses import run_program
+
+import hostcb as hcb
+
+X = np.arange(8, dtype=np.float32)
+
+
+def barrier_in_thread(action: Any = hcb.barrier_wait) -> tuple[threading.Thread, threading.Event]:
+    returned = threading.Event()
+    thread = threading.Thread(target=lambda: (action(), returned.set()))
+    thread.start()
+    return thread, returned
+
+
+@pytest.mark.contract("H13")
+@pytest.mark.parametrize("action", [hcb.barrier_wait, hcb.stop_outfeed_receiver], ids=["barrier", "stop"])
+@pytest.mark.parametrize("kind", ["tap", "call", "tap_behind_call"])
+@pytest.mark.parametrize("layout", helpers.MAIN_LAYOUTS, ids=helpers.named)
+def test_waits_for_threads_that_ended_and_results_that_were_dropped(
+    layout: helpers.Layout, kind: str, action: Any
+) -> None:
+    gate, record, started = threading.Event(), Record(), threading.Event()
+
+    def slow(arg: Any, transforms: Any = None) -> None:
+        started.set()
+        gate.wait(DEADLINE)
+        record.add(arg)
+
+    def program(x):
+        if kind == "tap":
+            hcb.id_tap(slow, x)
+        else:
+            hcb.call(slow, x)
+        if kind == "tap_behind_call":
+            hcb.id_tap(record.tap, x)
+        return x
+
+    compiled = layout.compile(program)
+    dispatcher = threading.Thread(target=lambda: (compiled(layout.same(X)), gc.collect()))
+    dispatcher.start()
+    assert started.wait(DEADLINE), "the computation should have started"
+    thread, returned = barrier_in_thread(action)
+    early = returned.wait(0.15)
+    ran = len(record.all)
+    gate.set()
+    thread.join(DEADLINE)
+    dispatcher.join(DEADLINE)
+    assert returned.is_set(), "it should return when the callbacks have run"
+    assert not early, f"it returned although a callback had not ended ({ran} had)"
+    wanted = len(layout.callers) * (2 if kind == "tap_behind_call" else 1)
+    assert len(record.all) == wanted, f"{len(record.all)} callbacks had run when it returned, but should {wanted}"
+    hcb.barrier_wait()
+
+
+@pytest.mark.contract("H13")
+def test_several_barriers_at_once() -> None:
+    gate, record = threading.Event(), Record()
+    hcb.id_tap(lambda arg, transforms: (gate.wait(DEADLINE), record.add(arg)), 1.0)
+    waiting = [barrier_in_thread() for _ in range(4)]
+    assert not any(returned.wait(0.05) for _, returned in waiting), "a barrier returned too early"
+    gate.set()
+    for thread, returned in waiting:
+        thread.join(DEADLINE)
+        assert returned.is_set(), "each barrier should return"
+    assert len(record.all) == 1
+
+
+@pytest.mark.contract("H13")
+def test_does_not_wait_for_what_starts_later() -> None:
+    """A thread that never stops tapping must not keep a barrier from returning."""
+    stop, count = threading.Event(), []
+    step = jax.jit(lambda x: hcb.id_tap(lambda arg, transforms: count.append(0), x))
+
+    def work() -> None:
+        while not stop.is_set():
+            step(1.0)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    thread, returned = barrier_in_thread(lambda: [hcb.barrier_wait() for _ in range(20)])
+    in_time = returned.wait(DEADLINE)
+    stop.set()
+    worker.join()
+    thread.join(DEADLINE)
+    assert in_time, "twenty barriers did not return while another thread kept tapping"
+
+
+@pytest.mark.contract("H13")
+def test_a_failure_is_reported_to_one_barrier_only() -> None:
+    def bad(arg: Any, transforms: Any) -> None:
+        raise ValueError("once")
+
+    hcb.id_tap(bad, 1.0)
+    caught: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            hcb.barrier_wait()
+        except hcb.CallbackException as exception:
+            caught.append(exception)
+
+    threads = [threading.Thread(target=wait) for _ in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join(DEADLINE) for thread in threads]
+    assert len(caught) == 1, f"{len(caught)} barriers raised"
+
+
+@pytest.mark.contract("H13")
+def test_without_anything_to_wait_for() -> None:
+    for _ in range(3):
+        assert hcb.barrier_wait() is None
+    assert hcb.barrier_wait("name") is None
+    assert hcb.barrier_wait(logging_name="name") is None
+
+
+@pytest.mark.contract("H13")
+def test_first_thing_in_a_process() -> None:
+    source = "hcb.barrier_wait(); hcb.stop_outfeed_receiver(); hcb.barrier_wait(); print('done')"
+    assert run_program(source).check().lines == ["done"]
+
+
+@pytest.mark.contract("H13")
+@pytest.mark.parametrize(
+    ("action", "kind"),
+    [("hcb.barrier_wait()", "tap"), ("hcb.barrier_wait()", "call"), ("hcb.stop_outfeed_receiver()", "call"),
+     ("jax.effects_barrier()", "tap")],
+)  # fmt: skip
+def test_barrier_inside_a_callback_does_not_hang(action: str, kind: str) -> None:
+    source = f"""
+def function(a, t=None):
+    try:
+        {action}
+    except Exception as exception:
+        print(type(exception).__name__)
+@jax.jit
+def program(x):
+    if {kind == "tap"}:
+        return hcb.id_tap(function, x)
+    hcb.call(function, x)
+    return x
+jax.block_until_ready(program(1.0))
+hcb.barrier_wait()
+print("done")
+"""
+    assert run_program(source, timeout=30).check().lines[-1] == "done"
+
+
+@pytest.mark.contract("H13")
+def test_order_of_the_effect_and_jax_effects_barrier() -> None:
+    record = Record()
+    jax.jit(lambda x: hcb.id_tap(record.tap, x))(1.0)
+    jax.effects_barrier()
+    hcb.barrier_wait()
+    assert record.values == [1.0]
+
+
+@pytest.mark.contract("H17")
+@pytest.mark.parametrize("layout", helpers.MAIN_LAYOUTS, ids=helpers.named)
+def test_stop_drains_and_the_next_use_starts_again(layout: helpers.Layout) -> None:
+    record = Record()
+    compiled = layout.compile(lambda x: hcb.id_tap(record.tap, x))
+    for n in range(3):
+        for _ in range(20):
+            compiled(layout.same(X))
+        hcb.stop_outfeed_receiver()
+        wanted = 20 * (n + 1) * len(layout.callers)
+        assert len(record.all) == wanted, f"{len(record.all)} taps had run after stop {n}, but should {wanted}"
+        ours = [thread for thread in threading.enumerate() if thread.name.startswith("hostcb")]
+        [thread.join(5.0) for thread in ours]
+        assert not any(thread.is_alive() for thread in ours), f"threads still there after the stop: {ours}"
+    hcb.stop_outfeed_receiver()
+    hcb.stop_outfeed_receiver()
+
+
+@pytest.mark.contract("H17")
+def test_stop_keeps_failures_for_the_barrier() -> None:
+    def bad(arg: Any, transforms: Any) -> None:
+        raise ValueError("kept")
+
+    hcb.id_tap(bad, 1.0)
+    hcb.stop_outfeed_receiver()
+    with pytest.raises(hcb.CallbackException, match="kept"):
+        hcb.barrier_wait()
+
+
+@pytest.mark.contract("H17")
+def test_stop_while_others_tap_loses_nothing() -> None:
+    record = Record()
+    step = jax.jit(lambda x: hcb.id_tap(record.tap, x))
+    workers = [threading.Thread(target=lambda: [step(1.0) for _ in range(200)]) for _ in range(3)]
+    [worker.start() for worker in workers]
+    for _ in range(20):
+        hcb.stop_outfeed_receiver()
+    [worker.join(DEADLINE) for worker in workers]
+    hcb.barrier_wait()
+    assert len(record.all) == 600, f"{len(record.all)} of 600 taps ran"
+
+
+EXIT = """
+seen = []
+def tap(a, t=None):
+    time.sleep(0.002)
+    os.write(1, b"tap\\n")  # in one piece, whichever threads write
+START
+END
+"""
+IN_THREAD = "t = threading.Thread(target=lambda: WORK, daemon=DAEMON); t.start(); t.join()"
+STARTS = {
+    "eager": ("[hcb.id_tap(tap, 1.0) for _ in range(80)]", 80),
+    "jit": ("p = jax.jit(lambda x: hcb.id_tap(tap, x)); [p(1.0) for _ in range(80)]", 80),
+    "pmap": ("p = jax.pmap(lambda x: hcb.id_tap(tap, x)); [p(np.ones(8)) for _ in range(10)]", 80),
+    "pmap_call": ("p = jax.pmap(lambda x: hcb.call(tap, x)); [p(np.ones(8)) for _ in range(10)]", 80),
+    "thread": (IN_THREAD.replace("WORK", "[hcb.id_tap(tap, 1.0) for _ in range(80)]").replace("DAEMON", "False"), 80),
+    "daemon": (
+        IN_THREAD.replace("WORK", "jax.pmap(lambda x: hcb.call(tap, x))(np.ones(8))").replace("DAEMON", "True"),
+        8,
+    ),
+    "atexit": ("import atexit; atexit.register(lambda: hcb.id_tap(tap, 1.0))", 1),
+    "atexit_jit": ("import atexit; p = jax.jit(lambda x: hcb.id_tap(tap, x)); p(1.0); atexit.register(p, 2.0)", 2),
+    "from_a_callback_jit": (
+        "p = jax.jit(lambda x: hcb.id_tap(tap, x)); hcb.id_tap(lambda a, t: [p(a) for _ in range(5)], 1.0)",
+        5,
+    ),
+    "from_a_callback_pmap": (
+        "p = jax.pmap(lambda x: hcb.id_tap(tap, x)); hcb.id_tap(lambda a, t: [p(np.ones(8)) for _ in range(5)], 1.0)",
+        40,
+    ),
+    "from_a_callback": ("hcb.id_tap(lambda a, t: [hcb.id_tap(tap, a) for _ in range(5)], 1.0)", 5),
+}  # fmt: skip
+ENDS = {"end": ("", 0), "exit": ("sys.exit(3)", 3), "exception": ("raise ValueError('the end')", 1)}
+
+
+@pytest.mark.contract("H17")
+@pytest.mark.parametrize("start", STARTS)
+def test_pending_callbacks_run_before_the_program_ends(start: str) -> None:
+    code, count = STARTS[start]
+    ended = run_program(EXIT.replace("START", code).replace("END", "")).check()
+    assert ended.lines == ["tap"] * count, f"{len(ended.lines)} of {count} callbacks ran: {ended}"
+    for noise in ("Exception ignored", "Traceback", "Fatal"):
+        assert noise not in ended.stderr, f"the end should be quiet: {ended}"
+
+
+@pytest.mark.contract("H17")
+@pytest.mark.parametrize("end", ENDS)
+def test_pending_callbacks_run_however_it_ends(end: str) -> None:
+    code, status = ENDS[end]
+    ended = run_program(EXIT.replace("START", STARTS["pmap"][0]).replace("END", code))
+    assert (ended.returncode, ended.lines) == (status, ["tap"] * 80), f"exit status {status} and 80 taps, but: {ended}"
+
+
+@pytest.mark.contract("H19")
+def test_barrier_is_logged_by_name(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger="hostcb"):
+        hcb.id_tap(lambda arg, transforms: None, 1.0)
+        hcb.barrier_wait("my barrier")
+    mine = [one for one in caplog.records if one.name.startswith("hostcb") and "my barrier" in one.getMessage()]
+    assert len(mine) >= 2, "its start and its end should be logged"
+    assert {one.levelno for one in mine} == {logging.DEBUG}, "at level DEBUG"
+
+
+@pytest.mark.contract("H19")
+def test_failures_are_logged_when_they_happen(caplog: pytest.LogCaptureFixture) -> None:
+    happened = threading.Event()
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno == logging.ERROR and "the reason" in record.getMessage():
+                happened.set()
+
+    def bad(arg: Any, transforms: Any) -> None:
+        raise ValueError("the reason")
+
+    handler, logger = Handler(), logging.getLogger("hostcb")
+    logger.addHandler(handler)
+    try:
+        hcb.id_tap(bad, 1.0)
+        assert happened.wait(DEADLINE), "it should be logged without a barrier"
+    finally:
+        logger.removeHandler(handler)
+    with pytest.raises(hcb.CallbackException):
+        hcb.barrier_wait()
+
+
+@pytest.mark.contract("H19")
+def test_a_stuck_program_says_what_it_waits_for() -> None:
+    """The log of a barrier that does not return names the callback that keeps it."""
+    source = """
+logging.basicConfig(level=logging.DEBUG)
+gate = threading.Event()
+def the_stuck_callback(a, t):
+    gate.wait(60)
+class Handler(logging.Handler):
+    def emit(self, record):
+        if "the_stuck_callback" in record.getMessage() and "stuck barrier" in record.getMessage():
+            print("named", flush=True)
+            gate.set()
+logging.getLogger("hostcb").addHandler(Handler())
+hcb.id_tap(the_stuck_callback, 1.0)
+hcb.barrier_wait("stuck barrier")
+"""
+    ended = run_program(source, timeout=40).check()
+    assert ended.lines[:1] == ["named"], f"the barrier should say within a while what it waits for: {ended}"

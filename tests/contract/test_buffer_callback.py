@@ -1,0 +1,417 @@
+"""B1 to B5: functions that fill device memory in place."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import helpers
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from helpers import Record, failed
+from jax import lax
+
+import hostcb as hcb
+
+X = np.arange(8, dtype=np.float32)
+SCALAR = jax.ShapeDtypeStruct((), np.float32)
+STAGES = pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", "jit"])
+EFFECT = pytest.mark.parametrize("has_side_effect", [False, True], ids=["pure", "effect"])
+
+
+def like(x: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))
+
+
+def add_one(ctx: Any, out: Any, x: Any) -> None:
+    np.add(np.asarray(x), 1, out=np.asarray(out))
+
+
+def address(array: Any) -> int:
+    return int(np.asarray(array).__array_interface__["data"][0])
+
+
+# Values ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.contract("B1")
+@EFFECT
+@pytest.mark.parametrize("layout", [*helpers.MAIN_LAYOUTS, helpers.JIT_DEVICE_5], ids=helpers.named)
+def test_every_layout(layout: helpers.Layout, has_side_effect: bool) -> None:
+    values = [X + n for n in range(len(layout.callers))]
+    run = lambda: layout.run(
+        lambda x: hcb.buffer_callback(add_one, like(x), has_side_effect=has_side_effect)(x) * 2, values
+    )
+    if layout is helpers.MESH and has_side_effect:
+        with pytest.raises(NotImplementedError, match=r"has side effects .* under jit over 8 devices.*Use shard_map"):
+            run()
+        return
+    for value, out in zip(values, run(), strict=True):
+        helpers.equal(out, (value + 1) * 2, layout.name)
+
+
+@pytest.mark.contract("B1")
+@STAGES
+def test_trees_keyword_arguments_and_context(stage: Any) -> None:
+    seen = []
+
+    def fill(ctx: Any, out: Any, tree: Any, *rest: Any, scale: Any) -> None:
+        seen.append((type(ctx).__name__, str(ctx.stage), jax.tree.structure((out, tree, rest, scale))))
+        np.asarray(out["sum"])[...] = np.asarray(tree["a"]) + np.asarray(rest[0][1])
+        np.asarray(out["pair"][0])[...] = np.asarray(scale)
+
+    shapes = {"sum": like(X), "pair": (like(np.int32(0)),)}
+    f = hcb.buffer_callback(fill, shapes)
+    out = stage(lambda x, n: f({"a": x, "b": None}, (x, x + 1), scale=n))(X, np.int32(7))
+    helpers.equal(out, {"sum": 2 * X + 1, "pair": (np.int32(7),)}, "results")
+    ((context, when, tree),) = seen
+    assert context == "ExecutionContext", f"the context is a {context}"
+    assert "EXECUTE" in when, f"its stage is {when}"
+    assert tree == jax.tree.structure((shapes, {"a": 0, "b": None}, ((0, 0),), 0)), f"trees {tree}"
+
+
+@pytest.mark.contract("B1", "B2")
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint16, np.int32, np.float16, np.complex64,
+                                   ml_dtypes.bfloat16, ml_dtypes.float8_e5m2], ids=str)  # fmt: skip
+def test_dtypes_of_buffers(dtype: Any) -> None:
+    value = np.array([[1, 0, 1], [0, 1, 1]]).astype(dtype)
+    seen = []
+
+    def fill(ctx: Any, out: Any, x: Any) -> None:
+        seen.append((x.dtype, x.shape, out.dtype, out.shape))
+        np.asarray(out)[...] = np.asarray(x)[::-1]
+
+    helpers.equal(jax.jit(hcb.buffer_callback(fill, like(value)))(value), value[::-1], np.dtype(dtype).name)
+    assert seen == [(np.dtype(dtype), (2, 3), np.dtype(dtype), (2, 3))], f"seen {seen}"
+
+
+@pytest.mark.contract("B1")
+@STAGES
+def test_zero_sizes_and_no_operands_and_no_results(stage: Any) -> None:
+    record = Record()
+
+    def fill(ctx: Any, out: Any, *args: Any) -> None:
+        record.add([tuple(leaf.shape) for leaf in jax.tree.leaves((out, args))])
+
+    empty = jax.ShapeDtypeStruct((0, 3), np.float32)
+    out = stage(lambda x: hcb.buffer_callback(fill, empty, has_side_effect=True)(x[:0]))(X)
+    helpers.equal(out, np.zeros((0, 3), np.float32), "an empty result")
+    assert stage(lambda x: (hcb.buffer_callback(fill, (), has_side_effect=True)(x), x + 1))(X)[0] == ()
+    stage(lambda: hcb.buffer_callback(fill, None, has_side_effect=True)())()
+    jax.effects_barrier()
+    assert [seen.arg for seen in record.all] == [[(0, 3), (0,)], [(8,)], []], f"shapes {record.all}"
+    nothing_in = stage(lambda: hcb.buffer_callback(lambda ctx, out: np.asarray(out).fill(3), SCALAR)())()
+    helpers.equal(nothing_in, np.float32(3), "no operand")
+
+
+# Memory ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.contract("B2")
+@pytest.mark.parametrize("protocol", ["__array__", "__dlpack__"])
+def test_operands_are_the_memory_of_the_device_without_a_copy(protocol: str) -> None:
+    view = np.asarray if protocol == "__array__" else np.from_dlpack
+    seen = []
+
+    def fill(ctx: Any, out: Any, x: Any) -> None:
+        seen.append((address(view(x)), view(out).flags.writeable, x.__dlpack_device__()))
+        view(out)[...] = view(x) * 2
+
+    x = jax.block_until_ready(jnp.arange(1 << 16, dtype=jnp.float32))
+    out = jax.block_until_ready(jax.jit(hcb.buffer_callback(fill, x))(x))
+    helpers.equal(out, np.arange(1 << 16, dtype=np.float32) * 2, "result")
+    ((where, result_writable, device),) = seen
+    assert where == x.unsafe_buffer_pointer(), "the operand should be the array's own memory"
+    assert result_writable, "results are to be written to"
+    assert tuple(device) == (1, 0), f"DLPack device {device}"
+
+
+@pytest.mark.contract("B2")
+def test_each_device_is_told_in_dlpacks_terms(devices: list[Any]) -> None:
+    record = Record()
+
+    def fill(ctx: Any, out: Any, x: Any) -> None:
+        record.add((tuple(x.__dlpack_device__()), address(x)))
+        add_one(ctx, out, x)
+
+    values = jax.device_put(np.stack([X] * 8), jax.sharding.NamedSharding(helpers.mesh_of(devices), jax.P("d")))
+    mapped = helpers.shard_map(lambda x: hcb.buffer_callback(fill, like(x))(x), helpers.mesh_of(devices))
+    helpers.equal(jax.jit(mapped)(values), np.stack([X] * 8) + 1, "results")
+    expected = {
+        shard.data.unsafe_buffer_pointer(): shard.device.local_hardware_id for shard in values.addressable_shards
+    }
+    got = {where: device for (_, device), where in record.args}
+    assert got == expected, f"device by address {got}"
+
+
+@pytest.mark.contract("B3")
+@pytest.mark.parametrize("effect", [False, True])
+def test_aliased_operand_and_result_are_one_piece_of_memory(effect: bool) -> None:
+    seen = []
+
+    def fill(ctx: Any, out: Any, x: Any, y: Any) -> None:
+        seen.append((address(x), address(out[1]), address(y), address(out[0])))
+        np.asarray(out[1])[...] += 1
+        np.asarray(out[0])[...] = np.asarray(y)
+
+    x, y = jnp.asarray(X), jnp.asarray(X * 10)
+    f = hcb.buffer_callback(fill, (y, x), input_output_aliases={0: 1}, has_side_effect=effect)
+    for n in range(3):
+        helpers.equal(jax.jit(f)(x, y), (X * 10, X + 1), f"run {n}")
+        helpers.equal(x, X, "JAX's own array must stay as it is")
+    helpers.equal(f(x, y), (X * 10, X + 1), "eager")
+    assert all(a == b and len({a, c, d}) == 3 for a, b, c, d in seen), f"addresses {seen}"
+
+
+@pytest.mark.contract("B3")
+def test_aliases_of_leaves_and_of_donated_operands() -> None:
+    seen = []
+
+    def fill(ctx: Any, out: Any, tree: Any, *, k: Any) -> None:
+        seen.append(address(out["b"]))
+        np.asarray(out["a"])[...] *= 2
+        np.asarray(out["b"])[...] -= 1
+
+    x, y = jnp.asarray(X), jax.block_until_ready(jnp.arange(1 << 14, dtype=jnp.int32))
+    shapes = {"a": like(x), "b": like(y)}
+    # Leaves are numbered through: x is 0, y is 1 and the keyword argument is 2.
+    f = hcb.buffer_callback(fill, shapes, input_output_aliases={0: 0, 2: 1})
+    jitted = jax.jit(lambda x, y: f({"x": x, "z": x + 1}, k=y), donate_argnums=1)
+    where = y.unsafe_buffer_pointer()
+    out = jitted(x, y)
+    helpers.equal(out, {"a": X * 2, "b": np.arange(1 << 14, dtype=np.int32) - 1}, "results")
+    assert seen == [where] and out["b"].unsafe_buffer_pointer() == where, "a donated operand is worked on where it is"
+
+
+@pytest.mark.contract("B3")
+def test_aliases_in_a_loop() -> None:
+    def fill(ctx: Any, out: Any, x: Any) -> None:
+        np.asarray(out)[...] += 1
+
+    f = hcb.buffer_callback(fill, like(X), input_output_aliases={0: 0})
+    helpers.equal(jax.jit(lambda x: lax.fori_loop(0, 5, lambda _, y: f(y), x))(X), X + 5, "fori")
+    helpers.equal(jax.jit(lambda x: lax.scan(lambda c, _: (f(c), c), x, None, length=3))(X)[0], X + 3, "scan")
+
+
+@pytest.mark.contract("B3")
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.vmap], ids=["eager", "jit", "vmap"])
+def test_typed_keys_alias_their_words(transform: Any) -> None:
+    def fill(ctx: Any, out: Any, words: Any) -> None:
+        np.asarray(out)[...] = np.asarray(words) + 1
+
+    keys = jax.random.split(jax.random.key(0), 3)
+    shape = () if transform is jax.vmap else keys.shape
+    like_keys = jax.ShapeDtypeStruct(shape, keys.dtype)
+    f = hcb.buffer_callback(fill, like_keys, input_output_aliases={0: 0}, vmap_method="sequential")
+    helpers.equal(jax.random.key_data(transform(f)(keys)), np.asarray(jax.random.key_data(keys)) + 1, "the words")
+    words = hcb.buffer_callback(fill, jax.ShapeDtypeStruct((3, 2), np.uint32), input_output_aliases={0: 0})
+    with pytest.raises(ValueError, match=r"key<fry>\[3\] and an output with a different abstract value uint32\[3,2\]"):
+        words(keys)
+
+
+ALIASES: dict[str, tuple[dict[Any, Any], str]] = {
+    "input_range": ({3: 0}, r"mapping '3:0' with input index 3 outside the range \[0, 3\)"),
+    "input_negative": ({-1: 0}, r"mapping '-1:0' with input index -1 outside the range \[0, 3\)"),
+    "output_range": ({0: 2}, r"mapping '0:2' with output index 2 outside the range \[0, 2\)"),
+    "output_negative": ({0: -1}, r"mapping '0:-1' with output index -1 outside the range \[0, 2\)"),
+    "shape": ({2: 0}, r"mapping '2:0' referring to an input with abstract value float32\[3\] and an output with a "
+                      r"different abstract value float32\[8\]"),
+    "dtype": ({0: 1}, r"mapping '0:1' referring to an input with abstract value float32\[8\].*int32\[8\]"),
+    "twice": ({0: 0, 1: 0}, r"mapping '1:0', but output 0 shares its memory with another input already"),
+}  # fmt: skip
+
+
+@pytest.mark.contract("B3")
+@STAGES
+@pytest.mark.parametrize("what", ALIASES)
+def test_aliases_are_checked_before_anything_runs(stage: Any, what: str) -> None:
+    aliases, match = ALIASES[what]
+    record = Record()
+    shapes = (like(X), jax.ShapeDtypeStruct((8,), np.int32))
+    f = hcb.buffer_callback(lambda *_: record.add(0), shapes, input_output_aliases=aliases, has_side_effect=True)
+    with pytest.raises(ValueError, match="input_output_aliases contains the " + match):
+        stage(f)(X, X, X[:3])
+    assert record.all == [], "nothing should have run"
+
+
+# Errors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.contract("B1")
+@STAGES
+@EFFECT
+def test_returning_something_is_an_error_that_says_so(stage: Any, has_side_effect: bool) -> None:
+    def fill(ctx: Any, out: Any, x: Any) -> Any:
+        add_one(ctx, out, x)
+        return np.asarray(x) + 1
+
+    f = stage(hcb.buffer_callback(fill, like(X), has_side_effect=has_side_effect))
+    for _ in range(3):
+        error = failed("buffer_callback callback must not return any values", f, X)
+        assert isinstance(error.__cause__, ValueError), f"cause {error.__cause__!r}"
+        for part in ("Write into the buffers", "`out`", "test_buffer_callback.py"):
+            assert part in str(error), f"{part!r} should be in {error}"
+
+
+@pytest.mark.contract("B1")
+def test_what_cannot_be_is_refused_when_it_is_made_or_traced() -> None:
+    with pytest.raises(TypeError, match="buffer_callback: callback must be callable, got 3"):
+        hcb.buffer_callback(3, like(X))
+    with pytest.raises(ValueError, match=r"result_shape_dtypes=.*does not describe a result"):
+        hcb.buffer_callback(add_one, 3.0)
+    with pytest.raises(ValueError, match=r"cannot specify 64-bit types when `jax_enable_x64` is disabled.*float32"):
+        hcb.buffer_callback(add_one, jax.ShapeDtypeStruct((), np.float64))
+    with pytest.raises(ValueError, match=r"vmap_method must be one of .* got: 'parallel'"):
+        hcb.buffer_callback(add_one, like(X), vmap_method="parallel")
+    with pytest.raises(TypeError, match=r"every leaf .* must be an array or a scalar, got 'text'"):
+        hcb.buffer_callback(add_one, like(X))("text")
+    with pytest.raises(TypeError, match=r"int4 has less than a byte.*int8"):
+        hcb.buffer_callback(add_one, jax.ShapeDtypeStruct((8,), jnp.int4))
+    with pytest.raises(TypeError, match=r"int4 has less than a byte.*int8"):
+        jax.jit(hcb.buffer_callback(add_one, like(X)))(jnp.zeros(8, jnp.int4))
+
+
+@pytest.mark.contract("B1")
+def test_works_with_jit_disabled() -> None:
+    with jax.disable_jit():
+        helpers.equal(hcb.buffer_callback(add_one, like(X))(X), X + 1, "eager")
+        out = lax.scan(lambda c, x: (c, hcb.buffer_callback(add_one, SCALAR)(x)), 0, X)[1]
+    helpers.equal(out, X + 1, "a loop in Python")
+
+
+@pytest.mark.contract("B1")
+def test_side_effects_are_never_dropped_and_pure_ones_may_be() -> None:
+    record = Record()
+
+    def fill(ctx: Any, out: Any, x: Any) -> None:
+        record.add(np.asarray(x).copy())
+        add_one(ctx, out, x)
+
+    def program(has_side_effect):
+        f = hcb.buffer_callback(fill, SCALAR, has_side_effect=has_side_effect)
+        return jax.jit(lambda x: lax.scan(lambda c, y: ((f(y), c)[1], None), x, jnp.arange(3.0))[0])
+
+    jax.block_until_ready((program(False)(1.0), jax.jit(jax.grad(program(False)))(1.0)))
+    assert record.all == [], "unused and without effects"
+    jax.block_until_ready((program(True)(1.0), jax.jit(jax.grad(program(True)))(1.0)))
+    jax.effects_barrier()
+    assert sorted(record.values) == [0, 0, 1, 1, 2, 2], f"three times in each of two runs, got {record.values}"
+
+
+# Transformations -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.contract("B4")
+@EFFECT
+def test_derivatives_are_refused_and_the_way_out_is_named(has_side_effect: bool) -> None:
+    f = hcb.buffer_callback(add_one, SCALAR, has_side_effect=has_side_effect)
+    for transform in (lambda: jax.jvp(f, (1.0,), (1.0,)), lambda: jax.grad(f)(1.0), lambda: jax.linearize(f, 1.0)):
+        with pytest.raises(ValueError, match=r"Buffer callbacks do not support JVP.*jax\.custom_jvp"):
+            transform()
+    with pytest.raises(ValueError, match=r"Buffer callbacks do not support transpose.*jax\.custom_vjp"):
+        jax.linear_transpose(f, 1.0)(1.0)
+    g = jax.custom_jvp(f)
+    g.defjvp(lambda primals, tangents: (f(*primals), tangents[0] * 5))
+    if not has_side_effect:
+        assert float(jax.jit(jax.grad(g))(1.0)) == 5.0
+
+
+SHAPES = {
+    "sequential": [((2,), (2,), (2,))] * 3,
+    "sequential_unrolled": [((2,), (2,), (2,))] * 3,
+    "expand_dims": [((3, 2), (1, 2), (3, 2))],
+    "broadcast_all": [((3, 2), (3, 2), (3, 2))],
+    "legacy_vectorized": [((3, 2), (2,), (3, 2))],
+}
+
+
+@pytest.mark.contract("B4")
+@STAGES
+@pytest.mark.parametrize("method", SHAPES)
+def test_vmap_by_method(stage: Any, method: str) -> None:
+    seen = []
+
+    def fill(ctx: Any, out: Any, x: Any, y: Any) -> None:
+        seen.append((tuple(x.shape), tuple(y.shape), tuple(out.shape)))
+        np.asarray(out)[...] = np.asarray(x) * np.asarray(y)
+
+    a, b = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([10, 100], np.float32)
+    f = hcb.buffer_callback(fill, like(b), vmap_method=method)
+    helpers.equal(stage(jax.vmap(f, (0, None)))(a, b), a * b, method)
+    assert seen == SHAPES[method], f"shapes {seen}"
+    with pytest.raises(NotImplementedError, match=r"vmap is only supported for the buffer_callback primitive when"):
+        stage(jax.vmap(hcb.buffer_callback(fill, like(b)), (0, None)))(a, b)
+
+
+@pytest.mark.contract("B3", "B4")
+@STAGES
+@pytest.mark.parametrize("method", SHAPES)
+@pytest.mark.parametrize("axes", [(0, 0), (None, 0), (1, None), (0, None)], ids=str)
+def test_vmap_with_aliases_also_of_an_unbatched_operand(stage: Any, method: str, axes: Any) -> None:
+    """An operand that is not batched, but shares its memory with a result that is, has to grow with it."""
+    seen = []
+
+    def fill(ctx: Any, out: Any, x: Any, y: Any) -> None:
+        seen.append(address(x) == address(out))
+        np.asarray(out)[...] += np.asarray(y) if np.ndim(y) == np.ndim(out) else np.asarray(y)[None]
+
+    x = np.arange(9, dtype=np.float32).reshape(3, 3)
+    args = [a if axis is not None else a[0] for a, axis in zip((x, x * 10), axes, strict=True)]
+    f = hcb.buffer_callback(fill, jax.ShapeDtypeStruct((3,), np.float32), vmap_method=method,
+                            input_output_aliases={0: 0})  # fmt: skip
+    expected = np.asarray(jax.vmap(lambda x, y: x + y, axes)(*args))
+    helpers.equal(stage(jax.vmap(f, axes))(*args), expected, f"{method} {axes}")
+    assert seen and all(seen), "in place"
+
+
+# Platforms -------------------------------------------------------------------------------------------------------
+
+
+def lowered(platform: str, **options: Any) -> str:
+    f = hcb.buffer_callback(add_one, like(X), **options)
+    return jax.jit(f).trace(X).lower(lowering_platforms=(platform,)).as_text()
+
+
+@pytest.mark.contract("B5")
+@pytest.mark.parametrize("platform", ["cuda", "rocm"])
+def test_gpu_targets_with_their_command_buffer_variant(platform: str) -> None:
+    plain, recorded = lowered(platform), lowered(platform, command_buffer_compatible=True)
+    assert re.search(r"@xla_buffer_python_gpu_callback\(", plain), plain
+    assert re.search(r"@xla_buffer_python_gpu_callback_cmd_buffer\(", recorded), recorded
+    for text in (plain, recorded):
+        assert "mhlo.backend_config = {index = " in text, "the runtime knows the function by its number"
+        assert "has_side_effect = true" not in text, "without effects XLA may drop it"
+    assert "has_side_effect = true" in lowered(platform, has_side_effect=True)
+    aliased = lowered(platform, input_output_aliases={0: 0})
+    assert "output_operand_aliases" in aliased and "output_operand_alias<" in aliased, aliased
+    assert "operand_index = 0" in aliased, aliased
+
+
+@pytest.mark.contract("B5")
+def test_cpu_has_one_target_and_others_a_clear_error() -> None:
+    for options in ({}, {"command_buffer_compatible": True}):
+        assert re.search(r"@xla_buffer_python_cpu_callback\(", lowered("cpu", **options))
+    with pytest.raises(ValueError, match=r"`buffer_callback` not supported on tpu backend.*Use pure_callback"):
+        lowered("tpu")
+    with pytest.raises(NotImplementedError, match="several platforms at once"):
+        jax.jit(hcb.buffer_callback(add_one, like(X))).trace(X).lower(lowering_platforms=("cpu", "cuda"))
+
+
+@pytest.mark.contract("B1")
+def test_equal_callbacks_make_equal_programs() -> None:
+    traced = []
+
+    @jax.jit
+    def f(x):
+        traced.append(0)
+        return hcb.buffer_callback(add_one, like(x))(x)
+
+    once = lambda x: hcb.buffer_callback(add_one, like(x))(x)
+    first, second = (jax.make_jaxpr(once)(X).eqns[0].params for _ in range(2))
+    assert first == second and hash(first["callback"]) == hash(second["callback"]), "equal callbacks should be equal"
+    for _ in range(5):
+        f(X)
+    assert len(traced) == 1, f"traced {len(traced)} times"

@@ -1,0 +1,344 @@
+"""H6: derivatives and rematerialisation of callbacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import helpers
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import Record
+from jax import lax
+from transforming import EXAMPLES, STAGING, power3, seen
+
+import hostcb as hcb
+
+
+@pytest.mark.contract("H6")
+@STAGING
+@EXAMPLES
+def test_jvp_taps_primals_once(example: Any, stage: Any) -> None:
+    record = Record()
+    out = stage(lambda x, t: jax.jvp(example(record), (x,), (t,)))(3.0, 0.1)
+    np.testing.assert_allclose(out, (27.0, 2.7), rtol=1e-5)
+    seen(record, "jvp", (3.0, 9.0))
+    assert record.transforms == [()], f"transforms {record.transforms}, but should be empty"
+
+
+GRADIENTS = {
+    "grad": jax.grad,
+    "value_and_grad": lambda f: lambda x: jax.value_and_grad(f)(x)[1],
+    "vjp": lambda f: lambda x: jax.vjp(f, x)[1](1.0)[0],
+    "linearize": lambda f: lambda x: jax.linearize(f, x)[1](1.0),
+    "jacfwd": jax.jacfwd,
+}
+
+
+@pytest.mark.contract("H6")
+@STAGING
+@EXAMPLES
+@pytest.mark.parametrize("gradient", GRADIENTS)
+def test_gradients_tap_the_forward_pass_alone(gradient: str, example: Any, stage: Any) -> None:
+    record = Record()
+    out = stage(GRADIENTS[gradient](example(record)))(3.0)
+    np.testing.assert_allclose(out, 27.0, rtol=1e-5)
+    if gradient == "jacfwd":
+        hcb.barrier_wait()
+        assert len(record.all) == 1, f"one callback, but {record.values}"
+    else:
+        seen(record, gradient, (3.0, 9.0))
+        assert record.transforms == [()], f"transforms {record.transforms}, but should be empty"
+
+
+@pytest.mark.contract("H6")
+@STAGING
+@EXAMPLES
+def test_gradient_of_gradient(example: Any, stage: Any) -> None:
+    record = Record()
+    out = stage(jax.grad(jax.grad(example(record))))(3.0)
+    np.testing.assert_allclose(out, 18.0, rtol=1e-5)
+    seen(record, "grad of grad", (3.0, 9.0))
+
+
+@pytest.mark.contract("H6")
+@STAGING
+def test_hessian_and_third_derivative(stage: Any) -> None:
+    record = Record()
+    third = jax.grad(jax.grad(jax.grad(power3(record))))
+    np.testing.assert_allclose(stage(third)(3.0), 6.0, rtol=1e-5)
+    hessian = jax.hessian(lambda x: jnp.sum(power3(record)(x)))
+    np.testing.assert_allclose(stage(hessian)(jnp.arange(2.0)), np.diag([0.0, 6.0]), rtol=1e-5)
+    hcb.barrier_wait()
+    assert len(record.all) == 2, f"one callback in each, but {record.values}"
+
+
+@pytest.mark.contract("H6")
+@STAGING
+@EXAMPLES
+def test_checkpoint_taps_again_in_the_documented_order(example: Any, stage: Any) -> None:
+    record = Record()
+    f = example(record)
+    out = stage(jax.grad(lambda x: f(jax.checkpoint(f)(x))))(3.0)
+    np.testing.assert_allclose(out, 9 * 3.0**8, rtol=1e-5)
+    seen(record, "checkpoint", (3.0, 9.0), (27.0, 729.0), (3.0, 9.0))
+
+
+@pytest.mark.contract("H6")
+@STAGING
+def test_checkpoint_without_differentiation_taps_once(stage: Any) -> None:
+    record = Record()
+    np.testing.assert_allclose(stage(jax.checkpoint(power3(record)))(3.0), 27.0)
+    seen(record, "checkpoint alone", (3.0, 9.0))
+
+
+@pytest.mark.contract("H6")
+def test_checkpoint_in_a_scan() -> None:
+    """The forward pass in order, then each step's rematerialisation, last step first."""
+    record = Record()
+
+    def body(carry, i):
+        carry, _ = hcb.id_tap(record.tap, (jnp.sin(carry), i))
+        return jnp.sin(carry), None
+
+    jax.block_until_ready(jax.grad(lambda x: lax.scan(jax.checkpoint(body), x, jnp.arange(3))[0])(1.0))
+    hcb.barrier_wait()
+    steps = [int(arg[1]) for arg in record.args]
+    assert steps == [0, 1, 2, 2, 1, 0], f"steps {steps}"
+
+
+@pytest.mark.contract("H6")
+@STAGING
+def test_custom_jvp_recipe_taps_tangents(stage: Any) -> None:
+    record, tangents = Record(), Record()
+
+    @jax.custom_jvp
+    def print_tangents(arg):
+        return None
+
+    @print_tangents.defjvp
+    def _(primals, arg_dots):
+        hcb.id_tap(tangents.tap, arg_dots[0])
+        return None, None
+
+    def function(x):
+        y = x * x
+        hcb.id_tap(record.tap, (x, y))
+        print_tangents((x, y))
+        return y * x
+
+    out = stage(lambda x, t: jax.jvp(function, (x,), (t,)))(3.0, 0.1)
+    np.testing.assert_allclose(out, (27.0, 2.7), rtol=1e-5)
+    seen(record, "primals", (3.0, 9.0))
+    seen(tangents, "tangents", (0.1, 0.6))
+
+
+@pytest.mark.contract("H6")
+@STAGING
+def test_custom_jvp_identity_that_taps_tangents_under_grad(stage: Any) -> None:
+    """Under grad the tangent tap is transposed: one callback with the cotangent, and the derivative is right."""
+    tangents = Record()
+
+    @jax.custom_jvp
+    def identity(x):
+        return x
+
+    @identity.defjvp
+    def _(primals, arg_dots):
+        return primals[0], hcb.id_tap(tangents.tap, arg_dots[0])
+
+    out = stage(lambda x, t: jax.jvp(lambda x: identity(x * x), (x,), (t,)))(3.0, 0.5)
+    np.testing.assert_allclose(out, (9.0, 3.0), rtol=1e-5)
+    seen(tangents, "tangents", 3.0)
+    np.testing.assert_allclose(stage(jax.grad(lambda x: jnp.sin(identity(x * x))))(3.0), 6 * np.cos(9.0), rtol=1e-5)
+
+
+@pytest.mark.contract("H6")
+@STAGING
+def test_custom_vjp_recipe_taps_cotangents(stage: Any) -> None:
+    record, cotangents = Record(), Record()
+
+    @jax.custom_vjp
+    def print_cotangents(arg):
+        return arg
+
+    def backward(_, ct):
+        hcb.id_tap(cotangents.tap, ct)
+        return (ct,)
+
+    print_cotangents.defvjp(lambda arg: (print_cotangents(arg), None), backward)
+
+    def function(x):
+        y = x * x
+        hcb.id_tap(record.tap, (x, y))
+        x1, y1 = print_cotangents((x, y))
+        return y1 * x1
+
+    np.testing.assert_allclose(stage(jax.grad(function))(3.0), 27.0, rtol=1e-5)
+    seen(record, "primals", (3.0, 9.0))
+    seen(cotangents, "cotangents", (9.0, 3.0))
+
+
+@pytest.mark.contract("H6")
+@STAGING
+def test_custom_vjp_taps_in_forward_and_backward_in_a_scan(stage: Any) -> None:
+    record = Record()
+
+    @jax.custom_vjp
+    def f(x, i):
+        return jnp.sin(x)
+
+    def forward(x, i):
+        hcb.id_tap(record.labelled("forward"), i)
+        return jnp.sin(x), (x, i)
+
+    def backward(residual, ct):
+        x, i = residual
+        hcb.id_tap(record.labelled("backward"), i)
+        return ct * jnp.cos(x), None
+
+    f.defvjp(forward, backward)
+    loop = lambda g: lambda x: lax.scan(lambda c, i: (g(c, i), None), x, jnp.arange(3))[0]
+    out = helpers.finish(stage(jax.grad(loop(f)))(0.5))
+    np.testing.assert_allclose(out, jax.grad(loop(lambda x, i: jnp.sin(x)))(0.5), rtol=1e-5)
+    got = [(s.label, int(s.arg)) for s in record.all]
+    assert got == [("forward", i) for i in range(3)] + [("backward", i) for i in (2, 1, 0)], f"callbacks {got}"
+
+
+@pytest.mark.contract("H6")
+@STAGING
+def test_integer_operands_and_float0_tangents(stage: Any) -> None:
+    record = Record()
+
+    def function(x, n):
+        x, n, _ = hcb.id_tap(record.tap, (x, n, n > 0))
+        return x * n
+
+    out = stage(jax.grad(function))(2.0, 3)
+    np.testing.assert_allclose(out, 3.0)
+    seen(record, "float0", (2.0, 3, True))
+    _, tangent = jax.jvp(lambda n: hcb.id_tap(record.tap, n), (np.int32(3),), (np.zeros((), jax.dtypes.float0),))
+    hcb.barrier_wait()
+    assert tangent.dtype == jax.dtypes.float0, f"the tangent of an integer is {tangent.dtype}"
+    ct = jax.grad(lambda n: hcb.id_tap(record.tap, n) * 1.0, allow_int=True)(np.int32(3))
+    hcb.barrier_wait()
+    assert ct.dtype == jax.dtypes.float0, f"the cotangent of an integer is {ct.dtype}"
+
+
+@pytest.mark.contract("H6")
+def test_tapping_a_float0_value() -> None:
+    record = Record()
+    zeros = np.zeros((2,), jax.dtypes.float0)
+    hcb.id_tap(record.tap, (1.0, zeros))
+    hcb.barrier_wait()
+    assert len(record.all) == 1
+    assert np.shape(record.args[0][1]) == (2,), "a float0 leaf keeps its place and its shape"
+
+
+@pytest.mark.contract("H6")
+@pytest.mark.parametrize("gradient", ["jvp", "grad", "linearize"])
+def test_result_has_its_own_derivative(gradient: str) -> None:
+    """`result` replaces the value, so derivatives flow through it and not through what was tapped."""
+    record = Record()
+    function = lambda x: jnp.sin(hcb.id_tap(record.tap, x * 5, result=x * 2))
+    wanted = 2 * np.cos(2 * 0.3)
+    out = {
+        "jvp": lambda: jax.jvp(function, (0.3,), (1.0,))[1],
+        "grad": lambda: jax.grad(function)(0.3),
+        "linearize": lambda: jax.linearize(function, 0.3)[1](1.0),
+    }[gradient]()
+    np.testing.assert_allclose(out, wanted, rtol=1e-5)
+    seen(record, gradient, 1.5)
+
+
+CONTROL = {
+    "cond": lambda tap: lambda x: lax.cond(x > 0, lambda y: jnp.sin(tap(y)), lambda y: y, x),
+    "while": lambda tap: lambda x: lax.while_loop(
+        lambda s: s[0] < 3, lambda s: (s[0] + 1, jnp.sin(tap(s[1]))), (0, x))[1],
+    "scan": lambda tap: lambda x: lax.scan(lambda c, _: (jnp.sin(tap(c)), None), x, None, length=3)[0],
+    "jit": lambda tap: jax.jit(lambda x: jnp.sin(tap(x))),
+    "named_call": lambda tap: jax.named_call(lambda x: jnp.sin(tap(x)), name="n"),
+    "custom_jvp_caller": lambda tap: lambda x: jax.nn.relu(jnp.sin(tap(x))),
+}  # fmt: skip
+
+
+@pytest.mark.contract("H6", "H7")
+@pytest.mark.parametrize("derivative", ["jvp", "grad", "vmap_grad", "grad_vmap", "jit_grad"])
+@pytest.mark.parametrize("construct", CONTROL)
+def test_derivatives_through_control_flow(construct: str, derivative: str) -> None:
+    if construct == "while" and derivative != "jvp":
+        construct = "scan"
+    record = Record()
+    tapped = CONTROL[construct](lambda x: hcb.id_tap(record.tap, x))
+    plain = CONTROL[construct](lambda x: x)
+    apply = {
+        "jvp": lambda f: jax.jvp(f, (0.5,), (1.0,)),
+        "grad": lambda f: jax.grad(f)(0.5),
+        "jit_grad": lambda f: jax.jit(jax.grad(f))(0.5),
+        "vmap_grad": lambda f: jax.vmap(jax.grad(f))(jnp.array([0.5, 0.7])),
+        "grad_vmap": lambda f: jax.grad(lambda x: jnp.sum(jax.vmap(f)(x)))(jnp.array([0.5, 0.7])),
+    }[derivative]
+    np.testing.assert_allclose(helpers.finish(apply(tapped)), apply(plain), rtol=1e-5)
+    wanted = 3 if construct in ("while", "scan") else 1
+    assert len(record.all) == wanted, f"{derivative} of {construct}: {len(record.all)} callbacks: {record.values}"
+
+
+# Loops (H4, X3, X4) ----------------------------------------------------------------------------------------------
+
+ZEROS = np.zeros(3, np.float32)
+
+IN_A_LOOP: dict[str, Any] = {
+    "tap": lambda called: hcb.id_tap(lambda arg, _: called.append(1), ZEROS),
+    "call": lambda called: hcb.call(lambda arg: (called.append(1), arg)[1], ZEROS, result_shape=ZEROS),
+    "io": lambda called: hcb.io_callback(lambda: called.append(1), None),
+    "io ordered": lambda called: hcb.io_callback(lambda arg: called.append(1), None, ZEROS, ordered=True),
+    "debug": lambda called: hcb.debug.callback(lambda: called.append(1)),
+    "debug ordered": lambda called: hcb.debug.callback(lambda arg: called.append(1), ZEROS, ordered=True),
+}
+
+
+@pytest.mark.contract("H4", "X3", "X4")
+@pytest.mark.parametrize("gradient", GRADIENTS)
+@pytest.mark.parametrize("kind", IN_A_LOOP)
+def test_what_depends_on_no_step_runs_at_every_step_all_the_same(kind: str, gradient: str) -> None:
+    """Guards against jax-ml/jax#16637: JAX's own debug callbacks run once, before the loop."""
+    called: list[int] = []
+
+    def loss(x: Any, watched: bool) -> Any:
+        def step(carry: Any, y: Any) -> Any:
+            if watched:
+                IN_A_LOOP[kind](called)
+            # Something else that JAX takes out of the loop, or would.
+            weight = jnp.sin(3 * jnp.asarray(ZEROS) + 1).sum() * x
+            return jnp.sin(carry * weight) * y, jnp.exp(carry * weight)
+
+        carry, ys = lax.scan(step, x, jnp.arange(1.0, 5.0))
+        return carry + ys.sum()
+
+    out, plain = (jax.jit(GRADIENTS[gradient](lambda x, w=w: loss(x, w)))(0.7) for w in (True, False))
+    hcb.barrier_wait()
+    np.testing.assert_allclose(out, plain, rtol=1e-6)
+    assert len(called) == 4
+
+
+@pytest.mark.contract("H6", "X4")
+@STAGING
+def test_what_depends_on_no_step_runs_at_every_step_of_a_checkpoint_too(stage: Any) -> None:
+    """JAX takes it out by another way there; what else does not change finds its way back in."""
+    called: list[int] = []
+    rows = jnp.arange(3.0)
+
+    def loss(x: Any, watched: bool) -> Any:
+        def step(carry: Any, y: Any) -> Any:
+            if watched:
+                hcb.debug.callback(lambda: called.append(1))
+            return jnp.sin(carry * jnp.cos(rows).sum()) * y, jnp.exp(carry * x * rows.sum())
+
+        carry, ys = jax.checkpoint(lambda x: lax.scan(step, x, jnp.arange(1.0, 5.0)))(x)
+        return carry + ys.sum()
+
+    out, plain = (stage(jax.grad(lambda x, w=w: loss(x, w)))(0.7) for w in (True, False))
+    hcb.barrier_wait()
+    np.testing.assert_allclose(out, plain, rtol=1e-6)
+    assert len(called) == 8, f"four steps and four again, not {len(called)}"

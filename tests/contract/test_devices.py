@@ -1,0 +1,326 @@
+"""H9 and H10: which device calls back, with which part of the operand, and where the result goes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from typing import Any
+
+import helpers
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import Record
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import hostcb as hcb
+
+
+def parts(layout: helpers.Layout) -> list[np.ndarray]:
+    """A value for each caller, told apart by the device that should get it."""
+    return [np.arange(8, dtype=np.float32) + 100 * index for index in layout.callers]
+
+
+@pytest.mark.contract("H9", "H10")
+@pytest.mark.parametrize("layout", helpers.LAYOUTS, ids=helpers.named)
+def test_tap_sees_its_part_and_its_device(layout: helpers.Layout, devices: list[jax.Device]) -> None:
+    record = Record()
+    layout.run(lambda x: hcb.id_tap(record.tap, x, tap_with_device=True), parts(layout))
+    hcb.barrier_wait()
+    got = {seen.device.id: seen.arg.tolist() for seen in record.all}
+    expected = {index: part.tolist() for index, part in zip(layout.callers, parts(layout), strict=True)}
+    assert got == expected, f"{layout.name}: by device {got}, but should be {expected}"
+    assert len(record.all) == len(layout.callers), f"{len(record.all)} callbacks, but should be {len(layout.callers)}"
+    assert all(seen.device is devices[seen.device.id] for seen in record.all), "the device should be JAX's own object"
+
+
+@pytest.mark.contract("H9", "H10")
+@pytest.mark.parametrize("layout", helpers.LAYOUTS, ids=helpers.named)
+def test_result_goes_to_the_device_that_called(layout: helpers.Layout) -> None:
+    def function(arg: Any, device: jax.Device) -> Any:
+        return arg + np.float32(1000 * (device.id + 1))
+
+    def program(x):
+        return hcb.call(function, x, result_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), call_with_device=True)
+
+    outs = layout.run(program, parts(layout))
+    for index, part, out in zip(layout.callers, parts(layout), outs, strict=True):
+        helpers.equal(out, part + np.float32(1000 * (index + 1)), f"{layout.name}: result on device {index}")
+
+
+@pytest.mark.contract("H9", "H10")
+@pytest.mark.parametrize("layout", helpers.LAYOUTS, ids=helpers.named)
+def test_device_of_callbacks_without_operands(layout: helpers.Layout) -> None:
+    """Without an operand there is no buffer that would tell the device."""
+    record = Record()
+
+    def program(x):
+        hcb.id_tap(record.tap, (), tap_with_device=True)
+        return x + hcb.call(lambda _, device: np.float32(device.id), (), result_shape=1.0, call_with_device=True)
+
+    outs = layout.run(program, layout.same(np.zeros(8, np.float32)))
+    hcb.barrier_wait()
+    assert sorted(seen.device.id for seen in record.all) == sorted(layout.callers), "devices of the taps"
+    got = [float(out[0]) for out in outs]
+    assert got == list(layout.callers), f"devices of the calls: {got}"
+
+
+@pytest.mark.contract("H9")
+@pytest.mark.parametrize("layout", helpers.MAIN_LAYOUTS, ids=helpers.named)
+@pytest.mark.parametrize("wanted", [False, True])
+def test_device_is_passed_only_on_request(layout: helpers.Layout, wanted: bool) -> None:
+    keywords: list[dict[str, Any]] = []
+
+    def program(x):
+        hcb.id_tap(lambda arg, transforms, **kw: keywords.append(kw), x, tap_with_device=wanted)
+        hcb.call(lambda arg, **kw: keywords.append(kw), x, call_with_device=wanted)
+        return x
+
+    layout.run(program, layout.same(np.zeros(8, np.float32)))
+    hcb.barrier_wait()
+    names = {tuple(kw) for kw in keywords}
+    assert names == ({("device",)} if wanted else {()}), f"keyword arguments {names}"
+
+
+MESHES = {
+    "1d": lambda devices: helpers.mesh_of(devices),
+    "reversed": lambda devices: helpers.mesh_of(devices[::-1]),
+    "subset": lambda devices: helpers.mesh_of(devices[3:7]),
+    "2d": lambda devices: helpers.mesh_of(devices, "a", "b", shape=(2, 4)),
+    "2d_mixed": lambda devices: helpers.mesh_of([devices[i] for i in (3, 1, 7, 0, 5, 2)], "a", "b", shape=(3, 2)),
+    "one": lambda devices: helpers.mesh_of(devices[5:6]),
+}
+
+
+@pytest.mark.contract("H10")
+@pytest.mark.parametrize("name", MESHES)
+def test_device_index_counts_the_devices_of_the_mesh(name: str, devices: list[jax.Device]) -> None:
+    """Every index of every mesh, taps and calls, for a sharded operand and for a replicated one."""
+    mesh = MESHES[name](devices)
+    flat = list(mesh.devices.flat)
+    x = jax.device_put(np.arange(24, dtype=np.float32), NamedSharding(mesh, P(mesh.axis_names[0])))
+    for index in {0, 1, len(flat) // 2, len(flat) - 1} & set(range(len(flat))):
+        record = Record()
+
+        def program(x, index=index, record=record):
+            hcb.id_tap(record.tap, x, tap_with_device=True, device_index=index)
+            hcb.id_tap(record.tap, jnp.sum(x), tap_with_device=True, device_index=index)
+            return hcb.call(record.caller(result=lambda a: a * 2), x, result_shape=x, call_with_device=True,
+                            device_index=index)  # fmt: skip
+
+        out = helpers.finish(jax.jit(program)(x))
+        helpers.equal(np.asarray(out), np.arange(24, dtype=np.float32) * 2, "result of the call")
+        got = [seen.device for seen in record.all]
+        assert got == [flat[index]] * 3, f"device_index={index}: {got}, but should be {flat[index]} each time"
+        helpers.equal(record.args[0], np.arange(24, dtype=np.float32), "the whole operand")
+
+
+@pytest.mark.contract("H10")
+def test_two_indices_in_one_program(devices: list[jax.Device]) -> None:
+    """Each device keeps its own order."""
+    mesh = helpers.mesh_of(devices)
+    record = Record()
+
+    @jax.jit
+    def program(x):
+        for n in range(6):
+            hcb.id_tap(record.labelled(n), x, tap_with_device=True, device_index=3 + 2 * (n % 2))
+            x = hcb.call(record.caller(n + 100), x, result_shape=x, call_with_device=True, device_index=5 - 2 * (n % 2))
+        return x
+
+    helpers.finish(program(jax.device_put(np.arange(8.0, dtype=np.float32), NamedSharding(mesh, P("d")))))
+    for device, expected in ((3, [0, 101, 2, 103, 4, 105]), (5, [100, 1, 102, 3, 104, 5])):
+        got = [seen.label for seen in record.on(devices[device])]
+        assert got == expected, f"order on device {device}: {got}, but should be {expected}"
+
+
+@pytest.mark.contract("H10")
+@pytest.mark.parametrize("index", [-1, -8])
+@pytest.mark.parametrize("kind", ["tap", "call", "print"])
+def test_negative_device_index(kind: str, index: int) -> None:
+    with pytest.raises(ValueError, match="device_index"):
+        bind(kind, 1.0, index)
+
+
+def bind(kind: str, x: Any, index: Any) -> Any:
+    if kind == "tap":
+        return hcb.id_tap(lambda arg, transforms: None, x, device_index=index)
+    if kind == "print":
+        return hcb.id_print(x, device_index=index, output_stream=io.StringIO())
+    return hcb.call(lambda arg: arg, x, result_shape=x, device_index=index)
+
+
+@pytest.mark.contract("H10")
+@pytest.mark.parametrize("index", ["0", 1.0, None, (0,)], ids=repr)
+@pytest.mark.parametrize("kind", ["tap", "call"])
+def test_device_index_that_is_no_integer(kind: str, index: Any) -> None:
+    with pytest.raises(TypeError, match="device_index"):
+        bind(kind, 1.0, index)
+
+
+@pytest.mark.contract("H10")
+@pytest.mark.parametrize("size", [1, 4, 8])
+@pytest.mark.parametrize("kind", ["tap", "call"])
+def test_device_index_out_of_range(kind: str, size: int, devices: list[jax.Device]) -> None:
+    mesh = helpers.mesh_of(devices[:size])
+    x = jax.device_put(np.zeros(8, np.float32), NamedSharding(mesh, P("d")))
+    with pytest.raises(ValueError, match="device_index"):
+        jax.jit(lambda x: bind(kind, x, size))(x)
+    jax.block_until_ready(jax.jit(lambda x: bind(kind, x, size - 1))(x))
+
+
+@pytest.mark.contract("H10")
+def test_numpy_integer_as_device_index(devices: list[jax.Device]) -> None:
+    record = Record()
+    x = jax.device_put(np.zeros(8, np.float32), NamedSharding(helpers.mesh_of(devices), P("d")))
+    helpers.finish(jax.jit(lambda x: hcb.id_tap(record.tap, x, tap_with_device=True, device_index=np.int64(6)))(x))
+    assert [seen.device for seen in record.all] == [devices[6]]
+
+
+SHARDINGS = {
+    "rows": P("a"),
+    "columns": P(None, "b"),
+    "both": P("a", "b"),
+    "swapped": P("b", "a"),
+    "one_dimension": P(("a", "b")),
+    "replicated": P(),
+}
+
+
+@pytest.mark.contract("H10")
+@pytest.mark.parametrize("result", SHARDINGS)
+@pytest.mark.parametrize("operand", SHARDINGS)
+def test_whole_operand_and_whole_result_in_any_sharding(operand: str, result: str, devices: list[jax.Device]) -> None:
+    mesh = helpers.mesh_of(devices, "a", "b", shape=(2, 4))
+    value = np.arange(64, dtype=np.float32).reshape(8, 8)
+    record = Record()
+
+    def program(x):
+        y = hcb.id_tap(record.tap, x)
+        return hcb.call(record.caller(result=lambda a: a.T * 3), y, result_shape=x)
+
+    x = jax.device_put(value, NamedSharding(mesh, SHARDINGS[operand]))
+    out = helpers.finish(jax.jit(program, out_shardings=NamedSharding(mesh, SHARDINGS[result]))(x))
+    helpers.equal(np.asarray(out), value.T * 3, "result of the call")
+    for arg in record.args:
+        helpers.equal(arg, value, "operand of the callback")
+    assert len(record.all) == 2, f"{len(record.all)} callbacks, but should be one of each kind"
+    for shard in out.addressable_shards:
+        helpers.equal(np.asarray(shard.data), (value.T * 3)[shard.index], f"the shard on {shard.device}")
+
+
+@pytest.mark.contract("H10")
+@pytest.mark.parametrize("context", ["none", "auto", "explicit"])
+def test_mesh_contexts(context: str, devices: list[jax.Device]) -> None:
+    kind = jax.sharding.AxisType.Explicit if context == "explicit" else jax.sharding.AxisType.Auto
+    mesh = jax.sharding.Mesh(np.array(devices), ("d",), axis_types=(kind,))
+    spec, record = NamedSharding(mesh, P("d")), Record()
+
+    @jax.jit
+    def program(x):
+        if context != "explicit":
+            x = jax.lax.with_sharding_constraint(x, spec)
+        x = hcb.id_tap(record.tap, x * 2, tap_with_device=True, device_index=2)
+        y = hcb.call(record.caller(result=lambda a: a + 1), x, result_shape=x, call_with_device=True, device_index=2)
+        return y + x
+
+    with jax.set_mesh(mesh) if context != "none" else contextlib.nullcontext():
+        out = helpers.finish(program(jax.device_put(np.arange(8, dtype=np.float32), spec)))
+    helpers.equal(np.asarray(out), np.arange(8, dtype=np.float32) * 4 + 1, "result")
+    assert [(seen.device.id, seen.arg.shape) for seen in record.all] == [(2, (8,))] * 2
+
+
+@pytest.mark.contract("H9")
+def test_collectives_around_callbacks(devices: list[jax.Device]) -> None:
+    record = Record()
+
+    def program(x):
+        total = jax.lax.psum(x, "d")
+        y = hcb.call(record.caller(result=lambda a: a + 1), total, result_shape=total, call_with_device=True)
+        hcb.id_tap(record.labelled("tap"), y, tap_with_device=True)
+        return jax.lax.pmean(y, "d")
+
+    for layout in (helpers.PMAP, helpers.SHARD_MAP):
+        for out in layout.run(program, [np.float32(i) for i in range(8)]):
+            helpers.equal(out, np.float32(29), f"{layout.name}: result")
+    hcb.barrier_wait()
+    for device in devices:
+        got = [(seen.label, float(seen.arg)) for seen in record.on(device)]
+        assert got == [(None, 28.0), ("tap", 29.0)] * 2, f"{device}: {got}"
+
+
+@pytest.mark.contract("H9")
+@pytest.mark.parametrize("outer", ["vmap_of_pmap", "pmap_of_vmap", "jit_of_pmap", "grad_of_pmap", "pmap_of_grad"])
+def test_pmap_composed(outer: str, devices: list[jax.Device]) -> None:
+    record = Record()
+
+    def tapped(x):
+        return hcb.id_tap(record.tap, jnp.sin(x), tap_with_device=True)
+
+    value = np.arange(16, dtype=np.float32).reshape(2, 8)
+    if outer == "vmap_of_pmap":
+        out = jax.vmap(jax.pmap(tapped))(value)
+        wanted = np.sin(value)
+    elif outer == "pmap_of_vmap":
+        out = jax.pmap(jax.vmap(tapped))(value.T)
+        wanted = np.sin(value.T)
+    elif outer == "jit_of_pmap":
+        out = jax.jit(jax.pmap(tapped))(value[0])
+        wanted = np.sin(value[0])
+    elif outer == "grad_of_pmap":
+        out = jax.grad(lambda x: jnp.sum(jax.pmap(tapped)(x)))(value[0])
+        wanted = np.cos(value[0])
+    else:
+        out = jax.pmap(jax.grad(tapped))(value[0])
+        wanted = np.cos(value[0])
+    np.testing.assert_allclose(helpers.finish(out), wanted, rtol=1e-5)
+    assert sorted(seen.device.id for seen in record.all) == list(range(8)), "each device should call back once"
+    for seen in record.all:
+        i = seen.device.id
+        np.testing.assert_allclose(seen.arg, np.sin(value[:, i] if "vmap" in outer else value[0, i]), rtol=1e-5)
+
+
+@pytest.mark.contract("H9")
+def test_uncommitted_default_device(devices: list[jax.Device]) -> None:
+    record = Record()
+    with jax.default_device(devices[2]):
+        hcb.id_tap(record.tap, 1.0, tap_with_device=True)
+        helpers.finish(jax.jit(lambda x: hcb.id_tap(record.tap, x, tap_with_device=True))(1.0))
+        hcb.call(record.caller(), 1.0, result_shape=1.0, call_with_device=True)
+    got = [seen.device for seen in record.all]
+    assert got == [devices[2]] * 3, f"devices {got}, but should be {devices[2]}"
+
+
+@pytest.mark.contract("H9")
+def test_one_program_on_several_devices_at_once(devices: list[jax.Device]) -> None:
+    """The same jitted function, by turns and without waiting, on device after device and on two meshes."""
+    record = Record()
+
+    def program(x):
+        hcb.id_tap(record.tap, x, tap_with_device=True)
+        return hcb.call(lambda a, device: a * 0 + np.float32(device.id), x, result_shape=x, call_with_device=True)
+
+    jitted = jax.jit(program)
+    mapped = [jax.pmap(program, devices=part) for part in (devices[:4], devices[4:])]
+    for n in range(3):
+        singles = [jitted(jax.device_put(np.float32([n, i]), device)) for i, device in enumerate(devices)]
+        multiples = [f(np.float32([[n, i + 4 * k] for i in range(4)])) for k, f in enumerate(mapped)]
+        assert [float(out[0]) for out in singles] == list(range(8)), "results on one device each"
+        got = [float(v) for out in multiples for v in np.asarray(out)[:, 0]]
+        assert got == list(range(8)), f"results of pmap: {got}"
+    hcb.barrier_wait()
+    assert all(seen.arg[1] == seen.device.id for seen in record.all), "a tap came with another device's value"
+    assert len(record.all) == 48
+
+
+@pytest.mark.contract("H9")
+@pytest.mark.parametrize("kind", ["tap", "call"])
+def test_partially_automatic_shard_map_is_refused_at_trace_time(kind: str, devices: list[jax.Device]) -> None:
+    mesh = helpers.mesh_of(devices, "a", "b", shape=(2, 4))
+    mapped = jax.shard_map(lambda x: bind(kind, x, 0), mesh=mesh, in_specs=P("a"), out_specs=P("a"), axis_names={"a"})
+    with pytest.raises(NotImplementedError) as caught:
+        jax.jit(mapped).trace(np.zeros(8, np.float32))
+    for part in ("shard_map", "b"):
+        assert part in str(caught.value), f"{part!r} is missing in {caught.value}"

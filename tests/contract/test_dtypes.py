@@ -1,0 +1,306 @@
+"""H1, H3, H15: every dtype and every layout of memory, there and back, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import helpers
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from helpers import Record
+from subprocesses import IMPORTING_TESTS, run_program
+
+import hostcb as hcb
+
+FLOAT8 = [name for name in dir(ml_dtypes) if name.startswith("float8_")]
+NAMES = [
+    "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "float32", "complex64", "bfloat16",
+    *FLOAT8, "int4", "uint4", "int2", "uint2", "float4_e2m1fn",
+]  # fmt: skip
+OFTEN = ["bool", "int8", "uint32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint2",
+         "float4_e2m1fn", "complex64"]  # fmt: skip
+
+
+def dtype_of(name: str) -> np.dtype:
+    return np.dtype(getattr(ml_dtypes, name, None) or name)
+
+
+def sample(name: str) -> np.ndarray:
+    """Every bit pattern where there are few, else extremes, special values and some in between; 16 elements."""
+    dtype = dtype_of(name)
+    if name == "bool":
+        return np.resize([True, False, False], 16)
+    if name in ("int4", "uint4", "int2", "uint2", "float4_e2m1fn"):
+        start = {"int4": -8, "int2": -2}.get(name, 0)
+        if name == "float4_e2m1fn":
+            return np.resize(np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.5, -1, -6], np.float32), 16).astype(dtype)
+        return np.resize(np.arange(start, start + (16 if "4" in name else 4)), 16).astype(dtype)
+    if name.startswith("float8"):
+        return np.arange(0, 256, 17, dtype=np.uint8)[:16].view(dtype)
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return np.resize(np.array([info.min, info.max, 0, 1, info.max // 3], dtype), 16)
+    with np.errstate(all="ignore"):
+        values = np.array([0.0, -0.0, 1.5, np.inf, -np.inf, np.nan, 1e-40, 3.14159, -65504.0], np.float64)
+        if dtype.kind == "c":
+            values = values + 1j * values[::-1]
+        return np.resize(values, 16).astype(dtype)
+
+
+def supported(name: str) -> bool:
+    try:
+        jax.block_until_ready(jax.jit(lambda x: x)(sample(name)))
+    except Exception:
+        return False
+    return True
+
+
+def check_round_trip(value: np.ndarray, layout: helpers.Layout) -> None:
+    """The tap and the call see `value`; the call's result, which is `value` too, arrives."""
+    __tracebackhide__ = True
+    record = Record()
+
+    def program(x):
+        x = hcb.id_tap(record.tap, x)
+        return hcb.call(record.caller(), x, result_shape=jax.ShapeDtypeStruct(x.shape, x.dtype)), x
+
+    outs = layout.run(program, layout.same(value))
+    hcb.barrier_wait()
+    assert len(record.all) == 2 * len(layout.callers), f"{len(record.all)} callbacks"
+    for arg in record.args:
+        assert type(arg) is np.ndarray, f"callbacks see NumPy arrays, but got {type(arg)}"
+        helpers.equal(arg, value, "what the callback saw")
+    for out in outs:
+        helpers.equal(out, (value, value), "results of call and tap")
+
+
+@pytest.mark.contract("H1", "H3")
+@pytest.mark.parametrize("layout", [helpers.EAGER, helpers.JIT, helpers.MESH], ids=helpers.named)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_dtype(name: str, layout: helpers.Layout) -> None:
+    if not supported(name):
+        pytest.skip(f"JAX {jax.__version__} on CPU cannot run even the identity on {name}")
+    check_round_trip(sample(name), layout)
+
+
+@pytest.mark.contract("H1", "H3")
+@pytest.mark.parametrize("layout", [helpers.JIT_DEVICE_5, helpers.PMAP, helpers.SHARD_MAP], ids=helpers.named)
+@pytest.mark.parametrize("name", OFTEN)
+def test_dtypes_on_many_devices(name: str, layout: helpers.Layout) -> None:
+    if not supported(name):
+        pytest.skip(f"JAX {jax.__version__} on CPU cannot run even the identity on {name}")
+    check_round_trip(sample(name), layout)
+
+
+@pytest.mark.contract("H1", "H3")
+@pytest.mark.parametrize("layout", helpers.MAIN_LAYOUTS, ids=helpers.named)
+@pytest.mark.parametrize("name", ["float32", "bool", "int4"])
+@pytest.mark.parametrize("shape", [(), (0,), (8, 0, 2), (3, 5), (8, 1, 3)], ids=str)
+def test_every_shape(shape: tuple[int, ...], name: str, layout: helpers.Layout) -> None:
+    check_round_trip(np.resize(sample(name), shape), layout)
+
+
+@pytest.mark.contract("H1", "H3")
+@pytest.mark.parametrize("layout", [helpers.JIT, helpers.PMAP_SUBSET, helpers.MESH], ids=helpers.named)
+def test_large_arrays(layout: helpers.Layout) -> None:
+    check_round_trip(np.arange(8 * 2**20, dtype=np.float32).reshape(8, -1), layout)
+
+
+@pytest.mark.contract("H1", "H3")
+def test_types_of_64_bits_with_x64() -> None:
+    source = """
+import helpers, test_dtypes
+jax.config.update("jax_enable_x64", True)
+for name in ("int64", "uint64", "float64", "complex128", "float32", "bool"):
+    for layout in helpers.MAIN_LAYOUTS:
+        test_dtypes.check_round_trip(test_dtypes.sample(name), layout)
+    for value in (3, 2.5, 1j, True):
+        out = hcb.call(lambda a: a, value, result_shape=value)
+        assert out.dtype == jnp.asarray(value).dtype, (value, out.dtype)
+print("done")
+"""
+    assert run_program(source, env=IMPORTING_TESTS).check().lines == ["done"]
+
+
+@pytest.mark.contract("H1", "H3")
+@pytest.mark.parametrize("layout", [helpers.EAGER, helpers.JIT, helpers.PMAP, helpers.SHARD_MAP], ids=helpers.named)
+def test_tree_of_many_dtypes(layout: helpers.Layout) -> None:
+    """Odd sizes beside each other, so that an offset that is off by one shows."""
+    tree = {name: sample(name)[: 3 + i % 5] for i, name in enumerate(NAMES) if supported(name)}
+    record = Record()
+
+    def program(x):
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), x)
+        return hcb.call(record.caller(), hcb.id_tap(record.tap, x), result_shape=shapes)
+
+    outs = layout.run(program, layout.same(tree))
+    hcb.barrier_wait()
+    for got in [*record.args, *outs]:
+        helpers.equal(got, tree, "tree of dtypes")
+
+
+@pytest.mark.contract("H10")
+def test_several_results_over_a_mesh() -> None:
+    """In a process of its own: the compiler may abort it."""
+    source = """
+import helpers, test_dtypes
+layouts = [helpers.MESH, helpers.MESH_SUBSET, helpers.MESH_2D]
+x = X = np.arange(8, dtype=np.float32)
+results = dict(
+    two=lambda a: (a, a + 1),
+    dtypes=lambda a: [np.resize(test_dtypes.sample(name), 5) for name in test_dtypes.OFTEN if "4" not in name],
+    mixed=lambda a: dict(a=a, b=np.int32([1, 2]), c=np.float32(7), d=np.zeros((0, 3), np.int8), e=np.bool_(True)),
+    four=lambda a: [a, a, a, a],
+)
+for name, function in results.items():
+    for layout in layouts:
+        out, = layout.run(lambda x: hcb.call(function, x, result_shape=function(X)), [x])
+        helpers.equal(out, jax.tree.map(np.asarray, function(x)), name)
+    print(name, flush=True)
+"""
+    ended = run_program(source, env=IMPORTING_TESTS).check()
+    assert ended.lines == ["two", "dtypes", "mixed", "four"], str(ended)
+
+
+VALUE = np.arange(24, dtype=np.float32).reshape(4, 6)
+MEMORY = {
+    "fortran": lambda: np.asfortranarray(VALUE),
+    "transposed": lambda: np.ascontiguousarray(VALUE.T).T,
+    "strided": lambda: np.repeat(np.repeat(VALUE, 2, 0), 3, 1)[::2, ::3],
+    "negative_stride": lambda: np.ascontiguousarray(VALUE[::-1, ::-1])[::-1, ::-1],
+    "broadcast": lambda: np.broadcast_to(VALUE[:1], (4, 6)),
+    "big_endian": lambda: VALUE.astype(">f4"),
+    "jax_array": lambda: jnp.asarray(VALUE),
+    "unaligned": lambda: np.frombuffer(b"x" + VALUE.tobytes(), np.uint8)[1:].view(np.float32).reshape(4, 6),
+    "subclass": lambda: VALUE.view(type("Mine", (np.ndarray,), {})),
+    "unmasked": lambda: np.ma.masked_array(VALUE),
+    "float64": lambda: VALUE.astype(np.float64),
+    "big_endian_float64": lambda: VALUE.astype(">f8"),
+}
+
+
+def read_only() -> np.ndarray:
+    array = VALUE.copy()
+    array.flags.writeable = False
+    return array
+
+
+MEMORY["read_only"] = read_only
+
+
+@pytest.mark.contract("H3")
+@pytest.mark.parametrize("layout", [helpers.EAGER, helpers.JIT, helpers.PMAP_SUBSET, helpers.MESH], ids=helpers.named)
+@pytest.mark.parametrize("memory", MEMORY)
+def test_results_in_any_memory_layout(memory: str, layout: helpers.Layout) -> None:
+    wanted = np.asarray(MEMORY[memory]()).astype(np.float32)
+    program = lambda x: hcb.call(lambda _: MEMORY[memory](), x, result_shape=jax.ShapeDtypeStruct((4, 6), np.float32))
+    for out in layout.run(program, layout.same(np.float32(0))):
+        helpers.equal(out, wanted, f"{memory} result")
+    hcb.barrier_wait()
+
+
+@pytest.mark.contract("H3")
+@pytest.mark.parametrize("layout", helpers.MAIN_LAYOUTS, ids=helpers.named)
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [(7, np.int32), (2.5, np.float32), (1 + 2j, np.complex64), (True, np.bool_), (np.float64(3), np.float32),
+     (np.int64(-4), np.int32), (np.float32(1), np.float32), (np.array(5), np.int32)],
+    ids=repr,
+)  # fmt: skip
+def test_scalar_results(value: Any, dtype: Any, layout: helpers.Layout) -> None:
+    """Python scalars and NumPy's 64-bit defaults are what JAX would make of them with x64 off."""
+    program = lambda x: hcb.call(lambda _: value, x, result_shape=value)
+    for out in layout.run(program, layout.same(np.float32(0))):
+        helpers.equal(out, np.asarray(value, dtype), f"scalar result {value!r}")
+    hcb.barrier_wait()
+
+
+@pytest.mark.contract("H3")
+def test_lists_are_trees_and_not_arrays() -> None:
+    function = lambda x: {"a": [x, x + 1], "b": (x[:1], None), "c": []}
+    shape = function(np.zeros(3, np.float32))
+    out = jax.jit(lambda x: hcb.call(function, x, result_shape=shape))(np.ones(3, np.float32))
+    helpers.equal(jax.tree.map(np.asarray, out), function(np.ones(3, np.float32)), "tree of lists")
+
+
+IMPLEMENTATIONS = ["threefry2x32", "rbg", "unsafe_rbg"]
+
+
+@pytest.mark.contract("H1", "H3")
+@pytest.mark.parametrize("layout", [helpers.EAGER, helpers.JIT], ids=helpers.named)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 2)], ids=str)
+def test_typed_keys(implementation: str, shape: tuple[int, ...], layout: helpers.Layout) -> None:
+    """A typed key comes to the host as its words, is returned as the key, and can be a call's result."""
+    key = jax.random.key(42, impl=implementation)
+    keys = jax.random.split(key, shape) if shape else key
+    words = np.asarray(jax.random.key_data(keys))
+    record = Record()
+
+    def program(k):
+        k = hcb.id_tap(record.tap, k)
+        return hcb.call(record.caller(), k, result_shape=jax.ShapeDtypeStruct(k.shape, k.dtype)), k
+
+    outs = program(keys) if layout is helpers.EAGER else jax.jit(program)(keys)
+    helpers.finish(outs)
+    for out in outs:
+        assert out.dtype == keys.dtype, f"dtype {out.dtype}, but should be {keys.dtype}"
+        helpers.equal(np.asarray(jax.random.key_data(out)), words, "key that came back")
+    for arg in record.args:
+        helpers.equal(arg, words, "words of the key on the host")
+
+
+@pytest.mark.contract("H1")
+def test_typed_keys_under_transformations(devices: list[jax.Device]) -> None:
+    keys = jax.random.split(jax.random.key(0), 8)
+    words = np.asarray(jax.random.key_data(keys))
+    record = Record()
+    tapped = lambda k: jax.random.uniform(hcb.id_tap(record.tap, k))
+    wanted = np.asarray(jax.vmap(jax.random.uniform)(keys))
+    np.testing.assert_array_equal(helpers.finish(jax.vmap(tapped)(keys)), wanted)
+    helpers.equal(record.args[0], words, "batched keys")
+    assert record.transforms == [(("batch", {"batch_dims": (0,)}),)], f"transforms: {record.transforms}"
+    np.testing.assert_array_equal(helpers.finish(jax.pmap(tapped)(keys)), wanted)
+    assert sorted(a.tolist() for a in record.args[1:]) == sorted(words.tolist()), "keys of the devices"
+    del record.all[:]
+    _, total = jax.lax.scan(lambda c, k: (c, tapped(k)), 0, keys)
+    np.testing.assert_array_equal(helpers.finish(total), wanted)
+    helpers.equal(np.stack(record.args), words, "keys in a scan")
+
+
+@pytest.mark.contract("H1")
+def test_raw_keys() -> None:
+    key = jax.random.PRNGKey(7)
+    record = Record()
+    out = jax.jit(lambda k: hcb.call(record.caller(), hcb.id_tap(record.tap, k), result_shape=k))(key)
+    helpers.finish(out)
+    for got in [*record.args, np.asarray(out)]:
+        helpers.equal(got, np.asarray(key), "raw key")
+
+
+@pytest.mark.contract("H1", "H3")
+@pytest.mark.parametrize("kind", ["tap", "call"])
+@pytest.mark.parametrize("leaf", ["text", b"bytes", object(), np.array(["a"]), np.array([None]), lambda: 0],
+                         ids=["str", "bytes", "object", "str_array", "object_array", "function"])  # fmt: skip
+def test_operands_that_are_no_jax_values(leaf: Any, kind: str) -> None:
+    operand = {"x": 1.0, "bad": leaf}
+    with pytest.raises(TypeError) as caught:
+        if kind == "tap":
+            hcb.id_tap(lambda arg, transforms: None, operand)
+        else:
+            hcb.call(lambda arg: None, operand)
+    assert str(caught.value), "the error should say what is wrong"
+
+
+@pytest.mark.contract("H1")
+def test_weak_types_survive_a_tap() -> None:
+    """The identity: what promoted like a Python scalar before the tap does so after it."""
+    x = jnp.ones(3, jnp.bfloat16)
+    plain = jax.jit(lambda s: s * x)(2.0)
+    tapped = helpers.finish(jax.jit(lambda s: hcb.id_tap(lambda a, t: None, s) * x)(2.0))
+    assert tapped.dtype == plain.dtype, f"dtype {tapped.dtype}, but without the tap it is {plain.dtype}"
+    eager = hcb.id_tap(lambda a, t: None, 2.0) * x
+    assert eager.dtype == (2.0 * x).dtype, f"eagerly: dtype {eager.dtype}"

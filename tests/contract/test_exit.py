@@ -1,0 +1,96 @@
+"""A pure callback that still runs when the interpreter ends comes to its end, and so does the process."""
+
+from __future__ import annotations
+
+import pytest
+from subprocesses import run_program
+
+LAYOUTS = {
+    "one_device": """
+x = np.ones(1 << 12, np.float32)
+program = jax.jit(lambda x: call(x) * 2)
+""",
+    "mesh": """
+mesh = Mesh(np.array(jax.devices()), "d")
+x = jax.device_put(np.ones(1 << 12, np.float32), NamedSharding(mesh, P("d")))
+program = jax.jit(call)
+""",
+    "pmap": """
+x = np.ones((4, 1 << 10), np.float32)
+program = jax.pmap(call)
+""",
+    "shard_map": """
+mesh = Mesh(np.array(jax.devices()), "d")
+x = jax.device_put(np.ones(1 << 12, np.float32), NamedSharding(mesh, P("d")))
+program = jax.jit(jax.shard_map(call, mesh=mesh, in_specs=P("d"), out_specs=P("d")))
+""",
+}
+CALLERS = {"one_device": 1, "mesh": 1, "pmap": 4, "shard_map": 4}
+
+START = """
+entered, last = threading.Event(), threading.Event()
+main = threading.main_thread()
+
+def host(array):
+    if last.is_set():
+        entered.set()
+        # In the main thread the program is over before the interpreter ends.
+        while main.is_alive() and threading.current_thread() is not main:
+            time.sleep(0.01)
+        # For as long as this the interpreter ends beside the callback.
+        time.sleep(0.3)
+        os.write(1, b"ended\\n")
+    return np.asarray(array) * 1
+
+def call(x):
+    return hcb.pure_callback(host, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+"""
+
+END = """
+for _ in range(int(sys.argv[1])):
+    jax.block_until_ready(program(x))
+last.set()
+program(x)
+entered.wait(30)
+"""
+
+
+@pytest.mark.contract("H17")
+@pytest.mark.parametrize("runs_before", [0, 2], ids=["first_dispatch", "later_dispatch"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_pure_callback_that_runs_at_exit(layout: str, runs_before: int) -> None:
+    """JAX dispatches such a program in a way that it tells nobody of, from the second time on."""
+    ended = run_program(START + LAYOUTS[layout] + END, str(runs_before), devices=4, timeout=60.0).check()
+    assert ended.lines == ["ended"] * CALLERS[layout], f"every callback should have ended: {ended}"
+
+
+AT_THE_VERY_END = """
+program = eval(sys.argv[1])
+x = jnp.float32(1)
+jax.block_until_ready(program(x))
+hcb.barrier_wait()
+
+class Garbage:
+    def __init__(self):
+        self.me = self
+
+    def __del__(self, sys=sys):
+        print("finalizing", sys.is_finalizing(), flush=True)
+        program(x)
+
+# Collected when the interpreter is finalized, and not before.
+gc.set_threshold(1_000_000)
+Garbage()
+"""
+
+
+@pytest.mark.contract("H17")
+@pytest.mark.parametrize(
+    "program",
+    ["jax.jit(lambda x: hcb.id_tap(lambda v, t: None, x))", "lambda x: hcb.call(lambda v: v, x, result_shape=x)"],
+    ids=["jit", "eager"],
+)
+def test_a_program_of_a_finalizer_while_the_interpreter_is_finalized_is_refused(program: str) -> None:
+    ended = run_program(AT_THE_VERY_END, program, devices=1, timeout=60.0).check()
+    assert ended.lines == ["finalizing True"]
+    assert "was started while the Python interpreter is finalized" in ended.stderr

@@ -1,0 +1,414 @@
+"""X3, X4, X5, H5, H13: one order for all ordered kinds on each device, what barriers wait for, how often, and where."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import helpers
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import DEADLINE, Record
+from jax import lax
+from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
+from pairwise import pairwise
+from transforming import STAGING
+
+import hostcb as hcb
+
+
+def like(x: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))
+
+
+X = np.arange(8, dtype=np.float32)
+INT = jax.ShapeDtypeStruct((), np.int32)
+ORDERED = pytest.mark.parametrize("ordered", [False, True], ids=["unordered", "ordered"])
+# How long something that must not happen is waited for. In seconds.
+GRACE = 0.2
+
+
+class Log:
+    """What ordered callbacks of every kind saw: who (the operand tells the device) and which."""
+
+    def __init__(self) -> None:
+        self.record = Record()
+        self._turns = itertools.count()
+
+    def add(self, who: Any, which: Any) -> None:
+        self.record.add((int(who), int(which)))
+
+    def emit(self, who: Any, which: Any) -> None:
+        """One callback; the kinds take turns, and nobody uses the results."""
+        who, which = jnp.int32(who), jnp.int32(which)
+        turn = next(self._turns) % 5
+        if turn == 0:
+            hcb.io_callback(self.add, None, who, which, ordered=True)
+        elif turn == 1:
+            hcb.id_tap(lambda arg, _: self.add(*arg), (who, which))
+        elif turn == 2:
+            hcb.debug.callback(self.add, who, which, ordered=True)
+        elif turn == 3:
+            hcb.call(lambda arg: (self.add(*arg), arg[1])[1], (who, which), result_shape=INT)
+        else:
+            hcb.io_callback(lambda a, b: (self.add(a, b), b)[1], INT, who, which, ordered=True)
+
+    def of(self, who: int) -> list[int]:
+        return [which for one, which in self.record.args if one == who]
+
+
+def straight(log: Log, who: Any, start: int) -> None:
+    for n in range(10):
+        log.emit(who, start + n)
+
+
+def in_loops(log: Log, who: Any, start: int) -> None:
+    def body(c, i):
+        for n in range(5):
+            log.emit(who, start + 5 * i + n)
+        return c, None
+
+    lax.scan(body, who * 1, jnp.arange(2))
+    lax.while_loop(lambda i: i < 2, lambda i: ([log.emit(who, start + 10 + 6 * i + n) for n in range(6)], i + 1)[1],
+                   who * 0)  # fmt: skip
+    five = lambda who, start: [log.emit(who, start + n) for n in range(5)].clear()
+    lax.cond(who > -1, lambda: five(who, start + 22), lambda: None)
+    jax.jit(lambda who: five(who, start + 27))(who)
+
+
+LENGTH = {straight: 10, in_loops: 32}
+
+
+@pytest.mark.contract("H5", "X3", "X4")
+@pytest.mark.parametrize("layout", [*helpers.MAIN_LAYOUTS, helpers.JIT_DEVICE_5, helpers.SHARD_MAP_2D,
+                                    helpers.MESH_REVERSED], ids=helpers.named)  # fmt: skip
+@pytest.mark.parametrize("program", [straight, in_loops], ids=lambda program: program.__name__)
+def test_all_ordered_kinds_share_one_order(program: Any, layout: helpers.Layout) -> None:
+    log = Log()
+
+    def compiled(start):
+        return layout.compile(lambda x: (program(log, x[0].astype(np.int32), start), x + 1)[1])
+
+    values = [X + 100 * n for n in range(len(layout.callers))]
+    count = LENGTH[program]
+    programs = [compiled(start * count) for start in range(3)]
+    outs = [programs[n % 3](values) for n in range(6)]
+    helpers.finish(outs)
+    expected = [n + step % 3 * count for step in range(6) for n in range(count)]
+    for n in range(len(layout.callers)):
+        assert log.of(100 * n) == expected, f"order on device {n} of {layout.name}"
+
+
+@pytest.mark.contract("H5", "X3")
+def test_order_when_the_devices_change_between_programs(devices: list[Any]) -> None:
+    """Guards against #25671 (aborts) and the flaky order of rotating meshes of two devices."""
+    log = Log()
+    outs, expected = [], {n: [] for n in range(8)}
+    sets = [(0,), (0, 1, 2, 3), (0, 1), (1, 2), (2, 3), (3, 0), tuple(range(8)), (0,), (4, 5, 6, 7), (5,), (0, 1)] * 2
+    for step, indices in enumerate(sets):
+        mesh = helpers.mesh_of([devices[i] for i in indices])
+
+        def program(x, step=step):
+            for n in range(3):
+                log.emit(x[0], 3 * step + n)
+            return x
+
+        who = np.asarray(indices, np.int32)
+        outs.append(jax.jit(helpers.shard_map(program, mesh))(helpers.sharded(who, mesh)))
+        for i in indices:
+            expected[i] += [3 * step + n for n in range(3)]
+    helpers.finish(outs)
+    for i in range(8):
+        assert log.of(i) == expected[i], f"order on device {i}: {log.of(i)}"
+
+
+@pytest.mark.contract("H5", "X3", "X4")
+@pytest.mark.parametrize("first", [helpers.PMAP, helpers.MESH, helpers.SHARD_MAP], ids=helpers.named)
+@pytest.mark.parametrize("second", [helpers.PMAP, helpers.JIT, helpers.EAGER], ids=helpers.named)
+@pytest.mark.parametrize("kind", ["io", "debug"])
+def test_order_across_threads(kind: str, first: helpers.Layout, second: helpers.Layout) -> None:
+    """One thread dispatches and tells another, which dispatches then."""
+    record, gate, early, dispatched = Record(), threading.Event(), threading.Event(), threading.Event()
+
+    def slow(x: Any) -> None:
+        gate.wait(DEADLINE)
+        record.add("first")
+
+    def quick(x: Any) -> None:
+        record.add("second")
+        early.set()
+
+    def program(function):
+        def bound(x):
+            if kind == "io":
+                hcb.io_callback(function, None, x, ordered=True)
+            else:
+                hcb.debug.callback(function, x, ordered=True)
+            return x
+
+        return bound
+
+    one, two = first.compile(program(slow)), second.compile(program(quick))
+    outs: list[Any] = []
+
+    def later() -> None:
+        dispatched.wait(DEADLINE)
+        outs.append(two(second.same(X)))
+
+    threads = [
+        threading.Thread(target=lambda: (outs.append(one(first.same(X))), dispatched.set())),
+        threading.Thread(target=later),
+    ]
+    [thread.start() for thread in threads]
+    dispatched.wait(GRACE)
+    came_early = early.wait(GRACE)
+    gate.set()
+    [thread.join(DEADLINE) for thread in threads]
+    assert not any(thread.is_alive() for thread in threads), "a dispatch did not return after the gate had opened"
+    hcb.barrier_wait()
+    assert not came_early, "the second program's callback ran while the first program's waited"
+    counts = [record.args.count("first"), record.args.count("second")]
+    assert counts == [len(first.callers), len(second.callers)], f"callbacks: {counts}"
+
+
+@pytest.mark.contract("X3", "X4")
+def test_jaxs_own_ordered_callbacks_keep_their_order_beside_ours() -> None:
+    ours, theirs = Record(), Record()
+
+    @jax.jit
+    def program(x):
+        for n in range(4):
+            hcb.io_callback(ours.add, None, n, ordered=True)
+            jax.experimental.io_callback(theirs.add, None, n, ordered=True)
+            jax.debug.callback(theirs.add, 10 + n, ordered=True)
+            hcb.debug.callback(ours.add, 10 + n, ordered=True)
+        return x
+
+    for _ in range(3):
+        jax.block_until_ready(program(X))
+    jax.effects_barrier()
+    assert ours.values == [n + k for n in range(4) for k in (0, 10)] * 3
+    assert [n for n in theirs.values if n < 10] == [0, 1, 2, 3] * 3
+
+
+BARRIERS = {"barrier_wait": hcb.barrier_wait, "effects_barrier": jax.effects_barrier}
+EFFECTS: dict[str, Callable[[Any, Any], Any]] = {
+    "io": lambda f, x: hcb.io_callback(f, None, x),
+    "ordered_io": lambda f, x: hcb.io_callback(f, None, x, ordered=True),
+    "debug": lambda f, x: hcb.debug.callback(f, x),
+    "ordered_debug": lambda f, x: hcb.debug.callback(f, x, ordered=True),
+    "tap": lambda f, x: hcb.id_tap(lambda x, _: f(x), x),
+    "buffer": lambda f, x: hcb.buffer_callback(lambda ctx, out, x: f(x), (), has_side_effect=True)(x),
+}
+
+
+@pytest.mark.contract("H13", "X3", "X4")
+@pytest.mark.parametrize("barrier", BARRIERS)
+@pytest.mark.parametrize("effect", EFFECTS)
+@pytest.mark.parametrize("layout", [helpers.PMAP, helpers.SHARD_MAP, helpers.MESH], ids=helpers.named)
+def test_barriers_wait_for_effects(layout: helpers.Layout, effect: str, barrier: str) -> None:
+    if effect == "buffer" and layout is helpers.MESH:
+        pytest.skip("refused while lowering; see test_buffer_callback.py")
+    record, gate, returned, started = Record(), threading.Event(), threading.Event(), threading.Event()
+    problems: list[BaseException] = []
+
+    def slow(x: Any) -> None:
+        started.set()
+        gate.wait(DEADLINE)
+        record.add(0)
+
+    compiled = layout.compile(lambda x: (EFFECTS[effect](slow, x), x + 1)[1])
+
+    def work() -> None:
+        # `effects_barrier` waits for what its own thread started.
+        try:
+            for _ in range(2):
+                compiled(layout.same(X))
+            BARRIERS[barrier]()
+            record.add("returned")
+        except BaseException as error:
+            problems.append(error)
+        returned.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert started.wait(DEADLINE), f"nothing was called: {problems}"
+    early = returned.wait(GRACE)
+    gate.set()
+    thread.join(DEADLINE)
+    assert not thread.is_alive() and not problems, f"problems: {problems}"
+    assert not early, "the barrier returned before the callbacks did"
+    assert record.args == [0] * (2 * len(layout.callers)) + ["returned"], f"after the barrier came {record.args}"
+
+
+@pytest.mark.contract("H13")
+@pytest.mark.parametrize("barrier", BARRIERS)
+def test_barriers_wait_for_queued_taps(barrier: str) -> None:
+    record, gate, started = Record(), threading.Event(), threading.Event()
+
+    def slow(x: Any, _: Any) -> None:
+        started.set()
+        gate.wait(DEADLINE)
+        record.add(x)
+
+    jitted = jax.jit(lambda x: [hcb.id_tap(slow, x + n) for n in range(4)])
+    jax.block_until_ready(jitted(np.float32(0)))
+    assert started.wait(DEADLINE)
+    assert record.all == [], "the device should not have waited"
+    threading.Timer(GRACE / 4, gate.set).start()
+    BARRIERS[barrier]()
+    assert record.values == [0, 1, 2, 3]
+
+
+@pytest.mark.contract("H13", "X2")
+def test_effects_barrier_does_not_raise_what_failed() -> None:
+    def fails(*_: Any) -> Any:
+        raise ValueError("the reason")
+
+    for bind in EFFECTS.values():
+        for layout in (helpers.JIT, helpers.PMAP):
+            compiled = layout.compile(lambda x, bind=bind: (bind(fails, x), x)[1])
+            try:
+                jax.block_until_ready(compiled(layout.same(X)))
+            except jax.errors.JaxRuntimeError as error:
+                assert "the reason" in str(error)
+            for _ in range(2):
+                jax.effects_barrier()
+    with pytest.raises(hcb.CallbackException) as caught:
+        hcb.barrier_wait()
+    assert len(caught.value.failures) >= 2 * len(EFFECTS)
+    jax.effects_barrier()
+    hcb.barrier_wait()
+
+
+def barred(record: Record) -> list[Any]:
+    hcb.barrier_wait()
+    return record.values
+
+
+FORWARD = {
+    "jvp": lambda f, x: jax.jvp(f, (x,), (x,)),
+    "grad": lambda f, x: jax.grad(f)(x),
+    "value_and_grad": lambda f, x: jax.value_and_grad(f)(x),
+    "vjp": lambda f, x: (lambda out, pull: pull(out))(*jax.vjp(f, x)),
+    "linearize": lambda f, x: (lambda out, push: push(x))(*jax.linearize(f, x)),
+}
+
+
+@pytest.mark.contract("X3")
+@pairwise(
+    transform=FORWARD,
+    loop=("scan", "fori", "scan_of_scan"),
+    result=("used", "unused"),
+    order=("unordered", "ordered"),
+    stage=("eager", "jit"),
+)
+def test_differentiated_loops_call_in_every_step(
+    transform: str, loop: str, result: str, order: str, stage: str
+) -> None:
+    """Guards against scan_grad_io: JAX's own `io_callback` is silently dropped here in every release so far."""
+    record, used, ordered = Record(), result == "used", order == "ordered"
+
+    def host(i: Any) -> Any:
+        record.add(i)
+        return i * 2
+
+    def body(c, i):
+        doubled = hcb.io_callback(host, INT, i, ordered=ordered)
+        return jnp.sin(c) + (doubled * 1e-3 if used else 0), None
+
+    def f(x):
+        if loop == "scan":
+            return lax.scan(body, x, jnp.arange(3))[0]
+        if loop == "fori":
+            return lax.fori_loop(0, 3, lambda i, c: body(c, i)[0], x)
+        return lax.scan(lambda c, i: lax.scan(body, c, jnp.arange(2) + 2 * i), x, jnp.arange(2))[0]
+
+    def plain(x):
+        for i in range(4 if loop == "scan_of_scan" else 3):
+            x = jnp.sin(x) + (2 * i * 1e-3 if used else 0)
+        return x
+
+    differentiated = functools.partial(FORWARD[transform], f)
+    out = (jax.jit(differentiated) if stage == "jit" else differentiated)(1.0)
+    expected = FORWARD[transform](plain, 1.0)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), out, expected)
+    count = 4 if loop == "scan_of_scan" else 3
+    got = barred(record)
+    assert sorted(got) == list(range(count)), f"calls: {got}"
+    assert not ordered or got == list(range(count)), f"order: {got}"
+
+
+def where(x: Any) -> Any:
+    """The device that called is told by the report of a failure alone."""
+    raise ValueError("where am I")
+
+
+def caller(function: Any, *args: Any) -> Any:
+    """The device on which a callback of `function` ran, as the barrier reports it."""
+    with pytest.raises(jax.errors.JaxRuntimeError, match="where am I"):
+        jax.block_until_ready(function(*args))
+    with pytest.raises(hcb.CallbackException) as caught:
+        hcb.barrier_wait()
+    (failure,) = caught.value.failures
+    return failure.device
+
+
+KINDS = {"pure": hcb.pure_callback, "io": hcb.io_callback,
+         "ordered_io": functools.partial(hcb.io_callback, ordered=True)}  # fmt: skip
+EVERY = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+
+
+@pytest.mark.contract("X5")
+@EVERY
+@pytest.mark.parametrize("form", ["single", "named"])
+@pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_sharding_picks_the_device_of_a_mesh(stage: Any, form: str, kind: Any, devices: list[Any]) -> None:
+    mesh = helpers.mesh_of(devices)
+    x = helpers.sharded(X, mesh)
+    for device in (devices[5], devices[0], devices[7]):
+        single = SingleDeviceSharding(device)
+        sharding = single if form == "single" else NamedSharding(helpers.mesh_of([device]), P())
+        assert caller(stage(lambda x, s=sharding: kind(where, like(x), x, sharding=s)), x) == device
+        out = stage(lambda x, s=sharding: kind(lambda x: x + 1, like(x), x, sharding=s))(x)
+        helpers.equal(np.asarray(out), X + 1, f"result of {device}")
+        assert out.sharding.device_set == set(devices), f"the result should reach all devices, has {out.sharding}"
+    assert caller(stage(lambda x: kind(where, like(x), x)), x) == devices[0], "the first by default"
+
+
+@pytest.mark.contract("X5")
+@EVERY
+@STAGING
+def test_sharding_on_one_device(stage: Any, kind: Any, devices: list[Any]) -> None:
+    x = jax.device_put(X, devices[3])
+    f = lambda x, device: kind(lambda x: x + 1, like(x), x, sharding=SingleDeviceSharding(device))
+    helpers.equal(stage(functools.partial(f, device=devices[3]))(x), X + 1, "its own device")
+    with pytest.raises(ValueError, match=r"cpu:0|CpuDevice\(id=0\)"):
+        stage(functools.partial(f, device=devices[0]))(x)
+
+
+@pytest.mark.contract("X5")
+@EVERY
+def test_shardings_that_name_no_device_are_refused(kind: Any, devices: list[Any]) -> None:
+    record = Record()
+    mesh = helpers.mesh_of(devices)
+    f = lambda x, sharding: kind(lambda x: (record.add(x), x)[1], like(x), x, sharding=sharding)
+    with pytest.raises(NotImplementedError, match=r"only supports SingleDeviceSharding.*8 devices"):
+        jax.jit(lambda x: f(x, NamedSharding(mesh, P("d"))))(X)
+    for wrong in (devices[0], "cpu", 0, P("d")):
+        with pytest.raises(TypeError, match=r"sharding must be a jax\.sharding.SingleDeviceSharding or None, got"):
+            jax.jit(lambda x, w=wrong: f(x, w))(X)
+    half = helpers.sharded(X, helpers.mesh_of(devices[:4]))
+    with pytest.raises(ValueError, match="not in the device assignment"):
+        jax.jit(lambda x: f(x, SingleDeviceSharding(devices[6])))(half)
+    for mapped in (jax.pmap(lambda x: f(x, SingleDeviceSharding(devices[0]))),
+                   helpers.shard_map(lambda x: f(x, SingleDeviceSharding(devices[0])), mesh)):  # fmt: skip
+        with pytest.raises(NotImplementedError, match="do not support specifying sharding inside spmd computations"):
+            jax.jit(mapped)(X)
+    assert barred(record) == [], "refused before anything runs"

@@ -1,0 +1,401 @@
+"""H13 to H15: what happens when a callback fails, to its own computation and to everything after it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import helpers
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import Record
+from subprocesses import IMPORTING_TESTS, Ended, run_program
+
+import hostcb as hcb
+
+X = np.arange(8, dtype=np.float32)
+
+
+@functools.cache
+def failing_calls(layout: str, results: str) -> Ended:
+    return run_program("failing_calls.py", layout, results, timeout=100)
+
+
+VARIANTS = [(layout, "pair") for layout in ("eager", "jit", "jit_device_5", "pmap", "shard_map_subset", "mesh")]
+VARIANTS += [("mesh", "one"), ("mesh_2d", "one"), ("jit", "nothing"), ("shard_map", "nothing"), ("mesh", "nothing")]
+
+
+@pytest.fixture(scope="module", params=VARIANTS, ids="-".join)
+def reports(request: pytest.FixtureRequest) -> Iterator[list[dict[str, Any]]]:
+    ended = failing_calls(*request.param)
+    found = [json.loads(line) for line in ended.lines if line.startswith("{")]
+    assert found, f"no failing call at all came to its end: {ended}"
+    for report in found:
+        report["results"] = request.param[1]
+        report["callers"] = len(next(one for one in helpers.LAYOUTS if one.name == request.param[0]).callers)
+    yield found
+    ended.check()
+    for noise in ("Exception ignored", "Fatal", "Check failed"):
+        assert noise not in ended.stderr, f"the process should end quietly, but wrote: {ended.stderr[-3000:]}"
+
+
+# What the user returned, as it should be told to him; for the others the text of what was raised.
+CAME = {
+    "wrong_shape": "float32[3]",
+    "same_size": "float32[8,1]",
+    "broadcastable": "float32[]",
+    "zero_size": "float32[0]",
+    "wrong_dtype": "int32[8]",
+    "half": "float16[8]",
+    "bool": "bool[2]",
+    "object_array": "object",
+    "error_mark_in_tree": "int8[12345]",
+}
+
+
+def came(report: dict[str, Any]) -> str:
+    name = report["failure"]
+    if name in CAME:
+        return CAME[name]
+    raised = ("raises", "raises_os_error", "keyboard_interrupt", "system_exit")
+    if name in raised:
+        return "the reason"
+    return "int8[12345]" if name == "error_mark" and report["results"] == "one" else ""
+
+
+def problems_of_text(text: str, report: dict[str, Any]) -> list[str]:
+    expected = {"pair": ["float32[8]", "int32[2]"], "one": ["float32[8]"], "nothing": []}[report["results"]]
+    parts = ["switchable_callback", came(report), *expected]
+    return [f"{report['failure']}: {part!r} missing in {text}" for part in parts if part not in text]
+
+
+@pytest.mark.contract("H15")
+@pytest.mark.parametrize("when", ["raised", "raised_on_one"])
+def test_failed_call_is_an_ordinary_exception_that_tells_all(reports: list[Any], when: str) -> None:
+    problems = []
+    for report in reports:
+        name, raised = report["failure"], report[when]
+        if raised is None:
+            problems.append(f"{name}: the computation ended as if nothing had been wrong")
+        elif "Exception" not in raised[1]:
+            problems.append(f"{name}: {raised[0]} is no Exception")
+        else:
+            problems += problems_of_text(raised[2], report)
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.contract("H15")
+@pytest.mark.parametrize("later", ["same", "other", "same_in_thread", "dispatched_before", "same_after_one",
+                                   "other_at_last"])  # fmt: skip
+def test_later_computations_go_on(reports: list[Any], later: str) -> None:
+    problems = [f"{report['failure']}: {report[later]}" for report in reports if report[later] != "right"]
+    assert not problems, f"computation {later!r} after a failed call:\n" + "\n".join(problems)
+
+
+@pytest.mark.contract("H13", "H15")
+def test_barrier_reports_failed_calls_and_forgets_them(reports: list[Any]) -> None:
+    problems = []
+    for report in reports:
+        name, told, one = report["failure"], report["barrier"], report["barrier_after_one"]
+        if told is None or one is None:
+            problems.append(f"{name}: the barrier did not report it")
+            continue
+        if told["count"] != report["callers"]:
+            problems.append(f"{name}: {told['count']} failures, but {report['callers']} device(s) called")
+        if one["count"] != 1:
+            problems.append(f"{name}: {one['count']} failures, but one device failed")
+        if came(report) not in told["text"] or told["cause"] == "None":
+            problems.append(f"{name}: {told['text']} with cause {told['cause']}")
+        if report["barrier_again"] is not None:
+            problems.append(f"{name}: not forgotten: {report['barrier_again']['text']}")
+        if report["effects_barrier"] is not None:
+            problems.append(f"{name}: jax.effects_barrier raises {report['effects_barrier']}")
+    assert not problems, "\n".join(problems)
+
+
+def failing(arg: Any, transforms: Any = None) -> None:
+    del transforms
+    raise ValueError(f"the reason {np.asarray(arg).tolist()}")
+
+
+def last_failure() -> hcb.CallbackException:
+    with pytest.raises(hcb.CallbackException) as caught:
+        hcb.barrier_wait()
+    return caught.value
+
+
+@pytest.mark.contract("H14")
+@pytest.mark.parametrize("layout", helpers.MAIN_LAYOUTS, ids=helpers.named)
+def test_failing_tap_does_not_disturb(layout: helpers.Layout, caplog: pytest.LogCaptureFixture) -> None:
+    record = Record()
+
+    def program(x):
+        hcb.id_tap(record.labelled("before"), x)
+        y = hcb.id_tap(failing, x) * 2
+        hcb.id_tap(record.labelled("after"), y)
+        return hcb.call(record.caller("call"), y, result_shape=y)
+
+    with caplog.at_level(logging.ERROR, logger="hostcb"):
+        outs = layout.run(program, layout.same(X))
+        exception = last_failure()
+    for out in outs:
+        helpers.equal(out, X * 2, "result of a computation with a failing tap")
+    count = len(layout.callers)
+    assert sorted(record.labels) == sorted(["before", "after", "call"] * count), f"later callbacks: {record.labels}"
+    assert len(exception.failures) == count, f"{len(exception.failures)} failures of {count} taps"
+    logged = [one for one in caplog.records if one.levelno >= logging.ERROR and "the reason" in one.getMessage()]
+    assert len(logged) == count, f"logged {len(logged)} times, but {count} taps failed"
+
+
+@pytest.mark.contract("H13")
+def test_exception_text_traceback_cause_and_order() -> None:
+    @jax.jit
+    def program(x):
+        for n in range(3):
+            hcb.id_tap(failing, x + n)
+        return x
+
+    program(1.0)
+    exception = last_failure()
+    assert isinstance(exception.__cause__, ValueError), f"the cause is {exception.__cause__!r}"
+    assert str(exception.__cause__) == "the reason 3.0", "the cause should be the last failure"
+    for part in ("There were exceptions during callback processing. Last one was:", "the reason 3.0", "Traceback",
+                 "ValueError", "in failing"):  # fmt: skip
+        assert part in str(exception), f"{part!r} is missing in {exception}"
+    reasons = [str(failure.exception) for failure in exception.failures]
+    assert reasons == [f"the reason {n}.0" for n in (1, 2, 3)], f"failures: {reasons}"
+    assert all("in failing" in failure.text for failure in exception.failures), "each failure has its traceback"
+    hcb.barrier_wait()
+
+
+@pytest.mark.contract("H13")
+def test_failures_of_several_threads_and_kinds_in_one_exception() -> None:
+    def work(n: int) -> None:
+        hcb.id_tap(failing, n)
+        with pytest.raises(Exception, match="was refused"):
+            jax.jit(lambda x: hcb.call(failing, x))(n + 10)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    reasons = {str(failure.exception) for failure in last_failure().failures}
+    assert reasons == {f"the reason {n}" for n in (0, 1, 2, 3, 10, 11, 12, 13)}, f"failures: {reasons}"
+    hcb.barrier_wait()
+
+
+@pytest.mark.contract("H1")
+def test_exception_names() -> None:
+    assert hcb.TapFunctionException is hcb.CallbackException
+    assert issubclass(hcb.CallbackException, Exception)
+
+
+@pytest.mark.contract("H14")
+@pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration, MemoryError])
+def test_every_exception_of_a_tap_is_a_failure(exception: type[BaseException]) -> None:
+    def tap(arg: Any, transforms: Any) -> None:
+        raise exception("the reason")
+
+    out = jax.jit(lambda x: hcb.id_tap(tap, x) + 1)(1.0)
+    assert float(out) == 2.0
+    cause = last_failure().__cause__
+    assert isinstance(cause, exception), f"the cause is {cause!r}"
+    record = Record()
+    hcb.id_tap(record.tap, 3.0)
+    hcb.barrier_wait()
+    assert record.values == [3.0], "a later tap should run"
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+@pytest.mark.contract("H14", "H15")
+@pytest.mark.parametrize("kind", ["tap", "call"])
+def test_failure_without_a_text(kind: str) -> None:
+    """An exception whose text cannot be had must not break the machinery that reports it."""
+
+    def function(arg: Any, transforms: Any = None) -> Any:
+        raise Unprintable
+
+    if kind == "tap":
+        jax.block_until_ready(jax.jit(lambda x: hcb.id_tap(function, x))(1.0))
+    else:
+        with pytest.raises(Exception, match="was refused"):
+            jax.jit(lambda x: hcb.call(function, x, result_shape=x))(1.0)
+    assert isinstance(last_failure().__cause__, Unprintable)
+    assert float(jax.jit(lambda x: hcb.call(lambda a: a, x, result_shape=x))(2.0)) == 2.0
+
+
+def expect_failure(action: Any) -> str:
+    with pytest.raises(Exception, match="was refused") as caught:
+        jax.block_until_ready(action())
+    return str(caught.value)
+
+
+@pytest.mark.contract("H15")
+@pytest.mark.parametrize("layout", helpers.MAIN_LAYOUTS, ids=helpers.named)
+@pytest.mark.parametrize("shape", [(12345,), (), (3,)], ids=str)
+def test_honest_int8_results_are_not_the_error_mark(layout: helpers.Layout, shape: tuple[int, ...]) -> None:
+    wanted = np.resize(np.arange(12345, dtype=np.int8), shape)
+    for value in (wanted, np.zeros(shape, np.int8), np.arange(12345, dtype=np.int8)):
+        if value.shape != shape:
+            continue
+        program = lambda x, value=value: hcb.call(lambda _: value, x, result_shape=value)
+        for out in layout.run(program, layout.same(X)):
+            helpers.equal(out, value, "an honest int8 result")
+    hcb.barrier_wait()
+
+
+@pytest.mark.contract("H15")
+@pytest.mark.parametrize("construct", ["while_body", "while_cond", "scan", "cond", "fori_unused"])
+@pytest.mark.parametrize("layout", [helpers.JIT, helpers.PMAP], ids=helpers.named)
+def test_failing_call_in_control_flow(layout: helpers.Layout, construct: str) -> None:
+    helpers_control_flow(layout, construct)
+
+
+@pytest.mark.contract("H15")
+def test_failing_call_in_control_flow_over_a_mesh() -> None:
+    """In a process of its own: where devices do not refuse together, the runtime aborts it."""
+    source = """
+import test_failures, helpers
+for construct in ("while_body", "while_cond", "scan", "cond", "fori_unused"):
+    test_failures.helpers_control_flow(helpers.MESH, construct)
+    test_failures.helpers_control_flow(helpers.SHARD_MAP, construct)
+    print(construct)
+"""
+    ended = run_program(source, env=IMPORTING_TESTS).check()
+    assert ended.lines == ["while_body", "while_cond", "scan", "cond", "fori_unused"], str(ended)
+
+
+def helpers_control_flow(layout: helpers.Layout, construct: str) -> None:
+    """Fail at the third of five rounds; then everything works again, and no later round had run."""
+    rounds: list[int] = []
+    failing = [True]
+
+    def function(i: Any) -> Any:
+        rounds.append(int(i))
+        if failing[0] and i == 2:
+            raise ValueError("third round")
+        return np.int32(i)
+
+    def step(i):
+        return hcb.call(function, i, result_shape=jax.ShapeDtypeStruct((), np.int32))
+
+    def program(x):
+        if construct == "while_body":
+            return jax.lax.while_loop(lambda s: s[0] < 5, lambda s: (step(s[0]) + 1, s[1] + 1), (0, x))[1]
+        if construct == "while_cond":
+            return jax.lax.while_loop(lambda s: step(s[0]) < 5, lambda s: (s[0] + 1, s[1] + 1), (0, x))[1]
+        if construct == "scan":
+            return jax.lax.scan(lambda c, i: (c + step(i) - i + 1, None), x, jnp.arange(5))[0]
+        if construct == "cond":
+            return jax.lax.fori_loop(
+                0, 5, lambda i, c: jax.lax.cond(i == 2, lambda: c + step(i) - 1, lambda: c + 1), x)  # fmt: skip
+        return jax.lax.fori_loop(0, 5, lambda i, c: (step(i), c + 1)[1], x)
+
+    compiled = layout.compile(program)
+    text = expect_failure(lambda: compiled(layout.same(X)))
+    assert "third round" in text, f"the reason should be in the message: {text}"
+    assert len(last_failure().failures) >= 1
+    if len(layout.callers) == 1 and layout is not helpers.MESH:
+        expected = [2] if construct == "cond" else [0, 1, 2]
+        assert rounds == expected, f"{construct}: rounds {rounds}, but should end at the failure"
+    failing[0] = False
+    for out in layout.split(jax.block_until_ready(compiled(layout.same(X)))):
+        helpers.equal(out, X + 5, f"result of {construct} after a failure")
+    hcb.barrier_wait()
+
+
+@pytest.mark.contract("H15")
+@pytest.mark.parametrize("layout", [helpers.PMAP, helpers.SHARD_MAP], ids=helpers.named)
+def test_failure_whose_result_nobody_wants(layout: helpers.Layout) -> None:
+    compiled = layout.compile(lambda x: hcb.call(failing, x, result_shape=x))
+    good = layout.compile(lambda x: hcb.call(lambda a: a + 1, x, result_shape=x))
+    for n in range(3):
+        compiled(layout.same(X))
+        for out in layout.split(good(layout.same(X))):
+            helpers.equal(out, X + 1, f"the computation after {n + 1} failed and dropped ones")
+    assert len(last_failure().failures) == 3 * len(layout.callers)
+    hcb.barrier_wait()
+    jax.effects_barrier()
+
+
+@pytest.mark.contract("H15")
+@pytest.mark.parametrize("layout", helpers.COMPILED, ids=helpers.named)
+def test_failures_of_a_call_without_a_result(layout: helpers.Layout) -> None:
+    """Nothing comes back that could be refused, and still the computation must not pass for a success."""
+    expect_failure(lambda: layout.compile(lambda x: (hcb.call(failing, x), x + 1)[1])(layout.same(X)))
+    assert len(last_failure().failures) == len(layout.callers)
+
+
+@pytest.mark.contract("H15")
+def test_concurrent_failures_of_one_program_keep_their_own_reasons() -> None:
+    """Two threads run one program on two devices at the same time, and each is told why its own call failed."""
+    meeting = threading.Barrier(2)
+
+    def function(arg: Any) -> Any:
+        meeting.wait(helpers.DEADLINE)
+        raise ValueError(f"reason {int(arg)}")
+
+    program = jax.jit(lambda x: hcb.call(function, x, result_shape=x))
+    texts: dict[int, str] = {}
+
+    def work(n: int) -> None:
+        texts[n] = expect_failure(lambda: program(jax.device_put(np.int32(n), jax.devices()[n % 2])))
+
+    for round_ in range(10):
+        threads = [threading.Thread(target=work, args=(n,)) for n in (2 * round_, 2 * round_ + 1)]
+        [thread.start() for thread in threads]
+        [thread.join(helpers.DEADLINE) for thread in threads]
+    wrong = {n: text for n, text in texts.items() if f"reason {n}\n" not in text + "\n"}
+    hcb_failures = last_failure().failures
+    assert len(hcb_failures) == 20, f"{len(hcb_failures)} failures of 20"
+    assert len(texts) == 20, f"{len(texts)} of 20 computations raised"
+    assert not wrong, f"computations that were told another one's reason: {wrong}"
+
+
+@pytest.mark.contract("H15")
+def test_tap_and_call_failures_in_one_program() -> None:
+    record = Record()
+
+    @jax.jit
+    def program(x):
+        hcb.id_tap(failing, x)
+        y = hcb.call(failing, x + 1, result_shape=x)
+        hcb.id_tap(record.tap, x)
+        return y
+
+    expect_failure(lambda: program(1.0))
+    reasons = [str(failure.exception) for failure in last_failure().failures]
+    assert reasons == ["the reason 1.0", "the reason 2.0"], f"failures in the order in which they happened: {reasons}"
+
+
+@pytest.mark.contract("H15")
+def test_eager_failing_call() -> None:
+    text = expect_failure(lambda: hcb.call(failing, jnp.float32(1), result_shape=jnp.float32(1)))
+    for part in ("failing", "float32[]", "the reason 1.0", "but the callback failed"):
+        assert part in text, f"{part!r} is missing in {text}"
+    assert "int8[12345]" not in text
+    assert len(last_failure().failures) == 1
+
+
+@pytest.mark.contract("H17")
+def test_failures_are_logged_at_exit_and_the_exit_is_clean() -> None:
+    ended = run_program("""
+def bad(a, t=None):
+    raise ValueError("the reason")
+pending = jax.pmap(lambda x: hcb.call(bad, x, result_shape=x))(np.ones(8, np.float32))
+hcb.id_tap(bad, 1.0)
+""").check()
+    assert "the reason" in ended.stderr, f"the failure should be logged: {ended}"
+    for noise in ("Exception ignored", "Fatal", "Check failed"):
+        assert noise not in ended.stderr, f"the process should end quietly: {ended}"

@@ -1,0 +1,288 @@
+"""H16: the flags, by environment variable, by absl flag and by jax.config.update."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import helpers
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import Record
+from subprocesses import run_program
+
+import hostcb as hcb
+
+pytestmark = pytest.mark.contract("H16")
+
+INLINE = "jax_host_callback_inline"
+AD = "jax_host_callback_ad_transforms"
+SIZE = "jax_host_callback_max_queue_byte_size"
+
+
+@contextmanager
+def flag(name: str, value: Any, restored: Any = False) -> Iterator[None]:
+    jax.config.update(name, value)
+    try:
+        yield
+    finally:
+        jax.config.update(name, restored)
+
+
+def bad(arg: Any, transforms: Any = None) -> Any:
+    raise ValueError("the reason")
+
+
+def test_inline_eager_callbacks_run_at_once_in_the_calling_thread(devices: list[jax.Device]) -> None:
+    record = Record()
+    with flag(INLINE, True):
+        out = hcb.id_tap(record.tap, (jnp.float32(1), 2), tap_with_device=True)
+        got = hcb.call(record.caller(), jnp.float32(3), result_shape=1.0)
+        mapped = jax.vmap(lambda x: hcb.id_tap(record.tap, x))(jnp.arange(2.0))
+        seen = list(record.all)
+    assert [one.thread for one in seen] == [threading.current_thread().name] * 3, "in the calling thread, at once"
+    assert float(got) == 3.0
+    assert [float(x) for x in out] == [1.0, 2.0]
+    assert mapped.tolist() == [0.0, 1.0]
+    assert seen[0].device is devices[0]
+    assert seen[2].transforms == (("batch", {"batch_dims": (0,)}),)
+    assert all(type(leaf) is np.ndarray for one in seen for leaf in jax.tree.leaves(one.arg)), "NumPy arrays"
+
+
+@pytest.mark.parametrize("kind", ["tap", "call"])
+def test_inline_exceptions_come_through(kind: str) -> None:
+    with flag(INLINE, True), pytest.raises(ValueError, match="the reason"):
+        hcb.id_tap(bad, 1.0) if kind == "tap" else hcb.call(bad, 1.0, result_shape=1.0)
+    try:
+        hcb.barrier_wait()
+    except hcb.CallbackException as exception:
+        assert "the reason" in str(exception)  # reporting it again is allowed, keeping it is not
+    hcb.barrier_wait()
+
+
+def test_inline_call_with_a_wrong_result() -> None:
+    with flag(INLINE, True), pytest.raises(Exception, match="float32"):
+        hcb.call(lambda x: np.int32(1), 1.0, result_shape=1.0)
+    with suppress(hcb.CallbackException):
+        hcb.barrier_wait()
+    assert float(hcb.call(lambda x: x, 1.0, result_shape=1.0)) == 1.0
+
+
+@pytest.mark.parametrize("layout", helpers.COMPILED, ids=helpers.named)
+def test_inline_leaves_compiled_programs_alone(layout: helpers.Layout) -> None:
+    record, x = Record(), np.arange(8, dtype=np.float32)
+    with flag(INLINE, True):
+        outs = layout.run(
+            lambda x: hcb.call(record.caller(), hcb.id_tap(record.tap, x), result_shape=x) + 1, layout.same(x)
+        )
+        hcb.barrier_wait()
+    for out in outs:
+        helpers.equal(out, x + 1, "result")
+    assert len(record.all) == 2 * len(layout.callers)
+
+
+SHOW = """
+record = []
+def tap(a, t):
+    record.append(threading.current_thread() is threading.main_thread())
+hcb.id_tap(tap, 1.0)
+print("inline" if record else "queued")
+hcb.barrier_wait()
+assert len(record) == 1
+"""
+
+
+@pytest.mark.parametrize(("text", "mode"), [("1", "inline"), ("True", "inline"), ("0", "queued"), ("", "queued")])
+def test_inline_by_environment(text: str, mode: str) -> None:
+    # A queued tap may have run by the time we look, but not in the main thread.
+    source = SHOW.replace('"inline" if record else', '"inline" if any(record) else')
+    assert run_program(source, devices=1, env={INLINE.upper(): text}).check().lines == [mode]
+
+
+ABSL = """
+from absl import app, flags
+def main(argv):
+    INSIDE
+if __name__ == "__main__":
+    app.run(main, argv=["program", *ARGV])
+"""
+
+
+@pytest.mark.parametrize(
+    ("argv", "mode"),
+    [(["--jax_host_callback_inline"], "inline"), (["--nojax_host_callback_inline"], "queued"), ([], "inline")],
+    ids=str,
+)
+def test_inline_by_absl_flag_which_beats_the_environment(argv: list[str], mode: str) -> None:
+    inside = "\n    ".join(SHOW.replace('"inline" if record else', '"inline" if any(record) else').strip().splitlines())
+    source = ABSL.replace("INSIDE", inside).replace("ARGV", repr(argv))
+    assert run_program(source, devices=1, env={INLINE.upper(): "1"}).check().lines == [mode]
+
+
+def test_queue_size_by_absl_flag() -> None:
+    inside = """
+    gate, seen = threading.Event(), []
+    tap = lambda a, t: seen.append(gate.wait(60))
+    program = jax.jit(lambda x: jax.lax.fori_loop(0, 20, lambda i, x: hcb.id_tap(tap, x), x))
+    thread = threading.Thread(target=lambda: jax.block_until_ready(program(np.ones(1000, np.float32))))
+    thread.start()
+    thread.join(LIMIT)
+    print("waits" if thread.is_alive() else "does not wait")
+    gate.set()
+    thread.join()
+    hcb.barrier_wait()
+    assert seen == [True] * 20"""
+    # What need not wait gets all the time that a loaded machine may take; what has to wait shows it at once.
+    for argv, limit, said in (
+        (["--jax_host_callback_max_queue_byte_size=9000"], "0.5", "waits"),
+        ([], "60", "does not wait"),
+    ):
+        source = ABSL.replace("INSIDE", inside.replace("LIMIT", limit)).replace("ARGV", repr(argv))
+        ended = run_program(source, devices=1).check()
+        assert ended.lines == [said], f"with {argv}: {ended}"
+
+
+@pytest.mark.parametrize("text", ["-1", "many", "1.5"])
+def test_bad_queue_size_in_the_environment(text: str) -> None:
+    ended = run_program("hcb.id_tap(lambda a, t: None, 1.0)", devices=1, env={SIZE.upper(): text})
+    assert ended.returncode == 1, f"a queue of {text} bytes should be an error: {ended}"
+    assert SIZE.upper() in ended.stderr, f"the error should name the variable: {ended}"
+
+
+def test_bad_queue_size_by_absl_flag_and_by_config() -> None:
+    ended = run_program(ABSL.replace("INSIDE", "pass").replace("ARGV", f"['--{SIZE}=-5']"), devices=1)
+    assert ended.returncode not in (0, None), f"a negative size should be an error: {ended}"
+    assert SIZE in ended.stderr + ended.stdout, f"the error should name the flag: {ended}"
+    with pytest.raises(ValueError, match=SIZE):
+        jax.config.update(SIZE, -1)
+
+
+@pytest.mark.parametrize("text", ["perhaps", "2"])
+def test_bad_truth_value_in_the_environment(text: str) -> None:
+    ended = run_program("pass", devices=1, env={INLINE.upper(): text})
+    assert ended.returncode == 1, f"{text!r} is no truth value: {ended}"
+    assert INLINE.upper() in ended.stderr, f"the error should name the variable: {ended}"
+
+
+def test_outfeed_flag_is_accepted() -> None:
+    source = """
+mesh = Mesh(np.array(jax.devices()), "d")
+x = jax.device_put(np.arange(8, dtype=np.float32), NamedSharding(mesh, P("d")))
+tap = lambda a, t, device: print(device.id, a.tolist())
+jax.jit(lambda x: hcb.id_tap(tap, x, tap_with_device=True, device_index=3))(x)
+hcb.barrier_wait()
+"""
+    for value in ("1", "0"):
+        ended = run_program(source, env={"JAX_HOST_CALLBACK_OUTFEED": value}).check()
+        assert ended.lines == ["3 [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]"], str(ended)
+
+
+JVP, TRANSPOSE = ("jvp", {}), ("transpose", {})
+QUIET = pytest.mark.filterwarnings("ignore:The flag jax_host_callback_ad_transforms:FutureWarning")
+
+
+def test_ad_transforms_warns() -> None:
+    with flag(AD, True), pytest.warns(FutureWarning, match=AD):
+        hcb.id_tap(lambda a, t: None, 1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        hcb.id_tap(lambda a, t: None, 1.0)
+
+
+def power3(record: Record) -> Any:
+    def function(x):
+        x, y = hcb.id_tap(record.tap, (x, x * x))
+        return x * y
+
+    return function
+
+
+STAGING = pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", "jit"])
+
+
+def close(actual: Any, expected: Any) -> None:
+    jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, rtol=1e-5), actual, expected)
+
+
+@STAGING
+@QUIET
+def test_ad_transforms_jvp_taps_pairs(stage: Any) -> None:
+    record = Record()
+    with flag(AD, True):
+        out = stage(lambda x, t: jax.jvp(power3(record), (x,), (t,)))(3.0, 0.1)
+        hcb.barrier_wait()
+    close(out, (27.0, 2.7))
+    close(record.values, [((3.0, 9.0), (0.1, 0.6))])
+    assert record.transforms == [(JVP,)], f"transforms {record.transforms}"
+
+
+@STAGING
+@QUIET
+def test_ad_transforms_grad_taps_the_cotangents(stage: Any) -> None:
+    record = Record()
+    with flag(AD, True):
+        out = stage(jax.grad(power3(record)))(3.0)
+        hcb.barrier_wait()
+    close(out, 27.0)
+    assert record.transforms == [(), (JVP, TRANSPOSE)], f"transforms {record.transforms}"
+    close(record.values, [(3.0, 9.0), (9.0, 3.0)])
+
+
+@STAGING
+@QUIET
+def test_ad_transforms_with_vmap_and_integers(stage: Any) -> None:
+    record = Record()
+
+    def function(x, n):
+        x, n = hcb.id_tap(record.tap, (x, n))
+        return x * n
+
+    with flag(AD, True):
+        out = stage(jax.vmap(jax.grad(function), (0, None)))(jnp.array([2.0, 3.0]), 5)
+        hcb.barrier_wait()
+    close(out, [5.0, 5.0])
+    names = [[name for name, _ in transforms] for transforms in record.transforms]
+    assert names in ([["batch"], ["jvp", "transpose", "batch"]], [["batch"], ["jvp", "transpose"]]), (
+        f"transforms {names}"
+    )
+    close(record.values[0][0], [2.0, 3.0])
+
+
+@QUIET
+def test_ad_transforms_of_unused_taps_and_gradient_of_gradient() -> None:
+    record = Record()
+
+    def unused(x):
+        hcb.id_tap(record.tap, x * x)
+        return x**3
+
+    with flag(AD, True):
+        close(jax.grad(unused)(3.0), 27.0)
+        close(jax.grad(jax.grad(power3(Record())))(3.0), 18.0)
+        hcb.barrier_wait()
+    assert record.transforms[0] == (), f"the forward pass taps as without a derivative: {record.transforms}"
+    close(record.values[0], 9.0)
+
+
+@QUIET
+def test_ad_transforms_in_loops_and_with_result() -> None:
+    record = Record()
+
+    def function(x):
+        body = lambda c, _: (hcb.id_tap(record.tap, jnp.sin(c)), None)
+        return jax.lax.scan(body, x, None, length=2)[0]
+
+    plain = lambda x: jnp.sin(jnp.sin(x))
+    with flag(AD, True):
+        out = jax.grad(function)(0.5)
+        hcb.barrier_wait()
+        assert float(hcb.id_tap(record.tap, 1.0, result=5.0)) == 5.0
+        hcb.barrier_wait()
+    close(out, jax.grad(plain)(0.5))
+    forward = [value for value, transforms in zip(record.values, record.transforms, strict=True) if transforms == ()]
+    close(forward[:2], [np.sin(0.5), np.sin(np.sin(0.5))])

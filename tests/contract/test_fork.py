@@ -1,0 +1,138 @@
+"""H17: a child process runs none of its parent's callbacks, waits for none of them, and comes to its end."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from subprocesses import run_program
+
+pytestmark = pytest.mark.contract("H17")
+
+FORKS = """
+import warnings
+warnings.simplefilter("ignore")
+parent, gate, children = os.getpid(), threading.Event(), []
+
+def say(*words):
+    # In one write, since several processes do.
+    os.write(1, (" ".join(map(str, words)) + (" in the parent\\n" if os.getpid() == parent else " CHILD\\n")).encode())
+
+def tapped(value, transforms):
+    gate.wait()
+    say("tap", int(value))
+
+def forks(*_):
+    child = os.fork()
+    if child:
+        children.append(child)
+    return np.int32(child != 0)
+
+def forked(does):
+    if not (child := os.fork()):
+        does()
+        sys.exit()
+    children.append(child)
+
+def joined():
+    gate.set()
+    hcb.barrier_wait()
+    for child in children:
+        deadline = time.monotonic() + 20
+        while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+            if time.monotonic() > deadline:
+                os.kill(child, 9)
+                say("the child hangs")
+                break
+            time.sleep(0.01)
+        else:
+            say("status", ended[1])
+    children.clear()
+    gate.clear()
+
+tap = jax.jit(lambda x: hcb.id_tap(tapped, x))
+call = jax.jit(lambda x: hcb.call(forks, x, result_shape=jax.ShapeDtypeStruct((), np.int32)))
+fork_in_tap = jax.jit(lambda x: hcb.id_tap(forks, x))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+def test_a_child_leaves_its_parents_taps() -> None:
+    ended = run_program(
+        FORKS
+        + """
+tap(1), tap(2)
+forked(lambda: None)
+forked(lambda: (hcb.barrier_wait(), jax.effects_barrier(), hcb.stop_outfeed_receiver(), say("waited")))
+forked(lambda: (gate.set(), tap(3), hcb.barrier_wait(), say("waited")))
+forked(lambda: (gate.set(), tap(4)))
+forker = threading.Thread(target=lambda: forked(lambda: (hcb.barrier_wait(), say("waited"), os._exit(0))))
+forker.start(), forker.join()
+joined()
+""",
+        devices=2,
+        timeout=90,
+    ).check()
+    assert sorted(ended.lines) == sorted(
+        ["tap 1 in the parent", "tap 2 in the parent", "tap 3 CHILD", "tap 4 CHILD"]
+        + ["waited CHILD"] * 3
+        + ["status 0 in the parent"] * 5
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+def test_a_child_that_a_callback_forked_leaves_its_parents_taps() -> None:
+    """The function may return in the child, to the thread that would go on with the queue."""
+    ended = run_program(
+        FORKS
+        + """
+# In the consumer.
+fork_in_tap(0), tap(1), tap(2)
+joined()
+# In a call, after what was queued.
+gate.set()
+if not call(0):
+    tap(3), hcb.barrier_wait()
+    sys.exit()
+joined()
+# In the thread that finds the queue full.
+jax.config.update("jax_host_callback_max_queue_byte_size", 8)
+gate.set()
+fork_in_tap(0), tap(4), tap(5), tap(6)
+if os.getpid() != parent:
+    hcb.barrier_wait()
+    say("waited")
+    sys.exit()
+joined()
+""",
+        devices=1,
+        timeout=90,
+    ).check()
+    lines = ended.lines
+    assert [line for line in lines if line.startswith("tap") and "parent" in line] == [
+        f"tap {number} in the parent" for number in (1, 2, 4, 5, 6)
+    ]
+    assert lines.count("tap 3 CHILD") == 1
+    assert [line for line in lines if line.startswith(("status", "the"))] == ["status 0 in the parent"] * 3
+    # In the last part it is the consumer or the main thread that forks, and then runs the child's own taps alone.
+    assert not {"tap 1 CHILD", "tap 2 CHILD"} & set(lines)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+def test_a_child_reports_none_of_its_parents_failures() -> None:
+    ended = run_program(
+        FORKS
+        + """
+jax.jit(lambda x: hcb.id_tap(lambda v, t: 1 / 0, x))(1)
+jax.effects_barrier()
+forked(lambda: (hcb.barrier_wait(), say("waited")))
+try:
+    joined()
+except hcb.CallbackException:
+    say("reported")
+joined()
+""",
+        devices=1,
+        timeout=60,
+    ).check()
+    assert sorted(ended.lines) == ["reported in the parent", "status 0 in the parent", "waited CHILD"]

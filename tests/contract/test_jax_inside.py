@@ -1,0 +1,154 @@
+"""Callbacks whose functions run JAX themselves: with more devices than threads that is where others deadlock."""
+
+from __future__ import annotations
+
+import pytest
+from subprocesses import run_program
+
+PROGRAM = """
+mesh = Mesh(np.array(jax.devices()), "d")
+N = SIZE
+heavy = lambda x: jnp.sum(jnp.outer(x[:300], x[:300]) @ jnp.outer(x[:300], x[:300])) + jnp.sum(jnp.sin(x))
+single = jax.jit(heavy)
+mapped = jax.pmap(lambda x: jax.lax.psum(jnp.sin(x), "d"), "d")
+spread = jax.jit(lambda x: jnp.sum(jnp.sin(x)))
+def inside_single(a):
+    return np.float32(single(a.ravel()))
+def inside_pmap(a):
+    return np.float32(np.asarray(mapped(a.ravel()[:N // 8 * 8].reshape(8, -1)))[0, 0])
+def inside_mesh(a):
+    flat = a.ravel()[:N // 8 * 8]
+    return np.float32(spread(jax.device_put(flat, NamedSharding(mesh, P("d")))))
+def inside_eager(a):
+    return np.float32(np.asarray(jnp.sum(jnp.asarray(a) * 2)))
+def inside_tap(a):
+    hcb.id_tap(lambda b, t: seen.append(inside_single(b)), a)
+    return np.float32(1)
+def inside_call(a):
+    return np.float32(hcb.call(lambda b: np.float32(inside_single(b)), a, result_shape=1.0))
+nested = jax.jit(lambda a: hcb.call(inside_single, hcb.id_tap(lambda b, t: seen.append(0), a), result_shape=1.0))
+def inside_jitted_callbacks(a):
+    return np.float32(nested(a))
+seen, ran = [], []
+def run(function):
+    tap = lambda a, t: ran.append(function(a))
+    def program(x):
+        y = x
+        for _ in range(2):
+            if KIND == "tap":
+                y = hcb.id_tap(tap, y + 1) + 1
+            else:
+                y = hcb.id_tap(lambda a, t: seen.append(0), y + 1)
+                y = y + hcb.call(lambda a: np.float32(ran.append(function(a)) is None), y, result_shape=1.0)
+        return y
+    x, many = np.zeros(N, np.float32), np.zeros((8, N), np.float32)
+    if OUTER == "pmap":
+        out = jax.pmap(program)(many)
+    else:
+        out = jax.jit(program)(x if OUTER == "jit" else jax.device_put(x, NamedSharding(mesh, P("d"))))
+    out = np.asarray(jax.block_until_ready(out))
+    hcb.barrier_wait()
+    assert (out == 4).all(), out
+    count = 16 if OUTER == "pmap" else 2
+    assert len(ran) == count, (len(ran), count)
+    ran.clear()
+for name in FUNCTIONS:
+    run(globals()["inside_" + name])
+    print(name, flush=True)
+"""
+ON_ONE_DEVICE = ["eager", "single", "tap", "call", "jitted_callbacks"]
+ON_ALL_DEVICES = ["pmap", "mesh"]
+
+
+@pytest.mark.contract("H4")
+@pytest.mark.parametrize(
+    ("outer", "kind", "size"),
+    [pytest.param(outer, kind, 2**20, id=f"{outer}-{kind}-4MB") for outer in ("jit", "pmap", "mesh")
+     for kind in ("tap", "call")]
+    + [pytest.param(outer, "call", 800, id=f"{outer}-call-small") for outer in ("pmap", "mesh")],
+)  # fmt: skip
+def test_callbacks_that_run_jax(outer: str, kind: str, size: int) -> None:
+    """With a call, a program on many devices waits for its callback, and XLA's CPU runtime starts no other program on
+    those devices together meanwhile: JAX's own callbacks hang there just so. All the rest has to work.
+    """
+    functions = ON_ONE_DEVICE + (ON_ALL_DEVICES if outer == "jit" or kind == "tap" else [])
+    source = PROGRAM.replace("OUTER", repr(outer)).replace("KIND", repr(kind)).replace("SIZE", str(size))
+    ended = run_program(source.replace("FUNCTIONS", repr(functions)), timeout=60)
+    assert ended.lines == functions, f"these came to their end: {ended.lines}, but should {functions}: {ended}"
+    ended.check()
+
+
+def test_hostcb_imported_too_late_says_so() -> None:
+    """The number of the runtime's threads is fixed when JAX starts its devices, and then only a warning is left."""
+    source = """
+import jax, logging, numpy as np
+logging.basicConfig()
+jax.devices()
+import hostcb as hcb
+jax.pmap(lambda x: hcb.id_tap(lambda a, t: None, x))(np.ones(8))
+hcb.barrier_wait()
+"""
+    ended = run_program(source, prelude="").check()
+    assert "hostcb" in ended.stderr and "deadlock" in ended.stderr, f"it should warn: {ended}"
+
+
+def test_a_users_own_thread_number_is_kept() -> None:
+    source = "print(os.environ.get('PJRT_NPROC'), os.environ.get('NPROC')); hcb.id_tap(lambda a, t: None, 1.0)"
+    assert run_program(source, env={"NPROC": "24"}).check().lines == ["None 24"]
+    assert run_program(source, env={"PJRT_NPROC": "24"}).check().lines == ["24 None"]
+
+
+@pytest.mark.contract("H5")
+def test_nested_program_is_the_one_that_runs() -> None:
+    """A callback runs the very program that it is called from, one level deeper, and order is kept at each level."""
+    source = """
+seen = []
+def function(a):
+    depth = int(a)
+    seen.append(("begin", depth))
+    if depth < 3:
+        program(jnp.float32(depth + 1)).block_until_ready()
+    seen.append(("end", depth))
+    return a
+@jax.jit
+def program(x):
+    hcb.id_tap(lambda a, t: seen.append(("tap", int(a))), x)
+    y = hcb.call(function, x, result_shape=x)
+    hcb.id_tap(lambda a, t: seen.append(("after", int(a))), x)
+    return y
+program(jnp.float32(3)).block_until_ready()  # JAX refuses recursion while it compiles
+hcb.barrier_wait()
+seen.clear()
+program(jnp.float32(0)).block_until_ready()
+hcb.barrier_wait()
+def level(n):
+    if n > 3:
+        return []
+    return [("tap", n), ("begin", n), *level(n + 1), ("end", n), ("after", n)]
+assert seen == level(0), seen
+print("done")
+"""
+    assert run_program(source, timeout=40).check().lines == ["done"]
+
+
+@pytest.mark.contract("H15")
+def test_failures_inside_nested_programs() -> None:
+    source = """
+def bad(a):
+    raise ValueError("the reason")
+inner = jax.jit(lambda x: hcb.call(bad, x, result_shape=x))
+def outer_function(a):
+    try:
+        inner(a)
+    except jax.errors.JaxRuntimeError as error:
+        return np.float32("the reason" in str(error))
+outer = jax.jit(lambda x: hcb.call(outer_function, x, result_shape=x))
+for _ in range(3):
+    assert float(outer(jnp.float32(5))) == 1.0
+    try:
+        hcb.barrier_wait()
+    except hcb.CallbackException as exception:
+        assert len(exception.failures) == 1, exception
+        print("reported")
+"""
+    assert run_program(source, timeout=40).check().lines == ["reported"] * 3

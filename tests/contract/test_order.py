@@ -1,0 +1,292 @@
+"""H4 and H5: callbacks run in every construct, all of them, on each device in program order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import helpers
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from constructs import CONSTRUCTS, emitted, emitter, expectation, numbered
+from helpers import DEADLINE, Record
+from jax import lax
+
+import hostcb as hcb
+
+X = np.arange(8, dtype=np.float32)
+UNCHANGED = jax.ShapeDtypeStruct((), np.int32)
+
+
+def check_order(record: Record, callers: tuple[int, ...], expected: list[Any], what: str) -> None:
+    """Each caller made exactly the expected callbacks, in order; `emit` does not ask for devices, so count by value."""
+    __tracebackhide__ = True
+    got = emitted(record)
+    if len(callers) == 1:
+        assert got == expected, f"{what}: callbacks {got}, but should be {expected}"
+        return
+    for item in dict.fromkeys(expected):
+        count, wanted = got.count(item), expected.count(item) * len(callers)
+        assert count == wanted, f"{what}: {item} ran {count} times on all devices, but should {wanted} times"
+    assert len(got) == len(expected) * len(callers), f"{what}: {len(got)} callbacks on {len(callers)} devices"
+
+
+@pytest.mark.contract("H4", "H5")
+@pytest.mark.parametrize("layout", helpers.COMPILED, ids=helpers.named)
+@pytest.mark.parametrize("construct", CONSTRUCTS, ids=lambda construct: construct.__name__)
+def test_every_construct_in_order(construct: Any, layout: helpers.Layout) -> None:
+    record = Record()
+    plain = layout.run(lambda x: construct(x, lambda *_: None), layout.same(X))
+    out = layout.run(lambda x: construct(x, emitter(record)), layout.same(X))
+    hcb.barrier_wait()
+    check_order(record, layout.callers, expectation(construct), construct.__name__)
+    for got, want in zip(out, plain, strict=True):
+        helpers.equal(got, want, f"result of {construct.__name__} with callbacks")
+
+
+def many(record: Record, start: int, count: int = 12) -> Callable[[Any], Any]:
+    """A program of many callbacks of both kinds that know their device."""
+
+    def program(x):
+        for number in range(start, start + count):
+            if number % 4 == 3:
+                hcb.call(record.caller(number, lambda _: None), x[:1], call_with_device=True)
+            elif number % 4 == 1:
+                x = hcb.call(
+                    record.caller(number), x, result_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), call_with_device=True
+                )
+            else:
+                hcb.id_tap(record.labelled(number), jnp.sin(x), tap_with_device=True)
+        return x + 1
+
+    return program
+
+
+@pytest.mark.contract("H5")
+@pytest.mark.parametrize("layout", helpers.LAYOUTS, ids=helpers.named)
+def test_order_on_each_device_across_computations(layout: helpers.Layout, devices: list[jax.Device]) -> None:
+    record = Record()
+    programs = [layout.compile(many(record, start)) for start in (0, 12, 24)]
+    outs = [programs[n % 3](layout.same(X)) for n in range(6)]
+    helpers.finish(outs)
+    expected = [number for n in range(6) for number in range(n % 3 * 12, n % 3 * 12 + 12)]
+    for index in layout.callers:
+        got = [seen.label for seen in record.on(devices[index])]
+        assert got == expected, f"{layout.name}: order on device {index} is {got}, but should be {expected}"
+    assert len(record.all) == len(expected) * len(layout.callers), "callbacks came from other devices too"
+
+
+@pytest.mark.contract("H5")
+def test_order_when_the_layout_changes_between_computations(devices: list[jax.Device]) -> None:
+    """Each device sees its own callbacks in the order of dispatch, whatever set of devices each program runs on."""
+    record = Record()
+    layouts = [helpers.PMAP, helpers.JIT, helpers.SHARD_MAP_SUBSET, helpers.MESH, helpers.PMAP_SUBSET, helpers.MESH_2D,
+               helpers.SHARD_MAP_REVERSED, helpers.JIT_DEVICE_5, helpers.SHARD_MAP_2D, helpers.EAGER]  # fmt: skip
+    programs = [layout.compile(many(record, 100 * n, 6)) for n, layout in enumerate(layouts)]
+    outs = [program(layout.same(X)) for _ in range(2) for program, layout in zip(programs, layouts, strict=True)]
+    helpers.finish(outs)
+    for device in devices:
+        expected = [100 * n + k for _ in range(2) for n, layout in enumerate(layouts)
+                    if device.id in layout.callers for k in range(6)]  # fmt: skip
+        got = [seen.label for seen in record.on(device)]
+        assert got == expected, f"order on {device} is {got}, but should be {expected}"
+
+
+@pytest.mark.contract("H5")
+@pytest.mark.parametrize("second_kind", ["tap", "call"])
+@pytest.mark.parametrize("first", [helpers.PMAP, helpers.SHARD_MAP, helpers.MESH], ids=helpers.named)
+@pytest.mark.parametrize("second", [helpers.PMAP, helpers.JIT, helpers.EAGER, helpers.MESH], ids=helpers.named)
+def test_order_across_threads(first: helpers.Layout, second: helpers.Layout, second_kind: str) -> None:
+    """One thread dispatches and then tells another, which dispatches: the first one's callbacks come first."""
+    record, gate, early, dispatched = Record(), threading.Event(), threading.Event(), threading.Event()
+
+    def slow(arg: Any, device: Any) -> None:
+        gate.wait(DEADLINE)
+        record.add(arg, device=device, label="first")
+
+    def quick(arg: Any, _: Any = None, *, device: Any) -> None:
+        record.add(arg, device=device, label="second")
+        early.set()
+
+    def one(x):
+        hcb.call(slow, jnp.sum(x), call_with_device=True)
+        return x
+
+    def two(x):
+        if second_kind == "tap":
+            hcb.id_tap(quick, jnp.sum(x), tap_with_device=True)
+        else:
+            hcb.call(quick, jnp.sum(x), call_with_device=True)
+        return x
+
+    programs = [layout.compile(f) for layout, f in ((first, one), (second, two))]
+
+    def dispatch_second() -> None:
+        dispatched.wait(DEADLINE)
+        programs[1](second.same(X))
+
+    threads = [
+        threading.Thread(target=lambda: (programs[0](first.same(X)), dispatched.set())),
+        threading.Thread(target=dispatch_second),
+    ]
+    for thread in threads:
+        thread.start()
+    dispatched.wait(5.0)  # a dispatch may block, then the second cannot come before the first in any case
+    early.wait(0.3)
+    gate.set()
+    for thread in threads:
+        thread.join(DEADLINE)
+        assert not thread.is_alive(), "a dispatch did not return after the gate had opened"
+    hcb.barrier_wait()
+    counts = [record.labels.count(label) for label in ("first", "second")]
+    assert counts == [len(first.callers), len(second.callers)], f"callbacks of each program: {counts}"
+    for index in set(first.callers) & set(second.callers):
+        labels = [seen.label for seen in record.on(jax.devices()[index])]
+        assert labels == ["first", "second"], f"order on device {index}: {labels}"
+
+
+@pytest.mark.contract("H5")
+@pytest.mark.parametrize("layout", [helpers.JIT, helpers.PMAP], ids=helpers.named)
+def test_order_within_each_of_many_threads(layout: helpers.Layout, devices: list[jax.Device]) -> None:
+    record, barrier = Record(), threading.Barrier(4)
+
+    def program(x):
+        for step in "ab":
+            hcb.id_tap(record.labelled(step), x, tap_with_device=True)
+            hcb.call(record.caller(step.upper(), lambda _: None), x, call_with_device=True)
+        return x
+
+    compiled = layout.compile(program)
+
+    def work(thread: int) -> None:
+        barrier.wait(DEADLINE)
+        for n in range(5):
+            compiled(layout.same(np.array([thread, n], np.float32)))
+
+    threads = [threading.Thread(target=work, args=(thread,)) for thread in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join(DEADLINE) for thread in threads]
+    hcb.barrier_wait()
+    for device in [devices[i] for i in layout.callers]:
+        for thread in range(4):
+            got = [(int(s.arg[1]), s.label) for s in record.on(device) if s.arg[0] == thread]
+            expected = [(n, step) for n in range(5) for step in "aAbB"]
+            assert got == expected, f"thread {thread} on {device}: {got}, but should be {expected}"
+
+
+@pytest.mark.contract("H4")
+@pytest.mark.parametrize("layout", helpers.MAIN_LAYOUTS, ids=helpers.named)
+def test_while_condition_decided_by_a_call(layout: helpers.Layout) -> None:
+    record = Record()
+
+    def program(x):
+        def condition(state):
+            wanted = jax.ShapeDtypeStruct((), np.bool_)
+            return hcb.call(record.caller("cond", lambda i: np.bool_(i < 3)), state[0], result_shape=wanted)
+
+        def body(state):
+            return hcb.id_tap(record.labelled("body"), state[0]) + 1, state[1] * 2
+
+        return jax.lax.while_loop(condition, body, (0, x))[1]
+
+    outs = layout.run(program, layout.same(X))
+    hcb.barrier_wait()
+    expected = [("cond", 0), ("body", 0), ("cond", 1), ("body", 1), ("cond", 2), ("body", 2), ("cond", 3)]
+    check_order(record, layout.callers, expected, "while with a call as its condition")
+    for out in outs:
+        helpers.equal(out, X * 8, "result of the loop")
+
+
+def loop_of(kind: str, body: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
+    if kind == "scan":
+        return lambda x: lax.scan(lambda c, i: (body(c, i), None), x, jnp.arange(4))[0]
+    if kind == "fori":
+        return lambda x: lax.fori_loop(0, 4, lambda i, c: body(c, i), x)
+    if kind == "scan_checkpoint_policy_all":
+        saved = jax.checkpoint(body, policy=jax.checkpoint_policies.everything_saveable)
+        return lambda x: lax.scan(lambda c, i: (saved(c, i), None), x, jnp.arange(4))[0]
+    return lambda x: lax.scan(lambda c, i: (jax.jit(body)(c, i), None), x, jnp.arange(4))[0]
+
+
+DERIVATIVES: dict[str, Callable[[Any], Any]] = {
+    "jvp": lambda f: lambda x: jax.jvp(f, (x,), (1.0,))[1],
+    "grad": jax.grad,
+    "vjp": lambda f: lambda x: jax.vjp(f, x)[1](1.0)[0],
+    "linearize": lambda f: lambda x: jax.linearize(f, x)[1](1.0),
+    "jit_grad": lambda f: jax.jit(jax.grad(f)),
+}
+
+
+@pytest.mark.contract("H6")
+@pytest.mark.parametrize("callback", ["tap_unused", "tap_of_the_carry", "call"])
+@pytest.mark.parametrize(
+    ("kind", "derivative"),
+    [("scan", derivative) for derivative in DERIVATIVES]
+    + [(kind, "grad") for kind in ("fori", "scan_jit", "scan_checkpoint_policy_all")],
+)
+def test_loop_bodies_under_derivatives(derivative: str, kind: str, callback: str) -> None:
+    """JAX loses its own callbacks here: an effect in a scan body whose result nobody uses."""
+    record = Record()
+
+    def body(carry, i):
+        if callback == "tap_unused":
+            hcb.id_tap(record.labelled("t"), i)
+        elif callback == "tap_of_the_carry":
+            carry, i = hcb.id_tap(lambda arg, _: record.add(arg[1], label="t"), (carry, i))
+        else:
+            hcb.call(record.caller("t"), i, result_shape=UNCHANGED)
+        return jnp.sin(carry) * (1.0 + i)
+
+    plain = DERIVATIVES[derivative](loop_of(kind, lambda c, i: jnp.sin(c) * (1.0 + i)))(0.5)
+    got = helpers.finish(DERIVATIVES[derivative](loop_of(kind, body))(0.5))
+    assert emitted(record) == numbered("t", 4), f"{derivative} of {kind}: {emitted(record)}"
+    np.testing.assert_allclose(got, plain, rtol=1e-6, err_msg=f"{derivative} of {kind} with {callback}")
+
+
+@pytest.mark.contract("H4")
+def test_two_hundred_callbacks_in_one_program() -> None:
+    record = Record()
+
+    @jax.jit
+    def program(x):
+        emit = emitter(record)
+        for number in range(200):
+            emit("n", number)
+        return x
+
+    helpers.finish(program(1.0))
+    assert emitted(record) == numbered("n", 200)
+
+
+@pytest.mark.contract("H4")
+@pytest.mark.parametrize("layout", helpers.COMPILED, ids=helpers.named)
+def test_a_call_without_operands_runs_each_time(layout: helpers.Layout) -> None:
+    record = Record()
+    compiled = layout.compile(
+        lambda x: (hcb.call(record.caller(result=lambda _: None), ()), hcb.id_tap(record.tap, ()), x)[2]
+    )
+    helpers.finish([compiled(layout.same(X)) for _ in range(3)])
+    assert record.args == [()] * (6 * len(layout.callers)), f"{len(record.args)} callbacks: {record.args}"
+
+
+@pytest.mark.contract("H4")
+def test_ahead_of_time_compilation_runs_callbacks() -> None:
+    record = Record()
+    compiled = jax.jit(lambda x: hcb.id_tap(record.tap, x) * 2).lower(1.0).compile()
+    outs = [compiled(jnp.float32(n)) for n in range(3)]
+    helpers.finish(outs)
+    assert record.values == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.contract("H4")
+def test_donated_operands_and_results() -> None:
+    record = Record()
+    step = jax.jit(lambda x: hcb.id_tap(record.tap, x) + 1, donate_argnums=0)
+    x = jnp.zeros(3)
+    for _ in range(5):
+        x = step(x)
+    helpers.finish(x)
+    assert record.values == [[float(n)] * 3 for n in range(5)]

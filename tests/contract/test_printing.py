@@ -1,0 +1,181 @@
+"""H2: what id_print writes, to the letter."""
+
+from __future__ import annotations
+
+import io
+import threading
+from typing import Any
+
+import helpers
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hostcb as hcb
+
+pytestmark = pytest.mark.contract("H2")
+
+
+class Stream:
+    """Keeps each write apart."""
+
+    def __init__(self) -> None:
+        self.writes: list[str] = []
+
+    def write(self, text: str) -> None:
+        self.writes.append(text)
+
+
+F = np.float32
+EXACT = {
+    "scalar": (F(3), "3.\n"),
+    "int": (np.int32(5), "5\n"),
+    "bool": (np.bool_(True), "True\n"),
+    "tuple": ((F(3), F(9)), "( 3. 9. )\n"),
+    "list": ([F(1), F(2)], "[ 1. 2. ]\n"),
+    "dict": ({"b": F(2), "a": F(1)}, "{ a=1. b=2. }\n"),
+    "nested": ((F(1), [F(2), {"x": (F(3),)}]), "( 1. [ 2. { x=( 3. ) } ] )\n"),
+    "array": (np.arange(4, dtype=F), "[0. 1. 2. 3.]\n"),
+    "matrix": (np.arange(4, dtype=np.int32).reshape(2, 2), "[[0 1]\n [2 3]]\n"),
+    "empty_array": (np.zeros((0,), F), "[]\n"),
+    "fractions": (np.array([0.1, 0.25], F), "[0.1  0.25]\n"),
+    "none": ((None, F(1)), "( None 1. )\n"),
+}
+
+
+@pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_text(name: str, stage: Any) -> None:
+    value, expected = EXACT[name]
+    stream = Stream()
+    out = helpers.finish(stage(lambda x: hcb.id_print(x, output_stream=stream))(value))
+    assert stream.writes == [expected], f"wrote {stream.writes}, but should write {[expected]}"
+    helpers.equal(jax.tree.map(np.asarray, out), jax.tree.map(np.asarray, value), "what id_print returns")
+
+
+def test_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    hcb.id_print((F(3), F(9)), what="x,x^2")
+    hcb.barrier_wait()
+    assert capsys.readouterr().out == "what: x,x^2\n( 3. 9. )\n"
+
+
+def test_labels_are_sorted_with_device_and_transforms_among_them(devices: list[jax.Device]) -> None:
+    stream = Stream()
+    f = lambda x: hcb.id_print(x, what="w", alpha=1, zeta=(1, "b"), output_stream=stream, tap_with_device=True)
+    helpers.finish(jax.jit(jax.vmap(f))(jax.device_put(np.arange(2, dtype=F), devices[3])))
+    expected = (
+        f"alpha: 1 device: {devices[3]} transforms: [('batch', {{'batch_dims': (0,)}})] what: w "
+        "zeta: (1, 'b')\n[0. 1.]\n"
+    )
+    assert stream.writes == [expected], f"wrote {stream.writes}, but should write {[expected]}"
+
+
+def test_documented_prints_under_transformations() -> None:
+    stream = Stream()
+
+    def power3(x):
+        y = x * x
+        hcb.id_print((x, y), what="x,x^2", output_stream=stream)
+        return y * x
+
+    helpers.finish(power3(F(3)))
+    helpers.finish(jax.jvp(power3, (F(3),), (F(0.1),)))
+    helpers.finish(jax.grad(power3)(3.0))
+    helpers.finish(jax.vmap(power3)(np.array([2.0, 3.0], F)))
+    assert stream.writes == ["what: x,x^2\n( 3. 9. )\n"] * 3 + [
+        "transforms: [('batch', {'batch_dims': (0, 0)})] what: x,x^2\n( [2. 3.] [4. 9.] )\n"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("threshold", "size", "short"), [(None, 1024, False), (None, 1025, True), (6, 7, True), (6, 6, False)]
+)
+def test_threshold(threshold: int | None, size: int, short: bool) -> None:
+    stream, value = Stream(), np.arange(size, dtype=np.int32)
+    hcb.id_print(value, output_stream=stream, threshold=threshold)
+    hcb.barrier_wait()
+    assert stream.writes == [np.array2string(value, threshold=1024 if threshold is None else threshold) + "\n"]
+    assert ("..." in stream.writes[0]) == short, "1024 elements and no more are printed in full by default"
+
+
+def test_result_and_no_labels() -> None:
+    stream = Stream()
+    assert hcb.id_print(F(1), result=7, output_stream=stream) == 7
+    hcb.barrier_wait()
+    assert stream.writes == ["1.\n"]
+
+
+def test_stream_without_write() -> None:
+    with pytest.raises(TypeError, match="write"):
+        hcb.id_print(1.0, output_stream=object())
+
+
+def test_any_file_object() -> None:
+    stream = io.StringIO()
+    hcb.id_print(F(1), output_stream=stream, a=1)
+    hcb.barrier_wait()
+    assert stream.getvalue() == "a: 1\n1.\n"
+
+
+@pytest.mark.parametrize("label", [[1, 2], {"a": 1}, np.arange(3)], ids=["list", "dict", "array"])
+def test_labels_without_a_hash(label: Any) -> None:
+    stream = Stream()
+    program = jax.jit(lambda x: [hcb.id_print(x, what=label, output_stream=stream) for _ in range(2)])
+    helpers.finish([program(F(1)), program(F(1))])
+    assert stream.writes == [f"what: {label}\n1.\n"] * 4
+
+
+def test_prints_of_many_devices_and_threads_are_never_mixed(capsys: pytest.CaptureFixture[str]) -> None:
+    """On the real standard output, whose writes another thread can come between."""
+    value = np.arange(40, dtype=np.int32).reshape(4, 10)
+    program = jax.pmap(lambda x: hcb.id_print((x, x), what="w", tap_with_device=True))
+
+    def work() -> None:
+        for n in range(4):
+            hcb.id_print(value, what="eager")
+            program(np.stack([value] * 8))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    hcb.barrier_wait()
+    out = capsys.readouterr().out
+    body = np.array2string(value, threshold=1024)
+    pair = f"( {body}\n  {body} )\n"
+    for device in jax.devices():
+        whole = f"device: {device} what: w\n{pair}"
+        out, count = out.replace(whole, ""), out.count(whole)
+        assert count == 12, f"{count} whole prints from {device}, but should be 12"
+    assert out == f"what: eager\n{body}\n" * 12, f"prints were mixed: {out[:500]}"
+
+
+def test_each_print_is_one_write() -> None:
+    stream = Stream()
+    program = jax.pmap(lambda x: hcb.id_print(x, what="w", output_stream=stream, tap_with_device=True))
+    helpers.finish([program(np.arange(8, dtype=np.int32)) for _ in range(5)])
+    assert sorted(stream.writes) == sorted(f"device: {d} what: w\n{d.id}\n" for d in jax.devices() for _ in range(5))
+
+
+def test_wide_values_break_between_items() -> None:
+    stream, value = Stream(), np.arange(30, dtype=np.int32)
+    hcb.id_print((value, {"k": value, "a": jnp.int32(1)}), output_stream=stream)
+    hcb.barrier_wait()
+    text = stream.writes[0]
+    body = np.array2string(value, threshold=1024)
+    assert text.startswith("( ") and text.endswith(" )\n"), text
+    assert text.count(body) == 2 and "a=1" in text and f"k={body}" in text, text
+
+
+def test_a_stream_that_fails_is_a_failed_tap() -> None:
+    class Broken:
+        def write(self, text: str) -> None:
+            raise OSError("disk full")
+
+    hcb.id_print(1.0, output_stream=Broken())
+    with pytest.raises(hcb.CallbackException, match="disk full"):
+        hcb.barrier_wait()
+    stream = Stream()
+    hcb.id_print(F(1), output_stream=stream)
+    hcb.barrier_wait()
+    assert stream.writes == ["1.\n"], "a later print should work: the failed one must not keep the lock"

@@ -1,0 +1,67 @@
+"""Trees of any types and shapes go to the host and come back, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import helpers
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sessions
+import strategies
+from helpers import Record
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hostcb as hcb
+
+# Each example is a program of its own, to be compiled.
+FEW = settings(max_examples=sessions.rounds(10, 100))
+
+float0s = strategies.shapes.map(lambda shape: np.zeros(shape, jax.dtypes.float0))
+keys = st.integers(0, 2**31).map(jax.random.key)
+
+
+def is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def words(leaf: Any) -> np.ndarray:
+    """A leaf as callbacks see it."""
+    return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
+
+
+@pytest.mark.contract("H1", "H3")
+@pytest.mark.parametrize("layout", [helpers.EAGER, helpers.JIT, helpers.MESH], ids=helpers.named)
+@FEW
+@given(tree=strategies.trees(st.one_of(strategies.arrays(), keys)))
+def test_taps_and_calls_see_any_tree_and_return_it(layout: helpers.Layout, tree: Any) -> None:
+    record = Record()
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+    expected = jax.tree.map(words, tree)
+
+    def program(x: Any) -> Any:
+        x = jax.tree.map(lambda leaf, given: jax.random.wrap_key_data(leaf) if is_key(given) else leaf, x, tree)
+        x = hcb.id_tap(record.tap, x)
+        out = hcb.call(record.caller(), x, result_shape=shapes)
+        return jax.tree.map(lambda leaf: jax.random.key_data(leaf) if is_key(leaf) else leaf, out)
+
+    (out,) = layout.run(program, [expected])
+    hcb.barrier_wait()
+    for seen in record.args:
+        helpers.equal(seen, expected, "what a callback saw")
+    assert len(record.args) == 2
+    helpers.equal(out, expected, "what the call returned")
+
+
+@pytest.mark.contract("H1")
+@FEW
+@given(leaves=st.lists(st.one_of(float0s, strategies.arrays(st.just("float32"))), min_size=1, max_size=4))
+def test_float0_leaves_arrive_where_they_were(leaves: list[np.ndarray]) -> None:
+    record = Record()
+    hcb.id_tap(record.tap, leaves)
+    hcb.barrier_wait()
+    ((*seen,),) = record.args
+    assert [(leaf.dtype, leaf.shape) for leaf in seen] == [(leaf.dtype, leaf.shape) for leaf in leaves]

@@ -1,0 +1,28 @@
+"""Tests of combinations of which each two values occur together, where more would try the same thing again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import sessions
+
+from conformance.planning.covering import Space, cover
+
+
+def pairwise(**axes: Iterable[str]) -> Any:
+    """As `pytest.mark.parametrize` for each axis, but only so many rows that every pair of values is in one of them.
+
+    A thorough session has the whole product.
+    """
+    values = {name: tuple(of_axis) for name, of_axis in axes.items()}
+    if sessions.THOROUGH:
+        return lambda function: _product(function, values)
+    return pytest.mark.parametrize(tuple(values), cover(Space(values), [], seed=0).rows)
+
+
+def _product(function: Any, values: dict[str, tuple[str, ...]]) -> Any:
+    for name, of_axis in values.items():
+        function = pytest.mark.parametrize(name, of_axis)(function)
+    return function

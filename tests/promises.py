@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""Which tests, cells and mutants hold each promise of docs/contract.md; run as a program, it writes docs/promises.md.
+
+Tests cite promises with `pytest.mark.contract`, cells by what their callback, transforms or fault say. A mutant counts
+for the promises of the cells that must catch it. Tests are read and not imported, and are counted as functions: so the
+page is the same with every release of JAX.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import fnmatch
+import functools
+import io
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+CONTRACT = TESTS.parent / "docs" / "contract.md"
+PAGE = TESTS.parent / "docs" / "promises.md"
+COMMAND = "python tests/promises.py"
+
+HEAD = f"""\
+# What holds each promise
+
+Written by `{COMMAND}`: do not edit it. Promises are those of [contract.md](contract.md).
+Tests are counted as functions, below `tests/`. Cells are those of the CPU for `hostcb`, as `python -m conformance list`
+has them. A mutant stands where a cell that must catch it cites the promise.
+
+| promise | tests | cells | mutants |
+| --- | --- | --- | --- |
+"""
+
+
+def numbered() -> list[str]:
+    """The numbers of the promises, in the order of the contract."""
+    return re.findall(r"^\| ([A-Z]\d+) \|", CONTRACT.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def complaint(numbers: Iterable[str]) -> str | None:
+    """What is wrong with the arguments of a marker, if anything."""
+    numbers = list(numbers)
+    if not numbers:
+        return 'pytest.mark.contract needs the number of a promise, such as contract("H5")'
+    unknown = [number for number in numbers if number not in numbered()]
+    return f"docs/contract.md has no promise {', '.join(map(str, unknown))}" if unknown else None
+
+
+def _cited(decorators: Iterable[ast.expr]) -> Iterator[str]:
+    """The arguments of each `pytest.mark.contract(...)` among decorators."""
+    for decorator in decorators:
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.contract":
+            yield from (ast.literal_eval(argument) for argument in decorator.args)
+
+
+def _of_module(tree: ast.Module) -> Iterator[str]:
+    """What `pytestmark` says of all tests of a module."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
+            yield from _cited(node.value.elts if isinstance(node.value, ast.List) else [node.value])
+
+
+def tests() -> dict[str, Counter[str]]:
+    """For each promise, how many tests of which file cite it."""
+    found: dict[str, Counter[str]] = {}
+    for path in sorted(TESTS.rglob("test_*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        of_all = set(_of_module(tree))
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                for number in of_all | set(_cited(node.decorator_list)):
+                    found.setdefault(number, Counter())[path.relative_to(TESTS).as_posix()] += 1
+    return found
+
+
+@functools.cache
+def cells() -> dict[str, tuple[str, ...]]:
+    """The promises that each cell of hostcb cites, by `callback/program/topology`."""
+    from conformance.cli.commands import main
+
+    with contextlib.redirect_stdout(io.StringIO()) as listing:
+        code = main(["list", "--implementation", "hostcb"])
+    assert code == 0, listing.getvalue()
+    rows = (line.rsplit(" ", 1) for line in listing.getvalue().splitlines())
+    return {cell.partition("/")[2]: tuple(cited.split(",")) for cell, cited in rows}
+
+
+def mutants(cells: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
+    """For each promise, the mutants that a cell which cites it must catch."""
+    from conformance.mutants import MUTANTS
+
+    found: dict[str, list[str]] = {}
+    for mutant in MUTANTS:
+        catching = [cell for cell in cells if any(fnmatch.fnmatchcase(cell, glob) for glob in mutant.cells)]
+        for number in {number for cell in catching for number in cells[cell]}:
+            found.setdefault(number, []).append(mutant.name)
+    return found
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(set(names))) or "none"
+
+
+def _scenario(program: str) -> str | None:
+    """A cell's fault without its layout, or its entry of the table; nothing for a composition of transforms."""
+    kind, _, rest = program.partition(".")
+    if kind not in ("fault", "table"):
+        return None
+    return f"{kind}.{rest.partition('.')[0]}"
+
+
+def page() -> str:
+    of_tests, of_cells = tests(), cells()
+    of_mutants = mutants(of_cells)
+    table, sections = [], []
+    for number in numbered():
+        files = of_tests.get(number, Counter())
+        citing = [cell.split("/") for cell, cited in of_cells.items() if number in cited]
+        breaking = of_mutants.get(number, [])
+        table.append(f"| [{number}](#{number.lower()}) | {files.total()} | {len(citing)} | {len(breaking)} |\n")
+        scenarios = [scenario for _, program, _ in citing if (scenario := _scenario(program))]
+        composed = [callback for callback, program, _ in citing if not _scenario(program)]
+        sections.append(
+            f"\n## {number}\n\n"
+            f"- tests: {', '.join(f'`{file}` {count}' for file, count in sorted(files.items())) or 'none'}\n"
+            f"- callbacks in composed programs: {_names(composed)}\n"
+            f"- faults and entries of the table: {_names(scenarios)}\n"
+            f"- mutants: {_names(breaking)}\n"
+        )
+    return HEAD + "".join(table + sections)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"wrote {PAGE}", file=sys.stderr)

@@ -1,0 +1,213 @@
+"""H11 and H12: when the consumer of taps wakes, and what is in hand while the queue is full."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import helpers
+import jax
+import jax.numpy as jnp
+import pytest
+
+import hostcb as hcb
+from hostcb._runtime import queues
+from hostcb._runtime.blocks import LEAST_BYTES, blocks
+
+BUDGET = 4
+OPTION = "jax_host_callback_max_queue_byte_size"
+
+
+@pytest.fixture
+def small_budget() -> Iterator[None]:
+    hcb.barrier_wait()
+    jax.config.update(OPTION, BUDGET * LEAST_BYTES)
+    yield
+    hcb.barrier_wait()
+    jax.config.update(OPTION, None)
+
+
+@pytest.mark.contract("H12")
+def test_a_large_value_is_not_copied_before_it_has_room(small_budget: None) -> None:
+    copies: list[int] = []
+
+    def tap(arg: Any, transforms: Any) -> None:
+        copies.append(len(blocks._lent))
+
+    def step(_: Any, x: Any) -> Any:
+        return hcb.id_tap(tap, x) + 1
+
+    before = len(blocks._lent)
+    jax.jit(lambda x: jax.lax.fori_loop(0, 40, step, x))(jnp.zeros(LEAST_BYTES // 4, jnp.float32))
+    hcb.barrier_wait()
+    assert len(copies) == 40
+    assert max(copies) - before <= BUDGET, f"{max(copies) - before} copies at once, the budget is for {BUDGET}"
+
+
+@pytest.mark.contract("H12")
+def test_a_value_larger_than_the_budget_gets_in_alone(small_budget: None) -> None:
+    record = helpers.Record()
+    program = jax.jit(lambda x: hcb.id_tap(record.tap, hcb.id_tap(record.tap, x) + 1))
+    program(jnp.zeros((BUDGET + 1) * LEAST_BYTES // 4, jnp.float32))
+    hcb.barrier_wait()
+    assert [float(arg[0]) for arg in record.args] == [0, 1]
+
+
+@pytest.mark.contract("H11")
+@pytest.mark.parametrize("count", [1, 10, 5000])
+def test_taps_run_without_being_waited_for(count: int) -> None:
+    last = threading.Event()
+
+    def tap(arg: Any, transforms: Any) -> None:
+        if arg == count:
+            last.set()
+
+    def step(_: Any, x: Any) -> Any:
+        return hcb.id_tap(tap, x + 1)
+
+    program = jax.jit(lambda x: jax.lax.fori_loop(0, count, step, x))
+    jax.block_until_ready(program(jnp.float32(0)))
+    assert last.wait(helpers.DEADLINE), f"the last of {count} taps did not run by itself"
+
+
+@pytest.mark.contract("H13")
+def test_a_barrier_does_not_wait_for_the_consumer_to_wake(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Were it to, this would take hours.
+    monkeypatch.setattr(queues, "LINGER", 3600.0)
+    record, one = helpers.Record(), jax.jit(lambda x: hcb.id_tap(record.tap, x))
+    for number in range(3):
+        one(jnp.float32(number))
+        hcb.barrier_wait()
+    assert [float(arg) for arg in record.args] == [0, 1, 2]
+    # Ends the long sleep as well.
+    hcb.stop_outfeed_receiver()
+
+
+@pytest.mark.contract("H5")
+def test_a_call_runs_what_the_consumer_sleeps_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues, "LINGER", 3600.0)
+    record = helpers.Record()
+
+    @jax.jit
+    def program(x: Any) -> Any:
+        for number in range(20):
+            hcb.id_tap(record.tap, x + number)
+        return hcb.call(lambda value: value + len(record.args), x, result_shape=x)
+
+    program(jnp.float32(0))
+    hcb.barrier_wait()
+    # The consumer sleeps now, and is not idle.
+    assert float(program(jnp.float32(0))) == 40
+    hcb.stop_outfeed_receiver()
+
+
+class Interrupted(BaseException):
+    """What Ctrl-C may raise between any two steps."""
+
+
+class Receiver:
+    """A callback whose values are interrupted where a number says so: before the function, in it, or after it."""
+
+    nbytes = 1
+    callback: Any = None
+
+    def __init__(self, before: int, after: int):
+        self.before, self.after, self.ran = before, after, []
+
+    def deliver(self, device: Any, item: Any) -> None:
+        if item[1] == self.before:
+            self.before = -1
+            raise Interrupted
+        value, item[1] = item[1], None
+        self.ran.append(value)
+        if value == self.after:
+            raise Interrupted
+
+
+@pytest.mark.contract("H12")
+def test_an_interrupt_while_a_queue_is_worked_off_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, receiver = queues.DeviceQueue(jax.devices()[0]), Receiver(before=1, after=2)
+    # Without a consumer, so that this thread does the work.
+    monkeypatch.setattr(queue, "_wake", lambda: None)
+    for number in range(5):
+        queue.put(receiver, number)
+    # A function that has not begun is run later, one that has counts as run.
+    for ran, left in (([0], 4), ([0, 1, 2], 2)):
+        with pytest.raises(Interrupted):
+            queue.drain()
+        assert receiver.ran == ran and len(queue.items) == queue._bytes == left
+    queue.drain()
+    assert receiver.ran == [0, 1, 2, 3, 4] and not queue.items and queue._bytes == 0
+
+
+@pytest.mark.contract("H12")
+def test_an_interrupt_when_nobody_has_been_told_yet_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, receiver = queues.DeviceQueue(jax.devices()[0]), Receiver(before=-1, after=-1)
+    monkeypatch.setattr(queue, "_wake", lambda: None)
+    entered, go_on = threading.Event(), threading.Event()
+
+    def deliver(device: Any, item: Any) -> None:
+        item[1] = None
+        entered.set()
+        assert go_on.wait(helpers.DEADLINE)
+
+    def interrupted() -> None:
+        raise Interrupted
+
+    def drain() -> None:
+        with pytest.raises(Interrupted):
+            queue.drain()
+
+    monkeypatch.setattr(receiver, "deliver", deliver)
+    queue.put(receiver, 0)
+    first = threading.Thread(target=drain)
+    first.start()
+    assert entered.wait(helpers.DEADLINE)
+    monkeypatch.setattr(queue, "_tell", interrupted)
+    second = threading.Thread(target=queue.drain)
+    second.start()
+    while not queue._waiting:
+        assert second.is_alive()
+    go_on.set()
+    for thread in (first, second):
+        thread.join(helpers.DEADLINE)
+        assert not thread.is_alive()
+
+
+@pytest.mark.contract("H12")
+def test_values_from_many_threads_keep_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, receiver = queues.DeviceQueue(jax.devices()[0]), Receiver(before=-1, after=-1)
+    queue.budget = 7
+    most = []
+    plain = receiver.deliver
+
+    def deliver(device: Any, item: Any) -> None:
+        most.append(len(queue.items))
+        plain(device, item)
+
+    monkeypatch.setattr(receiver, "deliver", deliver)
+
+    def put(first: int) -> None:
+        for number in range(first, first + 500):
+            queue.put(receiver, number)
+
+    before = sys.getswitchinterval()
+    # As many interleavings as can be had.
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=put, args=(1000 * number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(helpers.DEADLINE)
+        queue.join()
+    finally:
+        sys.setswitchinterval(before)
+        queue.stop()
+    assert sorted(receiver.ran) == [1000 * thread + number for thread in range(8) for number in range(500)]
+    for thread in range(8):
+        mine = [number for number in receiver.ran if number // 1000 == thread]
+        assert mine == sorted(mine), f"values of thread {thread} are out of order"
+    assert max(most) <= 7 and queue._bytes == 0

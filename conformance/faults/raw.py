@@ -13,19 +13,24 @@ from ..oracle.verdicts import Stage
 from .bench import Bench
 from .fault import SLOWEST, Fault, enter
 from .runtime_targets import RESULTS
-from .victims import run_victim
+from .victims import Ended, run_victim
 
 
 def raw_result(kind: str, target: str, bench: Bench) -> list[Anomaly]:
     """A right result arrives, and a wrong one is an error; any other outcome is an anomaly of its own kind."""
-    ended = run_victim(bench, "raw", target, kind)
-    if ended.signal is not None:
-        # Whether the value was delivered before, and which signal it was, differs from run to run.
-        witness = f"a {kind} was taken, and {ended.signal} ended the process"
-        return [Anomaly("memory corruption", Stage.RESULT, witness)]
+    return judged(kind, run_victim(bench, "raw", target, kind))
+
+
+def judged(kind: str, ended: Ended) -> list[Anomaly]:
+    """The anomalies in the end of a victim whose handler returned a result of this kind."""
+    expected = _described(RESULTS[kind]) if kind in ("right_result", "legitimate_mark") else None
+    if expected is None and ended.status != 0 and ended.stage is not Stage.TRACE:
+        # Which signal a corrupted heap causes, whether it hangs instead, and whether the value was delivered before,
+        # differ from run to run.
+        how = f"{ended.how} ended the process" if ended.status is not None else "the process hung"
+        return [Anomaly("memory corruption", Stage.RESULT, f"a {kind} was taken, and {how}")]
     ended.check()
     (said,) = ended.said
-    expected = _described(RESULTS[kind]) if kind in ("right_result", "legitimate_mark") else None
     if said[0] == "error":
         return [] if expected is None else [Anomaly("error", Stage.RESULT, f"a {kind} was refused: {said[1][-300:]}")]
     if expected is None:

@@ -14,6 +14,7 @@ from conformance.faults import catalogue
 from conformance.faults.bench import Bench
 from conformance.faults.catalogue import FAULTS
 from conformance.faults.fault import Fault, planted
+from conformance.faults.raw import judged
 from conformance.faults.running import run_fault
 from conformance.faults.victims import Ended, VictimEndedError, run_victim
 from conformance.implementations import load
@@ -169,6 +170,24 @@ def test_unchecked_results_are_classed(name: str, anomaly: str, devices: list[ja
     outcome = run(name, devices, load("jax"))
     assert outcome.anomaly == anomaly, outcome.reason
     assert outcome.verdict is (Verdict.FAIL if anomaly else Verdict.PASS)
+
+
+@pytest.mark.parametrize(("status", "how"), [(-6, "SIGABRT ended"), (1, "exit 1 ended"), (None, "the process hung")])
+def test_a_corrupted_process_may_end_in_any_way(status: int | None, how: str) -> None:
+    """Writing over the heap is one failure: a crash in one run, an endless search of it in the next."""
+    for stage in (Stage.DISPATCH, Stage.RESULT):
+        (anomaly,) = judged("longest_result", Ended(status, stage, (), DUMP))
+        assert anomaly.kind == "memory corruption"
+        assert how in anomaly.witness
+
+
+@pytest.mark.parametrize(
+    ("kind", "stage"), [("right_result", Stage.RESULT), ("legitimate_mark", Stage.RESULT), ("long_result", Stage.TRACE)]
+)
+@pytest.mark.parametrize("status", [-6, None])
+def test_an_end_without_a_wrong_result_is_no_corruption(kind: str, stage: Stage, status: int | None) -> None:
+    with pytest.raises(VictimEndedError):
+        judged(kind, Ended(status, stage, (), DUMP))
 
 
 # What is not broken passes --------------------------------------------------------------------------

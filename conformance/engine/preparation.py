@@ -59,7 +59,8 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
         selection = plan_of(options).select(patterns)
     jax_version = importlib.metadata.version("jax")
     return Run(
-        _whole_plan(options),
+        # Planning takes longer than a cell, and a run of cells by their ids shows nothing about other entries.
+        None if options.cell_ids else _whole_plan(options),
         selection,
         _known_failures(options, jax_version),
         Options(options.platform, options.results, options.deadline),

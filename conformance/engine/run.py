@@ -40,20 +40,24 @@ class Run:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: Plan | None,
         selection: Plan,
         expectations: Expectations,
         options: Options,
         jax_version: str,
     ) -> None:
-        """A run of the cells in `selection`, which may be outside the plan."""
+        """A run of the cells in `selection`, which may be outside the plan.
+
+        Without a plan the run does not check that every expectation matches a planned cell.
+        """
         self.options = options
         self.cells = selection.cells
         expectations = expectations.applicable(jax_version)
         self._report = Report(options.platform, expectations)
         self._report.ineligible = selection.ineligible
-        planned = [cell.id for cell in (*plan.cells, *self.cells)]
-        self._report.stale_expectations = expectations.unmatched(planned)
+        if plan is not None:
+            planned = [cell.id for cell in (*plan.cells, *self.cells)]
+            self._report.stale_expectations = expectations.unmatched(planned)
         self._report.problems += [
             f"the expectation {pattern!r} matches no planned cell" for pattern in self._report.stale_expectations
         ]

@@ -11,10 +11,14 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TypeAlias
 
 Row: TypeAlias = tuple[str, ...]
 """One value for each axis, in the order of the axes."""
+
+Place: TypeAlias = tuple[int, str]
+"""The position of an axis, and one of its values."""
 
 Pair: TypeAlias = tuple[int, str, int, str]
 """The positions of two axes, the smaller one first, each followed by a value of that axis."""
@@ -34,14 +38,19 @@ class _Asked:
 
     def __init__(self, axes: tuple[int, ...], constraint: Constraint) -> None:
         self.axes = axes
+        # A slice of one axis keeps the values of a constraint on it a tuple.
+        self._values_in = itemgetter(*axes) if len(axes) > 1 else itemgetter(slice(axes[0], axes[0] + 1))
         self._constraint = constraint
         self._answers: dict[tuple[str | None, ...], str | None] = {}
 
     def reason(self, row: Sequence[str | None]) -> str | None:
-        values = tuple([row[axis] for axis in self.axes])
-        if values not in self._answers:
-            self._answers[values] = None if None in values else self._constraint.reason(*values)
-        return self._answers[values]
+        values = tuple(self._values_in(row))
+        try:
+            return self._answers[values]
+        except KeyError:
+            answer = None if None in values else self._constraint.reason(*values)
+            self._answers[values] = answer
+            return answer
 
 
 class Space:
@@ -82,6 +91,8 @@ class Covering:
     covered: set[Pair] = field(default_factory=set)
     excluded: dict[Pair, str] = field(default_factory=dict)
     """Pairs that fit in no row, and the reasons."""
+    partners: dict[Place, set[Place]] = field(default_factory=dict)
+    """The covered pairs once more: for each value of an axis, the values of other axes that occur with it."""
 
     @property
     def missing(self) -> set[Pair]:
@@ -89,6 +100,9 @@ class Covering:
 
     def add(self, row: Row) -> None:
         self.covered.update(pairs_of(row))
+        places = set(enumerate(row))
+        for place in places:
+            self.partners.setdefault(place, set()).update(places)
 
 
 def pairs_of(row: Row) -> list[Pair]:
@@ -111,7 +125,7 @@ def cover(space: Space, present: Iterable[Row], seed: int) -> Covering:
         a, left, b, right = pair
         start: list[str | None] = [None] * len(space.names)
         start[a], start[b] = left, right
-        found = _complete(space, start, covering.covered, randomness)
+        found = _complete(space, start, covering.partners, randomness)
         if isinstance(found, str):
             covering.excluded[pair] = found
         else:
@@ -120,7 +134,9 @@ def cover(space: Space, present: Iterable[Row], seed: int) -> Covering:
     return covering
 
 
-def _complete(space: Space, start: Sequence[str | None], covered: set[Pair], randomness: random.Random) -> Row | str:
+def _complete(
+    space: Space, start: Sequence[str | None], partners: Mapping[Place, set[Place]], randomness: random.Random
+) -> Row | str:
     """A row with these values that covers many pairs, or the reason why there is none."""
     if reason := space.reason(start):
         return reason
@@ -133,7 +149,7 @@ def _complete(space: Space, start: Sequence[str | None], covered: set[Pair], ran
         if position == len(free):
             return True
         axis = free[position]
-        for value in _by_gain(space, row, axis, covered, randomness):
+        for value in _by_gain(space, row, axis, partners, randomness):
             row[axis] = value
             if reason := space.reason(row, axis):
                 # The first reason is the one most closely related to the pair.
@@ -149,18 +165,20 @@ def _complete(space: Space, start: Sequence[str | None], covered: set[Pair], ran
 
 
 def _by_gain(
-    space: Space, row: Sequence[str | None], axis: int, covered: set[Pair], randomness: random.Random
+    space: Space,
+    row: Sequence[str | None],
+    axis: int,
+    partners: Mapping[Place, set[Place]],
+    randomness: random.Random,
 ) -> list[str]:
     """The values of an axis, sorted by the number of new pairs with the row's values, largest first."""
-    before = [(other, value) for other, value in enumerate(row[:axis]) if value is not None]
-    after = [(other, value) for other, value in enumerate(row[axis + 1 :], axis + 1) if value is not None]
+    others = {(other, value) for other, value in enumerate(row) if value is not None and other != axis}
     values = space.values[axis]
-    gains = dict.fromkeys(values, 0)
-    for value in values:
-        for other in before:
-            gains[value] += (*other, axis, value) not in covered
-        for other in after:
-            gains[value] += (axis, value, *other) not in covered
+    # The value with the fewest covered pairs brings the most new ones.
+    covered = {value: len(others & partners.get((axis, value), _NONE)) for value in values}
     order = list(values)
     randomness.shuffle(order)
-    return sorted(order, key=lambda value: (-gains[value], value != values[0]))
+    return sorted(order, key=lambda value: (covered[value], value != values[0]))
+
+
+_NONE: frozenset[Place] = frozenset()

@@ -37,8 +37,11 @@ def known(flags: Iterable[str], jaxlib: str | None = None) -> tuple[str, ...]:
 
 def why_unknown(flags: Iterable[str], jaxlib: str | None = None) -> str | None:
     """The reason if the XLA of a jaxlib does not know all these flags; otherwise None."""
-    jaxlib = jaxlib or importlib.metadata.version("jaxlib")
     flags = tuple(flags)
+    if not flags:
+        # Most cells ask for none, and looking up a version reads a file.
+        return None
+    jaxlib = jaxlib or importlib.metadata.version("jaxlib")
     unknown = [_name(flag) for flag in flags if flag not in known(flags, jaxlib)]
     return f"the XLA of jaxlib {jaxlib} has no {unknown[0]}" if unknown else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,8 @@ class RunRecord:
     stale_expectations: tuple[str, ...] = ()
     """Globs of the expectation file that match no planned cell."""
     process_starts: int | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """The reasons of combinations that were not applicable, by id."""
 
     @property
     def unexpected(self) -> tuple[CellRecord, ...]:
@@ -167,6 +169,7 @@ def _run(file: Path) -> RunRecord:
             # Absent from the oldest files of this schema.
             tuple(str(glob) for glob in data.get("stale_expectations", ())),
             data.get("process_starts"),
+            {str(cell["id"]): str(cell["reason"]) for cell in data["ineligible"]},
         )
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         raise UnreadableResultsError(f"{file} is no result of a run: {type(error).__name__}: {error}") from error

@@ -29,6 +29,18 @@ def version_matches(version: str, specifier: str) -> bool:
     return True
 
 
+def from_version(version: str) -> str:
+    """The comparison that this version satisfies and no older release: ">=0.12.0.1", and ">=0.13.0" for a nightly."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return f">={found[0]}" if found else ""
+
+
+def down_to(specifier: str, version: str) -> str:
+    """The comparisons with this version in the place of their oldest one."""
+    others = [part.strip() for part in specifier.split(",") if part.strip() and not part.strip().startswith(">")]
+    return ",".join([from_version(version), *others])
+
+
 def _release(version: str) -> tuple[int, ...]:
     numbers = [int(number) for number in re.findall(r"\d+", version)[:4]]
     return (*numbers, *(0,) * (4 - len(numbers)))

@@ -46,6 +46,14 @@ def add_running(add: AddOption) -> None:
     )
     add("--results", type=Path, default=Path("results"), metavar="DIR")
     add("--deadline", type=positive(float), default=60.0, metavar="SECONDS", help="for each cell")
+    add(
+        "--repeat",
+        type=positive(int),
+        default=1,
+        metavar="N",
+        help="run each cell N times in one process, and report how often it fails",
+    )
+    add("--stress", action="store_true", help="keep every core of the machine busy meanwhile: races show under load")
     add("--expectations", type=Path, help="file of known failures; by default ci/expectations/PLATFORM.toml")
 
 

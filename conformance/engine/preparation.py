@@ -66,7 +66,7 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
         _whole_plan(options) if expectations.entries else selection,
         selection,
         expectations,
-        Options(options.platform, options.results, options.deadline),
+        Options(options.platform, options.results, options.deadline, options.repeat, options.stress),
         jax_version,
     )
 

@@ -115,14 +115,18 @@ def difference(
     return Difference(
         fixed=those(lambda was, now: not was.passed and now.passed and not _by_chance(was, now)),
         broken=those(lambda was, now: was.passed and not now.passed and not _by_chance(was, now)),
-        changed=those(lambda was, now: not was.passed and not now.passed and _changed(was, now)),
+        changed=those(
+            lambda was, now: not was.passed and not now.passed and _changed(was, now) and not _rate_alone(was, now)
+        ),
         new=tuple(
             Change(name, None, cell, left_out_of_old.get(name, "")) for name, cell in new.items() if name not in old
         ),
         gone=tuple(
             Change(name, cell, None, left_out_of_new.get(name, "")) for name, cell in old.items() if name not in new
         ),
-        intermittent=those(lambda was, now: was.passed != now.passed and _by_chance(was, now)),
+        intermittent=those(
+            lambda was, now: _rate_alone(was, now) or (was.passed != now.passed and _by_chance(was, now))
+        ),
         environment=_environment(before, after),
         sides=sides,
         only_common=only_common,
@@ -156,11 +160,25 @@ def _by_chance(was: CellRecord, now: CellRecord) -> bool:
     )
 
 
+def _rate_alone(was: CellRecord, now: CellRecord) -> bool:
+    """Whether only the rate of an intermittent failure differs."""
+    alike = (was.verdict, was.stage, was.anomaly) == (now.verdict, now.stage, now.anomaly)
+    return alike and _by_chance(was, now) and _rates_differ(was, now)
+
+
 def _changed(was: CellRecord, now: CellRecord) -> bool:
-    if (was.verdict, was.stage) != (now.verdict, now.stage):
+    if (was.verdict, was.stage) != (now.verdict, now.stage) or _rates_differ(was, now):
         return True
     # Files of earlier versions do not name the anomaly.
     return None not in (was.anomaly, now.anomaly) and was.anomaly != now.anomaly
+
+
+def _rates_differ(was: CellRecord, now: CellRecord) -> bool:
+    """Whether repeated runs failed more often on one side than chance explains: their intervals do not meet."""
+    if was.repetition is None or now.repetition is None:
+        return False
+    (low, high), (other_low, other_high) = was.repetition.interval, now.repetition.interval
+    return high < other_low or other_high < low
 
 
 def _words(cell: CellRecord | None) -> str:
@@ -168,7 +186,8 @@ def _words(cell: CellRecord | None) -> str:
         return ""
     stage = f" at {cell.stage}" if cell.stage else ""
     anomaly = f" ({cell.anomaly})" if cell.anomaly else ""
-    return f"{cell.verdict}{stage}{anomaly}"
+    repeated = f", {cell.repetition.words}" if cell.repetition else ""
+    return f"{cell.verdict}{stage}{anomaly}{repeated}"
 
 
 def _environment(before: Sequence[RunRecord], after: Sequence[RunRecord]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from ..expectations.editing import ExpectationFile
 from ..expectations.entries import EXPECTATIONS, Expectation, Expectations, read_entries
 from ..oracle.verdicts import Stage, Verdict
 from ..planning import selection
-from ..planning.cells import parse_known_cell
+from ..planning.cells import parse_cell
 from ..reports.results import CellRecord, RunRecord, load_results
 from ..spec.versions import down_to, from_version, version_matches
 
@@ -165,7 +165,7 @@ def main(options: argparse.Namespace) -> int:
 
 def _planned(run: RunRecord) -> list[str]:
     """All cells on the run's platform, selected or not: an entry may also name cells that were not selected."""
-    found = {parse_known_cell(cell.id).topology.device_count for cell in run.cells}
+    found = {parse_cell(cell.id, any_release=True).topology.device_count for cell in run.cells}
     device_counts = selection.CPU_DEVICE_COUNTS if run.platform == "cpu" else tuple(sorted(found))
     implementations = dict.fromkeys((*IMPLEMENTATIONS, *(cell.implementation for cell in run.cells)))
     return [cell.id for cell in selection.whole_plan_of([*implementations], run.platform, device_counts).cells]

@@ -18,12 +18,12 @@ from ..planning.keywords import KeywordError
 from ..planning.plan_file import PlanFileError, read_plan
 from ..planning.smoke import smoke
 from ..spec.topology import Topology
-from ..spec.versions import version_matches
+from ..spec.versions import HOSTCB_NEEDS, version_matches
 from ..worker.processes import WorkerProcess, WorkerStartError
 from .run import Options, Run
 
 IMPLEMENTATIONS = ("hostcb", "jax")
-SUPPORTED = ">=0.10.2"
+SUPPORTED = HOSTCB_NEEDS
 """The releases of JAX that hostcb and the files of known failures support; the suite runs on older ones, too."""
 
 

@@ -58,6 +58,7 @@ class Run:
         expectations = expectations.applicable(jax_version)
         self._report = Report(options.platform, expectations, stress=options.stress)
         self._report.ineligible = selection.ineligible
+        self._report.lacking = selection.lacking
         planned = [cell.id for cell in (*plan.cells, *self.cells)]
         self._report.stale_expectations = expectations.unmatched(planned)
         self._report.problems += [

@@ -19,6 +19,7 @@ from ..oracle.history import Recorder
 from ..spec.callbacks import Callback
 from ..spec.data import PLAIN, DataKind
 from ..spec.external_callbacks import ALL_CALLBACKS, EXTERNAL_CALLBACKS
+from ..spec.jax_versions import why_no_hostcb
 from ..spec.package import module
 
 GUIDE = "docs/conformance.md, 'How to add an implementation'"
@@ -107,7 +108,7 @@ def why_not_offered(name: str, callback: Callback) -> str | None:
     """The reason, from the implementation itself, if it does not have a callback; otherwise None."""
     if name == "hostcb" or name.startswith(f"{module('mutants')}:"):
         # These have all callbacks. Planning does not import them, because their import changes the process.
-        return None
+        return why_no_hostcb()
     lacks = getattr(load(name), "lacks", None)
     missing = lacks(callback) if lacks else None
     return f"{name} has no {missing}" if missing else None

@@ -163,16 +163,22 @@ class UnknownCellError(ValueError):
     """The id of no cell."""
 
 
-def parse_cell(cell_id: str) -> Cell:
-    """The cell with this id, on the installed release."""
-    cell = parse_known_cell(cell_id)
-    if reason := cell.lacking:
-        raise UnknownCellError(f"{cell_id} means nothing: {reason}")
+class NotInReleaseError(UnknownCellError):
+    """The id of a cell that needs what this release of JAX or jaxlib lacks."""
+
+
+def parse_cell(cell_id: str, any_release: bool = False) -> Cell:
+    """The cell with this id. It may have any composition of transforms, planned or not.
+
+    With `any_release`, the installed release may lack what the cell needs.
+    """
+    cell = _parse_known_cell(cell_id)
+    if not any_release and (reason := cell.lacking):
+        raise NotInReleaseError(f"{cell_id} means nothing: {reason}")
     return cell
 
 
-def parse_known_cell(cell_id: str) -> Cell:
-    """The cell with this id on any release. It may have any composition of transforms, planned or not."""
+def _parse_known_cell(cell_id: str) -> Cell:
     parts = cell_id.split("/")
     if len(parts) != 4:
         raise UnknownCellError(

@@ -10,7 +10,7 @@ import importlib.metadata
 from pathlib import Path
 
 from ..spec.package import COMMAND
-from .cells import Cell, Plan, UnknownCellError, parse_known_cell
+from .cells import Cell, Plan, UnknownCellError, parse_cell
 
 
 class PlanFileError(ValueError):
@@ -38,7 +38,7 @@ def read_plan(path: Path) -> tuple[Cell, ...]:
     for number, line in enumerate(lines, 1):
         if cell_id := line.partition("#")[0].strip():
             try:
-                cells.setdefault(cell_id, parse_known_cell(cell_id))
+                cells.setdefault(cell_id, parse_cell(cell_id, any_release=True))
             except UnknownCellError as error:
                 raise PlanFileError(f"{path}, line {number}: {error}") from error
     if not cells:

@@ -16,7 +16,7 @@ from ..spec.configurations import CONTEXTS, X64
 from ..spec.data import DataKind
 from ..spec.topology import CPU_CONFIGURATIONS, DEFAULT, Topology
 from .axes import NONE, program_of, space_of
-from .cells import Cell, Plan, ProgramCell, make_whole_plan, parse_known_cell
+from .cells import Cell, Plan, ProgramCell, make_whole_plan, parse_cell
 from .covering import Covering, Row, cover
 from .eligibility import ineligible
 from .jax_limits import SHOWN_BY, limit_of_devices, limit_of_program
@@ -61,7 +61,7 @@ def whole_plan_of(
             cells.setdefault(cell.id, cell)
         for cell in drawn(implementation, platform, device_counts, choice):
             cells.setdefault(cell.id, cell)
-        for shown in map(parse_known_cell, SHOWN_BY):
+        for shown in (parse_cell(cell_id, any_release=True) for cell_id in SHOWN_BY):
             if shown.implementation == implementation and shown.topology in available:
                 cells.setdefault(shown.id, shown)
         if choice.full:

@@ -67,6 +67,8 @@ class Report:
     expectations: Expectations
     results: list[CellResult] = field(default_factory=list)
     ineligible: Sequence[Ineligible] = ()
+    lacking: Sequence[Cell] = ()
+    """Those of the ineligible cells that the plan has and this release lacks."""
     run_info: dict[str, dict[str, Any]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     """The problems of the run as a whole."""
@@ -130,6 +132,8 @@ class Report:
         if len(shown) > MOST_SHOWN:
             lines.append(f"... and {len(shown) - MOST_SHOWN} more unexpected results; `report` shows them")
         lines += self._repeated()
+        left_out = Counter(cell.lacking for cell in self.lacking)
+        lines += [f"LEFT OUT: {count} cell{'s' * (count > 1)}: {reason}" for reason, count in left_out.items()]
         lines += self._missing()
         lines += [f"PROBLEM: {problem}" for problem in self.problems]
         executed = len(self.results)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import operator
 import re
 
+HOSTCB_NEEDS = ">=0.10.2"
+"""The releases of JAX on which hostcb runs; the suite runs on older ones, too, with other implementations."""
+
 _COMPARISONS = {
     ">=": operator.ge,
     "<=": operator.le,

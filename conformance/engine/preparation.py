@@ -53,7 +53,7 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
     """The run that the options ask for."""
     if options.plan_file or options.cell_ids:
         cells = _named_cells(options)
-        options.platform = _platform_of(cells, options.platform)
+        options.platform = _platform_of(cells, options.platform, "--plan" if options.plan_file else "--cell")
         options.devices = options.devices or tuple(sorted({cell.topology.device_count for cell in cells}))
         options.implementations = options.implementations or list(dict.fromkeys(cell.implementation for cell in cells))
         selection = Plan(cells, ()).on_this_release().select(patterns)
@@ -62,8 +62,7 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
     jax_version = importlib.metadata.version("jax")
     expectations = _known_failures(options, jax_version)
     return Run(
-        # To draw the plan takes seconds, and only entries are compared with it.
-        _whole_plan(options) if expectations.entries else selection,
+        _plan_of_entries(options, expectations.applicable(jax_version)),
         selection,
         expectations,
         Options(options.platform, options.results, options.deadline, options.repeat, options.stress),
@@ -125,23 +124,31 @@ def choice_of(options: Any) -> selecting.Choice:
     return selecting.Choice(options.seed, options.full)
 
 
-def _platform_of(cells: Sequence[Cell], asked: str) -> str:
+def _platform_of(cells: Sequence[Cell], asked: str, named: str) -> str:
     """The platform in the ids of the cells."""
     platforms = dict.fromkeys(cell.topology.platform for cell in cells)
     if asked != "cpu":
         platforms[asked] = None
     if len(platforms) > 1:
         raise ConflictingOptionsError(
-            f"one run is on one platform, and the cells and --platform name {', '.join(platforms)}"
+            f"one run is on one platform, and {named} and --platform name {', '.join(platforms)}"
         )
     return next(iter(platforms))
 
 
-def _whole_plan(options: Any) -> Plan:
-    """All cells that expectation files may name, not only the cells of this run or of this release."""
-    implementations = dict.fromkeys((*IMPLEMENTATIONS, *(options.implementations or ())))
+def _plan_of_entries(options: Any, expectations: Expectations) -> Plan:
+    """The cells that expectation files may name, not only those of this run or of this release.
+
+    Without the cells that are drawn, if none of the entries names one.
+    """
+    if not expectations.entries:
+        return Plan((), ())
+    implementations = tuple(dict.fromkeys((*IMPLEMENTATIONS, *(options.implementations or ()))))
     device_counts = selecting.CPU_DEVICE_COUNTS if options.platform == "cpu" else options.devices
-    return selecting.whole_plan_of(tuple(implementations), options.platform, device_counts)
+    plan = selecting.undrawn_plan_of(implementations, options.platform, device_counts)
+    if not expectations.unmatched([cell.id for cell in plan.cells]):
+        return plan
+    return selecting.whole_plan_of(implementations, options.platform, device_counts)
 
 
 def _default_device_counts(platform: str) -> tuple[int, ...]:

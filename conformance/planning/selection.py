@@ -51,30 +51,46 @@ def whole_plan_of(
     implementations: Sequence[str], platform: str, device_counts: Sequence[int], choice: Choice = Choice()
 ) -> Plan:
     """The cells for every release in a fixed order: the planned programs, the covering rows, the drawn compositions."""
-    ends = sorted({min(device_counts), max(device_counts)})
-    plan = make_whole_plan(implementations, [Topology(platform, count) for count in ends], sampled=not choice.full)
+    plan = make_whole_plan(implementations, _ends(platform, device_counts), sampled=not choice.full)
     cells: dict[str, Cell] = {cell.id: cell for cell in plan.cells}
-    available = [Topology(platform, count) for count in device_counts]
     for implementation in implementations:
         for row in covering_of(implementation, platform, tuple(device_counts), choice).rows:
             cell = cell_of(implementation, platform, row)
             cells.setdefault(cell.id, cell)
         for cell in drawn(implementation, platform, device_counts, choice):
             cells.setdefault(cell.id, cell)
-        for shown in (parse_cell(cell_id, any_release=True) for cell_id in SHOWN_BY):
-            if shown.implementation == implementation and shown.topology in available:
-                cells.setdefault(shown.id, shown)
+        for shown in _shown(implementation, platform, device_counts):
+            cells.setdefault(shown.id, shown)
         if choice.full:
             for cell in every_data(implementation, platform, max(device_counts)):
                 cells.setdefault(cell.id, cell)
     return Plan(tuple(cells.values()), plan.ineligible)
 
 
+def undrawn_plan_of(implementations: Sequence[str], platform: str, device_counts: Sequence[int]) -> Plan:
+    """The part of `whole_plan_of` that is not drawn: to draw the rest takes seconds."""
+    plan = make_whole_plan(implementations, _ends(platform, device_counts))
+    shown = [cell for name in implementations for cell in _shown(name, platform, device_counts)]
+    return Plan((*plan.cells, *shown), plan.ineligible)
+
+
+def _ends(platform: str, device_counts: Sequence[int]) -> list[Topology]:
+    """The topologies with the fewest and with the most devices."""
+    return [Topology(platform, count) for count in sorted({min(device_counts), max(device_counts)})]
+
+
+def _shown(implementation: str, platform: str, device_counts: Sequence[int]) -> Iterator[Cell]:
+    """The cells that show what covering rows avoid."""
+    available = [Topology(platform, count) for count in device_counts]
+    for cell in (parse_cell(cell_id, any_release=True) for cell_id in SHOWN_BY):
+        if cell.implementation == implementation and cell.topology in available:
+            yield cell
+
+
 @functools.cache
 def covering_of(implementation: str, platform: str, device_counts: tuple[int, ...], choice: Choice) -> Covering:
     """The rows that cover, with the planned programs, every pair of values of two axes."""
-    ends = sorted({min(device_counts), max(device_counts)})
-    planned = make_whole_plan([implementation], [Topology(platform, count) for count in ends])
+    planned = make_whole_plan([implementation], _ends(platform, device_counts))
     present = [row for cell in planned.cells if (row := row_of(cell))]
     return cover(space_of(implementation, platform, device_counts, choice.full), present, choice.seed)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,10 +18,12 @@ from ..engine.preparation import (
     default_workers,
     plan_of,
     prepare,
+    whole_plan_of,
 )
 from ..engine.run import run
 from ..engine.tools import MissingToolError
 from ..planning.coverage import coverage_of, show
+from ..planning.plan_file import plan_text
 from ..reports.markdown import markdown
 from ..reports.results import UnreadableResultsError, load_results
 from ..spec.package import COMMAND
@@ -78,6 +81,9 @@ def _parser() -> argparse.ArgumentParser:
         "--coverage", action="store_true", help="what of all axes is covered, and what not and why"
     )
     list_parser.add_argument("--json", action="store_true", help="with --coverage: as JSON")
+    list_parser.add_argument(
+        "--plan", action="store_true", dest="as_plan", help="as a file for `run --plan`, the same on every release"
+    )
     list_parser.add_argument("--ineligible", action="store_true", help="the cells that mean nothing, and why")
     add_running(run_parser.add_argument)
     run_parser.add_argument(
@@ -108,14 +114,18 @@ def _add_to_job_summary(results: Path, platform: str) -> None:
 def _list(options: argparse.Namespace) -> int:
     if options.json and not options.coverage:
         raise ConflictingOptionsError("--json is for --coverage")
-    plan = plan_of(options).select(options.patterns)
-    if not (plan.cells or plan.ineligible):
+    if options.as_plan and (options.coverage or options.ineligible):
+        raise ConflictingOptionsError("--plan prints cells, and neither --coverage nor --ineligible does")
+    plan = (whole_plan_of(options) if options.as_plan else plan_of(options)).select(options.patterns)
+    if not (plan.cells or (plan.ineligible and not options.as_plan)):
         print("ERROR: no cell answers to that", file=sys.stderr)
         return UNUSABLE
     if options.coverage:
         implementations = options.implementations or IMPLEMENTATIONS
         where = (options.platform, options.devices, choice_of(options))
         print(show([coverage_of(plan, name, *where) for name in implementations], options.json))
+    elif options.as_plan:
+        print(plan_text(plan, _described(options)), end="")
     elif options.ineligible:
         for ineligible in plan.ineligible:
             print(f"{ineligible.id}: {ineligible.reason}")
@@ -123,3 +133,13 @@ def _list(options: argparse.Namespace) -> int:
         for cell in plan.cells:
             print(cell.id, ",".join(cell.promises))
     return 0
+
+
+def _described(options: argparse.Namespace) -> str:
+    """The options that have selected the cells, as one would write them."""
+    words = ["--platform", options.platform, "--devices", ",".join(map(str, options.devices))]
+    words += [word for name in options.implementations or IMPLEMENTATIONS for word in ("--implementation", name)]
+    words += ["--seed", str(options.seed)]
+    words += [name for name, given in (("--full", options.full), ("--smoke", options.smoke)) if given]
+    words += [word for pattern in options.patterns for word in ("-k", pattern)]
+    return shlex.join(words)

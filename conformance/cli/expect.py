@@ -17,7 +17,7 @@ from ..oracle.verdicts import Stage, Verdict
 from ..planning import selection
 from ..planning.cells import parse_cell
 from ..reports.results import CellRecord, RunRecord, load_results
-from ..spec.versions import version_matches
+from ..spec.versions import down_to, from_version, version_matches
 
 UNEXPECTABLE = {Verdict.FLAKE.value, Verdict.MISSING.value, Verdict.HARNESS_ERROR.value}
 """Verdicts that do not predict the next run of the cell."""
@@ -31,8 +31,12 @@ class Update:
     done: list[str] = field(default_factory=list)
 
 
-def update(text: str, name: str, run: RunRecord, planned: Sequence[str], since: str, jax: str = "") -> Update:
-    """Make all results of the run expected; `planned` are all cells that globs may match."""
+def update(text: str, name: str, run: RunRecord, planned: Sequence[str], since: str, jax: str | None = None) -> Update:
+    """Make all results of the run expected; `planned` are all cells that globs may match.
+
+    New entries hold for the versions `jax`, by default from the version of the run on: nobody has seen the failure on
+    older ones.
+    """
     file = ExpectationFile(text, name)
     found = Update(text)
     version = next((str(info["jax"]) for info in run.environment.values() if "jax" in info), "")
@@ -41,7 +45,13 @@ def update(text: str, name: str, run: RunRecord, planned: Sequence[str], since: 
     for number, entry in enumerate(file.entries):
         if version_matches(version, entry.jax):
             _narrow(file, number, entry, wrong, known, run, found)
+    jax = from_version(version) if jax is None else jax
     failing = [cell for cell in wrong.values() if not cell.passed]
+    for number, entry in enumerate(file.entries):
+        if met := _widened(entry, failing, run, version):
+            file.widen(number, down_to(entry.jax, version))
+            found.done.append(f"widened: entry {number + 1}: {entry.jax}: seen on {version}, too")
+            failing = [cell for cell in failing if cell not in met]
     for cells in _groups(failing):
         globs = _globs([cell.id for cell in cells], known)
         first = cells[0]
@@ -77,6 +87,15 @@ def _narrow(
             kept.append(glob)
     if tuple(kept) != entry.cells:
         file.narrow(number, kept)
+
+
+def _widened(entry: Expectation, failing: Sequence[CellRecord], run: RunRecord, version: str) -> Sequence[CellRecord]:
+    """The new failures that an entry of newer versions has right; none if it has any cell of the run wrong."""
+    if version_matches(version, entry.jax) or not version_matches(version, down_to(entry.jax, version)):
+        return ()
+    about = [cell for cell in run.cells if entry.matches(cell.id)]
+    right = all(cell in failing and _met(entry, cell) for cell in about)
+    return about if right else ()
 
 
 def _groups(cells: Sequence[CellRecord]) -> list[list[CellRecord]]:
@@ -121,7 +140,9 @@ def add_parser(commands: Any) -> None:
         "--file", type=Path, help="the file of known failures; by default ci/expectations/PLATFORM.toml"
     )
     parser.add_argument(
-        "--jax", default="", metavar="VERSIONS", help="what new entries are limited to, like '>=0.12'; by default all"
+        "--jax",
+        metavar="VERSIONS",
+        help="what new entries are limited to, like '>=0.10.2,<0.12'; by default '>=' and the version of the run",
     )
 
 
@@ -144,7 +165,7 @@ def main(options: argparse.Namespace) -> int:
 
 def _planned(run: RunRecord) -> list[str]:
     """All cells on the run's platform, selected or not: an entry may also name cells that were not selected."""
-    found = {parse_cell(cell.id).topology.device_count for cell in run.cells}
+    found = {parse_cell(cell.id, any_release=True).topology.device_count for cell in run.cells}
     device_counts = selection.CPU_DEVICE_COUNTS if run.platform == "cpu" else tuple(sorted(found))
     implementations = dict.fromkeys((*IMPLEMENTATIONS, *(cell.implementation for cell in run.cells)))
-    return [cell.id for cell in selection.plan_of([*implementations], run.platform, device_counts).cells]
+    return [cell.id for cell in selection.whole_plan_of([*implementations], run.platform, device_counts).cells]

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..reports.diff import difference
+from ..planning.keywords import KeywordError
+from ..reports.diff import NothingToCompareError, difference
 from ..reports.html import html
 from ..reports.junit import junit
 from ..reports.markdown import markdown
@@ -30,7 +31,28 @@ def add_parsers(commands: Any) -> None:
     report.set_defaults(read=_report)
     diff = commands.add_parser("diff", help="what became different from one run to another")
     diff.add_argument("before", type=Path, metavar="A", help="a results directory")
-    diff.add_argument("after", type=Path, metavar="B", help="another one, which is judged")
+    diff.add_argument(
+        "after", type=Path, nargs="?", metavar="B", help="another one, which is judged; A again with --implementations"
+    )
+    diff.add_argument(
+        "-k",
+        dest="patterns",
+        action="append",
+        default=[],
+        metavar="EXPR",
+        help="only cells whose id answers to this, as for `run`; may be repeated",
+    )
+    diff.add_argument(
+        "--only-common",
+        action="store_true",
+        help="only cells that both have: what one lacks is counted, and is no failure",
+    )
+    diff.add_argument(
+        "--implementations",
+        nargs=2,
+        metavar=("OLD", "NEW"),
+        help="compare this implementation's cells in A with that one's in B, by their ids without the implementation",
+    )
     diff.set_defaults(read=_diff)
 
 
@@ -44,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def read(options: argparse.Namespace) -> int:
     try:
         code: int = options.read(options)
-    except (UnreadableResultsError, OSError) as error:
+    except (UnreadableResultsError, NothingToCompareError, KeywordError, OSError) as error:
         print(f"ERROR: {error}", file=sys.stderr)
         return UNUSABLE
     return code
@@ -69,6 +91,10 @@ def _write(path: Path, text: str) -> None:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    found = difference(load_results(options.before), load_results(options.after))
+    if options.after is None and not options.implementations:
+        raise NothingToCompareError("name two results directories, or one with --implementations OLD NEW")
+    before, after = load_results(options.before), load_results(options.after or options.before)
+    implementations = tuple(options.implementations) if options.implementations else None
+    found = difference(before, after, options.patterns, implementations, options.only_common)
     print(found)
     return WORSE if found.worse else 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..expectations.entries import Expectations
+from ..oracle.repetition import Repetition
 from ..oracle.verdicts import Outcome, Verdict
 from .cell_runner import CellRunner
 from .tasks import Task
@@ -17,13 +19,22 @@ class Conclusion:
     attempts: int = 1
     company: tuple[str, ...] = ()
     """For a flake: the cells that ran before it in the process in which it failed."""
+    repetition: Repetition | None = None
+    """What several runs have shown, if several were asked for."""
 
     def as_json(self) -> dict[str, Any]:
-        return {"outcome": self.outcome.as_json(), "attempts": self.attempts, "company": self.company}
+        repeated = self.repetition.as_json() if self.repetition else None
+        return {
+            "outcome": self.outcome.as_json(),
+            "attempts": self.attempts,
+            "company": self.company,
+            "repeated": repeated,
+        }
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Conclusion:
-        return Conclusion(Outcome.from_json(data["outcome"]), data["attempts"], tuple(data["company"]))
+        repetition = Repetition.from_json(data["repeated"]) if data["repeated"] else None
+        return Conclusion(Outcome.from_json(data["outcome"]), data["attempts"], tuple(data["company"]), repetition)
 
 
 def run_once(task: Task, runner: CellRunner) -> Conclusion:
@@ -46,6 +57,37 @@ def run_with_second_chance(task: Task, runner: CellRunner, expectations: Expecta
     how = "by chance" if expectations.standing(task.id, again).acceptable else "whenever these run before it"
     words = f"{first.label} in company, {alone.label} alone, {again.label} in company again: {how}"
     return Conclusion(_flake(first, words), 3, ids)
+
+
+def run_repeatedly(task: Task, runner: CellRunner, expectations: Expectations, times: int) -> Conclusion:
+    """Run a cell several times in one process, and in another one after a crash or a hang.
+
+    An isolated cell has a process for each run.
+    """
+    return conclude_repeated(task.id, [runner.run(task)[0] for _ in range(times)], expectations)
+
+
+def conclude_repeated(cell_id: str, outcomes: Sequence[Outcome], expectations: Expectations) -> Conclusion:
+    """The outcome that stands for all runs: a failure if there is one, the least expected first.
+
+    A cell that passes and fails is a flake, unless its entry says that it may.
+    """
+    repetition = Repetition.of(outcomes)
+    failures = [outcome for outcome in outcomes if outcome.verdict is not Verdict.PASS]
+    seconds = sum(outcome.seconds for outcome in outcomes)
+    if not failures:
+        return Conclusion(replace(outcomes[0], seconds=seconds), repetition=repetition)
+    # An error of the suite shows nothing about the rate.
+    broken = [outcome for outcome in failures if outcome.verdict is Verdict.HARNESS_ERROR]
+    wrong = [outcome for outcome in failures if not expectations.standing(cell_id, outcome).acceptable]
+    chosen = (broken or wrong or failures)[0]
+    if len(repetition.ways) > 1:
+        words = f"{repetition.words} ({repetition.ways_in_words}): {chosen.reason}"
+        chosen = replace(chosen, reason=words)
+    entry = expectations.of(cell_id)
+    if len(failures) < len(outcomes) and not broken and not (entry and entry.intermittent):
+        chosen = replace(chosen, verdict=Verdict.FLAKE, signal=None)
+    return Conclusion(replace(chosen, seconds=seconds), repetition=repetition)
 
 
 def _flake(first: Outcome, words: str) -> Outcome:

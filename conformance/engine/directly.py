@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -27,8 +28,17 @@ class DirectRun:
         except (*UNUSABLE_BECAUSE, WrongPlatformError) as error:
             raise pytest.UsageError(str(error)) from error
         self.controller = Controller(setup, self._run.concluded)
+        self._load = ExitStack()
         self._selected: set[str] = set()
         self._report: Report | None = None
+
+    def pytest_runtestloop(self, session: pytest.Session) -> None:
+        """Not earlier: pytest may end before it runs anything."""
+        if not session.config.getoption("collectonly"):
+            self._load.enter_context(self._run.load())
+
+    def pytest_unconfigure(self) -> None:
+        self._load.close()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._selected.update(item.name for item in session.items)

@@ -13,10 +13,11 @@ from types import FrameType
 
 import pytest
 
+from ..expectations.entries import Expectations
 from ..spec.topology import WrongPlatformError
 from ..worker.processes import WorkerStartError
 from .cell_runner import CellRunner
-from .conclusions import Conclusion
+from .conclusions import Conclusion, run_repeatedly
 from .controller import CONTROLLER, Controller
 from .journal import Journal
 from .tasks import Setup, in_running_order
@@ -80,7 +81,11 @@ def _run_lost(controller: Controller, concluded: Callable[[str, Conclusion], Non
     for task in lost:
         controller.problems.append(f"a pytest process ended while it ran {task.id}, which was run again")
         with contextlib.suppress(WorkerStartError, WrongPlatformError):
-            concluded(task.id, Conclusion(runner.run_alone(task), attempts=2))
+            if setup.repeat > 1:
+                concluded(task.id, run_repeatedly(task, runner, setup.expectations or Expectations(), setup.repeat))
+            else:
+                concluded(task.id, Conclusion(runner.run_alone(task), attempts=2))
+    runner.finish()
     controller.note(runner.learnt())
     journal.close()
 

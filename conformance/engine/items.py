@@ -14,7 +14,7 @@ from ..oracle.verdicts import Outcome, Standing, Verdict
 from ..spec.topology import WrongPlatformError
 from ..worker.processes import WorkerStartError
 from .cell_runner import CellRunner, Learnt
-from .conclusions import Conclusion, run_once, run_with_second_chance
+from .conclusions import Conclusion, run_once, run_repeatedly, run_with_second_chance
 from .journal import Journal
 from .tasks import Setup, Task
 
@@ -34,10 +34,13 @@ class CellsRun:
         self.expectations = setup.expectations or Expectations()
         self._judged = setup.expectations is not None
         self._reruns_left = setup.reruns
+        self._repeat = setup.repeat
         self._journal = Journal(setup.journal)
         self._runner = CellRunner(setup.logs / f"worker-{name}.log", self._journal)
 
     def run(self, task: Task) -> Conclusion:
+        if self._repeat > 1:
+            return run_repeatedly(task, self._runner, self.expectations, self._repeat)
         if not self._judged or not self._reruns_left:
             return run_once(task, self._runner)
         conclusion = run_with_second_chance(task, self._runner, self.expectations)

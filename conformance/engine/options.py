@@ -37,8 +37,23 @@ def add_selection(add: AddOption) -> None:
 def add_running(add: AddOption) -> None:
     """Add the options for running cells, and for their expectations."""
     add("--cell", action="append", default=[], metavar="ID", dest="cell_ids", help="this cell; may be repeated")
+    add(
+        "--plan",
+        type=Path,
+        dest="plan_file",
+        metavar="FILE",
+        help="the cells in this file, as `list --plan` prints it; of these only the --implementation that is named",
+    )
     add("--results", type=Path, default=Path("results"), metavar="DIR")
     add("--deadline", type=positive(float), default=60.0, metavar="SECONDS", help="for each cell")
+    add(
+        "--repeat",
+        type=positive(int),
+        default=1,
+        metavar="N",
+        help="run each cell N times in one process, and report how often it fails",
+    )
+    add("--stress", action="store_true", help="keep every core of the machine busy meanwhile: races show under load")
     add("--expectations", type=Path, help="file of known failures; by default ci/expectations/PLATFORM.toml")
 
 

@@ -15,14 +15,15 @@ from ..implementations import ImplementationError
 from ..planning import selection as selecting
 from ..planning.cells import Cell, Plan, UnknownCellError, parse_cell
 from ..planning.keywords import KeywordError
+from ..planning.plan_file import PlanFileError, read_plan
 from ..planning.smoke import smoke
 from ..spec.topology import Topology
-from ..spec.versions import version_matches
+from ..spec.versions import HOSTCB_NEEDS, version_matches
 from ..worker.processes import WorkerProcess, WorkerStartError
 from .run import Options, Run
 
 IMPLEMENTATIONS = ("hostcb", "jax")
-SUPPORTED = ">=0.10.2"
+SUPPORTED = HOSTCB_NEEDS
 """The releases of JAX that hostcb and the files of known failures support; the suite runs on older ones, too."""
 
 
@@ -35,6 +36,7 @@ UNUSABLE_BECAUSE = (
     ExpectationError,
     ImplementationError,
     KeywordError,
+    PlanFileError,
     UnknownCellError,
     WorkerStartError,
     # Paths of the user may raise these.
@@ -49,21 +51,21 @@ UNUSABLE_BECAUSE = (
 
 def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
     """The run that the options ask for."""
-    if options.cell_ids:
-        cells = tuple(parse_cell(cell_id) for cell_id in dict.fromkeys(options.cell_ids))
-        selection = Plan(cells, ()).select(patterns)
-        options.platform = _platform_of(cells, options.platform)
+    if options.plan_file or options.cell_ids:
+        cells = _named_cells(options)
+        options.platform = _platform_of(cells, options.platform, "--plan" if options.plan_file else "--cell")
         options.devices = options.devices or tuple(sorted({cell.topology.device_count for cell in cells}))
         options.implementations = options.implementations or list(dict.fromkeys(cell.implementation for cell in cells))
+        selection = Plan(cells, ()).on_this_release().select(patterns)
     else:
         selection = plan_of(options).select(patterns)
     jax_version = importlib.metadata.version("jax")
+    expectations = _known_failures(options, jax_version)
     return Run(
-        # Planning takes longer than a cell, and a run of cells by their ids shows nothing about other entries.
-        None if options.cell_ids else _whole_plan(options),
+        _plan_of_entries(options, expectations.applicable(jax_version)),
         selection,
-        _known_failures(options, jax_version),
-        Options(options.platform, options.results, options.deadline),
+        expectations,
+        Options(options.platform, options.results, options.deadline, options.repeat, options.stress),
         jax_version,
     )
 
@@ -85,34 +87,68 @@ def default_workers(platform: str) -> int:
 
 
 def plan_of(options: Any) -> Plan:
-    """The cells that the options select; sets the device counts in `options`."""
+    """The cells that the options select and the installed release has; sets the device counts in `options`."""
+    return whole_plan_of(options).on_this_release()
+
+
+def whole_plan_of(options: Any) -> Plan:
+    """The cells that the options select, the same on every release; sets the device counts in `options`."""
     options.devices = options.devices or _default_device_counts(options.platform)
     implementations = options.implementations or IMPLEMENTATIONS
-    plan = selecting.plan_of(implementations, options.platform, options.devices, choice_of(options))
+    plan = selecting.whole_plan_of(implementations, options.platform, options.devices, choice_of(options))
     return smoke(plan) if options.smoke else plan
+
+
+def _named_cells(options: Any) -> tuple[Cell, ...]:
+    """The cells that `--cell` or a file of a plan names."""
+    if not options.plan_file:
+        return tuple(parse_cell(cell_id) for cell_id in dict.fromkeys(options.cell_ids))
+    for given, name in (
+        (options.cell_ids, "--cell"),
+        (options.devices, "--devices"),
+        (options.seed, "--seed"),
+        (options.full, "--full"),
+        (options.smoke, "--smoke"),
+    ):
+        if given:
+            raise ConflictingOptionsError(f"--plan names the cells already, so {name} has no meaning with it")
+    cells = read_plan(options.plan_file)
+    wanted = options.implementations
+    chosen = tuple(cell for cell in cells if not wanted or cell.implementation in wanted)
+    if not chosen:
+        raise PlanFileError(f"{options.plan_file} names no cell of {' or '.join(wanted)}")
+    return chosen
 
 
 def choice_of(options: Any) -> selecting.Choice:
     return selecting.Choice(options.seed, options.full)
 
 
-def _platform_of(cells: Sequence[Cell], asked: str) -> str:
+def _platform_of(cells: Sequence[Cell], asked: str, named: str) -> str:
     """The platform in the ids of the cells."""
     platforms = dict.fromkeys(cell.topology.platform for cell in cells)
     if asked != "cpu":
         platforms[asked] = None
     if len(platforms) > 1:
         raise ConflictingOptionsError(
-            f"one run is on one platform, and --cell and --platform name {', '.join(platforms)}"
+            f"one run is on one platform, and {named} and --platform name {', '.join(platforms)}"
         )
     return next(iter(platforms))
 
 
-def _whole_plan(options: Any) -> Plan:
-    """All cells that expectation files may name, not only the cells of this run."""
-    implementations = dict.fromkeys((*IMPLEMENTATIONS, *(options.implementations or ())))
+def _plan_of_entries(options: Any, expectations: Expectations) -> Plan:
+    """The cells that expectation files may name, not only those of this run or of this release.
+
+    Without the cells that are drawn, if none of the entries names one.
+    """
+    if not expectations.entries:
+        return Plan((), ())
+    implementations = tuple(dict.fromkeys((*IMPLEMENTATIONS, *(options.implementations or ()))))
     device_counts = selecting.CPU_DEVICE_COUNTS if options.platform == "cpu" else options.devices
-    return selecting.plan_of(tuple(implementations), options.platform, device_counts)
+    plan = selecting.undrawn_plan_of(implementations, options.platform, device_counts)
+    if not expectations.unmatched([cell.id for cell in plan.cells]):
+        return plan
+    return selecting.whole_plan_of(implementations, options.platform, device_counts)
 
 
 def _default_device_counts(platform: str) -> tuple[int, ...]:

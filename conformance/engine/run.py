@@ -6,6 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,8 @@ from ..oracle.verdicts import Outcome, Verdict
 from ..planning.cells import Cell, FaultCell, Plan
 from ..reports.report import Report
 from ..spec.topology import WrongPlatformError
-from .conclusions import Conclusion
+from ..worker.stress import stress
+from .conclusions import Conclusion, conclude_repeated
 from .progress import Progress
 from .tasks import Setup, Task
 from .tools import require_tools
@@ -33,6 +35,10 @@ class Options:
     platform: str
     results: Path
     deadline: float
+    repeat: int = 1
+    """How often each cell runs."""
+    stress: bool = False
+    """Whether busy processes put load on the machine."""
 
 
 class Run:
@@ -40,24 +46,21 @@ class Run:
 
     def __init__(
         self,
-        plan: Plan | None,
+        plan: Plan,
         selection: Plan,
         expectations: Expectations,
         options: Options,
         jax_version: str,
     ) -> None:
-        """A run of the cells in `selection`, which may be outside the plan.
-
-        Without a plan the run does not check that every expectation matches a planned cell.
-        """
+        """A run of the cells in `selection`, which may be outside the plan."""
         self.options = options
         self.cells = selection.cells
         expectations = expectations.applicable(jax_version)
-        self._report = Report(options.platform, expectations)
+        self._report = Report(options.platform, expectations, stress=options.stress)
         self._report.ineligible = selection.ineligible
-        if plan is not None:
-            planned = [cell.id for cell in (*plan.cells, *self.cells)]
-            self._report.stale_expectations = expectations.unmatched(planned)
+        self._report.lacking = selection.lacking
+        planned = [cell.id for cell in (*plan.cells, *self.cells)]
+        self._report.stale_expectations = expectations.unmatched(planned)
         self._report.problems += [
             f"the expectation {pattern!r} matches no planned cell" for pattern in self._report.stale_expectations
         ]
@@ -74,7 +77,12 @@ class Run:
             setup_in(self.options.results, journal, [task_of(cell, self.options.deadline) for cell in self.cells]),
             expectations=self._report.expectations,
             reruns=max(1, MAXIMUM_RERUNS // workers),
+            repeat=self.options.repeat,
         )
+
+    def load(self) -> AbstractContextManager[object]:
+        """The load on the machine that the run asks for."""
+        return stress() if self.options.stress else contextlib.nullcontext()
 
     def show_progress(self) -> None:
         self._progress = Progress(len(self.cells))
@@ -97,14 +105,22 @@ class Run:
             report.problems += [*controller.refusals, *controller.problems, *controller.learnt.exit_problems]
             report.run_info = controller.learnt.run_info
             report.process_starts = controller.learnt.process_starts
-            conclusions = _outcomes_in(controller.setup.journal) | self._conclusions
+            conclusions = self._in_journal(controller.setup.journal) | self._conclusions
             for cell in self.cells:
                 if cell.id not in deselected:
                     found = conclusions.get(cell.id, _NEVER_RUN)
-                    report.add(cell, found.outcome, found.attempts, found.company)
+                    report.add(cell, found.outcome, found.attempts, found.company, found.repetition)
         report.seconds = time.monotonic() - self._started
         report.write(self.options.results / f"conformance-{self.options.platform}.json")
         return report
+
+    def _in_journal(self, journal: Path) -> dict[str, Conclusion]:
+        """Conclusions for cells without one in an interrupted run: from the first run, or from all that ended."""
+        outcomes = _outcomes_in(journal)
+        if self.options.repeat == 1:
+            return {cell_id: Conclusion(found[0]) for cell_id, found in outcomes.items()}
+        known = self._report.expectations
+        return {cell_id: conclude_repeated(cell_id, found, known) for cell_id, found in outcomes.items()}
 
 
 def run(prepared: Run, workers: int) -> Report:
@@ -117,7 +133,9 @@ def run(prepared: Run, workers: int) -> Report:
     from .execution import execute
 
     prepared.show_progress()
-    return prepared.finish(execute(prepared.setup(workers), workers, prepared.concluded))
+    with prepared.load():
+        controller = execute(prepared.setup(workers), workers, prepared.concluded)
+    return prepared.finish(controller)
 
 
 def task_of(cell: Cell, deadline: float) -> Task:
@@ -142,13 +160,13 @@ def setup_in(results: Path, journal: str, tasks: Sequence[Task]) -> Setup:
 _NEVER_RUN = Conclusion(Outcome(Verdict.MISSING, reason="planned and never run"), attempts=0)
 
 
-def _outcomes_in(journal: Path) -> dict[str, Conclusion]:
-    """The first outcome of each cell, for cells whose conclusion did not reach an interrupted run."""
-    found: dict[str, Conclusion] = {}
+def _outcomes_in(journal: Path) -> dict[str, list[Outcome]]:
+    """The outcomes of all runs of each cell."""
+    found: dict[str, list[Outcome]] = {}
     for line in journal.read_text().splitlines() if journal.exists() else ():
         # A process may have been killed while it wrote the last line.
         with contextlib.suppress(json.JSONDecodeError):
             event = json.loads(line)
             if event["event"] == "end":
-                found.setdefault(event["cell"], Conclusion(Outcome.from_json(event["outcome"])))
+                found.setdefault(event["cell"], []).append(Outcome.from_json(event["outcome"]))
     return found

@@ -59,3 +59,5 @@ class Setup:
     """A cell with an unexpected outcome runs again; None to accept every outcome."""
     reruns: int = 0
     """The number of unexpected cells that one pytest process runs again."""
+    repeat: int = 1
+    """How often each cell runs. With more than one run, no unexpected cell runs again."""

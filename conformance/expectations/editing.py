@@ -51,6 +51,18 @@ class ExpectationFile:
         start, end = _value_span(lines)
         self._changed[number] = [*lines[:start], *_cells_lines(cells), *lines[end:]] if cells else []
 
+    def widen(self, number: int, jax: str) -> None:
+        """Let the entry with this index hold for these versions of JAX; it named others before."""
+        span = self._spans[number]
+        lines = self._lines[span.start : span.end]
+        for place, line in enumerate(lines):
+            changed = [*lines[:place], f"jax = {json.dumps(jax)}\n", *lines[place + 1 :]]
+            # A multi-line reason may hold such a line, too: only the right one changes the entry.
+            if re.match(r"\s*jax\s*=", line) and _jax_of(changed) == jax:
+                self._changed[number] = changed
+                return
+        raise AssertionError("an entry that holds for some versions names them")
+
     def add(self, cells: Sequence[str], verdict: str, stage: str | None, since: str, jax: str, comment: str) -> None:
         """Add an entry without reason and link; a run refuses it until a person has written them."""
         printable = "".join(character if character.isprintable() else " " for character in comment)
@@ -118,6 +130,16 @@ def _value_span(lines: Sequence[str]) -> tuple[int, int]:
             continue
         return start, end
     raise AssertionError("the entry was read before")
+
+
+def _jax_of(lines: Sequence[str]) -> str | None:
+    """The versions that an entry names."""
+    try:
+        (table,) = tomllib.loads("".join(lines))["expect"]
+    except tomllib.TOMLDecodeError:
+        return None
+    jax: str | None = table.get("jax")
+    return jax
 
 
 def _cells_lines(cells: Sequence[str]) -> list[str]:

@@ -19,6 +19,7 @@ from ..oracle.history import Recorder
 from ..spec.callbacks import Callback
 from ..spec.data import PLAIN, DataKind
 from ..spec.external_callbacks import ALL_CALLBACKS, EXTERNAL_CALLBACKS
+from ..spec.jax_versions import why_no_hostcb
 from ..spec.package import module
 
 GUIDE = "docs/conformance.md, 'How to add an implementation'"
@@ -83,18 +84,23 @@ class ImplementationError(Exception):
 
 
 def callbacks_of(name: str) -> tuple[Callback, ...]:
-    """The callbacks an implementation has."""
-    return tuple(callback for callback in _callbacks_asked_of(name) if why_not_offered(name, callback) is None)
+    """The callbacks that an implementation has on the installed release of JAX."""
+    return tuple(callback for callback in callbacks_asked_of(name) if why_not_offered(name, callback) is None)
 
 
-def callbacks_missing_in(name: str) -> tuple[tuple[Callback, str], ...]:
-    """The callbacks that an implementation could have and lacks, with the reasons."""
-    reasons = [(callback, why_not_offered(name, callback)) for callback in _callbacks_asked_of(name)]
-    return tuple((callback, reason) for callback, reason in reasons if reason is not None)
-
-
-def _callbacks_asked_of(name: str) -> tuple[Callback, ...]:
+def callbacks_asked_of(name: str) -> tuple[Callback, ...]:
+    """The callbacks that an implementation could have. They do not depend on the installed release of JAX."""
     return EXTERNAL_CALLBACKS if name == "jax" else ALL_CALLBACKS
+
+
+def callbacks_drawn_for(name: str) -> tuple[Callback, ...]:
+    """The callbacks for which the selection draws cells.
+
+    For the suite's own implementations these are the same on every release, so that two releases have the same plan.
+    An implementation outside the suite decides itself what it offers: rows of other callbacks would cover nothing.
+    """
+    own = name in BUILT_IN or name.startswith(f"{module('mutants')}:")
+    return callbacks_asked_of(name) if own else callbacks_of(name)
 
 
 @functools.cache
@@ -102,7 +108,7 @@ def why_not_offered(name: str, callback: Callback) -> str | None:
     """The reason, from the implementation itself, if it does not have a callback; otherwise None."""
     if name == "hostcb" or name.startswith(f"{module('mutants')}:"):
         # These have all callbacks. Planning does not import them, because their import changes the process.
-        return None
+        return why_no_hostcb()
     lacks = getattr(load(name), "lacks", None)
     missing = lacks(callback) if lacks else None
     return f"{name} has no {missing}" if missing else None

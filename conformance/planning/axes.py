@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..implementations import callbacks_of
+from ..implementations import callbacks_drawn_for
 from ..model.programs import Program
 from ..model.transforms import TRANSFORMS
 from ..spec.callbacks import DeviceChoice, Runs
@@ -34,8 +34,11 @@ OWN_WORKERS_DEVICES = "2"
 
 
 def space_of(implementation: str, platform: str, device_counts: Sequence[int], full: bool = False) -> Space:
-    """All axes for the callbacks of an implementation, on workers of one platform with these numbers of devices."""
-    callbacks = callbacks_of(implementation)
+    """All axes for the callbacks of an implementation, on workers of one platform with these numbers of devices.
+
+    They do not depend on the installed release: what it lacks is left out of the plan afterwards.
+    """
+    callbacks = callbacks_drawn_for(implementation)
     configurations = [name for name in CONFIGURATIONS if name not in CPU_CONFIGURATIONS or platform == "cpu"]
     values: dict[str, Sequence[str]] = {
         "callback": [callback.name for callback in callbacks],

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ..faults.catalogue import FAULTS, RUNTIME_TARGETS
 from ..faults.fault import Fault
-from ..implementations import callbacks_missing_in, callbacks_of
+from ..implementations import callbacks_asked_of, why_not_offered
 from ..model.programs import Prediction, Program, all_programs
 from ..model.transforms import TRANSFORMS
 from ..spec.callbacks import HOST_CALLBACKS, Callback
-from ..spec.configurations import CONTEXTS, JIT_DISABLED, PLACEMENTS
+from ..spec.configurations import CONTEXTS, JIT_DISABLED, PLACEMENTS, why_no_configuration
 from ..spec.data import PLAIN, DataKind, parse_data
 from ..spec.jax_versions import why_missing, why_no_runtime_targets
 from ..spec.package import COMMAND
@@ -62,6 +62,12 @@ class ProgramCell:
         return self.program.prediction(self.callback, self.device_count, data=self.data, jit_disabled=jit_disabled)
 
     @property
+    def lacking(self) -> str | None:
+        """What the cell needs and this release lacks, in words; None if it can run."""
+        reason = why_not_offered(self.implementation, self.callback) or why_no_configuration(self.configuration)
+        return reason or why_no_configuration(self.topology.configuration)
+
+    @property
     def callback_name(self) -> str:
         return self.callback.name
 
@@ -92,6 +98,15 @@ class FaultCell:
         return "/".join((self.implementation, self.fault.callback, self.fault.name, self.topology.name))
 
     @property
+    def lacking(self) -> str | None:
+        """The part of JAX, of jaxlib or of the implementation that the fault needs and this release lacks."""
+        if self.fault.callback in RUNTIME_TARGETS:
+            return why_no_runtime_targets()
+        offered = next(one for one in callbacks_asked_of(self.implementation) if one.name == self.fault.callback)
+        reason = why_not_offered(self.implementation, offered)
+        return reason or why_missing(self.fault.needs) or why_unknown(self.fault.xla_flags)
+
+    @property
     def callback_name(self) -> str:
         return self.fault.callback
 
@@ -115,6 +130,10 @@ class TableCell:
         return "/".join((self.implementation, self.entry.row, self.entry.name, self.topology.name))
 
     @property
+    def lacking(self) -> str | None:
+        return self.programs[0].lacking
+
+    @property
     def callback_name(self) -> str:
         return self.entry.row
 
@@ -125,7 +144,7 @@ class TableCell:
     @property
     def programs(self) -> tuple[ProgramCell, ...]:
         """The programs that show the entry."""
-        (callback,) = (c for c in callbacks_of(self.implementation) if c.name == self.entry.callback)
+        (callback,) = (c for c in callbacks_asked_of(self.implementation) if c.name == self.entry.callback)
         return tuple(
             ProgramCell(self.implementation, callback, Program(tuple(name.split("."))), self.topology)
             for name in self.entry.programs
@@ -144,8 +163,22 @@ class UnknownCellError(ValueError):
     """The id of no cell."""
 
 
-def parse_cell(cell_id: str) -> Cell:
-    """The cell with this id. It may have any composition of transforms, planned or not."""
+class NotInReleaseError(UnknownCellError):
+    """The id of a cell that needs what this release of JAX or jaxlib lacks."""
+
+
+def parse_cell(cell_id: str, any_release: bool = False) -> Cell:
+    """The cell with this id. It may have any composition of transforms, planned or not.
+
+    With `any_release`, the installed release may lack what the cell needs.
+    """
+    cell = _parse_known_cell(cell_id)
+    if not any_release and (reason := cell.lacking):
+        raise NotInReleaseError(f"{cell_id} means nothing: {reason}")
+    return cell
+
+
+def _parse_known_cell(cell_id: str) -> Cell:
     parts = cell_id.split("/")
     if len(parts) != 4:
         raise UnknownCellError(
@@ -155,15 +188,13 @@ def parse_cell(cell_id: str) -> Cell:
     implementation, callback_name, program_name, topology_name = parts
     topology, placement, configuration = _parse_topology(topology_name)
 
-    callback = next((c for c in callbacks_of(implementation) if c.name == callback_name), None)
+    callback = next((c for c in callbacks_asked_of(implementation) if c.name == callback_name), None)
     if callback is None and callback_name not in runtime_targets_of(implementation, topology.platform):
         raise UnknownCellError(f"{implementation} has no callback {callback_name!r}")
 
     if program_name.startswith("fault."):
         for fault in FAULTS:
             if (fault.callback, fault.name) == (callback_name, program_name):
-                if reason := _missing_in_release(fault):
-                    raise UnknownCellError(f"{cell_id} means nothing: {reason}")
                 return FaultCell(implementation, fault, topology)
         raise UnknownCellError(f"no fault {program_name!r} of {callback_name!r} is known")
 
@@ -220,8 +251,20 @@ class Ineligible:
 
 @dataclass(frozen=True)
 class Plan:
+    """Cells in a fixed order. A plan is the same for every release, until `on_this_release` leaves out cells."""
+
     cells: tuple[Cell, ...]
     ineligible: tuple[Ineligible, ...]
+    lacking: tuple[Cell, ...] = ()
+    """The cells that this release lacks; they are ineligible, too."""
+
+    def on_this_release(self) -> Plan:
+        """The plan without the cells that the installed release or the implementation lacks, each with the reason."""
+        reasons = {cell.id: cell.lacking for cell in self.cells}
+        lacking = tuple(cell for cell in self.cells if reasons[cell.id])
+        cells = tuple(cell for cell in self.cells if not reasons[cell.id])
+        left_out = tuple(Ineligible(cell.id, reasons[cell.id] or "") for cell in lacking)
+        return replace(self, cells=cells, ineligible=(*self.ineligible, *left_out), lacking=lacking)
 
     def select(self, patterns: Sequence[str]) -> Plan:
         """The part of the plan whose ids match one of the expressions."""
@@ -231,11 +274,17 @@ class Plan:
         return Plan(
             tuple(cell for cell in self.cells if wanted(cell.id)),
             tuple(cell for cell in self.ineligible if wanted(cell.id)),
+            tuple(cell for cell in self.lacking if wanted(cell.id)),
         )
 
 
 def make_plan(implementations: Sequence[str], topologies: Sequence[Topology], sampled: bool = True) -> Plan:
-    """The cells of single transforms, of pairs and of chosen triples, of the table and of faults, in a fixed order.
+    """The cells of `make_whole_plan` that the installed release has."""
+    return make_whole_plan(implementations, topologies, sampled).on_this_release()
+
+
+def make_whole_plan(implementations: Sequence[str], topologies: Sequence[Topology], sampled: bool = True) -> Plan:
+    """The cells of single transforms, of pairs and of chosen triples, of the table and of faults, for every release.
 
     With `sampled`, the plan leaves out cells that test little more than other cells, with the reason.
     """
@@ -256,35 +305,20 @@ def _candidates(
     implementation: str, topology: Topology, largest: Topology, sampled: bool
 ) -> Iterator[tuple[Cell, str | None]]:
     """The cells of one implementation on one topology, each with the reason why it is not planned."""
-    callbacks = callbacks_of(implementation)
+    callbacks = callbacks_asked_of(implementation)
     for callback in callbacks:
         for program in all_programs():
             cell = ProgramCell(implementation, callback, program, topology)
             reason = ineligible(callback, program, topology.device_count)
             yield cell, reason or (left_out(callback, program, topology, largest) if sampled else None)
-    for callback, reason in callbacks_missing_in(implementation):
-        for program in all_programs():
-            yield ProgramCell(implementation, callback, program, topology), reason
-    names = {callback.name for callback in callbacks}
     for entry in TABLE:
-        missing = None if entry.callback in names else f"{implementation} has no {entry.callback}"
-        reason = missing or _only_on(largest, topology, "the table is checked")
-        yield TableCell(implementation, entry, topology), reason
+        yield TableCell(implementation, entry, topology), _only_on(largest, topology, "the table is checked")
+    names = {callback.name for callback in callbacks}
     names.update(runtime_targets_of(implementation, topology.platform))
     for fault in FAULTS:
         if fault.callback in names:
-            reason = _missing_in_release(fault) or fault.ineligible(topology.device_count)
-            yield (
-                FaultCell(implementation, fault, topology),
-                reason or _only_on(largest, topology, "faults are planted"),
-            )
-
-
-def _missing_in_release(fault: Fault) -> str | None:
-    """The part of JAX or jaxlib that a fault needs and this release lacks, in words."""
-    if fault.callback in RUNTIME_TARGETS:
-        return why_no_runtime_targets()
-    return why_missing(fault.needs) or why_unknown(fault.xla_flags)
+            reason = fault.ineligible(topology.device_count) or _only_on(largest, topology, "faults are planted")
+            yield FaultCell(implementation, fault, topology), reason
 
 
 def _only_on(largest: Topology, topology: Topology, what: str) -> str | None:

@@ -103,6 +103,13 @@ def coverage_of(
     covering = covering_of(implementation, platform, tuple(device_counts), choice)
     space = covering.space
     covered = {pair for cell in cells if (row := row_of(cell)) for pair in pairs_of(row)}
+    # These pairs are in no other cell: on a release that lacks nothing they are covered.
+    left_out = {
+        pair: cell.lacking or ""
+        for cell in plan.lacking
+        if cell.implementation == implementation and (row := row_of(cell))
+        for pair in pairs_of(row)
+    }
     by_axes: list[AxesCoverage] = []
     for a, b in itertools.combinations(range(len(space.names)), 2):
         excluded: dict[tuple[str, str], str] = {}
@@ -114,6 +121,8 @@ def coverage_of(
                 found += 1
             elif pair in covering.excluded:
                 excluded[left, right] = covering.excluded[pair]
+            elif pair in left_out:
+                excluded[left, right] = left_out[pair]
             else:
                 missing.append((left, right))
         names = (space.names[a], space.names[b])

@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..implementations import callbacks_of
+from ..implementations import callbacks_asked_of, callbacks_drawn_for
 from ..model.programs import DOCUMENTED_TRIPLES, Program
 from ..model.transforms import TRANSFORMS
 from ..spec.callbacks import Callback
@@ -16,7 +16,7 @@ from ..spec.configurations import CONTEXTS, X64
 from ..spec.data import DataKind
 from ..spec.topology import CPU_CONFIGURATIONS, DEFAULT, Topology
 from .axes import NONE, program_of, space_of
-from .cells import Cell, Plan, ProgramCell, make_plan, parse_cell
+from .cells import Cell, Plan, ProgramCell, make_whole_plan, parse_cell
 from .covering import Covering, Row, cover
 from .eligibility import ineligible
 from .jax_limits import SHOWN_BY, limit_of_devices, limit_of_program
@@ -43,31 +43,54 @@ class Choice:
 def plan_of(
     implementations: Sequence[str], platform: str, device_counts: Sequence[int], choice: Choice = Choice()
 ) -> Plan:
-    """The cells of a run in a fixed order: the planned programs, the covering rows, the drawn compositions."""
-    ends = sorted({min(device_counts), max(device_counts)})
-    plan = make_plan(implementations, [Topology(platform, count) for count in ends], sampled=not choice.full)
+    """The cells of `whole_plan_of` that the installed release has."""
+    return whole_plan_of(implementations, platform, device_counts, choice).on_this_release()
+
+
+def whole_plan_of(
+    implementations: Sequence[str], platform: str, device_counts: Sequence[int], choice: Choice = Choice()
+) -> Plan:
+    """The cells for every release in a fixed order: the planned programs, the covering rows, the drawn compositions."""
+    plan = make_whole_plan(implementations, _ends(platform, device_counts), sampled=not choice.full)
     cells: dict[str, Cell] = {cell.id: cell for cell in plan.cells}
-    available = [Topology(platform, count) for count in device_counts]
     for implementation in implementations:
         for row in covering_of(implementation, platform, tuple(device_counts), choice).rows:
             cell = cell_of(implementation, platform, row)
             cells.setdefault(cell.id, cell)
         for cell in drawn(implementation, platform, device_counts, choice):
             cells.setdefault(cell.id, cell)
-        for shown in map(parse_cell, SHOWN_BY):
-            if shown.implementation == implementation and shown.topology in available:
-                cells.setdefault(shown.id, shown)
+        for shown in _shown(implementation, platform, device_counts):
+            cells.setdefault(shown.id, shown)
         if choice.full:
             for cell in every_data(implementation, platform, max(device_counts)):
                 cells.setdefault(cell.id, cell)
     return Plan(tuple(cells.values()), plan.ineligible)
 
 
+def undrawn_plan_of(implementations: Sequence[str], platform: str, device_counts: Sequence[int]) -> Plan:
+    """The part of `whole_plan_of` that is not drawn: to draw the rest takes seconds."""
+    plan = make_whole_plan(implementations, _ends(platform, device_counts))
+    shown = [cell for name in implementations for cell in _shown(name, platform, device_counts)]
+    return Plan((*plan.cells, *shown), plan.ineligible)
+
+
+def _ends(platform: str, device_counts: Sequence[int]) -> list[Topology]:
+    """The topologies with the fewest and with the most devices."""
+    return [Topology(platform, count) for count in sorted({min(device_counts), max(device_counts)})]
+
+
+def _shown(implementation: str, platform: str, device_counts: Sequence[int]) -> Iterator[Cell]:
+    """The cells that show what covering rows avoid."""
+    available = [Topology(platform, count) for count in device_counts]
+    for cell in (parse_cell(cell_id, any_release=True) for cell_id in SHOWN_BY):
+        if cell.implementation == implementation and cell.topology in available:
+            yield cell
+
+
 @functools.cache
 def covering_of(implementation: str, platform: str, device_counts: tuple[int, ...], choice: Choice) -> Covering:
     """The rows that cover, with the planned programs, every pair of values of two axes."""
-    ends = sorted({min(device_counts), max(device_counts)})
-    planned = make_plan([implementation], [Topology(platform, count) for count in ends])
+    planned = make_whole_plan([implementation], _ends(platform, device_counts))
     present = [row for cell in planned.cells if (row := row_of(cell))]
     return cover(space_of(implementation, platform, device_counts, choice.full), present, choice.seed)
 
@@ -87,7 +110,7 @@ def cell_of(implementation: str, platform: str, row: Row) -> ProgramCell:
     callback, outer, inner, placement, devices, configuration, *data = row
     return ProgramCell(
         implementation,
-        next(one for one in callbacks_of(implementation) if one.name == callback),
+        next(one for one in callbacks_asked_of(implementation) if one.name == callback),
         program_of(outer, inner),
         Topology(platform, int(devices), configuration if configuration in CPU_CONFIGURATIONS else DEFAULT),
         DataKind(*data),
@@ -98,7 +121,7 @@ def cell_of(implementation: str, platform: str, row: Row) -> ProgramCell:
 
 def drawn(implementation: str, platform: str, device_counts: Sequence[int], choice: Choice) -> Iterator[ProgramCell]:
     """Compositions of three and four transforms, each with the callback that refuses no transform and with another."""
-    callbacks = callbacks_of(implementation)
+    callbacks = callbacks_drawn_for(implementation)
     for length, number in (FULL_SAMPLES if choice.full else SAMPLES).items():
         for place, names in enumerate(compositions(length, number, choice.seed)):
             program = Program(names)
@@ -141,7 +164,7 @@ def compositions(length: int, number: int, seed: int) -> tuple[tuple[str, ...], 
 def why_not(names: tuple[str, ...]) -> str | None:
     """The reason if a composition has no meaning or is not exact; otherwise None."""
     program = Program(names)
-    (anything,) = _named(callbacks_of("hostcb"), EVERYWHERE)
+    (anything,) = _named(callbacks_asked_of("hostcb"), EVERYWHERE)
     if reason := ineligible(anything, program, 1):
         return reason
     return None if program.exact else "its numbers may be too large to be exact in float32"

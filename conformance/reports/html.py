@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
+from ..oracle.repetition import Repetition
 from .results import CellRecord, EventRecord, Known, RunRecord
 
 PLACE_OF_RESULTS = "{{ results }}"
@@ -65,9 +66,17 @@ def _cell_data(cell: CellRecord, known: Sequence[Known]) -> dict[str, Any]:
         "attempts": cell.attempts if cell.attempts != 1 else None,
         "known": known.index(cell.known) if cell.known else None,
         "history": _history_data(cell.history),
+        "repeated": _repeated_data(cell.repetition) if cell.repetition else None,
     }
     # The page keeps no details of passed cells, since there are thousands.
     return {name: value for name, value in data.items() if value not in (None, "", [])}
+
+
+def _repeated_data(repetition: Repetition) -> dict[str, Any]:
+    return {
+        "words": repetition.words,
+        "outcomes": [[str(way.count), way.headline, way.witness] for way in repetition.ways],
+    }
 
 
 def _history_data(history: Sequence[EventRecord]) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from ..oracle.rates import CONFIDENCE, percent
 from ..oracle.verdicts import Standing
 from .results import CellRecord, RunRecord, known_failures, slowest
 
@@ -22,9 +23,10 @@ def _run(run: RunRecord) -> Iterable[str]:
     good = not run.unexpected and not run.problems and bool(run.cells)
     yield f"# Conformance on {_text(run.platform)}: {'as expected' if good else 'NOT as expected'}"
     yield ""
-    yield f"{run.totals}, {run.seconds:.0f} s."
+    yield f"{run.totals}, {run.seconds:.0f} s{', on a machine under load (`--stress`)' if run.stress else ''}."
     yield from _problems(run)
     yield from _unexpected(run.unexpected)
+    yield from _repeated(run.cells)
     yield from _matrices(run.cells)
     yield from _known(run.cells)
     yield from _cost(run)
@@ -50,6 +52,24 @@ def _unexpected(cells: Sequence[CellRecord]) -> Iterable[str]:
         yield from _fenced("\n".join([*lines[:WITNESS_LINES], *more, f"$ {cell.reproduce}"]))
     if len(cells) > MOST_SHOWN:
         yield from ("", f"and {len(cells) - MOST_SHOWN} more.")
+
+
+def _repeated(cells: Sequence[CellRecord]) -> Iterable[str]:
+    """How often each cell failed, the highest rate first."""
+    found = [(cell, cell.repetition) for cell in cells if cell.repetition]
+    if not found:
+        return
+    found.sort(key=lambda one: -one[1].rate)
+    yield from ("", "## Repeated runs", "")
+    yield f"The interval holds the rate of failure with a confidence of {100 * CONFIDENCE:.0f} %."
+    yield from ("", "| cell | failed | rate | interval | outcomes |", "| --- | --: | --: | --- | --- |")
+    for cell, repetition in found[:MOST_SHOWN]:
+        low, high = map(percent, repetition.interval)
+        failed = f"{repetition.failures} of {repetition.runs}"
+        rate = percent(repetition.rate)
+        yield f"| {_code(cell.id)} | {failed} | {rate} | {low} to {high} | {_text(repetition.ways_in_words)} |"
+    if len(found) > MOST_SHOWN:
+        yield from ("", f"and {len(found) - MOST_SHOWN} more.")
 
 
 def _matrices(cells: Sequence[CellRecord]) -> Iterable[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..expectations.entries import Expectation, Expectations
+from ..oracle.repetition import Repetition
 from ..oracle.verdicts import Outcome, Standing, Verdict
 from ..planning.cells import Cell, Ineligible
 from ..spec.package import COMMAND
@@ -33,12 +34,17 @@ class CellResult:
     """For a flake: the cells that ran before it in the process in which it failed."""
     entry: Expectation | None = None
     """The expectation for the cell, if there is one, even if the cell did not fail in that way."""
+    repetition: Repetition | None = None
+    """What several runs of the cell have shown, if several were asked for."""
+    stress: bool = False
 
     @property
     def reproduce(self) -> str:
         cells = (*self.company, self.cell.id)
-        one_process = " -n 1" if self.company else ""
-        return f"{COMMAND} run{one_process} " + " ".join(f"--cell {c}" for c in cells)
+        options = " -n 1" if self.company else ""
+        options += f" --repeat {self.repetition.runs}" if self.repetition else ""
+        options += " --stress" if self.stress else ""
+        return f"{COMMAND} run{options} " + " ".join(f"--cell {c}" for c in cells)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -51,6 +57,7 @@ class CellResult:
             "known": _known(self.entry) if self.entry else None,
             "attempts": self.attempts,
             "reproduce": self.reproduce,
+            **({"repeated": self.repetition.as_json()} if self.repetition else {}),
         }
 
 
@@ -60,6 +67,8 @@ class Report:
     expectations: Expectations
     results: list[CellResult] = field(default_factory=list)
     ineligible: Sequence[Ineligible] = ()
+    lacking: Sequence[Cell] = ()
+    """Those of the ineligible cells that the plan has and this release lacks."""
     run_info: dict[str, dict[str, Any]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     """The problems of the run as a whole."""
@@ -67,12 +76,21 @@ class Report:
     process_starts: int = 0
     stale_expectations: Sequence[str] = ()
     """Globs of the expectation file that match no planned cell."""
+    stress: bool = False
+    """Whether busy processes put load on the machine."""
 
-    def add(self, cell: Cell, outcome: Outcome, attempts: int = 1, company: tuple[str, ...] = ()) -> CellResult:
+    def add(
+        self,
+        cell: Cell,
+        outcome: Outcome,
+        attempts: int = 1,
+        company: tuple[str, ...] = (),
+        repetition: Repetition | None = None,
+    ) -> CellResult:
         entry = self.expectations.of(cell.id)
         standing = self.expectations.standing(cell.id, outcome)
         expected = entry.verdict if entry else Verdict.PASS.value
-        result = CellResult(cell, outcome, standing, expected, attempts, company, entry)
+        result = CellResult(cell, outcome, standing, expected, attempts, company, entry, repetition, self.stress)
         self.results.append(result)
         return result
 
@@ -96,6 +114,7 @@ class Report:
             "seconds": round(self.seconds, 1),
             "process_starts": self.process_starts,
             "exit_code": self.exit_code,
+            **({"stress": True} if self.stress else {}),
             "problems": self.problems,
             "stale_expectations": list(self.stale_expectations),
             "cells": [result.as_json() for result in self.results],
@@ -112,6 +131,9 @@ class Report:
             lines += _describe(result)
         if len(shown) > MOST_SHOWN:
             lines.append(f"... and {len(shown) - MOST_SHOWN} more unexpected results; `report` shows them")
+        lines += self._repeated()
+        left_out = Counter(cell.lacking for cell in self.lacking)
+        lines += [f"LEFT OUT: {count} cell{'s' * (count > 1)}: {reason}" for reason, count in left_out.items()]
         lines += self._missing()
         lines += [f"PROBLEM: {problem}" for problem in self.problems]
         executed = len(self.results)
@@ -126,6 +148,14 @@ class Report:
         if self.exit_code == 2:
             lines.append("ERROR: no cell was executed, so nothing is known.")
         return "\n".join(lines)
+
+    def _repeated(self) -> list[str]:
+        """How often each cell failed, the highest rate first."""
+        found = [(result.cell.id, result.repetition) for result in self.results if result.repetition]
+        found.sort(key=lambda one: -one[1].rate)
+        lines = [f"{cell_id}: {repetition.words}" for cell_id, repetition in found[:MOST_SHOWN]]
+        lines += [f"... and {len(found) - MOST_SHOWN} more repeated cells"] if len(found) > MOST_SHOWN else []
+        return lines
 
     def _missing(self) -> list[str]:
         """Only the names of the first few: an interrupted run has thousands of missing cells."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..oracle.repetition import Repetition
 from ..oracle.verdicts import Standing, Verdict
 
 SCHEMA_VERSION = 1
@@ -64,6 +65,8 @@ class CellRecord:
     known: Known | None
     attempts: int
     reproduce: str
+    repetition: Repetition | None = None
+    """What several runs of the cell have shown, if several were asked for."""
 
     @property
     def implementation(self) -> str:
@@ -110,6 +113,10 @@ class RunRecord:
     stale_expectations: tuple[str, ...] = ()
     """Globs of the expectation file that match no planned cell."""
     process_starts: int | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """The reasons of combinations that were not applicable, by id."""
+    stress: bool = False
+    """Whether busy processes put load on the machine."""
 
     @property
     def unexpected(self) -> tuple[CellRecord, ...]:
@@ -167,6 +174,8 @@ def _run(file: Path) -> RunRecord:
             # Absent from the oldest files of this schema.
             tuple(str(glob) for glob in data.get("stale_expectations", ())),
             data.get("process_starts"),
+            {str(cell["id"]): str(cell["reason"]) for cell in data["ineligible"]},
+            bool(data.get("stress")),
         )
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         raise UnreadableResultsError(f"{file} is no result of a run: {type(error).__name__}: {error}") from error
@@ -192,6 +201,7 @@ def _cell(data: dict[str, Any]) -> CellRecord:
         known=Known(expected, str(known["reason"]), str(known["link"]), bool(known["intermittent"])) if known else None,
         attempts=int(data["attempts"]),
         reproduce=str(data["reproduce"]),
+        repetition=Repetition.from_json(data["repeated"]) if data.get("repeated") else None,
     )
 
 

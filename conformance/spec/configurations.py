@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import jax
 
-from .topology import CPU_CONFIGURATIONS, DEFAULT
+from .topology import CPU_CONFIGURATIONS, DEFAULT, SYNCHRONOUS
 
 JIT_DISABLED = "disable_jit"
 X64 = "x64"
@@ -43,6 +43,17 @@ CONTEXTS: dict[str, Context] = {
 """The configurations that a running process can switch on."""
 
 CONFIGURATIONS = (DEFAULT, *CONTEXTS, *CPU_CONFIGURATIONS)
+
+_OPTIONS_NEEDED = {"gspmd": "jax_use_shardy_partitioner", SYNCHRONOUS: "jax_cpu_enable_async_dispatch"}
+"""The options of JAX that not every release has, by the configurations that set them."""
+
+
+def why_no_configuration(name: str) -> str | None:
+    """The reason if this release does not have the option that a configuration sets; otherwise None."""
+    option = _OPTIONS_NEEDED.get(name)
+    if option is None or option in jax.config.values:
+        return None
+    return f"JAX {jax.__version__} has no option {option}"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from typing import Any
 import jax
 from jax.interpreters import mlir
 
+from .versions import HOSTCB_NEEDS, version_matches
+
 
 def _shard_map() -> Any:
     if hasattr(jax, "shard_map"):
@@ -26,6 +28,13 @@ def _runtime_error() -> type[Exception]:
 def why_missing(function: str) -> str | None:
     """The reason if this release does not have a function of `jax`; otherwise None."""
     return f"JAX {jax.__version__} has no jax.{function}" if function and not hasattr(jax, function) else None
+
+
+def why_no_hostcb() -> str | None:
+    """The reason if hostcb does not run on this release; otherwise None."""
+    if version_matches(jax.__version__, HOSTCB_NEEDS):
+        return None
+    return f"hostcb needs JAX {HOSTCB_NEEDS.removeprefix('>=')} or newer, and JAX {jax.__version__} is installed"
 
 
 def why_no_runtime_targets() -> str | None:

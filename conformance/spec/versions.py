@@ -5,6 +5,9 @@ from __future__ import annotations
 import operator
 import re
 
+HOSTCB_NEEDS = ">=0.10.2"
+"""The releases of JAX on which hostcb runs; the suite runs on older ones, too, with other implementations."""
+
 _COMPARISONS = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -27,6 +30,18 @@ def version_matches(version: str, specifier: str) -> bool:
         if not _COMPARISONS[found[1]](_release(version), _release(found[2])):
             return False
     return True
+
+
+def from_version(version: str) -> str:
+    """The comparison that this version satisfies and no older release: ">=0.12.0.1", and ">=0.13.0" for a nightly."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return f">={found[0]}" if found else ""
+
+
+def down_to(specifier: str, version: str) -> str:
+    """The comparisons with this version in the place of their oldest one."""
+    others = [part.strip() for part in specifier.split(",") if part.strip() and not part.strip().startswith(">")]
+    return ",".join([from_version(version), *others])
 
 
 def _release(version: str) -> tuple[int, ...]:

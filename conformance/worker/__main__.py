@@ -7,7 +7,6 @@ everything else that prints goes to standard error. What ends it charges the cel
 from __future__ import annotations
 
 import argparse
-import ctypes
 import faulthandler
 import json
 import os
@@ -26,6 +25,7 @@ from ..planning.cells import FaultCell, TableCell, parse_cell
 from ..spec.topology import Topology, WrongPlatformError
 from .devices import devices_of
 from .execution import run_cell, run_table_cell
+from .parent import end_with_parent
 from .run_info import run_info
 
 
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("implementation", nargs="?", help="none to ask only what devices there are")
     arguments = parser.parse_args()
 
-    _end_with_parent()
+    end_with_parent()
     reports = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     faulthandler.enable()
@@ -54,13 +54,6 @@ def main() -> None:
     _report(reports, event="ready", run_info=run_info(devices))
     if implementation is not None:
         _serve(reports, devices, implementation)
-
-
-def _end_with_parent() -> None:
-    """End this process with its parent, if the system can: a cell that hangs must not outlive a killed run."""
-    if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
 
 
 def _serve(reports: TextIO, devices: list[jax.Device], implementation: Implementation) -> None:

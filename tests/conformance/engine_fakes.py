@@ -48,3 +48,17 @@ def _fail_first_time(callback: Callback, site: str) -> bool:
 KILLS_PYTEST = InPlace(_kill_pytest)
 BLOCKS = InPlace(_block)
 FAILS_FIRST_TIME = InPlace(_fail_first_time)
+
+
+class _LosesEveryThird:
+    """Loses the callback of every third program of its process."""
+
+    def __init__(self) -> None:
+        self._programs = 0
+
+    def __call__(self, callback: Callback, site: str) -> bool:
+        self._programs += site == "unused"
+        return site != "unused" or self._programs % 3 != 0
+
+
+FAILS_EVERY_THIRD_TIME = InPlace(_LosesEveryThird())

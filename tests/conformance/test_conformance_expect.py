@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from conformance.cli.commands import main
 from conformance.cli.expect import Update, update
-from conformance.expectations.entries import ExpectationError, load_expectations
+from conformance.expectations.entries import ExpectationError, load_expectations, read_entries
 from conformance.reports.results import SCHEMA_VERSION, RunRecord, load_results
 
 pytestmark = pytest.mark.contract("C7")
@@ -117,6 +118,7 @@ cells = [
 ]
 verdict = "fail"
 stage = "callback"
+jax = ">=0.12.0"
 reason = ""
 link = ""
 since = "2026-02-02"
@@ -125,6 +127,7 @@ since = "2026-02-02"
 [[expect]]
 cells = "hostcb/call/vmap/cpu-8dev"
 verdict = "crash(SIGABRT)"
+jax = ">=0.12.0"
 reason = ""
 link = ""
 since = "2026-02-02"
@@ -158,7 +161,7 @@ def test_other_failure_moves_to_an_entry_of_its_own(tmp_path: Path) -> None:
     found = updated(run)
     narrowed = FILE.replace('"hostcb/call/scan/*"', '"hostcb/call/scan/cpu-1dev"')
     assert found.text.startswith(narrowed)
-    assert 'cells = "hostcb/call/scan/cpu-8dev"\nverdict = "hang"\nreason = ""' in found.text
+    assert 'cells = "hostcb/call/scan/cpu-8dev"\nverdict = "hang"\njax = ">=0.12.0"\nreason = ""' in found.text
 
 
 def test_stale_globs_go(tmp_path: Path) -> None:
@@ -172,6 +175,72 @@ def test_entries_of_other_versions_are_left_alone(tmp_path: Path) -> None:
     assert updated(results(tmp_path, failing)).text == FILE
     old = results(tmp_path, passes("jax/call/pmap/cpu-1dev"), jax="0.10.2")
     assert OTHER not in updated(old).text
+
+
+@pytest.mark.parametrize(
+    ("version", "written"),
+    [("0.10.2", ">=0.10.2"), ("0.12.0.1", ">=0.12.0.1"), ("0.13.0.dev20261122", ">=0.13.0"), ("0.9+own", ">=0.9")],
+)
+def test_new_entries_hold_from_the_version_on_which_they_were_seen(version: str, written: str, tmp_path: Path) -> None:
+    run = results(tmp_path, fails("hostcb/id_tap/scan/cpu-1dev"), jax=version)
+    assert f'stage = "callback"\njax = "{written}"\nreason = ""' in updated(run).text
+    for given in ("", ">=0.5"):
+        entry = read_entries(update(FILE, "cpu.toml", run, PLANNED, "2026-02-02", given).text, "cpu.toml")[-1]
+        assert entry.jax == given
+
+
+NEWER = """\
+[[expect]]
+cells = "hostcb/call/scan/*"
+verdict = "fail"
+reason = \"\"\"
+Planted. The next line is no key:
+jax = ">=1"
+\"\"\"
+jax = ">=0.12,<0.13"  # as far as we know
+link = "none"
+since = "2026-01-01"
+"""
+
+
+def test_an_entry_follows_to_an_older_release_on_which_it_was_seen_too(tmp_path: Path) -> None:
+    both = [fails(f"hostcb/call/scan/cpu-{n}dev") for n in (1, 8)]
+    found = updated(results(tmp_path, *both, jax="0.10.2"), NEWER)
+    assert found.text == NEWER.replace('jax = ">=0.12,<0.13"  # as far as we know', 'jax = ">=0.10.2,<0.13"')
+    assert found.done == ["widened: entry 1: >=0.12,<0.13: seen on 0.10.2, too"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "version"),
+    [
+        ([fails("hostcb/call/scan/cpu-1dev"), cell("hostcb/call/scan/cpu-8dev", "pass", "as_expected")], "0.10.2"),
+        ([cell("hostcb/call/scan/cpu-1dev", "hang", "unexpected")], "0.10.2"),
+        ([fails("hostcb/call/scan/cpu-1dev")], "0.13.0"),
+    ],
+    ids=["passes in part", "fails otherwise", "newer"],
+)
+def test_an_entry_stays_if_it_would_be_wrong_there(tmp_path: Path, cells: list[Any], version: str) -> None:
+    found = updated(results(tmp_path, *cells, jax=version), NEWER)
+    assert found.text.startswith(NEWER)
+    assert read_entries(found.text, "cpu.toml")[-1].jax == f">={version}"
+
+
+def test_a_release_that_nobody_ran_is_not_judged_by_an_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run on a release that is older than the one on which a failure was seen counts it as new."""
+    known = "jax/io_callback/grad.scan.detached/cpu-1dev"
+    versions = {"jax": "0.11.0"}
+    installed = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: versions.get(name) or installed(name))
+    path = tmp_path / "cpu.toml"
+    path.write_text(
+        f'[[expect]]\ncells = "{known}"\nverdict = "fail"\njax = ">=0.12.0.1"\n'
+        'reason = "Dropped."\nlink = "none"\nsince = "2026-02-02"\n'
+    )
+    arguments = ["run", "-n", "1", "--results", str(tmp_path), "--expectations", str(path), "--cell", known]
+    assert main(arguments) == 1
+    assert f"UNEXPECTED: {known}: fail at callback (expected pass" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("verdict", ["flake", "missing", "harness_error"])

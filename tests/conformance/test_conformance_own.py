@@ -31,7 +31,14 @@ def conformance(folder: Path, *arguments: str) -> subprocess.CompletedProcess[st
 
 def test_example(tmp_path: Path) -> None:
     """The module is found in the folder in which the command is called."""
-    chosen = ["--implementation", "own_callbacks", "--devices", "2", "-k", "/jit/ or /table.jit/ or _sharding/eager/"]
+    chosen = [
+        "--implementation",
+        "own_callbacks",
+        "--devices",
+        "2",
+        "-k",
+        "/jit/ or /table.jit/ or io_callback_sharding/pjit/",
+    ]
     ended = conformance(ROOT / "examples", "run", "--results", str(tmp_path), *chosen)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     report = json.loads((tmp_path / "conformance-cpu.json").read_text())
@@ -41,7 +48,7 @@ def test_example(tmp_path: Path) -> None:
     # What it does not have is told, and is not passed.
     reasons = {cell["id"]: cell["reason"] for cell in report["ineligible"]}
     assert reasons["own_callbacks/debug_callback/jit/cpu-2dev"] == "own_callbacks has no debug.callback"
-    assert reasons["own_callbacks/io_callback_sharding/eager/cpu-2dev"].endswith("no io_callback(sharding=...)")
+    assert reasons["own_callbacks/io_callback_sharding/pjit/cpu-2dev"].endswith("no io_callback(sharding=...)")
 
 
 OWN_ENTRY = """\

@@ -177,7 +177,9 @@ class CallbackSource:
 def _fill(callback: Callback) -> str:
     """The function that a buffer callback calls: it copies the buffers, since they are valid only during the call."""
     copies = "jax.tree.map(lambda buffer: np.array(np_view(buffer)), buffers)"
-    view = 'def np_view(buffer):\n    return np.asarray(buffer) if hasattr(buffer, "__array__") else np.from_dlpack(buffer)'
+    view = """\
+def np_view(buffer):
+    return np.asarray(buffer) if hasattr(buffer, "__array__") else np.from_dlpack(buffer)"""
     if not callback.in_place:
         return f"{view}\n\ndef fill(host, *buffers):\n    return host(*{copies})"
     context = "context, " if callback.function == "buffer_callback" else ""
@@ -186,7 +188,7 @@ def _fill(callback: Callback) -> str:
         pointer = '__array_interface__["data"][0]'
         lines += [
             "    written, read = (np_view(jax.tree.leaves(each)[0]) for each in (out, buffers))",
-            f'    assert written.{pointer} == read.{pointer}, "the result\'s buffer is not the operand\'s"',
+            f"    assert written.{pointer} == read.{pointer}, \"the result's buffer is not the operand's\"",
         ]
     lines += [
         "    for buffer, result in zip(jax.tree.leaves(out), results, strict=True):",
@@ -219,9 +221,9 @@ class Printed:
 
 {stream} = Printed()'''
 
-PRINTED_BY_ID_PRINT = '''\
+PRINTED_BY_ID_PRINT = """\
 class Printed:
     def write(self, text):
         heading, _, value = text.partition("\\n")
         *transforms, site = heading.split("what: ")
-        calls.append((site, " ".join(value.split()), *filter(None, transforms)))'''
+        calls.append((site, " ".join(value.split()), *filter(None, transforms)))"""

@@ -16,7 +16,6 @@ from ..model.programs import Prediction
 from ..model.worlds import ExpectedEvent, Need
 from ..spec.callbacks import Callback, Refusal
 from ..spec.data import DataKind
-from .callbacks import told_of
 from .operands import Shown, expected_operand
 
 ON_REQUEST = ("overlap", "torn operand", "early barrier")
@@ -58,9 +57,7 @@ class Expected:
         calls = [(event, self.call(event)) for event in self.prediction.events]
         again = _different([call for event, call in calls if event.need is not Need.ONCE])
         optional = [
-            call
-            for call in again
-            if all(event.need is Need.ANY_NUMBER for event, other in calls if other == call)
+            call for call in again if all(event.need is Need.ANY_NUMBER for event, other in calls if other == call)
         ]
         devices: dict[int, list[Any]] = {}
         for event, call in calls:
@@ -90,7 +87,8 @@ class Expected:
             lines.append(_differ("wrong transforms", "call"))
         lines += [CHECKS[check] for check in ON_REQUEST if check in checks]
         lines += [
-            f'wrong += [f"result: {{result}}, not {{due}}" for result, due in zip(results, {results}) if result != due]',
+            'wrong += [f"result: {result}, not {due}" '
+            f"for result, due in zip(results, {results}) if result != due]",
             'print("\\n".join(wrong) or "as expected")',
             "raise SystemExit(bool(wrong))",
         ]
@@ -135,7 +133,10 @@ class Expected:
             # Calls that are equal on several devices cannot be told apart.
             lines.append("    own = [call for call in own if sum(call in other for other in on_device) == 1]")
         calls = "ran" if told and not self.callback.receives_device else "calls"
-        return [*lines, "    wrong += " + found.replace("{pairs}", f"zip([call for call in {calls} if call in own], own)")]
+        return [
+            *lines,
+            "    wrong += " + found.replace("{pairs}", f"zip([call for call in {calls} if call in own], own)"),
+        ]
 
 
 CHECKS: Mapping[str, str] = {
@@ -167,7 +168,7 @@ except ({", ".join(errors)},) as error:
     print(f"as expected, {what} is refused: {{error}}")
     raise SystemExit(0)
 except Exception as error:
-    raise SystemExit(f"wrong refusal: {what} must be refused with {' or '.join(errors)}: {{error!r}}")
+    raise SystemExit(f"wrong refusal: {what} must be refused with {" or ".join(errors)}: {{error!r}}")
 raise SystemExit("not refused: the program ran, and {what} must be refused")"""
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ..model.programs import INPUTS, strides
+from ..model.programs import INPUTS, Prediction, strides
 from ..model.transforms.base import Place
 from ..model.worlds import RefusalError
 from ..planning.cells import Cell, ProgramCell, TableCell
+from ..spec.callbacks import Refusal
 from ..spec.configurations import JIT_DISABLED, PLACEMENTS, X64
 from ..spec.package import COMMAND
 from .callbacks import CallbackSource
@@ -67,12 +68,14 @@ class _Program:
         self.checks = checks
         self.placement = PLACEMENTS[cell.placement]
         count = cell.topology.device_count
-        self.first = self.placement.choose(range(count))[0]  # type: ignore[arg-type]
+        self.first = self.placement.choose(range(count))[0]
         try:
-            self.prediction, self.refusals = cell.prediction, None
-            leaves = [leaf for event in self.prediction.events for leaf in event.leaves]
+            self.prediction: Prediction | None = cell.prediction
+            self.refusals: Mapping[str, Refusal] = {}
         except RefusalError as refused:
-            self.prediction, self.refusals, leaves = None, refused.refusals, []
+            self.prediction, self.refusals = None, refused.refusals
+        events = self.prediction.events if self.prediction else ()
+        leaves = [leaf for event in events for leaf in event.leaves]
         self.shown = Shown(cell.data, cell.configuration == X64, leaves)
         self.callback = CallbackSource(
             cell.implementation, cell.callback, cell.data, self.shown, cell.device_count - 1, checks
@@ -128,11 +131,11 @@ class _Program:
         ]
         names = self.cell.program.names
         used: list[str] = []
-        for number, (transform, stride) in reversed(
-            [*enumerate(zip(self.cell.program.transforms, strides(self.cell.program.transforms), strict=False))]
-        ):
+        transforms = self.cell.program.transforms
+        for number, (transform, stride) in reversed([*enumerate(zip(transforms, strides(transforms), strict=False))]):
             used.append(transform.name)
             again = f"_{used.count(transform.name)}" if used.count(transform.name) > 1 else ""
+            # Each computation over a mesh around this one has given the operand an axis.
             place = Place(f"in_{transform.name}{again}", self.cell.device_count, names[:number].count("pjit"))
             functions.append(transform.source(function, place, stride))
             function = place.name
@@ -142,15 +145,18 @@ class _Program:
     def _run(self) -> list[str]:
         inputs = ", ".join(f"{number:g}" for number in INPUTS)
         run = f"results = jax.device_get([{self.outermost}(jnp.float32(number)) for number in ({inputs})])"
-        contexts = [f"jax.default_device(jax.devices()[{self.first}])"] * (self.first > 0)
+        contexts = ["jax.default_device(devices[0])"] * (self.first > 0)
         contexts += ["jax.disable_jit()"] * (self.cell.configuration == JIT_DISABLED)
         return [f"with {', '.join(contexts)}:", f"    {run}"] if contexts else [run]
 
     def _end(self) -> str:
         """The run of the program, and the judgement."""
         if self.prediction is None:
-            return refusal_source(self.cell.callback, self.refusals or {}, self._run())
-        lines = [*self._run(), "hostcb.barrier_wait()" if self.cell.implementation == "hostcb" else "jax.effects_barrier()"]
+            return refusal_source(self.cell.callback, self.refusals, self._run())
+        lines = [
+            *self._run(),
+            "hostcb.barrier_wait()" if self.cell.implementation == "hostcb" else "jax.effects_barrier()",
+        ]
         expected = Expected(self.cell.callback, self.cell.data, self.shown, self.prediction, self.first)
         if "early barrier" in self.checks:
             lines += ["at_barrier = len(calls)", f"time.sleep({LATEST_SECONDS})"]

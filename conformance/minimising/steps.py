@@ -64,13 +64,12 @@ def _steps(cell: Cell) -> Iterator[tuple[str, str]]:
         yield from _programs(cell)
         for data in _data(cell.data):
             yield f"the data {data.name}", replace(cell, data=data).id
-    for topology in _topologies(cell.topology):
-        yield f"on {topology.name}", replace(cell, topology=topology).id
-    if isinstance(cell, ProgramCell):
         for placement in SIMPLER_PLACEMENTS.get(cell.placement, ()):
             yield f"placement {placement}", replace(cell, placement=placement).id
         if cell.configuration != DEFAULT:
             yield f"without {cell.configuration}", replace(cell, configuration=DEFAULT).id
+    for topology in _topologies(cell.topology):
+        yield f"on {topology.name}", replace(cell, topology=topology).id
 
 
 def _programs(cell: ProgramCell) -> Iterator[tuple[str, str]]:

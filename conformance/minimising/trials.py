@@ -11,7 +11,7 @@ from ..engine.cell_runner import CellRunner
 from ..engine.journal import Journal
 from ..engine.run import task_of
 from ..oracle.verdicts import Outcome
-from ..planning.cells import Cell, parse_cell
+from ..planning.cells import Cell
 
 
 class Trials:
@@ -23,9 +23,6 @@ class Trials:
     def run(self, cell: Cell) -> Outcome:
         """The outcome of one run. Each run has a process of its own: some failures depend on the process."""
         return self._runner.run_alone(task_of(cell, self._deadline))
-
-    def run_id(self, cell_id: str) -> Outcome:
-        return self.run(parse_cell(cell_id))
 
 
 @contextmanager

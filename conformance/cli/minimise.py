@@ -9,7 +9,6 @@ from typing import Any
 
 from ..engine.options import positive
 from ..minimising.failures import Counts, Failure, failure_of
-from ..minimising.search import smallest
 from ..minimising.steps import simpler
 from ..minimising.trials import trials
 from ..oracle.verdicts import Verdict
@@ -70,8 +69,7 @@ def main(options: argparse.Namespace) -> int:
                     print("If it fails by chance, ask for more runs with --runs.")
                 return PASSES
             print(f"{found.id}: {failure}, {counts.how_often(found)}", flush=True)
-            smallest(found, simpler, counts.fails, accepted)
-            counts.measure(found)
+            counts.smallest(found, simpler, accepted)
         except KeyboardInterrupt:
             print("interrupted; smaller cells may fail, too", file=sys.stderr)
             code = INTERRUPTED

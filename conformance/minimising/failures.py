@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from ..oracle.verdicts import Outcome, Verdict
+from .search import Step, smallest
 
 Thing = TypeVar("Thing", bound=Hashable)
 
@@ -66,6 +67,22 @@ class Counts(Generic[Thing]):
     def fails(self, thing: Thing) -> bool:
         """Whether a thing shows the wanted failure: in its only run, or in one of several if it comes by chance."""
         return any(self._again(thing) == self.wanted for _ in range(self.runs if self.by_chance else 1))
+
+    def smallest(
+        self,
+        start: Thing,
+        simpler: Callable[[Thing], Iterable[Step[Thing]]],
+        accepted: Callable[[str, Thing], None] = lambda step, thing: None,
+    ) -> Thing:
+        """The smallest thing that shows the wanted failure, which has run as often as allowed."""
+        found = smallest(start, simpler, self.fails, accepted)
+        self.measure(found)
+        if not self.by_chance and self.shown(found) < self.runs:
+            # A smaller thing may fail less often than the first one. What passed once may then fail, too.
+            self.by_chance = True
+            found = smallest(found, simpler, self.fails, accepted)
+            self.measure(found)
+        return found
 
     def measure(self, thing: Thing) -> None:
         """Complete the number of runs of a thing."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..spec.callbacks import SITES, Callback, DeviceChoice, Runs
+from ..spec.callbacks import Callback, DeviceChoice, Runs
 from ..spec.data import DataKind
-from .operands import CHECKED, Shown, data_source, host_source, spreads, with_constant
+from .operands import Shown, checked_source, data_source, host_source, spreads, with_constant
 
 MODULES = {
     ("jax", "pure_callback"): ("jax.pure_callback", ""),
@@ -38,6 +38,8 @@ class CallbackSource:
     shown: Shown
     device_index: int
     """The index of the last device of the cell."""
+    sites: Sequence[str]
+    """The sites of the program."""
     checks: Sequence[str] = ()
     """The checks that are not in every program; the host function records what they read."""
 
@@ -53,12 +55,13 @@ class CallbackSource:
         functions = [self.shown.source]
         if not self.data.plain:
             functions.append(data_source(self.data))
-            functions += [CHECKED] if any(_returns(part) for part in parts) else []
+            functions += [checked_source(self.data)] if any(_returns(part) for part in parts) else []
         functions += [text for part in parts for text in self._of(part, _suffix(self.callback, part))]
         if self.callback.parts:
-            by_site = {site: f"callback_{self.callback.at(site).function.replace('.', '_')}" for site in SITES}
-            choices = ", ".join(f'"{site}": {name}' for site, name in by_site.items())
-            functions.append(f"def callback(site, x):\n    return {{{choices}}}[site](site, x)")
+            by_site = [f'"{site}": callback{_suffix(self.callback, self.callback.at(site))}' for site in self.sites]
+            functions.append(
+                f"def callback(site, x):\n    parts = {{{', '.join(by_site)}}}\n    return parts[site](site, x)"
+            )
         return [function for function in functions if function]
 
     def _parts(self) -> Sequence[Callback]:
@@ -94,9 +97,7 @@ class CallbackSource:
         return f'{{"constant": {with_constant(callback, None)["constant"]}, "value": {plain}}}'
 
     def _wanted(self) -> str:
-        if self.data.plain:
-            return "jax.ShapeDtypeStruct(x.shape, x.dtype)"
-        return "jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), right(x))"
+        return "jax.ShapeDtypeStruct(x.shape, x.dtype)" if self.data.plain else "types(x)"
 
     def _received(self, callback: Callback, result: str) -> str:
         """The lines that return the program's number from the result of a callback with new values."""
@@ -129,7 +130,8 @@ class CallbackSource:
 
     def _debug_print(self, callback: Callback, name: str) -> str:
         ordered = ", ordered=True" if callback.ordered else ""
-        call = f'{self._name(callback)}("{{site}}: {{x}}", site=site, x={self._operand(callback)}{ordered})'
+        # The site is part of the format, since older releases of JAX print no text.
+        call = f'{self._name(callback)}(site + ": {{}}", {self._operand(callback)}{ordered})'
         return f"def {name}(site, x):\n    {call}\n    return x"
 
     def _id_print(self, callback: Callback, name: str) -> str:
@@ -169,9 +171,9 @@ class CallbackSource:
         options += ", input_output_aliases={0: 0}" if callback.aliased else ""
         options += ", in_place=True" if callback.function == "dlpack_callback" and callback.in_place else ""
         star = "*" if spreads(callback, self.data) else ""
-        function = f"functools.partial(fill, functools.partial({host}, site))"
-        call = f"{self._name(callback)}({function}, {self._wanted()}{options})({star}{self._operand(callback)})"
-        return [_fill(callback), f"def {name}(site, x):\n{self._received(callback, call)}"]
+        function = f"    function = functools.partial(fill, functools.partial({host}, site))"
+        call = f"{self._name(callback)}(function, {self._wanted()}{options})({star}{self._operand(callback)})"
+        return [_fill(callback), f"def {name}(site, x):\n{function}\n{self._received(callback, call)}"]
 
 
 def _fill(callback: Callback) -> str:
@@ -185,10 +187,9 @@ def np_view(buffer):
     context = "context, " if callback.function == "buffer_callback" else ""
     lines = [f"def fill(host, {context}out, *buffers):", f"    results = jax.tree.leaves(host(*{copies}))"]
     if callback.aliased:
-        pointer = '__array_interface__["data"][0]'
         lines += [
             "    written, read = (np_view(jax.tree.leaves(each)[0]) for each in (out, buffers))",
-            f"    assert written.{pointer} == read.{pointer}, \"the result's buffer is not the operand's\"",
+            '    assert written.__array_interface__["data"] == read.__array_interface__["data"], "not the same buffer"',
         ]
     lines += [
         "    for buffer, result in zip(jax.tree.leaves(out), results, strict=True):",
@@ -202,7 +203,7 @@ def _returns(callback: Callback) -> bool:
 
 
 def _suffix(whole: Callback, part: Callback) -> str:
-    return f"_{part.function.replace('.', '_')}" if whole.parts else ""
+    return f"_by_{part.function.replace('.', '_').removesuffix('_callback')}" if whole.parts else ""
 
 
 PRINTED = '''\

@@ -16,11 +16,10 @@ from ..model.programs import Prediction
 from ..model.worlds import ExpectedEvent, Need
 from ..spec.callbacks import Callback, Refusal
 from ..spec.data import DataKind
+from .layout import WIDTH
 from .operands import Shown, expected_operand
 
 ON_REQUEST = ("overlap", "torn operand", "early barrier")
-
-WIDTH = 110
 
 LATEST_SECONDS = 0.5
 """A missing callback that still runs in this time after the barrier is late, and not lost."""
@@ -181,8 +180,11 @@ def _different(calls: Sequence[Any]) -> list[Any]:
 
 
 def _differ(kind: str, part: str) -> str:
-    expected, calls = (f"sorted(repr({part}) for call in {each})" for each in ("expected", "calls"))
-    return f'if not wrong and {expected} != {calls}:\n    wrong.append(f"{kind}: {{calls}}, not {{expected}}")'
+    """The lines that find a difference between what the calls were told, in any order."""
+    return f"""\
+told = [sorted(repr({part}) for call in each) for each in (expected, calls)]
+if not wrong and told[0] != told[1]:
+    wrong.append(f"{kind}: {{calls}}, not {{expected}}")"""
 
 
 def _list(items: Sequence[Any], indent: str = "    ") -> str:

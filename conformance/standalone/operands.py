@@ -79,7 +79,10 @@ def operand(x):
     return {operand!r}
 
 def right(x):
-    return {right!r}"""
+    return {right!r}
+
+def types(x):
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), right(x))"""
 
 
 def _leaf(number: int, increment: int, carried: bool) -> Code:
@@ -104,7 +107,7 @@ def leaf(x, number, increment):
 
 def _elements(element: ElementType) -> str:
     """The source of `ElementType.elements`."""
-    dtype, shift = f'"{element.name}"', f" + {element.shift}" if element.shift else ""
+    dtype, shift = f'"{element.name}"', f" {'+-'[element.shift < 0]} {abs(element.shift)}" if element.shift else ""
     numbers = "numbers" if element.modulus is None else f"jnp.mod(numbers, {element.modulus:g})"
     if element.name == "bool":
         return f"jnp.mod(numbers + increment, {element.modulus:g}) > 0"
@@ -118,19 +121,26 @@ def _elements(element: ElementType) -> str:
     return f"{numbers}.astype({dtype}) + np.asarray(increment{shift}, {dtype})"
 
 
-CHECKED = """\
+def checked_source(data: DataKind) -> str:
+    """The function that compares a result, and moves the program's number by each wrong element."""
+    convert = ""
+    if data.element == "typed_key":
+        convert = """\
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf, other = jax.random.key_data(leaf), jax.random.key_data(other)
+"""
+    elif data.of_element.dtype.itemsize == 1:
+        # Some platforms cannot compare in these types.
+        convert = '        leaf, other = leaf.astype("float32"), other.astype("float32")\n'
+    return f"""\
 def checked(number, result, right):
     wrong = 0
     for leaf, other in zip(jax.tree.leaves(result), jax.tree.leaves(right), strict=True):
-        assert (leaf.shape, leaf.dtype) == (other.shape, other.dtype), f"{leaf} is not like {other}"
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            leaf, other = jax.random.key_data(leaf), jax.random.key_data(other)
-        elif leaf.dtype.itemsize == 1:
-            leaf, other = leaf.astype("float32"), other.astype("float32")
+        assert (leaf.shape, leaf.dtype) == (other.shape, other.dtype), f"{{leaf}} is not like {{other}}"
+{convert}\
         axes = tuple(range(min(jnp.ndim(number), leaf.ndim), leaf.ndim))
         wrong += jnp.sum(leaf != other, axis=axes, dtype="int32").astype("float32")
     return number + 1024 * jax.lax.stop_gradient(wrong)"""
-"""The program's number, moved by every wrong element of a result."""
 
 
 def host_source(

@@ -9,11 +9,12 @@ from ..model.programs import INPUTS, Prediction, strides
 from ..model.transforms.base import Place
 from ..model.worlds import RefusalError
 from ..planning.cells import Cell, ProgramCell, TableCell
-from ..spec.callbacks import Refusal
+from ..spec.callbacks import SITES, Refusal
 from ..spec.configurations import JIT_DISABLED, PLACEMENTS, X64
 from ..spec.package import COMMAND
 from .callbacks import CallbackSource
 from .judging import LATEST_SECONDS, Expected, refusal_source
+from .layout import laid_out
 from .operands import Shown
 
 HANG_SECONDS = 60
@@ -62,7 +63,14 @@ def _why_not(cell: Cell) -> str:
     )
 
 
+def _sites(cell: ProgramCell) -> list[str]:
+    by_transform = {"forward_end": "grad", "cotangent": "custom_vjp"}
+    return [site for site in SITES if site not in by_transform or by_transform[site] in cell.program.names]
+
+
 class _Program:
+    """The parts of a program's text."""
+
     def __init__(self, cell: ProgramCell, checks: tuple[str, ...]) -> None:
         self.cell = cell
         self.checks = checks
@@ -78,12 +86,12 @@ class _Program:
         leaves = [leaf for event in events for leaf in event.leaves]
         self.shown = Shown(cell.data, cell.configuration == X64, leaves)
         self.callback = CallbackSource(
-            cell.implementation, cell.callback, cell.data, self.shown, cell.device_count - 1, checks
+            cell.implementation, cell.callback, cell.data, self.shown, cell.device_count - 1, _sites(cell), checks
         )
 
     def text(self) -> str:
         body = "\n\n".join((*self._functions(), self._end()))
-        return "\n".join((self._head(body), body)) + "\n"
+        return laid_out("\n".join((self._head(body), body)) + "\n")
 
     def _head(self, body: str) -> str:
         """The environment, the imports and the devices of a program with this body."""

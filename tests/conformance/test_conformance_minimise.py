@@ -183,6 +183,18 @@ def test_several_runs_if_the_failure_comes_by_chance() -> None:
     assert counts.how_often("fails") == "in 1 of 4 runs"
 
 
+def test_a_smaller_thing_may_fail_less_often() -> None:
+    """`large` always fails, `middle` in half of its runs, and `small` in its second run."""
+    lost = failure_of(LOST)
+    runs = {"large": [lost] * 2, "middle": [lost, None], "small": [None, None, lost]}
+    counts = Counts[str](lambda thing: runs[thing].pop(0), runs=2)
+    assert counts.observe("large") == lost
+    below = {"large": [("step", "middle")], "middle": [("step", "small")], "small": []}
+    assert counts.smallest("large", lambda thing: below[thing]) == "small"
+    assert counts.by_chance
+    assert counts.how_often("small") == "in 1 of 3 runs"
+
+
 # The command ----------------------------------------------------------------------------------------------------------
 
 

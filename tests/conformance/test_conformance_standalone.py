@@ -5,6 +5,7 @@ Most run inside this process, on its devices: the environment that a program set
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import faulthandler
 import io
@@ -18,6 +19,8 @@ from pathlib import Path
 import jax
 import pytest
 import sessions
+from hypothesis import given
+from hypothesis import strategies as st
 
 from conformance.cli.commands import main
 from conformance.implementations import callbacks_of, load
@@ -29,6 +32,7 @@ from conformance.planning.selection import CPU_DEVICE_COUNTS, plan_of
 from conformance.spec.configurations import CONTEXTS, PLACEMENTS
 from conformance.spec.data import ELEMENT_TYPES, SHAPES, STRUCTURES
 from conformance.standalone.judging import CHECKS, ON_REQUEST
+from conformance.standalone.layout import wrapped
 from conformance.standalone.programs import standalone_program
 from conformance.worker.execution import run_cell
 
@@ -142,7 +146,10 @@ def test_the_samples_have_every_value() -> None:
 
 @pytest.mark.parametrize("cell_id", SAMPLES)
 def test_a_program_passes_as_its_cell_does(cell_id: str) -> None:
-    assert verdict(of(cell_id)) == "pass"
+    text = of(cell_id)
+    assert verdict(text) == "pass"
+    # No line is long, but for the strings that show data.
+    assert [line for line in text.splitlines() if len(line) > 120 and "] [" not in line] == []
 
 
 @pytest.mark.parametrize(
@@ -181,6 +188,26 @@ def test_planned_programs_have_the_verdicts_of_their_cells() -> None:
     assert {cell_id: pair for cell_id, pair in found.items() if pair[0] != pair[1]} == {}
 
 
+@given(
+    st.lists(st.sampled_from(["f(", "[1, ", "(x ", "'a(b'", ", ", " for ", ")", "]", "y"]), max_size=60).map("".join)
+)
+def test_long_lines_mean_the_same(line: str) -> None:
+    try:
+        meant = ast.dump(ast.parse(line))
+    except SyntaxError:
+        return
+    assert ast.dump(ast.parse("\n".join(wrapped(line)))) == meant
+
+
+def test_a_long_line_is_broken_at_its_brackets() -> None:
+    arguments = ", ".join(f"argument_{number}" for number in range(12))
+    first, *inner, last = wrapped(f"    return function(site, [{arguments}], {arguments})")
+    assert max(map(len, (first, *inner, last))) <= 118
+    assert ast.parse("def f():\n" + "\n".join((first, *inner, last)))
+    assert wrapped("short(a, b)") == ["short(a, b)"]
+    assert wrapped("x" * 200) == ["x" * 200]
+
+
 # What a program notices -----------------------------------------------------------------------------------------------
 
 
@@ -213,6 +240,9 @@ TWICE = f"{RECORDING}\n    if site == 'unused':\n    {RECORDING}"
         ("jax/debug_callback/vmap.cond/cpu-1dev", "jax.effects_barrier()", "calls += calls", "duplicate"),
         ("hostcb/call_device/pmap/cpu-2dev", "device.id", "1 - device.id", "wrong device"),
         ("hostcb/call/pmap/cpu-2dev", "hostcb.barrier_wait()", "calls.reverse()", "order"),
+        ("hostcb/id_tap_device/vmap/cpu-1dev", "hostcb.barrier_wait()", "calls.reverse()", "order"),
+        ("hostcb/id_tap_device/vmap/cpu-1dev", "device.id", "device.id + 1", "wrong device"),
+        ("hostcb/id_tap_device/pmap/cpu-2dev", "hostcb.barrier_wait()", "calls.reverse()", "order"),
         ("hostcb/id_tap/vmap/cpu-1dev", "*transforms))", "*transforms * 2))", "wrong transforms"),
         ("hostcb/id_tap/vmap.pmap/cpu-2dev", "hostcb.barrier_wait()", "calls.reverse()", "order"),
         ("hostcb/call/jit+int8-vector-pair/cpu-1dev", "plus(1, 1)", "plus(1, 2)", "wrong operand"),

@@ -13,8 +13,10 @@ from ..minimising.steps import simpler
 from ..minimising.trials import trials
 from ..oracle.verdicts import Verdict
 from ..planning.cells import Cell, parse_cell
+from ..spec.topology import WrongPlatformError
 from ..standalone.judging import ON_REQUEST
 from ..standalone.programs import NotStandaloneError, standalone_program
+from ..worker.processes import WorkerStartError
 from .repro import program
 
 FOUND, INTERRUPTED, PASSES = 0, 1, 3
@@ -44,10 +46,18 @@ def add_parser(commands: Any) -> None:
 def main(options: argparse.Namespace) -> int:
     found = parse_cell(options.cell_id)
     options.platform = found.topology.platform
+    if options.program and not options.program.parent.is_dir():
+        raise FileNotFoundError(f"--program {options.program}: there is no folder {options.program.parent}")
     with trials(options.deadline) as processes:
 
         def run(cell: Cell) -> Failure | None:
-            outcome = processes.run(cell)
+            try:
+                outcome = processes.run(cell)
+            except (WorkerStartError, WrongPlatformError) as error:
+                if cell.id == options.cell_id:
+                    raise
+                # A smaller topology may not work here. That is no reason to stop.
+                return Failure(str(error))
             if outcome.verdict is Verdict.HARNESS_ERROR and cell.id == options.cell_id:
                 raise SuiteFailedError(f"the suite itself failed in {cell.id}: {outcome.reason}")
             return failure_of(outcome)

@@ -21,6 +21,7 @@ from conformance.model.transforms import TRANSFORMS
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.planning.cells import Cell, ProgramCell, parse_cell
 from conformance.spec.configurations import PLACEMENTS
+from conformance.worker.processes import WorkerStartError
 
 LOST = Outcome(Verdict.FAIL, Stage.CALLBACK, "lost: cpu:0 never ran #2", anomaly="lost")
 ERROR = Outcome(Verdict.FAIL, Stage.TRACE, "error: ValueError: no", anomaly="error")
@@ -261,12 +262,27 @@ def test_an_interrupt_before_the_first_failure(outcomes: Any, capsys: pytest.Cap
     assert capsys.readouterr().out == ""
 
 
+def test_a_topology_that_does_not_start_is_no_smaller_cell(outcomes: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def only_on_eight(cell: Cell) -> Outcome:
+        if cell.topology.device_count < 8:
+            raise WorkerStartError("no such devices")
+        return LOST
+
+    outcomes(only_on_eight)
+    assert main(["minimise", "jax/io_callback/scan/cpu-8dev"]) == 0
+    assert "jax/io_callback/eager/cpu-8dev" in capsys.readouterr().out.splitlines()[-1]
+    assert main(["minimise", "jax/io_callback/scan/cpu-4dev"]) == 2
+    assert capsys.readouterr().err == "ERROR: no such devices\n"
+
+
 def test_nothing_that_can_be_made_smaller(outcomes: Any, capsys: pytest.CaptureFixture[str]) -> None:
     outcomes(lambda cell: SUITE_FAILED)
     assert main(["minimise", "jax/io_callback/scan/cpu-1dev"]) == 2
     assert "ERROR: the suite itself failed" in capsys.readouterr().err
     assert main(["minimise", "nonsense"]) == 2
     assert "no cell id" in capsys.readouterr().err
+    assert main(["minimise", "jax/io_callback/scan/cpu-1dev", "--program", "/nowhere/cell.py"]) == 2
+    assert "there is no folder /nowhere" in capsys.readouterr().err
 
 
 def test_the_program_of_a_fault_imports_the_suite(

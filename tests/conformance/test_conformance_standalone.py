@@ -115,6 +115,11 @@ def samples() -> Iterator[str]:
         wide = "+x64" if element.wide else ""
         callback = ("call", "id_tap_result", "io_callback", "call_expand_dims", "id_tap_tree")[place % 5]
         yield f"hostcb/{callback}/jit+{element.name}-{shape}-{structure}/cpu-1dev{wide}"
+    # Here each leaf is a separate operand.
+    yield from ("jax/pure_callback/jit+int8-vector-many/cpu-1dev", "jax/io_callback/jit+bool-matrix-many/cpu-1dev")
+    yield from ("hostcb/debug_callback/vmap+int8-matrix-many/cpu-1dev", "jax/debug_print/scan+int16-large-one/cpu-1dev")
+    yield from ("hostcb/buffer_callback/jit+int8-vector-fewer_results/cpu-1dev",)
+    yield from ("hostcb/dlpack_callback/jit+float32-vector-many/cpu-1dev",)
     for placement in PLACEMENTS:
         yield f"hostcb/id_tap_device/shard_map/cpu-8dev{'+' + placement if placement != 'all' else ''}"
     for configuration in CONTEXTS:

@@ -11,6 +11,7 @@ import faulthandler
 import io
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -217,9 +218,14 @@ def test_a_long_line_is_broken_at_its_brackets() -> None:
 
 
 def changed(text: str, before: str, after: str) -> str:
+    (barrier,) = re.findall(r"^(?:jax.effects_barrier|hostcb.barrier_wait)\(\)$", text, re.MULTILINE) or [""]
+    before, after = (part.replace(BARRIER, barrier) for part in (before, after))
     assert text.count(before) == 1, text
     return text.replace(before, after)
 
+
+BARRIER = "BARRIER"
+"""The program's call of the barrier."""
 
 RECORDING = "    calls.append((site, np.asarray(x).tolist()))"
 FUNCTION = "def function(x):"
@@ -235,21 +241,21 @@ TWICE = f"{RECORDING}\n    if site == 'unused':\n    {RECORDING}"
         (PASSING, '    callback("unused", x * 4 + 3)\n', '    callback("unused", x * 4 + 2)\n', "wrong operand"),
         (PASSING, '"unused", x * 4 + 3)', '"unused", (x * 4 + 3) % 137)', "wrong operand"),
         (PASSING, '    callback("unused"', '    callback("unasked", x)\n    callback("unused"', "unexpected"),
-        (PASSING, "jax.effects_barrier()", "calls[:2] = calls[1::-1]", "order"),
+        (PASSING, BARRIER, "BARRIER; calls[:2] = calls[1::-1]", "order"),
         (PASSING, "return total", "return total + 1", "result"),
-        (PASSING, "jax.effects_barrier()", "calls[3:4] = calls[:1]", "stale operand"),
+        (PASSING, BARRIER, "BARRIER; calls[3:4] = calls[:1]", "stale operand"),
         (PASSING.replace("1dev", "1dev+x64"), "(site, show(x))", "(site, show(np.float64(x)))", "wrong operand"),
         ("jax/pure_callback/jit/cpu-1dev", RECORDING, TWICE, "pass"),
-        ("jax/pure_callback/jit/cpu-1dev", "jax.effects_barrier()", "calls.clear()", "lost"),
-        ("jax/debug_callback/vmap.while_cond/cpu-1dev", "jax.effects_barrier()", "calls += calls", "pass"),
-        ("jax/debug_callback/vmap.cond/cpu-1dev", "jax.effects_barrier()", "calls += calls", "duplicate"),
+        ("jax/pure_callback/jit/cpu-1dev", BARRIER, "BARRIER; calls.clear()", "lost"),
+        ("jax/debug_callback/vmap.while_cond/cpu-1dev", BARRIER, "BARRIER; calls += calls", "pass"),
+        ("jax/debug_callback/vmap.cond/cpu-1dev", BARRIER, "BARRIER; calls += calls", "duplicate"),
         ("hostcb/call_device/pmap/cpu-2dev", "device.id", "1 - device.id", "wrong device"),
-        ("hostcb/call/pmap/cpu-2dev", "hostcb.barrier_wait()", "calls.reverse()", "order"),
-        ("hostcb/id_tap_device/vmap/cpu-1dev", "hostcb.barrier_wait()", "calls.reverse()", "order"),
+        ("hostcb/call/pmap/cpu-2dev", BARRIER, "BARRIER; calls.reverse()", "order"),
+        ("hostcb/id_tap_device/vmap/cpu-1dev", BARRIER, "BARRIER; calls.reverse()", "order"),
         ("hostcb/id_tap_device/vmap/cpu-1dev", "device.id", "device.id + 1", "wrong device"),
-        ("hostcb/id_tap_device/pmap/cpu-2dev", "hostcb.barrier_wait()", "calls.reverse()", "order"),
+        ("hostcb/id_tap_device/pmap/cpu-2dev", BARRIER, "BARRIER; calls.reverse()", "order"),
         ("hostcb/id_tap/vmap/cpu-1dev", "*transforms))", "*transforms * 2))", "wrong transforms"),
-        ("hostcb/id_tap/vmap.pmap/cpu-2dev", "hostcb.barrier_wait()", "calls.reverse()", "order"),
+        ("hostcb/id_tap/vmap.pmap/cpu-2dev", BARRIER, "BARRIER; calls.reverse()", "order"),
         ("hostcb/call/jit+int8-vector-pair/cpu-1dev", "plus(1, 1)", "plus(1, 2)", "wrong operand"),
         ("hostcb/call/vmap/cpu-1dev", ", result_shape", ', vmap_method="sequential", result_shape', "not refused"),
         ("hostcb/call/vmap/cpu-1dev", "def function(x):", "def function(x):\n    1 / 0", "wrong refusal"),
@@ -269,8 +275,8 @@ def test_a_program_with_all_checks_passes(cell_id: str) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "kind"),
     [
-        ("jax.effects_barrier()", "spans[1] = (spans[0][0], *spans[1][1:])", "overlap"),
-        ("jax.effects_barrier()", "operands[0][1][0] += 1", "torn operand"),
+        (BARRIER, "BARRIER; spans[1] = (spans[0][0], *spans[1][1:])", "overlap"),
+        (BARRIER, "BARRIER; operands[0][1][0] += 1", "torn operand"),
         ("at_barrier = len(calls)", "at_barrier = len(calls) - 1", "early barrier"),
     ],
 )

@@ -37,6 +37,8 @@ from conformance.standalone.layout import wrapped
 from conformance.standalone.programs import standalone_program
 from conformance.worker.execution import run_cell
 
+pytestmark = pytest.mark.contract("C5")
+
 PASSING = "jax/io_callback_ordered/scan/cpu-1dev"
 KNOWN_FAILURE = "jax/io_callback/grad.scan.detached/cpu-2dev"
 

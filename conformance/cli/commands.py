@@ -28,11 +28,14 @@ from ..reports.markdown import markdown
 from ..reports.results import UnreadableResultsError, load_results
 from ..spec.package import COMMAND
 from ..spec.topology import WrongPlatformError
-from . import expect, mutants, report, repro
+from ..standalone.programs import NotStandaloneError
+from . import expect, minimise, mutants, report, repro
 
 DESCRIPTION = "Show, cell by cell, what host callbacks do on a platform."
 
 UNUSABLE = 2
+
+OTHER_REASONS = (MissingToolError, NotStandaloneError, UnreadableResultsError, minimise.SuiteFailedError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.command == "repro":
             return repro.main(options)
+        if options.command == "minimise":
+            return minimise.main(options)
         if options.command == "mutants":
             return mutants.main(options)
         if options.command == "expect":
@@ -52,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"ERROR: the {options.platform} cells cannot run here, and nothing was tested: {error}",
             file=sys.stderr,
         )
-    except (*UNUSABLE_BECAUSE, MissingToolError, UnreadableResultsError) as error:
+    except (*UNUSABLE_BECAUSE, *OTHER_REASONS) as error:
         print(f"ERROR: {error}", file=sys.stderr)
     except BrokenPipeError:
         # The reader, for example `head`, has closed the pipe; without this, Python would report it again at exit.
@@ -90,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
         "-n", dest="workers", type=positive(int), help="pytest processes, each with one worker process"
     )
     repro.add_parser(commands)
+    minimise.add_parser(commands)
     expect.add_parser(commands)
     report.add_parsers(commands)
     return parser

@@ -9,8 +9,11 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from ..engine.preparation import ConflictingOptionsError
 from ..planning.cells import Cell, FaultCell, TableCell, parse_cell
 from ..spec.package import COMMAND, PACKAGE, module
+from ..standalone.judging import ON_REQUEST
+from ..standalone.programs import standalone_program
 from ..worker.processes import worker_environment
 
 DEADLINE = 60.0
@@ -103,6 +106,19 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser("repro", help="print a program that runs one cell alone")
     parser.add_argument("cell_id", metavar="CELL", help="a cell's id")
     parser.add_argument(
+        "--standalone",
+        action="store_true",
+        help="a program without this project, for a bug report: JAX and NumPy alone",
+    )
+    parser.add_argument(
+        "--check",
+        dest="checks",
+        action="append",
+        default=[],
+        choices=ON_REQUEST,
+        help="with --standalone: let the program also look for this anomaly; may be repeated",
+    )
+    parser.add_argument(
         "--program",
         type=Path,
         metavar="FILE",
@@ -112,10 +128,13 @@ def add_parser(commands: Any) -> None:
 
 def main(options: argparse.Namespace) -> int:
     cell = parse_cell(options.cell_id)
+    if options.checks and not options.standalone:
+        raise ConflictingOptionsError("--check is for --standalone: the other program makes all checks")
+    text = standalone_program(cell, options.checks) if options.standalone else program(cell)
     if options.program:
-        options.program.write_text(program(cell))
+        options.program.write_text(text)
         print(command_line(cell))
     else:
         # Its first line, a comment, is the command line: what is printed is a program as it is.
-        print(program(cell), end="")
+        print(text, end="")
     return 0

@@ -195,7 +195,7 @@ class DataKind:
 
     def results(self, value: Any, numpy_like: Any) -> list[Any]:
         """The leaves of the result of a host function that returns `incremented`."""
-        return [self._leaf(source, value, by, numpy_like) for source, by in self._result_sources()]
+        return [self._leaf(source, value, by, numpy_like) for source, by in self.result_sources()]
 
     def result_tree(self, leaves: Sequence[Any]) -> Tree:
         structure = self.of_structure
@@ -205,9 +205,9 @@ class DataKind:
 
     def incremented(self, leaves: Sequence[Any]) -> list[Any]:
         """The host function: each result is a leaf of the operand plus a number that differs between results."""
-        return [self._element(source).incremented(leaves[source], by) for source, by in self._result_sources()]
+        return [self._element(source).incremented(leaves[source], by) for source, by in self.result_sources()]
 
-    def _result_sources(self) -> list[tuple[int, int]]:
+    def result_sources(self) -> list[tuple[int, int]]:
         """For each result, the leaf of the operand from which it is made, and its increment."""
         structure = self.of_structure
         if structure.results is None:

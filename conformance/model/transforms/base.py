@@ -1,5 +1,7 @@
 """A transform: one object with two faces. One wraps a JAX function, the other computes the right outcome.
 
+A third method writes the JAX face as source, for programs that import nothing of the suite.
+
 Every transform turns a function of one array into a function of one array of the same shape, so
 that any two compose. It makes its lanes, steps, or device slices from the operand by adding distinct
 offsets, and sums their results. So every callback of a program sees a different value. The
@@ -39,6 +41,30 @@ class Setting:
         return Mesh(devices.reshape(2, -1), ("rows", "columns")) if self.grid else Mesh(devices, ("devices",))
 
 
+@dataclass(frozen=True)
+class Place:
+    """The place of a transform in a printed program.
+
+    The program also has `callback`, the callback under test, and `devices` and `mesh` where its text names them.
+    """
+
+    name: str
+    """The name of the transformed function."""
+    device_count: int
+    rank: int = 0
+    """The number of axes of the operand."""
+
+    @property
+    def helper(self) -> str:
+        """A name for a second function, that nothing else in the program has."""
+        return f"{self.name}_helper"
+
+
+def offsets_source(count: int, stride: float) -> str:
+    """An array of the first multiples of a stride."""
+    return f"np.float32([{', '.join(str(number * int(stride)) for number in range(count))}])"
+
+
 class Transform(Protocol):
     @property
     def name(self) -> str: ...
@@ -55,3 +81,6 @@ class Transform(Protocol):
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         """The same in the semantic model: expected callbacks and result."""
+
+    def source(self, function: str, place: Place, stride: float) -> str:
+        """The JAX face as statements that define `place.name`; `function` is the name of the inner function."""

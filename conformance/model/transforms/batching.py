@@ -8,7 +8,7 @@ import numpy as np
 
 from ..values import Value
 from ..worlds import ModelFunction, World
-from .base import JaxFunction, Setting
+from .base import JaxFunction, Place, Setting, offsets_source
 
 LANES = 2
 
@@ -37,3 +37,9 @@ class Vmap:
             return function(world, x + Value.lanes(level, offsets)).sum_lanes(level, LANES)
 
         return batched
+
+    def source(self, function: str, place: Place, stride: float) -> str:
+        return f"""\
+def {place.name}(x):
+    lanes = jax.vmap(lambda offset: {function}(x + offset))({offsets_source(LANES, stride)})
+    return jnp.sum(lanes, axis=0)"""

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..values import Value, select
 from ..worlds import ModelFunction, World
-from .base import JaxFunction, Setting
+from .base import JaxFunction, Place, Setting, offsets_source
 
 State: TypeAlias = tuple[jax.Array, jax.Array]
 """The sum so far and the operand."""
@@ -68,6 +68,18 @@ def _model_loop(function: ModelFunction, stride: float, steps: int) -> ModelFunc
     return looped
 
 
+_ODD_SOURCE = "jax.lax.rem(jax.lax.stop_gradient(x).ravel()[0], np.float32(2))"
+"""The source of `_odd`."""
+
+
+def _while_source(name: str, unfinished: str, body: str) -> str:
+    """The source of `_while_loop`."""
+    return f"""\
+def {name}(x):
+    limit = {_ODD_SOURCE} + 1
+    return jax.lax.while_loop({unfinished}, {body}, (limit - limit, limit, x - x, x))[2]"""
+
+
 class Scan:
     name = "scan"
     promises = ("H4", "H5")
@@ -88,6 +100,16 @@ class Scan:
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         return _model_loop(function, stride, SCAN_STEPS)
 
+    def source(self, function: str, place: Place, stride: float) -> str:
+        return f"""\
+def {place.helper}(state, offset):
+    total, x = state
+    return (total + {function}(x + offset), x), None
+
+def {place.name}(x):
+    (total, _), _ = jax.lax.scan({place.helper}, (x - x, x), jnp.asarray({offsets_source(SCAN_STEPS, stride)}))
+    return total"""
+
 
 class ForiLoop:
     name = "fori"
@@ -106,6 +128,15 @@ class ForiLoop:
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         return _model_loop(function, stride, FORI_STEPS)
+
+    def source(self, function: str, place: Place, stride: float) -> str:
+        return f"""\
+def {place.helper}(step, state):
+    total, x = state
+    return total + {function}(x + jnp.float32(step) * {int(stride)}), x
+
+def {place.name}(x):
+    return jax.lax.fori_loop(0, {FORI_STEPS}, {place.helper}, (x - x, x))[0]"""
 
 
 class WhileBody:
@@ -141,6 +172,15 @@ class WhileBody:
             return total
 
         return looped
+
+    def source(self, function: str, place: Place, stride: float) -> str:
+        body = f"""\
+def {place.helper}(state):
+    step, limit, total, x = state
+    return step + 1, limit, total + {function}(x + step * {int(stride)}), x
+
+"""
+        return body + _while_source(place.name, "lambda state: state[0] < state[1]", place.helper)
 
 
 class WhileCond:
@@ -181,6 +221,20 @@ class WhileCond:
 
         return looped
 
+    def source(self, function: str, place: Place, stride: float) -> str:
+        unfinished, body = place.helper, f"{place.name}_body"
+        functions = f"""\
+def {unfinished}(state):
+    step, limit, _, x = state
+    return (step < limit) & ({function}(x + step * {int(stride)}).ravel()[0] > 0)
+
+def {body}(state):
+    step, limit, total, x = state
+    return step + 1, limit, total + x * 2, x
+
+"""
+        return functions + _while_source(place.name, unfinished, body)
+
 
 class Cond:
     """Both branches run the function, on different values."""
@@ -209,3 +263,11 @@ class Cond:
             return select(odd, function(world, x), when_false)
 
         return branched
+
+    def source(self, function: str, place: Place, stride: float) -> str:
+        return f"""\
+def {place.helper}(x):
+    return {function}(x + {2 * int(stride)})
+
+def {place.name}(x):
+    return jax.lax.cond({_ODD_SOURCE} > 0, {function}, {place.helper}, x)"""

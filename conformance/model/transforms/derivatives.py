@@ -10,7 +10,7 @@ import numpy as np
 
 from ..values import Value, fresh_infinitesimal
 from ..worlds import ModelFunction, World
-from .base import JaxFunction, Setting
+from .base import JaxFunction, Place, Setting
 
 CUSTOM_SLOPE = 2.0
 """The custom rules' derivative. It differs from the function's own derivative, so that a lost rule shows."""
@@ -37,6 +37,12 @@ class Jvp:
             return result.without(infinitesimal) + result.derivative(infinitesimal)
 
         return pushed
+
+    def source(self, function: str, place: Place, stride: float) -> str:
+        return f"""\
+def {place.name}(x):
+    primal, tangent = jax.jvp({function}, (x,), (jnp.ones_like(x),))
+    return primal + tangent"""
 
 
 class Grad:
@@ -67,6 +73,15 @@ class Grad:
 
         return pulled
 
+    def source(self, function: str, place: Place, stride: float) -> str:
+        return f"""\
+def {place.helper}(x):
+    result = {function}(x)
+    callback("forward_end", jax.lax.stop_gradient(result))
+    return jnp.sum(result)
+
+{place.name} = jax.grad({place.helper})"""
+
 
 class Detached:
     """No derivative reaches the function: a callback that refuses derivatives must work here."""
@@ -80,6 +95,11 @@ class Detached:
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         return lambda world, x: function(world, x.primal()) + x
+
+    def source(self, function: str, place: Place, stride: float) -> str:
+        return f"""\
+def {place.name}(x):
+    return {function}(jax.lax.stop_gradient(x)) + x"""
 
 
 class Remat:
@@ -110,6 +130,9 @@ class Remat:
 
         return checkpointed
 
+    def source(self, function: str, place: Place, stride: float) -> str:
+        return f"{place.name} = jax.checkpoint({function})"
+
 
 class CustomJvp:
     name = "custom_jvp"
@@ -133,6 +156,16 @@ class CustomJvp:
             return function(world, x.primal()) + x.perturbation() * CUSTOM_SLOPE
 
         return ruled
+
+    def source(self, function: str, place: Place, stride: float) -> str:
+        return f"""\
+@jax.custom_jvp
+def {place.name}(x):
+    return {function}(x)
+
+@{place.name}.defjvp
+def {place.helper}(primals, tangents):
+    return {function}(*primals), tangents[0] * {int(CUSTOM_SLOPE)}"""
 
 
 class CustomVjp:
@@ -168,6 +201,18 @@ class CustomVjp:
             return result.perturb(infinitesimal)
 
         return ruled
+
+    def source(self, function: str, place: Place, stride: float) -> str:
+        return f"""\
+@jax.custom_vjp
+def {place.name}(x):
+    return {function}(x)
+
+def {place.helper}(_, cotangent):
+    callback("cotangent", cotangent)
+    return (cotangent * {int(CUSTOM_SLOPE)},)
+
+{place.name}.defvjp(lambda x: ({function}(x), None), {place.helper})"""
 
 
 def _tap_cotangent(world: World, cotangent: Value) -> None:

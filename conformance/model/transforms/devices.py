@@ -10,13 +10,19 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ...spec.jax_versions import shard_map
 from ..values import Value
 from ..worlds import ModelFunction, World
-from .base import JaxFunction, Setting
+from .base import JaxFunction, Place, Setting, offsets_source
 
 
 def _slices(x: jax.Array, device_count: int, stride: float) -> jax.Array:
     """One copy of x per device, each with its offset, along a new first axis."""
     offsets = np.arange(device_count, dtype=np.float32) * np.float32(stride)
     return x + offsets.reshape((-1,) + (1,) * x.ndim)
+
+
+def _slices_source(place: Place, stride: float) -> str:
+    """The source of `_slices`."""
+    reshape = f".reshape(-1{', 1' * place.rank})" if place.rank else ""
+    return f"x + {offsets_source(place.device_count, stride)}{reshape}"
 
 
 def _model_per_device(function: ModelFunction, stride: float) -> ModelFunction:
@@ -48,6 +54,13 @@ class Pmap:
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         return _model_per_device(function, stride)
 
+    def source(self, function: str, place: Place, stride: float) -> str:
+        return f"""\
+{place.helper} = jax.pmap({function}, devices=devices)
+
+def {place.name}(x):
+    return jnp.sum({place.helper}({_slices_source(place, stride)}), axis=0)"""
+
 
 class ShardMap:
     name = "shard_map"
@@ -76,6 +89,16 @@ class ShardMap:
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         return _model_per_device(function, stride)
 
+    def source(self, function: str, place: Place, stride: float) -> str:
+        return f"""\
+spec = PartitionSpec(mesh.axis_names)
+{place.helper} = jax.jit(
+    shard_map(lambda shard: {function}(shard[0])[None], mesh=mesh, in_specs=spec, out_specs=spec)
+)
+
+def {place.name}(x):
+    return jnp.sum({place.helper}({_slices_source(place, stride)}), axis=0)"""
+
 
 class JitOverMesh:
     """One computation over all devices; a callback sees the whole operand, once."""
@@ -103,3 +126,14 @@ class JitOverMesh:
             return function(world.on_mesh(), slices).sum_stacked()
 
         return whole
+
+    def source(self, function: str, place: Place, stride: float) -> str:
+        return f"""\
+sharded = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+replicated = NamedSharding(mesh, PartitionSpec())
+
+def {place.helper}(x):
+    slices = jax.lax.with_sharding_constraint({_slices_source(place, stride)}, sharded)
+    return jnp.sum({function}(slices), axis=0)
+
+{place.name} = jax.jit({place.helper}, in_shardings=replicated, out_shardings=replicated)"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 
 from ..worlds import ModelFunction
-from .base import JaxFunction, Setting
+from .base import JaxFunction, Place, Setting
 
 
 class Eager:
@@ -19,6 +19,9 @@ class Eager:
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         return function
 
+    def source(self, function: str, place: Place, stride: float) -> str:
+        return f"{place.name} = {function}"
+
 
 class Jit:
     name = "jit"
@@ -30,3 +33,6 @@ class Jit:
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         return lambda world, x: function(world.in_program(), x)
+
+    def source(self, function: str, place: Place, stride: float) -> str:
+        return f"{place.name} = jax.jit({function})"

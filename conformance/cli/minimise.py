@@ -1,0 +1,99 @@
+"""The command `minimise`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..engine.options import positive
+from ..minimising.failures import Counts, Failure, failure_of
+from ..minimising.steps import simpler
+from ..minimising.trials import trials
+from ..oracle.verdicts import Verdict
+from ..planning.cells import Cell, parse_cell
+from ..spec.topology import WrongPlatformError
+from ..standalone.judging import ON_REQUEST
+from ..standalone.programs import NotStandaloneError, standalone_program
+from ..worker.processes import WorkerStartError
+from .repro import program
+
+FOUND, INTERRUPTED, PASSES = 0, 1, 3
+
+MANY_RUNS = 20
+"""After fewer runs, a failure that comes by chance may not have shown."""
+
+
+class SuiteFailedError(Exception):
+    """The suite itself failed, so the cell shows nothing."""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("minimise", help="make a failing cell smaller, as long as it fails in the same way")
+    parser.add_argument("cell_id", metavar="CELL", help="the id of a cell that fails")
+    parser.add_argument(
+        "--runs",
+        type=positive(int),
+        default=3,
+        metavar="N",
+        help="runs of the first and of the last cell, and of each other one if the failure comes by chance; default 3",
+    )
+    parser.add_argument("--deadline", type=positive(float), default=60.0, metavar="SECONDS", help="for each run")
+    parser.add_argument("--program", type=Path, metavar="FILE", help="where to write the smallest cell's own program")
+
+
+def main(options: argparse.Namespace) -> int:
+    found = parse_cell(options.cell_id)
+    options.platform = found.topology.platform
+    if options.program and not options.program.parent.is_dir():
+        raise FileNotFoundError(f"--program {options.program}: there is no folder {options.program.parent}")
+    with trials(options.deadline) as processes:
+
+        def run(cell: Cell) -> Failure | None:
+            try:
+                outcome = processes.run(cell)
+            except (WorkerStartError, WrongPlatformError) as error:
+                if cell.id == options.cell_id:
+                    raise
+                # A smaller topology may not work here. That is no reason to stop.
+                return Failure(str(error))
+            if outcome.verdict is Verdict.HARNESS_ERROR and cell.id == options.cell_id:
+                raise SuiteFailedError(f"the suite itself failed in {cell.id}: {outcome.reason}")
+            return failure_of(outcome)
+
+        counts: Counts[Cell] = Counts(run, options.runs)
+        failure: Failure | None = None
+
+        def accepted(step: str, cell: Cell) -> None:
+            nonlocal found
+            found = cell
+            print(f"{step}: {cell.id}", flush=True)
+
+        code = FOUND
+        try:
+            failure = counts.observe(found)
+            if failure is None:
+                print(f"{found.id} passes {counts.how_often(found)}: there is nothing to make smaller.")
+                if options.runs < MANY_RUNS:
+                    print("If it fails by chance, ask for more runs with --runs.")
+                return PASSES
+            print(f"{found.id}: {failure}, {counts.how_often(found)}", flush=True)
+            counts.smallest(found, simpler, accepted)
+        except KeyboardInterrupt:
+            print("interrupted; smaller cells may fail, too", file=sys.stderr)
+            code = INTERRUPTED
+    if failure is None:
+        return INTERRUPTED
+    print(f"smallest of {len(counts.found)} cells: {found.id}: {failure}, {counts.how_often(found)}")
+    if options.program:
+        _write(options.program, found, failure)
+    return code
+
+
+def _write(file: Path, cell: Cell, failure: Failure) -> None:
+    try:
+        file.write_text(standalone_program(cell, [kind for kind in ON_REQUEST if kind == failure.kind]))
+    except NotStandaloneError as error:
+        file.write_text(program(cell))
+        print(f"NOTE: {file} imports the suite: {error}", file=sys.stderr)

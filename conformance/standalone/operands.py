@@ -1,0 +1,202 @@
+"""The source of operands, results and host functions, for each kind of data.
+
+The functions have the same names in each program: `operand(x)` if the data is not plain, `right(x)` for the results
+that the program computes itself, and `host`, which records its operand and returns the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..spec.callbacks import CONSTANT_OPERAND, RETURNED_OFFSET, Callback
+from ..spec.data import SHAPES, DataKind, ElementType, printed
+
+CHECKSUM_FROM = 24
+"""Leaves with more elements are compared by a checksum: a bug report has no room for their elements."""
+
+
+class Code(str):
+    """Source text that stands in a tree of Python: the `repr` of the tree is then source, too."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def with_constant(callback: Callback, tree: Any) -> Any:
+    """The operand of a callback, with the constant beside it that callbacks of trees get."""
+    constant = Code(f"np.float32({CONSTANT_OPERAND:g})")
+    return {"constant": constant, "value": tree} if callback.takes_tree else tree
+
+
+class Shown:
+    """How a program shows an operand in its list of calls, and how the expected operand is written."""
+
+    def __init__(self, data: DataKind, exact_types: bool, leaves: Sequence[np.ndarray[Any, Any]]) -> None:
+        self.numbers = data.plain and not exact_types
+        """Whether a number without its type says everything."""
+        self.checksum = any(leaf.size > CHECKSUM_FROM for leaf in leaves)
+
+    @property
+    def source(self) -> str:
+        """The function `show`, or nothing where a call shows numbers."""
+        if self.numbers:
+            return ""
+        what = "crc32 {zlib.crc32(leaf.tobytes())}" if self.checksum else "{leaf.tolist()}"
+        return f'''\
+def show(leaf):
+    leaf = np.asarray(leaf)
+    return f"{{leaf.dtype}}{{list(leaf.shape)}} {what}"'''
+
+    def of(self, operand: str, tree: bool) -> str:
+        """The source that shows an operand, which may be a tree."""
+        if tree:
+            return f"jax.tree.map({'lambda leaf: np.asarray(leaf).tolist()' if self.numbers else 'show'}, {operand})"
+        return f"np.asarray({operand}).tolist()" if self.numbers else f"show({operand})"
+
+    def leaf(self, leaf: np.ndarray[Any, Any]) -> Any:
+        """The literal of an expected leaf."""
+        if self.numbers:
+            return leaf.tolist()
+        names: dict[str, Any] = {}
+        exec(f"import zlib\nimport numpy as np\n{self.source}", names)
+        return names["show"](leaf)
+
+
+def data_source(data: DataKind) -> str:
+    """The functions that make operands and results of a program's number."""
+    structure = data.of_structure
+    carried = structure.has_carrier
+    operand = structure.build([_leaf(number, 0, carried) for number in range(structure.leaves)])
+    right = data.result_tree([_leaf(source, by, carried) for source, by in data.result_sources()])
+    return f"""\
+{_leaf_source(data)}
+
+def operand(x):
+    return {operand!r}
+
+def right(x):
+    return {right!r}
+
+def types(x):
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), right(x))"""
+
+
+def _leaf(number: int, increment: int, carried: bool) -> Code:
+    if carried and number == 0:
+        return Code(f"x + {increment}" if increment else "x")
+    return Code(f"leaf(x, {number}, {increment})")
+
+
+def _leaf_source(data: DataKind) -> str:
+    shape = SHAPES[data.shape]
+    if shape:
+        index = f"np.arange({prod(shape)}, dtype=np.float32).reshape({shape})"
+        numbers = f"x[{', '.join(('...', *['None'] * len(shape)))}] * 2 + {index} + 3 * number"
+    else:
+        numbers = "x * 2 + 3 * number"
+    return f"""\
+def leaf(x, number, increment):
+    x = jnp.asarray(x)
+    numbers = {numbers}
+    return {_elements(data.of_element)}"""
+
+
+def _elements(element: ElementType) -> str:
+    """The source of `ElementType.elements`."""
+    dtype, shift = f'"{element.name}"', f" {'+-'[element.shift < 0]} {abs(element.shift)}" if element.shift else ""
+    numbers = "numbers" if element.modulus is None else f"jnp.mod(numbers, {element.modulus:g})"
+    if element.name == "bool":
+        return f"jnp.mod(numbers + increment, {element.modulus:g}) > 0"
+    if element.key:
+        words = 'jnp.stack((numbers + increment, 0 * numbers + 7 + increment), axis=-1).astype("uint32")'
+        return f"jax.random.wrap_key_data({words})" if element.name == "typed_key" else words
+    if "complex" in element.name:
+        return f"numbers.astype({dtype}) + increment + (numbers + 1).astype({dtype}) * 1j"
+    if element.dtype.itemsize == 1:
+        return f"({numbers} + (increment{shift})).astype({dtype})"
+    return f"{numbers}.astype({dtype}) + np.asarray(increment{shift}, {dtype})"
+
+
+def checked_source(data: DataKind) -> str:
+    """The function that compares a result, and moves the program's number by each wrong element."""
+    convert = ""
+    if data.element == "typed_key":
+        convert = """\
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf, other = jax.random.key_data(leaf), jax.random.key_data(other)
+"""
+    elif data.of_element.dtype.itemsize == 1:
+        # Some platforms cannot compare in these types.
+        convert = '        leaf, other = leaf.astype("float32"), other.astype("float32")\n'
+    return f"""\
+def checked(number, result, right):
+    wrong = 0
+    for leaf, other in zip(jax.tree.leaves(result), jax.tree.leaves(right), strict=True):
+        assert (leaf.shape, leaf.dtype) == (other.shape, other.dtype), f"{{leaf}} is not like {{other}}"
+{convert}\
+        axes = tuple(range(min(jnp.ndim(number), leaf.ndim), leaf.ndim))
+        wrong += jnp.sum(leaf != other, axis=axes, dtype="int32").astype("float32")
+    return number + 1024 * jax.lax.stop_gradient(wrong)"""
+
+
+def host_source(
+    callback: Callback, data: DataKind, shown: Shown, told: Sequence[str], name: str, checks: Sequence[str]
+) -> str:
+    """The host function: it records a call, and returns the operand plus one if the callback has a result."""
+    spread = spreads(callback, data)
+    operand = "operands" if spread else "x"
+    tree = callback.takes_tree or data.of_structure.leaves > 1
+    parameters = ", ".join(("site", f"*{operand}" if spread else operand, *told))
+    call = f"({', '.join(('site', shown.of(operand, tree), *map(_recorded, told)))})"
+    returns = callback.returns_new_value and callback.function not in ("id_tap", "id_print")
+    value = f'{operand}["value"]' if callback.takes_tree else operand
+    lines = [f"    calls.append({call})", *(_answer(value, data) if returns else ())]
+    if "torn operand" in checks:
+        copies = f"[np.array(leaf) for leaf in jax.tree.leaves({operand})]"
+        lines.insert(1, f"    operands.append((jax.tree.leaves({operand}), {copies}))")
+    if "overlap" in checks:
+        begun = ["    begin = time.monotonic()", f"    call = {call}", "    calls.append(call)"]
+        result = lines.pop().replace("    return ", "    result = ", 1) if returns else "    result = None"
+        ended = [result, "    spans.append((begin, time.monotonic(), call[:2]))", "    return result"]
+        lines = [*begun, *lines[1:], *ended]
+    return "\n".join((f"def {name}({parameters}):", *lines))
+
+
+def _recorded(told: str) -> str:
+    return "device.id" if told == "device" else f"*{told}"
+
+
+def _answer(value: str, data: DataKind) -> list[str]:
+    if data.plain:
+        return [f"    return np.asarray({value} + np.float32({RETURNED_OFFSET:g}))"]
+    results = [Code(f"plus({source}, {by})") for source, by in data.result_sources()]
+    plus = "leaf ^ bool(by % 2)" if data.element == "bool" else "leaf + np.asarray(by, leaf.dtype)"
+    if data.element == "bool" and data.of_structure.has_carrier:
+        plus = "leaf ^ bool(by % 2) if leaf.dtype == bool else leaf + np.float32(by)"
+    return [
+        f"    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves({value})]",
+        "    def plus(number, by):",
+        "        leaf = leaves[number]",
+        f"        return np.asarray({plus})",
+        f"    return {data.result_tree(results)!r}",
+    ]
+
+
+def spreads(callback: Callback, data: DataKind) -> bool:
+    """Whether each leaf is a separate operand."""
+    host_callback = callback.function in ("id_tap", "id_print", "call")
+    return not data.plain and data.of_structure.spread and not (host_callback or callback.takes_tree)
+
+
+def expected_operand(callback: Callback, data: DataKind, shown: Shown, leaves: Sequence[np.ndarray[Any, Any]]) -> Any:
+    """The literal of an operand that a callback must get."""
+    if callback.prints:
+        text = printed(callback.function, leaves[0]) if data.plain else str(leaves[0])
+        return " ".join(text.split())
+    shown_leaves = [shown.leaf(leaf) for leaf in leaves]
+    tree = data.of_structure.build(shown_leaves[1:] if callback.takes_tree else shown_leaves)
+    return {"constant": shown_leaves[0], "value": tree} if callback.takes_tree else tree

@@ -1,0 +1,171 @@
+"""A cell's program as the text of a file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from ..model.programs import INPUTS, Prediction, strides
+from ..model.transforms.base import Place
+from ..model.worlds import RefusalError
+from ..planning.cells import Cell, ProgramCell, TableCell
+from ..spec.callbacks import SITES, Refusal
+from ..spec.configurations import JIT_DISABLED, PLACEMENTS, X64
+from ..spec.package import COMMAND
+from .callbacks import CallbackSource
+from .judging import LATEST_SECONDS, Expected, refusal_source
+from .layout import laid_out
+from .operands import Shown
+
+HANG_SECONDS = 60
+
+CONFIGURED = {
+    X64: 'jax.config.update("jax_enable_x64", True)',
+    "gspmd": 'jax.config.update("jax_use_shardy_partitioner", False)',
+}
+
+RECORDED = {"overlap": "spans", "torn operand": "operands"}
+"""What a host function records for a check, beside the calls."""
+
+SHARD_MAP = """\
+try:
+    from jax import shard_map
+except ImportError:
+    from jax.experimental.shard_map import shard_map"""
+
+MODULES = ("functools", "sys", "time", "zlib")
+"""Modules of Python. A program imports those that it uses."""
+
+
+class NotStandaloneError(ValueError):
+    """A cell without a program that stands alone."""
+
+
+def standalone_program(cell: Cell, checks: Sequence[str] = ()) -> str:
+    """The program of a cell, without an import of this package; raises `NotStandaloneError`."""
+    if not isinstance(cell, ProgramCell):
+        raise NotStandaloneError(_why_not(cell))
+    if cell.implementation not in ("hostcb", "jax"):
+        raise NotStandaloneError(
+            f"only programs of hostcb and of JAX's own callbacks can be written out, and {cell.id} is of"
+            f" {cell.implementation}: use `{COMMAND} repro {cell.id}` without --standalone"
+        )
+    return _Program(cell, tuple(checks)).text()
+
+
+def _why_not(cell: Cell) -> str:
+    if isinstance(cell, TableCell):
+        programs = ", ".join(program.id for program in cell.programs)
+        return f"{cell.id} is an entry of a table, which its programs show: use --standalone with one of {programs}"
+    return (
+        f"{cell.id} is a fault: its scenario is code of the suite, and cannot be written out as a program of JAX alone:"
+        f" use `{COMMAND} repro {cell.id}` without --standalone"
+    )
+
+
+def _sites(cell: ProgramCell) -> list[str]:
+    by_transform = {"forward_end": "grad", "cotangent": "custom_vjp"}
+    return [site for site in SITES if site not in by_transform or by_transform[site] in cell.program.names]
+
+
+class _Program:
+    """The parts of a program's text."""
+
+    def __init__(self, cell: ProgramCell, checks: tuple[str, ...]) -> None:
+        self.cell = cell
+        self.checks = checks
+        self.placement = PLACEMENTS[cell.placement]
+        count = cell.topology.device_count
+        self.first = self.placement.choose(range(count))[0]
+        try:
+            self.prediction: Prediction | None = cell.prediction
+            self.refusals: Mapping[str, Refusal] = {}
+        except RefusalError as refused:
+            self.prediction, self.refusals = None, refused.refusals
+        events = self.prediction.events if self.prediction else ()
+        leaves = [leaf for event in events for leaf in event.leaves]
+        self.shown = Shown(cell.data, cell.configuration == X64, leaves)
+        self.callback = CallbackSource(
+            cell.implementation, cell.callback, cell.data, self.shown, cell.device_count - 1, _sites(cell), checks
+        )
+
+    def text(self) -> str:
+        body = "\n\n".join((*self._functions(), self._end()))
+        return laid_out("\n".join((self._head(body), body)) + "\n")
+
+    def _head(self, body: str) -> str:
+        """The environment, the imports and the devices of a program with this body."""
+        modules = [name for name in MODULES if re.search(rf"\b{name}\.", body)]
+        meshed = bool(re.search(r"\bmesh\b", body))
+        environment = self.cell.topology.environment({}, quick=())
+        settings = ", ".join(f'{name}="{value}"' for name, value in environment.items() if value)
+        lines = [
+            f"# {self.cell.id}",
+            "# It exits with 0 if all is as expected; otherwise it prints what differs, and exits with 1.",
+            f"import {', '.join(sorted(('faulthandler', 'os', *modules)))}",
+            f"os.environ.update({settings})",
+            "import jax",
+            "import jax.numpy as jnp",
+            "import numpy as np",
+            *(["from jax.sharding import Mesh, NamedSharding, PartitionSpec"] if meshed else ()),
+            *filter(None, self.callback.imports()),
+            *([SHARD_MAP] if "shard_map(" in body else ()),
+            "",
+            f"faulthandler.dump_traceback_later({HANG_SECONDS}, exit=True)  # if it hangs",
+        ]
+        if self.cell.configuration in CONFIGURED:
+            lines.append(CONFIGURED[self.cell.configuration])
+        if meshed or re.search(r"\bdevices\b(?!\()", body):
+            lines.append(f"devices = {self._devices()}")
+        if meshed:
+            shape, names = (".reshape(2, -1)", '("rows", "columns")') if self.placement.grid else ("", '("devices",)')
+            lines.append(f"mesh = Mesh(np.array(devices){shape}, {names})")
+        lines += [f"{name} = []" for check, name in RECORDED.items() if check in self.checks]
+        return "\n".join((*lines, "calls = []", ""))
+
+    def _devices(self) -> str:
+        topology = self.cell.topology
+        platform = "" if topology.platform == "cpu" else f'"{topology.jax_name}"'
+        return f"jax.devices({platform})[{self.first}:{self.first + self.cell.device_count}]"
+
+    def _functions(self) -> list[str]:
+        function = "function"
+        functions = [
+            *self.callback.functions(),
+            "def function(x):\n"
+            '    y = callback("first", x * 2 + 1)\n'
+            '    callback("unused", x * 4 + 3)\n'
+            '    return callback("last", y * x)',
+        ]
+        names = self.cell.program.names
+        used: list[str] = []
+        transforms = self.cell.program.transforms
+        for number, (transform, stride) in reversed([*enumerate(zip(transforms, strides(transforms), strict=False))]):
+            used.append(transform.name)
+            again = f"_{used.count(transform.name)}" if used.count(transform.name) > 1 else ""
+            # Each computation over a mesh around this one has given the operand an axis.
+            place = Place(f"in_{transform.name}{again}", self.cell.device_count, names[:number].count("pjit"))
+            functions.append(transform.source(function, place, stride))
+            function = place.name
+        self.outermost = function
+        return functions
+
+    def _run(self) -> list[str]:
+        inputs = ", ".join(f"{number:g}" for number in INPUTS)
+        run = f"results = jax.device_get([{self.outermost}(jnp.float32(number)) for number in ({inputs})])"
+        contexts = ["jax.default_device(devices[0])"] * (self.first > 0)
+        contexts += ["jax.disable_jit()"] * (self.cell.configuration == JIT_DISABLED)
+        return [f"with {', '.join(contexts)}:", f"    {run}"] if contexts else [run]
+
+    def _end(self) -> str:
+        """The run of the program, and the judgement."""
+        if self.prediction is None:
+            return refusal_source(self.cell.callback, self.refusals, self._run())
+        lines = [
+            *self._run(),
+            "hostcb.barrier_wait()" if self.cell.implementation == "hostcb" else "jax.effects_barrier()",
+        ]
+        expected = Expected(self.cell.callback, self.cell.data, self.shown, self.prediction, self.first)
+        if "early barrier" in self.checks:
+            lines += ["at_barrier = len(calls)", f"time.sleep({LATEST_SECONDS})"]
+        return "\n".join(lines) + "\n\n" + expected.source(self.checks)

@@ -1,0 +1,301 @@
+"""Smaller cells that fail in the same way: the search, the steps, the counts, and the command with fake processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformance.cli import minimise
+from conformance.cli.commands import main
+from conformance.minimising.failures import Counts, Failure, failure_of
+from conformance.minimising.search import Step, smallest
+from conformance.minimising.steps import SIMPLER_PLACEMENTS, SIMPLER_TRANSFORMS, simpler
+from conformance.minimising.trials import trials
+from conformance.model.transforms import TRANSFORMS
+from conformance.oracle.verdicts import Outcome, Stage, Verdict
+from conformance.planning.cells import Cell, ProgramCell, parse_cell
+from conformance.spec.configurations import PLACEMENTS
+from conformance.worker.processes import WorkerStartError
+
+LOST = Outcome(Verdict.FAIL, Stage.CALLBACK, "lost: cpu:0 never ran #2", anomaly="lost")
+ERROR = Outcome(Verdict.FAIL, Stage.TRACE, "error: ValueError: no", anomaly="error")
+PASS = Outcome(Verdict.PASS)
+SUITE_FAILED = Outcome(Verdict.HARNESS_ERROR, None, "a bug")
+
+LARGE = "jax/io_callback/jit.grad.scan.detached+int8-matrix-dict/cpu-8dev+part+x64+sync"
+
+# The search -----------------------------------------------------------------------------------------------------------
+
+Numbers = frozenset[int]
+
+
+def without_one(numbers: Numbers) -> Iterator[Step[Numbers]]:
+    return ((f"without {number}", numbers - {number}) for number in sorted(numbers))
+
+
+@given(st.frozensets(st.integers(0, 9)), st.lists(st.frozensets(st.integers(0, 9)), max_size=4))
+def test_the_result_fails_and_nothing_one_step_simpler_does(start: Numbers, causes: list[Numbers]) -> None:
+    asked: list[Numbers] = []
+    steps: list[Numbers] = []
+
+    def fails(numbers: Numbers) -> bool:
+        asked.append(numbers)
+        return numbers == start or any(cause <= numbers for cause in causes)
+
+    found = smallest(start, without_one, fails, lambda step, numbers: steps.append(numbers))
+    assert fails(found)
+    assert not any(fails(numbers) for _, numbers in without_one(found) if numbers != start)
+    assert [start, *steps][-1] == found
+    assert all(after < before for before, after in zip([start, *steps], steps, strict=False))
+
+
+@given(st.frozensets(st.integers(0, 9)), st.frozensets(st.integers(0, 9)))
+def test_nothing_is_asked_twice(start: Numbers, cause: Numbers) -> None:
+    asked: list[Numbers] = []
+
+    def fails(numbers: Numbers) -> bool:
+        asked.append(numbers)
+        return cause <= numbers
+
+    smallest(start | cause, without_one, fails)
+    assert len(asked) == len(set(asked))
+
+
+# The steps ------------------------------------------------------------------------------------------------------------
+
+
+def names_of(cell: Cell) -> tuple[str, ...]:
+    assert isinstance(cell, ProgramCell)
+    return cell.program.names
+
+
+def minimal(cell_id: str, fails: Callable[[ProgramCell], bool]) -> str:
+    def failing(cell: Cell) -> bool:
+        assert isinstance(cell, ProgramCell)
+        return fails(cell)
+
+    return smallest(parse_cell(cell_id), simpler, failing).id
+
+
+@pytest.mark.parametrize(
+    ("fails", "found"),
+    [
+        (lambda cell: True, "jax/io_callback/eager/cpu-1dev"),
+        (lambda cell: "scan" in cell.program.names, "jax/io_callback/scan/cpu-1dev"),
+        (lambda cell: cell.data.element == "int8", "jax/io_callback/eager+int8-scalar-one/cpu-1dev"),
+        (lambda cell: cell.data.structure == "dict", "jax/io_callback/eager+int8-matrix-dict/cpu-1dev"),
+        (lambda cell: cell.configuration == "x64", "jax/io_callback/eager/cpu-1dev+x64"),
+        (lambda cell: cell.topology.configuration == "sync", "jax/io_callback/eager/cpu-1dev+sync"),
+        (lambda cell: cell.placement == "part", "jax/io_callback/eager/cpu-4dev+part"),
+        (lambda cell: cell.topology.device_count > 2, "jax/io_callback/eager/cpu-4dev"),
+        (lambda cell: cell.program.names[-2:] == ("scan", "detached"), "jax/io_callback/jvp.scan.detached/cpu-1dev"),
+    ],
+)
+def test_steps_leave_out_what_is_no_cause(fails: Callable[[ProgramCell], bool], found: str) -> None:
+    # float32-matrix-dict is simpler than int8-matrix-dict where the structure alone matters.
+    expected = found.replace("int8-matrix-dict", "float32-scalar-dict")
+    assert minimal(LARGE, fails) == expected
+
+
+@given(
+    st.lists(st.sampled_from([name for name in TRANSFORMS if name != "eager"]), min_size=1, max_size=4),
+    st.sampled_from(["cpu-1dev", "cpu-8dev", "cpu-8dev+part_grid", "cpu-4dev+last+gspmd", "cpu-2dev+sync"]),
+    st.sampled_from(["", "+uint32-rank5-nested", "+bool-vector-many"]),
+    st.data(),
+)
+def test_the_steps_from_any_cell_end(names: list[str], where: str, kind: str, data: st.DataObject) -> None:
+    """At random; each cell on the way has a meaning, and an id that leads to it."""
+    try:
+        cell = parse_cell(f"hostcb/id_tap/{'.'.join(names)}{kind}/{where}")
+    except ValueError:
+        return
+    seen = {cell.id}
+    while steps := [*simpler(cell)]:
+        assert len({each.id for _, each in steps}) == len(steps)
+        step, cell = data.draw(st.sampled_from(steps))
+        assert step
+        assert parse_cell(cell.id) == cell
+        assert cell.id not in seen
+        seen.add(cell.id)
+    assert len(seen) < 40
+    assert cell.id == "hostcb/id_tap/eager/cpu-1dev"
+
+
+def test_simpler_transforms_never_lead_back() -> None:
+    assert {*SIMPLER_TRANSFORMS} == {*TRANSFORMS} - {"eager"}
+    assert {*SIMPLER_PLACEMENTS} == {*PLACEMENTS} - {"all"}
+
+    def height(name: str, above: tuple[str, ...] = ()) -> int:
+        assert name not in above
+        return 1 + max((height(other, (*above, name)) for other in SIMPLER_TRANSFORMS.get(name, ())), default=0)
+
+    assert height("while_cond") > height("while_body") > height("scan") > height("jit") > height("eager") == 1
+
+
+def test_faults_and_entries_of_the_table() -> None:
+    fault = "hostcb/call/fault.raises.pmap/cpu-8dev"
+    assert [cell.id for _, cell in simpler(parse_cell(fault))][-1] == fault.replace("8dev", "4dev")
+    table = [cell.id for _, cell in simpler(parse_cell("hostcb/io_callback/table.vmap/cpu-2dev"))]
+    assert "hostcb/io_callback/vmap/cpu-2dev" in table
+    assert table[-1] == "hostcb/io_callback/table.vmap/cpu-1dev"
+
+
+# Failures and counts --------------------------------------------------------------------------------------------------
+
+
+def test_how_a_cell_fails() -> None:
+    assert failure_of(PASS) is None
+    assert str(failure_of(LOST)) == "fail at callback: lost"
+    assert str(failure_of(ERROR)) == "fail at trace: error (ValueError)"
+    crash = Outcome(Verdict.CRASH, Stage.DISPATCH, "the process ended", signal="SIGABRT")
+    assert failure_of(crash) == Failure("crash(SIGABRT)")
+    other = Outcome(Verdict.FAIL, Stage.TRACE, "error: TypeError: no", anomaly="error")
+    assert failure_of(other) != failure_of(ERROR)
+
+
+def scripted(*outcomes: Failure | None) -> Callable[[str], Failure | None]:
+    """Runs that end like this, one after the other."""
+    rest = iter(outcomes)
+    return lambda thing: next(rest)
+
+
+def test_one_run_each_if_the_failure_always_shows() -> None:
+    lost, error = failure_of(LOST), failure_of(ERROR)
+    counts = Counts[str](scripted(lost, lost, lost, None, error, lost, lost, lost), runs=3)
+    assert counts.observe("start") == lost
+    assert [counts.fails(name) for name in ("passes", "fails differently", "fails")] == [False, False, True]
+    counts.measure("fails")
+    assert counts.how_often("fails") == "in 3 of 3 runs"
+
+
+def test_several_runs_if_the_failure_comes_by_chance() -> None:
+    lost, error = failure_of(LOST), failure_of(ERROR)
+    counts = Counts[str](scripted(None, lost, error, lost, *[None] * 4, None, error, lost, None), runs=4)
+    assert counts.observe("start") == lost
+    assert counts.how_often("start") == "in 2 of 4 runs"
+    assert [counts.fails(name) for name in ("passes", "fails")] == [False, True]
+    counts.measure("fails")
+    assert counts.how_often("fails") == "in 1 of 4 runs"
+
+
+def test_a_smaller_thing_may_fail_less_often() -> None:
+    """`large` always fails, `middle` in half of its runs, and `small` in its second run."""
+    lost = failure_of(LOST)
+    runs = {"large": [lost] * 2, "middle": [lost, None], "small": [None, None, lost]}
+    counts = Counts[str](lambda thing: runs[thing].pop(0), runs=2)
+    assert counts.observe("large") == lost
+    below = {"large": [("step", "middle")], "middle": [("step", "small")], "small": []}
+    assert counts.smallest("large", lambda thing: below[thing]) == "small"
+    assert counts.by_chance
+    assert counts.how_often("small") == "in 1 of 3 runs"
+
+
+# The command ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def outcomes(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Cell], Outcome]], None]:
+    """Sets the outcomes of cells, which no process runs."""
+
+    def set_them(outcome: Callable[[Cell], Outcome]) -> None:
+        class Fake:
+            run = staticmethod(outcome)
+
+        @contextmanager
+        def fake(deadline: float) -> Iterator[Any]:
+            yield Fake
+
+        monkeypatch.setattr(minimise, "trials", fake)
+
+    return set_them
+
+
+def test_the_command_prints_each_step_and_the_smallest(
+    outcomes: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    outcomes(lambda cell: LOST if "scan" in names_of(cell) else PASS)
+    file = tmp_path / "cell.py"
+    assert main(["minimise", "jax/io_callback/jit.scan/cpu-8dev+part", "--program", str(file)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "jax/io_callback/jit.scan/cpu-8dev+part: fail at callback: lost, in 3 of 3 runs",
+        "without jit: jax/io_callback/scan/cpu-8dev+part",
+        "placement all: jax/io_callback/scan/cpu-8dev",
+        "on cpu-1dev: jax/io_callback/scan/cpu-1dev",
+        "smallest of 7 cells: jax/io_callback/scan/cpu-1dev: fail at callback: lost, in 3 of 3 runs",
+    ]
+    assert file.read_text().startswith("# jax/io_callback/scan/cpu-1dev\n")
+
+
+def test_a_cell_that_passes(outcomes: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    outcomes(lambda cell: PASS)
+    assert main(["minimise", "jax/io_callback/scan/cpu-1dev", "--runs", "2"]) == minimise.PASSES == 3
+    printed = capsys.readouterr().out
+    assert "jax/io_callback/scan/cpu-1dev passes in 2 of 2 runs" in printed
+    assert "--runs" in printed
+
+
+def test_an_interrupt_prints_the_smallest_so_far(outcomes: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(cell: Cell) -> Outcome:
+        if cell.topology.device_count < 8:
+            raise KeyboardInterrupt
+        return LOST
+
+    outcomes(interrupted)
+    assert main(["minimise", "jax/io_callback/jit.scan/cpu-8dev"]) == 1
+    out, err = capsys.readouterr()
+    assert "jax/io_callback/eager/cpu-8dev: fail at callback: lost, in 1 of 1 run" in out.splitlines()[-1]
+    assert err == "interrupted; smaller cells may fail, too\n"
+
+
+def test_an_interrupt_before_the_first_failure(outcomes: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(cell: Cell) -> Outcome:
+        raise KeyboardInterrupt
+
+    outcomes(interrupted)
+    assert main(["minimise", "jax/io_callback/jit.scan/cpu-8dev"]) == 1
+    assert capsys.readouterr().out == ""
+
+
+def test_a_topology_that_does_not_start_is_no_smaller_cell(outcomes: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def only_on_eight(cell: Cell) -> Outcome:
+        if cell.topology.device_count < 8:
+            raise WorkerStartError("no such devices")
+        return LOST
+
+    outcomes(only_on_eight)
+    assert main(["minimise", "jax/io_callback/scan/cpu-8dev"]) == 0
+    assert "jax/io_callback/eager/cpu-8dev" in capsys.readouterr().out.splitlines()[-1]
+    assert main(["minimise", "jax/io_callback/scan/cpu-4dev"]) == 2
+    assert capsys.readouterr().err == "ERROR: no such devices\n"
+
+
+def test_nothing_that_can_be_made_smaller(outcomes: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    outcomes(lambda cell: SUITE_FAILED)
+    assert main(["minimise", "jax/io_callback/scan/cpu-1dev"]) == 2
+    assert "ERROR: the suite itself failed" in capsys.readouterr().err
+    assert main(["minimise", "nonsense"]) == 2
+    assert "no cell id" in capsys.readouterr().err
+    assert main(["minimise", "jax/io_callback/scan/cpu-1dev", "--program", "/nowhere/cell.py"]) == 2
+    assert "there is no folder /nowhere" in capsys.readouterr().err
+
+
+def test_the_program_of_a_fault_imports_the_suite(
+    outcomes: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    outcomes(lambda cell: LOST)
+    file = tmp_path / "cell.py"
+    assert main(["minimise", "hostcb/call/fault.raises.jit/cpu-2dev", "--program", str(file)]) == 0
+    assert "imports the suite" in capsys.readouterr().err
+    assert "run_fault" in file.read_text()
+
+
+def test_a_run_in_a_process() -> None:
+    with trials(deadline=60.0) as processes:
+        outcome = processes.run(parse_cell("jax/io_callback/grad.scan.detached/cpu-1dev"))
+    assert failure_of(outcome) == failure_of(LOST)

@@ -39,6 +39,7 @@ def add_running(add: AddOption) -> None:
     add("--cell", action="append", default=[], metavar="ID", dest="cell_ids", help="this cell; may be repeated")
     add("--results", type=Path, default=Path("results"), metavar="DIR")
     add("--deadline", type=positive(float), default=60.0, metavar="SECONDS", help="for each cell")
+    add("--histories", action="store_true", help="keep the history of each cell, also of those that pass")
     add("--expectations", type=Path, help="file of known failures; by default ci/expectations/PLATFORM.toml")
 
 

@@ -16,6 +16,7 @@ from ..planning import selection as selecting
 from ..planning.cells import Cell, Plan, UnknownCellError, parse_cell
 from ..planning.keywords import KeywordError
 from ..planning.smoke import smoke
+from ..spec.package import KEEPS_HISTORIES
 from ..spec.topology import Topology
 from ..spec.versions import version_matches
 from ..worker.processes import WorkerProcess, WorkerStartError
@@ -49,6 +50,9 @@ UNUSABLE_BECAUSE = (
 
 def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
     """The run that the options ask for."""
+    if options.histories:
+        # The pytest processes and their workers inherit it.
+        os.environ[KEEPS_HISTORIES] = "1"
     if options.cell_ids:
         cells = tuple(parse_cell(cell_id) for cell_id in dict.fromkeys(options.cell_ids))
         selection = Plan(cells, ()).select(patterns)

@@ -11,3 +11,7 @@ COMMAND = "python -m conformance" if PACKAGE == "conformance" else "hostcb-confo
 def module(name: str) -> str:
     """The full name of a module of this package, by which another process imports it."""
     return f"{PACKAGE}.{name}"
+
+
+KEEPS_HISTORIES = "CONFORMANCE_KEEPS_HISTORIES"
+"""The variable by which a run with `--histories` tells its workers to report the history of every cell."""

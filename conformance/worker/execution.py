@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -21,6 +22,7 @@ from ..oracle.verdicts import Outcome, Stage, Verdict
 from ..planning.cells import ProgramCell, TableCell
 from ..spec.callbacks import Refusal, Runs
 from ..spec.configurations import CONTEXTS, PLACEMENTS
+from ..spec.package import KEEPS_HISTORIES
 from ..spec.support_table import GUARANTEED, RETURNS, TableEntry
 
 LATEST_SECONDS = 0.5
@@ -46,6 +48,7 @@ def run_table_cell(
 ) -> Outcome:
     """Run the programs of an entry until one of them contradicts it."""
     started = time.perf_counter()
+    verdict, history = Verdict.PASS, History(())
     for program in cell.programs:
         verdict, anomalies, history = _run(program, implementation, recorder, devices)
         if not anomalies:
@@ -54,7 +57,7 @@ def run_table_cell(
         if anomalies:
             first = replace(anomalies[0], witness=f"in {program.program.name}: {anomalies[0].witness}")
             return _outcome(verdict, [first, *anomalies[1:]], history, time.perf_counter() - started)
-    return Outcome(Verdict.PASS, seconds=time.perf_counter() - started)
+    return _outcome(verdict, [], history, time.perf_counter() - started)
 
 
 def _check_entry(entry: TableEntry, cell: ProgramCell, history: History) -> list[Anomaly]:
@@ -82,12 +85,12 @@ def _is_refused(cell: ProgramCell) -> bool:
 
 
 def _outcome(verdict: Verdict, anomalies: Sequence[Anomaly], history: History, seconds: float) -> Outcome:
+    events = [event.as_json() for event in history.events]
     if not anomalies:
-        return Outcome(verdict, None, "", seconds)
+        return Outcome(verdict, None, "", seconds, events if os.environ.get(KEEPS_HISTORIES) else [])
     first = anomalies[0]
     more = f" (and {len(anomalies) - 1} more)" if len(anomalies) > 1 else ""
-    events = [event.as_json() for event in history.events]
-    return Outcome(verdict, first.stage, f"{first}{more}", seconds, events, anomaly=first.kind)
+    return Outcome(verdict, first.stage, f"{first}{more}", seconds, events, anomaly=first.kind, evidence=first.evidence)
 
 
 def _run(

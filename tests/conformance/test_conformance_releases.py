@@ -189,7 +189,7 @@ since = "2026-11-22"
 def known_failures(path: Path | None) -> Expectations:
     cell = "jax/pure_callback/jit/cpu-1dev"
     options = Namespace(cell_ids=[cell], platform="cpu", devices=None, implementations=None, expectations=path)
-    prepared = prepare(Namespace(**vars(options), results=Path("none"), deadline=1.0))
+    prepared = prepare(Namespace(**vars(options), results=Path("none"), deadline=1.0, histories=False))
     return prepared._report.expectations
 
 

@@ -16,6 +16,7 @@ from ._api.doctor import doctor  # noqa: E402
 from ._api.external import io_callback, pure_callback  # noqa: E402
 from ._api.host_callback import call, id_print, id_tap  # noqa: E402
 from ._api.jax_arrays import jax_arrays  # noqa: E402
+from ._api.trace import trace  # noqa: E402
 from ._primitive import control_flow as _control_flow  # noqa: E402, F401
 from ._runtime import fork as _fork  # noqa: E402, F401
 from ._runtime.barrier import barrier_wait, stop_outfeed_receiver  # noqa: E402
@@ -41,4 +42,5 @@ __all__ = (
     "jax_arrays",
     "pure_callback",
     "stop_outfeed_receiver",
+    "trace",
 )

@@ -13,7 +13,8 @@ from ..reports.diff import NothingToCompareError, difference
 from ..reports.html import html
 from ..reports.junit import junit
 from ..reports.markdown import markdown
-from ..reports.results import UnreadableResultsError, load_results
+from ..reports.results import RunRecord, UnreadableResultsError, load_results
+from ..reports.traces import file_name, trace
 from ..spec.package import COMMAND
 
 COMMANDS = ("report", "diff")
@@ -28,6 +29,13 @@ def add_parsers(commands: Any) -> None:
     report.add_argument("--junit", type=Path, metavar="FILE", help="XML for the test view of a CI system")
     report.add_argument("--markdown", type=Path, metavar="FILE", help="for a CI job's summary; the default, printed")
     report.add_argument("--html", type=Path, metavar="FILE", help="one page with the matrix and every cell")
+    report.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FOLDER",
+        help="for Perfetto: a file for each cell with a history; with --cell, a FILE",
+    )
+    report.add_argument("--cell", metavar="ID", help="with --trace: the history of this cell alone")
     report.set_defaults(read=_report)
     diff = commands.add_parser("diff", help="what became different from one run to another")
     diff.add_argument("before", type=Path, metavar="A", help="a results directory")
@@ -74,15 +82,37 @@ def read(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     runs = load_results(options.results)
+    if options.cell and not options.trace:
+        raise UnreadableResultsError("--cell is for --trace, which writes the history of one cell")
+    if options.trace:
+        _write_traces(runs, options.trace, options.cell)
     if options.junit:
         _write(options.junit, junit(runs))
     if options.html:
         _write(options.html, html(runs))
     if options.markdown:
         _write(options.markdown, markdown(runs))
-    elif not options.junit and not options.html:
+    elif not options.junit and not options.html and not options.trace:
         print(markdown(runs), end="")
     return 0
+
+
+def _write_traces(runs: Sequence[RunRecord], path: Path, cell_id: str | None) -> None:
+    cells = [cell for run in runs for cell in run.cells if cell_id in (None, cell.id)]
+    if cell_id and not cells:
+        raise UnreadableResultsError(f"the results have no cell {cell_id}")
+    kept = [cell for cell in cells if cell.history]
+    if not kept:
+        raise UnreadableResultsError(
+            f"{cell_id or 'no cell of the results'} has {'no' if cell_id else 'a'} history to trace: "
+            "`run --histories` keeps those of cells that pass, and a fault has none"
+        )
+    if cell_id:
+        _write(path, trace(kept[0]))
+        return
+    path.mkdir(parents=True, exist_ok=True)
+    for cell in kept:
+        _write(path / file_name(cell), trace(cell))
 
 
 def _write(path: Path, text: str) -> None:

@@ -35,6 +35,8 @@ class CellRunner:
 
     log: Path
     journal: Journal
+    histories: bool = False
+    """Whether the outcome of a cell that passes has its history, too."""
     company: list[Task] = field(default_factory=list)
     """The cells that have run in the present process."""
     _learnt: Learnt = field(default_factory=Learnt)
@@ -122,7 +124,11 @@ class CellRunner:
         for last_time in (False, True):
             self._learnt.process_starts += 1
             try:
-                return WorkerProcess(task.topology, task.implementation, self.log, task.xla_flags, quick=self._quick)
+                return WorkerProcess(
+                    *(task.topology, task.implementation, self.log, task.xla_flags),
+                    quick=self._quick,
+                    histories=self.histories,
+                )
             except WorkerStartError as error:
                 # XLA ends a process with unknown flags, and names the flags.
                 self._quick = tuple(flag for flag in self._quick if not names(flag, str(error)))

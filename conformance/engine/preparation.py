@@ -65,7 +65,7 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
         _plan_of_entries(options, expectations.applicable(jax_version)),
         selection,
         expectations,
-        Options(options.platform, options.results, options.deadline, options.repeat, options.stress),
+        Options(options.platform, options.results, options.deadline, options.repeat, options.stress, options.histories),
         jax_version,
     )
 

@@ -38,6 +38,8 @@ class Options:
     repeat: int = 1
     """How often each cell runs."""
     stress: bool = False
+    histories: bool = False
+    """Whether the report has the histories of passed cells as well."""
     """Whether busy processes put load on the machine."""
 
 
@@ -76,6 +78,7 @@ class Run:
         return replace(
             setup_in(self.options.results, journal, [task_of(cell, self.options.deadline) for cell in self.cells]),
             expectations=self._report.expectations,
+            histories=self.options.histories,
             reruns=max(1, MAXIMUM_RERUNS // workers),
             repeat=self.options.repeat,
         )

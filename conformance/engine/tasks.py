@@ -57,6 +57,8 @@ class Setup:
     journal: Path
     expectations: Expectations | None = None
     """A cell with an unexpected outcome runs again; None to accept every outcome."""
+    histories: bool = False
+    """Whether the outcome of a cell that passes has its history, too."""
     reruns: int = 0
     """The number of unexpected cells that one pytest process runs again."""
     repeat: int = 1

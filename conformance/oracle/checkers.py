@@ -28,6 +28,8 @@ class Anomaly:
     kind: str
     stage: Stage
     witness: str
+    evidence: tuple[tuple[int, int], ...] = ()
+    """For a wrong order, the recorded events of the witness: the sequence of each, and its number in the witness."""
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.witness}"
@@ -168,8 +170,9 @@ def _may_stand_for(event: Event, expected: ExpectedEvent) -> bool:
 def check_order(matching: Matching, device_name: str) -> list[Anomaly]:
     """On each device the events are in program order; the witness is two consecutive events."""
     last: dict[int, int] = {}
+    sequences: dict[int, int] = {}
     anomalies = []
-    for position, _ in matching.placed():
+    for position, event in matching.placed():
         device = matching.expected[position].device
         previous = last.get(device)
         if previous is not None and previous > position:
@@ -178,9 +181,13 @@ def check_order(matching: Matching, device_name: str) -> list[Anomaly]:
                     "order",
                     Stage.CALLBACK,
                     f"{device_name}:{device} ran {matching.name(previous)} before {matching.name(position)}",
+                    (
+                        (sequences[device], matching.numbers[previous]),
+                        (event.sequence, matching.numbers[position]),
+                    ),
                 )
             )
-        last[device] = position
+        last[device], sequences[device] = position, event.sequence
     return anomalies
 
 

@@ -62,6 +62,9 @@ class Outcome:
     anomaly: str = ""
     """The kind of the first anomaly, for example `lost`: comparisons of two runs use it, and not the witness."""
 
+    evidence: tuple[tuple[int, int], ...] = ()
+    """For a wrong order: the sequence of each event of the witness, and its number in the witness."""
+
     @property
     def label(self) -> str:
         """The verdict as reports and expectation files write it: `fail`, `crash(SIGABRT)`."""
@@ -76,6 +79,7 @@ class Outcome:
             "seconds": round(self.seconds, 4),
             "signal": self.signal,
             "history": self.history,
+            "evidence": [list(pair) for pair in self.evidence],
         }
 
     @staticmethod
@@ -88,4 +92,5 @@ class Outcome:
             data["history"],
             data["signal"],
             data["anomaly"],
+            tuple((int(sequence), int(number)) for sequence, number in data.get("evidence", ())),
         )

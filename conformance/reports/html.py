@@ -67,6 +67,7 @@ def _cell_data(cell: CellRecord, known: Sequence[Known]) -> dict[str, Any]:
         "known": known.index(cell.known) if cell.known else None,
         "history": _history_data(cell.history),
         "repeated": _repeated_data(cell.repetition) if cell.repetition else None,
+        "evidence": [list(pair) for pair in cell.evidence],
     }
     # The page keeps no details of passed cells, since there are thousands.
     return {name: value for name, value in data.items() if value not in (None, "", [])}

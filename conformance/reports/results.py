@@ -60,6 +60,8 @@ class CellRecord:
     witness: str
     seconds: float
     history: tuple[EventRecord, ...]
+    evidence: tuple[tuple[int, int], ...]
+    """The events of the witness of a wrong order: sequence, and number in the witness; empty in older files."""
     standing: Standing
     expected: str
     known: Known | None
@@ -196,6 +198,7 @@ def _cell(data: dict[str, Any]) -> CellRecord:
         witness=str(data["witness"]),
         seconds=float(data["seconds"]),
         history=tuple(_event(event) for event in data["history"]),
+        evidence=tuple((int(sequence), int(number)) for sequence, number in data.get("evidence", ())),
         standing=Standing(data["standing"]),
         expected=expected,
         known=Known(expected, str(known["reason"]), str(known["link"]), bool(known["intermittent"])) if known else None,

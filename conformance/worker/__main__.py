@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("platform")
     parser.add_argument("devices", type=int, help="how many devices cells get; 0 for all there are")
     parser.add_argument("implementation", nargs="?", help="none to ask only what devices there are")
+    parser.add_argument("--histories", action="store_true", help="report the history of cells that pass, too")
     arguments = parser.parse_args()
 
     end_with_parent()
@@ -53,10 +54,10 @@ def main() -> None:
         return
     _report(reports, event="ready", run_info=run_info(devices))
     if implementation is not None:
-        _serve(reports, devices, implementation)
+        _serve(reports, devices, implementation, arguments.histories)
 
 
-def _serve(reports: TextIO, devices: list[jax.Device], implementation: Implementation) -> None:
+def _serve(reports: TextIO, devices: list[jax.Device], implementation: Implementation, histories: bool) -> None:
     recorder = Recorder({device.id: index for index, device in enumerate(devices)})
     for line in sys.stdin:
         cell_id = line.strip()
@@ -66,9 +67,9 @@ def _serve(reports: TextIO, devices: list[jax.Device], implementation: Implement
             if isinstance(cell, FaultCell):
                 outcome = run_fault(cell.fault, implementation, devices)
             elif isinstance(cell, TableCell):
-                outcome = run_table_cell(cell, implementation, recorder, devices)
+                outcome = run_table_cell(cell, implementation, recorder, devices, histories)
             else:
-                outcome = run_cell(cell, implementation, recorder, devices)
+                outcome = run_cell(cell, implementation, recorder, devices, histories)
         except Exception:
             reason = traceback.format_exc(limit=-4)
             outcome = Outcome(Verdict.HARNESS_ERROR, None, reason)

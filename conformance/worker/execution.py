@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -32,10 +33,13 @@ def run_cell(
     implementation: Implementation,
     recorder: Recorder,
     devices: Sequence[jax.Device],
+    histories: bool = False,
 ) -> Outcome:
+    """Run a cell; with `histories`, the outcome has the history also if the cell passes."""
     started = time.perf_counter()
     verdict, anomalies, history = _run(cell, implementation, recorder, devices)
-    return _outcome(verdict, anomalies, history, time.perf_counter() - started)
+    outcome = _outcome(verdict, anomalies, history, time.perf_counter() - started)
+    return replace(outcome, history=_events(history)) if histories else outcome
 
 
 def run_table_cell(
@@ -43,9 +47,11 @@ def run_table_cell(
     implementation: Implementation,
     recorder: Recorder,
     devices: Sequence[jax.Device],
+    histories: bool = False,
 ) -> Outcome:
-    """Run the programs of an entry until one of them contradicts it."""
+    """Run the programs of an entry until one of them contradicts it; a kept history is that of the last program."""
     started = time.perf_counter()
+    history = History(())
     for program in cell.programs:
         verdict, anomalies, history = _run(program, implementation, recorder, devices)
         if not anomalies:
@@ -54,7 +60,8 @@ def run_table_cell(
         if anomalies:
             first = replace(anomalies[0], witness=f"in {program.program.name}: {anomalies[0].witness}")
             return _outcome(verdict, [first, *anomalies[1:]], history, time.perf_counter() - started)
-    return Outcome(Verdict.PASS, seconds=time.perf_counter() - started)
+    kept = _events(history) if histories else []
+    return Outcome(Verdict.PASS, seconds=time.perf_counter() - started, history=kept)
 
 
 def _check_entry(entry: TableEntry, cell: ProgramCell, history: History) -> list[Anomaly]:
@@ -86,8 +93,12 @@ def _outcome(verdict: Verdict, anomalies: Sequence[Anomaly], history: History, s
         return Outcome(verdict, None, "", seconds)
     first = anomalies[0]
     more = f" (and {len(anomalies) - 1} more)" if len(anomalies) > 1 else ""
-    events = [event.as_json() for event in history.events]
-    return Outcome(verdict, first.stage, f"{first}{more}", seconds, events, anomaly=first.kind)
+    words, events = f"{first}{more}", _events(history)
+    return Outcome(verdict, first.stage, words, seconds, events, anomaly=first.kind, evidence=first.evidence)
+
+
+def _events(history: History) -> list[dict[str, Any]]:
+    return [event.as_json() for event in history.events]
 
 
 def _run(

@@ -63,6 +63,7 @@ class WorkerProcess:
         extra_xla_flags: Sequence[str] = (),
         environment: Mapping[str, str] = os.environ,
         quick: Sequence[str] = QUICK_COMPILATION,
+        histories: bool = False,
     ) -> None:
         self.topology = topology
         self.implementation = implementation
@@ -74,6 +75,7 @@ class WorkerProcess:
                     *(sys.executable, "-m", __package__),
                     *(topology.platform, str(topology.device_count)),
                     *([implementation] if implementation else []),
+                    *(["--histories"] if histories else []),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -40,6 +40,13 @@ _MEMORY = private(
     ("H13", "D3"),
     Cost.COMFORT,
 )
+_MODULE = private(
+    "jax.interpreters.mlir:ModuleContext.module",
+    "Names the program of a callback in traces.",
+    "Traces do not say to which program a callback belongs.",
+    ("H22",),
+    Cost.COMFORT,
+)
 _RULE_CONTEXT = private(
     "jax.interpreters.mlir:LoweringRuleContext",
     "Types, tokens and place of the callback that is lowered.",
@@ -158,6 +165,14 @@ _BUILD_MODULE = private(
 def memory_of(module_context: Any) -> dict[Any, Any]:
     """A dictionary that lives as long as the lowering of a module, so that equal parts are lowered once."""
     return module_context.cached_primitive_lowerings if _MEMORY.holds else {}
+
+
+def module_name(module_context: Any) -> str:
+    """Return the name of the module that JAX is lowering, such as `jit_step`; empty if it is not known."""
+    if not _MODULE.holds:
+        return ""
+    attributes = module_context.module.operation.attributes
+    return str(attributes["sym_name"].value) if "sym_name" in attributes else ""
 
 
 def wrap_host_callbacks(wrap: Callable[[Any, Any], Any]) -> Callable[[Any, Any], None]:

@@ -36,6 +36,7 @@ def program_of(context: Any) -> Program:
         if isinstance(kept, Program):
             return kept
     program = Program()
+    program.name = _compat.module_name(module_context)
     program.told = tracker.informed
     program.lowered_for = _devices_of(module_context.axis_context)
     module_context.add_keepalive(program)

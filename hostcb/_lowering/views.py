@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from .. import _compat
+from .._runtime import recording
 from .._runtime.blocks import LEAST_BYTES, blocks
 from .._runtime.failures import forget_locals
 from .._runtime.host import Host
@@ -136,8 +137,10 @@ def _in_any_order(host: Host, devices: Devices, operand_count: int, copy_operand
     def in_any_order(_: Any, *buffers: Any) -> None:
         if running.frame.pending is not None and has_failed(host.program):
             return skipped(host.program, buffers[operand_count:])
+        # Only a trace wants to know the device.
+        device = None if recording.on is None else _device_of(buffers, devices)
         try:
-            results = run(None, copy_operands(buffers))
+            results = run(device, copy_operands(buffers))
             if results:
                 write_results(buffers, results)
         except BaseException as exception:
@@ -168,17 +171,19 @@ def skipped(program: Program, buffers: Sequence[Any]) -> None:
         raise
 
 
-def _device_of(buffers: Sequence[Any], devices: Devices, exception: BaseException) -> Any:
+def _device_of(buffers: Sequence[Any], devices: Devices, exception: BaseException | None = None) -> Any:
     """Return the device of `buffers`; None if there are no buffers or `devices` does not know their device.
 
-    If the memory is not the handler's own, the function failed because of that, and `exception` gets a note saying so.
+    If the memory is not the handler's own, the function fails or failed because of that, and `exception` gets a note
+    saying so.
     """
     try:
         return devices[buffers[0].__dlpack_device__()[1]]
     except (IndexError, KeyError):
         return None
     except RuntimeError as stale:
-        exception.add_note(str(stale))
+        if exception is not None:
+            exception.add_note(str(stale))
         return None
 
 
@@ -223,6 +228,11 @@ def _filling(crossing: Crossing, devices: Devices, on_cpu: bool) -> Handler:
         function = function.on_cpu  # type: ignore[attr-defined]
     mapped = _mapped_anew(crossing) if on_cpu else ()
 
+    def fill(context: Any, buffers: Sequence[Any]) -> Any:
+        if function is None:
+            return callback.fill(context, buffers)
+        return function(context, buffers[count], *buffers[:count])
+
     @called_by_runtime
     @runs_callbacks
     def handler(context: Any, *buffers: Any) -> None:
@@ -234,7 +244,11 @@ def _filling(crossing: Crossing, devices: Devices, on_cpu: bool) -> Handler:
         try:
             for position in mapped:
                 advise(buffers[position].__array__())
-            if function is None:
+            traces = recording.on
+            if traces is not None:
+                # Buffers are not shown: JAX mistakes later buffers for one of which an array is kept.
+                returned = traces.around(host.about, _device_of(buffers, devices), (), fill)(context, buffers)
+            elif function is None:
                 returned = callback.fill(context, buffers)
             else:
                 returned = function(context, buffers[count], *buffers[:count])

@@ -58,7 +58,7 @@ def barrier_wait(logging_name: str | None = None) -> None:
         )
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug("barrier_wait[%s]: start, waiting for: %s", name, "; ".join(pending()) or "nothing")
-    _wait_for_callbacks(name)
+    wait_for_callbacks(name)
     logger.debug("barrier_wait[%s]: done", name)
     failure_log.raise_if_any()
 
@@ -71,12 +71,13 @@ def stop_outfeed_receiver() -> None:
     """
     if inside_callback():
         raise RuntimeError("stop_outfeed_receiver was called from inside a callback: it would wait for itself.")
-    _wait_for_callbacks("stop_outfeed_receiver")
+    wait_for_callbacks("stop_outfeed_receiver")
     queues.stop()
     blocks.clear()
 
 
-def _wait_for_callbacks(name: str) -> None:
+def wait_for_callbacks(name: str) -> None:
+    """Wait as `barrier_wait` does; failures stay for the next `barrier_wait`."""
     if not tracker.informed:
         # Without the dispatch hooks JAX can wait for the programs of this thread, and for those that the runtimes have.
         waiting.settle_thread()
@@ -128,7 +129,7 @@ def _at_exit() -> None:
     try:
         # Repeat until nothing is pending: a callback that runs after the interpreter has ended aborts the process.
         while pending():
-            _wait_for_callbacks("at_exit")
+            wait_for_callbacks("at_exit")
         tracker.settle_unseen()
         barrier_wait("at_exit")
     except CallbackException as exception:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from .._compat import waiting
+from . import recording
 from .executions import tracker
 from .failures import failure_log
 from .queues import queues
@@ -21,6 +22,7 @@ def _forget() -> None:
     queues.clear()
     tracker.forget()
     failure_log.forget()
+    recording.disown()
     # JAX would wait for the parent's tokens at exit.
     waiting.forget_tokens()
 

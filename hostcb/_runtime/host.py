@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from .._spec.callback import HostCallback, Transforms
 from .._spec.results import MARKED, RefusedResultError, conform, refusal, what_came
 from .._spec.shapes import size_of
+from . import recording
 from .executions import tracker
 from .failures import failure_log, formatted
 from .programs import Program
@@ -30,6 +32,7 @@ class Host:
         program: Program,
     ):
         self.callback = callback
+        self.operand_avals = tuple(operand_avals)
         self.result_avals = tuple(result_avals)
         self.program = program
         # The bytes that one value takes in the queue.
@@ -41,6 +44,11 @@ class Host:
         self._shape: Any = result_avals[0].shape if one else None
         self._dtype: Any = result_avals[0].dtype if one else None
         self._ordered = callback.kind.ordered
+
+    @functools.cached_property
+    def about(self) -> recording.About:
+        """What a trace says of this callback."""
+        return recording.About(self.callback, self.program.name, self.operand_avals)
 
     def make_room(self, device: Any) -> None:
         """Wait for room in the queue; a handler calls this before it copies a large value for `tap`."""
@@ -57,8 +65,12 @@ class Host:
         if self._runs_here(device):
             # The callback that waits for this program may hold the queue, so the function runs in this thread.
             self.deliver(device, [self, arrays])
-        else:
+            return
+        traces = recording.on
+        if traces is None:
             queues[device].put(self, arrays)
+        else:
+            traces.hand_over(self.about, device, arrays, functools.partial(queues[device].put, self))
 
     @runs_callbacks
     def deliver(self, device: Any, item: Item) -> None:
@@ -70,11 +82,13 @@ class Host:
         outer = frame.depth
         frame.depth = outer + 1
         try:
+            traces = recording.on
+            invoke = self._invoke if traces is None else traces.around(self.about, device, item[1], self._invoke)
             arrays, item[1] = item[1], None
             if self._with_device:
-                self._invoke(device, *arrays)
+                invoke(device, *arrays)
             else:
-                self._invoke(*arrays)
+                invoke(*arrays)
         except BaseException as exception:
             failure_log.record(self.callback.name, device, exception, postponed=True)
         finally:
@@ -125,7 +139,9 @@ class Host:
                     queue.drain()
         frame.depth = outer + 1
         try:
-            result = self._invoke(device, *arrays) if self._with_device else self._invoke(*arrays)
+            traces = recording.on
+            invoke = self._invoke if traces is None else traces.around(self.about, device, arrays, self._invoke)
+            result = invoke(device, *arrays) if self._with_device else invoke(*arrays)
             # `_shape` is None unless one array is expected; then this check fails.
             if type(result) is np.ndarray and result.shape == self._shape and result.dtype == self._dtype:
                 return (result,)

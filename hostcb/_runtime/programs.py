@@ -19,6 +19,8 @@ class Program:
 
     def __init__(self, callbacks: Sequence[str] = ()) -> None:
         self.callbacks = list(callbacks)
+        # The name of its module, such as `jit_step`; empty outside jit.
+        self.name = ""
         # The exception of the last failed call on each device.
         self.failures: dict[Any, BaseException] = {}
         # Whether one of the callbacks has an effect, so that JAX and barriers keep track of the executions.

@@ -189,7 +189,8 @@ since = "2026-11-22"
 def known_failures(path: Path | None) -> Expectations:
     cell = "jax/pure_callback/jit/cpu-1dev"
     options = Namespace(cell_ids=[cell], platform="cpu", devices=None, implementations=None, plan_file=None, repeat=1)
-    prepared = prepare(Namespace(**vars(options), expectations=path, results=Path("none"), deadline=1.0, stress=False))
+    more = Namespace(expectations=path, results=Path("none"), deadline=1.0, stress=False, histories=False)
+    prepared = prepare(Namespace(**vars(options), **vars(more)))
     return prepared._report.expectations
 
 

@@ -1,0 +1,107 @@
+"""The file of a trace: a JSON array of events in Chrome's trace event format, written while the program runs (H22).
+
+Any thread adds events, also from a signal handler or a finalizer in the middle of another `add`. So there is no lock: a
+thread that finds a full chunk takes its events, one atomic operation each, and writes them with one `os.write`. For
+Perfetto an array without its end is a trace, too, so a killed process leaves a file that can be read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import time
+from collections import deque
+from typing import Any
+
+# So many events are written at once. This bounds the memory of a trace, and what a killed process loses.
+CHUNK = 256
+
+# Closing waits so many seconds for threads that are just writing.
+LAST_WRITES = 5.0
+
+
+def event(**fields: Any) -> str:
+    """Return one event as text."""
+    return json.dumps(fields, separators=(",", ":"))
+
+
+class TraceFile:
+    """Writes events in chunks. After an error of the file it drops events, since a callback must not fail of it."""
+
+    def __init__(self, path: str) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | getattr(os, "O_BINARY", 0)
+        self.path = path
+        # The first error of the file, which the end of the trace raises.
+        self.error: OSError | None = None
+        self._descriptor: int | None = os.open(path, flags, 0o666)
+        self._events: deque[str] = deque()
+        # A token for each thread that writes, so that `close` can wait for them.
+        self._writing: dict[object, None] = {}
+        self._tracks: dict[Any, int] = {}
+        self._track_numbers = itertools.count(1)
+        self._process = os.getpid()
+        self._write("[\n" + event(ph="M", name="process_name", pid=self._process, args={"name": "host callbacks"}))
+
+    def add(self, fields: str) -> None:
+        """Add an event: the text of its fields behind `pid`."""
+        self._events.append(f'{{"pid":{self._process},{fields}}}')
+        if len(self._events) >= CHUNK:
+            self.flush()
+
+    def track(self, key: Any, name: str, position: int) -> int:
+        """Return the number of a track; its first use names it."""
+        found = self._tracks.get(key)
+        if found is None:
+            mine = next(self._track_numbers)
+            found = self._tracks.setdefault(key, mine)
+            if found == mine:
+                head = f'"ph":"M","tid":{mine},"name"'
+                self.add(f'{head}:"thread_name","args":{{"name":{json.dumps(name)}}}')
+                self.add(f'{head}:"thread_sort_index","args":{{"sort_index":{position}}}')
+        return found
+
+    def flush(self) -> None:
+        """Write the events that wait now. An interrupt, such as Ctrl-C, may lose them, but no other ones."""
+        token = object()
+        self._writing[token] = None
+        try:
+            taken: list[str] = []
+            with contextlib.suppress(IndexError):
+                for _ in range(len(self._events)):
+                    taken.append(self._events.popleft())
+            if taken:
+                self._write("".join(f",\n{each}" for each in taken))
+        finally:
+            del self._writing[token]
+
+    def _write(self, text: str) -> None:
+        data = text.encode()
+        try:
+            while data and self._descriptor is not None and self.error is None:
+                data = data[os.write(self._descriptor, data) :]
+        except OSError as error:
+            self.error = error
+
+    def close(self) -> None:
+        """Write what is left, and the end of the array; later events are dropped."""
+        self.flush()
+        deadline = time.monotonic() + LAST_WRITES
+        while self._writing and time.monotonic() < deadline:
+            time.sleep(1e-3)
+        self._write("\n]\n")
+        descriptor, self._descriptor = self._descriptor, None
+        # If a thread still writes, its descriptor must not become another file's.
+        if descriptor is not None and not self._writing:
+            try:
+                os.close(descriptor)
+            except OSError as error:
+                self.error = self.error or error
+
+    def disown(self) -> None:
+        """In a forked child: the file is the parent's."""
+        descriptor, self._descriptor = self._descriptor, None
+        self._events.clear()
+        if descriptor is not None:
+            os.close(descriptor)

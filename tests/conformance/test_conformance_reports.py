@@ -408,3 +408,16 @@ def test_run_writes_what_is_read(tmp_path: Path) -> None:
     ends = [json.loads(line) for line in (tmp_path / "journal-cpu.jsonl").read_text().splitlines()]
     # The same history as JSON lines, of every attempt.
     assert len(ends[-1]["outcome"]["history"]) == len(record.history)
+
+
+def test_run_keeps_the_histories_of_passed_cells_on_request(tmp_path: Path) -> None:
+    arguments = ["run", "-n", "1", "--results", str(tmp_path), "--cell", "hostcb/id_tap/scan/cpu-1dev"]
+    kept = {}
+    # One after the other: the second run must not inherit anything of the first.
+    for options in (["--histories"], []):
+        assert main([*arguments, *options]) == 0
+        ((record,),) = (run.cells for run in load_results(tmp_path))
+        assert record.verdict == "pass"
+        kept[len(options)] = [event.sequence for event in record.history]
+    assert kept[1] and kept[1] == list(range(len(kept[1])))
+    assert kept[0] == []

@@ -84,16 +84,17 @@ class ImplementationError(Exception):
 
 def callbacks_of(name: str) -> tuple[Callback, ...]:
     """The callbacks an implementation has."""
-    return tuple(callback for callback in _callbacks_asked_of(name) if why_not_offered(name, callback) is None)
+    return tuple(callback for callback in callbacks_asked_of(name) if why_not_offered(name, callback) is None)
 
 
 def callbacks_missing_in(name: str) -> tuple[tuple[Callback, str], ...]:
     """The callbacks that an implementation could have and lacks, with the reasons."""
-    reasons = [(callback, why_not_offered(name, callback)) for callback in _callbacks_asked_of(name)]
+    reasons = [(callback, why_not_offered(name, callback)) for callback in callbacks_asked_of(name)]
     return tuple((callback, reason) for callback, reason in reasons if reason is not None)
 
 
-def _callbacks_asked_of(name: str) -> tuple[Callback, ...]:
+def callbacks_asked_of(name: str) -> tuple[Callback, ...]:
+    """The callbacks that an implementation could have."""
     return EXTERNAL_CALLBACKS if name == "jax" else ALL_CALLBACKS
 
 

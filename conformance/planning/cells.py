@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from ..faults.catalogue import FAULTS, RUNTIME_TARGETS
 from ..faults.fault import Fault
-from ..implementations import callbacks_missing_in, callbacks_of
+from ..implementations import callbacks_asked_of, callbacks_missing_in, callbacks_of
 from ..model.programs import Prediction, Program, all_programs
 from ..model.transforms import TRANSFORMS
 from ..spec.callbacks import HOST_CALLBACKS, Callback
@@ -144,8 +144,15 @@ class UnknownCellError(ValueError):
     """The id of no cell."""
 
 
-def parse_cell(cell_id: str) -> Cell:
-    """The cell with this id. It may have any composition of transforms, planned or not."""
+class NotInReleaseError(UnknownCellError):
+    """The id of a cell that needs what this release of JAX or jaxlib lacks."""
+
+
+def parse_cell(cell_id: str, any_release: bool = False) -> Cell:
+    """The cell with this id. It may have any composition of transforms, planned or not.
+
+    With `any_release`, the installed release may lack what the cell needs: another release is to run it.
+    """
     parts = cell_id.split("/")
     if len(parts) != 4:
         raise UnknownCellError(
@@ -155,15 +162,15 @@ def parse_cell(cell_id: str) -> Cell:
     implementation, callback_name, program_name, topology_name = parts
     topology, placement, configuration = _parse_topology(topology_name)
 
-    callback = next((c for c in callbacks_of(implementation) if c.name == callback_name), None)
+    callback = _parse_callback(implementation, callback_name, any_release)
     if callback is None and callback_name not in runtime_targets_of(implementation, topology.platform):
         raise UnknownCellError(f"{implementation} has no callback {callback_name!r}")
 
     if program_name.startswith("fault."):
         for fault in FAULTS:
             if (fault.callback, fault.name) == (callback_name, program_name):
-                if reason := _missing_in_release(fault):
-                    raise UnknownCellError(f"{cell_id} means nothing: {reason}")
+                if not any_release and (reason := _missing_in_release(fault)):
+                    raise NotInReleaseError(f"{cell_id} means nothing: {reason}")
                 return FaultCell(implementation, fault, topology)
         raise UnknownCellError(f"no fault {program_name!r} of {callback_name!r} is known")
 
@@ -189,6 +196,16 @@ def parse_cell(cell_id: str) -> Cell:
     if reason:
         raise UnknownCellError(f"{cell_id} means nothing: {reason}")
     return cell
+
+
+def _parse_callback(implementation: str, name: str, any_release: bool) -> Callback | None:
+    """The callback of this name; None for the name of no callback."""
+    callbacks = callbacks_asked_of(implementation) if any_release else callbacks_of(implementation)
+    found = next((callback for callback in callbacks if callback.name == name), None)
+    missing = () if found or any_release else callbacks_missing_in(implementation)
+    if reason := next((reason for callback, reason in missing if callback.name == name), None):
+        raise NotInReleaseError(reason)
+    return found
 
 
 def _parse_topology(name: str) -> tuple[Topology, str, str]:

@@ -22,6 +22,7 @@ LAYERS = (
     "expectations",
     "reports",
     "engine",
+    "releases",
     "mutants",
     "cli",
     "__main__",

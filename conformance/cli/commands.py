@@ -24,18 +24,25 @@ from ..engine.run import run
 from ..engine.tools import MissingToolError
 from ..planning.coverage import coverage_of, show
 from ..planning.plan_file import plan_text
+from ..releases.release import ReleaseError
 from ..reports.markdown import markdown
 from ..reports.results import UnreadableResultsError, load_results
 from ..spec.package import COMMAND
 from ..spec.topology import WrongPlatformError
 from ..standalone.programs import NotStandaloneError
-from . import expect, minimise, mutants, report, repro
+from . import environments, expect, minimise, mutants, releases, report, repro
 
 DESCRIPTION = "Show, cell by cell, what host callbacks do on a platform."
 
 UNUSABLE = 2
 
-OTHER_REASONS = (MissingToolError, NotStandaloneError, UnreadableResultsError, minimise.SuiteFailedError)
+OTHER_REASONS = (
+    MissingToolError,
+    NotStandaloneError,
+    ReleaseError,
+    UnreadableResultsError,
+    minimise.SuiteFailedError,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,6 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return mutants.main(options)
         if options.command == "expect":
             return expect.main(options)
+        if options.command == "releases":
+            return releases.main(options)
+        if options.command == "environments":
+            return environments.main(options)
         return _list(options) if options.command == "list" else _run(options)
     except WrongPlatformError as error:
         print(
@@ -97,6 +108,8 @@ def _parser() -> argparse.ArgumentParser:
     repro.add_parser(commands)
     minimise.add_parser(commands)
     expect.add_parser(commands)
+    releases.add_parser(commands)
+    environments.add_parser(commands)
     report.add_parsers(commands)
     return parser
 

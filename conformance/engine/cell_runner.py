@@ -10,7 +10,7 @@ from typing import Any
 from ..oracle.verdicts import Outcome, Stage, Verdict
 from ..spec.topology import WrongPlatformError
 from ..spec.xla_flags import QUICK_COMPILATION, names
-from ..worker.processes import WorkerProcess, WorkerStartError
+from ..worker.processes import OtherPython, WorkerProcess, WorkerStartError
 from .journal import Journal
 from .tasks import Kind, Task
 
@@ -34,9 +34,11 @@ class CellRunner:
     """Keeps one worker process, as long as the next cells need a worker of its kind."""
 
     log: Path
-    journal: Journal
+    journal: Journal | None = None
     histories: bool = False
     """Whether the outcome of a cell that passes has its history, too."""
+    python: OtherPython | None = None
+    """The interpreter of the workers, if they run in another environment."""
     company: list[Task] = field(default_factory=list)
     """The cells that have run in the present process."""
     _learnt: Learnt = field(default_factory=Learnt)
@@ -128,6 +130,7 @@ class CellRunner:
                     *(task.topology, task.implementation, self.log, task.xla_flags),
                     quick=self._quick,
                     histories=self.histories,
+                    python=self.python,
                 )
             except WorkerStartError as error:
                 # XLA ends a process with unknown flags, and names the flags.
@@ -138,7 +141,9 @@ class CellRunner:
         raise AssertionError("unreachable")
 
     def _observe(self, worker: WorkerProcess, task: Task) -> Outcome:
-        self.journal.write(event="begin", cell=task.id)
+        if self.journal:
+            self.journal.write(event="begin", cell=task.id)
         outcome = worker.run(task.id, task.deadline)
-        self.journal.write(event="end", cell=task.id, outcome=outcome.as_json())
+        if self.journal:
+            self.journal.write(event="end", cell=task.id, outcome=outcome.as_json())
         return outcome

@@ -42,8 +42,12 @@ class Topology:
         """JAX's name for the platform."""
         return JAX_NAMES.get(self.platform, self.platform)
 
-    def environment(self, inherited: Mapping[str, str], quick: Sequence[str] = QUICK_COMPILATION) -> dict[str, str]:
+    def environment(
+        self, inherited: Mapping[str, str], quick: Sequence[str] = QUICK_COMPILATION, jaxlib: str | None = None
+    ) -> dict[str, str]:
         """The environment of a worker on this topology; `quick` are flags for quick compilation.
+
+        `jaxlib` is the version in the worker's environment, by default the installed one.
 
         `JAX_PLATFORMS` names the platform first: then JAX fails if the platform is absent. JAX's own callbacks need a
         CPU device beside it. `worker.devices` checks that no cell runs on that CPU device in the platform's name.
@@ -59,7 +63,7 @@ class Topology:
             flags.append(f"--xla_force_host_platform_device_count={self.device_count}")
             if self.configuration != OPTIMISED:
                 # A flag that the user has set keeps its value.
-                flags += [flag for flag in known(quick) if not names(flag, " ".join(flags))]
+                flags += [flag for flag in known(quick, jaxlib) if not names(flag, " ".join(flags))]
             environment["XLA_FLAGS"] = " ".join(flags)
         if self.configuration == SYNCHRONOUS:
             environment["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "0"

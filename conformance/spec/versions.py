@@ -17,8 +17,23 @@ _COMPARISONS = {
 }
 
 
+_STAGES = {".dev": -4, "a": -3, "b": -2, "rc": -1, "": 0, ".post": 1}
+"""The stages of a release in their order; "" is the release itself."""
+
+
 class SpecifierError(ValueError):
     """A text that is not a comparison of versions."""
+
+
+def version_key(version: str) -> tuple[tuple[int, ...], int, int]:
+    """Sorts versions, also pre-releases and nightly ones; raises `ValueError` for a text that is no version."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)*)(?:(\.dev|a|b|rc|\.post)(\d+))?(?:\+[\w.]+)?", version)
+    if not found:
+        raise ValueError(f"{version!r} is no version like 0.6.2")
+    numbers = [int(number) for number in found[1].split(".")]
+    while numbers[1:] and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers), _STAGES[found[2] or ""], int(found[3] or 0)
 
 
 def version_matches(version: str, specifier: str) -> bool:

@@ -21,7 +21,7 @@ from ..faults.running import run_fault
 from ..implementations import Implementation, load
 from ..oracle.history import Recorder
 from ..oracle.verdicts import Outcome, Verdict
-from ..planning.cells import FaultCell, TableCell, parse_cell
+from ..planning.cells import FaultCell, NotInReleaseError, TableCell, parse_cell
 from ..spec.topology import Topology, WrongPlatformError
 from .devices import devices_of
 from .execution import run_cell, run_table_cell
@@ -70,6 +70,9 @@ def _serve(reports: TextIO, devices: list[jax.Device], implementation: Implement
                 outcome = run_table_cell(cell, implementation, recorder, devices, histories)
             else:
                 outcome = run_cell(cell, implementation, recorder, devices, histories)
+        except NotInReleaseError as error:
+            # The cell was planned for another release than this worker's.
+            outcome = Outcome(Verdict.UNSUPPORTED, None, str(error), anomaly="not applicable")
         except Exception:
             reason = traceback.format_exc(limit=-4)
             outcome = Outcome(Verdict.HARNESS_ERROR, None, reason)

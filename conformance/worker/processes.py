@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,26 @@ _FATAL = re.compile(r"Fatal |F\d{4} |\d{4}-\d\d-\d\d [\d:.]+: F ")
 """Fatal messages come first. Python's start with "Fatal", the runtime's with F and the day, or with the time and F."""
 
 
+@dataclass(frozen=True)
+class OtherPython:
+    """The interpreter of another environment, which has another JAX than this process."""
+
+    executable: Path
+    jaxlib: str
+    """The version there: it decides which flags XLA knows."""
+    path: tuple[Path, ...]
+    """The folders in which it finds the suite and hostcb."""
+
+    def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
+        """The environment variables of its processes."""
+        # The interpreter of this process may have been started with these; they are wrong for another one.
+        environment = {name: value for name, value in inherited.items() if name not in ("PYTHONHOME", "VIRTUAL_ENV")}
+        # The user's own folders stay, because implementations outside the suite are found there.
+        folders = [*map(str, self.path), *filter(None, inherited.get("PYTHONPATH", "").split(os.pathsep))]
+        environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(folders))
+        return environment
+
+
 class WorkerStartError(Exception):
     """A worker ended before its first report."""
 
@@ -40,8 +61,9 @@ def worker_environment(
     extra_xla_flags: Sequence[str],
     inherited: Mapping[str, str],
     quick: Sequence[str] = QUICK_COMPILATION,
+    jaxlib: str | None = None,
 ) -> dict[str, str]:
-    environment = topology.environment(inherited, quick)
+    environment = topology.environment(inherited, quick, jaxlib)
     flags = (environment.get("XLA_FLAGS", ""), *extra_xla_flags)
     environment["XLA_FLAGS"] = " ".join(flags).strip()
     # Several workers share a device: no worker may take all its memory at its start.
@@ -64,7 +86,13 @@ class WorkerProcess:
         environment: Mapping[str, str] = os.environ,
         quick: Sequence[str] = QUICK_COMPILATION,
         histories: bool = False,
+        python: OtherPython | None = None,
     ) -> None:
+        """Start a worker, by default with this process's own interpreter."""
+        executable: str | Path = sys.executable
+        jaxlib = None
+        if python:
+            executable, jaxlib, environment = python.executable, python.jaxlib, python.environment(environment)
         self.topology = topology
         self.implementation = implementation
         self.log = log
@@ -72,7 +100,7 @@ class WorkerProcess:
             self._log_start = self._cell_start = stderr.tell()
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", __package__),
+                    *(executable, "-m", __package__),
                     *(topology.platform, str(topology.device_count)),
                     *([implementation] if implementation else []),
                     *(["--histories"] if histories else []),
@@ -80,7 +108,7 @@ class WorkerProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                env=worker_environment(topology, extra_xla_flags, environment, quick),
+                env=worker_environment(topology, extra_xla_flags, environment, quick, jaxlib),
                 # Ctrl-C must reach only the run, which ends its workers itself.
                 start_new_session=True,
             )

@@ -24,6 +24,7 @@ LAYERS = (
     "reports",
     "engine",
     "minimising",
+    "releases",
     "mutants",
     "cli",
     "__main__",

@@ -166,6 +166,10 @@ class UnknownCellError(ValueError):
 class NotInReleaseError(UnknownCellError):
     """The id of a cell that needs what this release of JAX or jaxlib lacks."""
 
+    def __init__(self, cell_id: str, reason: str) -> None:
+        super().__init__(f"{cell_id} means nothing: {reason}")
+        self.reason = reason
+
 
 def parse_cell(cell_id: str, any_release: bool = False) -> Cell:
     """The cell with this id. It may have any composition of transforms, planned or not.
@@ -174,7 +178,7 @@ def parse_cell(cell_id: str, any_release: bool = False) -> Cell:
     """
     cell = _parse_known_cell(cell_id)
     if not any_release and (reason := cell.lacking):
-        raise NotInReleaseError(f"{cell_id} means nothing: {reason}")
+        raise NotInReleaseError(cell_id, reason)
     return cell
 
 

@@ -72,7 +72,7 @@ def _serve(reports: TextIO, devices: list[jax.Device], implementation: Implement
                 outcome = run_cell(cell, implementation, recorder, devices, histories)
         except NotInReleaseError as error:
             # The cell was planned for another release than this worker's.
-            outcome = Outcome(Verdict.UNSUPPORTED, None, str(error), anomaly="not applicable")
+            outcome = Outcome(Verdict.UNSUPPORTED, None, error.reason, anomaly="not applicable")
         except Exception:
             reason = traceback.format_exc(limit=-4)
             outcome = Outcome(Verdict.HARNESS_ERROR, None, reason)

@@ -21,11 +21,12 @@ from ..engine.preparation import (
 from ..engine.run import run
 from ..engine.tools import MissingToolError
 from ..planning.coverage import coverage_of, show
+from ..releases.release import ReleaseError
 from ..reports.markdown import markdown
 from ..reports.results import UnreadableResultsError, load_results
 from ..spec.package import COMMAND
 from ..spec.topology import WrongPlatformError
-from . import expect, mutants, report, repro
+from . import bisect, bisect_commits, expect, mutants, report, repro
 
 DESCRIPTION = "Show, cell by cell, what host callbacks do on a platform."
 
@@ -33,7 +34,7 @@ UNUSABLE = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    options = _parsed(arguments)
     if options.command in report.COMMANDS:
         return report.read(options)
     try:
@@ -43,18 +44,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return mutants.main(options)
         if options.command == "expect":
             return expect.main(options)
+        if options.command == "bisect":
+            return bisect.main(options)
+        if options.command == "bisect-run":
+            return bisect_commits.run_main(options)
         return _list(options) if options.command == "list" else _run(options)
     except WrongPlatformError as error:
         print(
             f"ERROR: the {options.platform} cells cannot run here, and nothing was tested: {error}",
             file=sys.stderr,
         )
-    except (*UNUSABLE_BECAUSE, MissingToolError, UnreadableResultsError) as error:
+    except (*UNUSABLE_BECAUSE, MissingToolError, ReleaseError, UnreadableResultsError) as error:
         print(f"ERROR: {error}", file=sys.stderr)
     except BrokenPipeError:
         # The reader, for example `head`, has closed the pipe; without this, Python would report it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return UNUSABLE
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    try:
+        return _parser().parse_args(arguments)
+    except SystemExit as ending:
+        # `git bisect run` would take the usual exit code for a bad commit.
+        if (sys.argv[1:] if arguments is None else arguments)[:1] == ["bisect-run"] and ending.code == UNUSABLE:
+            raise SystemExit(bisect_commits.STOP) from ending
+        raise
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -85,6 +100,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     repro.add_parser(commands)
     expect.add_parser(commands)
+    bisect.add_parser(commands)
+    bisect_commits.add_parser(commands)
     report.add_parsers(commands)
     return parser
 

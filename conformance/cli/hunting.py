@@ -1,0 +1,137 @@
+"""What the commands `bisect` and `bisect-run` share: their options, and a search that keeps what it finds out."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..engine.options import positive
+from ..engine.preparation import SUPPORTED, ConflictingOptionsError, plan_of
+from ..planning.cells import parse_cell
+from ..releases import findings
+from ..releases.bisection import Answer, Found, Search
+from ..releases.evidence import CONFIDENCE, MOST_RUNS, Rule, rule_of
+from ..releases.findings import Place
+from ..releases.probe_journal import ProbeJournal
+from ..releases.probing import Journaled
+from ..releases.searching import Prober, Samples, answers
+from ..releases.stress import load
+from ..releases.subjects import Cells, Question, Script
+
+
+def add_running(add: Callable[..., Any]) -> None:
+    """Add the options for how often a subject runs, and how."""
+    add("--runs", type=positive(int), metavar="N", help="run so often in each release, and compare rates")
+    add(
+        "--confidence",
+        type=_probability,
+        metavar="P",
+        help=f"run as often as this confidence needs, like {CONFIDENCE}; at most --runs, by default {MOST_RUNS}",
+    )
+    add("--stress", action="store_true", help="keep all cores busy meanwhile: races show more often")
+    add("--deadline", type=positive(float), default=60.0, metavar="SECONDS", help="for each run")
+    add(
+        "--compare",
+        choices=("all", "verdict"),
+        default="all",
+        help="'verdict' ignores the stage and the kind of anomaly of a cell, and the output of a script",
+    )
+
+
+def question_of(options: argparse.Namespace, without_hostcb: bool = False) -> Question:
+    """What the options ask; raises `UnknownCellError`."""
+    verdict_alone = options.compare == "verdict"
+    if options.script:
+        return Script(options.script, options.deadline, verdict_alone)
+    cells = [parse_cell(cell, any_release=True).id for cell in options.cells]
+    if options.patterns:
+        if without_hostcb and not options.implementations:
+            tell(f"NOTE: -k selects JAX's own callbacks: hostcb needs JAX {SUPPORTED.removeprefix('>=')} or newer")
+            options.implementations = ["jax"]
+        selected = [cell.id for cell in plan_of(options).select(options.patterns).cells]
+        if not selected:
+            raise ConflictingOptionsError(f"no cell answers to {' or '.join(options.patterns)}")
+        cells += selected
+    return Cells(tuple(dict.fromkeys(cells)), options.deadline, options.results / "workers.log", verdict_alone)
+
+
+@dataclass(frozen=True)
+class Hunt:
+    question: Question
+    rule: Rule
+    journal: ProbeJournal
+    conditions: str
+
+    def search(
+        self, search: Search[Found], probe: Prober, places: Sequence[Place], subjects: Sequence[str], known: Samples
+    ) -> tuple[Mapping[str, Found], Samples]:
+        """The answers, and all runs of this line of places; `known` holds runs from elsewhere."""
+        journaled = Journaled(probe, self.journal, places, self.conditions, tell)
+        samples = journaled.known(subjects)
+        for subject, runs in known.items():
+            samples[subject] |= runs
+        return answers(subjects, search, self.rule, journaled, samples), samples
+
+
+@contextlib.contextmanager
+def hunting(options: argparse.Namespace, question: Question) -> Iterator[Hunt]:
+    """A hunt with the journal in the folder of results, and load on the machine if that was asked for."""
+    rule = rule_of(options.runs, options.confidence)
+    conditions = question.conditions + ", stress" * options.stress
+    busy = load(os.cpu_count() or 1) if options.stress else contextlib.nullcontext()
+    with contextlib.closing(ProbeJournal(options.results, options.resume)) as journal, busy:
+        yield Hunt(question, rule, journal, conditions)
+
+
+def conclude(
+    hunt: Hunt, found: Mapping[str, Answer], samples: Samples, places: Sequence[Place], folder: Path, swapped: bool
+) -> int:
+    """Print and keep what was found, and return the exit code."""
+    text = findings.report(found, samples, places, hunt.rule)
+    print(text)
+    (folder / "findings.txt").write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
+    for line in _misnamed(found, samples, swapped):
+        tell(f"NOTE: {line}")
+    return findings.exit_code([*found.values()])
+
+
+def _misnamed(found: Mapping[str, Answer], samples: Samples, swapped: bool) -> Iterator[str]:
+    """The subjects whose good end fails and whose bad end passes; with `swapped` the good end is the newer one."""
+    for subject, answer in found.items():
+        good, bad = (answer.new, answer.old) if swapped else (answer.old, answer.new)
+        of_good, of_bad = samples[subject].get(good, ()), samples[subject].get(bad, ())
+        passing = all(sample.passed for sample in of_bad) and not any(sample.passed for sample in of_good)
+        if answer.changes and passing:
+            yield f"--good and --bad are swapped: the end named good fails, and the other passes ({subject})"
+
+
+def tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def ending_orderly() -> Iterator[None]:
+    """A signal that asks this process to end lets it clean up, as Ctrl-C does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _probability(text: str) -> float:
+    number = float(text)
+    if not 0.5 <= number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no confidence like 0.99: it is from 0.5 to below 1")
+    return number

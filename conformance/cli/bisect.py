@@ -9,6 +9,8 @@ from typing import Any
 
 from ..engine.options import add_selection
 from ..engine.preparation import SUPPORTED, ConflictingOptionsError
+from ..planning.cells import parse_cell
+from ..planning.keywords import any_of
 from ..releases import apart, findings
 from ..releases.bisection import Answer, between, every, whole
 from ..releases.candidates import Candidate, line_of
@@ -84,6 +86,10 @@ def _check(options: argparse.Namespace) -> None:
         raise ConflictingOptionsError("--repo needs both ends: --good REV and --bad REV")
     if options.jaxlib and options.apart:
         raise ConflictingOptionsError("--jaxlib leaves no other jaxlib for --apart to try")
+    # Errors that need no answer of the package index come first.
+    any_of(options.patterns)
+    for cell in options.cells:
+        parse_cell(cell, any_release=True)
 
 
 def _main(options: argparse.Namespace) -> int:

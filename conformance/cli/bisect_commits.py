@@ -100,7 +100,7 @@ def _judged(options: argparse.Namespace, question: Question, base: Base) -> int:
     runs = options.runs or 1
     with tempfile.TemporaryDirectory() as scratch, load(os.cpu_count() or 1) if options.stress else nullcontext():
         try:
-            site = site_of(Path.cwd(), base, Path(scratch), "here")
+            site = site_of(Path.cwd(), base, Path(scratch))
             ran = [*question.ask(site, question.subjects, runs)]
         except ReleaseError as error:
             tell(f"cannot be tested: {error}")

@@ -80,7 +80,7 @@ class Repository:
         ended = self._try(*arguments)
         if ended.returncode:
             words = ended.stderr.strip().splitlines() or ["it wrote nothing"]
-            raise ReleaseError(f"git {arguments[0]} failed in {self.path}: {words[-1]}")
+            raise ReleaseError(f"git {' '.join(arguments[:3])} failed in {self.path}: {words[-1]}")
         return ended.stdout
 
     def _try(self, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -103,9 +103,11 @@ class Finding:
 
     def _what_it_does(self, change: Change) -> str:
         passed_before, passes = self._passes(change.before), self._passes(change.after)
-        if passed_before and not passes:
+        if passed_before and passes:
+            return "with another outcome"
+        if passed_before:
             return "that fails" if not any(sample.passed for sample in self.runs[change.after]) else "that may fail"
-        return "that passes" if passes else "that fails in another way"
+        return "that passes" if passes else "with another outcome"
 
     def _no_difference(self) -> str:
         old, new = self._name(self.answer.old), self._name(self.answer.new)

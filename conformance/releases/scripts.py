@@ -48,7 +48,9 @@ def run_script(
     if process.returncode == CANNOT_TEST and end != "hang":
         return untestable(_last_line(complaint) or _last_line(text) or f"the script ended with {CANNOT_TEST}")
     words = end if end_alone or end == "hang" else f"{end}, {_prints(text)}"
-    return Sample(words, end == "exit 0", "\n".join(filter(None, (text.strip(), _last_line(complaint)))), seconds)
+    # What is in the words already is not told twice.
+    more = "" if words == f"{end}, prints {text.strip()}" else text.strip()
+    return Sample(words, end == "exit 0", "\n".join(filter(None, (more, _last_line(complaint)))), seconds)
 
 
 def environment_of(inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -80,8 +82,8 @@ def _prints(text: str) -> str:
     if not line:
         return "prints nothing"
     if len(line) <= SHOWN:
-        return f"prints {line!r}"
-    return f"prints {line[: SHOWN - 3]!r}... ({hashlib.sha256(text.encode()).hexdigest()[:8]})"
+        return f"prints {line}"
+    return f"prints {line[: SHOWN - 3]}... ({hashlib.sha256(text.encode()).hexdigest()[:8]})"
 
 
 def _last_line(text: str) -> str:

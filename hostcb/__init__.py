@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from ._compat import UnknownJaxError, UnknownJaxWarning
-from ._compat import registry as _registry
-from ._runtime import pool as _pool
+from . import _oldest_jax
+
+# Before anything of JAX is used that an old one does not have.
+_oldest_jax.check()
+
+from ._compat import UnknownJaxError, UnknownJaxWarning  # noqa: E402
+from ._compat import registry as _registry  # noqa: E402
+from ._runtime import pool as _pool  # noqa: E402
 
 # Before anything can start JAX's devices, which fix the number of threads.
 _pool.ensure_threads()

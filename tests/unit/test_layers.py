@@ -8,6 +8,7 @@ from layers import Package, cycles, wrong_imports
 
 LAYERS = (
     "_version",
+    "_oldest_jax",
     "_compat",
     "_spec",
     "_runtime",

@@ -69,10 +69,11 @@ def main(options: argparse.Namespace) -> int:
     base = _base(options.jaxlib)
     history = repository.history(old, new)
     places = [
-        Place(commit[:10], f"{commit[:10]} {subject}, on jax {base.jax} with jaxlib {base.jaxlib}")
+        Place(commit[:10], f"{commit[:10]} {subject}")
         for commit, subject in zip(history.commits, history.subjects, strict=True)
     ]
-    with repository.worktree() as tree, hunting(options, question) as hunt:
+    where = f"jax {base.jax}, jaxlib {base.jaxlib}"
+    with repository.worktree() as tree, hunting(options, question, where) as hunt:
         probe = CommitProber(repository, tree, history, base, question)
         found, samples = hunt.search(among(history.parents), probe, places, question.subjects, {})
         return conclude(hunt, found, samples, places, options.results, swapped)

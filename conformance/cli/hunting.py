@@ -81,10 +81,13 @@ class Hunt:
 
 
 @contextlib.contextmanager
-def hunting(options: argparse.Namespace, question: Question) -> Iterator[Hunt]:
-    """A hunt with the journal in the folder of results, and load on the machine if that was asked for."""
+def hunting(options: argparse.Namespace, question: Question, where: str = "") -> Iterator[Hunt]:
+    """A hunt with the journal in the folder of results, and load on the machine if that was asked for.
+
+    `where` names what outcomes depend on besides the place in the line and the question.
+    """
     rule = rule_of(options.runs, options.confidence)
-    conditions = question.conditions + ", stress" * options.stress
+    conditions = ", ".join(filter(None, (question.conditions, where, "stress" * options.stress)))
     busy = load(os.cpu_count() or 1) if options.stress else contextlib.nullcontext()
     with contextlib.closing(ProbeJournal(options.results, options.resume)) as journal, busy:
         yield Hunt(question, rule, journal, conditions)

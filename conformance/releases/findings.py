@@ -17,6 +17,8 @@ FOUND, SAME, UNUSABLE, CANNOT_TELL = 0, 1, 2, 3
 WIDTH = 100
 MOST_CELLS = 20
 MOST_REASONS = 12
+MOST_PLACES = 40
+"""Of a longer line, such as one of commits, only what was probed is drawn."""
 
 PASSED, MIXED, UNTESTABLE, NOT_PROBED = ".", "~", "?", " "
 
@@ -167,7 +169,7 @@ class Finding:
     def _shown(self) -> list[tuple[int, Place]]:
         """All places of a short line; of a long one, such as commits, those that were probed."""
         everything = [*enumerate(self.places)]
-        if len(everything) <= 60:
+        if len(everything) <= MOST_PLACES:
             return everything
         return [(index, place) for index, place in everything if index in self.runs]
 

@@ -140,7 +140,7 @@ def test_the_first_commit_is_found_and_the_users_tree_is_not_touched(
     monkeypatch.delenv("GIT_DIR")
     names = {number: git(repository, "rev-parse", "--short=10", f"v{number}") for number in (2, 3, 4)}
     assert f"the outcome changes between {names[2]} and {names[4]}; {names[3]} could not be tested." in printed
-    assert f"{names[2]} Change 2" in printed
+    assert f"{names[2]} Change 2: exit 0, prints 1" in printed
     assert "exit 0, prints 1  (3 of 3 runs)" in printed
     assert "exit 0, prints 2  (3 of 3 runs)" in printed
     assert before == [path.stat().st_mtime_ns for path in sorted(repository.glob("[!.]*/**"))]

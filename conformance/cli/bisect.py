@@ -134,6 +134,9 @@ def _apart(
         old, new = candidates[before].release, candidates[after].release
         assert old is not None
         assert new is not None
+        if old.jaxlib == new.jaxlib:
+            yield f"\nAPART: jax brought the change: {old.jax} and {new.jax} have the same jaxlib, {old.jaxlib}."
+            continue
         mixtures = apart.mixtures(old, new)
         known = {subject: {0: samples[subject][before], 1: samples[subject][after]} for subject in subjects}
         probe = ReleaseProber(mixtures, environments, hunt.question)

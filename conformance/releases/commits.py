@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -59,7 +60,8 @@ class Repository:
     @contextlib.contextmanager
     def worktree(self) -> Iterator[Path]:
         """A working tree of its own, which is gone afterwards. It is for one process, and has no branch."""
-        with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
+        self._sweep()
+        with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-", ignore_cleanup_errors=True) as folder:
             tree = Path(folder).resolve() / "tree"
             try:
                 self._run("worktree", "add", "--detach", "--no-checkout", str(tree), "HEAD")
@@ -67,8 +69,16 @@ class Repository:
             finally:
                 self._try("worktree", "remove", "--force", str(tree))
                 shutil.rmtree(tree, ignore_errors=True)
-                # Also what an earlier run has left that was killed, and whose folder is gone.
                 self._try("worktree", "prune")
+
+    def _sweep(self) -> None:
+        """Remove the worktrees of searches that were killed."""
+        for line in self._run("worktree", "list", "--porcelain").splitlines():
+            tree = Path(line.removeprefix("worktree "))
+            owner = re.fullmatch(rf"{PREFIX}(\d+)-.*", tree.parent.name)
+            if owner and not _alive(int(owner[1])):
+                self._try("worktree", "remove", "--force", str(tree))
+                shutil.rmtree(tree.parent, ignore_errors=True)
 
     def check_out(self, commit: str, tree: Path) -> None:
         # No hooks: they are for the user's own work.
@@ -99,6 +109,16 @@ class Repository:
             )
         except FileNotFoundError as error:
             raise ReleaseError("there is no git here, with which to walk through commits") from error
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def among(parents: Sequence[Sequence[int]]) -> Search[Answer]:

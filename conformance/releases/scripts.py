@@ -7,6 +7,7 @@ import hashlib
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,13 +21,22 @@ SHOWN = 60
 """So many characters of what a script prints are in the words of its outcome."""
 
 
+ENDS_WITH_PARENT = """\
+import ctypes, os, signal, sys
+set_parent_death_signal = 1
+ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+"""A script that hangs must not outlive a killed search. The setting stays when the process becomes the script's."""
+
+
 def run_script(
     script: Path, python: Path, environment: Mapping[str, str], deadline: float, end_alone: bool = False
 ) -> Sample:
     """Run the script once. With `end_alone`, what it prints is not part of the outcome."""
     started = time.monotonic()
     process = subprocess.Popen(
-        [python, script.resolve()],
+        [python, *_first_arguments(), script.resolve()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -51,6 +61,10 @@ def run_script(
     # What is in the words already is not told twice.
     more = "" if words == f"{end}, prints {text.strip()}" else text.strip()
     return Sample(words, end == "exit 0", "\n".join(filter(None, (more, _last_line(complaint)))), seconds)
+
+
+def _first_arguments() -> list[str]:
+    return ["-I", "-S", "-c", ENDS_WITH_PARENT] if sys.platform == "linux" else []
 
 
 def environment_of(inherited: Mapping[str, str] = os.environ) -> dict[str, str]:

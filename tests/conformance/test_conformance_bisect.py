@@ -106,20 +106,20 @@ def test_ends_that_do_not_differ_have_an_exit_code_of_their_own(bisect: Any) -> 
 
 
 def test_what_comes_and_goes_is_measured(bisect: Any, tmp_path: Path) -> None:
-    """A counter in a file is chance that tests can foresee: in newer releases every third run fails."""
+    """A counter in a file is chance that tests can foresee: in newer releases every other run fails."""
     count = tmp_path / "count"
     script = f"""\
 import os, pathlib
 count = pathlib.Path({str(count)!r})
 number = int(count.read_text()) + 1 if count.exists() else 1
 count.write_text(str(number))
-raise SystemExit(os.environ["JAX"] >= "0.7.1" and number % 3 == 0)
+raise SystemExit(os.environ["JAX"] >= "0.7.1" and number % 2 == 0)
 """
-    code, printed, _ = bisect(script, "--runs", "25", "--good", "0.6.2", "--bad", "0.7.2", "--confidence", "0.95")
+    code, printed, _ = bisect(script, "--runs", "14", "--good", "0.6.2", "--bad", "0.7.2")
     assert code == 0
     assert "FOUND: 0.7.1 is the first that may fail, after 0.7.0." in printed
-    assert "0.7.0: 0 of 25 fail (rate 0.000 to 0.137)" in printed
-    assert "0.7.1: 8 of 25 fail" in printed
+    assert "0.7.0: 0 of 14 fail (rate 0.000 to 0.315)" in printed
+    assert "0.7.1: 7 of 14 fail" in printed
     code, printed, _ = bisect(script, "--runs", "4", "--good", "0.6.2", "--bad", "0.7.2")
     assert code == 3
     assert "CANNOT TELL: with confidence 0.99, so many runs of 0.6.2 and 0.7.2 may differ by chance" in printed
@@ -288,6 +288,25 @@ def test_different_long_outputs_are_different(tmp_path: Path) -> None:
         found.append(run_script(script, Path(sys.executable), {}, 30.0))
     assert found[0].words != found[1].words
     assert max(len(sample.words) for sample in found) < 120
+
+
+def test_a_script_ends_with_a_search_that_is_killed(tmp_path: Path) -> None:
+    """Its end of the pipe closes when it ends."""
+    script = tmp_path / "script.py"
+    script.write_text("import os, time; os.write(2, b'.'); time.sleep(600)")
+    program = (
+        "import sys; from pathlib import Path; from conformance.releases import scripts\n"
+        "scripts.subprocess.PIPE = None\n"
+        f"scripts.run_script(Path({str(script)!r}), Path(sys.executable), {{}}, 600.0)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    search = subprocess.Popen([sys.executable, "-c", program], env=environment, stderr=subprocess.PIPE)
+    assert search.stderr is not None
+    with search.stderr as errors:
+        assert errors.read(1) == b"."
+        search.kill()
+        assert errors.read() == b""
+    search.wait()
 
 
 def test_what_a_script_starts_ends_with_it(tmp_path: Path) -> None:

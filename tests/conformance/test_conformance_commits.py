@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -184,6 +185,19 @@ def test_a_worktree_is_gone_after_an_interruption(repository: Path) -> None:
         assert (tree / "number").read_text() == "1"
         raise KeyboardInterrupt
     assert not tree.parent.exists()
+    assert git(repository, "worktree", "list").count("\n") == 0
+
+
+def test_a_worktree_of_a_killed_search_is_removed_by_the_next(repository: Path, tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    ended.wait()
+    left, alive = tmp_path / f"{PREFIX}{ended.pid}-x", tmp_path / f"{PREFIX}{os.getpid()}-x"
+    for folder in (left, alive):
+        git(repository, "worktree", "add", "--detach", str(folder / "tree"), "v0")
+    with Repository(repository).worktree():
+        assert not left.exists()
+        assert alive.exists()
+    git(repository, "worktree", "remove", "--force", str(alive / "tree"))
     assert git(repository, "worktree", "list").count("\n") == 0
 
 

@@ -27,6 +27,9 @@ HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 HERE_JAX = next((jax for python, jax in SUPPORTED if python == HERE), "jax-newest")
 REQUIREMENTS = {"jax-0.10.2": ["jax==0.10.2", "jaxlib==0.10.2"], "jax-newest": ["jax", "jaxlib"]}
 
+# Of three years; the suite runs on older ones than hostcb does.
+OLD_RELEASES = ("0.4.31", "0.5.0", "0.6.2", "0.8.3")
+
 
 def install(session: nox.Session, jax: str, *groups: str, extras: tuple[str, ...] = ()) -> None:
     """Install the project as a user would, with the given JAX."""
@@ -88,6 +91,26 @@ def conformance_rocm(session: nox.Session) -> None:
 def conformance_tpu(session: nox.Session) -> None:
     """Run the conformance matrix on this machine's TPU devices; fails where there are none."""
     conformance(session, "tpu", extras=("jax[tpu]",))
+
+
+# All of these releases have wheels for this Python.
+@nox.session(name="old-releases", tags=["ci"], python="3.11")
+def old_releases(session: nox.Session) -> None:
+    """Run a few cells on old releases of JAX, and compare with what is written down of them."""
+    install(session, "jax-0.10.2")
+    session.run(
+        *("python", "-m", "conformance", "releases", *OLD_RELEASES, "--python", "3.11"),
+        *("--plan", "ci/old_releases.txt", "--expectations", "ci/expectations/cpu-old.toml"),
+        *("--journal", "results/old-releases.jsonl"),
+        *session.posargs,
+    )
+
+
+@nox.session(default=False, python=HERE)
+def releases(session: nox.Session) -> None:
+    """Run cells on several releases of JAX: `-- 0.6.2 0.7.0`, or `-- --last 8`, and what `releases -h` says."""
+    install(session, HERE_JAX)
+    session.run("python", "-m", "conformance", "releases", *session.posargs)
 
 
 @nox.session(default=False, python=HERE)

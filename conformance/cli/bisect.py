@@ -22,17 +22,24 @@ from ..releases.wheels import WheelEnvironments, Wheels
 from ..spec.versions import version_matches
 from . import bisect_commits
 from .hunting import Hunt, add_running, conclude, ending_orderly, hunting, question_of, tell
+from .release_options import add_environments
 
 INTERRUPTED = 130
 
+DESCRIPTION = """\
+Find the first release of JAX, or with --repo the first commit, with another outcome: the verdict of a cell, its stage
+and its kind of anomaly, or the exit code and the output of a script. Without ends, the whole range is searched from
+both sides."""
+
 EPILOG = f"""\
 exit codes:
-  {findings.FOUND}    found: a release or a commit, or a range that holds it if releases in it cannot be tested
+  {findings.FOUND}    found: a release, a commit, or a range that holds it if what lies in it cannot be tested
   {findings.SAME}    the ends do not differ, and no difference was seen between them
   {findings.UNUSABLE}    bad input, no index, or an end that cannot be tested
   {findings.CANNOT_TELL}    cannot tell: chance may explain what was seen
   {INTERRUPTED}  interrupted; --resume goes on
-Of several cells, the first of 0, 3, 2, 1 that one of them has. A script ends with 125 to say "cannot be tested".
+Of several cells, the first of 0, 3, 2, 1 that one of them has.
+A script ends with 125 to say that this release cannot be tested.
 """
 
 
@@ -40,9 +47,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "bisect",
         help="find the release or the commit that changed a cell",
-        description="Find the first release of JAX, or with --repo the first commit, with another outcome: the verdict"
-        " of a cell, its stage and its kind of anomaly, or the exit code and the output of a script. Without ends,"
-        " the whole range is searched from both sides.",
+        description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -58,6 +63,7 @@ def add_parser(commands: Any) -> None:
     add("--wheels", type=Path, metavar="DIR", help="a folder with more wheels of jax and jaxlib, such as nightly ones")
     add("--repo", type=Path, metavar="PATH", help="search the commits of this repository of hostcb or of JAX")
     add_running(add)
+    add_environments(parser)
     add("--results", type=Path, default=Path("results/bisect"), metavar="DIR", help="where finished probes are kept")
     add("--resume", action="store_true", help="go on with the finished probes in the folder of results")
     add_selection(add)
@@ -95,7 +101,7 @@ def _check(options: argparse.Namespace) -> None:
 def _main(options: argparse.Namespace) -> int:
     # What needs no index is checked first.
     wheels = Wheels.within(options.wheels) if options.wheels else None
-    environments = WheelEnvironments(wheels) if wheels else Environments()
+    environments = WheelEnvironments(wheels, options.environments) if wheels else Environments(options.environments)
     releases, skipped = released()
     if wheels:
         releases = wheels.beside(releases)
@@ -107,10 +113,11 @@ def _main(options: argparse.Namespace) -> int:
     count = len(line.candidates)
     both_ends = options.good and options.bad
     search = every(count) if options.every else between(0, count - 1) if both_ends else whole(count)
+    good = None if not both_ends else count - 1 if line.swapped else 0
     with hunting(options, question) as hunt:
         probe = ReleaseProber(line.candidates, environments, question)
         found, samples = hunt.search(search, probe, line.places, question.subjects, {})
-        code = conclude(hunt, found, samples, line.places, options.results, line.swapped)
+        code = conclude(hunt, found, samples, line.places, options.results, good)
         if options.apart:
             for text in _apart(hunt, environments, line.candidates, found, samples):
                 print(text)

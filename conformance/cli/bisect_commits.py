@@ -21,6 +21,7 @@ from ..releases.samples import Sample
 from ..releases.stress import load
 from ..releases.subjects import Question
 from .hunting import add_running, conclude, ending_orderly, hunting, question_of, tell
+from .release_options import add_environments
 
 GOOD, BAD, CANNOT_TEST, STOP = 0, 1, 125, 128
 """What `git bisect run` understands; it skips a commit at 125, and ends at 128."""
@@ -50,6 +51,7 @@ def add_parser(commands: Any) -> None:
     )
     add("--jaxlib", metavar="VERSION", help="try it with this release, and not with the installed one")
     add_running(add)
+    add_environments(parser)
     parser.set_defaults(patterns=[])
 
 
@@ -66,7 +68,7 @@ def main(options: argparse.Namespace) -> int:
     elif not repository.is_ancestor(old, new):
         raise ReleaseError(f"{options.good} is no ancestor of {options.bad}: give two ends of one history")
     question = question_of(options)
-    base = _base(options.jaxlib)
+    base = _base(options.jaxlib, options.environments)
     history = repository.history(old, new)
     places = [
         Place(commit[:10], f"{commit[:10]} {subject}")
@@ -76,7 +78,7 @@ def main(options: argparse.Namespace) -> int:
     with repository.worktree() as tree, hunting(options, question, where) as hunt:
         probe = CommitProber(repository, tree, history, base, question)
         found, samples = hunt.search(among(history.parents), probe, places, question.subjects, {})
-        return conclude(hunt, found, samples, places, options.results, swapped)
+        return conclude(hunt, found, samples, places, options.results, len(places) - 1 if swapped else 0)
 
 
 def run_main(options: argparse.Namespace) -> int:
@@ -87,7 +89,7 @@ def run_main(options: argparse.Namespace) -> int:
             if bool(options.cells) == bool(options.script):
                 raise ConflictingOptionsError("give either a CELL or --script FILE")
             question = question_of(options)
-            base = _base(options.jaxlib)
+            base = _base(options.jaxlib, options.environments)
         except (*UNUSABLE_BECAUSE, ReleaseError) as error:
             print(f"ERROR: {error}", file=sys.stderr)
             return STOP
@@ -117,9 +119,9 @@ def _is(sample: Sample, good_outcome: str) -> bool:
     return sample.passed if good_outcome == "pass" else sample.words == good_outcome
 
 
-def _base(jaxlib: str | None) -> Base:
+def _base(jaxlib: str | None, folder: Path | None) -> Base:
     """The environment that the packages of a checkout are put before: this one, or that of a release."""
     if jaxlib is None:
         return Base(Path(sys.executable), importlib.metadata.version("jax"), importlib.metadata.version("jaxlib"))
-    environment = Environments().get(Release(jaxlib, jaxlib))
+    environment = Environments(folder).get(Release(jaxlib, jaxlib))
     return Base(environment.python, jaxlib, jaxlib)

@@ -26,7 +26,7 @@ from ..reports.markdown import markdown
 from ..reports.results import UnreadableResultsError, load_results
 from ..spec.package import COMMAND
 from ..spec.topology import WrongPlatformError
-from . import bisect, bisect_commits, expect, mutants, report, repro
+from . import bisect, bisect_commits, environments, expect, mutants, releases, report, repro
 
 DESCRIPTION = "Show, cell by cell, what host callbacks do on a platform."
 
@@ -48,6 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return bisect.main(options)
         if options.command == "bisect-run":
             return bisect_commits.run_main(options)
+        if options.command == "releases":
+            return releases.main(options)
+        if options.command == "environments":
+            return environments.main(options)
         return _list(options) if options.command == "list" else _run(options)
     except WrongPlatformError as error:
         print(
@@ -102,6 +106,8 @@ def _parser() -> argparse.ArgumentParser:
     expect.add_parser(commands)
     bisect.add_parser(commands)
     bisect_commits.add_parser(commands)
+    releases.add_parser(commands)
+    environments.add_parser(commands)
     report.add_parsers(commands)
     return parser
 

@@ -94,25 +94,30 @@ def hunting(options: argparse.Namespace, question: Question, where: str = "") ->
 
 
 def conclude(
-    hunt: Hunt, found: Mapping[str, Answer], samples: Samples, places: Sequence[Place], folder: Path, swapped: bool
+    hunt: Hunt,
+    found: Mapping[str, Answer],
+    samples: Samples,
+    places: Sequence[Place],
+    folder: Path,
+    good: int | None,
 ) -> int:
-    """Print and keep what was found, and return the exit code."""
+    """Print and keep what was found, and return the exit code; `good` is the end that the user calls so."""
     text = findings.report(found, samples, places, hunt.rule)
     print(text)
     (folder / "findings.txt").write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
-    for line in _misnamed(found, samples, swapped):
-        tell(f"NOTE: {line}")
+    if good is not None and (misnamed := [*_misnamed(found, samples, good)]):
+        whose = misnamed[0] if len(misnamed) == 1 else f"{len(misnamed)} cells"
+        tell(f"NOTE: --good and --bad are swapped: the end named good fails, and the other passes ({whose})")
     return findings.exit_code([*found.values()])
 
 
-def _misnamed(found: Mapping[str, Answer], samples: Samples, swapped: bool) -> Iterator[str]:
-    """The subjects whose good end fails and whose bad end passes; with `swapped` the good end is the newer one."""
+def _misnamed(found: Mapping[str, Answer], samples: Samples, good: int) -> Iterator[str]:
+    """The subjects whose good end fails, and whose other end passes."""
     for subject, answer in found.items():
-        good, bad = (answer.new, answer.old) if swapped else (answer.old, answer.new)
+        bad = answer.new if good == answer.old else answer.old
         of_good, of_bad = samples[subject].get(good, ()), samples[subject].get(bad, ())
-        passing = all(sample.passed for sample in of_bad) and not any(sample.passed for sample in of_good)
-        if answer.changes and passing:
-            yield f"--good and --bad are swapped: the end named good fails, and the other passes ({subject})"
+        if answer.changes and all(s.passed for s in of_bad) and not any(s.passed for s in of_good):
+            yield subject
 
 
 def tell(line: str) -> None:

@@ -17,5 +17,9 @@ class Journal:
     def write(self, **line: Any) -> None:
         self._file.write(json.dumps(line).encode() + b"\n")
 
+    def end_line(self) -> None:
+        """End a line that a killed process has left."""
+        self._file.write(b"\n")
+
     def close(self) -> None:
         self._file.close()

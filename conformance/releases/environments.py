@@ -17,7 +17,7 @@ from pathlib import Path
 from .folders import cache
 from .index import index
 from .making import DiskFullError, make
-from .pythons import Interpreter, pythons
+from .pythons import Interpreter, interpreters_of
 from .release import Release, ReleaseError
 
 _NAME = re.compile(r"jax-(.+)-jaxlib-(.+)-py(\d+)\.(\d+)")
@@ -51,9 +51,13 @@ class Environments:
     def __init__(self, folder: Path | None = None, python: tuple[int, int] | None = None) -> None:
         """The cache in a folder, by default the user's; with `python`, only for this version of Python."""
         self.folder = folder or cache() / "environments"
-        self._python = python
+        self.python = python
         self._in_use: dict[Path, int] = {}
         weakref.finalize(self, _close, self._in_use)
+
+    def has(self, release: Release) -> bool:
+        """Whether the environment of a release is there already."""
+        return self._present(release) is not None
 
     def get(self, release: Release) -> Environment:
         """The environment of a release, which is made if it is not there; raises `ReleaseError`."""
@@ -97,7 +101,7 @@ class Environments:
             found = _NAME.fullmatch(path.name)
             if not found or (found[1], found[2]) != (release.jax, release.jaxlib):
                 continue
-            if self._python and (int(found[3]), int(found[4])) != self._python:
+            if self.python and (int(found[3]), int(found[4])) != self.python:
                 continue
             try:
                 self._use(path)
@@ -135,12 +139,8 @@ class Environments:
         return place
 
     def _interpreter(self, release: Release) -> Interpreter:
-        if not self._python:
-            return index().python_for(release)
-        for interpreter in pythons():
-            if interpreter.version == self._python:
-                return interpreter
-        raise ReleaseError("there is no Python {}.{} for JAX {}".format(*self._python, release.label))
+        # Of one interpreter pip says itself what it cannot have.
+        return interpreters_of(self.python)[0] if self.python else index().python_for(release)
 
     def _full(self, release: Release) -> ReleaseError:
         size = sum(entry.size for entry in self.entries())

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..spec.versions import version_key
 from .pip import joined, last_error, pip
-from .pythons import Interpreter, pythons
+from .pythons import Interpreter, interpreters_of
 from .release import OLDEST, Release, ReleaseError, Skipped, newest_not_after
 
 NO_VERSION = "0.0.0.dev0"
@@ -126,9 +126,9 @@ def released() -> tuple[tuple[Release, ...], tuple[Skipped, ...]]:
 
 
 @functools.cache
-def index() -> Index:
-    """The user's index, asked once for each Python of this machine."""
-    return asked(pythons())
+def index(python: tuple[int, int] | None = None) -> Index:
+    """The user's index, asked once for each Python of this machine, or only for one version of Python."""
+    return asked(interpreters_of(python))
 
 
 def asked(interpreters: Sequence[Interpreter]) -> Index:

@@ -11,7 +11,7 @@ from pathlib import Path
 from ..engine.cell_runner import CellRunner
 from ..engine.preparation import SUPPORTED
 from ..engine.run import task_of
-from ..engine.tasks import Task
+from ..engine.tasks import Task, in_running_order
 from ..oracle.verdicts import Outcome, Verdict
 from ..planning.cells import parse_cell
 from ..spec.versions import version_matches
@@ -43,10 +43,11 @@ def probe(
 ) -> Iterator[Probe]:
     """Run cells there, each `repeat` times in one worker process, or in a process of its own if the cell is isolated.
 
-    A crash or a hang is the outcome of the cell in flight; the next one has a new worker. Raises `UnknownCellError`
-    for the id of no cell, and `ReleaseError` if no worker starts in the environment.
+    Cells that share a worker run one after the other, so the order is not that of `cells`. A crash or a hang is the
+    outcome of the cell in flight; the next one has a new worker. Raises `UnknownCellError` for the id of no cell, and
+    `ReleaseError` if no worker starts in the environment.
     """
-    tasks = [task_of(parse_cell(cell, any_release=True), deadline) for cell in cells]
+    tasks = in_running_order(task_of(parse_cell(cell, any_release=True), deadline) for cell in cells)
     python = OtherPython(environment.python, environment.release.jaxlib, sources())
     runner = CellRunner(log, python=python)
     busy = load(os.cpu_count() or 1) if stress else contextlib.nullcontext()

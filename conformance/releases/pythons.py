@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..spec.versions import version_key
+from .release import ReleaseError
 
 OLDEST_PYTHON = (3, 11)
 """The suite's own `requires-python`."""
@@ -46,6 +47,15 @@ def pythons() -> tuple[Interpreter, ...]:
         if interpreter and interpreter.version >= OLDEST_PYTHON:
             found.setdefault(interpreter.version, interpreter)
     return tuple(found[version] for version in sorted(found))
+
+
+def interpreters_of(version: tuple[int, int] | None) -> tuple[Interpreter, ...]:
+    """The interpreters, or the one of this version; raises `ReleaseError` if there is none."""
+    found = tuple(one for one in pythons() if version in (None, one.version))
+    if not found:
+        there = ", ".join(one.name for one in pythons())
+        raise ReleaseError("there is no Python {}.{} on this machine, only {}".format(*(version or ()), there))
+    return found
 
 
 def _candidates() -> Iterator[Path]:

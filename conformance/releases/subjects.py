@@ -11,6 +11,7 @@ from typing import Protocol
 from ..engine.cell_runner import CellRunner
 from ..engine.preparation import SUPPORTED
 from ..engine.run import task_of
+from ..engine.tasks import Task
 from ..planning.cells import parse_cell
 from ..spec.topology import WrongPlatformError
 from ..spec.versions import version_matches
@@ -19,6 +20,9 @@ from ..worker.processes import OtherPython, WorkerStartError
 from .release import ReleaseError
 from .samples import Sample, sample_of, untestable
 from .scripts import environment_of, run_script
+
+ALWAYS = 5
+"""After so many failures in a row, each in a new process, the next ones need no new process each."""
 
 
 @dataclass(frozen=True)
@@ -61,27 +65,32 @@ class Cells:
         try:
             # Cells of one topology share a worker process.
             for task in sorted(tasks, key=lambda task: (task.topology.name, task.implementation)):
-                if reason := _why_not(site, task.implementation, task.xla_flags):
-                    yield task.id, untestable(reason)
-                    continue
-                for run in range(runs):
-                    try:
-                        outcome, _ = runner.run(task)
-                    except WorkerStartError as error:
-                        raise ReleaseError(str(error)) from error
-                    except WrongPlatformError as error:
-                        yield task.id, untestable(str(error))
-                        break
-                    sample = sample_of(outcome, self.verdict_alone)
-                    yield task.id, sample
-                    if sample.untestable:
-                        break
-                    if not sample.passed and run + 1 < runs:
-                        # What a failed run leaves behind must not fail the next run of the same cell.
-                        runner.abandon()
+                yield from ((task.id, sample) for sample in self._samples(runner, task, site, runs))
             runner.finish()
         finally:
             runner.abandon()
+
+    def _samples(self, runner: CellRunner, task: Task, site: Site, runs: int) -> Iterator[Sample]:
+        if reason := _why_not(site, task.implementation, task.xla_flags):
+            yield untestable(reason)
+            return
+        failures = 0
+        for run in range(runs):
+            try:
+                outcome, _ = runner.run(task)
+            except WorkerStartError as error:
+                raise ReleaseError(str(error)) from error
+            except WrongPlatformError as error:
+                yield untestable(str(error))
+                return
+            sample = sample_of(outcome, self.verdict_alone)
+            yield sample
+            if sample.untestable:
+                return
+            failures = 0 if sample.passed else failures + 1
+            if 0 < failures < ALWAYS and run + 1 < runs:
+                # What a failed run leaves behind must not fail the next run of the same cell.
+                runner.abandon()
 
 
 def _why_not(site: Site, implementation: str, xla_flags: Sequence[str]) -> str | None:

@@ -59,8 +59,8 @@ class Wheels:
 class WheelEnvironments(Environments):
     """The cache, with wheels of a folder beside the index."""
 
-    def __init__(self, wheels: Wheels) -> None:
-        super().__init__()
+    def __init__(self, wheels: Wheels, folder: Path | None = None) -> None:
+        super().__init__(folder)
         self._wheels = wheels
         # pip and uv look there too, in all processes that this one starts.
         os.environ["PIP_FIND_LINKS"] = str(wheels.folder)

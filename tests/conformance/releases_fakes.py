@@ -18,6 +18,9 @@ VERSIONS = ("0.5.3", "0.6.0", "0.6.1", "0.6.2", "0.7.0", "0.7.1", "0.7.2")
 class FakeEnvironments:
     """Makes an environment by writing a shell script; what is in `broken` cannot be made."""
 
+    def __init__(self, folder: Path | None = None) -> None:
+        del folder
+
     broken: ClassVar[dict[str, str]] = {}
     folder = Path()
 

@@ -1,0 +1,50 @@
+"""The command `environments`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ..releases.environments import Entry, Environments
+from ..releases.release import Release
+from ..spec.package import COMMAND
+from .release_options import add_environments
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("environments", help="the cached environments of other releases, and their sizes")
+    add_environments(parser)
+    parser.add_argument("--prune", action="store_true", help="remove all that no process uses")
+    parser.add_argument(
+        "--keep", nargs="+", default=[], metavar="VERSION", help="with --prune: but not those of these releases"
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    cache = Environments(options.environments)
+    entries = cache.entries()
+    if options.prune:
+        kept = [entry.release for entry in entries if entry.release and _named(entry.release, options.keep)]
+        freed = cache.prune(kept)
+        left = len(cache.entries())
+        print(f"freed {_size(freed)}; {left} environments are left in {cache.folder}")
+        return 0
+    for entry in entries:
+        print(_line(entry))
+    total = _size(sum(entry.size for entry in entries))
+    print(f"{len(entries)} environments in {cache.folder}, {total}; `{COMMAND} environments --prune` removes them")
+    return 0
+
+
+def _named(release: Release, versions: list[str]) -> bool:
+    return release.jax in versions or f"{release.jax}:{release.jaxlib}" in versions
+
+
+def _line(entry: Entry) -> str:
+    if entry.release is None:
+        return f"{_size(entry.size):>9}  unfinished: a process ended while it made this"
+    return "{:>9}  JAX {}, Python {}.{}".format(_size(entry.size), entry.release.label, *entry.python)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

@@ -1,0 +1,91 @@
+"""The command `releases`: a table of cells by release."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..engine.options import positive
+from ..engine.progress import Progress
+from ..expectations.entries import Expectations, load_expectations
+from ..releases.judging import problems_of
+from ..releases.pages import html, markdown
+from ..releases.records import Record, Records
+from ..releases.release import ReleaseError
+from ..releases.table import table_of
+from ..releases.tabulating import How, tabulate
+from .release_options import add_cells, add_probing, cells_of, environments_of, releases_of
+
+WORSE = 1
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("releases", help="run cells with several releases of JAX, and show what changed when")
+    parser.add_argument(
+        "versions",
+        nargs="*",
+        metavar="VERSION",
+        help="releases: 0.6.2, 0.6.2:0.6.1 for jax with another jaxlib, 0.6.0..0.8.3 for all between",
+    )
+    parser.add_argument("--last", type=positive(int), metavar="N", help="the newest N releases")
+    add_cells(parser)
+    add_probing(parser)
+    parser.add_argument("--journal", type=Path, default=Path("results/releases.jsonl"), metavar="FILE")
+    parser.add_argument("--resume", action="store_true", help="go on with what the journal has")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="the table as a page, with witnesses and histories")
+    parser.add_argument(
+        "--expectations", type=Path, metavar="FILE", help="known failures of these releases: others are an error"
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    cells = cells_of(options)
+    expected = _expectations(options.expectations)
+    environments = environments_of(options)
+    releases, left_out = releases_of(options.versions, options.last, environments)
+    with contextlib.closing(Records(options.journal, options.resume)) as records, _sigterm_is_an_interrupt():
+        done = len(records.all)
+        progress = Progress(max(1, len(releases) * len(cells) * options.repeat - done))
+
+        def note(record: Record) -> None:
+            progress.advance(f"{record.release.label} {record.cell}", acceptable=True)
+
+        log = options.journal.with_suffix(".log")
+        how = How(log, options.deadline, options.repeat, options.stress)
+        tried = tabulate(releases, cells, environments, records, how, note)
+        progress.finish()
+        if not records.all and tried.skipped and not tried.interrupted:
+            raise ReleaseError(tried.skipped[0].reason)
+        problems = [f"{skipped.release} was not tried to the end: {skipped.reason}" for skipped in tried.skipped]
+        if tried.interrupted:
+            problems.append("the run was interrupted; --resume goes on")
+        table = table_of(records.all, releases, cells, left_out, problems)
+    if expected:
+        table = table_of(records.all, releases, cells, left_out, [*problems, *problems_of(table, expected)])
+    print(markdown(table), end="")
+    if options.html:
+        options.html.write_text(html(table), encoding="utf-8", errors="backslashreplace")
+    for problem in table.problems:
+        print(f"ERROR: {problem}", file=sys.stderr)
+    return WORSE if table.problems else 0
+
+
+def _expectations(file: Path | None) -> Expectations | None:
+    if file is not None and not file.exists():
+        raise FileNotFoundError(f"there is no {file}")
+    return load_expectations(file) if file else None
+
+
+@contextlib.contextmanager
+def _sigterm_is_an_interrupt() -> Iterator[None]:
+    """A job that is cancelled gets SIGTERM, and keeps what is finished, too."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,53 @@
+"""Compares a table with what was written down of these releases, strictly both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..expectations.entries import Expectations
+from ..oracle.verdicts import Outcome, Standing
+from .release import Release
+from .table import Table, said
+
+_WORDS = {
+    Standing.UNEXPECTED: "not expected to fail",
+    Standing.CHANGED_FAILURE: "expected to fail in another way",
+    Standing.UNEXPECTED_PASS: "expected to fail",
+}
+
+
+def problems_of(table: Table, expectations: Expectations) -> tuple[str, ...]:
+    """What is not as written down, in words."""
+    return (*_surprises(table, expectations), *_stale(table, expectations))
+
+
+def _surprises(table: Table, expectations: Expectations) -> Iterator[str]:
+    for place, release in enumerate(table.releases):
+        here = expectations.applicable(release.jax)
+        for row in table.rows:
+            if not row.outcomes[place]:
+                yield f"{row.cell} with {release.label}: not run"
+            for outcome in row.outcomes[place]:
+                yield from _surprise(row.cell, release, outcome, here)
+
+
+def _surprise(cell: str, release: Release, outcome: Outcome, here: Expectations) -> Iterator[str]:
+    standing = here.standing(cell, outcome)
+    if standing.acceptable:
+        return
+    entry = here.of(cell)
+    stage = f" at {entry.stage.value}" if entry and entry.stage else ""
+    expected = f": {entry.verdict}{stage}" if entry else ""
+    witness = f": {outcome.reason.splitlines()[0][:200]}" if outcome.reason else ""
+    yield f"{cell} with {release.label}: {said(outcome)}, {_WORDS[standing]}{expected}{witness}"
+
+
+def _stale(table: Table, expectations: Expectations) -> Iterator[str]:
+    """Globs that match no cell, and entries for no release of the table."""
+    cells = [row.cell for row in table.rows]
+    for pattern in expectations.unmatched(cells):
+        yield f"the expectation {pattern!r} matches no cell of the table"
+    used = {entry for release in table.releases for entry in expectations.applicable(release.jax).entries}
+    for entry in expectations.entries:
+        if entry not in used:
+            yield f"the expectation about {entry.cells[0]!r} is for JAX {entry.jax}, and the table has no such release"

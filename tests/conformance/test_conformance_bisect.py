@@ -26,7 +26,7 @@ from conformance.releases.samples import Sample, sample_of
 from conformance.releases.scripts import run_script
 from conformance.releases.wheels import Wheels
 
-pytestmark = pytest.mark.contract("C7")
+pytestmark = pytest.mark.contract("C8")
 
 CHANGED = """\
 import os

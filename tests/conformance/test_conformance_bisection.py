@@ -17,7 +17,7 @@ from conformance.releases.release import ReleaseError
 from conformance.releases.samples import Sample, untestable
 from conformance.releases.searching import answers
 
-pytestmark = pytest.mark.contract("C7")
+pytestmark = pytest.mark.contract("C8")
 
 CELL = "jax/io_callback/scan/cpu-1dev"
 

@@ -108,7 +108,11 @@ def conclude(
     if good is not None and (misnamed := [*_misnamed(found, samples, good)]):
         whose = misnamed[0] if len(misnamed) == 1 else f"{len(misnamed)} cells"
         tell(f"NOTE: --good and --bad are swapped: the end named good fails, and the other passes ({whose})")
-    return findings.exit_code([*found.values()])
+    code = findings.exit_code([*found.values()])
+    if code == findings.UNUSABLE:
+        index, reason = next(answer.untestable[0] for answer in found.values() if answer.untestable)
+        tell(f"ERROR: nothing can be found: {places[index].name} cannot be tested: {reason}")
+    return code
 
 
 def _misnamed(found: Mapping[str, Answer], samples: Samples, good: int) -> Iterator[str]:

@@ -49,7 +49,8 @@ def report(answers: Mapping[str, Answer], runs: Mapping[str, Runs], places: Sequ
     for subject, answer in answers.items():
         groups.setdefault(_likeness(answer, runs[subject], rule), []).append(subject)
     told = []
-    for subjects in groups.values():
+    order = [Kind.FOUND, Kind.CANNOT_TELL, Kind.UNTESTABLE, Kind.SAME]
+    for subjects in sorted(groups.values(), key=lambda group: order.index(answers[group[0]].kind)):
         subject = subjects[0]
         head = [*subjects[:MOST_CELLS]]
         head += [f"... and {len(subjects) - MOST_CELLS} more"] if len(subjects) > MOST_CELLS else []

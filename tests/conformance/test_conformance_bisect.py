@@ -189,8 +189,9 @@ def test_what_is_no_question_is_one_sentence(
 
 def test_an_end_that_cannot_be_tested_is_named(bisect: Any) -> None:
     FakeEnvironments.broken["0.7.2"] = "JAX 0.7.2 cannot be installed: no wheel"
-    code, printed, _ = bisect("print(1)", "--good", "0.5.3", "--bad", "0.7.2")
+    code, printed, told = bisect("print(1)", "--good", "0.5.3", "--bad", "0.7.2")
     assert code == 2
+    assert "ERROR: nothing can be found: 0.7.2 cannot be tested: JAX 0.7.2 cannot be installed: no wheel" in told
     assert "UNUSABLE: 0.7.2 cannot be tested, and is an end:" in printed
     assert "0.7.2: JAX 0.7.2 cannot be installed: no wheel" in printed
 

@@ -170,10 +170,11 @@ def confirmed(evidence: Evidence, old: int, new: int, changes: list[Change]) -> 
 
 def no_difference(evidence: Evidence, *releases: int) -> Answer:
     """Releases that may well be alike; they are, as far as runs can tell, if every run had the same outcome."""
-    kind = Kind.SAME
-    if evidence.rule.by_chance and not evidence.always_the_same(*releases):
-        kind = Kind.CANNOT_TELL
-    return Answer(kind, releases[0], releases[-1])
+    old, new = releases[0], releases[-1]
+    varying = any(evidence.varies(end) for end in {old, new})
+    if varying or (evidence.rule.by_chance and not evidence.always_the_same(*releases)):
+        return Answer(Kind.CANNOT_TELL, old, new)
+    return Answer(Kind.SAME, old, new)
 
 
 def _all_untestable(evidence: Evidence, count: int) -> Answer:

@@ -17,6 +17,7 @@ FOUND, SAME, UNUSABLE, CANNOT_TELL = 0, 1, 2, 3
 WIDTH = 100
 MOST_CELLS = 20
 MOST_REASONS = 12
+MEASURE = "measure with --runs 50 or --confidence 0.99"
 MOST_PLACES = 40
 """Of a longer line, such as one of commits, only what was probed is drawn."""
 
@@ -94,7 +95,7 @@ class Finding:
         before, after = self._name(change.before), self._name(change.after)
         if change.varying:
             whose = " and ".join(self._name(index) for index in change.varying)
-            first = f"CANNOT TELL: {whose} did not do the same each time; measure with --runs 50 or --confidence 0.99."
+            first = f"CANNOT TELL: {whose} did not do the same each time; {MEASURE}."
         elif change.skipped:
             inside = self._list([index for index, _ in change.skipped])
             could = "could not be told" if change.unclear else "could not be tested"
@@ -116,12 +117,15 @@ class Finding:
         old, new = self._name(self.answer.old), self._name(self.answer.new)
         if self.answer.old == self.answer.new:
             return f"NOTHING TO FIND: only {old} can be tested."
+        if self.answer.kind is Kind.CANNOT_TELL and not self.rule.by_chance:
+            return f"CANNOT TELL: {old} or {new} did not do the same each time; {MEASURE}."
         if self.answer.kind is Kind.CANNOT_TELL:
             return (
                 f"CANNOT TELL: with confidence {self.rule.confidence:g}, so many runs of {old} and {new} may differ by"
                 " chance; allow more --runs, or put --stress on the machine."
             )
-        return f"NOTHING TO FIND: {old} and {new} do not differ."
+        hint = "" if self.rule.by_chance else f"; what fails by chance may not have shown: {MEASURE}"
+        return f"NOTHING TO FIND: {old} and {new} do not differ{hint}."
 
     def _untestable(self) -> str:
         ends = {self.answer.old, self.answer.new}

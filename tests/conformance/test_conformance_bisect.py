@@ -26,7 +26,7 @@ from conformance.releases.samples import Sample, sample_of
 from conformance.releases.scripts import run_script
 from conformance.releases.wheels import Wheels
 
-pytestmark = pytest.mark.contract("C8")
+pytestmark = pytest.mark.contract("C9")
 
 CHANGED = """\
 import os
@@ -102,7 +102,7 @@ def test_a_range_names_what_could_not_be_tested(bisect: Any, monkeypatch: pytest
 def test_ends_that_do_not_differ_have_an_exit_code_of_their_own(bisect: Any) -> None:
     code, printed, _ = bisect("print(1)", "--good", "0.5.3", "--bad", "0.7.2")
     assert code == 1
-    assert "NOTHING TO FIND: 0.5.3 and 0.7.2 do not differ." in printed
+    assert "NOTHING TO FIND: 0.5.3 and 0.7.2 do not differ" in printed
 
 
 def test_what_comes_and_goes_is_measured(bisect: Any, tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_jax_and_jaxlib_are_told_apart(bisect: Any) -> None:
 
 def test_one_jaxlib_for_all(bisect: Any) -> None:
     _, printed, _ = bisect(CHANGED.replace("JAX", "JAXLIB"), "--good", "0.6.0", "--bad", "0.7.0", "--jaxlib", "0.6.1")
-    assert "NOTHING TO FIND: 0.6.0 and 0.7.0 do not differ." in printed
+    assert "NOTHING TO FIND: 0.6.0 and 0.7.0 do not differ" in printed
     assert "0.7.0 with jaxlib 0.6.1: exit 3, prints old" in printed
 
 

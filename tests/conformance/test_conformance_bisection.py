@@ -17,7 +17,7 @@ from conformance.releases.release import ReleaseError
 from conformance.releases.samples import Sample, untestable
 from conformance.releases.searching import answers
 
-pytestmark = pytest.mark.contract("C8")
+pytestmark = pytest.mark.contract("C9")
 
 CELL = "jax/io_callback/scan/cpu-1dev"
 
@@ -118,7 +118,7 @@ def test_good_bad_good_is_found_from_both_sides() -> None:
 def test_ends_that_do_not_differ() -> None:
     releases = Releases(["pass", "lost", "pass"])
     answer = releases.answer(between(0, 2))
-    assert (answer.kind, answer.changes, releases.probed) == (Kind.SAME, (), [0, 2])
+    assert (answer.kind, answer.changes, releases.probed) == (Kind.SAME, (), [0, 2, 0, 2])
 
 
 def test_an_end_that_cannot_be_tested_is_said() -> None:
@@ -134,6 +134,10 @@ def test_an_outcome_that_comes_and_goes_is_no_answer() -> None:
     answer = releases.answer(between(0, 3))
     assert answer.kind is Kind.CANNOT_TELL
     assert answer.changes[0].varying == (2,)
+
+
+def test_equal_ends_that_vary_are_no_answer() -> None:
+    assert Releases([0.5, 0.5], random.Random(2)).answer(between(0, 1)).kind is Kind.CANNOT_TELL
 
 
 def test_one_run_is_one_run() -> None:

@@ -20,7 +20,7 @@ from conformance.releases.release import ReleaseError
 from conformance.releases.samples import Sample, untestable
 from conformance.releases.searching import answers
 
-pytestmark = pytest.mark.contract("C8")
+pytestmark = pytest.mark.contract("C9")
 
 ROOT = Path(__file__).parents[2]
 

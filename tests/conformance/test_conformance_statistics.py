@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from conformance.releases.statistics import chance_of_difference, rate_of
 
-pytestmark = pytest.mark.contract("C8")
+pytestmark = pytest.mark.contract("C9")
 
 COUNTS = st.dictionaries(st.sampled_from(["pass", "fail", "hang"]), st.integers(1, 40), min_size=1)
 

@@ -21,6 +21,7 @@ from ..engine.preparation import (
 from ..engine.run import run
 from ..engine.tools import MissingToolError
 from ..planning.coverage import coverage_of, show
+from ..releases.probe_journal import JournalError
 from ..releases.release import ReleaseError
 from ..reports.markdown import markdown
 from ..reports.results import UnreadableResultsError, load_results
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"ERROR: the {options.platform} cells cannot run here, and nothing was tested: {error}",
             file=sys.stderr,
         )
-    except (*UNUSABLE_BECAUSE, MissingToolError, ReleaseError, UnreadableResultsError) as error:
+    except (*UNUSABLE_BECAUSE, JournalError, MissingToolError, ReleaseError, UnreadableResultsError) as error:
         print(f"ERROR: {error}", file=sys.stderr)
     except BrokenPipeError:
         # The reader, for example `head`, has closed the pipe; without this, Python would report it again at exit.

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .release import ReleaseError
 from .samples import Sample
 
 NAME = "probes.jsonl"
+
+
+class JournalError(Exception):
+    """The journal cannot be kept, so the search must not go on; one line for users."""
 
 
 class ProbeJournal:
@@ -38,14 +41,14 @@ class ProbeJournal:
         try:
             self._file.write(json.dumps({"probe": key, **sample.as_json()}).encode() + b"\n")
         except OSError as error:
-            raise ReleaseError(f"the probe cannot be written to {self.path}: {error.strerror}") from error
+            raise JournalError(f"the probe cannot be written to {self.path}: {error.strerror}") from error
 
     def close(self) -> None:
         self._file.close()
 
     def _read(self) -> None:
         if not self.path.exists():
-            raise ReleaseError(f"there is nothing to go on with: no {self.path}; leave --resume out")
+            raise JournalError(f"there is nothing to go on with: no {self.path}; leave --resume out")
         for data in _lines(self.path):
             sample = Sample.from_json(data)
             # What could not be installed may be by now.

@@ -354,6 +354,22 @@ def test_the_journal_is_written_before_the_next_probe(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_a_full_disk_ends_the_search(bisect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe that cannot be kept is no release that cannot be tested."""
+
+    def write(journal: ProbeJournal, *_: object) -> None:
+        journal._file.close()
+        journal._file = open("/dev/full", "ab", buffering=0)  # noqa: SIM115
+        kept(journal, *_)
+
+    kept: Any = ProbeJournal.add
+    monkeypatch.setattr(ProbeJournal, "add", write)
+    code, printed, told = bisect("print(1)")
+    assert (code, printed) == (2, "")
+    assert told.splitlines()[-1].startswith("ERROR: the probe cannot be written to ")
+    assert told.splitlines()[-1].endswith("No space left on device")
+
+
 def test_one_end_alone_is_searched_from_to_the_newest() -> None:
     releases = [Release(version, version) for version in ("0.6.0", "0.6.1", "0.6.2")]
     names = [place.name for place in line_of(releases, (), "0.6.1", None).places]

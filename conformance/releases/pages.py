@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from ..oracle.verdicts import Outcome, Verdict
-from .table import Group, Row, Table
+from .table import Group, Row, Table, several
 
 MOST_EVENTS = 100
 """Of a history on the page."""
@@ -47,7 +47,7 @@ def _lines(table: Table) -> Iterator[str]:
 
 
 def _count(group: Group) -> str:
-    return "1 cell" if len(group.rows) == 1 else f"{len(group.rows)} cells"
+    return several(len(group.rows), "cell")
 
 
 def _change(table: Table, words: Sequence[str]) -> str:

@@ -48,6 +48,10 @@ class Row:
         return len(known) > 1 or any(" or " in word for word in known)
 
 
+def several(count: int, noun: str) -> str:
+    return f"1 {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def _counted(runs: Sequence[Outcome]) -> list[tuple[str, int]]:
     return Counter(sorted(said(outcome) for outcome in runs)).most_common()
 
@@ -99,7 +103,8 @@ class Table:
         changed = sum(len(group.rows) for group in self.groups)
         same = ", ".join(f"{count} {word}" for word, count in self.unchanged.most_common())
         rest = f"{len(self.rows) - changed} never changed" + (f" ({same})" if same else "")
-        return f"{len(self.rows)} cells with {len(self.releases)} releases of JAX: {changed} changed, {rest}."
+        cells, releases = several(len(self.rows), "cell"), several(len(self.releases), "release")
+        return f"{cells} with {releases} of JAX: {changed} changed, {rest}."
 
 
 def table_of(

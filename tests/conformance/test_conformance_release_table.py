@@ -228,7 +228,7 @@ def test_an_interrupted_table_goes_on(
     assert main(["releases", "0.8.3", "0.5.0", *chosen()]) == 1
     interrupted = capsys.readouterr()
     assert "ERROR: the run was interrupted; --resume goes on" in interrupted.err
-    assert "3 cells with 1 releases" in interrupted.out
+    assert "3 cells with 1 release" in interrupted.out
     (tmp_path / "interrupt").unlink()
     # The process was killed in the middle of a line.
     journal = tmp_path / "results" / "releases.jsonl"
@@ -265,7 +265,7 @@ def test_a_release_that_cannot_be_installed_is_named(
     assert main(["releases", "0.6.1", "0.6.2", *chosen()]) == 1
     said = capsys.readouterr()
     assert said.err.endswith("ERROR: 0.6.1 was not tried to the end: JAX 0.6.1 cannot be installed: planted\n")
-    assert "3 cells with 1 releases of JAX: 0 changed" in said.out
+    assert "3 cells with 1 release of JAX: 0 changed" in said.out
     assert main(["releases", "0.6.1", *chosen()]) == 2
     assert capsys.readouterr().err.endswith("ERROR: JAX 0.6.1 cannot be installed: planted\n")
 

@@ -144,6 +144,13 @@ def types(session: nox.Session) -> None:
     session.run("mypy", *session.posargs)
 
 
+@nox.session(default=False, python=HERE)
+def bisect(session: nox.Session) -> None:
+    """Find the release or the commit that changed a cell: `-- CELL --good 0.6.2 --bad 0.8.3`; see `bisect -h`."""
+    install(session, HERE_JAX)
+    session.run("python", "-m", "conformance", "bisect", *session.posargs)
+
+
 # In a new environment, since the one of the last time has a pre-release already.
 @nox.session(default=False, python=HERE, reuse_venv=False)
 def prerelease(session: nox.Session) -> None:

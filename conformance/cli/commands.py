@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..bisecting.probe_journal import JournalError
 from ..engine.options import add_running, add_selection, positive
 from ..engine.preparation import (
     IMPLEMENTATIONS,
@@ -30,13 +31,14 @@ from ..reports.results import UnreadableResultsError, load_results
 from ..spec.package import COMMAND
 from ..spec.topology import WrongPlatformError
 from ..standalone.programs import NotStandaloneError
-from . import environments, expect, minimise, mutants, releases, report, repro
+from . import bisect, bisect_commits, environments, expect, minimise, mutants, releases, report, repro
 
 DESCRIPTION = "Show, cell by cell, what host callbacks do on a platform."
 
 UNUSABLE = 2
 
 OTHER_REASONS = (
+    JournalError,
     MissingToolError,
     NotStandaloneError,
     ReleaseError,
@@ -46,7 +48,7 @@ OTHER_REASONS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    options = _parsed(arguments)
     if options.command in report.COMMANDS:
         return report.read(options)
     try:
@@ -58,6 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return mutants.main(options)
         if options.command == "expect":
             return expect.main(options)
+        if options.command == "bisect":
+            return bisect.main(options)
+        if options.command == "bisect-run":
+            return bisect_commits.run_main(options)
         if options.command == "releases":
             return releases.main(options)
         if options.command == "environments":
@@ -74,6 +80,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader, for example `head`, has closed the pipe; without this, Python would report it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return UNUSABLE
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    try:
+        return _parser().parse_args(arguments)
+    except SystemExit as ending:
+        # `git bisect run` would take the usual exit code for a bad commit.
+        if (sys.argv[1:] if arguments is None else arguments)[:1] == ["bisect-run"] and ending.code == UNUSABLE:
+            raise SystemExit(bisect_commits.STOP) from ending
+        raise
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -108,6 +124,8 @@ def _parser() -> argparse.ArgumentParser:
     repro.add_parser(commands)
     minimise.add_parser(commands)
     expect.add_parser(commands)
+    bisect.add_parser(commands)
+    bisect_commits.add_parser(commands)
     releases.add_parser(commands)
     environments.add_parser(commands)
     report.add_parsers(commands)

@@ -119,6 +119,8 @@ class WorkerProcess:
         """Whether this object has seen the end of the process and reported it in an outcome."""
         hello = self._read_line(START_DEADLINE)
         if hello is None:
+            # The pipe closes a moment before the process writes why it ends.
+            self._ended(STACK_DUMP_SECONDS)
             self.kill()
             raise WorkerStartError(f"a worker for {topology.name} did not start: {self._log_tail()}")
         if hello["event"] == "refused":

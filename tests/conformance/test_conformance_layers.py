@@ -25,6 +25,7 @@ LAYERS = (
     "engine",
     "minimising",
     "releases",
+    "bisecting",
     "mutants",
     "cli",
     "__main__",

@@ -157,7 +157,7 @@ def test_missing_devices_are_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Fewer devices than the worker was promised, as on a machine that lost one.
-    monkeypatch.setattr(Topology, "environment", lambda self, inherited, quick: {**inherited, "JAX_PLATFORMS": "cpu"})
+    monkeypatch.setattr(Topology, "environment", lambda self, inherited, *_: {**inherited, "JAX_PLATFORMS": "cpu"})
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
     arguments = ["run", "-n", "1", "--results", str(tmp_path), "--cell", "hostcb/id_tap/jit/cpu-4dev"]
     assert main(arguments) == 2

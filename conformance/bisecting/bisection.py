@@ -1,0 +1,193 @@
+"""The search: which release of a line is the first to behave in another way.
+
+It is written as if all runs were known, and `Evidence` raises `MissingRunsError` where they are not. Then these runs
+are made, and the search starts again with them. So any journal of runs is a state to go on from.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias, TypeVar
+
+from .evidence import Evidence, Relation
+
+
+class Kind(Enum):
+    FOUND = "found"
+    SAME = "same"
+    """The ends do not differ, and nothing between them was seen to."""
+    CANNOT_TELL = "cannot tell"
+    UNTESTABLE = "untestable"
+    """An end that was named, or all releases, cannot be tested."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """The outcome changes after `before`, and has changed in `after`; what lies between could not be tested."""
+
+    before: int
+    after: int
+    skipped: tuple[tuple[int, str], ...] = ()
+    """Each release between the two, with the reason."""
+    unclear: tuple[int, ...] = ()
+    """Those of them that ran, and are not certain to be like either."""
+    varying: tuple[int, ...] = ()
+    """Those of the two that did something else when they ran again."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    kind: Kind
+    old: int
+    new: int
+    """The ends that were compared."""
+    changes: tuple[Change, ...] = ()
+    untestable: tuple[tuple[int, str], ...] = ()
+    """Ends that could not be tested, with the reasons."""
+
+
+Found = TypeVar("Found")
+Search: TypeAlias = Callable[[Evidence], Found]
+"""Works out an answer from the runs of one subject, and asks for more of them by `MissingRunsError`."""
+
+
+def between(old: int, new: int) -> Search[Answer]:
+    """Find the first change between two ends that were named."""
+
+    def search(evidence: Evidence) -> Answer:
+        ends = [(end, why) for end in (old, new) if (why := evidence.why_untestable(end)) is not None]
+        if ends:
+            return Answer(Kind.UNTESTABLE, old, new, untestable=tuple(ends))
+        if not evidence.differ(old, new):
+            return no_difference(evidence, old, new)
+        return confirmed(evidence, old, new, _changes(evidence, old, new, first=True)[:1])
+
+    return search
+
+
+def whole(count: int) -> Search[Answer]:
+    """Find every change that shows between the oldest and the newest release that can be tested.
+
+    If these two are alike, releases between them are tried until one differs, or all were tried.
+    """
+
+    def search(evidence: Evidence) -> Answer:
+        testable = _testable(evidence, range(count))
+        old, untestable = next(testable, (None, ()))
+        if old is None:
+            return _all_untestable(evidence, count)
+        new, later = next(_testable(evidence, range(count - 1, old - 1, -1)))
+        skipped = (*untestable, *reversed(later))
+        if evidence.differ(old, new):
+            answer = confirmed(evidence, old, new, _changes(evidence, old, new, first=False))
+        else:
+            answer = _island(evidence, old, new)
+        return Answer(answer.kind, old, new, answer.changes, skipped)
+
+    return search
+
+
+def every(count: int) -> Search[Answer]:
+    """Run every release, and find each pair of neighbours that differ."""
+
+    def search(evidence: Evidence) -> Answer:
+        reasons = [evidence.why_untestable(index) for index in range(count)]
+        testable = [index for index, reason in enumerate(reasons) if reason is None]
+        if not testable:
+            return _all_untestable(evidence, count)
+        changes = []
+        for before, after in itertools.pairwise(testable):
+            if evidence.differ(before, after):
+                skipped = tuple((index, reasons[index] or "") for index in range(before + 1, after))
+                changes.append(Change(before, after, skipped))
+        outside = [*range(testable[0]), *range(testable[-1] + 1, count)]
+        ends = tuple((index, reasons[index] or "") for index in outside)
+        if not changes:
+            answer = no_difference(evidence, *testable)
+        else:
+            answer = confirmed(evidence, testable[0], testable[-1], changes)
+        return Answer(answer.kind, testable[0], testable[-1], answer.changes, ends)
+
+    return search
+
+
+def _changes(evidence: Evidence, old: int, new: int, first: bool) -> list[Change]:
+    """The changes between two releases that differ; with `first`, the first one comes first and others may lack."""
+    skipped: dict[int, str] = {}
+    unclear: list[int] = []
+    while True:
+        left = [index for index in range(old + 1, new) if index not in skipped]
+        if not left:
+            inside = tuple((index, skipped[index]) for index in range(old + 1, new))
+            return [Change(old, new, inside, tuple(index for index in unclear if old < index < new))]
+        middle = min(left, key=lambda index: abs(2 * index - old - new))
+        if reason := evidence.why_untestable(middle):
+            skipped[middle] = reason
+            continue
+        relation = evidence.relation(middle, old, new)
+        if relation is Relation.UNCLEAR:
+            skipped[middle] = f"cannot tell, {evidence.rate(middle)}"
+            unclear.append(middle)
+        elif relation is Relation.OLD:
+            old = middle
+        elif relation is Relation.NEW or first:
+            new = middle
+        else:
+            return _changes(evidence, old, middle, first) + _changes(evidence, middle, new, first)
+
+
+def _island(evidence: Evidence, old: int, new: int) -> Answer:
+    """Two ends that are alike, and perhaps a release between them that is not."""
+    for index in _halving(old, new):
+        if evidence.why_untestable(index) is None and evidence.differ(old, index) and evidence.differ(index, new):
+            inside = _changes(evidence, old, index, first=False) + _changes(evidence, index, new, first=False)
+            return confirmed(evidence, old, new, inside)
+    return no_difference(evidence, old, new)
+
+
+def _halving(old: int, new: int) -> Iterator[int]:
+    """Every release between two, such that each few of them lie far apart."""
+    gaps = [(old, new)]
+    for low, high in gaps:
+        if high - low > 1:
+            middle = (low + high) // 2
+            yield middle
+            gaps += [(low, middle), (middle, high)]
+
+
+def confirmed(evidence: Evidence, old: int, new: int, changes: list[Change]) -> Answer:
+    """The answer with these changes, if what lies beside each of them does the same again."""
+    checked = []
+    for change in changes:
+        varying = tuple(index for index in (change.before, change.after) if evidence.varies(index))
+        checked.append(Change(change.before, change.after, change.skipped, change.unclear, varying))
+    doubtful = any(change.varying or change.unclear for change in checked)
+    return Answer(Kind.CANNOT_TELL if doubtful else Kind.FOUND, old, new, tuple(checked))
+
+
+def no_difference(evidence: Evidence, *releases: int) -> Answer:
+    """Releases that may well be alike; they are, as far as runs can tell, if every run had the same outcome."""
+    old, new = releases[0], releases[-1]
+    varying = any(evidence.varies(end) for end in {old, new})
+    if varying or (evidence.rule.by_chance and not evidence.always_the_same(*releases)):
+        return Answer(Kind.CANNOT_TELL, old, new)
+    return Answer(Kind.SAME, old, new)
+
+
+def _all_untestable(evidence: Evidence, count: int) -> Answer:
+    reasons = tuple((index, evidence.why_untestable(index) or "") for index in range(count))
+    return Answer(Kind.UNTESTABLE, 0, count - 1, untestable=reasons)
+
+
+def _testable(evidence: Evidence, places: range) -> Iterator[tuple[int, tuple[tuple[int, str], ...]]]:
+    """The first of the places that can be tested, with those before it."""
+    skipped: list[tuple[int, str]] = []
+    for index in places:
+        reason = evidence.why_untestable(index)
+        if reason is None:
+            yield index, tuple(skipped)
+            return
+        skipped.append((index, reason))

@@ -1,0 +1,126 @@
+"""The search of commits by `bisect --repo`, and `bisect-run`, a single step that `git bisect run` calls."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import sys
+import tempfile
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from ..bisecting.commits import Repository, among
+from ..bisecting.findings import Place
+from ..bisecting.probing import Base, CommitProber, site_of
+from ..bisecting.samples import Sample
+from ..bisecting.subjects import Question
+from ..engine.preparation import UNUSABLE_BECAUSE, ConflictingOptionsError
+from ..releases.environments import Environments
+from ..releases.release import Release, ReleaseError
+from ..worker.stress import stress
+from .hunting import add_running, conclude, ending_orderly, hunting, question_of, tell
+from .release_options import add_environments
+
+GOOD, BAD, CANNOT_TEST, STOP = 0, 1, 125, 128
+"""What `git bisect run` understands; it skips a commit at 125, and ends at 128."""
+
+EPILOG = f"""\
+exit codes, for `git bisect run`:
+  {GOOD}    every run has the good outcome
+  {BAD}    a run has another one
+  {CANNOT_TEST}  this commit cannot be tested
+  {STOP}  bad input: git ends the bisection
+"""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "bisect-run",
+        help="judge one checkout of hostcb or JAX, for `git bisect run`",
+        description="Run cells with the packages `hostcb` and `jax` of the current folder before the installed ones.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("cells", nargs="*", metavar="CELL", help="ids of cells")
+    add("--script", type=Path, metavar="FILE", help="a Python program in place of cells")
+    add(
+        "--good-outcome", metavar="WORDS", help="like 'fail at callback (lost)', as `bisect` prints it; by default pass"
+    )
+    add("--jaxlib", metavar="VERSION", help="try it with this release, and not with the installed one")
+    add_running(add)
+    add_environments(parser)
+    parser.set_defaults(patterns=[])
+
+
+def main(options: argparse.Namespace) -> int:
+    """Search the commits between two revisions."""
+    repository = Repository(options.repo)
+    old, new = repository.commit(options.good), repository.commit(options.bad)
+    swapped = repository.is_ancestor(new, old)
+    if old == new:
+        raise ReleaseError(f"--good and --bad are the same commit, {old[:10]}: two are needed")
+    if swapped:
+        old, new = new, old
+        tell("NOTE: the good end comes after the bad end: the search is for the commit that mended it")
+    elif not repository.is_ancestor(old, new):
+        raise ReleaseError(f"{options.good} is no ancestor of {options.bad}: give two ends of one history")
+    question = question_of(options)
+    base = _base(options.jaxlib, options.environments)
+    history = repository.history(old, new)
+    places = [
+        Place(commit[:10], f"{commit[:10]} {subject}")
+        for commit, subject in zip(history.commits, history.subjects, strict=True)
+    ]
+    where = f"jax {base.jax}, jaxlib {base.jaxlib}"
+    with repository.worktree() as tree, hunting(options, question, where) as hunt:
+        probe = CommitProber(repository, tree, history, base, question)
+        found, samples = hunt.search(among(history.parents), probe, places, question.subjects, {})
+        return conclude(hunt, found, samples, places, options.results, len(places) - 1 if swapped else 0)
+
+
+def run_main(options: argparse.Namespace) -> int:
+    """Judge the checkout in the current folder."""
+    with ending_orderly(), tempfile.TemporaryDirectory() as folder:
+        options.results = Path(folder)
+        try:
+            if bool(options.cells) == bool(options.script):
+                raise ConflictingOptionsError("give either a CELL or --script FILE")
+            question = question_of(options)
+            base = _base(options.jaxlib, options.environments)
+        except (*UNUSABLE_BECAUSE, ReleaseError) as error:
+            print(f"ERROR: {error}", file=sys.stderr)
+            return STOP
+        except KeyboardInterrupt:
+            return STOP
+        return _judged(options, question, base)
+
+
+def _judged(options: argparse.Namespace, question: Question, base: Base) -> int:
+    good_outcome = options.good_outcome or "pass"
+    runs = options.runs or 1
+    with tempfile.TemporaryDirectory() as scratch, stress() if options.stress else nullcontext():
+        try:
+            site = site_of(Path.cwd(), base, Path(scratch))
+            ran = [*question.ask(site, question.subjects, runs)]
+        except ReleaseError as error:
+            tell(f"cannot be tested: {error}")
+            return CANNOT_TEST
+    for subject, sample in ran:
+        tell(f"{subject}: {sample.words}")
+    if any(sample.untestable for _, sample in ran):
+        return CANNOT_TEST
+    return GOOD if all(_is(sample, good_outcome) for _, sample in ran) else BAD
+
+
+def _is(sample: Sample, good_outcome: str) -> bool:
+    return sample.passed if good_outcome == "pass" else sample.words == good_outcome
+
+
+def _base(jaxlib: str | None, folder: Path | None) -> Base:
+    """The environment that the packages of a checkout are put before: this one, or that of a release."""
+    if jaxlib is None:
+        return Base(Path(sys.executable), importlib.metadata.version("jax"), importlib.metadata.version("jaxlib"))
+    environment = Environments(folder).get(Release(jaxlib, jaxlib))
+    return Base(environment.python, jaxlib, jaxlib)

@@ -1,0 +1,44 @@
+"""Releases that are no JAX: a Python for each that says which release it is, by an environment variable."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from conformance.cli import bisect
+from conformance.releases.environments import Environment
+from conformance.releases.release import Release, ReleaseError, Skipped
+
+VERSIONS = ("0.5.3", "0.6.0", "0.6.1", "0.6.2", "0.7.0", "0.7.1", "0.7.2")
+
+
+class FakeEnvironments:
+    """Makes an environment by writing a shell script; what is in `broken` cannot be made."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        del folder
+
+    broken: ClassVar[dict[str, str]] = {}
+    folder = Path()
+
+    def get(self, release: Release) -> Environment:
+        if reason := self.broken.get(release.label):
+            raise ReleaseError(reason)
+        python = self.folder / f"python-{release.jax}-{release.jaxlib}"
+        if not python.exists():
+            variables = f"JAX={release.jax} JAXLIB={release.jaxlib}"
+            python.write_text(f'#!/bin/sh\n{variables} exec {sys.executable} -I -S "$@"\n')
+            python.chmod(0o755)
+        return Environment(release, python)
+
+
+def install(monkeypatch: pytest.MonkeyPatch, folder: Path, skipped: tuple[Skipped, ...] = ()) -> None:
+    """Let the command `bisect` find these releases in place of the real ones."""
+    releases = tuple(Release(version, version) for version in VERSIONS)
+    monkeypatch.setattr(bisect, "released", lambda: (releases, skipped))
+    monkeypatch.setattr(bisect, "Environments", FakeEnvironments)
+    monkeypatch.setattr(FakeEnvironments, "folder", folder)
+    monkeypatch.setattr(FakeEnvironments, "broken", {})

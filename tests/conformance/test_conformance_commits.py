@@ -1,0 +1,262 @@
+"""Commits: the search among merges, in a worktree of its own, and one step of `git bisect run`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformance.bisecting.commits import PREFIX, Repository, among, packages_in
+from conformance.bisecting.evidence import rule_of
+from conformance.bisecting.samples import Sample, untestable
+from conformance.bisecting.searching import answers
+from conformance.cli.commands import main
+from conformance.releases.release import ReleaseError
+
+pytestmark = pytest.mark.contract("C9")
+
+ROOT = Path(__file__).parents[2]
+
+
+# The search -----------------------------------------------------------------------------------------
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[int, ...]]:
+    """Parents of each commit; the first has none, and the last has all others as ancestors."""
+    count = draw(st.integers(2, 16))
+    parents: list[tuple[int, ...]] = [()]
+    for index in range(1, count - 1):
+        parents.append(tuple(sorted(draw(st.sets(st.integers(max(0, index - 4), index - 1), min_size=1, max_size=2)))))
+    heads = {*range(count - 1)} - {parent for each in parents for parent in each}
+    return [*parents, tuple(sorted(heads))]
+
+
+def descendants(parents: Sequence[Sequence[int]], of: int) -> set[int]:
+    found = {of}
+    for index in range(of + 1, len(parents)):
+        if found & {*parents[index]}:
+            found.add(index)
+    return found
+
+
+@given(histories(), st.data())
+def test_the_first_bad_commit_or_those_that_may_be_it(parents: list[tuple[int, ...]], data: st.DataObject) -> None:
+    culprit = data.draw(st.integers(1, len(parents) - 1))
+    missing = data.draw(st.sets(st.integers(1, len(parents) - 1))) - {len(parents) - 1}
+    bad = descendants(parents, culprit)
+
+    def probe(index: int, subjects: Sequence[str], runs: int) -> Iterator[tuple[str, Sample]]:
+        for subject in subjects:
+            yield subject, untestable("no build") if index in missing else Sample("fail" if index in bad else "pass")
+
+    (change,) = answers(["cell"], among(parents), rule_of(1, None), probe, {})["cell"].changes
+    assert change.before not in bad
+    assert change.after in bad
+    suspects = {change.after, *(index for index, _ in change.skipped)}
+    assert culprit in suspects
+    assert suspects - {change.after} <= missing
+    if not missing:
+        assert change.after == culprit
+
+
+def test_a_line_of_many_commits_takes_few_probes() -> None:
+    probed = []
+
+    def probe(index: int, subjects: Sequence[str], runs: int) -> Iterator[tuple[str, Sample]]:
+        probed.append(index)
+        yield subjects[0], Sample("fail" if index >= 700 else "pass")
+
+    parents = [(), *((index,) for index in range(999))]
+    (change,) = answers(["cell"], among(parents), rule_of(1, None), probe, {})["cell"].changes
+    assert (change.before, change.after) == (699, 700)
+    assert len(probed) <= 12
+
+
+# A repository ---------------------------------------------------------------------------------------
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=Someone", "-c", "user.email=someone@example.org", "-c", "commit.gpgsign=false")
+    command = ["git", "-C", str(folder), *identity, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Seven commits of a package; the fifth changes what it does, and the fourth does not import."""
+    folder = tmp_path_factory.mktemp("repository")
+    git(folder, "init", "--quiet", "--initial-branch=main")
+    package = folder / "hostcb"
+    package.mkdir()
+    for number in range(7):
+        # All files have one size and, mostly, one second.
+        source = "VALUE = 1" if number < 4 else "VALUE = 2"
+        (package / "__init__.py").write_text("VALUE = (" if number == 3 else source)
+        (folder / "number").write_text(str(number))
+        git(folder, "add", "--all")
+        git(folder, "commit", "--quiet", "--message", f"Change {number}")
+        git(folder, "tag", f"v{number}")
+    # A hook of the user's, and changes that are not committed.
+    hook = folder / ".git" / "hooks" / "post-checkout"
+    hook.write_text(f"#!/bin/sh\ntouch {folder}/hook-ran\n")
+    hook.chmod(0o755)
+    (package / "__init__.py").write_text("VALUE = 'mine'")
+    return folder
+
+
+SCRIPT = """\
+import sys
+try:
+    import hostcb
+except SyntaxError:
+    sys.exit(125)
+print(hostcb.VALUE)
+"""
+
+
+def bisect(repository: Path, folder: Path, *arguments: str) -> int:
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    common = ["--repo", str(repository), "--results", str(folder / "results")]
+    return main(["bisect", "--script", str(script), *common, *arguments])
+
+
+def test_the_first_commit_is_found_and_the_users_tree_is_not_touched(
+    repository: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    # As in a hook or a `git bisect run` of another repository.
+    monkeypatch.setenv("GIT_DIR", "/nowhere")
+    before = [path.stat().st_mtime_ns for path in sorted(repository.glob("[!.]*/**"))]
+    assert bisect(repository, tmp_path, "--good", "v0", "--bad", "v6") == 0
+    printed = capsys.readouterr().out
+    monkeypatch.delenv("GIT_DIR")
+    names = {number: git(repository, "rev-parse", "--short=10", f"v{number}") for number in (2, 3, 4)}
+    assert f"the outcome changes between {names[2]} and {names[4]}; {names[3]} could not be tested." in printed
+    assert f"{names[2]} Change 2: exit 0, prints 1" in printed
+    assert "exit 0, prints 1  (3 of 3 runs)" in printed
+    assert "exit 0, prints 2  (3 of 3 runs)" in printed
+    assert before == [path.stat().st_mtime_ns for path in sorted(repository.glob("[!.]*/**"))]
+    assert git(repository, "rev-parse", "--abbrev-ref", "HEAD") == "main"
+    assert git(repository, "worktree", "list").count("\n") == 0
+    assert not (repository / "hook-ran").exists()
+    assert [*tmp_path.glob(f"{PREFIX}*")] == []
+
+
+def test_ends_the_wrong_way_round(repository: Path, tmp_path: Path, capsys: Any) -> None:
+    assert bisect(repository, tmp_path, "--good", "v5", "--bad", "v2") == 0
+    told = capsys.readouterr().err
+    assert told.startswith("NOTE: the good end comes after the bad end: the search is for the commit that mended it")
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "words"),
+    [
+        ("v9", "v6", "has no commit 'v9'"),
+        ("v6", "HEAD", "--good and --bad are the same commit"),
+        ("other", "v6", "other is no ancestor of v6: give two ends of one history"),
+    ],
+)
+def test_wrong_revisions(good: str, bad: str, words: str, repository: Path, tmp_path: Path, capsys: Any) -> None:
+    tree = git(repository, "commit-tree", "-m", "Elsewhere", git(repository, "rev-parse", "v0^{tree}"))
+    git(repository, "tag", "--force", "other", tree)
+    assert bisect(repository, tmp_path, "--good", good, "--bad", bad) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("ERROR: ")
+    assert words in told
+
+
+def test_what_is_no_repository(tmp_path: Path) -> None:
+    with pytest.raises(ReleaseError, match="is no git repository"):
+        Repository(tmp_path)
+
+
+def test_a_worktree_is_gone_after_an_interruption(repository: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), Repository(repository).worktree() as tree:
+        Repository(repository).check_out("v1", tree)
+        assert (tree / "number").read_text() == "1"
+        raise KeyboardInterrupt
+    assert not tree.parent.exists()
+    assert git(repository, "worktree", "list").count("\n") == 0
+
+
+def test_a_worktree_of_a_killed_search_is_removed_by_the_next(repository: Path, tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    ended.wait()
+    left, alive = tmp_path / f"{PREFIX}{ended.pid}-x", tmp_path / f"{PREFIX}{os.getpid()}-x"
+    for folder in (left, alive):
+        git(repository, "worktree", "add", "--detach", str(folder / "tree"), "v0")
+    with Repository(repository).worktree():
+        assert not left.exists()
+        assert alive.exists()
+    git(repository, "worktree", "remove", "--force", str(alive / "tree"))
+    assert git(repository, "worktree", "list").count("\n") == 0
+
+
+def test_source_of_jaxlib_is_not_taken_for_an_installed_one(tmp_path: Path) -> None:
+    for name in ("jax", "jaxlib", "tests"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    assert [*packages_in(tmp_path)] == ["jax"]
+
+
+# git bisect run -------------------------------------------------------------------------------------
+
+
+def test_git_bisect_run_understands_it(repository: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "--quiet", str(repository), str(clone))
+    git(clone, "bisect", "start", "v6", "v0")
+    arguments = ["--script", str(script), "--good-outcome", "exit 0, prints 1"]
+    command = ["env", f"PYTHONPATH={ROOT}", sys.executable, "-P", "-m", "conformance", "bisect-run", *arguments]
+    found = subprocess.run(["git", "bisect", "run", *command], cwd=clone, capture_output=True, text=True, check=False)
+    # It skips the commit that does not import, so it cannot tell that one from the next.
+    assert "only 'skip'ped commits left" in found.stdout + found.stderr
+    assert git(clone, "rev-parse", "v3") in found.stdout
+    assert git(clone, "rev-parse", "v4") in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["jax/pure_callback/jit/cpu-1dev"], 125, "this commit has no package hostcb and no package jax"),
+        (["jax/nothing/jit/cpu-1dev"], 128, "ERROR: jax has no callback 'nothing'"),
+        ([], 128, "ERROR: give either a CELL or --script FILE"),
+    ],
+)
+def test_what_cannot_be_tested_is_not_bad(
+    arguments: list[str], code: int, words: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["bisect-run", *arguments]) == code
+    assert words in capsys.readouterr().err
+
+
+def test_a_wrong_option_is_not_a_bad_commit() -> None:
+    with pytest.raises(SystemExit) as ending:
+        main(["bisect-run", "--runs", "none"])
+    assert ending.value.code == 128
+
+
+def test_a_cell_runs_with_the_packages_of_the_checkout(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its hostcb comes before the installed one and before that of the suite's own checkout."""
+    (tmp_path / "hostcb").mkdir()
+    source = "import sys; sys.exit('the hostcb of the checkout')"
+    (tmp_path / "hostcb" / "__init__.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    assert main(["bisect-run", "hostcb/id_tap/jit/cpu-1dev"]) == 125
+    assert "the hostcb of the checkout" in capsys.readouterr().err
+    assert main(["bisect-run", "jax/pure_callback/jit/cpu-1dev"]) == 0
+    assert main(["bisect-run", "jax/pure_callback/jit/cpu-1dev", "--good-outcome", "fail at callback (lost)"]) == 1

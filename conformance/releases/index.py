@@ -136,31 +136,33 @@ def asked(interpreters: Sequence[Interpreter]) -> Index:
         answers = list(pool.map(_offer, interpreters))
     offers = tuple(offer for offer, _ in answers if offer.jax)
     if not offers:
-        words = next((words for _, words in answers if words), "pip named no version")
-        raise ReleaseError(f"the package index that pip uses has no release of JAX: {words}")
+        words = next((words for _, words in answers if words), "there is no Python to ask for")
+        raise ReleaseError(f"the package index that pip uses tells of no release of JAX: {words}")
     return Index(offers)
 
 
 def _offer(python: Interpreter) -> tuple[Offer, str]:
     """What the index has for an interpreter, and pip's words if that is nothing."""
     try:
-        jax, words = _listed(python.path, "jax")
-        if not jax:
-            return Offer(python, (), ()), words
-        jaxlib, _ = _listed(python.path, "jaxlib")
         named = _question(python.path, "download", "--no-deps", "--dest", ".", f"jax=={NO_VERSION}")
+        jax, words = versions_after("(from versions:", named), last_error(named)
+        yanked = versions_after("yanked versions:", named)
+        if jax and not yanked:
+            # Older versions of pip name yanked ones among the others, in this list and not in the next one.
+            listed = _listed(python.path, "jax")
+            jax, yanked = listed, tuple(version for version in jax if version not in listed)
+        if not jax:
+            return Offer(python, (), ()), words if NO_VERSION not in words else "pip finds no version there"
+        jaxlib = _listed(python.path, "jaxlib")
     except ReleaseError as error:
         # Another interpreter may have a pip that works.
         return Offer(python, (), ()), str(error)
-    yanked = {*versions_after("(from versions:", named), *versions_after("yanked versions:", named)} - {*jax}
     other = re.findall(r"(\S+) Requires-Python ([^;\n]+)", named)
-    of_other = {version: needs.strip() for version, needs in other if is_version(version)}
-    return Offer(python, jax, jaxlib, tuple(sorted(yanked, key=version_key)), of_other), ""
+    return Offer(python, jax, jaxlib, yanked, {version: needs.strip() for version, needs in other}), ""
 
 
-def _listed(python: Path, package: str) -> tuple[tuple[str, ...], str]:
-    written = _question(python, "index", "versions", package)
-    return versions_after("Available versions:", written), last_error(written)
+def _listed(python: Path, package: str) -> tuple[str, ...]:
+    return versions_after("Available versions:", _question(python, "index", "versions", package))
 
 
 def _question(python: Path, *arguments: str) -> str:

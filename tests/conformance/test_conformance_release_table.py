@@ -1,0 +1,351 @@
+"""The table of cells by release: what changed when, what is kept of an interrupted run, what is judged."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.cli import release_options
+from conformance.cli import releases as command
+from conformance.cli.commands import main
+from conformance.expectations.entries import Expectations, load_expectations, read_entries
+from conformance.oracle.verdicts import Outcome, Stage, Verdict
+from conformance.releases import tabulating
+from conformance.releases.environments import Environment, Environments
+from conformance.releases.index import Index, Offer
+from conformance.releases.judging import problems_of
+from conformance.releases.pages import html, markdown
+from conformance.releases.probes import Probe
+from conformance.releases.pythons import Interpreter
+from conformance.releases.records import Record, Records
+from conformance.releases.release import Release, ReleaseError, Skipped
+from conformance.releases.table import NOT_RUN, Table, said, table_of
+
+pytestmark = pytest.mark.contract("C8")
+
+ROOT = Path(__file__).parents[2]
+RELEASES = tuple(Release(version, version) for version in ("0.5.0", "0.6.1", "0.6.2", "0.8.3"))
+CELLS = ("jax/pure_callback/jit/cpu-1dev", "jax/pure_callback/scan/cpu-1dev", "jax/io_callback/scan/cpu-1dev")
+
+PASS = Outcome(Verdict.PASS, seconds=1.0)
+LOST = Outcome(Verdict.FAIL, Stage.CALLBACK, "lost: <b>#1</b> | `x`", history=[{"sequence": 1}], anomaly="lost")
+CRASH = Outcome(Verdict.CRASH, Stage.DISPATCH, "the process ended", signal="SIGABRT")
+LACKS = Outcome(Verdict.UNSUPPORTED, None, "JAX 0.5.0 has none", anomaly="not applicable")
+
+
+def table(*rows: Sequence[Outcome | None], **more: Any) -> Table:
+    """A row for each cell, an outcome for each release; None for a cell that did not run."""
+    records = [
+        Record(release, cell, outcome)
+        for cell, row in zip(CELLS, rows, strict=False)
+        for release, outcome in zip(RELEASES, row, strict=True)
+        if outcome
+    ]
+    return table_of(records, RELEASES, CELLS[: len(rows)], **more)
+
+
+# The table ------------------------------------------------------------------------------------------
+
+
+def test_what_changed_is_grouped_by_its_pattern() -> None:
+    found = table([LOST, LOST, PASS, PASS], [PASS] * 4, [LOST, LOST, PASS, PASS])
+    (group,) = found.groups
+    assert [row.cell for row in group.rows] == [CELLS[0], CELLS[2]]
+    assert list(found.periods(group.words)) == [("0.5.0 to 0.6.1", "fail (lost, callback)"), ("0.6.2 to 0.8.3", "pass")]
+    assert found.summary() == "3 cells with 4 releases of JAX: 2 changed, 1 never changed (1 pass)."
+
+
+def test_good_bad_good_is_drawn_as_such() -> None:
+    found = table([PASS, CRASH, PASS, LACKS])
+    page = markdown(found)
+    assert "## 1 cell: pass, crash(SIGABRT) (dispatch) from 0.6.1, pass from 0.6.2, unsupported" in page
+    assert page.count("| pass |") == 2
+
+
+def test_seconds_and_witnesses_are_no_change() -> None:
+    assert said(Outcome(Verdict.PASS, seconds=2.0, anomaly="x")) == "pass"
+    assert table([LOST, Outcome(Verdict.FAIL, Stage.CALLBACK, "other", anomaly="lost"), LOST, LOST]).groups == ()
+    later = Outcome(Verdict.FAIL, Stage.RESULT, "", anomaly="lost")
+    assert len(table([LOST, later, LOST, LOST]).groups) == 1
+
+
+def test_a_cell_that_did_not_run_has_not_changed() -> None:
+    found = table([PASS, None, PASS, PASS], [None, PASS, PASS, PASS])
+    assert found.groups == ()
+    assert found.rows[0].words[1] == NOT_RUN
+
+
+def test_a_release_that_did_not_run_has_no_column() -> None:
+    found = table([PASS, None, PASS, PASS])
+    assert [release.jax for release in found.releases] == ["0.5.0", "0.6.2", "0.8.3"]
+
+
+def test_chance_is_shown_with_numbers() -> None:
+    records = [Record(RELEASES[0], CELLS[0], outcome) for outcome in (PASS, LOST, PASS)]
+    found = table_of([*records, Record(RELEASES[1], CELLS[0], PASS)], RELEASES[:2], CELLS[:1])
+    (group,) = found.groups
+    assert group.words == ("fail (lost, callback) or pass", "pass")
+    assert "(0.5.0: 2 x pass, 1 x fail \\(lost, callback\\))".replace("\\(", "(").replace("\\)", ")") in markdown(found)
+
+
+def test_pages_show_what_came_as_text() -> None:
+    found = table([LOST, PASS, PASS, PASS], skipped=[Skipped("0.6.3", "<i>yanked</i>")], problems=["a_b <p>"])
+    page, text = html(found), markdown(found)
+    assert "<b>" not in page
+    assert "<i>" not in page
+    assert "&lt;b&gt;#1" in page
+    assert 'href="#w0"' in page
+    assert '<details id="w0">' in page
+    assert "{&quot;sequence&quot;: 1}" in page
+    assert "\\<b\\>#1\\</b\\> \\| \\`x\\`" in text
+    assert "- 0.6.3: \\<i\\>yanked" in text
+    assert "- a\\_b \\<p\\>" in text
+    # A page that loads nothing.
+    assert "default-src 'none'" in page
+
+
+# Judging --------------------------------------------------------------------------------------------
+
+ENTRY = """\
+[[expect]]
+cells = "{cells}"
+verdict = "fail"
+stage = "callback"
+jax = "{jax}"
+reason = "Planted."
+link = "none"
+since = "2026-11-23"
+"""
+
+
+def expected(cells: str = CELLS[0], jax: str = "<0.6.2") -> Expectations:
+    return Expectations(read_entries(ENTRY.format(cells=cells, jax=jax), "test"))
+
+
+def test_what_is_as_written_down_is_no_problem() -> None:
+    assert problems_of(table([LOST, LOST, PASS, PASS]), expected()) == ()
+
+
+@pytest.mark.parametrize(
+    ("row", "entries", "words"),
+    [
+        ([LOST, PASS, PASS, PASS], expected(), "with 0.6.1: pass, expected to fail: fail at callback"),
+        ([LOST, LOST, LOST, PASS], expected(), "with 0.6.2: fail (lost, callback), not expected to fail: lost: <b>"),
+        (
+            [LOST, CRASH, PASS, PASS],
+            expected(),
+            "with 0.6.1: crash(SIGABRT) (dispatch), expected to fail in another way",
+        ),
+        (
+            [LOST, LACKS, PASS, PASS],
+            expected(),
+            "with 0.6.1: unsupported (not applicable), expected to fail in another",
+        ),
+        ([PASS, PASS, PASS, LACKS], expected("x", ">=9"), "with 0.8.3: unsupported (not applicable), not expected to"),
+        ([LOST, None, PASS, PASS], expected(), "with 0.6.1: not run"),
+        ([PASS, PASS, PASS, PASS], expected("none"), "the expectation 'none' matches no cell of the table"),
+        ([PASS, PASS, PASS, PASS], expected(jax=">=0.9"), "is for JAX >=0.9, and the table has no such release"),
+    ],
+)
+def test_a_surprise_is_a_problem(row: Sequence[Outcome | None], entries: Expectations, words: str) -> None:
+    # The other cell has run with each release.
+    found = table(row, [PASS] * 4)
+    assert any(words in problem for problem in problems_of(found, entries)), problems_of(found, entries)
+
+
+def test_expectations_of_old_releases_are_about_cells_of_their_list() -> None:
+    cells = release_options._listed(ROOT / "ci" / "old_releases.txt")
+    assert 20 <= len(cells) <= 40
+    entries = load_expectations(ROOT / "ci" / "expectations" / "cpu-old.toml")
+    assert entries.unmatched(cells) == ()
+    assert release_options.cells_of(options("--plan", str(ROOT / "ci" / "old_releases.txt"))) == cells
+
+
+# Running --------------------------------------------------------------------------------------------
+
+
+class Installed(Environments):
+    """Environments that need no installation."""
+
+    def get(self, release: Release) -> Environment:
+        if release == RELEASES[1]:
+            raise ReleaseError(f"JAX {release.label} cannot be installed: planted")
+        return Environment(release, Path(sys.executable))
+
+    def has(self, release: Release) -> bool:
+        return release in RELEASES
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, str]]:
+    """The probes that were made. They are interrupted where `interrupt` of this list is."""
+    made: list[tuple[str, str]] = []
+
+    def probe(environment: Environment, cells: Sequence[str], **options: Any) -> Iterator[Probe]:
+        for cell in cells:
+            made.append((environment.release.jax, cell))
+            if (tmp_path / "interrupt").exists() and len(made) == 3:
+                raise KeyboardInterrupt
+            failed = environment.release < RELEASES[2] and "scan" in cell
+            yield Probe(cell, LOST if failed else PASS)
+
+    monkeypatch.setattr(tabulating, "probe", probe)
+    monkeypatch.setattr(release_options, "Environments", lambda folder, python: Installed(tmp_path / "none", python))
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+def options(*arguments: str) -> Any:
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    return parser.parse_args(["releases", *arguments])
+
+
+def chosen() -> list[str]:
+    return [argument for cell in CELLS for argument in ("--cell", cell)]
+
+
+def test_a_table_is_made(runs: list[tuple[str, str]], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["releases", "0.8.3", "0.5.0", *chosen(), "--html", "page.html"]) == 0
+    assert [release for release, _ in runs] == ["0.5.0"] * 3 + ["0.8.3"] * 3
+    assert "3 cells with 2 releases of JAX: 2 changed, 1 never changed (1 pass)." in capsys.readouterr().out
+    assert "fail (lost, callback)" in (tmp_path / "page.html").read_text()
+
+
+def test_an_interrupted_table_goes_on(
+    runs: list[tuple[str, str]], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "interrupt").touch()
+    assert main(["releases", "0.8.3", "0.5.0", *chosen()]) == 1
+    interrupted = capsys.readouterr()
+    assert "ERROR: the run was interrupted; --resume goes on" in interrupted.err
+    assert "3 cells with 1 releases" in interrupted.out
+    (tmp_path / "interrupt").unlink()
+    # The process was killed in the middle of a line.
+    journal = tmp_path / "results" / "releases.jsonl"
+    assert len(journal.read_text().splitlines()) == 2
+    with journal.open("a") as file:
+        file.write('{"release": {"jax": "0.5.0", "ja')
+    runs.clear()
+    assert main(["releases", "0.8.3", "0.5.0", *chosen(), "--resume"]) == 0
+    assert runs == [("0.5.0", CELLS[2]), *(("0.8.3", cell) for cell in CELLS)]
+    runs.clear()
+    assert main(["releases", "0.8.3", "0.5.0", *chosen(), "--resume"]) == 0
+    assert runs == []
+    assert "3 cells with 2 releases of JAX: 2 changed" in capsys.readouterr().out
+
+
+def test_a_new_table_keeps_the_journal_of_the_last_one(runs: list[tuple[str, str]], tmp_path: Path) -> None:
+    for _ in range(2):
+        assert main(["releases", "0.8.3", *chosen()]) == 0
+    assert len(runs) == 6
+    kept = (tmp_path / "results" / "releases.jsonl.before").read_text().splitlines()
+    assert [json.loads(line)["cell"] for line in kept] == list(CELLS)
+
+
+def test_repeats_are_counted_when_it_goes_on(runs: list[tuple[str, str]]) -> None:
+    main(["releases", "0.8.3", *chosen()])
+    runs.clear()
+    assert main(["releases", "0.8.3", *chosen(), "--resume", "--repeat", "3"]) == 0
+    assert len(runs) == 6
+
+
+def test_a_release_that_cannot_be_installed_is_named(
+    runs: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["releases", "0.6.1", "0.6.2", *chosen()]) == 1
+    said = capsys.readouterr()
+    assert said.err.endswith("ERROR: 0.6.1 was not tried to the end: JAX 0.6.1 cannot be installed: planted\n")
+    assert "3 cells with 1 releases of JAX: 0 changed" in said.out
+    assert main(["releases", "0.6.1", *chosen()]) == 2
+    assert capsys.readouterr().err.endswith("ERROR: JAX 0.6.1 cannot be installed: planted\n")
+
+
+def test_expectations_decide(runs: list[tuple[str, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "old.toml").write_text(ENTRY.format(cells="*/scan/*", jax="<0.6.2"))
+    arguments = ["releases", "0.5.0", "0.8.3", *chosen(), "--expectations", "old.toml"]
+    assert main(arguments) == 0
+    (tmp_path / "old.toml").write_text(ENTRY.format(cells="*/io_callback/scan/*", jax="<0.6.2"))
+    assert main(arguments) == 1
+    assert f"ERROR: {CELLS[1]} with 0.5.0: fail (lost, callback), not expected to fail" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "name releases, like 0.6.2 0.7.0 or 0.6.0..0.8.3, or use --last 8"),
+        (["0.7.9"], "JAX 0.7.9 cannot be installed: the index has no such release, which has 0.5.0 to 0.8.3"),
+        (["0.8.3..0.5.0"], "0.8.3..0.5.0 is no range of releases: 0.5.0 is older than 0.8.3"),
+        (["newest"], "'newest' is no version like 0.6.2"),
+        (["0.8.3", "--cell", "jax/pure_callback/jti/cpu-1dev"], "unknown transform 'jti'"),
+        (["0.8.3", "-k", "no_such_cell"], "no cell answers to that"),
+        (["0.8.3", "-k", "jit", "--cell", CELLS[0]], "-k selects from the plan of this JAX"),
+        (["0.8.3", "--plan", "none.txt"], "none.txt"),
+        (["0.8.3", "--plan", "empty.txt"], "empty.txt names no cell"),
+        (["0.8.3", "--expectations", "none.toml"], "there is no none.toml"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    arguments: list[str],
+    words: str,
+    runs: list[tuple[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    versions = tuple(release.jax for release in RELEASES)
+    offer = Offer(Interpreter(Path(sys.executable), sys.version_info[:2]), versions, versions)
+    monkeypatch.setattr(release_options, "index", lambda python=None: Index((offer,)))
+    (tmp_path / "empty.txt").write_text("# none\n")
+    if not {"--cell", "-k", "--plan"} & {*arguments}:
+        arguments = [*arguments, *chosen()]
+    assert main(["releases", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("ERROR: ")
+    assert words in error
+    assert error.count("\n") == 1
+    assert runs == []
+
+
+def test_ranges_and_the_newest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    versions = tuple(release.jax for release in RELEASES)
+    offer = Offer(Interpreter(Path(sys.executable), (3, 11)), versions, versions, yanked=("0.6.0", "0.8.0"))
+    monkeypatch.setattr(release_options, "index", lambda python=None: Index((offer,)))
+    environments = Environments(tmp_path)
+    found, left_out = release_options.releases_of(["0.5.0..0.6.2"], None, environments)
+    assert found == [*RELEASES[:3]]
+    assert left_out == [Skipped("0.6.0", "it was yanked, that is, withdrawn")]
+    assert release_options.releases_of(["0.5.0:0.6.1"], 2, environments)[0] == [
+        Release("0.5.0", "0.6.1"),
+        *RELEASES[2:],
+    ]
+
+
+def test_a_cancelled_job_keeps_what_is_finished(tmp_path: Path) -> None:
+    """The signal of a CI system that gives a job up."""
+    program = (
+        "import os, signal, sys\n"
+        "from conformance.cli import releases\n"
+        "with releases._sigterm_is_an_interrupt():\n"
+        "    try: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    except KeyboardInterrupt: sys.exit(7)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60, check=False)
+    assert ended.returncode == 7
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_journal_of_something_else_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "journal").write_text('{"event": "begin"}\n[1]\n{"release": 3}\n')
+    records = Records(tmp_path / "journal", resume=True)
+    assert records.all == []
+    records.close()

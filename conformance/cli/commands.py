@@ -21,12 +21,13 @@ from ..engine.preparation import (
 from ..engine.run import run
 from ..engine.tools import MissingToolError
 from ..planning.coverage import coverage_of, show
+from ..releases.known_bugs import KnownBugsError
 from ..releases.release import ReleaseError
 from ..reports.markdown import markdown
 from ..reports.results import UnreadableResultsError, load_results
 from ..spec.package import COMMAND
 from ..spec.topology import WrongPlatformError
-from . import environments, expect, mutants, releases, report, repro
+from . import environments, expect, known_bugs, mutants, releases, report, repro
 
 DESCRIPTION = "Show, cell by cell, what host callbacks do on a platform."
 
@@ -46,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return expect.main(options)
         if options.command == "releases":
             return releases.main(options)
+        if options.command == "known-bugs":
+            return known_bugs.main(options)
         if options.command == "environments":
             return environments.main(options)
         return _list(options) if options.command == "list" else _run(options)
@@ -54,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"ERROR: the {options.platform} cells cannot run here, and nothing was tested: {error}",
             file=sys.stderr,
         )
-    except (*UNUSABLE_BECAUSE, MissingToolError, ReleaseError, UnreadableResultsError) as error:
+    except (*UNUSABLE_BECAUSE, MissingToolError, ReleaseError, KnownBugsError, UnreadableResultsError) as error:
         print(f"ERROR: {error}", file=sys.stderr)
     except BrokenPipeError:
         # The reader, for example `head`, has closed the pipe; without this, Python would report it again at exit.
@@ -91,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     repro.add_parser(commands)
     expect.add_parser(commands)
     releases.add_parser(commands)
+    known_bugs.add_parser(commands)
     environments.add_parser(commands)
     report.add_parsers(commands)
     return parser

@@ -36,12 +36,16 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--last", type=positive(int), metavar="N", help="the newest N releases")
     add_cells(parser)
     add_probing(parser)
-    parser.add_argument("--journal", type=Path, default=Path("results/releases.jsonl"), metavar="FILE")
-    parser.add_argument("--resume", action="store_true", help="go on with what the journal has")
+    add_journal(parser, "results/releases.jsonl")
     parser.add_argument("--html", type=Path, metavar="FILE", help="the table as a page, with witnesses and histories")
     parser.add_argument(
         "--expectations", type=Path, metavar="FILE", help="known failures of these releases: others are an error"
     )
+
+
+def add_journal(parser: argparse.ArgumentParser, default: str) -> None:
+    parser.add_argument("--journal", type=Path, default=Path(default), metavar="FILE")
+    parser.add_argument("--resume", action="store_true", help="go on with what the journal has")
 
 
 def main(options: argparse.Namespace) -> int:

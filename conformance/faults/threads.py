@@ -226,7 +226,9 @@ def waits_for_operand(bench: Bench, callback: Callback) -> list[Anomaly]:
     seen.clear()
 
     def run_first() -> Any:
-        operand = jax.device_put(held_up(values).addressable_shards[0].data[0], bench.devices[0])
+        # Only in newer releases the shard of a pmap has the mapped axis.
+        shard = held_up(values).addressable_shards[0].data.reshape(bench.operand.shape)
+        operand = jax.device_put(shard, bench.devices[0])
         result = programs["first"](operand)
         first_started.set()
         return result

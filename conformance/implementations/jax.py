@@ -28,6 +28,7 @@ class Jax(ExternalCallbacks):
     def lacks(self, callback: Callback) -> str | None:
         """The function or the option of a callback that this release lacks."""
         missing = super().lacks(callback)
+        missing = f"{missing} in {jax.__version__}" if missing else None
         if not missing and callback.partitioned and not _names(jax.debug.callback, "partitioned"):
             # This function passes unknown options on to the callback.
             missing = f"debug.callback(partitioned=...) in {jax.__version__}"

@@ -11,8 +11,8 @@ from .release import Release, Skipped
 
 WORDING = Wording(
     title="Cells by release",
-    column="releases",
-    what="releases of JAX",
+    column="release",
+    of=" of JAX",
     differ="changed",
     same="never changed",
     ordered=True,

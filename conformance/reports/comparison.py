@@ -9,9 +9,7 @@ from ..planning.keywords import any_of
 from .results import CellRecord, EventRecord, RunRecord
 from .table import Column, Row, Seen, Table, Wording, in_words
 
-WORDING = Wording(
-    title="Cells compared", column="columns", what="columns", differ="differ", same="agree", ordered=False
-)
+WORDING = Wording(title="Cells compared", column="column", differ="differ", same="agree", ordered=False)
 ANY = "*"
 """In the place of what a cell's id leaves open."""
 

@@ -76,6 +76,20 @@ class Row:
         return len(known) > 1 or any(" or " in word for word in known)
 
 
+def several(count: int, noun: str) -> str:
+    return f"1 {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def consecutive(labels: Sequence[str], words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The runs of labels with the same word, as `first to last`, with that word."""
+    start = 0
+    for end in range(1, len(words) + 1):
+        if end == len(words) or words[end] != words[start]:
+            first, last = labels[start], labels[end - 1]
+            yield (first if start == end - 1 else f"{first} to {last}"), words[start]
+            start = end
+
+
 def _counted(runs: Sequence[Seen]) -> list[tuple[str, int]]:
     return Counter(sorted(one.words for one in runs)).most_common()
 
@@ -95,12 +109,12 @@ class Wording:
     title: str
     column: str
     """What one column is."""
-    what: str
-    """What the columns are, after their number."""
     differ: str
     same: str
     ordered: bool
     """Whether neighbouring columns with the same outcome are a period."""
+    of: str = ""
+    """What the columns are of."""
     left_out: str = "Left out"
 
 
@@ -161,16 +175,11 @@ class Table:
             for word in dict.fromkeys(words):
                 yield ", ".join(c.label for c, of in zip(self.columns, words, strict=True) if of == word), word
             return
-        start = 0
-        for end in range(1, len(words) + 1):
-            if end == len(words) or words[end] != words[start]:
-                first, last = self.columns[start].label, self.columns[end - 1].label
-                yield (first if start == end - 1 else f"{first} to {last}"), words[start]
-                start = end
+        yield from consecutive([column.label for column in self.columns], words)
 
     def summary(self) -> str:
         differing = sum(len(group.rows) for group in self.groups)
         same = ", ".join(f"{count} {word}" for word, count in self.agreeing.most_common())
         rest = f"{len(self.rows) - differing} {self.wording.same}" + (f" ({same})" if same else "")
-        cells = "1 cell" if len(self.rows) == 1 else f"{len(self.rows)} cells"
-        return f"{cells} with {len(self.columns)} {self.wording.what}: {differing} {self.wording.differ}, {rest}."
+        cells, columns = several(len(self.rows), "cell"), several(len(self.columns), self.wording.column)
+        return f"{cells} with {columns}{self.wording.of}: {differing} {self.wording.differ}, {rest}."

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..oracle.verdicts import Verdict
-from .table import Group, Row, Seen, Table
+from .table import Group, Row, Seen, Table, several
 
 MOST_EVENTS = 100
 """Of a history on the page."""
@@ -40,15 +40,18 @@ def _lines(table: Table) -> Iterator[str]:
     if table.environments:
         labels = [text(column.label) for column in table.columns]
         yield from ("", "## Environments", "", f"| | {' | '.join(labels)} |", f"| --- {'| --- ' * len(labels)}|")
-        yield from (f"| {name} | {' | '.join(map(text, values))} |" for name, values in table.environments.items())
+        yield from (
+            f"| {text(name)} | {' | '.join(map(text, values))} |" for name, values in table.environments.items()
+        )
     for group in table.groups:
         yield from ("", f"## {_count(group)}: {text(_pattern(table, group.words))}", "")
-        yield from (f"| {table.wording.column} | outcome |", "| --- | --- |")
+        yield from (f"| {table.wording.column}s | outcome |", "| --- | --- |")
         for where, what in table.periods(group.words):
             yield f"| {text(where)} | {text(what)} |"
         yield ""
         for row in group.rows:
-            yield f"- {code(row.cell)}" + text(_remarks(table, row))
+            remarks = _remarks(table, row)
+            yield f"- {code(row.cell)} ({text(remarks)})" if remarks else f"- {code(row.cell)}"
         yield from _examples(table, group.rows[0])
     if table.left_out:
         yield from ("", f"## {table.wording.left_out}", "")
@@ -56,13 +59,12 @@ def _lines(table: Table) -> Iterator[str]:
 
 
 def _count(group: Group) -> str:
-    return "1 cell" if len(group.rows) == 1 else f"{len(group.rows)} cells"
+    return several(len(group.rows), "cell")
 
 
 def _partial(table: Table) -> Iterator[str]:
     for labels, count in table.partial.most_common():
-        cells = "1 cell" if count == 1 else f"{count} cells"
-        yield f"{cells} ran {'in ' + ', '.join(labels) + ' alone' if labels else 'in no column'}"
+        yield f"{several(count, 'cell')} ran {'in ' + ', '.join(labels) + ' alone' if labels else 'in no column'}"
 
 
 def _pattern(table: Table, words: Sequence[str]) -> str:
@@ -76,13 +78,12 @@ def _pattern(table: Table, words: Sequence[str]) -> str:
 
 
 def _remarks(table: Table, row: Row) -> str:
-    several = [
+    counts = [
         f"{column.label}: {count}"
         for column, word, count in zip(table.columns, row.words, row.counts, strict=True)
         if word != count
     ]
-    remarks = "; ".join(filter(None, (row.note, *several)))
-    return f" ({remarks})" if remarks else ""
+    return "; ".join(filter(None, (row.note, *counts)))
 
 
 def _examples(table: Table, row: Row) -> Iterator[str]:

@@ -74,8 +74,10 @@ def recorded(
 ) -> tuple[list[Record], list[str]]:
     """The runs of the cells with the releases, also those that the journal has already, and what went wrong."""
     with contextlib.closing(Records(options.journal, options.resume)) as records, _sigterm_is_an_interrupt():
-        done = len(records.all)
-        progress = Progress(max(1, len(releases) * len(cells) * options.repeat - done))
+        # The journal may have other releases and cells.
+        wanted = [(release, cell) for release in releases for cell in cells]
+        missing = sum(max(0, options.repeat - records.count(release, cell)) for release, cell in wanted)
+        progress = Progress(max(1, missing))
 
         def note(record: Record) -> None:
             progress.advance(f"{record.release.label} {record.cell}", acceptable=True)

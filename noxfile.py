@@ -113,6 +113,14 @@ def releases(session: nox.Session) -> None:
     session.run("python", "-m", "conformance", "releases", *session.posargs)
 
 
+@nox.session(name="known-bugs", default=False, python=HERE)
+def known_bugs(session: nox.Session) -> None:
+    """Run the cells of reported bugs on many releases of JAX, and make docs/known-bugs.md again."""
+    install(session, HERE_JAX)
+    page = ("--markdown", "docs/known-bugs.md")
+    session.run("python", "-m", "conformance", "known-bugs", *page, *session.posargs)
+
+
 @nox.session(default=False, python=HERE)
 def mutants(session: nox.Session) -> None:
     """Break hostcb on purpose, and check that conformance cells catch each mutant."""

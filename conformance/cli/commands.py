@@ -6,7 +6,7 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..bisecting.probe_journal import JournalError
@@ -25,13 +25,14 @@ from ..engine.run import run
 from ..engine.tools import MissingToolError
 from ..planning.coverage import coverage_of, show
 from ..planning.plan_file import plan_text
+from ..releases.known_bugs import KnownBugsError
 from ..releases.release import ReleaseError
 from ..reports.markdown import markdown
 from ..reports.results import UnreadableResultsError, load_results
 from ..spec.package import COMMAND
 from ..spec.topology import WrongPlatformError
 from ..standalone.programs import NotStandaloneError
-from . import bisect, bisect_commits, environments, expect, minimise, mutants, releases, report, repro
+from . import bisect, bisect_commits, environments, expect, known_bugs, minimise, mutants, releases, report, repro
 
 DESCRIPTION = "Show, cell by cell, what host callbacks do on a platform."
 
@@ -39,6 +40,7 @@ UNUSABLE = 2
 
 OTHER_REASONS = (
     JournalError,
+    KnownBugsError,
     MissingToolError,
     NotStandaloneError,
     ReleaseError,
@@ -52,23 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command in report.COMMANDS:
         return report.read(options)
     try:
-        if options.command == "repro":
-            return repro.main(options)
-        if options.command == "minimise":
-            return minimise.main(options)
-        if options.command == "mutants":
-            return mutants.main(options)
-        if options.command == "expect":
-            return expect.main(options)
-        if options.command == "bisect":
-            return bisect.main(options)
-        if options.command == "bisect-run":
-            return bisect_commits.run_main(options)
-        if options.command == "releases":
-            return releases.main(options)
-        if options.command == "environments":
-            return environments.main(options)
-        return _list(options) if options.command == "list" else _run(options)
+        return _MAIN[options.command](options)
     except WrongPlatformError as error:
         print(
             f"ERROR: the {options.platform} cells cannot run here, and nothing was tested: {error}",
@@ -127,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     bisect.add_parser(commands)
     bisect_commits.add_parser(commands)
     releases.add_parser(commands)
+    known_bugs.add_parser(commands)
     environments.add_parser(commands)
     report.add_parsers(commands)
     return parser
@@ -180,3 +167,18 @@ def _described(options: argparse.Namespace) -> str:
     words += [name for name, given in (("--full", options.full), ("--smoke", options.smoke)) if given]
     words += [word for pattern in options.patterns for word in ("-k", pattern)]
     return shlex.join(words)
+
+
+_MAIN: Mapping[str, Callable[[argparse.Namespace], int]] = {
+    "run": _run,
+    "list": _list,
+    "repro": repro.main,
+    "minimise": minimise.main,
+    "mutants": mutants.main,
+    "expect": expect.main,
+    "bisect": bisect.main,
+    "bisect-run": bisect_commits.run_main,
+    "releases": releases.main,
+    "known-bugs": known_bugs.main,
+    "environments": environments.main,
+}

@@ -6,19 +6,20 @@ import argparse
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..engine.options import positive
 from ..engine.progress import Progress
 from ..expectations.entries import Expectations, load_expectations
+from ..releases.environments import Environments
 from ..releases.judging import problems_of
-from ..releases.pages import html, markdown
 from ..releases.records import Record, Records
-from ..releases.release import ReleaseError
-from ..releases.table import table_of
+from ..releases.release import Release, ReleaseError
+from ..releases.table import table_of, tried
 from ..releases.tabulating import How, tabulate
+from ..reports.table_pages import html, markdown
 from .release_options import add_cells, add_probing, cells_of, environments_of, releases_of
 
 WORSE = 1
@@ -35,12 +36,16 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--last", type=positive(int), metavar="N", help="the newest N releases")
     add_cells(parser)
     add_probing(parser)
-    parser.add_argument("--journal", type=Path, default=Path("results/releases.jsonl"), metavar="FILE")
-    parser.add_argument("--resume", action="store_true", help="go on with what the journal has")
+    add_journal(parser, "results/releases.jsonl")
     parser.add_argument("--html", type=Path, metavar="FILE", help="the table as a page, with witnesses and histories")
     parser.add_argument(
         "--expectations", type=Path, metavar="FILE", help="known failures of these releases: others are an error"
     )
+
+
+def add_journal(parser: argparse.ArgumentParser, default: str) -> None:
+    parser.add_argument("--journal", type=Path, default=Path(default), metavar="FILE")
+    parser.add_argument("--resume", action="store_true", help="go on with what the journal has")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -48,31 +53,45 @@ def main(options: argparse.Namespace) -> int:
     expected = _expectations(options.expectations)
     environments = environments_of(options)
     releases, left_out = releases_of(options.versions, options.last, environments)
+    records, problems = recorded(options, cells, releases, environments)
+    if expected:
+        problems += problems_of(records, tried(records, releases), cells, expected)
+    table = table_of(records, releases, cells, left_out, problems)
+    print(markdown(table), end="")
+    if options.html:
+        options.html.write_text(html(table), encoding="utf-8", errors="backslashreplace")
+    return report_problems(problems)
+
+
+def report_problems(problems: Sequence[str]) -> int:
+    for problem in problems:
+        print(f"ERROR: {problem}", file=sys.stderr)
+    return WORSE if problems else 0
+
+
+def recorded(
+    options: argparse.Namespace, cells: Sequence[str], releases: Sequence[Release], environments: Environments
+) -> tuple[list[Record], list[str]]:
+    """The runs of the cells with the releases, also those that the journal has already, and what went wrong."""
     with contextlib.closing(Records(options.journal, options.resume)) as records, _sigterm_is_an_interrupt():
-        done = len(records.all)
-        progress = Progress(max(1, len(releases) * len(cells) * options.repeat - done))
+        # The journal may have other releases and cells.
+        wanted = [(release, cell) for release in releases for cell in cells]
+        missing = sum(max(0, options.repeat - records.count(release, cell)) for release, cell in wanted)
+        progress = Progress(max(1, missing))
 
         def note(record: Record) -> None:
             progress.advance(f"{record.release.label} {record.cell}", acceptable=True)
 
         log = options.journal.with_suffix(".log")
         how = How(log, options.deadline, options.repeat, options.stress)
-        tried = tabulate(releases, cells, environments, records, how, note)
+        came = tabulate(releases, cells, environments, records, how, note)
         progress.finish()
-        if not records.all and tried.skipped and not tried.interrupted:
-            raise ReleaseError(tried.skipped[0].reason)
-        problems = [f"{skipped.release} was not tried to the end: {skipped.reason}" for skipped in tried.skipped]
-        if tried.interrupted:
+        if not records.all and came.skipped and not came.interrupted:
+            raise ReleaseError(came.skipped[0].reason)
+        problems = [f"{skipped.release} was not tried to the end: {skipped.reason}" for skipped in came.skipped]
+        if came.interrupted:
             problems.append("the run was interrupted; --resume goes on")
-        table = table_of(records.all, releases, cells, left_out, problems)
-    if expected:
-        table = table_of(records.all, releases, cells, left_out, [*problems, *problems_of(table, expected)])
-    print(markdown(table), end="")
-    if options.html:
-        options.html.write_text(html(table), encoding="utf-8", errors="backslashreplace")
-    for problem in table.problems:
-        print(f"ERROR: {problem}", file=sys.stderr)
-    return WORSE if table.problems else 0
+        return records.all, problems
 
 
 def _expectations(file: Path | None) -> Expectations | None:

@@ -1,4 +1,4 @@
-"""The commands that only read results: `report` and `diff`."""
+"""The commands that only read results: `report`, `diff` and `compare`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..planning.keywords import KeywordError
+from ..reports import table_pages
+from ..reports.comparison import ComparisonError, comparison
 from ..reports.diff import NothingToCompareError, difference
 from ..reports.html import html
 from ..reports.junit import junit
@@ -17,7 +19,7 @@ from ..reports.results import RunRecord, UnreadableResultsError, load_results
 from ..reports.traces import file_name, trace
 from ..spec.package import COMMAND
 
-COMMANDS = ("report", "diff")
+COMMANDS = ("report", "diff", "compare")
 
 WORSE, UNUSABLE = 1, 2
 
@@ -62,6 +64,15 @@ def add_parsers(commands: Any) -> None:
         help="compare this implementation's cells in A with that one's in B, by their ids without the implementation",
     )
     diff.set_defaults(read=_diff)
+    compare = commands.add_parser("compare", help="the cells that differ among runs, implementations or platforms")
+    compare.add_argument("results", nargs="+", metavar="[NAME=]DIR", help="results directories, each a column")
+    compare.add_argument("--by-implementation", action="store_true", help="a column for each implementation")
+    compare.add_argument("--by-platform", action="store_true", help="a column for each platform")
+    compare.add_argument(
+        "-k", dest="patterns", action="append", default=[], metavar="EXPR", help="only these cells, as for `run`"
+    )
+    compare.add_argument("--html", type=Path, metavar="FILE", help="the table as a page, with witnesses and histories")
+    compare.set_defaults(read=_compare)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def read(options: argparse.Namespace) -> int:
     try:
         code: int = options.read(options)
-    except (UnreadableResultsError, NothingToCompareError, KeywordError, OSError) as error:
+    except (UnreadableResultsError, ComparisonError, NothingToCompareError, KeywordError, OSError) as error:
         print(f"ERROR: {error}", file=sys.stderr)
         return UNUSABLE
     return code
@@ -128,3 +139,34 @@ def _diff(options: argparse.Namespace) -> int:
     found = difference(before, after, options.patterns, implementations, options.only_common)
     print(found)
     return WORSE if found.worse else 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    table = comparison(
+        {name: load_results(folder) for name, folder in _named(options.results).items()},
+        by_implementation=options.by_implementation,
+        by_platform=options.by_platform,
+        patterns=options.patterns,
+    )
+    print(table_pages.markdown(table), end="")
+    if options.html:
+        _write(options.html, table_pages.html(table))
+    return 0
+
+
+def _named(words: Sequence[str]) -> dict[str, Path]:
+    """The results folders by name: the one given, otherwise the folder's own, or its path if two have the same."""
+    given = [_name_and_folder(word) for word in words]
+    own = [folder.resolve().name for _, folder in given]
+    names = [
+        name or (str(folder) if own.count(last) > 1 else last) for (name, folder), last in zip(given, own, strict=True)
+    ]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ComparisonError(f"two results are called {twice!r}: give each a name, NAME=DIR")
+    return {name: folder for name, (_, folder) in zip(names, given, strict=True)}
+
+
+def _name_and_folder(word: str) -> tuple[str, Path]:
+    name, equals, folder = word.partition("=")
+    # A folder's own name may have the sign.
+    return (name, Path(folder)) if equals and not Path(word).is_dir() else ("", Path(word))

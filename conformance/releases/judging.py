@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..expectations.entries import Expectations
 from ..oracle.verdicts import Outcome, Standing
+from ..reports.table import said
+from .records import Record
 from .release import Release
-from .table import Table, said
 
 _WORDS = {
     Standing.UNEXPECTED: "not expected to fail",
@@ -16,19 +17,26 @@ _WORDS = {
 }
 
 
-def problems_of(table: Table, expectations: Expectations) -> tuple[str, ...]:
+def problems_of(
+    records: Sequence[Record], releases: Sequence[Release], cells: Sequence[str], expectations: Expectations
+) -> tuple[str, ...]:
     """What is not as written down, in words."""
-    return (*_surprises(table, expectations), *_stale(table, expectations))
+    return (*_surprises(records, releases, cells, expectations), *_stale(releases, cells, expectations))
 
 
-def _surprises(table: Table, expectations: Expectations) -> Iterator[str]:
-    for place, release in enumerate(table.releases):
+def _surprises(
+    records: Sequence[Record], releases: Sequence[Release], cells: Sequence[str], expectations: Expectations
+) -> Iterator[str]:
+    outcomes: dict[tuple[Release, str], list[Outcome]] = {}
+    for record in records:
+        outcomes.setdefault((record.release, record.cell), []).append(record.outcome)
+    for release in releases:
         here = expectations.applicable(release.jax)
-        for row in table.rows:
-            if not row.outcomes[place]:
-                yield f"{row.cell} with {release.label}: not run"
-            for outcome in row.outcomes[place]:
-                yield from _surprise(row.cell, release, outcome, here)
+        for cell in cells:
+            if (release, cell) not in outcomes:
+                yield f"{cell} with {release.label}: not run"
+            for outcome in outcomes.get((release, cell), ()):
+                yield from _surprise(cell, release, outcome, here)
 
 
 def _surprise(cell: str, release: Release, outcome: Outcome, here: Expectations) -> Iterator[str]:
@@ -42,12 +50,11 @@ def _surprise(cell: str, release: Release, outcome: Outcome, here: Expectations)
     yield f"{cell} with {release.label}: {said(outcome)}, {_WORDS[standing]}{expected}{witness}"
 
 
-def _stale(table: Table, expectations: Expectations) -> Iterator[str]:
+def _stale(releases: Sequence[Release], cells: Sequence[str], expectations: Expectations) -> Iterator[str]:
     """Globs that match no cell, and entries for no release of the table."""
-    cells = [row.cell for row in table.rows]
     for pattern in expectations.unmatched(cells):
         yield f"the expectation {pattern!r} matches no cell of the table"
-    used = {entry for release in table.releases for entry in expectations.applicable(release.jax).entries}
+    used = {entry for release in releases for entry in expectations.applicable(release.jax).entries}
     for entry in expectations.entries:
         if entry not in used:
             yield f"the expectation about {entry.cells[0]!r} is for JAX {entry.jax}, and the table has no such release"

@@ -21,12 +21,13 @@ from conformance.releases import tabulating
 from conformance.releases.environments import Environment, Environments
 from conformance.releases.index import Index, Offer
 from conformance.releases.judging import problems_of
-from conformance.releases.pages import html, markdown
 from conformance.releases.probes import Probe
 from conformance.releases.pythons import Interpreter
 from conformance.releases.records import Record, Records
 from conformance.releases.release import Release, ReleaseError, Skipped
-from conformance.releases.table import NOT_RUN, Table, said, table_of
+from conformance.releases.table import table_of, tried
+from conformance.reports.table import NOT_RUN, Table, said
+from conformance.reports.table_pages import html, markdown
 
 pytestmark = pytest.mark.contract("C8")
 
@@ -40,15 +41,18 @@ CRASH = Outcome(Verdict.CRASH, Stage.DISPATCH, "the process ended", signal="SIGA
 LACKS = Outcome(Verdict.UNSUPPORTED, None, "JAX 0.5.0 has none", anomaly="not applicable")
 
 
-def table(*rows: Sequence[Outcome | None], **more: Any) -> Table:
+def recorded(*rows: Sequence[Outcome | None]) -> list[Record]:
     """A row for each cell, an outcome for each release; None for a cell that did not run."""
-    records = [
+    return [
         Record(release, cell, outcome)
         for cell, row in zip(CELLS, rows, strict=False)
         for release, outcome in zip(RELEASES, row, strict=True)
         if outcome
     ]
-    return table_of(records, RELEASES, CELLS[: len(rows)], **more)
+
+
+def table(*rows: Sequence[Outcome | None], **more: Any) -> Table:
+    return table_of(recorded(*rows), RELEASES, CELLS[: len(rows)], **more)
 
 
 # The table ------------------------------------------------------------------------------------------
@@ -84,7 +88,7 @@ def test_a_cell_that_did_not_run_has_not_changed() -> None:
 
 def test_a_release_that_did_not_run_has_no_column() -> None:
     found = table([PASS, None, PASS, PASS])
-    assert [release.jax for release in found.releases] == ["0.5.0", "0.6.2", "0.8.3"]
+    assert [column.label for column in found.columns] == ["0.5.0", "0.6.2", "0.8.3"]
 
 
 def test_chance_is_shown_with_numbers() -> None:
@@ -102,8 +106,8 @@ def test_pages_show_what_came_as_text() -> None:
     assert "<i>" not in page
     assert "&lt;b&gt;#1" in page
     assert 'href="#w0"' in page
-    assert '<details id="w0">' in page
-    assert "{&quot;sequence&quot;: 1}" in page
+    assert '<div id="w0">' in page
+    assert "<th>transforms</th>" in page
     assert "\\<b\\>#1\\</b\\> \\| \\`x\\`" in text
     assert "- 0.6.3: \\<i\\>yanked" in text
     assert "- a\\_b \\<p\\>" in text
@@ -129,8 +133,13 @@ def expected(cells: str = CELLS[0], jax: str = "<0.6.2") -> Expectations:
     return Expectations(read_entries(ENTRY.format(cells=cells, jax=jax), "test"))
 
 
+def problems(entries: Expectations, *rows: Sequence[Outcome | None]) -> tuple[str, ...]:
+    records = recorded(*rows)
+    return problems_of(records, tried(records, RELEASES), CELLS[: len(rows)], entries)
+
+
 def test_what_is_as_written_down_is_no_problem() -> None:
-    assert problems_of(table([LOST, LOST, PASS, PASS]), expected()) == ()
+    assert problems(expected(), [LOST, LOST, PASS, PASS]) == ()
 
 
 @pytest.mark.parametrize(
@@ -156,8 +165,8 @@ def test_what_is_as_written_down_is_no_problem() -> None:
 )
 def test_a_surprise_is_a_problem(row: Sequence[Outcome | None], entries: Expectations, words: str) -> None:
     # The other cell has run with each release.
-    found = table(row, [PASS] * 4)
-    assert any(words in problem for problem in problems_of(found, entries)), problems_of(found, entries)
+    found = problems(entries, row, [PASS] * 4)
+    assert any(words in problem for problem in found), found
 
 
 def test_expectations_of_old_releases_are_about_cells_of_their_list() -> None:

@@ -54,7 +54,11 @@ def add_running(add: AddOption) -> None:
         help="run each cell N times in one process, and report how often it fails",
     )
     add("--stress", action="store_true", help="keep every core of the machine busy meanwhile: races show under load")
-    add("--histories", action="store_true", help="keep the history of each cell, also of those that pass")
+    add(
+        "--histories",
+        action="store_true",
+        help="keep the history of each cell, also of those that pass; a cell of hostcb is traced for it",
+    )
     add("--expectations", type=Path, help="file of known failures; by default ci/expectations/PLATFORM.toml")
 
 

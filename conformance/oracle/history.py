@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..spec.data import flatten
+from .hand_overs import HandOver
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,11 @@ class Event:
     begin: int = 0
     end: int = 0
     """Monotonic nanoseconds."""
+    handed_over: HandOver | None = None
+    """When the device put the operand into a queue, where that is known."""
 
     def as_json(self) -> dict[str, Any]:
+        handed_over = {"handed_over": self.handed_over.as_json()} if self.handed_over else {}
         return {
             "sequence": self.sequence,
             "site": self.site,
@@ -45,7 +49,7 @@ class Event:
             "thread": self.thread,
             "begin": self.begin,
             "end": self.end,
-        }
+        } | handed_over
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..oracle.hand_overs import HandOver
 from ..oracle.repetition import Repetition
 from ..oracle.verdicts import Standing, Verdict
 
@@ -44,6 +45,8 @@ class EventRecord:
     begin: int
     end: int
     """Monotonic nanoseconds."""
+    handed_over: HandOver | None = None
+    """Known of queued callbacks alone, and with `--histories`."""
 
 
 @dataclass(frozen=True)
@@ -218,4 +221,5 @@ def _event(data: dict[str, Any]) -> EventRecord:
         thread=int(data["thread"]),
         begin=int(data["begin"]),
         end=int(data["end"]),
+        handed_over=HandOver.from_json(data["handed_over"]) if data.get("handed_over") else None,
     )

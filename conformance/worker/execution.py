@@ -23,6 +23,7 @@ from ..planning.cells import ProgramCell, TableCell
 from ..spec.callbacks import Refusal, Runs
 from ..spec.configurations import CONTEXTS, PLACEMENTS
 from ..spec.support_table import GUARANTEED, RETURNS, TableEntry
+from .hand_overs import recorded, with_hand_overs
 
 LATEST_SECONDS = 0.5
 """A missing callback that still runs in this time after the barrier counts as late."""
@@ -35,9 +36,9 @@ def run_cell(
     devices: Sequence[jax.Device],
     histories: bool = False,
 ) -> Outcome:
-    """Run a cell; with `histories`, the outcome has the history also if the cell passes."""
+    """Run a cell; with `histories`, the outcome has the history also if the cell passes, and with hand-overs."""
     started = time.perf_counter()
-    verdict, anomalies, history = _run(cell, implementation, recorder, devices)
+    verdict, anomalies, history = _run(cell, implementation, recorder, devices, histories)
     outcome = _outcome(verdict, anomalies, history, time.perf_counter() - started)
     return replace(outcome, history=_events(history)) if histories else outcome
 
@@ -53,7 +54,7 @@ def run_table_cell(
     started = time.perf_counter()
     history = History(())
     for program in cell.programs:
-        verdict, anomalies, history = _run(program, implementation, recorder, devices)
+        verdict, anomalies, history = _run(program, implementation, recorder, devices, histories)
         if not anomalies:
             anomalies = _check_entry(cell.entry, program, history)
             verdict = _verdict(anomalies)
@@ -102,6 +103,21 @@ def _events(history: History) -> list[dict[str, Any]]:
 
 
 def _run(
+    cell: ProgramCell,
+    implementation: Implementation,
+    recorder: Recorder,
+    devices: Sequence[jax.Device],
+    with_trace: bool,
+) -> tuple[Verdict, list[Anomaly], History]:
+    if not with_trace:
+        return _judged_run(cell, implementation, recorder, devices)
+    (verdict, anomalies, history), runs = recorded(
+        implementation, lambda: _judged_run(cell, implementation, recorder, devices)
+    )
+    return verdict, anomalies, with_hand_overs(history, runs)
+
+
+def _judged_run(
     cell: ProgramCell,
     implementation: Implementation,
     recorder: Recorder,

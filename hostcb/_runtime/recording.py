@@ -31,12 +31,13 @@ _BEHIND_DEVICES = 1_000_000
 
 
 class _Thread(threading.local):
-    """The name of the current thread, on its track. The object itself stands for the thread in keys."""
+    """The current thread: its name on its track, and the object that stands for it in keys."""
 
     def __init__(self) -> None:
         # For a thread of the runtime, `threading.current_thread` would make a dummy object.
         own = running.thread_is_pythons
         self.name = threading.current_thread().name if own else f"runtime thread {threading.get_native_id()}"
+        self.ident = threading.get_ident()
         self.key = object()
 
 
@@ -78,7 +79,7 @@ class Recorder:
         self.file.add(
             f'"ph":"X",{self._slice(track, handed.begin, end)},"cat":"hand-over","name":{about.hand_over},'
             f'"args":{{{about.fields},"device":{json.dumps(_device_name(device))},'
-            f'"sequence":{handed.number - self._first}}}'
+            f'"thread_id":{_thread.ident},"sequence":{handed.number - self._first}}}'
         )
         self.file.add(
             f'"ph":"s","id":{handed.number},"tid":{track},"ts":{self._ts(handed.begin)},"cat":"hand-over","name":"tap"'
@@ -101,7 +102,8 @@ class Recorder:
         failed = ",failed" if run.error else ""
         self.file.add(
             f'"ph":"X",{self._slice(track, run.begin, end)},"cat":"{about.kind}{failed}","name":{about.title},'
-            f'"args":{{{about.fields}{more},"thread":{json.dumps(_thread.name)},"sequence":{run.number - self._first}}}'
+            f'"args":{{{about.fields}{more},"thread":{json.dumps(_thread.name)},"thread_id":{_thread.ident},'
+            f'"sequence":{run.number - self._first}}}'
         )
         handed = run.handed
         if handed is not None and handed.begin >= self._begin:

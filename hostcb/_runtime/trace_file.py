@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import json
 import os
+import threading
 import time
 from collections import deque
 from typing import Any
@@ -37,8 +38,9 @@ class TraceFile:
         self.error: OSError | None = None
         self._descriptor: int | None = os.open(path, flags, 0o666)
         self._events: deque[str] = deque()
-        # A token for each thread that writes, so that `close` can wait for them.
-        self._writing: dict[object, None] = {}
+        # A lock for each thread that writes, which holds it until it has written. Only `close` waits for these locks.
+        self._writing: dict[threading.Lock, None] = {}
+        self._ended = False
         self._tracks: dict[Any, int] = {}
         self._track_numbers = itertools.count(1)
         self._process = os.getpid()
@@ -64,9 +66,13 @@ class TraceFile:
 
     def flush(self) -> None:
         """Write the events that wait now. An interrupt, such as Ctrl-C, may lose them, but no other ones."""
-        token = object()
-        self._writing[token] = None
+        written = threading.Lock()
+        written.acquire()
         try:
+            self._writing[written] = None
+            # Looked up after this thread is known to write: `close` waits for those that do not see the end.
+            if self._ended:
+                return
             taken: list[str] = []
             with contextlib.suppress(IndexError):
                 for _ in range(len(self._events)):
@@ -74,7 +80,8 @@ class TraceFile:
             if taken:
                 self._write("".join(f",\n{each}" for each in taken))
         finally:
-            del self._writing[token]
+            written.release()
+            self._writing.pop(written, None)
 
     def _write(self, text: str) -> None:
         data = text.encode()
@@ -87,13 +94,15 @@ class TraceFile:
     def close(self) -> None:
         """Write what is left, and the end of the array; later events are dropped."""
         self.flush()
+        self._ended = True
         deadline = time.monotonic() + LAST_WRITES
-        while self._writing and time.monotonic() < deadline:
-            time.sleep(1e-3)
+        # This thread holds none of these locks, unless it is in a signal handler that interrupted its own `flush`.
+        writing = list(self._writing)
+        all_written = all(each.acquire(timeout=max(0.0, deadline - time.monotonic())) for each in writing)
         self._write("\n]\n")
         descriptor, self._descriptor = self._descriptor, None
         # If a thread still writes, its descriptor must not become another file's.
-        if descriptor is not None and not self._writing:
+        if descriptor is not None and all_written:
             try:
                 os.close(descriptor)
             except OSError as error:

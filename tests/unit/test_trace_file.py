@@ -1,0 +1,79 @@
+"""H22: the end of a trace's file comes after all writes of other threads, and nothing comes after it."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import helpers
+import pytest
+
+from hostcb._runtime import trace_file
+from hostcb._runtime.trace_file import TraceFile
+
+pytestmark = pytest.mark.contract("H22")
+
+
+class SlowWriter:
+    """A thread that has taken the events of a file, and waits before it writes them."""
+
+    def __init__(self, file: TraceFile, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.writes, self.may_write = threading.Event(), threading.Event()
+        self.thread = threading.Thread(target=file.flush)
+        write = os.write
+
+        def slow(descriptor: int, data: bytes) -> int:
+            if threading.current_thread() is self.thread:
+                self.writes.set()
+                self.may_write.wait(helpers.DEADLINE)
+            return write(descriptor, data)
+
+        monkeypatch.setattr(os, "write", slow)
+        self.thread.start()
+        assert self.writes.wait(helpers.DEADLINE)
+
+    def end(self) -> None:
+        self.may_write.set()
+        self.thread.join(helpers.DEADLINE)
+
+
+def test_the_end_comes_after_the_writes_of_other_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = TraceFile(str(tmp_path / "trace.json"))
+    file.add('"name":"taken"')
+    writer = SlowWriter(file, monkeypatch)
+    file.add('"name":"mine"')
+    closing = threading.Thread(target=file.close)
+    closing.start()
+    closing.join(0.02)
+    assert closing.is_alive()
+    writer.end()
+    closing.join(helpers.DEADLINE)
+    names = [event["name"] for event in json.loads((tmp_path / "trace.json").read_text())]
+    assert sorted(names) == ["mine", "process_name", "taken"] and file.error is None
+
+
+def test_events_after_the_end_are_dropped(tmp_path: Path) -> None:
+    file = TraceFile(str(tmp_path / "trace.json"))
+    file.close()
+    whole = (tmp_path / "trace.json").read_text()
+    file.add('"name":"late"')
+    file.flush()
+    assert (tmp_path / "trace.json").read_text() == whole and json.loads(whole)
+
+
+def test_a_thread_that_never_writes_holds_the_end_up_for_a_while_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_file, "LAST_WRITES", 0.01)
+    file = TraceFile(str(tmp_path / "trace.json"))
+    descriptor = file._descriptor
+    assert descriptor is not None
+    file.add('"name":"taken"')
+    writer = SlowWriter(file, monkeypatch)
+    file.close()
+    # Still open: closed, its number could become another file's, and the thread would write into that.
+    os.fstat(descriptor)
+    writer.end()
+    os.close(descriptor)

@@ -218,7 +218,7 @@ class StubbornProcess:
     starts = 0
 
     def __init__(
-        self, topology: Topology, implementation: str, log: Path, flags: tuple[str, ...], quick: object, python: object
+        self, topology: Topology, implementation: str, log: Path, flags: tuple[str, ...], **options: object
     ) -> None:
         type(self).starts += 1
         if flags:

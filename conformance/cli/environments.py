@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ..engine.preparation import ConflictingOptionsError
 from ..releases.environments import Entry, Environments
-from ..releases.release import Release
+from ..releases.release import Release, ReleaseError
 from ..spec.package import COMMAND
 from .release_options import add_environments
 
@@ -23,6 +24,12 @@ def add_parser(commands: Any) -> None:
 def main(options: argparse.Namespace) -> int:
     cache = Environments(options.environments)
     entries = cache.entries()
+    if options.keep and not options.prune:
+        raise ConflictingOptionsError("--keep is for --prune")
+    for version in options.keep:
+        # A mistyped version would remove what it was to keep.
+        if not any(entry.release and _named(entry.release, [version]) for entry in entries):
+            raise ReleaseError(f"--keep {version}: there is no environment of that release, and nothing was removed")
     if options.prune:
         kept = [entry.release for entry in entries if entry.release and _named(entry.release, options.keep)]
         freed = cache.prune(kept)

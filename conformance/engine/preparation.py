@@ -59,6 +59,9 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
         selection = Plan(cells, ()).on_this_release().select(patterns)
     else:
         selection = plan_of(options).select(patterns)
+    if patterns and not (selection.cells or selection.ineligible):
+        # Before anything is written: the results folder may have those of another run.
+        raise ConflictingOptionsError(f"no cell's id matches {' or '.join(map(repr, patterns))}")
     jax_version = importlib.metadata.version("jax")
     expectations = _known_failures(options, jax_version)
     return Run(
@@ -93,6 +96,8 @@ def plan_of(options: Any) -> Plan:
 
 def whole_plan_of(options: Any) -> Plan:
     """The cells that the options select, the same on every release; sets the device counts in `options`."""
+    if options.smoke and options.full:
+        raise ConflictingOptionsError("--smoke and --full exclude each other: name one of them")
     options.devices = options.devices or _default_device_counts(options.platform)
     implementations = options.implementations or IMPLEMENTATIONS
     plan = selecting.whole_plan_of(implementations, options.platform, options.devices, choice_of(options))

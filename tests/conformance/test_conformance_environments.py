@@ -155,6 +155,12 @@ def test_sizes_and_pruning(tmp_path: Path, made: list[Release], capsys: pytest.C
     arguments = ["environments", "--environments", str(tmp_path)]
     assert main(arguments) == 0
     assert f"JAX 0.4.37 with jaxlib 0.4.36, Python {HERE[0]}.{HERE[1]}\n" in capsys.readouterr().out
+    for wrong, words in (
+        (["--prune", "--keep", "9.9.9"], "--keep 9.9.9: there is no"),
+        (["--keep", "0.6.2"], "--prune"),
+    ):
+        assert main([*arguments, *wrong]) == 2
+        assert words in capsys.readouterr().err
     assert main([*arguments, "--prune", "--keep", "0.6.2"]) == 0
     assert "1 environments are left" in capsys.readouterr().out
     assert [entry.release for entry in Environments(tmp_path).entries()] == [NEW]

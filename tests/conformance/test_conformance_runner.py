@@ -138,8 +138,23 @@ def test_implementation_that_workers_cannot_import_is_not_a_pass(
 
 @pytest.mark.contract("C3")
 def test_no_cells_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything is written: the folder may have the results of another run."""
+    earlier = tmp_path / "conformance-cpu.json"
+    earlier.write_text("results")
     assert main(["run", "--results", str(tmp_path), "-k", "id_tap and no_such_cell"]) == 2
+    assert capsys.readouterr().err == "ERROR: no cell's id matches 'id_tap and no_such_cell'\n"
+    assert earlier.read_text() == "results"
+
+
+@pytest.mark.contract("C3")
+def test_cells_that_mean_nothing_alone_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--results", str(tmp_path), "-k", "hostcb/pure_callback/jit.grad/cpu-1dev"]) == 2
     assert "no cell was executed" in capsys.readouterr().out
+
+
+def test_smoke_and_full_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--smoke", "--full"]) == 2
+    assert "--smoke and --full exclude each other" in capsys.readouterr().err
 
 
 @pytest.mark.contract("C3")

@@ -85,6 +85,8 @@ class Repository:
         self._run(
             "-C", str(tree), "-c", "core.hooksPath=/dev/null", "checkout", "--quiet", "--force", "--detach", commit
         )
+        # What earlier commits have written must not be there: Python imports a folder that holds only __pycache__.
+        self._run("-C", str(tree), "clean", "-ffdxq")
 
     def _run(self, *arguments: str) -> str:
         ended = self._try(*arguments)

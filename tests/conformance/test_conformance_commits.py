@@ -151,6 +151,55 @@ def test_the_first_commit_is_found_and_the_users_tree_is_not_touched(
     assert [*tmp_path.glob(f"{PREFIX}*")] == []
 
 
+@pytest.fixture
+def shrinking(tmp_path: Path) -> Path:
+    """Three commits; the second removes a module and changes another one, which keeps its size and its second."""
+    folder = tmp_path / "shrinking"
+    module = folder / "hostcb" / "extra" / "__init__.py"
+    module.parent.mkdir(parents=True)
+    (folder / "hostcb" / "__init__.py").write_text("VALUE = 1")
+    module.touch()
+    git(folder, "init", "--quiet", "--initial-branch=main")
+    for number in range(3):
+        if number == 1:
+            module.unlink()
+            (folder / "hostcb" / "__init__.py").write_text("VALUE = 2")
+        (folder / "number").write_text(str(number))
+        git(folder, "add", "--all")
+        git(folder, "commit", "--quiet", "--message", f"Change {number}")
+        git(folder, "tag", f"v{number}")
+    return folder
+
+
+def test_a_module_that_a_commit_removes_is_gone(
+    shrinking: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import hostcb\ntry:\n  import hostcb.extra\n  print('there', hostcb.VALUE)\n"
+        "except ImportError:\n  print('gone', hostcb.VALUE)\n"
+    )
+    common = ["--repo", str(shrinking), "--results", str(tmp_path / "results")]
+    assert main(["bisect", "--script", str(script), *common, "--good", "v0", "--bad", "v2"]) == 0
+    printed = capsys.readouterr().out
+    assert "Change 0: exit 0, prints there 1  (3 of 3 runs)" in printed
+    assert "Change 1: exit 0, prints gone 2  (3 of 3 runs)" in printed
+
+
+def test_what_a_commit_has_written_is_not_there_for_the_next(shrinking: Path) -> None:
+    repository = Repository(shrinking)
+    with repository.worktree() as tree:
+        repository.check_out("v0", tree)
+        (tree / ".gitignore").write_text("*.pyc")
+        for left in ("hostcb/extra/__pycache__", "nested/.git"):
+            (tree / left).mkdir(parents=True)
+            (tree / left / "left.pyc").touch()
+        repository.check_out("v1", tree)
+        assert sorted(path.name for path in tree.iterdir()) == [".git", "hostcb", "number"]
+        assert [path.name for path in (tree / "hostcb").iterdir()] == ["__init__.py"]
+
+
 def test_ends_the_wrong_way_round(repository: Path, tmp_path: Path, capsys: Any) -> None:
     assert bisect(repository, tmp_path, "--good", "v5", "--bad", "v2") == 0
     told = capsys.readouterr().err

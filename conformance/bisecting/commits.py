@@ -17,6 +17,7 @@ from .bisection import Answer, Change, Kind, Search, confirmed, no_difference
 from .evidence import Evidence, Relation
 
 PREFIX = "conformance-bisect-"
+FORKED_BEFORE = "its branch forked before the older end"
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,11 @@ def _alive(process: int) -> bool:
 
 
 def among(parents: Sequence[Sequence[int]]) -> Search[Answer]:
-    """Find the first commit with another outcome than the first of these, as `git bisect` does."""
+    """Find the first commit with another outcome than the first of these, as `git bisect` does.
+
+    Only descendants of the first run. A branch that forked before it may lack what the first has, so its outcomes say
+    nothing: it is one step with its merge.
+    """
     old, new = 0, len(parents) - 1
     ancestors = _ancestors(parents)
 
@@ -141,7 +146,8 @@ def among(parents: Sequence[Sequence[int]]) -> Search[Answer]:
 
 def _change(evidence: Evidence, ancestors: Sequence[int], old: int, new: int) -> Change:
     like_old, after = {old}, new
-    skipped: dict[int, str] = {}
+    descendants = sum(1 << index for index, its_ancestors in enumerate(ancestors) if its_ancestors >> old & 1)
+    skipped = dict.fromkeys(_members(ancestors[new] & ~descendants), FORKED_BEFORE)
     unclear: list[int] = []
     while True:
         known = 0
@@ -152,7 +158,7 @@ def _change(evidence: Evidence, ancestors: Sequence[int], old: int, new: int) ->
         left = [index for index in suspects if index != after and index not in skipped]
         if not left:
             break
-        middle = max(left, key=lambda index: _halves(ancestors[index], suspected, index))
+        middle = max(left, key=lambda index: _halves(ancestors[index], suspected & descendants, index))
         if reason := evidence.why_untestable(middle):
             skipped[middle] = reason
             continue

@@ -34,7 +34,8 @@ def histories(draw: st.DrawFn) -> list[tuple[int, ...]]:
     count = draw(st.integers(2, 16))
     parents: list[tuple[int, ...]] = [()]
     for index in range(1, count - 1):
-        parents.append(tuple(sorted(draw(st.sets(st.integers(max(0, index - 4), index - 1), min_size=1, max_size=2)))))
+        # One without parents is the first of a branch that forked before the first commit.
+        parents.append(tuple(sorted(draw(st.sets(st.integers(max(0, index - 4), index - 1), max_size=2)))))
     heads = {*range(count - 1)} - {parent for each in parents for parent in each}
     return [*parents, tuple(sorted(heads))]
 
@@ -52,8 +53,10 @@ def test_the_first_bad_commit_or_those_that_may_be_it(parents: list[tuple[int, .
     culprit = data.draw(st.integers(1, len(parents) - 1))
     missing = data.draw(st.sets(st.integers(1, len(parents) - 1))) - {len(parents) - 1}
     bad = descendants(parents, culprit)
+    forked_before = {*range(len(parents))} - descendants(parents, 0)
 
     def probe(index: int, subjects: Sequence[str], runs: int) -> Iterator[tuple[str, Sample]]:
+        assert index not in forked_before
         for subject in subjects:
             yield subject, untestable("no build") if index in missing else Sample("fail" if index in bad else "pass")
 
@@ -62,9 +65,26 @@ def test_the_first_bad_commit_or_those_that_may_be_it(parents: list[tuple[int, .
     assert change.after in bad
     suspects = {change.after, *(index for index, _ in change.skipped)}
     assert culprit in suspects
-    assert suspects - {change.after} <= missing
-    if not missing:
+    assert suspects - {change.after} <= missing | forked_before
+    if not missing and culprit not in forked_before:
         assert change.after == culprit
+
+
+@pytest.mark.parametrize(
+    ("culprit", "before", "skipped"),
+    [(5, 4, []), (4, 0, [(index, "its branch forked before the older end") for index in (1, 2, 3)])],
+)
+def test_a_branch_that_forked_before_the_older_end(culprit: int, before: int, skipped: list[tuple[int, str]]) -> None:
+    """It fails as it lacks a fix that the older end has."""
+    parents = [(), (), (1,), (2,), (0, 3), (4,)]
+    bad = {1, 2, 3, *range(culprit, 6)}
+
+    def probe(index: int, subjects: Sequence[str], runs: int) -> Iterator[tuple[str, Sample]]:
+        yield subjects[0], Sample("fail" if index in bad else "pass")
+
+    (change,) = answers(["cell"], among(parents), rule_of(1, None), probe, {})["cell"].changes
+    assert (change.before, change.after) == (before, culprit)
+    assert [*change.skipped] == skipped
 
 
 def test_a_line_of_many_commits_takes_few_probes() -> None:

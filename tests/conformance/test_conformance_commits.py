@@ -17,6 +17,7 @@ from conformance.bisecting.commits import PREFIX, Repository, among, packages_in
 from conformance.bisecting.evidence import rule_of
 from conformance.bisecting.samples import Sample, untestable
 from conformance.bisecting.searching import answers
+from conformance.cli import bisect_commits
 from conformance.cli.commands import main
 from conformance.releases.release import ReleaseError
 
@@ -301,6 +302,7 @@ def test_git_bisect_run_understands_it(repository: Path, tmp_path: Path) -> None
         (["jax/pure_callback/jit/cpu-1dev"], 125, "this commit has no package hostcb and no package jax"),
         (["jax/nothing/jit/cpu-1dev"], 128, "ERROR: jax has no callback 'nothing'"),
         ([], 128, "ERROR: give either a CELL or --script FILE"),
+        (["--script", "nope.py"], 128, "ERROR: there is no script nope.py"),
     ],
 )
 def test_what_cannot_be_tested_is_not_bad(
@@ -311,10 +313,33 @@ def test_what_cannot_be_tested_is_not_bad(
     assert words in capsys.readouterr().err
 
 
-def test_a_wrong_option_is_not_a_bad_commit() -> None:
+# Nothing is compared here, so a confidence has no meaning.
+@pytest.mark.parametrize("arguments", [["--runs", "none"], ["--confidence", "0.9"]])
+def test_a_wrong_option_is_not_a_bad_commit(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ending:
-        main(["bisect-run", "--runs", "none"])
+        main(["bisect-run", *arguments])
     assert ending.value.code == 128
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ValueError("no such thing"), "ValueError: no such thing\nERROR: the suite itself failed"),
+        (OSError("the disk is full"), "OSError: the disk is full\nERROR: the suite itself failed"),
+        (KeyboardInterrupt(), "interrupted: nothing is known of this commit"),
+    ],
+)
+def test_an_error_of_the_suite_is_not_a_bad_commit(
+    error: BaseException, words: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(bisect_commits, "site_of", fails)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").touch()
+    assert main(["bisect-run", "--script", "script.py"]) == 128
+    assert words in capsys.readouterr().err
 
 
 def test_a_cell_runs_with_the_packages_of_the_checkout(

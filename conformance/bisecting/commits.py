@@ -50,13 +50,15 @@ class Repository:
         return self._try("merge-base", "--is-ancestor", older, newer).returncode == 0
 
     def history(self, old: str, new: str) -> History:
-        listed = self._run("log", "--topo-order", "--reverse", "--format=%H %P%x00%s", new, "--not", old)
-        subject = self._run("log", "-1", "--format=%s", old).strip()
-        lines = [line.partition("\0") for line in listed.splitlines()]
-        names = [words.split() for words, _, _ in lines]
+        listed = self._run("log", "-z", "--topo-order", "--reverse", "--format=%H %P%x00%s", new, "--not", old)
+        subject = self._run("log", "-1", "--format=%s", old)
+        # Not by lines: git ends them at a line feed alone, and a subject may have what Python takes for an end, too.
+        fields = listed.split("\0")[:-1]
+        names = [words.split() for words in fields[::2]]
         places = {old: 0} | {name[0]: place for place, name in enumerate(names, 1)}
         parents = tuple(tuple(places[parent] for parent in name[1:] if parent in places) for name in names)
-        return History(tuple(places), (subject, *(line[2] for line in lines)), ((), *parents))
+        subjects = tuple(" ".join(words.split()) for words in (subject, *fields[1::2]))
+        return History(tuple(places), subjects, ((), *parents))
 
     @contextlib.contextmanager
     def worktree(self) -> Iterator[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,9 +115,9 @@ class Script:
     def ask(self, site: Site, subjects: Sequence[str], runs: int) -> Iterator[tuple[str, Sample]]:
         environment = environment_of()
         if site.source:
-            # The suite itself is not on the path of a script.
-            own = site.python.environment({})
-            environment |= {**own, "PYTHONPATH": str(site.source)}
+            # The suite itself is not on the path of a script. The modules beside the script are, after the checkout.
+            path = os.pathsep.join((str(site.source), str(self.path.resolve().parent)))
+            environment |= {**site.python.environment({}), "PYTHONPATH": path}
         for subject in subjects:
             for _ in range(runs):
                 sample = run_script(self.path, site.python.executable, environment, self.deadline, self.end_alone)

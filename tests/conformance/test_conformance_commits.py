@@ -221,6 +221,30 @@ def test_what_a_commit_has_written_is_not_there_for_the_next(shrinking: Path) ->
         assert [path.name for path in (tree / "hostcb").iterdir()] == ["__init__.py"]
 
 
+def test_the_subjects_of_commits_may_hold_what_python_takes_for_an_end_of_line(tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet")
+    for subject in ("One", "Two\u2028\u0085\x0c\x1c\rtwo", "Three"):
+        git(tmp_path, "commit", "--quiet", "--allow-empty", "--message", subject)
+    repository = Repository(tmp_path)
+    old, middle, new = (repository.commit(name) for name in ("HEAD~2", "HEAD~1", "HEAD"))
+    history = repository.history(old, new)
+    assert history.commits == (old, middle, new)
+    assert history.subjects == ("One", "Two two", "Three")
+    assert history.parents == ((), (0,), (1,))
+
+
+def test_modules_beside_a_script_come_after_the_checkout(repository: Path, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "beside.py").write_text(SCRIPT)
+    (tmp_path / "hostcb.py").write_text("VALUE = 'beside the script'")
+    script = tmp_path / "importing.py"
+    script.write_text("import beside")
+    common = ["--repo", str(repository), "--results", str(tmp_path / "results")]
+    assert main(["bisect", "--script", str(script), *common, "--good", "v2", "--bad", "v4"]) == 0
+    printed = capsys.readouterr().out
+    assert "Change 2: exit 0, prints 1" in printed
+    assert "Change 4: exit 0, prints 2" in printed
+
+
 def test_ends_the_wrong_way_round(repository: Path, tmp_path: Path, capsys: Any) -> None:
     assert bisect(repository, tmp_path, "--good", "v5", "--bad", "v2") == 0
     told = capsys.readouterr().err

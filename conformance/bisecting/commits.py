@@ -17,6 +17,7 @@ from .bisection import Answer, Change, Kind, Search, confirmed, no_difference
 from .evidence import Evidence, Relation
 
 PREFIX = "conformance-bisect-"
+FORKED_BEFORE = "its branch forked before the older end"
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,15 @@ class Repository:
         return self._try("merge-base", "--is-ancestor", older, newer).returncode == 0
 
     def history(self, old: str, new: str) -> History:
-        listed = self._run("log", "--topo-order", "--reverse", "--format=%H %P%x00%s", new, "--not", old)
-        subject = self._run("log", "-1", "--format=%s", old).strip()
-        lines = [line.partition("\0") for line in listed.splitlines()]
-        names = [words.split() for words, _, _ in lines]
+        listed = self._run("log", "-z", "--topo-order", "--reverse", "--format=%H %P%x00%s", new, "--not", old)
+        subject = self._run("log", "-1", "--format=%s", old)
+        # Not by lines: git ends them at a line feed alone, and a subject may have what Python takes for an end, too.
+        fields = listed.split("\0")[:-1]
+        names = [words.split() for words in fields[::2]]
         places = {old: 0} | {name[0]: place for place, name in enumerate(names, 1)}
         parents = tuple(tuple(places[parent] for parent in name[1:] if parent in places) for name in names)
-        return History(tuple(places), (subject, *(line[2] for line in lines)), ((), *parents))
+        subjects = tuple(" ".join(words.split()) for words in (subject, *fields[1::2]))
+        return History(tuple(places), subjects, ((), *parents))
 
     @contextlib.contextmanager
     def worktree(self) -> Iterator[Path]:
@@ -85,6 +88,8 @@ class Repository:
         self._run(
             "-C", str(tree), "-c", "core.hooksPath=/dev/null", "checkout", "--quiet", "--force", "--detach", commit
         )
+        # What earlier commits have written must not be there: Python imports a folder that holds only __pycache__.
+        self._run("-C", str(tree), "clean", "-ffdxq")
 
     def _run(self, *arguments: str) -> str:
         ended = self._try(*arguments)
@@ -122,7 +127,11 @@ def _alive(process: int) -> bool:
 
 
 def among(parents: Sequence[Sequence[int]]) -> Search[Answer]:
-    """Find the first commit with another outcome than the first of these, as `git bisect` does."""
+    """Find the first commit with another outcome than the first of these, as `git bisect` does.
+
+    Only descendants of the first run. A branch that forked before it may lack what the first has, so its outcomes say
+    nothing: it is one step with its merge.
+    """
     old, new = 0, len(parents) - 1
     ancestors = _ancestors(parents)
 
@@ -139,7 +148,8 @@ def among(parents: Sequence[Sequence[int]]) -> Search[Answer]:
 
 def _change(evidence: Evidence, ancestors: Sequence[int], old: int, new: int) -> Change:
     like_old, after = {old}, new
-    skipped: dict[int, str] = {}
+    descendants = sum(1 << index for index, its_ancestors in enumerate(ancestors) if its_ancestors >> old & 1)
+    skipped = dict.fromkeys(_members(ancestors[new] & ~descendants), FORKED_BEFORE)
     unclear: list[int] = []
     while True:
         known = 0
@@ -150,7 +160,7 @@ def _change(evidence: Evidence, ancestors: Sequence[int], old: int, new: int) ->
         left = [index for index in suspects if index != after and index not in skipped]
         if not left:
             break
-        middle = max(left, key=lambda index: _halves(ancestors[index], suspected, index))
+        middle = max(left, key=lambda index: _halves(ancestors[index], suspected & descendants, index))
         if reason := evidence.why_untestable(middle):
             skipped[middle] = reason
             continue

@@ -41,15 +41,12 @@ class ReleaseProber:
 class SourcePython(OtherPython):
     """An interpreter that finds packages of a checkout before the installed ones."""
 
-    own_tree: bool = False
-    """Whether the checkout is a worktree of this process, so that compiled modules may be written there."""
-
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
         kept = {name: value for name, value in inherited.items() if name != "PYTHONPATH"}
         # The current folder, which may be another checkout, must not come before the path.
         found = super().environment(kept) | {"PYTHONSAFEPATH": "1"}
         # Of two commits, modules of one size and one second are the same to Python, if they were compiled.
-        return found if self.own_tree else found | {"PYTHONDONTWRITEBYTECODE": "1"}
+        return found | {"PYTHONDONTWRITEBYTECODE": "1"}
 
 
 @dataclass(frozen=True)
@@ -61,11 +58,11 @@ class Base:
     jaxlib: str
 
 
-def site_of(tree: Path, base: Base, scratch: Path, own_tree: bool = False) -> Site:
+def site_of(tree: Path, base: Base, scratch: Path) -> Site:
     """The packages of a checkout in the environment of the base."""
     source = scratch / "source"
     link_packages(tree, source)
-    python = SourcePython(base.python, base.jaxlib, (source, *sources()), own_tree)
+    python = SourcePython(base.python, base.jaxlib, (source, *sources()))
     return Site(python, base.jax, source)
 
 
@@ -80,7 +77,7 @@ class CommitProber:
     def __call__(self, index: int, subjects: Sequence[str], runs: int) -> Iterator[tuple[str, Sample]]:
         commit = self.history.commits[index]
         self.repository.check_out(commit, self.tree)
-        yield from self.question.ask(site_of(self.tree, self.base, self.tree.parent, own_tree=True), subjects, runs)
+        yield from self.question.ask(site_of(self.tree, self.base, self.tree.parent), subjects, runs)
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from ..releases.release import ReleaseError
@@ -27,7 +27,6 @@ def answers(
     rule: Rule,
     probe: Prober,
     samples: Samples,
-    found: Callable[[int, str, Sample], None] = lambda *_: None,
 ) -> Mapping[str, Found]:
     """The answer for each subject. `samples` may hold what is known already, and has all that is known afterwards."""
     finished: dict[str, Found] = {}
@@ -50,7 +49,6 @@ def answers(
             wanted = [subject for subject, lacking in needs[index].items() if lacking == runs]
             for subject, sample in _probed(probe, index, wanted, runs):
                 samples[subject].setdefault(index, []).append(sample)
-                found(index, subject, sample)
 
 
 def _probed(probe: Prober, index: int, subjects: Sequence[str], runs: int) -> Iterator[tuple[str, Sample]]:

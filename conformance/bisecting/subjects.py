@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from ..engine.preparation import SUPPORTED
 from ..engine.run import task_of
 from ..engine.tasks import Task
 from ..planning.cells import parse_cell
+from ..releases.probes import may_leave_something
 from ..releases.release import ReleaseError
 from ..spec.topology import WrongPlatformError
 from ..spec.versions import version_matches
@@ -20,9 +22,6 @@ from ..spec.xla_flags import why_unknown
 from ..worker.processes import OtherPython, WorkerStartError
 from .samples import Sample, sample_of, untestable
 from .scripts import environment_of, run_script
-
-ALWAYS = 5
-"""After so many failures in a row, each in a new process, the next ones need no new process each."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +73,7 @@ class Cells:
         if reason := _why_not(site, task.implementation, task.xla_flags):
             yield untestable(reason)
             return
-        failures = 0
-        for run in range(runs):
+        for _ in range(runs):
             try:
                 outcome, _ = runner.run(task)
             except WorkerStartError as error:
@@ -83,14 +81,12 @@ class Cells:
             except WrongPlatformError as error:
                 yield untestable(str(error))
                 return
+            if may_leave_something(outcome):
+                runner.abandon()
             sample = sample_of(outcome, self.verdict_alone)
             yield sample
             if sample.untestable:
                 return
-            failures = 0 if sample.passed else failures + 1
-            if 0 < failures < ALWAYS and run + 1 < runs:
-                # What a failed run leaves behind must not fail the next run of the same cell.
-                runner.abandon()
 
 
 def _why_not(site: Site, implementation: str, xla_flags: Sequence[str]) -> str | None:
@@ -119,9 +115,9 @@ class Script:
     def ask(self, site: Site, subjects: Sequence[str], runs: int) -> Iterator[tuple[str, Sample]]:
         environment = environment_of()
         if site.source:
-            # The suite itself is not on the path of a script.
-            own = site.python.environment({})
-            environment |= {**own, "PYTHONPATH": str(site.source)}
+            # The suite itself is not on the path of a script. The modules beside the script are, after the checkout.
+            path = os.pathsep.join((str(site.source), str(self.path.resolve().parent)))
+            environment |= {**site.python.environment({}), "PYTHONPATH": path}
         for subject in subjects:
             for _ in range(runs):
                 sample = run_script(self.path, site.python.executable, environment, self.deadline, self.end_alone)

@@ -6,6 +6,7 @@ import argparse
 import importlib.metadata
 import sys
 import tempfile
+import traceback
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from ..bisecting.commits import Repository, among
 from ..bisecting.findings import Place
 from ..bisecting.probing import Base, CommitProber, site_of
 from ..bisecting.samples import Sample
-from ..bisecting.subjects import Question
 from ..engine.preparation import UNUSABLE_BECAUSE, ConflictingOptionsError
 from ..releases.environments import Environments
 from ..releases.release import Release, ReleaseError
@@ -30,7 +30,7 @@ exit codes, for `git bisect run`:
   {GOOD}    every run has the good outcome
   {BAD}    a run has another one
   {CANNOT_TEST}  this commit cannot be tested
-  {STOP}  bad input: git ends the bisection
+  {STOP}  bad input, an interruption, or an error of the suite itself: git ends the bisection
 """
 
 
@@ -49,7 +49,7 @@ def add_parser(commands: Any) -> None:
         "--good-outcome", metavar="WORDS", help="like 'fail at callback (lost)', as `bisect` prints it; by default pass"
     )
     add("--jaxlib", metavar="VERSION", help="try it with this release, and not with the installed one")
-    add_running(add)
+    add_running(add, comparing=False)
     add_environments(parser)
     parser.set_defaults(patterns=[])
 
@@ -85,25 +85,30 @@ def run_main(options: argparse.Namespace) -> int:
     with ending_orderly(), tempfile.TemporaryDirectory() as folder:
         options.results = Path(folder)
         try:
-            if bool(options.cells) == bool(options.script):
-                raise ConflictingOptionsError("give either a CELL or --script FILE")
-            question = question_of(options)
-            base = _base(options.jaxlib, options.environments)
+            return _judged(options)
         except (*UNUSABLE_BECAUSE, ReleaseError) as error:
             print(f"ERROR: {error}", file=sys.stderr)
-            return STOP
         except KeyboardInterrupt:
-            return STOP
-        return _judged(options, question, base)
+            tell("interrupted: nothing is known of this commit")
+        except Exception:
+            # Python's own exit code for this is that of a bad commit.
+            traceback.print_exc()
+            tell("ERROR: the suite itself failed, so nothing is known of this commit")
+        return STOP
 
 
-def _judged(options: argparse.Namespace, question: Question, base: Base) -> int:
+def _judged(options: argparse.Namespace) -> int:
+    if bool(options.cells) == bool(options.script):
+        raise ConflictingOptionsError("give either a CELL or --script FILE")
+    if options.script and not options.script.is_file():
+        raise ConflictingOptionsError(f"there is no script {options.script}")
+    question = question_of(options)
+    base = _base(options.jaxlib, options.environments)
     good_outcome = options.good_outcome or "pass"
-    runs = options.runs or 1
     with tempfile.TemporaryDirectory() as scratch, stress() if options.stress else nullcontext():
         try:
             site = site_of(Path.cwd(), base, Path(scratch))
-            ran = [*question.ask(site, question.subjects, runs)]
+            ran = [*question.ask(site, question.subjects, options.runs or 1)]
         except ReleaseError as error:
             tell(f"cannot be tested: {error}")
             return CANNOT_TEST

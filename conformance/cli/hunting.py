@@ -25,15 +25,17 @@ from ..planning.cells import parse_cell
 from ..worker.stress import stress
 
 
-def add_running(add: Callable[..., Any]) -> None:
-    """Add the options for how often a subject runs, and how."""
-    add("--runs", type=positive(int), metavar="N", help="run so often in each release, and compare rates")
-    add(
-        "--confidence",
-        type=_probability,
-        metavar="P",
-        help=f"run as often as this confidence needs, like {CONFIDENCE}; at most --runs, by default {MOST_RUNS}",
-    )
+def add_running(add: Callable[..., Any], comparing: bool = True) -> None:
+    """Add the options for how often a subject runs, and how; `comparing` tells whether rates are compared."""
+    often = "run so often in each release, and compare rates" if comparing else "run so often; each run must be good"
+    add("--runs", type=positive(int), metavar="N", help=often)
+    if comparing:
+        add(
+            "--confidence",
+            type=_probability,
+            metavar="P",
+            help=f"run as often as this confidence needs, like {CONFIDENCE}; at most --runs, by default {MOST_RUNS}",
+        )
     add("--stress", action="store_true", help="keep all cores busy meanwhile: races show more often")
     add("--deadline", type=positive(float), default=60.0, metavar="SECONDS", help="for each run")
     add(

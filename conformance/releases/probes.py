@@ -42,8 +42,8 @@ def probe(
 ) -> Iterator[Probe]:
     """Run cells there, each `repeat` times in one worker process, or in a process of its own if the cell is isolated.
 
-    Cells that share a worker run one after the other, so the order is not that of `cells`. A crash or a hang is the
-    outcome of the cell in flight; the next one has a new worker. Raises `UnknownCellError` for the id of no cell, and
+    Cells that share a worker run one after the other, so the order is not that of `cells`. After each run that failed,
+    the next one has a new worker. Raises `UnknownCellError` for the id of no cell, and
     `ReleaseError` if no worker starts in the environment.
     """
     tasks = in_running_order(task_of(parse_cell(cell, any_release=True), deadline) for cell in cells)
@@ -68,7 +68,15 @@ def _outcome(environment: Environment, runner: CellRunner, task: Task) -> Outcom
         outcome, _ = runner.run(task)
     except WorkerStartError as error:
         raise ReleaseError(f"JAX {environment.release.label}: {error}") from error
+    if may_leave_something(outcome):
+        runner.abandon()
     return outcome
+
+
+def may_leave_something(outcome: Outcome) -> bool:
+    """Whether a run may leave something in its process that fails the next run there, of whatever cell."""
+    ran = outcome.verdict is not Verdict.UNSUPPORTED or outcome.stage is not None
+    return ran and outcome.verdict is not Verdict.PASS
 
 
 def _why_not(environment: Environment, task: Task) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.bisecting import findings
+from conformance.bisecting import findings, subjects
 from conformance.bisecting.bisection import Answer, Change, Kind
 from conformance.bisecting.candidates import line_of
 from conformance.bisecting.evidence import Rule
@@ -17,9 +17,11 @@ from conformance.bisecting.findings import Place
 from conformance.bisecting.probe_journal import ProbeJournal
 from conformance.bisecting.samples import Sample, sample_of
 from conformance.bisecting.scripts import run_script
+from conformance.engine.tasks import Task
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.releases.release import Release, ReleaseError, Skipped
 from conformance.releases.wheels import Wheels
+from conformance.worker.processes import OtherPython
 
 pytestmark = pytest.mark.contract("C9")
 
@@ -78,6 +80,36 @@ def test_what_a_script_starts_ends_with_it(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import subprocess, sys; subprocess.Popen(['sleep', '600'], stdout=sys.stderr); print('done')")
     assert run_script(script, Path(sys.executable), {**os.environ}, 0.5).words == "hang"
+
+
+class SpoiltByFailures:
+    """Runs no cell: `io_callback` always fails, and in its process every other cell does so from then on."""
+
+    def __init__(self, log: Path, python: OtherPython) -> None:
+        del log, python
+        self.spoilt = False
+
+    def run(self, task: Task) -> tuple[Outcome, tuple[Task, ...]]:
+        assert not self.spoilt, "a cell runs in the process of a cell that has failed"
+        self.spoilt = "io_callback" in task.id
+        return Outcome(Verdict.FAIL, Stage.CALLBACK) if self.spoilt else Outcome(Verdict.PASS), ()
+
+    def abandon(self) -> None:
+        self.spoilt = False
+
+    def finish(self) -> None:
+        pass
+
+
+def test_a_failed_run_leaves_nothing_for_the_next_run_of_any_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after many failures, and between the cells."""
+    monkeypatch.setattr(subjects, "CellRunner", SpoiltByFailures)
+    cells = ("jax/io_callback/jit/cpu-1dev", "jax/pure_callback/jit/cpu-1dev")
+    site = subjects.Site(OtherPython(Path(sys.executable), "0.10.2", ()), "0.10.2")
+    ran = [*subjects.Cells(cells, 20.0, tmp_path / "log").ask(site, cells, 8)]
+    assert [sample.passed for _, sample in ran] == [False] * 8 + [True] * 8
 
 
 @pytest.mark.parametrize(

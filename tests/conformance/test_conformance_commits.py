@@ -17,6 +17,7 @@ from conformance.bisecting.commits import PREFIX, Repository, among, packages_in
 from conformance.bisecting.evidence import rule_of
 from conformance.bisecting.samples import Sample, untestable
 from conformance.bisecting.searching import answers
+from conformance.cli import bisect_commits
 from conformance.cli.commands import main
 from conformance.releases.release import ReleaseError
 
@@ -34,7 +35,8 @@ def histories(draw: st.DrawFn) -> list[tuple[int, ...]]:
     count = draw(st.integers(2, 16))
     parents: list[tuple[int, ...]] = [()]
     for index in range(1, count - 1):
-        parents.append(tuple(sorted(draw(st.sets(st.integers(max(0, index - 4), index - 1), min_size=1, max_size=2)))))
+        # One without parents is the first of a branch that forked before the first commit.
+        parents.append(tuple(sorted(draw(st.sets(st.integers(max(0, index - 4), index - 1), max_size=2)))))
     heads = {*range(count - 1)} - {parent for each in parents for parent in each}
     return [*parents, tuple(sorted(heads))]
 
@@ -52,8 +54,10 @@ def test_the_first_bad_commit_or_those_that_may_be_it(parents: list[tuple[int, .
     culprit = data.draw(st.integers(1, len(parents) - 1))
     missing = data.draw(st.sets(st.integers(1, len(parents) - 1))) - {len(parents) - 1}
     bad = descendants(parents, culprit)
+    forked_before = {*range(len(parents))} - descendants(parents, 0)
 
     def probe(index: int, subjects: Sequence[str], runs: int) -> Iterator[tuple[str, Sample]]:
+        assert index not in forked_before
         for subject in subjects:
             yield subject, untestable("no build") if index in missing else Sample("fail" if index in bad else "pass")
 
@@ -62,9 +66,26 @@ def test_the_first_bad_commit_or_those_that_may_be_it(parents: list[tuple[int, .
     assert change.after in bad
     suspects = {change.after, *(index for index, _ in change.skipped)}
     assert culprit in suspects
-    assert suspects - {change.after} <= missing
-    if not missing:
+    assert suspects - {change.after} <= missing | forked_before
+    if not missing and culprit not in forked_before:
         assert change.after == culprit
+
+
+@pytest.mark.parametrize(
+    ("culprit", "before", "skipped"),
+    [(5, 4, []), (4, 0, [(index, "its branch forked before the older end") for index in (1, 2, 3)])],
+)
+def test_a_branch_that_forked_before_the_older_end(culprit: int, before: int, skipped: list[tuple[int, str]]) -> None:
+    """It fails as it lacks a fix that the older end has."""
+    parents = [(), (), (1,), (2,), (0, 3), (4,)]
+    bad = {1, 2, 3, *range(culprit, 6)}
+
+    def probe(index: int, subjects: Sequence[str], runs: int) -> Iterator[tuple[str, Sample]]:
+        yield subjects[0], Sample("fail" if index in bad else "pass")
+
+    (change,) = answers(["cell"], among(parents), rule_of(1, None), probe, {})["cell"].changes
+    assert (change.before, change.after) == (before, culprit)
+    assert [*change.skipped] == skipped
 
 
 def test_a_line_of_many_commits_takes_few_probes() -> None:
@@ -151,6 +172,79 @@ def test_the_first_commit_is_found_and_the_users_tree_is_not_touched(
     assert [*tmp_path.glob(f"{PREFIX}*")] == []
 
 
+@pytest.fixture
+def shrinking(tmp_path: Path) -> Path:
+    """Three commits; the second removes a module and changes another one, which keeps its size and its second."""
+    folder = tmp_path / "shrinking"
+    module = folder / "hostcb" / "extra" / "__init__.py"
+    module.parent.mkdir(parents=True)
+    (folder / "hostcb" / "__init__.py").write_text("VALUE = 1")
+    module.touch()
+    git(folder, "init", "--quiet", "--initial-branch=main")
+    for number in range(3):
+        if number == 1:
+            module.unlink()
+            (folder / "hostcb" / "__init__.py").write_text("VALUE = 2")
+        (folder / "number").write_text(str(number))
+        git(folder, "add", "--all")
+        git(folder, "commit", "--quiet", "--message", f"Change {number}")
+        git(folder, "tag", f"v{number}")
+    return folder
+
+
+def test_a_module_that_a_commit_removes_is_gone(
+    shrinking: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import hostcb\ntry:\n  import hostcb.extra\n  print('there', hostcb.VALUE)\n"
+        "except ImportError:\n  print('gone', hostcb.VALUE)\n"
+    )
+    common = ["--repo", str(shrinking), "--results", str(tmp_path / "results")]
+    assert main(["bisect", "--script", str(script), *common, "--good", "v0", "--bad", "v2"]) == 0
+    printed = capsys.readouterr().out
+    assert "Change 0: exit 0, prints there 1  (3 of 3 runs)" in printed
+    assert "Change 1: exit 0, prints gone 2  (3 of 3 runs)" in printed
+
+
+def test_what_a_commit_has_written_is_not_there_for_the_next(shrinking: Path) -> None:
+    repository = Repository(shrinking)
+    with repository.worktree() as tree:
+        repository.check_out("v0", tree)
+        (tree / ".gitignore").write_text("*.pyc")
+        for left in ("hostcb/extra/__pycache__", "nested/.git"):
+            (tree / left).mkdir(parents=True)
+            (tree / left / "left.pyc").touch()
+        repository.check_out("v1", tree)
+        assert sorted(path.name for path in tree.iterdir()) == [".git", "hostcb", "number"]
+        assert [path.name for path in (tree / "hostcb").iterdir()] == ["__init__.py"]
+
+
+def test_the_subjects_of_commits_may_hold_what_python_takes_for_an_end_of_line(tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet")
+    for subject in ("One", "Two\u2028\u0085\x0c\x1c\rtwo", "Three"):
+        git(tmp_path, "commit", "--quiet", "--allow-empty", "--message", subject)
+    repository = Repository(tmp_path)
+    old, middle, new = (repository.commit(name) for name in ("HEAD~2", "HEAD~1", "HEAD"))
+    history = repository.history(old, new)
+    assert history.commits == (old, middle, new)
+    assert history.subjects == ("One", "Two two", "Three")
+    assert history.parents == ((), (0,), (1,))
+
+
+def test_modules_beside_a_script_come_after_the_checkout(repository: Path, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "beside.py").write_text(SCRIPT)
+    (tmp_path / "hostcb.py").write_text("VALUE = 'beside the script'")
+    script = tmp_path / "importing.py"
+    script.write_text("import beside")
+    common = ["--repo", str(repository), "--results", str(tmp_path / "results")]
+    assert main(["bisect", "--script", str(script), *common, "--good", "v2", "--bad", "v4"]) == 0
+    printed = capsys.readouterr().out
+    assert "Change 2: exit 0, prints 1" in printed
+    assert "Change 4: exit 0, prints 2" in printed
+
+
 def test_ends_the_wrong_way_round(repository: Path, tmp_path: Path, capsys: Any) -> None:
     assert bisect(repository, tmp_path, "--good", "v5", "--bad", "v2") == 0
     told = capsys.readouterr().err
@@ -232,6 +326,7 @@ def test_git_bisect_run_understands_it(repository: Path, tmp_path: Path) -> None
         (["jax/pure_callback/jit/cpu-1dev"], 125, "this commit has no package hostcb and no package jax"),
         (["jax/nothing/jit/cpu-1dev"], 128, "ERROR: jax has no callback 'nothing'"),
         ([], 128, "ERROR: give either a CELL or --script FILE"),
+        (["--script", "nope.py"], 128, "ERROR: there is no script nope.py"),
     ],
 )
 def test_what_cannot_be_tested_is_not_bad(
@@ -242,10 +337,33 @@ def test_what_cannot_be_tested_is_not_bad(
     assert words in capsys.readouterr().err
 
 
-def test_a_wrong_option_is_not_a_bad_commit() -> None:
+# Nothing is compared here, so a confidence has no meaning.
+@pytest.mark.parametrize("arguments", [["--runs", "none"], ["--confidence", "0.9"]])
+def test_a_wrong_option_is_not_a_bad_commit(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ending:
-        main(["bisect-run", "--runs", "none"])
+        main(["bisect-run", *arguments])
     assert ending.value.code == 128
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ValueError("no such thing"), "ValueError: no such thing\nERROR: the suite itself failed"),
+        (OSError("the disk is full"), "OSError: the disk is full\nERROR: the suite itself failed"),
+        (KeyboardInterrupt(), "interrupted: nothing is known of this commit"),
+    ],
+)
+def test_an_error_of_the_suite_is_not_a_bad_commit(
+    error: BaseException, words: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(bisect_commits, "site_of", fails)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").touch()
+    assert main(["bisect-run", "--script", "script.py"]) == 128
+    assert words in capsys.readouterr().err
 
 
 def test_a_cell_runs_with_the_packages_of_the_checkout(

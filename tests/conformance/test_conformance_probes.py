@@ -71,6 +71,13 @@ def test_many_runs_in_one_worker(tmp_path: Path, starts: list[object]) -> None:
     assert len(starts) == 2
 
 
+def test_a_failed_run_leaves_nothing_for_the_next(tmp_path: Path, starts: list[object]) -> None:
+    """The second cell fails in the process of the first, and passes in a new one."""
+    found = probed(tmp_path, [fake("FAILS_IN_COMPANY", "id_tap"), fake("FAILS_IN_COMPANY")], repeat=2)
+    assert [one.outcome.label for one in found] == ["pass", "pass", "fail", "pass"]
+    assert len(starts) == 2
+
+
 def test_what_a_release_lacks_is_unsupported(tmp_path: Path, starts: list[object]) -> None:
     """No worker is started for what it could not do in any case."""
     cells = ["hostcb/id_tap/jit/cpu-1dev", "jax/io_callback/fault.raises_before_collective.shard_map/cpu-8dev"]

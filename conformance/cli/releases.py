@@ -14,7 +14,7 @@ from ..engine.options import positive
 from ..engine.progress import Progress
 from ..expectations.entries import Expectations, load_expectations
 from ..releases.environments import Environments
-from ..releases.judging import problems_of
+from ..releases.judging import harness_errors, problems_of
 from ..releases.records import Record, Records
 from ..releases.release import Release, ReleaseError
 from ..releases.table import table_of, tried
@@ -56,6 +56,8 @@ def main(options: argparse.Namespace) -> int:
     records, problems = recorded(options, cells, releases, environments)
     if expected:
         problems += problems_of(records, tried(records, releases), cells, expected)
+    else:
+        problems += harness_errors(records, releases, cells)
     table = table_of(records, releases, cells, left_out, problems)
     print(markdown(table), end="")
     if options.html:

@@ -110,6 +110,18 @@ def test_a_difference_needs_an_explanation(outcomes: tuple[Outcome, ...], differ
     assert [*KnownBugs((), (explained,)).problems(RELEASES, found)] == []
 
 
+@pytest.mark.parametrize("verdict", [Verdict.HARNESS_ERROR, Verdict.MISSING, Verdict.FLAKE])
+@pytest.mark.parametrize("deviation", ["", "Why."])
+def test_an_error_of_the_suite_is_no_bug(verdict: Verdict, deviation: str) -> None:
+    """And no good release, either: it needs another run, and no explanation."""
+    bug = Bug(**vars(BUG) | {"deviation": deviation})
+    found = outcomes_of([*records(LOST, LOST, PASS, Outcome(verdict)), Record(RELEASES[3], CELL, PASS)])
+    assert bug.found(RELEASES[3], found) == "not told"
+    assert [*bug.differences(RELEASES, found)] == []
+    (problem,) = KnownBugs(("0.5.0",), (bug,)).problems(RELEASES, found)
+    assert problem == "#1: JAX 0.8.3 is not told: the suite failed there; run the cells again"
+
+
 def test_an_explanation_needs_a_difference() -> None:
     explained = Bug(**vars(BUG) | {"deviation": "Why."})
     found = outcomes_of(records(LOST, LOST, PASS, PASS))

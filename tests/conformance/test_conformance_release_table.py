@@ -203,7 +203,10 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, str
             if (tmp_path / "interrupt").exists() and len(made) == 3:
                 raise KeyboardInterrupt
             failed = environment.release < RELEASES[2] and "scan" in cell
-            yield Probe(cell, LOST if failed else PASS)
+            outcome = (
+                Outcome(Verdict.HARNESS_ERROR, None, "Traceback\nplanted") if (tmp_path / "break").exists() else PASS
+            )
+            yield Probe(cell, LOST if failed else outcome)
 
     monkeypatch.setattr(tabulating, "probe", probe)
     monkeypatch.setattr(release_options, "Environments", lambda folder, python: Installed(tmp_path / "none", python))
@@ -277,6 +280,15 @@ def test_a_release_that_cannot_be_installed_is_named(
     assert "3 cells with 1 release of JAX: 0 changed" in said.out
     assert main(["releases", "0.6.1", *chosen()]) == 2
     assert capsys.readouterr().err.endswith("ERROR: JAX 0.6.1 cannot be installed: planted\n")
+
+
+def test_errors_of_the_suite_are_told(
+    runs: list[tuple[str, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "break").touch()
+    assert main(["releases", "0.8.3", *chosen()]) == 1
+    errors = capsys.readouterr().err.splitlines()[-3:]
+    assert errors == [f"ERROR: {cell} with 0.8.3: the suite itself failed: planted" for cell in CELLS]
 
 
 def test_expectations_decide(runs: list[tuple[str, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

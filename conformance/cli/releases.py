@@ -75,7 +75,9 @@ def recorded(
     options: argparse.Namespace, cells: Sequence[str], releases: Sequence[Release], environments: Environments
 ) -> tuple[list[Record], list[str]]:
     """The runs of the cells with the releases, also those that the journal has already, and what went wrong."""
-    with contextlib.closing(Records(options.journal, options.resume)) as records, _sigterm_is_an_interrupt():
+    how = How(options.journal.with_suffix(".log"), options.deadline, options.repeat, options.stress)
+    journal = Records(options.journal, options.resume, how.conditions(options.python))
+    with contextlib.closing(journal) as records, _sigterm_is_an_interrupt():
         # The journal may have other releases and cells.
         wanted = [(release, cell) for release in releases for cell in cells]
         missing = sum(max(0, options.repeat - records.count(release, cell)) for release, cell in wanted)
@@ -84,8 +86,6 @@ def recorded(
         def note(record: Record) -> None:
             progress.advance(f"{record.release.label} {record.cell}", acceptable=True)
 
-        log = options.journal.with_suffix(".log")
-        how = How(log, options.deadline, options.repeat, options.stress)
         came = tabulate(releases, cells, environments, records, how, note)
         progress.finish()
         if not records.all and came.skipped and not came.interrupted:

@@ -1,4 +1,7 @@
-"""The journal of a table: one JSON line for each finished probe, written before the next one starts."""
+"""The journal of a table: one JSON line for each finished probe, written before the next one starts.
+
+Each line has the conditions of its run. Runs under other conditions are another table.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..engine.journal import Journal
-from ..oracle.verdicts import Outcome
+from ..oracle.verdicts import Outcome, Verdict
 from .release import Release
 
 
@@ -24,12 +27,13 @@ class Record:
 
 
 class Records:
-    """A journal that is read to go on, and appended to."""
+    """A journal that is read to go on, and appended to; only lines with the same conditions are read."""
 
-    def __init__(self, path: Path, resume: bool) -> None:
+    def __init__(self, path: Path, resume: bool, conditions: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self.all = list(_read(path)) if resume and path.exists() else []
+        self.conditions = conditions
+        self.all = list(_read(path, conditions)) if resume and path.exists() else []
         if path.exists() and not resume:
             # Somebody may have forgotten to say that the run goes on.
             path.replace(path.with_name(f"{path.name}.before"))
@@ -43,7 +47,8 @@ class Records:
         self.all.append(record)
         self._counts[_key(record)] += 1
         release = {"jax": record.release.jax, "jaxlib": record.release.jaxlib}
-        self._journal.write(release=release, cell=record.cell, outcome=record.outcome.as_json())
+        outcome = record.outcome.as_json()
+        self._journal.write(release=release, cell=record.cell, conditions=self.conditions, outcome=outcome)
 
     def count(self, release: Release, cell: str) -> int:
         """How often the cell has run with the release."""
@@ -57,9 +62,14 @@ def _key(record: Record) -> tuple[Release, str]:
     return record.release, record.cell
 
 
-def _read(path: Path) -> Iterator[Record]:
+def _read(path: Path, conditions: str) -> Iterator[Record]:
     for line in path.read_text(errors="replace").splitlines():
         with suppress(json.JSONDecodeError, KeyError, TypeError):
             data = json.loads(line)
+            if data["conditions"] != conditions:
+                continue
             release = Release(data["release"]["jax"], data["release"]["jaxlib"])
-            yield Record(release, data["cell"], Outcome.from_json(data["outcome"]))
+            outcome = Outcome.from_json(data["outcome"])
+            # The next run may show what an error of the suite has not.
+            if outcome.verdict is not Verdict.HARNESS_ERROR:
+                yield Record(release, data["cell"], outcome)

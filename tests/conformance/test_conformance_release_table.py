@@ -271,6 +271,26 @@ def test_repeats_are_counted_when_it_goes_on(runs: list[tuple[str, str]]) -> Non
     assert len(runs) == 6
 
 
+@pytest.mark.parametrize("changed", [("--deadline", "61"), ("--stress",), ("--python", "3.12")])
+def test_runs_of_other_options_are_not_mixed(
+    changed: tuple[str, ...], runs: list[tuple[str, str]], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A short deadline makes hangs that a longer one does not."""
+    (tmp_path / "break").touch()
+    main(["releases", "0.5.0", "0.8.3", *chosen()])
+    (tmp_path / "break").unlink()
+    capsys.readouterr()
+    arguments = ["releases", "0.5.0", "0.8.3", *chosen(), "--resume"]
+    runs.clear()
+    assert main([*arguments, *changed]) == 0
+    assert len(runs) == 6
+    assert "harness_error" not in capsys.readouterr().out
+    # What an error of the suite has left open is tried again; the others are known.
+    runs.clear()
+    assert main(arguments) == 0
+    assert runs == [("0.5.0", CELLS[0]), *(("0.8.3", cell) for cell in CELLS)]
+
+
 def test_a_release_that_cannot_be_installed_is_named(
     runs: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -367,6 +387,6 @@ def test_a_cancelled_job_keeps_what_is_finished(tmp_path: Path) -> None:
 
 def test_a_journal_of_something_else_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "journal").write_text('{"event": "begin"}\n[1]\n{"release": 3}\n')
-    records = Records(tmp_path / "journal", resume=True)
+    records = Records(tmp_path / "journal", resume=True, conditions="")
     assert records.all == []
     records.close()

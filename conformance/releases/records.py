@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..engine.journal import Journal
 from ..oracle.verdicts import Outcome, Verdict
-from .release import Release
+from .release import Release, ReleaseError
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Records:
         self._counts = Counter(_key(record) for record in self.all)
         self._journal = Journal(path)
         # A killed process may have left half a line.
-        if self.all and not path.read_bytes().endswith(b"\n"):
+        if path.stat().st_size and not path.read_bytes().endswith(b"\n"):
             self._journal.end_line()
 
     def add(self, record: Record) -> None:
@@ -64,7 +64,8 @@ def _key(record: Record) -> tuple[Release, str]:
 
 def _read(path: Path, conditions: str) -> Iterator[Record]:
     for line in path.read_text(errors="replace").splitlines():
-        with suppress(json.JSONDecodeError, KeyError, TypeError):
+        # Lines of something else, or of a later version of the suite, are no records.
+        with suppress(ValueError, KeyError, TypeError, AttributeError, ReleaseError):
             data = json.loads(line)
             if data["conditions"] != conditions:
                 continue
@@ -72,4 +73,4 @@ def _read(path: Path, conditions: str) -> Iterator[Record]:
             outcome = Outcome.from_json(data["outcome"])
             # The next run may show what an error of the suite has not.
             if outcome.verdict is not Verdict.HARNESS_ERROR:
-                yield Record(release, data["cell"], outcome)
+                yield Record(release, str(data["cell"]), outcome)

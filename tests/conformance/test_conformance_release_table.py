@@ -386,7 +386,28 @@ def test_a_cancelled_job_keeps_what_is_finished(tmp_path: Path) -> None:
 
 
 def test_a_journal_of_something_else_is_not_read(tmp_path: Path) -> None:
-    (tmp_path / "journal").write_text('{"event": "begin"}\n[1]\n{"release": 3}\n')
+    line = {"release": {"jax": "0.6.2", "jaxlib": "0.6.2"}, "cell": CELLS[0], "conditions": ""}
+    outcome = PASS.as_json()
+    changed = (
+        {"release": 3},
+        {"release": {"jax": "newest", "jaxlib": "0.6.2"}},
+        {"release": {"jax": None, "jaxlib": "0.6.2"}},
+        {"outcome": outcome | {"verdict": "splendid"}},
+        {"outcome": outcome | {"stage": "splendid"}},
+        {"outcome": "pass"},
+        {},
+    )
+    lines = ['{"event": "begin"}', "[1]", "3", *(json.dumps(line | {"outcome": outcome} | one) for one in changed)]
+    (tmp_path / "journal").write_text("\n".join(lines))
     records = Records(tmp_path / "journal", resume=True, conditions="")
-    assert records.all == []
+    assert records.all == [Record(RELEASES[2], CELLS[0], Outcome.from_json(outcome))]
     records.close()
+
+
+def test_a_journal_that_is_only_a_torn_line_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "journal").write_text('{"release": {"jax": "0.5.0", "ja')
+    for count in (0, 1):
+        records = Records(tmp_path / "journal", resume=True, conditions="")
+        assert len(records.all) == count
+        records.add(Record(RELEASES[0], CELLS[0], PASS))
+        records.close()

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..engine.journal import Journal
+from ..engine.journal import Journal, set_aside
 from ..oracle.verdicts import Outcome, Verdict
 from .release import Release, ReleaseError
 
@@ -36,7 +36,7 @@ class Records:
         self.all = list(_read(path, conditions)) if resume and path.exists() else []
         if path.exists() and not resume:
             # Somebody may have forgotten to say that the run goes on.
-            path.replace(path.with_name(f"{path.name}.before"))
+            set_aside(path)
         self._counts = Counter(_key(record) for record in self.all)
         self._journal = Journal(path)
         # A killed process may have left half a line.

@@ -256,12 +256,13 @@ def test_an_interrupted_table_goes_on(
     assert "3 cells with 2 releases of JAX: 2 changed" in capsys.readouterr().out
 
 
-def test_a_new_table_keeps_the_journal_of_the_last_one(runs: list[tuple[str, str]], tmp_path: Path) -> None:
-    for _ in range(2):
-        assert main(["releases", "0.8.3", *chosen()]) == 0
-    assert len(runs) == 6
-    kept = (tmp_path / "results" / "releases.jsonl.before").read_text().splitlines()
-    assert [json.loads(line)["cell"] for line in kept] == list(CELLS)
+def test_a_new_table_keeps_the_journals_of_the_last_ones(runs: list[tuple[str, str]], tmp_path: Path) -> None:
+    for version in ("0.6.2", "0.8.3", "0.5.0"):
+        assert main(["releases", version, *chosen()]) == 0
+    assert len(runs) == 9
+    for name, version in (("releases.1.jsonl", "0.6.2"), ("releases.2.jsonl", "0.8.3"), ("releases.jsonl", "0.5.0")):
+        lines = [json.loads(line) for line in (tmp_path / "results" / name).read_text().splitlines()]
+        assert [(line["release"]["jax"], line["cell"]) for line in lines] == [(version, cell) for cell in CELLS]
 
 
 def test_repeats_are_counted_when_it_goes_on(runs: list[tuple[str, str]]) -> None:

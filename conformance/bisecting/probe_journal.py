@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..engine.journal import set_aside
 from .samples import Sample
 
 NAME = "probes.jsonl"
@@ -26,8 +27,7 @@ class ProbeJournal:
         if resume:
             self._read()
         elif self.path.exists():
-            # What an earlier search has found out is kept: it may have taken hours.
-            self.path.rename(_free_name(folder))
+            set_aside(self.path)
         # Unbuffered: each line is one write to the end of the file.
         self._file = self.path.open("ab", buffering=0)
         if self.path.stat().st_size and not self.path.read_bytes().endswith(b"\n"):
@@ -65,10 +65,3 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(data, dict) and {"probe", *Sample.__dataclass_fields__} <= {*data}:
             yield data
-
-
-def _free_name(folder: Path) -> Path:
-    number = 1
-    while (path := folder / f"probes.{number}.jsonl").exists():
-        number += 1
-    return path

@@ -56,10 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _MAIN[options.command](options)
     except WrongPlatformError as error:
-        print(
-            f"ERROR: the {options.platform} cells cannot run here, and nothing was tested: {error}",
-            file=sys.stderr,
-        )
+        # Commands that are given the ids of cells have no such option.
+        cells = f"the {options.platform} cells" if hasattr(options, "platform") else "the cells"
+        print(f"ERROR: {cells} cannot run here, and nothing was tested: {error}", file=sys.stderr)
     except (*UNUSABLE_BECAUSE, *OTHER_REASONS) as error:
         print(f"ERROR: {error}", file=sys.stderr)
     except BrokenPipeError:

@@ -53,6 +53,8 @@ def main(options: argparse.Namespace) -> int:
     # The journal may have more.
     records = [record for record in kept if record.release in wanted and record.cell in known.cells]
     releases, outcomes = tried(records, wanted), outcomes_of(records)
+    if not releases:
+        return report_problems(problems)
     table = table_of(records, wanted, known.cells)
     versions = [release.label for release in releases]
     introduction = INTRODUCTION.format(
@@ -66,7 +68,10 @@ def main(options: argparse.Namespace) -> int:
         versions=", ".join(versions),
     )
     made = page(known, table, releases, outcomes, introduction)
-    if options.markdown:
+    if options.markdown and problems:
+        # The page of an earlier run has more.
+        problems.append(f"{options.markdown} was not written, since not all cells ran with all releases")
+    elif options.markdown:
         options.markdown.write_text(made, encoding="utf-8", errors="backslashreplace")
     else:
         print(made, end="")

@@ -14,7 +14,7 @@ from ..engine.options import positive
 from ..engine.progress import Progress
 from ..expectations.entries import Expectations, load_expectations
 from ..releases.environments import Environments
-from ..releases.judging import problems_of
+from ..releases.judging import harness_errors, problems_of
 from ..releases.records import Record, Records
 from ..releases.release import Release, ReleaseError
 from ..releases.table import table_of, tried
@@ -56,6 +56,8 @@ def main(options: argparse.Namespace) -> int:
     records, problems = recorded(options, cells, releases, environments)
     if expected:
         problems += problems_of(records, tried(records, releases), cells, expected)
+    else:
+        problems += harness_errors(records, releases, cells)
     table = table_of(records, releases, cells, left_out, problems)
     print(markdown(table), end="")
     if options.html:
@@ -73,7 +75,9 @@ def recorded(
     options: argparse.Namespace, cells: Sequence[str], releases: Sequence[Release], environments: Environments
 ) -> tuple[list[Record], list[str]]:
     """The runs of the cells with the releases, also those that the journal has already, and what went wrong."""
-    with contextlib.closing(Records(options.journal, options.resume)) as records, _sigterm_is_an_interrupt():
+    how = How(options.journal.with_suffix(".log"), options.deadline, options.repeat, options.stress)
+    journal = Records(options.journal, options.resume, how.conditions(options.python))
+    with contextlib.closing(journal) as records, _sigterm_is_an_interrupt():
         # The journal may have other releases and cells.
         wanted = [(release, cell) for release in releases for cell in cells]
         missing = sum(max(0, options.repeat - records.count(release, cell)) for release, cell in wanted)
@@ -82,8 +86,6 @@ def recorded(
         def note(record: Record) -> None:
             progress.advance(f"{record.release.label} {record.cell}", acceptable=True)
 
-        log = options.journal.with_suffix(".log")
-        how = How(log, options.deadline, options.repeat, options.stress)
         came = tabulate(releases, cells, environments, records, how, note)
         progress.finish()
         if not records.all and came.skipped and not came.interrupted:

@@ -41,24 +41,37 @@ class Repetition:
         return sum(way.count for way in self.ways)
 
     @property
+    def harness_errors(self) -> int:
+        """The runs in which the suite itself failed: they show nothing, so the rate leaves them out."""
+        return sum(way.count for way in self.ways if way.verdict == Verdict.HARNESS_ERROR.value)
+
+    @property
+    def judged(self) -> int:
+        return self.runs - self.harness_errors
+
+    @property
     def failures(self) -> int:
-        return sum(way.count for way in self.ways if way.verdict != Verdict.PASS.value)
+        return self.judged - sum(way.count for way in self.ways if way.verdict == Verdict.PASS.value)
 
     @property
     def rate(self) -> float:
-        return self.failures / self.runs
+        return self.failures / self.judged if self.judged else 0.0
 
     @property
     def interval(self) -> tuple[float, float]:
-        return interval(self.failures, self.runs)
+        return interval(self.failures, self.judged) if self.judged else (0.0, 1.0)
 
     @property
     def words(self) -> str:
         low, high = map(percent, self.interval)
-        return (
-            f"{self.failures} of {self.runs} runs failed:"
+        rate = (
+            f"{self.failures} of {self.judged} runs failed:"
             f" {percent(self.rate)}, {100 * CONFIDENCE:.0f} % interval {low} to {high}"
         )
+        if not self.harness_errors:
+            return rate
+        errors = f"{self.harness_errors} of {self.runs} runs ended with an error of the suite"
+        return f"{rate}; {errors}" if self.judged else errors
 
     @property
     def ways_in_words(self) -> str:
@@ -78,6 +91,7 @@ class Repetition:
     def as_json(self) -> dict[str, Any]:
         return {
             "runs": self.runs,
+            "harness_errors": self.harness_errors,
             "failures": self.failures,
             "rate": self.rate,
             "interval": list(self.interval),

@@ -86,11 +86,15 @@ class Environments:
                 continue
             with _locked(entry.folder) as free:
                 if free:
-                    freed += entry.size
                     # First another name: an environment is complete, or not there.
                     doomed = entry.folder.with_name(f"{_UNFINISHED}{os.getpid()}-{entry.folder.name}")
-                    entry.folder.rename(doomed)
+                    try:
+                        entry.folder.rename(doomed)
+                    except FileNotFoundError:
+                        # Another process has just pruned it.
+                        continue
                     shutil.rmtree(doomed, ignore_errors=True)
+                    freed += entry.size
         return freed
 
     def _folders(self) -> list[Path]:

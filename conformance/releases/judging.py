@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..expectations.entries import Expectations
-from ..oracle.verdicts import Outcome, Standing
+from ..oracle.verdicts import Outcome, Standing, Verdict
 from ..reports.table import said
 from .records import Record
 from .release import Release
@@ -22,6 +22,14 @@ def problems_of(
 ) -> tuple[str, ...]:
     """What is not as written down, in words."""
     return (*_surprises(records, releases, cells, expectations), *_stale(releases, cells, expectations))
+
+
+def harness_errors(records: Sequence[Record], releases: Sequence[Release], cells: Sequence[str]) -> Iterator[str]:
+    """The runs in which the suite itself has failed: they show nothing of a release."""
+    for record in records:
+        if record.outcome.verdict is Verdict.HARNESS_ERROR and record.release in releases and record.cell in cells:
+            witness = (record.outcome.reason.splitlines() or [""])[-1][:200]
+            yield f"{record.cell} with {record.release.label}: the suite itself failed: {witness}"
 
 
 def _surprises(

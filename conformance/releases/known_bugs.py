@@ -15,6 +15,10 @@ from .records import Record
 from .release import Release
 
 BAD, GOOD, UNSUPPORTED, OTHERWISE = "bad", "good", "unsupported", "failing in another way"
+NOT_TOLD = "not told"
+"""The suite itself has failed, or says nothing definite: the release is neither bad nor good."""
+
+_TELLING_NOTHING = (Verdict.HARNESS_ERROR, Verdict.MISSING, Verdict.FLAKE)
 
 Outcomes: TypeAlias = Mapping[tuple[Release, str], Sequence[Outcome]]
 
@@ -74,11 +78,13 @@ class Bug:
         """What the cells show of a release: that it is bad, if one of them does in one of its runs."""
         runs = [outcome for cell in self.cells for outcome in outcomes.get((release, cell), ())]
         states = {self._state(outcome) for outcome in runs}
-        return next((state for state in (BAD, OTHERWISE, UNSUPPORTED, GOOD) if state in states), NOT_RUN)
+        return next((state for state in (BAD, OTHERWISE, UNSUPPORTED, NOT_TOLD, GOOD) if state in states), NOT_RUN)
 
     def _state(self, outcome: Outcome) -> str:
         if outcome.verdict is Verdict.PASS:
             return GOOD
+        if outcome.verdict in _TELLING_NOTHING:
+            return NOT_TOLD
         if outcome.verdict is Verdict.UNSUPPORTED:
             return BAD if self.refused else UNSUPPORTED
         return BAD if self.anomaly in ("", outcome.anomaly) else OTHERWISE
@@ -87,8 +93,12 @@ class Bug:
         """The releases of which the cells show something else than what was said: with what was said, and is found."""
         for release in releases:
             said, found = self.said(release.jax), self.found(release, outcomes)
-            if self.cells and said and said != found:
+            if self.cells and said and found not in (said, NOT_TOLD):
                 yield release, said, found
+
+    def not_told(self, releases: Sequence[Release], outcomes: Outcomes) -> tuple[str, ...]:
+        """The releases of which the cells show nothing, because the suite failed."""
+        return tuple(release.label for release in releases if self.found(release, outcomes) == NOT_TOLD)
 
 
 @dataclass(frozen=True)
@@ -109,7 +119,9 @@ class KnownBugs:
             if differences and not bug.deviation:
                 release, said, found = differences[0]
                 yield f"{bug.id}: JAX {release.label} is {found}, not {said}: explain that as its 'deviation'"
-            if bug.deviation and bug.cells and not differences and all_tried:
+            if not_told := bug.not_told(releases, outcomes):
+                yield f"{bug.id}: JAX {', '.join(not_told)} is {NOT_TOLD}: the suite failed there; run the cells again"
+            elif bug.deviation and bug.cells and not differences and all_tried:
                 yield f"{bug.id}: its 'deviation' explains what does not differ"
 
 

@@ -29,9 +29,15 @@ def make(release: Release, python: Interpreter, folder: Path) -> None:
     """Make an environment in an empty folder; raises `ReleaseError` if that is not possible."""
     packages = (f"jax=={release.jax}", f"jaxlib=={release.jaxlib}", *BESIDE_JAX)
     uv = shutil.which("uv")
-    if not (uv and _made_by_uv(uv, python, folder, packages)):
-        _make_by_pip(release, python, folder, packages)
-    _try_out(release, folder)
+    try:
+        if not (uv and _made_by_uv(uv, python, folder, packages)):
+            _make_by_pip(release, python, folder, packages)
+        _try_out(release, folder)
+    except subprocess.TimeoutExpired as error:
+        command = " ".join(" ".join(map(str, error.cmd)).split()[:3])
+        raise ReleaseError(
+            f"JAX {release.label}: `{command} ...` did not end within {error.timeout:g} s: is the machine overloaded?"
+        ) from error
 
 
 def _made_by_uv(uv: str, python: Interpreter, folder: Path, packages: tuple[str, ...]) -> bool:
@@ -77,6 +83,7 @@ def _make_by_pip(release: Release, python: Interpreter, folder: Path, packages: 
         [str(python.path), "-m", "venv", "--clear", "--without-pip", str(folder)],
         capture_output=True,
         text=True,
+        timeout=DEADLINE,
         check=False,
     )
     if made.returncode:

@@ -13,6 +13,7 @@ from ..engine.run import task_of
 from ..engine.tasks import Task, in_running_order
 from ..oracle.verdicts import Outcome, Verdict
 from ..planning.cells import parse_cell
+from ..spec.topology import WrongPlatformError
 from ..spec.versions import version_matches
 from ..spec.xla_flags import why_unknown
 from ..worker.processes import OtherPython, WorkerStartError
@@ -68,6 +69,8 @@ def _outcome(environment: Environment, runner: CellRunner, task: Task) -> Outcom
         outcome, _ = runner.run(task)
     except WorkerStartError as error:
         raise ReleaseError(f"JAX {environment.release.label}: {error}") from error
+    except WrongPlatformError as error:
+        return Outcome(Verdict.UNSUPPORTED, None, str(error), anomaly="not applicable")
     if may_leave_something(outcome):
         runner.abandon()
     return outcome

@@ -1,4 +1,7 @@
-"""The journal of a table: one JSON line for each finished probe, written before the next one starts."""
+"""The journal of a table: one JSON line for each finished probe, written before the next one starts.
+
+Each line has the conditions of its run. Runs under other conditions are another table.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..engine.journal import Journal
-from ..oracle.verdicts import Outcome
-from .release import Release
+from ..engine.journal import Journal, set_aside
+from ..oracle.verdicts import Outcome, Verdict
+from .release import Release, ReleaseError
 
 
 @dataclass(frozen=True)
@@ -24,26 +27,28 @@ class Record:
 
 
 class Records:
-    """A journal that is read to go on, and appended to."""
+    """A journal that is read to go on, and appended to; only lines with the same conditions are read."""
 
-    def __init__(self, path: Path, resume: bool) -> None:
+    def __init__(self, path: Path, resume: bool, conditions: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self.all = list(_read(path)) if resume and path.exists() else []
+        self.conditions = conditions
+        self.all = list(_read(path, conditions)) if resume and path.exists() else []
         if path.exists() and not resume:
             # Somebody may have forgotten to say that the run goes on.
-            path.replace(path.with_name(f"{path.name}.before"))
+            set_aside(path)
         self._counts = Counter(_key(record) for record in self.all)
         self._journal = Journal(path)
         # A killed process may have left half a line.
-        if self.all and not path.read_bytes().endswith(b"\n"):
+        if path.stat().st_size and not path.read_bytes().endswith(b"\n"):
             self._journal.end_line()
 
     def add(self, record: Record) -> None:
         self.all.append(record)
         self._counts[_key(record)] += 1
         release = {"jax": record.release.jax, "jaxlib": record.release.jaxlib}
-        self._journal.write(release=release, cell=record.cell, outcome=record.outcome.as_json())
+        outcome = record.outcome.as_json()
+        self._journal.write(release=release, cell=record.cell, conditions=self.conditions, outcome=outcome)
 
     def count(self, release: Release, cell: str) -> int:
         """How often the cell has run with the release."""
@@ -57,9 +62,15 @@ def _key(record: Record) -> tuple[Release, str]:
     return record.release, record.cell
 
 
-def _read(path: Path) -> Iterator[Record]:
+def _read(path: Path, conditions: str) -> Iterator[Record]:
     for line in path.read_text(errors="replace").splitlines():
-        with suppress(json.JSONDecodeError, KeyError, TypeError):
+        # Lines of something else, or of a later version of the suite, are no records.
+        with suppress(ValueError, KeyError, TypeError, AttributeError, ReleaseError):
             data = json.loads(line)
+            if data["conditions"] != conditions:
+                continue
             release = Release(data["release"]["jax"], data["release"]["jaxlib"])
-            yield Record(release, data["cell"], Outcome.from_json(data["outcome"]))
+            outcome = Outcome.from_json(data["outcome"])
+            # The next run may show what an error of the suite has not.
+            if outcome.verdict is not Verdict.HARNESS_ERROR:
+                yield Record(release, str(data["cell"]), outcome)

@@ -22,6 +22,11 @@ class How:
     repeat: int = 1
     stress: bool = False
 
+    def conditions(self, python: tuple[int, int] | None) -> str:
+        """What an outcome depends on, beside the release and the cell; `python` is the version, if one was chosen."""
+        chosen = "{}.{}".format(*python) if python else "not chosen"
+        return f"deadline {self.deadline:g}, Python {chosen}{', stress' * self.stress}"
+
 
 @dataclass
 class Tried:

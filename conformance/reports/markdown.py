@@ -65,7 +65,7 @@ def _repeated(cells: Sequence[CellRecord]) -> Iterable[str]:
     yield from ("", "| cell | failed | rate | interval | outcomes |", "| --- | --: | --: | --- | --- |")
     for cell, repetition in found[:MOST_SHOWN]:
         low, high = map(percent, repetition.interval)
-        failed = f"{repetition.failures} of {repetition.runs}"
+        failed = f"{repetition.failures} of {repetition.judged}"
         rate = percent(repetition.rate)
         yield f"| {_code(cell.id)} | {failed} | {rate} | {low} to {high} | {_text(repetition.ways_in_words)} |"
     if len(found) > MOST_SHOWN:

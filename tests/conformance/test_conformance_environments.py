@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -166,6 +167,24 @@ def test_sizes_and_pruning(tmp_path: Path, made: list[Release], capsys: pytest.C
     assert [entry.release for entry in Environments(tmp_path).entries()] == [NEW]
 
 
+def test_two_processes_prune_the_same_one(tmp_path: Path, made: list[Release], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one was quicker after both had listed what there is."""
+    for release in (NEW, OLD):
+        Environments(tmp_path, HERE).get(release)
+    rename = Path.rename
+    gone = []
+
+    def renamed(path: Path, target: Path) -> Path:
+        if not gone:
+            gone.append(path)
+            shutil.rmtree(path)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    assert 10_000 <= Environments(tmp_path).prune() < 20_000
+    assert names(tmp_path) == []
+
+
 def test_pruning_leaves_what_is_in_use(tmp_path: Path, made: list[Release]) -> None:
     users = Environments(tmp_path, HERE)
     users.get(NEW)
@@ -251,6 +270,21 @@ def test_an_environment_that_does_not_work(
     monkeypatch.setattr(making, "_TRIED", inside)
     with pytest.raises(ReleaseError, match=words):
         make(NEW, THIS, tmp_path / "new")
+
+
+@pytest.mark.parametrize("hanging", ["-m venv", "-c"])
+def test_a_command_without_an_end_is_told(hanging: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the other releases of a table are tried."""
+    python = tmp_path / "new" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    for path in (tmp_path / "python", python):
+        path.write_text(f'#!/bin/sh\ncase "$*" in "{hanging}"*) exec sleep 60;; esac\n')
+        path.chmod(0o755)
+    monkeypatch.setattr(making.shutil, "which", lambda name: None)
+    monkeypatch.setattr(making, "installing", lambda *_: subprocess.CompletedProcess([], 0, "", ""))
+    monkeypatch.setattr(making, "DEADLINE", 1.0)
+    with pytest.raises(ReleaseError, match=rf"JAX 0\.6\.2: `.*python {hanging}.* did not end within 1 s"):
+        make(NEW, Interpreter(tmp_path / "python", HERE), tmp_path / "new")
 
 
 def test_the_configuration_of_pip_as_options_of_uv(monkeypatch: pytest.MonkeyPatch) -> None:

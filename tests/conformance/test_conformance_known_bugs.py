@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from conformance.cli.commands import main
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.planning.cells import parse_cell
+from conformance.releases import tabulating
+from conformance.releases.environments import Environment
 from conformance.releases.known_bugs import Bug, KnownBugs, KnownBugsError, Range, load_known_bugs, outcomes_of
 from conformance.releases.known_bugs_page import page
+from conformance.releases.probes import Probe
 from conformance.releases.records import Record, Records
 from conformance.releases.release import Release
 from conformance.releases.table import table_of
+from conformance.releases.tabulating import How
 from conformance.reports.table_pages import text
+from conformance.spec.topology import WrongPlatformError
 
 pytestmark = pytest.mark.contract("C8")
 
@@ -110,6 +117,18 @@ def test_a_difference_needs_an_explanation(outcomes: tuple[Outcome, ...], differ
     assert [*KnownBugs((), (explained,)).problems(RELEASES, found)] == []
 
 
+@pytest.mark.parametrize("verdict", [Verdict.HARNESS_ERROR, Verdict.MISSING, Verdict.FLAKE])
+@pytest.mark.parametrize("deviation", ["", "Why."])
+def test_an_error_of_the_suite_is_no_bug(verdict: Verdict, deviation: str) -> None:
+    """And no good release, either: it needs another run, and no explanation."""
+    bug = Bug(**vars(BUG) | {"deviation": deviation})
+    found = outcomes_of([*records(LOST, LOST, PASS, Outcome(verdict)), Record(RELEASES[3], CELL, PASS)])
+    assert bug.found(RELEASES[3], found) == "not told"
+    assert [*bug.differences(RELEASES, found)] == []
+    (problem,) = KnownBugs(("0.5.0",), (bug,)).problems(RELEASES, found)
+    assert problem == "#1: JAX 0.8.3 is not told: the suite failed there; run the cells again"
+
+
 def test_an_explanation_needs_a_difference() -> None:
     explained = Bug(**vars(BUG) | {"deviation": "Why."})
     found = outcomes_of(records(LOST, LOST, PASS, PASS))
@@ -151,17 +170,23 @@ cells = ["{CELL}"]
 """
 
 
+def install(cache: Path) -> None:
+    """Environments that need no installation."""
+    for release in RELEASES:
+        python = cache / f"jax-{release.jax}-jaxlib-{release.jaxlib}-py3.12" / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.touch()
+
+
 def test_the_command_makes_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From a journal that has all, so nothing runs."""
     monkeypatch.chdir(tmp_path)
     Path("list.toml").write_text(LIST)
-    for release in RELEASES:
-        python = tmp_path / "cache" / f"jax-{release.jax}-jaxlib-{release.jaxlib}-py3.12" / "bin" / "python"
-        python.parent.mkdir(parents=True)
-        python.touch()
-    kept = Records(Path("journal.jsonl"), resume=False)
+    install(tmp_path / "cache")
+    conditions = How(Path("log")).conditions(None)
+    kept = Records(Path("journal.jsonl"), resume=False, conditions=conditions)
     for record in records(LOST, LOST, PASS, LOST):
         kept.add(record)
     kept.close()
@@ -171,6 +196,43 @@ def test_the_command_makes_the_page(
     assert "one run with each of 4 releases from 0.5.0 to 0.8.3" in " ".join(Path("page.md").read_text().split())
     assert main([*arguments, "0.6.1", "0.6.2"]) == 0
     assert "| #1 | 0.6.1 and older | 0.6.2 and newer | 0.6.1 | 0.6.2 | - |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("finished", [0, 2])
+def test_an_interrupted_run_leaves_the_page(
+    finished: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def probe(environment: Environment, cells: Sequence[str], **options: Any) -> Iterator[Probe]:
+        if environment.release == RELEASES[finished]:
+            raise KeyboardInterrupt
+        yield Probe(cells[0], LOST)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tabulating, "probe", probe)
+    Path("list.toml").write_text(LIST)
+    Path("page.md").write_text("old")
+    install(tmp_path / "cache")
+    assert main(["known-bugs", "--list=list.toml", "--environments=cache", "--markdown=page.md"]) == 1
+    error = capsys.readouterr().err
+    assert "ERROR: the run was interrupted; --resume goes on\n" in error
+    assert ("ERROR: page.md was not written, since not all cells ran with all releases\n" in error) == bool(finished)
+    assert Path("page.md").read_text() == "old"
+
+
+def test_a_platform_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command has no option for the platform."""
+
+    def probe(*_: object, **options: Any) -> Iterator[Probe]:
+        raise WrongPlatformError("planted")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tabulating, "probe", probe)
+    Path("list.toml").write_text(LIST)
+    install(tmp_path / "cache")
+    assert main(["known-bugs", "--list=list.toml", "--environments=cache"]) == 2
+    assert "ERROR: the cells cannot run here, and nothing was tested: planted\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

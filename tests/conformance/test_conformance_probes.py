@@ -16,7 +16,7 @@ from conformance.planning.cells import UnknownCellError
 from conformance.releases.environments import Environment
 from conformance.releases.probes import Probe, probe
 from conformance.releases.release import Release, ReleaseError
-from conformance.spec.topology import Topology
+from conformance.spec.topology import Topology, WrongPlatformError
 from conformance.worker.processes import OtherPython, WorkerProcess, worker_environment
 
 pytestmark = pytest.mark.contract("C8")
@@ -52,6 +52,18 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
     monkeypatch.setattr(cell_runner, "WorkerProcess", Counted)
     return started
+
+
+def test_a_platform_that_is_not_there_is_unsupported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next cells may have another platform."""
+
+    def refuse(*_: object) -> None:
+        raise WrongPlatformError("asked for gpu devices, JAX found cpu")
+
+    monkeypatch.setattr(cell_runner.CellRunner, "run", refuse)
+    found = probed(tmp_path, [fake("DIES_IN_CALL"), fake("DIES_IN_CALL", "id_tap")])
+    assert [one.outcome.verdict for one in found] == [Verdict.UNSUPPORTED] * 2
+    assert found[0].outcome.reason == "asked for gpu devices, JAX found cpu"
 
 
 def test_a_crash_costs_the_cell_in_flight(tmp_path: Path, starts: list[object]) -> None:

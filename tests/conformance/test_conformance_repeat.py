@@ -76,7 +76,23 @@ def test_conclusion_from_several_runs(
     assert Conclusion.from_json(json.loads(json.dumps(conclusion.as_json()))) == conclusion
     repetition = conclusion.repetition
     assert repetition is not None
-    assert (repetition.runs, repetition.failures) == (len(outcomes), sum(one is not PASS for one in outcomes))
+    assert (repetition.runs, repetition.failures) == (
+        len(outcomes),
+        sum(one not in (PASS, BROKEN) for one in outcomes),
+    )
+
+
+def test_errors_of_the_suite_are_no_failures() -> None:
+    repetition = Repetition.of([PASS, BROKEN])
+    assert (repetition.runs, repetition.failures, repetition.rate) == (2, 0, 0.0)
+    assert repetition.words == (
+        "0 of 1 runs failed: 0.0 %, 95 % interval 0.0 % to 97.5 %; 1 of 2 runs ended with an error of the suite"
+    )
+    assert Repetition.of([FAIL, BROKEN, FAIL]).rate == 1.0
+    alone = Repetition.of([BROKEN, BROKEN])
+    assert alone.words == "2 of 2 runs ended with an error of the suite"
+    assert alone.interval == (0.0, 1.0)
+    assert Repetition.from_json(json.loads(json.dumps(alone.as_json()))) == alone
 
 
 def test_ways_are_counted() -> None:

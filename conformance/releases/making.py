@@ -11,6 +11,7 @@ from pathlib import Path
 from .pip import DEADLINE, installing, joined, last_error, pip, says_disk_full
 from .pythons import Interpreter
 from .release import Release, ReleaseError
+from .running import run
 
 BESIDE_JAX = ("numpy", "absl-py")
 """What the suite and hostcb import, besides JAX."""
@@ -49,7 +50,7 @@ def _made_by_uv(uv: str, python: Interpreter, folder: Path, packages: tuple[str,
     )
     for command in commands:
         try:
-            ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+            ended = run(command, deadline=DEADLINE)
         except subprocess.TimeoutExpired:
             return False
         if says_disk_full(joined(ended)):
@@ -79,13 +80,7 @@ def index_for_uv(python: Path) -> list[str]:
 
 def _make_by_pip(release: Release, python: Interpreter, folder: Path, packages: tuple[str, ...]) -> None:
     # Without a pip inside: this one installs there.
-    made = subprocess.run(
-        [str(python.path), "-m", "venv", "--clear", "--without-pip", str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
+    made = run([str(python.path), "-m", "venv", "--clear", "--without-pip", str(folder)], deadline=DEADLINE)
     if made.returncode:
         _refuse(release, python, joined(made))
     installed = installing(python.path, folder, packages)
@@ -103,14 +98,7 @@ def _try_out(release: Release, folder: Path) -> None:
     """Import JAX there once: this also compiles it, and an old JAX may not work with what is newest beside it."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     environment["JAX_PLATFORMS"] = "cpu"
-    tried = subprocess.run(
-        [folder / "bin" / "python", "-c", _TRIED],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
+    tried = run([folder / "bin" / "python", "-c", _TRIED], environment=environment, deadline=DEADLINE)
     if tried.returncode:
         lines = tried.stderr.strip().splitlines() or ["it wrote nothing"]
         raise ReleaseError(f"JAX {release.label} is installed and cannot be imported: {lines[-1]}")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .release import ReleaseError
+from .running import run
 
 DEADLINE = 900.0
 """Seconds for one command: jaxlib may come over a slow connection."""
@@ -23,9 +24,7 @@ def pip(python: Path, *arguments: str, deadline: float = DEADLINE) -> subprocess
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "PIP_REQUIRE_VIRTUALENV": "0"}
     environment.pop("PYTHONPATH", None)
     try:
-        return subprocess.run(
-            command, env=environment, capture_output=True, text=True, errors="replace", timeout=deadline, check=False
-        )
+        return run(command, environment=environment, deadline=deadline)
     except subprocess.TimeoutExpired as error:
         raise ReleaseError(f"pip did not answer within {deadline:.0f} s: is the package index reachable?") from error
 

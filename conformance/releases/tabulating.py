@@ -11,6 +11,7 @@ from .environments import Environment, Environments
 from .probes import probe
 from .records import Record, Records
 from .release import Release, ReleaseError, Skipped
+from .running import refusing
 
 
 @dataclass(frozen=True)
@@ -48,15 +49,17 @@ def tabulate(
     tried = Tried()
     missing = {release: _missing(records, release, cells, how.repeat) for release in releases}
     # The next environment is made while cells run in the one before.
-    with ThreadPoolExecutor(max_workers=1) as pool:
+    pool = ThreadPoolExecutor(max_workers=1)
+    try:
         coming = {release: pool.submit(environments.get, release) for release in releases if missing[release]}
-        try:
-            for release, future in coming.items():
-                _try(release, future, missing[release], records, how, note, tried)
-        except KeyboardInterrupt:
-            tried.interrupted = True
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+        for release, future in coming.items():
+            _try(release, future, missing[release], records, how, note, tried)
+    except KeyboardInterrupt:
+        tried.interrupted = True
+    finally:
+        # An installation may take minutes, and nobody waits for it any more.
+        with refusing():
+            pool.shutdown(cancel_futures=True)
     return tried
 
 

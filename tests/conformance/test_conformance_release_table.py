@@ -6,7 +6,8 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from conformance.cli import releases as command
 from conformance.cli.commands import main
 from conformance.expectations.entries import Expectations, load_expectations, read_entries
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
-from conformance.releases import tabulating
+from conformance.releases import making, running, tabulating
 from conformance.releases.environments import Environment, Environments
 from conformance.releases.index import Index, Offer
 from conformance.releases.judging import problems_of
@@ -384,6 +385,45 @@ def test_a_cancelled_job_keeps_what_is_finished(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60, check=False)
     assert ended.returncode == 7
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def within(seconds: float, true: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + seconds
+    while not (found := true()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return found
+
+
+def test_an_interrupt_ends_the_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the processes that it has started. It would make the next environment for minutes."""
+    started = tmp_path / "started"
+    uv = tmp_path / "uv"
+    uv.write_text(f"#!/bin/sh\nsleep 30 & echo $! > {started}.new; mv {started}.new {started}; wait\n")
+    uv.chmod(0o755)
+    monkeypatch.setattr(making.shutil, "which", lambda name: str(uv))
+    name = "jax-0.5.0-jaxlib-0.5.0-py{}.{}".format(*sys.version_info[:2])
+    (tmp_path / "cache" / name / "bin").mkdir(parents=True)
+    (tmp_path / "cache" / name / "bin" / "python").touch()
+
+    def probe(*_: object, **options: Any) -> Iterator[Probe]:
+        assert within(20, started.exists)
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(tabulating, "probe", probe)
+    environments = Environments(tmp_path / "cache", sys.version_info[:2])
+    records = Records(tmp_path / "journal", resume=False, conditions="")
+    begin = time.monotonic()
+    came = tabulating.tabulate(RELEASES, CELLS, environments, records, tabulating.How(tmp_path), lambda record: None)
+    records.close()
+    assert came == tabulating.Tried([], interrupted=True)
+    assert time.monotonic() - begin < 20
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [name]
+    # The child of uv is no child of this process, so something else may still have to bury it.
+    state = Path(f"/proc/{started.read_text().strip()}/stat")
+    assert within(20, lambda: not state.exists() or state.read_text().split()[2] in "ZX")
+    # Later installations are not refused.
+    assert running.run(["true"], deadline=20).returncode == 0
 
 
 def test_a_journal_of_something_else_is_not_read(tmp_path: Path) -> None:

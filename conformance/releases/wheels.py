@@ -63,7 +63,7 @@ class Wheels:
         return {name: version for name, (version, here) in versions.items() if version in here}
 
     def hashed(self, packages: Mapping[str, str]) -> str:
-        """A hash of the wheels of these packages: a new build may have the version of an older one, or of the index's."""
+        """A hash of these packages' wheels: a new build may have the version of an older one, or of the index's."""
         digest = hashlib.sha256()
         for name, version in packages.items():
             for path in sorted(self.folder.glob(f"{name}-{version}-*.whl")):

@@ -41,23 +41,29 @@ def compared(evidence: Evidence) -> tuple[Mixed, Mixed]:
 def verdict(old: Release, new: Release, of_jax: Mixed, of_jaxlib: Mixed) -> list[str]:
     """The words for what the mixtures show."""
     lines = [_told(old, new, mixed) for mixed in (of_jax, of_jaxlib)]
-    brought = _brought(of_jax.relation, of_jaxlib.relation)
+    brought = _brought(of_jax, of_jaxlib)
     return [f"APART: {brought}.", *(f"  {line}" for line in lines)]
 
 
-def _brought(of_jax: Relation | None, of_jaxlib: Relation | None) -> str:
-    """Either mixture alone may decide: it has the outcome of the part that matters."""
-    votes = {
-        *{Relation.NEW: ("jax",), Relation.OLD: ("jaxlib",)}.get(of_jax or Relation.UNCLEAR, ()),
-        *{Relation.NEW: ("jaxlib",), Relation.OLD: ("jax",)}.get(of_jaxlib or Relation.UNCLEAR, ()),
-    }
-    if of_jax is of_jaxlib is Relation.NEW:
+def _brought(of_jax: Mixed, of_jaxlib: Mixed) -> str:
+    """What both mixtures show together; one of them alone shows less."""
+    brings = {"jax": _brings_alone(of_jax), "jaxlib": _brings_alone(of_jaxlib)}
+    alone = [name for name, known in brings.items() if known]
+    if len(alone) == 2:
         return "either of jax and jaxlib brings the change"
-    if of_jax is of_jaxlib is Relation.OLD:
-        return "only jax and jaxlib together bring the change"
-    if len(votes) == 1:
-        return f"{votes.pop()} brought the change"
+    if None not in brings.values():
+        return f"{alone[0]} brought the change" if alone else "only jax and jaxlib together bring the change"
+    if alone:
+        return f"{alone[0]} alone brings the change"
+    for name, other in (("jax", "jaxlib"), ("jaxlib", "jax")):
+        if brings[name] is False:
+            return f"{other} brought the change, or only jax and jaxlib together do"
     return "jax and jaxlib cannot be told apart"
+
+
+def _brings_alone(mixed: Mixed) -> bool | None:
+    """Whether the newer one of the mixture has the change without the other one; None if that is not known."""
+    return {Relation.NEW: True, Relation.OLD: False}.get(mixed.relation) if mixed.relation else None
 
 
 def _told(old: Release, new: Release, mixed: Mixed) -> str:

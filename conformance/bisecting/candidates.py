@@ -40,8 +40,11 @@ def line_of(
     jaxlib: str | None = None,
 ) -> Line:
     """The releases from one end to the other, the oldest first; an end that is not given is the last there is."""
+    # Pip also skips versions of a folder of wheels, for each Python that has no wheel there.
+    usable = {release.jax for release in releases}
+    left_out = [each for each in skipped if each.release not in usable]
     everything = sorted(
-        [*(_candidate(release, jaxlib) for release in releases), *_skipped(skipped)],
+        [*(_candidate(release, jaxlib) for release in releases), *_skipped(left_out)],
         key=lambda candidate: version_key(candidate.place.name),
     )
     if not releases:

@@ -20,7 +20,7 @@ from .making import DiskFullError, make
 from .pythons import Interpreter, interpreters_of
 from .release import Release, ReleaseError
 
-_NAME = re.compile(r"jax-(.+)-jaxlib-(.+)-py(\d+)\.(\d+)")
+_NAME = re.compile(r"jax-(.+)-jaxlib-(.+)-py(\d+)\.(\d+)((?:-wheels-[0-9a-f]+)?)")
 _UNFINISHED = ".unfinished-"
 
 
@@ -47,6 +47,9 @@ class Entry:
 
 class Environments:
     """Environments in a folder. While this object lives, other processes do not prune those that it has given."""
+
+    mark = ""
+    """The end of the names of folders, which tells wheels of the user from the index's of the same version."""
 
     def __init__(self, folder: Path | None = None, python: tuple[int, int] | None = None) -> None:
         """The cache in a folder, by default the user's; with `python`, only for this version of Python."""
@@ -103,7 +106,7 @@ class Environments:
     def _present(self, release: Release) -> Path | None:
         for path in sorted(self._folders()):
             found = _NAME.fullmatch(path.name)
-            if not found or (found[1], found[2]) != (release.jax, release.jaxlib):
+            if not found or (found[1], found[2], found[5]) != (release.jax, release.jaxlib, self.mark):
                 continue
             if self.python and (int(found[3]), int(found[4])) != self.python:
                 continue
@@ -123,10 +126,11 @@ class Environments:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._sweep()
         python = self._interpreter(release)
-        place = self.folder / "jax-{}-jaxlib-{}-py{}.{}".format(release.jax, release.jaxlib, *python.version)
+        name = "jax-{}-jaxlib-{}-py{}.{}{}".format(release.jax, release.jaxlib, *python.version, self.mark)
+        place = self.folder / name
         making = Path(tempfile.mkdtemp(prefix=f"{_UNFINISHED}{os.getpid()}-", dir=self.folder))
         try:
-            make(release, python, making)
+            self._install(release, python, making)
             self._use(making)
             try:
                 making.rename(place)
@@ -141,6 +145,9 @@ class Environments:
         finally:
             shutil.rmtree(making, ignore_errors=True)
         return place
+
+    def _install(self, release: Release, python: Interpreter, folder: Path) -> None:
+        make(release, python, folder)
 
     def _interpreter(self, release: Release) -> Interpreter:
         # Of one interpreter pip says itself what it cannot have.

@@ -26,13 +26,16 @@ class DiskFullError(ReleaseError):
     """There is no room for an environment."""
 
 
-def make(release: Release, python: Interpreter, folder: Path) -> None:
-    """Make an environment in an empty folder; raises `ReleaseError` if that is not possible."""
+def make(release: Release, python: Interpreter, folder: Path, first: tuple[str, ...] = ()) -> None:
+    """Make an environment in an empty folder; raises `ReleaseError` if that is not possible.
+
+    `first` has the arguments of an installation that comes before that of the release.
+    """
     packages = (f"jax=={release.jax}", f"jaxlib=={release.jaxlib}", *BESIDE_JAX)
     uv = shutil.which("uv")
     try:
-        if not (uv and _made_by_uv(uv, python, folder, packages)):
-            _make_by_pip(release, python, folder, packages)
+        if not (uv and _made_by_uv(uv, python, folder, packages, first)):
+            _make_by_pip(release, python, folder, packages, first)
         _try_out(release, folder)
     except subprocess.TimeoutExpired as error:
         command = " ".join(" ".join(map(str, error.cmd)).split()[:3])
@@ -41,12 +44,16 @@ def make(release: Release, python: Interpreter, folder: Path) -> None:
         ) from error
 
 
-def _made_by_uv(uv: str, python: Interpreter, folder: Path, packages: tuple[str, ...]) -> bool:
+def _made_by_uv(
+    uv: str, python: Interpreter, folder: Path, packages: tuple[str, ...], first: tuple[str, ...] = ()
+) -> bool:
     """Whether uv made it. If uv cannot, pip says why, since it is the user's pip that knows the index."""
     inside = folder / "bin" / "python"
+    install = [uv, "pip", "install", "--quiet", "--python", str(inside)]
     commands = (
         [uv, "venv", "--quiet", "--allow-existing", "--python", str(python.path), str(folder)],
-        [uv, "pip", "install", "--quiet", "--python", str(inside), *index_for_uv(python.path), *packages],
+        *([[*install, *first]] if first else ()),
+        [*install, *index_for_uv(python.path), *packages],
     )
     for command in commands:
         try:
@@ -78,14 +85,17 @@ def index_for_uv(python: Path) -> list[str]:
     return [*options, "--index-strategy", "unsafe-best-match"]
 
 
-def _make_by_pip(release: Release, python: Interpreter, folder: Path, packages: tuple[str, ...]) -> None:
+def _make_by_pip(
+    release: Release, python: Interpreter, folder: Path, packages: tuple[str, ...], first: tuple[str, ...] = ()
+) -> None:
     # Without a pip inside: this one installs there.
     made = run([str(python.path), "-m", "venv", "--clear", "--without-pip", str(folder)], deadline=DEADLINE)
     if made.returncode:
         _refuse(release, python, joined(made))
-    installed = installing(python.path, folder, packages)
-    if installed.returncode:
-        _refuse(release, python, joined(installed))
+    for each in filter(None, (first, packages)):
+        installed = installing(python.path, folder, each)
+        if installed.returncode:
+            _refuse(release, python, joined(installed))
 
 
 def _refuse(release: Release, python: Interpreter, written: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,8 @@ from pathlib import Path
 
 from ..spec.versions import version_key
 from .environments import Environment, Environments
-from .pythons import OLDEST_PYTHON, pythons
+from .making import make
+from .pythons import OLDEST_PYTHON, Interpreter, pythons
 from .release import Release, ReleaseError, newest_not_after
 
 _WHEEL = re.compile(r"(?P<name>jax|jaxlib)-(?P<version>[^-]+)-(?:\d[^-]*-)?(?P<python>[^-]+)-[^-]+-[^-]+\.whl")
@@ -55,6 +57,34 @@ class Wheels:
         ]
         return tuple(sorted([*ours, *(release for release in releases if release.jax not in self.jax)]))
 
+    def of(self, release: Release) -> dict[str, str]:
+        """The packages of a release, with their versions, that have a wheel in the folder."""
+        versions = {"jax": (release.jax, self.jax), "jaxlib": (release.jaxlib, self.jaxlib)}
+        return {name: version for name, (version, here) in versions.items() if version in here}
+
+    def hashed(self, packages: Mapping[str, str]) -> str:
+        """A hash of these packages' wheels: a new build may have the version of an older one, or of the index's."""
+        digest = hashlib.sha256()
+        for name, version in packages.items():
+            for path in sorted(self.folder.glob(f"{name}-{version}-*.whl")):
+                with path.open("rb") as wheel:
+                    digest.update(path.name.encode() + hashlib.file_digest(wheel, "sha256").digest())
+        return digest.hexdigest()[:12]
+
+
+class _LocalEnvironments(Environments):
+    """The cache, for a release that has wheels in a folder."""
+
+    def __init__(self, folder: Path, python: tuple[int, int] | None, wheels: Wheels, packages: Mapping[str, str]):
+        super().__init__(folder, python)
+        self.mark = f"-wheels-{wheels.hashed(packages)}"
+        # Of two wheels of one version, pip takes the index's. So those of the folder are installed first, and stay.
+        named = (f"{name}=={version}" for name, version in packages.items())
+        self._first = ("--no-index", "--no-deps", "--find-links", str(wheels.folder), *named)
+
+    def _install(self, release: Release, python: Interpreter, folder: Path) -> None:
+        make(release, python, folder, self._first)
+
 
 class WheelEnvironments(Environments):
     """The cache, with wheels of a folder beside the index."""
@@ -62,18 +92,28 @@ class WheelEnvironments(Environments):
     def __init__(self, wheels: Wheels, folder: Path | None = None) -> None:
         super().__init__(folder)
         self._wheels = wheels
+        # They live as long as this object, for the same reason that it lives.
+        self._local: dict[Release, Environments] = {}
         # pip and uv look there too, in all processes that this one starts.
         os.environ["PIP_FIND_LINKS"] = str(wheels.folder)
 
     def get(self, release: Release) -> Environment:
-        named = self._wheels.jaxlib.get(release.jaxlib)
-        if release.jax not in self._wheels.jax or named is None:
+        packages = self._wheels.of(release)
+        if not packages:
             return super().get(release)
+        if release not in self._local:
+            python = self._python(release.jaxlib) if len(packages) == 2 else None
+            self._local[release] = _LocalEnvironments(self.folder, python, self._wheels, packages)
+        return self._local[release].get(release)
+
+    def _python(self, jaxlib: str) -> tuple[int, int] | None:
+        """The newest Python that a wheel of jaxlib is for."""
+        named = self._wheels.jaxlib[jaxlib]
         here = [each.version for each in pythons() if None in named or each.version in named]
         if not here:
             wanted = ", ".join("{}.{}".format(*each) for each in sorted(filter(None, named)))
-            raise ReleaseError(f"the wheel of jaxlib {release.jaxlib} is for Python {wanted}, which is not here")
-        return Environments(self.folder, here[-1] if here[-1] >= OLDEST_PYTHON else None).get(release)
+            raise ReleaseError(f"the wheel of jaxlib {jaxlib} is for Python {wanted}, which is not here")
+        return here[-1] if here[-1] >= OLDEST_PYTHON else None
 
 
 def _is_version(text: str) -> bool:

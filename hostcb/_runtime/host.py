@@ -44,11 +44,17 @@ class Host:
         self._shape: Any = result_avals[0].shape if one else None
         self._dtype: Any = result_avals[0].dtype if one else None
         self._ordered = callback.kind.ordered
+        # Made when a trace is on for the first time.
+        self._about: recording.About | None = None
 
-    @functools.cached_property
+    @property
     def about(self) -> recording.About:
         """What a trace says of this callback."""
-        return recording.About(self.callback, self.program.name, self.operand_avals)
+        # Not cached_property: that of Python 3.11 has one lock for all hosts, and a signal handler may come under it.
+        found = self._about
+        if found is None:
+            found = self._about = recording.About(self.callback, self.program.name, self.operand_avals)
+        return found
 
     def make_room(self, device: Any) -> None:
         """Wait for room in the queue; a handler calls this before it copies a large value for `tap`."""

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from typing import Any
 
-# So many events are written at once. This bounds the memory of a trace, and what a killed process loses.
+# So many events are written at once. This bounds the memory of a trace's events, and what a killed process loses.
 CHUNK = 256
 
 # Closing waits so many seconds for threads that are just writing.
@@ -41,6 +41,7 @@ class TraceFile:
         # A lock for each thread that writes, which holds it until it has written. Only `close` waits for these locks.
         self._writing: dict[threading.Lock, None] = {}
         self._ended = False
+        # This grows with each new device or thread, also if the thread has ended since.
         self._tracks: dict[Any, int] = {}
         self._track_numbers = itertools.count(1)
         self._process = os.getpid()
@@ -112,5 +113,9 @@ class TraceFile:
         """In a forked child: the file is the parent's."""
         descriptor, self._descriptor = self._descriptor, None
         self._events.clear()
+        # The threads that hold these locks exist only in the parent, so `close` would wait for them in vain.
+        self._writing.clear()
         if descriptor is not None:
-            os.close(descriptor)
+            # An error must not keep the child from forgetting the rest of its parent's callbacks.
+            with contextlib.suppress(OSError):
+                os.close(descriptor)

@@ -19,8 +19,12 @@ from conformance.bisecting.samples import Sample, sample_of
 from conformance.bisecting.scripts import run_script
 from conformance.engine.tasks import Task
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
+from conformance.releases import environments
+from conformance.releases import wheels as wheel_releases
+from conformance.releases.environments import Environments
+from conformance.releases.pythons import Interpreter
 from conformance.releases.release import Release, ReleaseError, Skipped
-from conformance.releases.wheels import Wheels
+from conformance.releases.wheels import WheelEnvironments, Wheels
 from conformance.worker.processes import OtherPython
 
 pytestmark = pytest.mark.contract("C9")
@@ -174,6 +178,39 @@ def test_wheels_of_a_folder_are_releases(tmp_path: Path) -> None:
     assert wheels.jaxlib[older] == {(3, 11), (3, 12)}
     released = Release("0.12.0.1", "0.12.0.1")
     assert wheels.beside([released]) == (released, Release(older, older), Release(newer, older))
+    skipped = [Skipped(newer, "it needs Python >=3.99"), Skipped("0.12.5", "it was yanked")]
+    line = line_of(wheels.beside([released]), skipped, None, None)
+    assert [place.name for place in line.places] == ["0.12.0.1", "0.12.5", older, newer]
+
+
+def test_wheels_of_a_folder_are_not_taken_for_the_release_of_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, here = Release("0.7.0", "0.7.0"), Interpreter(Path(sys.executable), sys.version_info[:2])
+    made: list[tuple[str, ...]] = []
+
+    def make(release: Release, python: Interpreter, folder: Path, first: tuple[str, ...] = ()) -> None:
+        made.append(first)
+        (folder / "bin").mkdir()
+        (folder / "bin" / "python").symlink_to(python.path)
+
+    for module in (environments, wheel_releases):
+        monkeypatch.setattr(module, "make", make)
+    monkeypatch.setattr(wheel_releases, "pythons", lambda: [here])
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    cache, folder = tmp_path / "cache", tmp_path / "wheels"
+    Environments(cache, here.version).get(release)
+    folder.mkdir()
+    jax, jaxlib = folder / "jax-0.7.0-py3-none-any.whl", folder / "jaxlib-0.7.0-py3-none-any.whl"
+    for text in ("mine", "mended", "mended"):
+        jax.write_text(text)
+        jaxlib.write_text("the same")
+        found = WheelEnvironments(Wheels.within(folder), cache).get(release)
+        assert "-wheels-" in str(found.python)
+    links = ("--no-index", "--no-deps", "--find-links", str(folder), "jax==0.7.0", "jaxlib==0.7.0")
+    assert made == [(), links, links]
+    assert [entry.release for entry in Environments(cache).entries()] == [release] * 3
+    assert "-wheels-" not in str(Environments(cache, here.version).get(release).python)
 
 
 def test_cells_with_the_same_answer_are_told_once() -> None:

@@ -8,7 +8,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import json
+import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -202,6 +205,15 @@ def into_ref(mend: bool) -> Any:
     return ref[...]
 
 
+def traced(run: Callable[[], Any], same_file: bool = False) -> list[int]:
+    """How many calls each of two traces around a program recorded."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, "outer.json"), Path(folder, "outer.json" if same_file else "inner.json")]
+        with hcb.trace(files[0]), hcb.trace(files[1]):
+            jax.block_until_ready(run())
+        return [sum(event.get("cat") == "call" for event in json.loads(file.read_text())) for file in files]
+
+
 CALLS = [
     Advice("Pass its value, ref[...], and write a result into it: ref[...] = result", TypeError,
            lambda: into_ref(mend=False), {"value": (lambda: into_ref(mend=True), 2 * X)}),
@@ -316,6 +328,11 @@ CALLS = [
            lambda: hcb.debug.print(x=X, ordered=True),
            {"two calls": (lambda: hcb.debug.print(ordered=True)("{x}", x=X) or 0, 0),
             "callback": (lambda: debugged(lambda see: hcb.debug.callback(ordered=True)(see, X[1])), [1])}),
+    Advice("Begin it around the program that calls back", RuntimeError,
+           lambda: in_callback(lambda: sum(traced(lambda: host(X)))),
+           {"around": (lambda: traced(lambda: host(X)), [1, 1])}),
+    Advice("Give each trace its own file", ValueError,
+           lambda: traced(lambda: host(X), same_file=True), {"own files": (lambda: traced(lambda: host(X)), [1, 1])}),
 ]  # fmt: skip
 
 

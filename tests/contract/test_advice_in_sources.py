@@ -14,8 +14,11 @@ import hostcb as hcb
 ADVISING = re.compile(
     r"\b([Uu]se|[Pp]ass|[Ss]et|[Dd]rop|[Mm]ake|[Cc]onvert|[Ww]rite|[Rr]eturn(?! value)|[Nn]ame|[Ll]et|[Cc]opy|[Ll]ower|"
     r"[Pp]ut|[Cc]all back|[Pp]re-apply|[Tt]ap|[Ff]ill|[Ii]nstead|[Ii]n place of|[Ii]mport|[Rr]ename|[Bb]atch it|"
-    r"[Dd]efine|[Ww]ait for|[Aa]sk for|[Gg]ive|Correct|[Gg]o into|[Ww]hen vmap_method is)\b"
+    r"[Dd]efine|[Ww]ait for|[Aa]sk for|[Gg]ive|Correct|[Gg]o into|[Ww]hen vmap_method is|Begin it)\b"
 )
+
+# A trace writes events as text. Words like "name" are keys of JSON there, and no advice.
+JSON = re.compile(r'"\w+":')
 
 # Which no test here can follow, and why.
 UNTRIED = {
@@ -67,5 +70,6 @@ def test_every_advice_in_the_sources_is_tried() -> None:
     for each in known:
         if UNTRIED.get(each) != "no advice":
             assert any(each in text for text in texts), f"no message says {each!r} any more"
-    untried = [text for text in texts if ADVISING.search(text) and not any(each in text for each in known)]
+    advising = [text for text in texts if ADVISING.search(text) and not JSON.search(text)]
+    untried = [text for text in advising if not any(each in text for each in known)]
     assert not untried, "\n".join(untried)

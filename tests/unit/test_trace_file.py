@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import threading
@@ -10,7 +11,7 @@ from pathlib import Path
 import helpers
 import pytest
 
-from hostcb._runtime import trace_file
+from hostcb._runtime import host, trace_file
 from hostcb._runtime.trace_file import TraceFile
 
 pytestmark = pytest.mark.contract("H22")
@@ -61,6 +62,33 @@ def test_events_after_the_end_are_dropped(tmp_path: Path) -> None:
     file.add('"name":"late"')
     file.flush()
     assert (tmp_path / "trace.json").read_text() == whole and json.loads(whole)
+
+
+def test_a_forked_child_waits_for_no_thread_of_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its copies of the locks that other threads hold are never released."""
+    monkeypatch.setattr(trace_file, "LAST_WRITES", 60.0)
+    file = TraceFile(str(tmp_path / "trace.json"))
+    held = threading.Lock()
+    held.acquire()
+    file._writing[held] = None
+    file.disown()
+    closing = threading.Thread(target=file.close, daemon=True)
+    closing.start()
+    closing.join(2)
+    assert not closing.is_alive()
+
+
+def test_an_error_of_the_file_harms_no_fork(tmp_path: Path) -> None:
+    file = TraceFile(str(tmp_path / "trace.json"))
+    assert file._descriptor is not None
+    os.close(file._descriptor)
+    file.disown()
+    file.close()
+
+
+def test_hosts_share_no_lock() -> None:
+    """In Python 3.11 a `cached_property` holds one lock for all objects of the class while it computes."""
+    assert not [name for name, value in vars(host.Host).items() if isinstance(value, functools.cached_property)]
 
 
 def test_a_thread_that_never_writes_holds_the_end_up_for_a_while_only(

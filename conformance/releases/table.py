@@ -16,6 +16,7 @@ WORDING = Wording(
     differ="changed",
     same="never changed",
     ordered=True,
+    ran="ran with",
     left_out="Releases that were not tried",
 )
 

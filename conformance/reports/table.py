@@ -75,6 +75,16 @@ class Row:
         known = {word for word in self.words if word != NOT_RUN}
         return len(known) > 1 or any(" or " in word for word in known)
 
+    @property
+    def compared(self) -> bool:
+        """Whether it ran in two columns, without which it can neither agree nor differ."""
+        return sum(map(bool, self.seen)) > 1
+
+    @property
+    def first_words(self) -> str:
+        """What happened in the first column in which it ran."""
+        return next((word for word in self.words if word != NOT_RUN), NOT_RUN)
+
 
 def several(count: int, noun: str) -> str:
     return f"1 {noun}" if count == 1 else f"{count} {noun}s"
@@ -88,6 +98,11 @@ def consecutive(labels: Sequence[str], words: Sequence[str]) -> Iterator[tuple[s
             first, last = labels[start], labels[end - 1]
             yield (first if start == end - 1 else f"{first} to {last}"), words[start]
             start = end
+
+
+def _in_brackets(counts: Counter[str]) -> str:
+    words = ", ".join(f"{count} {word}" for word, count in counts.most_common())
+    return f" ({words})" if words else ""
 
 
 def _counted(runs: Sequence[Seen]) -> list[tuple[str, int]]:
@@ -115,6 +130,8 @@ class Wording:
     """Whether neighbouring columns with the same outcome are a period."""
     of: str = ""
     """What the columns are of."""
+    ran: str = "ran in"
+    """With a column after it."""
     left_out: str = "Left out"
 
 
@@ -139,12 +156,13 @@ class Table:
 
     @property
     def agreeing(self) -> Counter[str]:
-        """The number of the other cells, by their outcome in all columns."""
-        counter: Counter[str] = Counter()
-        for row in self.rows:
-            if not row.differs:
-                counter.update({next((word for word in row.words if word != NOT_RUN), NOT_RUN)})
-        return counter
+        """The number of cells that do not differ, by their outcome in all columns."""
+        return Counter(row.first_words for row in self.rows if row.compared and not row.differs)
+
+    @property
+    def not_compared(self) -> Counter[str]:
+        """The number of cells that ran in one column at most, always with the same outcome."""
+        return Counter(row.first_words for row in self.rows if not row.compared and not row.differs)
 
     @property
     def partial(self) -> Counter[tuple[str, ...]]:
@@ -179,7 +197,9 @@ class Table:
 
     def summary(self) -> str:
         differing = sum(len(group.rows) for group in self.groups)
-        same = ", ".join(f"{count} {word}" for word, count in self.agreeing.most_common())
-        rest = f"{len(self.rows) - differing} {self.wording.same}" + (f" ({same})" if same else "")
+        rest = f"{self.agreeing.total()} {self.wording.same}{_in_brackets(self.agreeing)}"
+        if self.not_compared:
+            where = f"{self.wording.ran} one {self.wording.column} at most"
+            rest += f", {self.not_compared.total()} {where}{_in_brackets(self.not_compared)}"
         cells, columns = several(len(self.rows), "cell"), several(len(self.columns), self.wording.column)
         return f"{cells} with {columns}{self.wording.of}: {differing} {self.wording.differ}, {rest}."

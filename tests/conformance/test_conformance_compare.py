@@ -57,6 +57,10 @@ def test_a_cell_that_some_columns_lack_is_said(tmp_path: Path) -> None:
     table = compared(tmp_path, [PASSED, AGREED], [AGREED])
     assert table.groups == ()
     assert "- 1 cell ran in c0 alone" in markdown(table)
+    # What ran once agrees with nothing.
+    assert (
+        table.summary() == "2 cells with 2 columns: 0 differ, 1 agree (1 pass), 1 ran in one column at most (1 pass)."
+    )
     assert "1 cell ran in c0 alone" in html(table)
 
 

@@ -85,6 +85,15 @@ def test_a_cell_that_did_not_run_has_not_changed() -> None:
     found = table([PASS, None, PASS, PASS], [None, PASS, PASS, PASS])
     assert found.groups == ()
     assert found.rows[0].words[1] == NOT_RUN
+    assert found.summary() == "2 cells with 4 releases of JAX: 0 changed, 2 never changed (2 pass)."
+
+
+def test_a_cell_that_ran_with_one_release_alone_is_counted_apart() -> None:
+    found = table([PASS, None, PASS, PASS], [None, None, None, LOST], [None] * 4)
+    assert found.summary() == (
+        "3 cells with 3 releases of JAX: 0 changed, 1 never changed (1 pass),"
+        " 2 ran with one release at most (1 fail (lost, callback), 1 not run)."
+    )
 
 
 def test_a_release_that_did_not_run_has_no_column() -> None:

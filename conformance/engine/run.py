@@ -38,9 +38,9 @@ class Options:
     repeat: int = 1
     """How often each cell runs."""
     stress: bool = False
+    """Whether busy processes put load on the machine."""
     histories: bool = False
     """Whether the report has the histories of passed cells as well."""
-    """Whether busy processes put load on the machine."""
 
 
 class Run:

@@ -13,7 +13,7 @@ from ..spec.callbacks import SITES, Refusal
 from ..spec.configurations import JIT_DISABLED, PLACEMENTS, X64
 from ..spec.package import COMMAND
 from .callbacks import CallbackSource
-from .judging import LATEST_SECONDS, Expected, refusal_source
+from .judging import LATEST_SECONDS, ON_REQUEST, Expected, refusal_source
 from .layout import laid_out
 from .operands import Shown
 
@@ -102,6 +102,7 @@ class _Program:
         lines = [
             f"# {self.cell.id}",
             "# It exits with 0 if all is as expected; otherwise it prints what differs, and exits with 1.",
+            *self._unchecked(),
             f"import {', '.join(sorted(('faulthandler', 'os', *modules)))}",
             f"os.environ.update({settings})",
             "import jax",
@@ -122,6 +123,15 @@ class _Program:
             lines.append(f"mesh = Mesh(np.array(devices){shape}, {names})")
         lines += [f"{name} = []" for check, name in RECORDED.items() if check in self.checks]
         return "\n".join((*lines, "calls = []", ""))
+
+    def _unchecked(self) -> list[str]:
+        """What the cell's judgement in the suite has, and this program's has not; a refusal has no more to check."""
+        if self.prediction is None:
+            return []
+        # What is printed has no dtype either.
+        numbers = self.shown.numbers or any(self.cell.callback.at(site).prints for site in _sites(self.cell))
+        dtypes = "dtypes of operands and of the program's results" if numbers else "dtypes of the program's results"
+        return [f"# Not checked: {', '.join((dtypes, *(kind for kind in ON_REQUEST if kind not in self.checks)))}."]
 
     def _devices(self) -> str:
         topology = self.cell.topology

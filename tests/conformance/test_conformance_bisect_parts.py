@@ -19,7 +19,7 @@ from conformance.bisecting.samples import Sample, sample_of
 from conformance.bisecting.scripts import run_script
 from conformance.engine.tasks import Task
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
-from conformance.releases import environments
+from conformance.releases import environments, making
 from conformance.releases import wheels as wheel_releases
 from conformance.releases.environments import Environments
 from conformance.releases.pythons import Interpreter
@@ -211,6 +211,22 @@ def test_wheels_of_a_folder_are_not_taken_for_the_release_of_the_index(
     assert made == [(), links, links]
     assert [entry.release for entry in Environments(cache).entries()] == [release] * 3
     assert "-wheels-" not in str(Environments(cache, here.version).get(release).python)
+
+
+def test_wheels_of_a_folder_are_installed_before_the_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise pip would take the index's wheel of the same version."""
+    installed: list[tuple[str, ...]] = []
+
+    def installing(python: Path, folder: Path, packages: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+        installed.append(packages)
+        return subprocess.CompletedProcess([], 0, "", "")
+
+    monkeypatch.setattr(making.shutil, "which", lambda name: None)
+    monkeypatch.setattr(making, "installing", installing)
+    monkeypatch.setattr(making, "_try_out", lambda release, folder: None)
+    here = Interpreter(Path(sys.executable), sys.version_info[:2])
+    making.make(Release("0.7.0", "0.7.0"), here, tmp_path, ("--no-index", "jax==0.7.0"))
+    assert installed == [("--no-index", "jax==0.7.0"), ("jax==0.7.0", "jaxlib==0.7.0", *making.BESIDE_JAX)]
 
 
 def test_cells_with_the_same_answer_are_told_once() -> None:

@@ -287,6 +287,27 @@ def test_checks_on_request(before: str, after: str, kind: str) -> None:
     assert verdict(changed(of(PASSING, *ON_REQUEST), before, after)) == kind
 
 
+OPERANDS = "dtypes of operands and of the program's results"
+
+
+@pytest.mark.parametrize(
+    ("cell_id", "checks", "unchecked"),
+    [
+        (PASSING, (), f"{OPERANDS}, overlap, torn operand, early barrier"),
+        (PASSING, ("overlap", "early barrier"), f"{OPERANDS}, torn operand"),
+        (PASSING.replace("1dev", "1dev+x64"), ON_REQUEST, "dtypes of the program's results"),
+        ("jax/pure_callback/jit+int8-vector-pair/cpu-1dev", ON_REQUEST, "dtypes of the program's results"),
+        ("hostcb/id_print/jit+int8-vector-one/cpu-1dev", ON_REQUEST, OPERANDS),
+    ],
+)
+def test_the_heading_says_what_is_not_checked(cell_id: str, checks: tuple[str, ...], unchecked: str) -> None:
+    assert of(cell_id, *checks).splitlines()[2] == f"# Not checked: {unchecked}."
+
+
+def test_the_heading_of_a_refusal_has_no_more() -> None:
+    assert "Not checked" not in of("hostcb/call/vmap/cpu-1dev")
+
+
 # The command ----------------------------------------------------------------------------------------------------------
 
 

@@ -37,7 +37,13 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "versions", nargs="*", metavar="VERSION", help="as for `releases`; by default those of the list"
     )
-    parser.add_argument("--list", type=Path, default=Path("ci/known_bugs.toml"), metavar="FILE", help="the bugs")
+    parser.add_argument(
+        "--list",
+        type=Path,
+        default=Path("ci/known_bugs.toml"),
+        metavar="FILE",
+        help="the list of bugs, by default that of a checkout",
+    )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="the page; otherwise it is printed")
     add_probing(parser)
     add_journal(parser, "results/known-bugs.jsonl")

@@ -44,7 +44,7 @@ def add_parser(commands: Any) -> None:
 
 
 def add_journal(parser: argparse.ArgumentParser, default: str) -> None:
-    parser.add_argument("--journal", type=Path, default=Path(default), metavar="FILE")
+    parser.add_argument("--journal", type=Path, default=Path(default), metavar="FILE", help="keeps finished probes")
     parser.add_argument("--resume", action="store_true", help="go on with what the journal has")
 
 

@@ -138,7 +138,9 @@ def load_known_bugs(file: Path) -> KnownBugs:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise KnownBugsError(f"{file} is not TOML: {error}") from error
     except OSError as error:
-        raise KnownBugsError(f"{file} cannot be read: {error.strerror}") from error
+        raise KnownBugsError(
+            f"{file} cannot be read: {error.strerror}. Run this command in the root of a checkout, or name a list with --list."
+        ) from error
     bugs = tuple(_bug(f"{file}, bug {number}", table) for number, table in enumerate(data.get("bug", []), 1))
     if not bugs:
         raise KnownBugsError(f"{file} has no [[bug]]")

@@ -139,7 +139,7 @@ def load_known_bugs(file: Path) -> KnownBugs:
         raise KnownBugsError(f"{file} is not TOML: {error}") from error
     except OSError as error:
         raise KnownBugsError(
-            f"{file} cannot be read: {error.strerror}. Run this command in the root of a checkout, or name a list with --list."
+            f"{file} cannot be read: {error.strerror}. Run this in the root of a checkout, or name a list with --list."
         ) from error
     bugs = tuple(_bug(f"{file}, bug {number}", table) for number, table in enumerate(data.get("bug", []), 1))
     if not bugs:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..releases.release import ReleaseError
+from ..releases.running import alive
 from .bisection import Answer, Change, Kind, Search, confirmed, no_difference
 from .evidence import Evidence, Relation
 
@@ -79,7 +80,7 @@ class Repository:
         for line in self._run("worktree", "list", "--porcelain").splitlines():
             tree = Path(line.removeprefix("worktree "))
             owner = re.fullmatch(rf"{PREFIX}(\d+)-.*", tree.parent.name)
-            if owner and not _alive(int(owner[1])):
+            if owner and not alive(int(owner[1])):
                 self._try("worktree", "remove", "--force", str(tree))
                 shutil.rmtree(tree.parent, ignore_errors=True)
 
@@ -114,16 +115,6 @@ class Repository:
             )
         except FileNotFoundError as error:
             raise ReleaseError("there is no git here, with which to walk through commits") from error
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def among(parents: Sequence[Sequence[int]]) -> Search[Answer]:

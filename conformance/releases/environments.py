@@ -19,6 +19,7 @@ from .index import index
 from .making import DiskFullError, make
 from .pythons import Interpreter, interpreters_of
 from .release import Release, ReleaseError
+from .running import alive
 
 _NAME = re.compile(r"jax-(.+)-jaxlib-(.+)-py(\d+)\.(\d+)((?:-wheels-[0-9a-f]+)?)")
 _UNFINISHED = ".unfinished-"
@@ -164,7 +165,7 @@ class Environments:
         """Remove what killed processes have left."""
         for path in self._folders():
             owner = re.match(rf"{re.escape(_UNFINISHED)}(\d+)-", path.name)
-            if owner and not _alive(int(owner[1])):
+            if owner and not alive(int(owner[1])):
                 shutil.rmtree(path, ignore_errors=True)
 
     def _use(self, path: Path) -> None:
@@ -209,7 +210,7 @@ def _entry(path: Path) -> Entry | None:
             return None
         return Entry(path, release, (int(found[3]), int(found[4])), size_of(path))
     owner = re.match(rf"{re.escape(_UNFINISHED)}(\d+)-", path.name)
-    if owner and not _alive(int(owner[1])):
+    if owner and not alive(int(owner[1])):
         return Entry(path, None, (0, 0), size_of(path))
     return None
 
@@ -224,13 +225,3 @@ def size_of(folder: Path) -> int:
                 if status.st_nlink == 1:
                     size += status.st_blocks * 512
     return size
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -1,4 +1,7 @@
-"""Runs the commands that make environments, so that an interrupt ends them with all that they have started."""
+"""Runs the commands that make environments, so that an interrupt ends them with all that they have started.
+
+Also tells whether a process that has left something behind still runs.
+"""
 
 from __future__ import annotations
 
@@ -81,3 +84,14 @@ def _kill(process: subprocess.Popen[str]) -> None:
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+
+
+def alive(process: int) -> bool:
+    """Whether there is a process of this number, of any user."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..engine.options import add_selection, positive
 from ..engine.preparation import ConflictingOptionsError, plan_of
 from ..planning.cells import parse_cell
+from ..planning.plan_file import read_plan
 from ..releases.environments import Environments
 from ..releases.index import index
 from ..releases.pythons import OLDEST_PYTHON
@@ -41,13 +42,13 @@ def add_probing(parser: argparse.ArgumentParser) -> None:
 
 def cells_of(options: argparse.Namespace) -> list[str]:
     """The ids of the selected cells: those named, or those of the installed JAX's plan."""
-    named = [*options.cell_ids, *(_listed(options.plan) if options.plan else ())]
-    for cell_id in named:
-        parse_cell(cell_id, any_release=True)
+    if options.cell_ids and options.plan:
+        raise ConflictingOptionsError("--cell and --plan cannot be used together")
+    named = read_plan(options.plan) if options.plan else [parse_cell(one, any_release=True) for one in options.cell_ids]
     if named:
         if options.patterns:
             raise ConflictingOptionsError("-k selects from the plan of this JAX: use it without --cell and --plan")
-        return list(dict.fromkeys(named))
+        return list(dict.fromkeys(cell.id for cell in named))
     # An old release has JAX's own callbacks alone.
     options.implementations = options.implementations or ["jax"]
     options.smoke = options.smoke or not options.patterns
@@ -55,18 +56,6 @@ def cells_of(options: argparse.Namespace) -> list[str]:
     if not chosen:
         raise ConflictingOptionsError("no cell answers to that")
     return chosen
-
-
-def _listed(file: Path) -> list[str]:
-    """The first word of each line; `list` prints the promises after it."""
-    try:
-        lines = file.read_text().splitlines()
-    except UnicodeDecodeError as error:
-        raise ConflictingOptionsError(f"{file} is no text with the id of a cell in each line: {error}") from error
-    ids = [line.split()[0] for line in lines if line.strip() and not line.lstrip().startswith("#")]
-    if not ids:
-        raise ConflictingOptionsError(f"{file} names no cell")
-    return ids
 
 
 def environments_of(options: argparse.Namespace) -> Environments:

@@ -6,8 +6,9 @@ import re
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..oracle.checkers import Anomaly
 from ..oracle.stages import summary
@@ -16,7 +17,10 @@ from ..spec.callbacks import Callback
 from ..spec.jax_versions import shard_map
 from .bench import Bench
 from .checks import check_quiet_barrier, check_value, error_of
-from .fault import EVERY_KIND, planted
+from .fault import EVERY_KIND, WITH_RESULTS, planted
+
+FLOATS = ("float4_e2m1fn", "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32")
+"""Floats of each width with a negative zero, but those of 64 bits, which a platform may lack."""
 
 SHARDED = "pure_callback_sharding io_callback_sharding"
 
@@ -32,6 +36,28 @@ def result_reaches_all(bench: Bench, callback: Callback) -> list[Anomaly]:
     anomalies = check_value("the computation", lambda: result, wanted)
     for shard in result.addressable_shards:
         anomalies += check_value(f"the part on {shard.device}", lambda s=shard: s.data, wanted[shard.index])  # type: ignore[misc]
+    return anomalies
+
+
+@planted("pjit", WITH_RESULTS, also="H10", minimum_devices=2)
+def keeps_signs_of_zeros(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """XLA spreads a result over a mesh by adding zeros to it, and the sum of zeros has no sign."""
+    anomalies = []
+    # Two devices: JAX 0.10.2 hangs where all of the runtime's threads wait and a callback reads a float4_e2m1fn.
+    split = NamedSharding(Mesh(bench.mesh.devices.flat[:2], "d"), PartitionSpec("d"))
+    # Older releases have fewer types.
+    for dtype in (getattr(jnp, name) for name in FLOATS if hasattr(jnp, name)):
+        operand = np.full(2, -0.0, dtype)
+        wanted = jax.ShapeDtypeStruct(operand.shape, operand.dtype)
+        program = jax.jit(
+            lambda x, wanted=wanted: bench.apply(callback, lambda value: value, x, wanted),
+            in_shardings=split,
+            out_shardings=split,
+        )
+        result = np.asarray(program(operand))
+        if not np.signbit(result.astype(np.float32)).all():
+            witness = f"the zeros of {operand.dtype} are {result}, expected {operand}"
+            anomalies.append(Anomaly("result", Stage.RESULT, witness))
     return anomalies
 
 

@@ -106,16 +106,29 @@ class Bits(Wire):
         return flat.view(self.carried.dtype).reshape(self.carried.shape)
 
 
+class WidenedBits(Widened):
+    """Floats of less than a byte, carried as the bits of the wider float; for results only, as `Bits` is."""
+
+    @property
+    def carried(self) -> Any:
+        return jax.core.ShapedArray(self.aval.shape, np.uint16)
+
+    def unpack(self, value: Any) -> Any:
+        return super().unpack(hlo.BitcastConvertOp(_ir_type(super().carried), value).result)
+
+    def encode(self, array: np.ndarray) -> np.ndarray:
+        return array.astype(super().carried.dtype).view(self.carried.dtype)
+
+
 def wire_of(aval: Any, as_bits: bool = False) -> Wire:
     """Return the wire for a value of type `aval`; `as_bits` if XLA may do arithmetic on the carried value."""
     dtype = np.dtype(aval.dtype)
     if dtype == np.bool_:
         return Wire(aval)
+    as_bits = as_bits and jnp.issubdtype(dtype, np.inexact)
     if jax.dtypes.itemsize_bits(dtype) < 8:
-        return Widened(aval)
-    if as_bits and jnp.issubdtype(dtype, np.inexact):
-        return Bits(aval)
-    return Wire(aval)
+        return WidenedBits(aval) if as_bits else Widened(aval)
+    return Bits(aval) if as_bits else Wire(aval)
 
 
 def encoder(wires: Sequence[Wire]) -> Any:

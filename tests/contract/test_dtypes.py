@@ -36,7 +36,7 @@ def sample(name: str) -> np.ndarray:
     if name in ("int4", "uint4", "int2", "uint2", "float4_e2m1fn"):
         start = {"int4": -8, "int2": -2}.get(name, 0)
         if name == "float4_e2m1fn":
-            return np.resize(np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.5, -1, -6], np.float32), 16).astype(dtype)
+            return np.resize(np.array([0, -0.0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.5, -1, -6], np.float32), 16).astype(dtype)
         return np.resize(np.arange(start, start + (16 if "4" in name else 4)), 16).astype(dtype)
     if name.startswith("float8"):
         return np.arange(0, 256, 17, dtype=np.uint8)[:16].view(dtype)

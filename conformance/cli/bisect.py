@@ -21,6 +21,7 @@ from ..releases.index import released
 from ..releases.wheels import WheelEnvironments, Wheels
 from ..spec.versions import version_matches
 from . import bisect_commits
+from .helping import add_command
 from .hunting import Hunt, add_running, conclude, ending_orderly, hunting, question_of, tell
 from .release_options import add_environments
 
@@ -31,25 +32,31 @@ Find the first release of JAX, or with --repo the first commit, with another out
 and its kind of anomaly, or the exit code and the output of a script. Without ends, the whole range is searched from
 both sides."""
 
-EPILOG = f"""\
-exit codes:
-  {findings.FOUND}    found: a release, a commit, or a range that holds it if what lies in it cannot be tested
-  {findings.SAME}    the ends do not differ, and no difference was seen between them
-  {findings.UNUSABLE}    bad input, no index, or an end that cannot be tested
-  {findings.CANNOT_TELL}    cannot tell: chance may explain what was seen
-  {INTERRUPTED}  interrupted; --resume goes on
+MORE = """\
 Of several cells, the first of 0, 3, 2, 1 that one of them has.
-A script ends with 125 to say that this release cannot be tested.
-"""
+A script ends with 125 to say that this release cannot be tested."""
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "bisect",
-        help="find the release or the commit that changed a cell",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "find the release or the commit that changed a cell",
+        DESCRIPTION,
+        [
+            "jax/io_callback_ordered/scan/cpu-1dev --good 0.6.2 --bad 0.8.3",
+            "-k 'jax and debug_callback and vmap' --all",
+            "--script bug.py",
+            "hostcb/call/scan/cpu-1dev --repo . --good v0.1 --bad HEAD",
+        ],
+        {
+            findings.FOUND: "found: a release, a commit, or a range that holds it if what lies in it cannot be tested",
+            findings.SAME: "the ends do not differ, and no difference was seen between them",
+            findings.UNUSABLE: "bad input, no index, or an end that cannot be tested",
+            findings.CANNOT_TELL: "cannot tell: chance may explain what was seen",
+            INTERRUPTED: "interrupted; --resume goes on",
+        },
+        MORE,
     )
     add = parser.add_argument
     add("cells", nargs="*", metavar="CELL", help="ids of cells")

@@ -19,28 +19,27 @@ from ..engine.preparation import UNUSABLE_BECAUSE, ConflictingOptionsError
 from ..releases.environments import Environments
 from ..releases.release import Release, ReleaseError
 from ..worker.stress import stress
+from .helping import add_command
 from .hunting import add_running, conclude, ending_orderly, hunting, question_of, tell
 from .release_options import add_environments
 
 GOOD, BAD, CANNOT_TEST, STOP = 0, 1, 125, 128
 """What `git bisect run` understands; it skips a commit at 125, and ends at 128."""
 
-EPILOG = f"""\
-exit codes, for `git bisect run`:
-  {GOOD}    every run has the good outcome
-  {BAD}    a run has another one
-  {CANNOT_TEST}  this commit cannot be tested
-  {STOP}  bad input, an interruption, or an error of the suite itself: git ends the bisection
-"""
-
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "bisect-run",
-        help="judge one checkout of hostcb or JAX, for `git bisect run`",
-        description="Run cells with the packages `hostcb` and `jax` of the current folder before the installed ones.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "judge one checkout of hostcb or JAX, for `git bisect run`",
+        "Run cells with the packages `hostcb` and `jax` of the current folder before the installed ones.",
+        ["hostcb/call/scan/cpu-1dev", "jax/io_callback_ordered/scan/cpu-1dev --jaxlib 0.10.2", "--script bug.py"],
+        {
+            GOOD: "every run has the good outcome",
+            BAD: "a run has another one",
+            CANNOT_TEST: "this commit cannot be tested",
+            STOP: "bad input, an interruption, or an error of the suite itself: git ends the bisection",
+        },
     )
     add = parser.add_argument
     add("cells", nargs="*", metavar="CELL", help="ids of cells")

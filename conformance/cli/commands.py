@@ -22,7 +22,7 @@ from ..engine.preparation import (
     whole_plan_of,
 )
 from ..engine.run import run
-from ..engine.tools import MissingToolError
+from ..engine.tools import MissingToolError, require_tools
 from ..planning.coverage import coverage_of, show
 from ..planning.plan_file import plan_text
 from ..releases.known_bugs import KnownBugsError
@@ -33,6 +33,7 @@ from ..spec.package import COMMAND
 from ..spec.topology import WrongPlatformError
 from ..standalone.programs import NotStandaloneError
 from . import bisect, bisect_commits, environments, expect, known_bugs, minimise, mutants, releases, report, repro
+from .helping import add_command
 
 DESCRIPTION = "Show, cell by cell, what host callbacks do on a platform."
 
@@ -81,8 +82,31 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=COMMAND, description=DESCRIPTION)
     commands = parser.add_subparsers(dest="command", required=True)
 
-    run_parser = commands.add_parser("run", help="run cells and judge them")
-    list_parser = commands.add_parser("list", help="list the cells there are")
+    run_parser = add_command(
+        commands,
+        "run",
+        "run cells and judge them",
+        "Run the selected cells in worker processes, print a table, and write the results for `report` and `diff`.",
+        [
+            "--smoke",
+            "--platform cuda --results cuda",
+            "-k 'id_tap and scan'",
+            "--cell hostcb/call/jit/cpu-1dev --repeat 100",
+        ],
+        {
+            0: "every cell is as expected: it passes, or is a known failure",
+            1: "a cell is not as expected, or the run has a problem, for example an interrupt",
+            UNUSABLE: "nothing was tested: bad input, no device, or no cell",
+        },
+    )
+    list_parser = add_command(
+        commands,
+        "list",
+        "list the cells there are",
+        "List the selected cells with the promises that they test.",
+        ["-k fault.", "--coverage --json", "--ineligible", "--plan --smoke"],
+        {0: "there are cells", UNUSABLE: "bad input, or no cell"},
+    )
     mutants.add_parser(commands)
     for command in (run_parser, list_parser):
         add_selection(command.add_argument)
@@ -104,7 +128,10 @@ def _parser() -> argparse.ArgumentParser:
     list_parser.add_argument("--ineligible", action="store_true", help="the cells that mean nothing, and why")
     add_running(run_parser.add_argument)
     run_parser.add_argument(
-        "-n", dest="workers", type=positive(int), help="pytest processes, each with one worker process"
+        "-n",
+        dest="workers",
+        type=positive(int),
+        help="pytest processes, each with one worker process; by default 2 on cpu, elsewhere 1",
     )
     repro.add_parser(commands)
     minimise.add_parser(commands)
@@ -119,6 +146,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
+    # A missing package is known before the plan, which takes seconds.
+    require_tools(options.workers or default_workers(options.platform))
     prepared = prepare(options, options.patterns)
     found = run(prepared, options.workers or default_workers(options.platform))
     print(found.summary())

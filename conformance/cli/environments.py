@@ -9,11 +9,19 @@ from ..engine.preparation import ConflictingOptionsError
 from ..releases.environments import Entry, Environments
 from ..releases.release import Release, ReleaseError
 from ..spec.package import COMMAND
+from .helping import add_command
 from .release_options import add_environments
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("environments", help="the cached environments of other releases, and their sizes")
+    parser = add_command(
+        commands,
+        "environments",
+        "the cached environments of other releases, and their sizes",
+        "List the cached environments of releases of JAX, or remove them.",
+        ["", "--prune --keep 0.6.2 0.8.3"],
+        {0: "done", 2: "bad input: nothing was removed"},
+    )
     add_environments(parser)
     parser.add_argument("--prune", action="store_true", help="remove all that no process uses")
     parser.add_argument(

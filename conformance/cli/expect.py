@@ -17,7 +17,8 @@ from ..oracle.verdicts import Stage, Verdict
 from ..planning import selection
 from ..planning.cells import parse_cell
 from ..reports.results import CellRecord, RunRecord, load_results
-from ..spec.versions import down_to, from_version, version_matches
+from ..spec.versions import SpecifierError, down_to, from_version, version_matches
+from .helping import add_command
 
 UNEXPECTABLE = {Verdict.FLAKE.value, Verdict.MISSING.value, Verdict.HARNESS_ERROR.value}
 """Verdicts that do not predict the next run of the cell."""
@@ -132,7 +133,17 @@ def _met(entry: Expectation, cell: CellRecord) -> bool:
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("expect", help="bring the file of known failures into line with a run")
+    parser = add_command(
+        commands,
+        "expect",
+        "bring the file of known failures into line with a run",
+        "Add a run's new failures to the file of known failures, and narrow or remove entries that no longer fail.",
+        ["--from results", "--from results --jax '>=0.10.2,<0.13'"],
+        {
+            0: "the file agrees with the run; each change is printed",
+            2: "bad input, or no results: the file is as it was",
+        },
+    )
     parser.add_argument(
         "--from", dest="results", type=Path, required=True, metavar="DIR", help="what `run --results` was given"
     )
@@ -141,9 +152,18 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--jax",
+        type=_versions,
         metavar="VERSIONS",
         help="what new entries are limited to, like '>=0.10.2,<0.12'; by default '>=' and the version of the run",
     )
+
+
+def _versions(text: str) -> str:
+    try:
+        version_matches("0", text)
+    except SpecifierError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def main(options: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from ..releases.records import Record
 from ..releases.table import table_of, tried
 from ..reports.table import several
 from ..spec.package import COMMAND
+from .helping import add_command
 from .release_options import add_probing, environments_of, releases_of
 from .releases import add_journal, recorded, report_problems
 
@@ -33,7 +34,18 @@ race is gone. Below the table each bug has its cells, with what came of them and
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("known-bugs", help="which releases of JAX have which of the reported bugs")
+    parser = add_command(
+        commands,
+        "known-bugs",
+        "which releases of JAX have which of the reported bugs",
+        "Run the cells of reported bugs with many releases of JAX, and make a page of it.",
+        ["0.6.1 0.6.2", "--resume --markdown docs/known-bugs.md"],
+        {
+            0: "the page was made, and agrees with the list",
+            1: "not all cells ran, or a difference lacks its explanation",
+            2: "nothing could be tried",
+        },
+    )
     parser.add_argument(
         "versions", nargs="*", metavar="VERSION", help="as for `releases`; by default those of the list"
     )

@@ -17,6 +17,7 @@ from ..spec.topology import WrongPlatformError
 from ..standalone.judging import ON_REQUEST
 from ..standalone.programs import NotStandaloneError, standalone_program
 from ..worker.processes import WorkerStartError
+from .helping import add_command
 from .repro import program
 
 FOUND, INTERRUPTED, PASSES = 0, 1, 3
@@ -30,7 +31,19 @@ class SuiteFailedError(Exception):
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("minimise", help="make a failing cell smaller, as long as it fails in the same way")
+    parser = add_command(
+        commands,
+        "minimise",
+        "make a failing cell smaller, as long as it fails in the same way",
+        "Leave out or simplify transforms, data, devices and configuration while the same anomaly stays.",
+        ["jax/debug_callback_ordered/jit.vmap.while_cond/cpu-8dev --program bug.py"],
+        {
+            FOUND: "the search ended; the last line has the smallest cell",
+            INTERRUPTED: "interrupted; the last line has the smallest cell so far",
+            2: "the cell cannot run",
+            PASSES: "the cell passes in all runs",
+        },
+    )
     parser.add_argument("cell_id", metavar="CELL", help="the id of a cell that fails")
     parser.add_argument(
         "--runs",

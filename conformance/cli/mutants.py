@@ -9,13 +9,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..engine.options import positive
 from ..mutants import MUTANTS
 from ..mutants.mutant import Mutant
 from ..mutants.trials import Options, run
+from .helping import add_command
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("mutants", help="break hostcb on purpose, and see that cells notice")
+    parser = add_command(
+        commands,
+        "mutants",
+        "break hostcb on purpose, and see that cells notice",
+        "Run the cells that catch each mutant, a hostcb with one defect, with it and without it.",
+        ["-k lost -n 1", "--results results/mutants"],
+        {
+            0: "every mutant was killed for the right reason",
+            1: "a mutant survived, or a cell failed without one",
+            2: "bad input: no mutant was tried",
+        },
+    )
     parser.add_argument(
         "-k",
         dest="patterns",
@@ -24,9 +37,11 @@ def add_parser(commands: Any) -> None:
         metavar="TEXT",
         help="only mutants whose name contains this text or matches it as a glob; may be repeated",
     )
-    parser.add_argument("-n", dest="workers", type=int, default=2, help="worker processes")
-    parser.add_argument("--results", type=Path, default=Path("results/mutants"), metavar="DIR")
-    parser.add_argument("--deadline", type=float, default=30.0, metavar="SECONDS", help="for each cell")
+    parser.add_argument("-n", dest="workers", type=positive(int), default=2, help="worker processes")
+    parser.add_argument(
+        "--results", type=Path, default=Path("results/mutants"), metavar="DIR", help="where the results are written"
+    )
+    parser.add_argument("--deadline", type=positive(float), default=30.0, metavar="SECONDS", help="for each cell")
 
 
 def main(options: argparse.Namespace) -> int:

@@ -20,13 +20,25 @@ from ..releases.release import Release, ReleaseError
 from ..releases.table import table_of, tried
 from ..releases.tabulating import How, tabulate
 from ..reports.table_pages import html, markdown
+from .helping import add_command
 from .release_options import add_cells, add_probing, cells_of, environments_of, releases_of
 
 WORSE = 1
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("releases", help="run cells with several releases of JAX, and show what changed when")
+    parser = add_command(
+        commands,
+        "releases",
+        "run cells with several releases of JAX, and show what changed when",
+        "Run cells with several releases of JAX, each in a cached environment, and print a table of what changed.",
+        ["0.6.2 0.7.0 0.8.3", "--last 8 -k 'jax and ordered' --html releases.html", "0.6.0..0.8.3 --resume"],
+        {
+            0: "all cells ran with all releases",
+            1: "not all of them ran, the suite itself failed in a run, or --expectations are not met",
+            2: "nothing could be tried",
+        },
+    )
     parser.add_argument(
         "versions",
         nargs="*",

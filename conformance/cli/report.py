@@ -18,6 +18,7 @@ from ..reports.markdown import markdown
 from ..reports.results import RunRecord, UnreadableResultsError, load_results
 from ..reports.traces import file_name, trace
 from ..spec.package import COMMAND
+from .helping import add_command
 
 COMMANDS = ("report", "diff", "compare")
 
@@ -26,7 +27,14 @@ WORSE, UNUSABLE = 1, 2
 
 def add_parsers(commands: Any) -> None:
     """Add these commands to the subparsers of the command line."""
-    report = commands.add_parser("report", help="make a report of what a run has written")
+    report = add_command(
+        commands,
+        "report",
+        "make a report of what a run has written",
+        "Make reports of a run's results: as Markdown, as a page, as JUnit's XML, or as traces for Perfetto.",
+        ["results", "results --html page.html --junit junit.xml", "results --trace traces"],
+        {0: "the reports were made, also of failures", UNUSABLE: "no results, or a file that cannot be written"},
+    )
     report.add_argument("results", type=Path, metavar="DIR", help="what `run --results` was given")
     report.add_argument("--junit", type=Path, metavar="FILE", help="XML for the test view of a CI system")
     report.add_argument("--markdown", type=Path, metavar="FILE", help="for a CI job's summary; the default, printed")
@@ -39,7 +47,14 @@ def add_parsers(commands: Any) -> None:
     )
     report.add_argument("--cell", metavar="ID", help="with --trace: the history of this cell alone")
     report.set_defaults(read=_report)
-    diff = commands.add_parser("diff", help="what became different from one run to another")
+    diff = add_command(
+        commands,
+        "diff",
+        "what became different from one run to another",
+        "List the cells that are fixed, broken, changed, new or gone from one run to another.",
+        ["before after", "before after --only-common -k ordered", "results --implementations jax hostcb --only-common"],
+        {0: "no cell is worse", WORSE: "a cell is broken, changed or gone", UNUSABLE: "nothing to compare"},
+    )
     diff.add_argument("before", type=Path, metavar="A", help="a results directory")
     diff.add_argument(
         "after", type=Path, nargs="?", metavar="B", help="another one, which is judged; A again with --implementations"
@@ -64,7 +79,14 @@ def add_parsers(commands: Any) -> None:
         help="compare this implementation's cells in A with that one's in B, by their ids without the implementation",
     )
     diff.set_defaults(read=_diff)
-    compare = commands.add_parser("compare", help="the cells that differ among runs, implementations or platforms")
+    compare = add_command(
+        commands,
+        "compare",
+        "the cells that differ among runs, implementations or platforms",
+        "Show results side by side, a column for each run, implementation or platform.",
+        ["before after laptop=results", "results --by-implementation --html page.html"],
+        {0: "the table was made, also where cells differ", UNUSABLE: "nothing to compare"},
+    )
     compare.add_argument("results", nargs="+", metavar="[NAME=]DIR", help="results directories, each a column")
     compare.add_argument("--by-implementation", action="store_true", help="a column for each implementation")
     compare.add_argument("--by-platform", action="store_true", help="a column for each platform")

@@ -15,6 +15,7 @@ from ..spec.package import COMMAND, PACKAGE, module
 from ..standalone.judging import ON_REQUEST
 from ..standalone.programs import standalone_program
 from ..worker.processes import worker_environment
+from .helping import add_command
 
 DEADLINE = 60.0
 
@@ -103,7 +104,14 @@ def _run(cell: Cell) -> tuple[str, str]:
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("repro", help="print a program that runs one cell alone")
+    parser = add_command(
+        commands,
+        "repro",
+        "print a program that runs one cell alone",
+        "Print a program that runs one cell and judges it as a run does, or with --standalone one for a bug report.",
+        ["hostcb/call/scan/cpu-1dev", "jax/io_callback_ordered/scan/cpu-1dev --standalone --program bug.py"],
+        {0: "the program was printed or written", 2: "bad input, or no standalone program of this cell"},
+    )
     parser.add_argument("cell_id", metavar="CELL", help="a cell's id")
     parser.add_argument(
         "--standalone",

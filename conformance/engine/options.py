@@ -16,13 +16,20 @@ AddOption: TypeAlias = Callable[..., Any]
 
 def add_selection(add: AddOption) -> None:
     """Add the options that select cells."""
-    add("--platform", default="cpu", help="cpu, cuda, rocm, tpu, ...")
+    add("--platform", type=_platform, default="cpu", metavar="NAME", help="cpu, cuda, rocm, tpu, ...")
     add(
         "--devices",
         type=_device_counts,
+        metavar="COUNTS",
         help="device counts, like 1,8; by default 1,2,4,8 on cpu, elsewhere one and as many as there are",
     )
-    add("--seed", type=int, default=0, help="another draw of the compositions and covering rows that are sampled")
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="another draw of the compositions and covering rows that are sampled",
+    )
     add("--full", action="store_true", help="all that docs/selection.md says, for hours")
     add("--smoke", action="store_true", help="each callback, transform and value of an axis once, in a minute")
     add(
@@ -44,7 +51,7 @@ def add_running(add: AddOption) -> None:
         metavar="FILE",
         help="the cells in this file, as `list --plan` prints it; of these only the --implementation that is named",
     )
-    add("--results", type=Path, default=Path("results"), metavar="DIR")
+    add("--results", type=Path, default=Path("results"), metavar="DIR", help="where the results are written")
     add("--deadline", type=positive(float), default=60.0, metavar="SECONDS", help="for each cell")
     add(
         "--repeat",
@@ -59,7 +66,21 @@ def add_running(add: AddOption) -> None:
         action="store_true",
         help="keep the history of each cell, also of those that pass; a cell of hostcb is traced for it",
     )
-    add("--expectations", type=Path, help="file of known failures; by default ci/expectations/PLATFORM.toml")
+    add(
+        "--expectations",
+        type=Path,
+        metavar="FILE",
+        help="file of known failures; by default ci/expectations/PLATFORM.toml",
+    )
+
+
+def _platform(text: str) -> str:
+    # Ids of cells have the name, so that it has no slash; JAX_PLATFORMS has several names with commas between them.
+    if not text or {*text} & {*"/, "}:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no name of a platform: expected one, like cpu, cuda, rocm or tpu"
+        )
+    return text
 
 
 def _device_counts(text: str) -> tuple[int, ...]:

@@ -79,6 +79,8 @@ def _known_failures(options: Any, jax_version: str) -> Expectations:
         print(f"NOTE: known failures are listed for JAX {SUPPORTED}, none for {jax_version}", file=sys.stderr)
         return Expectations()
     path = options.expectations or EXPECTATIONS / f"{options.platform}.toml"
+    if options.expectations and not path.exists():
+        raise ExpectationError(f"there is no file {path}, which --expectations names")
     if not path.exists():
         print(f"NOTE: there is no {path}: no failure is known", file=sys.stderr)
     return load_expectations(path)

@@ -90,9 +90,15 @@ def load_expectations(path: Path) -> Expectations:
 def read_entries(text: str, name: str) -> tuple[Expectation, ...]:
     """The entries in the text of a file of this name."""
     try:
-        tables = tomllib.loads(text).get("expect", [])
+        found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ExpectationError(f"{name} is not TOML: {error}") from error
+    # A mistyped key would otherwise mean that no failure is known.
+    if unknown := sorted(found.keys() - {"expect"}):
+        raise ExpectationError(f"{name}: unknown key {unknown[0]!r}; every entry begins with [[expect]]")
+    tables = found.get("expect", [])
+    if not (isinstance(tables, list) and all(isinstance(table, dict) for table in tables)):
+        raise ExpectationError(f"{name}: 'expect' is no list of tables; every entry begins with [[expect]]")
     return tuple(_entry(f"{name}, entry {number}", table) for number, table in enumerate(tables, 1))
 
 
@@ -101,13 +107,20 @@ def _entry(where: str, table: dict[str, Any]) -> Expectation:
         raise ExpectationError(f"{where}: {missing[0]!r} is missing; every entry states it")
     if unknown := sorted(table.keys() - {*_REQUIRED, *_OPTIONAL}):
         raise ExpectationError(f"{where}: unknown key {unknown[0]!r}")
+    cells = table["cells"] if isinstance(table["cells"], list) else [table["cells"]]
+    if not cells or not all(isinstance(pattern, str) and pattern for pattern in cells):
+        raise ExpectationError(
+            f"{where}: 'cells' is the id of a cell, or a glob, or a list of them, not {table['cells']!r}"
+        )
+    for key in table.keys() - {"cells", "intermittent", "since"}:
+        if not isinstance(table[key], str):
+            raise ExpectationError(f"{where}: {key!r} is a text in quotes, not {table[key]!r}")
     verdict_names = [verdict.value for verdict in Verdict]
     if table["verdict"].partition("(")[0] not in verdict_names:
         raise ExpectationError(f"{where}: {table['verdict']!r} is no verdict; there are {', '.join(verdict_names)}")
     stage_names = [stage.value for stage in Stage]
     if "stage" in table and table["stage"] not in stage_names:
         raise ExpectationError(f"{where}: {table['stage']!r} is no stage; there are {', '.join(stage_names)}")
-    cells = table["cells"] if isinstance(table["cells"], list) else [table["cells"]]
     if not isinstance(table.get("intermittent", False), bool):
         raise ExpectationError(f"{where}: 'intermittent' is true or false")
     jax = table.get("jax", "")
@@ -116,7 +129,7 @@ def _entry(where: str, table: dict[str, Any]) -> Expectation:
     except SpecifierError as error:
         raise ExpectationError(f"{where}: 'jax': {error}") from error
     return Expectation(
-        tuple(str(pattern) for pattern in cells),
+        tuple(cells),
         **{key: str(table[key]) for key in _REQUIRED if key != "cells"},
         stage=Stage(table["stage"]) if "stage" in table else None,
         jax=jax,

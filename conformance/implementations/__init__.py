@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -163,11 +164,16 @@ def _load(name: str) -> Implementation:
     except ModuleNotFoundError as error:
         if not f"{module_name}.".startswith(f"{error.name}."):
             # The module exists, but an import inside it failed.
-            raise
+            raise _unimportable(module_name, error) from error
         raise ImplementationError(
             f"there is no implementation {name!r}: no module {error.name!r} is found; there are {', '.join(BUILT_IN)},"
             " and any module on PYTHONPATH"
         ) from error
+    except (Exception, SystemExit) as error:
+        if name in BUILT_IN:
+            # An error of the suite or of hostcb, whose traceback is needed.
+            raise
+        raise _unimportable(module_name, error) from error
     implementation = getattr(module, attribute or "IMPLEMENTATION", None)
     if implementation is None:
         raise ImplementationError(f"the module {module_name} has no {attribute or 'IMPLEMENTATION'}: see {GUIDE}")
@@ -178,3 +184,14 @@ def _load(name: str) -> Implementation:
         )
     found: Implementation = implementation
     return found
+
+
+def _unimportable(module_name: str, error: BaseException) -> ImplementationError:
+    """Say what the import of a module raised, and where."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    # The compiler raises a SyntaxError, which knows the place in the module itself.
+    file, line = (error.filename, error.lineno) if isinstance(error, SyntaxError) else (last.filename, last.lineno)
+    text = " ".join(str(error).split())
+    return ImplementationError(
+        f"the import of {module_name} raised {type(error).__name__}: {text} ({file}, line {line})"
+    )

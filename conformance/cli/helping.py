@@ -1,0 +1,53 @@
+"""The help of a sub-command: a description, examples, the defaults of its options, and its exit codes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..spec.package import COMMAND
+
+EXAMPLES = "examples:"
+CODES = "exit codes:"
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the lines of examples and exit codes, and adds the default to an option's help."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        text = action.help
+        # A help that speaks of the default says more than the value, and a switch is off.
+        if not text or not action.option_strings or not action.default or "default" in text or action.nargs == 0:
+            return text
+        default = action.default
+        shown = " ".join(map(str, default)) if isinstance(default, list | tuple) else default
+        return f"{text} (default: {shown})".replace("%", "%%")
+
+
+def add_command(
+    commands: Any,
+    name: str,
+    summary: str,
+    description: str,
+    examples: Sequence[str],
+    codes: Mapping[int, str],
+    more: str = "",
+) -> argparse.ArgumentParser:
+    """Add a sub-command; `examples` are its arguments, `more` follows the exit codes."""
+    width = max(len(str(code)) for code in codes)
+    lines = [
+        EXAMPLES,
+        *(f"  {COMMAND} {name} {example}".rstrip() for example in examples),
+        "",
+        CODES,
+        *(f"  {code:<{width}}  {meaning}" for code, meaning in codes.items()),
+    ]
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=description,
+        epilog="\n".join([*lines, *([more] if more else [])]),
+        formatter_class=Formatter,
+    )
+    return parser

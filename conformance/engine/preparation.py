@@ -80,7 +80,7 @@ def _known_failures(options: Any, jax_version: str) -> Expectations:
         return Expectations()
     path = options.expectations or EXPECTATIONS / f"{options.platform}.toml"
     if options.expectations and not path.exists():
-        raise ExpectationError(f"there is no file {path}, which --expectations names")
+        raise ExpectationError(f"--expectations: there is no file {path}; an empty one says that no failure is known")
     if not path.exists():
         print(f"NOTE: there is no {path}: no failure is known", file=sys.stderr)
     return load_expectations(path)

@@ -263,6 +263,7 @@ def test_command_from_a_run_to_the_next(tmp_path: Path, capsys: pytest.CaptureFi
     """A run refuses the file until somebody has said why; then everything is expected."""
     known = "jax/io_callback/grad.scan.detached/cpu-1dev"
     expectations = tmp_path / "cpu.toml"
+    expectations.touch()
     arguments = ["run", "-n", "1", "--results", str(tmp_path), "--expectations", str(expectations), "--cell", known]
     assert main(arguments) == 1
     assert main(["expect", "--from", str(tmp_path), "--file", str(expectations)]) == 0

@@ -166,6 +166,7 @@ def test_a_run_of_a_file_leaves_out_what_the_release_lacks_and_says_so(
     path = planned(tmp_path, f"# A plan.\n\n{PRESENT}  # this one\n{LACKED}\n{PRESENT}\n")
     results = tmp_path / "results"
     nothing_known = ["--expectations", str(tmp_path / "none.toml")]
+    (tmp_path / "none.toml").touch()
     assert main(["run", "-n", "1", "--plan", str(path), "--results", str(results), *nothing_known]) == 0
     printed = capsys.readouterr().out
     assert f"LEFT OUT: 1 cell: jax has no {NO_BUFFERS}" in printed

@@ -138,6 +138,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("PYTHONPATH", f"{here.parents[1]}{os.pathsep}{here}")
     monkeypatch.setenv("ENGINE_FAKES", str(tmp_path))
     nothing_known = tmp_path / "none.toml"
+    nothing_known.touch()
 
     def run_cell(cell_id: str, *options: str, known: Path = nothing_known) -> tuple[int, dict[str, Any]]:
         arguments = ["run", "-n", "1", "--results", str(tmp_path), "--expectations", str(known), "--cell", cell_id]

@@ -6,7 +6,8 @@ import atexit
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from .._compat import waiting
 from .blocks import blocks
@@ -57,7 +58,7 @@ def barrier_wait(logging_name: str | None = None) -> None:
             "for the results of computations started here instead, with jax.block_until_ready."
         )
     if logger.isEnabledFor(logging.DEBUG):
-        logger.debug("barrier_wait[%s]: start, waiting for: %s", name, "; ".join(pending()) or "nothing")
+        logger.debug("barrier_wait[%s]: start, waiting for: %s", name, _listed(pending()) or "nothing")
     wait_for_callbacks(name)
     logger.debug("barrier_wait[%s]: done", name)
     failure_log.raise_if_any()
@@ -103,6 +104,12 @@ def pending() -> list[str]:
     return [*running, *queued]
 
 
+def _listed(names: Sequence[str]) -> str:
+    """The names, equal ones once: a queue may hold thousands of values for one callback."""
+    counts = Counter(names)
+    return "; ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
+
+
 @contextlib.contextmanager
 def _reporting(name: str, worthwhile: bool) -> Iterator[None]:
     """While the block waits, log every `REPORT_INTERVAL` seconds the callbacks that have not ended."""
@@ -113,7 +120,7 @@ def _reporting(name: str, worthwhile: bool) -> Iterator[None]:
 
     def report() -> None:
         while not ended.wait(REPORT_INTERVAL):
-            logger.warning("barrier_wait[%s]: still waiting for: %s", name, "; ".join(pending()) or "nothing")
+            logger.warning("barrier_wait[%s]: still waiting for: %s", name, _listed(pending()) or "nothing")
 
     reporter = threading.Thread(target=report, name="hostcb-barrier-report", daemon=True)
     with contextlib.suppress(RuntimeError):

@@ -1,9 +1,10 @@
 """A thread pool of the CPU runtime that is large enough for callbacks that run JAX.
 
-The pool has as many threads as the machine has cores, or as JAX has CPU devices if those are more. The program of each
-device and each waiting handler takes one thread. A callback that runs JAX then finds no free thread, and all of them
-deadlock. A larger pool avoids this. The runtime reads its size from the environment when JAX makes the CPU client, so
-hostcb sets it before. For one device the default is enough, and a larger pool slows matrix products; hostcb leaves it.
+The pool has as many threads as the process may use cores, or as JAX has CPU devices if those are more. The program of
+each device and each waiting handler takes one thread. A callback that runs JAX then finds no free thread, and all of
+them deadlock. A larger pool avoids this. The runtime reads its size from the environment when JAX makes the CPU client,
+so hostcb sets it before. For one device the default is enough, and a larger pool slows matrix products; hostcb leaves
+it.
 """
 
 from __future__ import annotations
@@ -55,4 +56,12 @@ def _is_large_enough(devices: int) -> bool:
     if any(variable in os.environ for variable in VARIABLES):
         # hostcb or the user has set the size.
         return True
-    return (os.cpu_count() or 1) >= wanted(devices)
+    return usable_cores() >= wanted(devices)
+
+
+def usable_cores() -> int:
+    """The number of cores that this process may use; the runtime makes its pool for these."""
+    # A container or a batch system gives a process some of the machine's cores.
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -26,8 +26,8 @@ _numbers = itertools.count()
 # Longer texts of exceptions are cut.
 MOST_CHARACTERS = 400
 
-# The tracks of threads come after those of devices.
-_BEHIND_DEVICES = 1_000_000
+# The tracks of threads come after those of devices, whose ids are large in the second process and those after it.
+_BEHIND_DEVICES = 2_000_000_000
 
 
 class _Thread(threading.local):
@@ -58,6 +58,8 @@ class Recorder:
         self.values = values
         # Made before the clock starts, so that no event is older than the trace.
         self.file = TraceFile(path)
+        # The first half of each arrow, by the number of its hand-over. The second half writes both.
+        self._halves: dict[int, str] = {}
         self._first = next(_numbers) + 1
         self._begin = time.monotonic_ns()
         # For programs that compare the trace with times of their own.
@@ -81,8 +83,9 @@ class Recorder:
             f'"args":{{{about.fields},"device":{json.dumps(_device_name(device))},'
             f'"thread_id":{_thread.ident},"sequence":{handed.number - self._first}}}'
         )
-        self.file.add(
-            f'"ph":"s","id":{handed.number},"tid":{track},"ts":{self._ts(handed.begin)},"cat":"hand-over","name":"tap"'
+        self._join(
+            handed,
+            f'"ph":"s","id":{handed.number},"tid":{track},"ts":{self._ts(handed.begin)},"cat":"hand-over","name":"tap"',
         )
 
     def ran(self, about: About, run: Run, end: int) -> None:
@@ -93,7 +96,7 @@ class Recorder:
             track = self._thread_track()
         else:
             name = _device_name(device) + (f" ({lane + 1})" if lane else "")
-            track = self.file.track((device, lane), name, 100 * device.id + lane)
+            track = self.file.track((device, lane), name, min(100 * device.id + lane, _BEHIND_DEVICES - 1))
         more = f',"device":{json.dumps(_device_name(device))}' if device is not None else ""
         if self.values and run.values:
             more += f',"values":{json.dumps(run.values)}'
@@ -107,10 +110,18 @@ class Recorder:
         )
         handed = run.handed
         if handed is not None and handed.begin >= self._begin:
-            self.file.add(
+            self._join(
+                handed,
                 f'"ph":"f","bp":"e","id":{handed.number},"tid":{track},"ts":{self._ts(run.begin)},'
-                '"cat":"hand-over","name":"tap"'
+                '"cat":"hand-over","name":"tap"',
             )
+
+    def _join(self, handed: HandedOver, half: str) -> None:
+        """Write an arrow when both of its ends are known: a tap may be queued still when the trace ends."""
+        other = self._halves.setdefault(handed.number, half)
+        if other is not half:
+            self._halves.pop(handed.number, None)
+            self.file.add(*sorted((other, half), key=lambda each: '"ph":"s"' not in each))
 
 
 class About:
@@ -164,7 +175,8 @@ class Recording:
     """The traces that are on. Changes are single operations on a dictionary, as everywhere in the runtime."""
 
     def __init__(self) -> None:
-        self.recorders: dict[Recorder, None] = {}
+        # Each with its file.
+        self.recorders: dict[Recorder, str] = {}
 
     def hand_over(self, about: About, device: Any, arrays: Sequence[Any], put: Callable[[HandedOver], None]) -> None:
         """Queue a tapped value with `put`."""
@@ -212,6 +224,9 @@ def _device_name(device: Any) -> str:
 
 _recording = Recording()
 
+# The files of the traces that are on.
+_taken: dict[str, object] = {}
+
 # None while no trace is on.
 on: Recording | None = None
 
@@ -223,21 +238,31 @@ def begin(path: str, values: bool) -> Recorder:
         OSError: the file cannot be written.
         ValueError: another trace writes this file.
     """
-    if any(os.path.realpath(each.file.path) == os.path.realpath(path) for each in list(_recording.recorders)):
+    file, mine = os.path.realpath(path), object()
+    # Two threads may ask for one file at the same time.
+    if _taken.setdefault(file, mine) is not mine:
         raise ValueError(
             f"hostcb.trace: {shown(path)} is the file of a trace that is on. Give each trace its own file."
         )
-    recorder = Recorder(path, values)
-    _recording.recorders[recorder] = None
-    _switch()
+    try:
+        recorder = Recorder(path, values)
+        _recording.recorders[recorder] = file
+        _switch()
+    except BaseException:
+        _taken.pop(file, None)
+        raise
     return recorder
 
 
 def end(recorder: Recorder) -> None:
     """End a trace, and complete its file."""
-    _recording.recorders.pop(recorder, None)
+    file = _recording.recorders.pop(recorder, None)
     _switch()
-    recorder.file.close()
+    try:
+        recorder.file.close()
+    finally:
+        if file is not None:
+            _taken.pop(file, None)
 
 
 def disown() -> None:
@@ -245,6 +270,7 @@ def disown() -> None:
     for recorder in list(_recording.recorders):
         recorder.file.disown()
     _recording.recorders.clear()
+    _taken.clear()
     _lanes.clear()
     _switch()
 

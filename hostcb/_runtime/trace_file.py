@@ -47,9 +47,9 @@ class TraceFile:
         self._process = os.getpid()
         self._write("[\n" + event(ph="M", name="process_name", pid=self._process, args={"name": "host callbacks"}))
 
-    def add(self, fields: str) -> None:
-        """Add an event: the text of its fields behind `pid`."""
-        self._events.append(f'{{"pid":{self._process},{fields}}}')
+    def add(self, *events: str) -> None:
+        """Add events, each the text of its fields behind `pid`: all of them, or none if the trace ends meanwhile."""
+        self._events.append(",\n".join(f'{{"pid":{self._process},{fields}}}' for fields in events))
         if len(self._events) >= CHUNK:
             self.flush()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from subprocesses import run_program
 
@@ -81,7 +83,10 @@ def test_callbacks_that_run_jax(outer: str, kind: str, size: int) -> None:
 def test_hostcb_imported_too_late_says_so() -> None:
     """The number of the runtime's threads is fixed when JAX starts its devices, and then only a warning is left."""
     source = """
-import jax, logging, numpy as np
+import jax, logging, numpy as np, os
+# As on a machine with few cores.
+os.sched_getaffinity = lambda process: {0, 1}
+os.cpu_count = lambda: 2
 logging.basicConfig()
 jax.devices()
 import hostcb as hcb
@@ -90,6 +95,13 @@ hcb.barrier_wait()
 """
     ended = run_program(source, prelude="").check()
     assert "hostcb" in ended.stderr and "deadlock" in ended.stderr, f"it should warn: {ended}"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this platform has no affinity of processes")
+def test_threads_are_asked_for_where_the_process_may_use_few_of_many_cores() -> None:
+    """As in a container, or in a batch system: the runtime's pool has the size of the part, not of the machine."""
+    source = "os.cpu_count = lambda: 64; hcb.id_tap(lambda a, t: None, 1.0); print(os.environ.get('PJRT_NPROC'))"
+    assert run_program(source).check().lines == ["32"]
 
 
 def test_a_users_own_thread_number_is_kept() -> None:

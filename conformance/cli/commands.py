@@ -65,6 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader, for example `head`, has closed the pipe; without this, Python would report it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        # Such as a full disk. The error of a write does not name its file.
+        where = "" if error.filename else ", while a file of this command was written: is its disk full?"
+        print(f"ERROR: {error}{where}", file=sys.stderr)
     return UNUSABLE
 
 

@@ -82,6 +82,10 @@ class CellItem(pytest.Item):
         except WorkerStartError as error:
             message["no_start"] = str(error)
             raise
+        except OSError as error:
+            # Such as a full disk, on which the journal is.
+            message["no_start"] = f"a cell was not run: {error}"
+            raise
         finally:
             message["learnt"] = dataclasses.asdict(self._cells.learnt())
             # JSON is ASCII here: a witness may quote characters that cannot be encoded.

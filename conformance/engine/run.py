@@ -114,7 +114,12 @@ class Run:
                     found = conclusions.get(cell.id, _NEVER_RUN)
                     report.add(cell, found.outcome, found.attempts, found.company, found.repetition)
         report.seconds = time.monotonic() - self._started
-        report.write(self.options.results / f"conformance-{self.options.platform}.json")
+        file = self.options.results / f"conformance-{self.options.platform}.json"
+        try:
+            report.write(file)
+        except OSError as error:
+            # The summary is printed all the same: cells may have run for hours.
+            report.problems.append(f"{file} could not be written, so there are no results to read: {error.strerror}")
         return report
 
     def _in_journal(self, journal: Path) -> dict[str, Conclusion]:

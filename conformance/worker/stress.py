@@ -20,14 +20,14 @@ from .parent import end_with_parent
 
 @contextlib.contextmanager
 def stress(processes: int | None = None) -> Iterator[list[int]]:
-    """Keep this many processes busy, by default as many as there are cores; yields their ids.
+    """Keep this many processes busy, by default one for each core that this process may use; yields their ids.
 
     They end with the block. If this process is killed, they end with it: each waits for the end of its standard input,
     and on Linux the system ends it.
     """
     started: list[subprocess.Popen[bytes]] = []
     try:
-        for _ in range(processes or os.cpu_count() or 1):
+        for _ in range(processes or _usable_cores()):
             command = [sys.executable, "-m", f"{__package__}.stress"]
             # Ctrl-C must reach only the run, which ends these itself.
             started.append(
@@ -39,6 +39,12 @@ def stress(processes: int | None = None) -> Iterator[list[int]]:
             process.kill()
         for process in started:
             process.communicate()
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _end_with_input() -> None:

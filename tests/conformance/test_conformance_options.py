@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib.util
 import re
 import shlex
@@ -13,7 +14,12 @@ import pytest
 
 from conformance.cli import commands, helping
 from conformance.engine import preparation
+from conformance.engine.journal import Journal
+from conformance.releases.release import Release
+from conformance.reports.report import Report
 from conformance.spec.package import COMMAND
+
+CELL = "hostcb/call/jit/cpu-1dev"
 
 ENTRY = """
 [[expect]]
@@ -124,6 +130,44 @@ def test_a_missing_package_is_known_before_the_plan(
         importlib.util, "find_spec", lambda name, *rest: None if name == "xdist" else found(name, *rest)
     )
     assert "pip install pytest pytest-xdist" in refused(capsys, "run", "-n", "2")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "repro", CELL, "--program", "/dev/full")
+    assert (
+        said == "ERROR: [Errno 28] No space left on device, while a file of this command was written: is its disk full?"
+    )
+
+
+def test_a_file_system_without_writing_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For root, every folder can be written into."""
+
+    def refuse(self: Path, *_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(self))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    releases = Release("0.6.1", "0.6.1"), Release("0.6.2", "0.6.2")
+    monkeypatch.setattr("conformance.cli.bisect.released", lambda: (releases, ()))
+    results = ("--results", str(tmp_path / "results"))
+    for arguments in (["run", "--cell", CELL, *results], ["bisect", CELL, *results]):
+        assert "Read-only file system" in refused(capsys, *arguments)
+
+
+def test_a_run_on_a_full_disk_says_what_it_knows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Journal, "write", full)
+    monkeypatch.setattr(Report, "write", full)
+    assert commands.main(["run", "-n", "1", "--cell", CELL, "--results", str(tmp_path)]) == 2
+    printed = capsys.readouterr().out
+    assert "PROBLEM: a cell was not run: [Errno 28] No space left on device" in printed
+    assert "conformance-cpu.json could not be written, so there are no results to read" in printed
 
 
 def sub_commands() -> dict[str, argparse.ArgumentParser]:

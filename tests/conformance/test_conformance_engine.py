@@ -112,6 +112,7 @@ def test_pytest_process_that_dies_costs_no_cell(tmp_path: Path) -> None:
     assert problem.startswith("a pytest process ended while it ran engine_fakes:KILLS_PYTEST/call/eager/cpu-1dev")
 
 
+@pytest.mark.usefixtures("sigint_reaches_programs")
 @pytest.mark.parametrize(
     ("workers", "number", "whole_group"),
     [("1", signal.SIGTERM, False), ("2", signal.SIGINT, True), ("2", signal.SIGINT, False)],

@@ -70,6 +70,18 @@ def test_the_place_of_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert Environments().folder == tmp_path / "home" / ".cache" / "hostcb-conformance" / "environments"
 
 
+@pytest.mark.usefixtures("no_home")
+def test_a_user_without_a_home_needs_another_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert main(["environments"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("ERROR: you have no home folder for the cache: set HOME or XDG_CACHE_HOME")
+    assert told.count("\n") == 1
+    assert main(["environments", "--environments", str(tmp_path)]) == 0
+
+
 def failing(error: BaseException) -> Callable[[Release, Interpreter, Path], None]:
     def make(release: Release, python: Interpreter, folder: Path) -> None:
         fill(release, python, folder)

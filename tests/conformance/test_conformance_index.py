@@ -190,6 +190,16 @@ def test_pythons_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ]
 
 
+@pytest.mark.usefixtures("no_home")
+def test_pythons_for_a_user_without_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_path = fake_python(tmp_path / "bin" / "python3.94", "echo cpython 3 94 None")
+    for name in ("PYENV_ROOT", "UV_PYTHON_INSTALL_DIR", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    here = Interpreter(Path(sys.executable), sys.version_info[:2])
+    assert finding.pythons.__wrapped__() == (here, Interpreter(on_path, (3, 94)))
+
+
 def test_a_python_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finding, "pythons", lambda: (OLD, NEW))
     assert interpreters_of((3, 13)) == (NEW,)

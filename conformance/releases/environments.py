@@ -223,5 +223,9 @@ def size_of(folder: Path) -> int:
             with contextlib.suppress(FileNotFoundError):
                 status = os.lstat(os.path.join(root, name))
                 if status.st_nlink == 1:
-                    size += status.st_blocks * 512
+                    size += _held(status)
     return size
+
+
+def _held(status: os.stat_result) -> int:
+    return status.st_blocks * 512

@@ -9,12 +9,27 @@ import os
 from pathlib import Path
 
 from ..spec.package import PACKAGE
+from .release import ReleaseError
 
 _SUITE = Path(__file__).parents[1]
 
 
+def home() -> Path | None:
+    """The user's own folder; None without HOME and an entry for the user, as in a container with a bare user id."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
+
+
 def cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hostcb-conformance"
+    """The folder of the cache; raises `ReleaseError` if the user has no place for one."""
+    if folder := os.environ.get("XDG_CACHE_HOME"):
+        return Path(folder) / "hostcb-conformance"
+    if own := home():
+        return own / ".cache" / "hostcb-conformance"
+    # No folder in /tmp: anyone could have put an environment there.
+    raise ReleaseError("you have no home folder for the cache: set HOME or XDG_CACHE_HOME, or pass --environments")
 
 
 def sources() -> tuple[Path, ...]:

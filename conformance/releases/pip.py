@@ -16,6 +16,15 @@ from .running import run
 DEADLINE = 900.0
 """Seconds for one command: jaxlib may come over a slow connection."""
 
+# Debian takes the wheels out of ensurepip, and often ensurepip out of Python, and names a folder of its own.
+_ASK_WHEELS = """\
+import importlib.util, sysconfig
+found = importlib.util.find_spec("ensurepip")
+for folder in (found and found.submodule_search_locations) or ():
+    print(folder + "/_bundled")
+print(sysconfig.get_config_var("WHEEL_PKG_DIR") or "")
+"""
+
 
 def pip(python: Path, *arguments: str, deadline: float = DEADLINE) -> subprocess.CompletedProcess[str]:
     """Run pip with an interpreter, and return what it wrote; raises `ReleaseError` if there is no pip or no end."""
@@ -35,11 +44,11 @@ def pip_of(python: Path) -> tuple[str, ...]:
     own = (str(python), "-m", "pip")
     if not subprocess.run([*own, "--version"], capture_output=True, check=False).returncode:
         return own
-    ask = "import ensurepip; print(*ensurepip.__path__)"
     for other in dict.fromkeys((str(python), sys.executable)):
-        answer = subprocess.run([other, "-c", ask], capture_output=True, text=True, check=False).stdout.strip()
-        for wheel in sorted(Path(answer or os.devnull).glob("_bundled/pip-*.whl")):
-            return str(python), str(wheel / "pip")
+        answer = subprocess.run([other, "-c", _ASK_WHEELS], capture_output=True, text=True, check=False).stdout
+        for folder in filter(None, answer.splitlines()):
+            for wheel in sorted(Path(folder).glob("pip-*.whl")):
+                return str(python), str(wheel / "pip")
     raise ReleaseError(f"{python} has no pip, with which to ask for releases of JAX: install pip there")
 
 

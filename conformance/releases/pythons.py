@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..spec.versions import version_key
+from .folders import home
 from .release import ReleaseError
 
 OLDEST_PYTHON = (3, 11)
@@ -59,7 +60,7 @@ def interpreters_of(version: tuple[int, int] | None) -> tuple[Interpreter, ...]:
 
 
 def _candidates() -> Iterator[Path]:
-    for folder in (_pyenv(), _uv()):
+    for folder in filter(None, (_pyenv(), _uv())):
         # The newest patch release of each version comes first.
         for version in sorted(folder.glob("*"), key=_patch, reverse=True):
             yield from (path for path in (version / "bin").glob("python3*") if _named_version(path))
@@ -74,14 +75,16 @@ def _named_version(path: Path) -> tuple[int, int] | None:
     return (3, int(found[1])) if found and (3, int(found[1])) >= OLDEST_PYTHON else None
 
 
-def _pyenv() -> Path:
-    return Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+def _pyenv() -> Path | None:
+    root = os.environ.get("PYENV_ROOT") or ((own := home()) and own / ".pyenv")
+    return Path(root) / "versions" if root else None
 
 
-def _uv() -> Path:
+def _uv() -> Path | None:
     if folder := os.environ.get("UV_PYTHON_INSTALL_DIR"):
         return Path(folder)
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "uv" / "python"
+    data = os.environ.get("XDG_DATA_HOME") or ((own := home()) and own / ".local" / "share")
+    return Path(data) / "uv" / "python" if data else None
 
 
 def _patch(folder: Path) -> tuple[object, ...]:

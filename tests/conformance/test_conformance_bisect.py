@@ -234,6 +234,7 @@ def test_one_jaxlib_for_all(bisect: Any) -> None:
 # A killed search ------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("sigint_reaches_programs")
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
 def test_a_search_that_is_ended_keeps_its_probes_and_leaves_no_process(end: signal.Signals, tmp_path: Path) -> None:
     """The script hangs in the last release; what the load and the script started must end with the search."""
@@ -260,11 +261,15 @@ def test_a_search_that_is_ended_keeps_its_probes_and_leaves_no_process(end: sign
         stdout=subprocess.PIPE,
         text=True,
     )
-    # Opening a pipe waits until the script has opened it, too.
-    with (tmp_path / "hangs").open():
-        pass
-    process.send_signal(end)
-    _, told = process.communicate(timeout=60)
+    try:
+        # Opening a pipe waits until the script has opened it, too.
+        with (tmp_path / "hangs").open():
+            pass
+        process.send_signal(end)
+        _, told = process.communicate(timeout=60)
+    finally:
+        # What it has started ends with it.
+        process.kill()
     assert process.returncode == 130
     assert "--resume goes on with them" in told
     assert [json.loads(line)["probe"][0] for line in (tmp_path / NAME).read_text().splitlines()] == ["0.5.3"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,8 @@ def bisect(repository: Path, folder: Path, *arguments: str) -> int:
 def test_the_first_commit_is_found_and_the_users_tree_is_not_touched(
     repository: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    # TMPDIR would come too late: pytest has made a folder already.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     # As in a hook or a `git bisect run` of another repository.
     monkeypatch.setenv("GIT_DIR", "/nowhere")
     before = [path.stat().st_mtime_ns for path in sorted(repository.glob("[!.]*/**"))]

@@ -45,10 +45,12 @@ def cells(implementation: str, *callbacks: str) -> list[str]:
 
 def start(folder: Path, command: Sequence[str], arguments: Sequence[str], **environment: str) -> subprocess.Popen[str]:
     own = {"PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", "ENGINE_FAKES": str(folder)}
+    # With these, pytest puts colors into the text in which tests look for words.
+    inherited = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "PY_COLORS")}
     return subprocess.Popen(
         [sys.executable, "-m", *command, f"--results={folder / 'results'}", *arguments],
         cwd=folder,
-        env=os.environ | own | environment,
+        env=inherited | own | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -112,6 +114,7 @@ def test_pytest_process_that_dies_costs_no_cell(tmp_path: Path) -> None:
     assert problem.startswith("a pytest process ended while it ran engine_fakes:KILLS_PYTEST/call/eager/cpu-1dev")
 
 
+@pytest.mark.usefixtures("sigint_reaches_programs")
 @pytest.mark.parametrize(
     ("workers", "number", "whole_group"),
     [("1", signal.SIGTERM, False), ("2", signal.SIGINT, True), ("2", signal.SIGINT, False)],

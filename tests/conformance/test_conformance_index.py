@@ -132,6 +132,22 @@ def test_a_python_without_pip_uses_the_one_that_python_brings(tmp_path: Path) ->
     assert "pip-" in command[1]
 
 
+def test_a_python_whose_pip_is_in_a_folder_of_the_distribution(tmp_path: Path) -> None:
+    """Debian's ensurepip has no wheels, and is not there at all without a package of its own."""
+    (tmp_path / "wheels").mkdir()
+    wheel = tmp_path / "wheels" / "pip-99.0-py3-none-any.whl"
+    wheel.touch()
+    python = tmp_path / "python"
+    debian = (
+        "import sys, sysconfig; sys.modules['ensurepip'] = None\n"
+        f"sysconfig.get_config_vars()['WHEEL_PKG_DIR'] = {str(wheel.parent)!r}\n"
+    )
+    (tmp_path / "debian.py").write_text(debian + "exec(sys.argv[1])")
+    python.write_text(f'#!/bin/sh\n[ "$1" = -m ] && exit 1\nexec {sys.executable} {tmp_path}/debian.py "$2"\n')
+    python.chmod(0o755)
+    assert pip_of(python) == (str(python), str(wheel / "pip"))
+
+
 def test_versions_are_sorted() -> None:
     versions = ["0.13.0.dev20261122", "0.13.0rc1", "0.13", "0.13.0.post1", "0.13.0.1", "0.9.2", "0.10.0"]
     assert sorted(versions, key=version_key) == ["0.9.2", "0.10.0", *versions[:5]]
@@ -172,6 +188,16 @@ def test_pythons_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         Interpreter(of_uv, (3, 98)),
         Interpreter(newest, (3, 99)),
     ]
+
+
+@pytest.mark.usefixtures("no_home")
+def test_pythons_for_a_user_without_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_path = fake_python(tmp_path / "bin" / "python3.94", "echo cpython 3 94 None")
+    for name in ("PYENV_ROOT", "UV_PYTHON_INSTALL_DIR", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    here = Interpreter(Path(sys.executable), sys.version_info[:2])
+    assert finding.pythons.__wrapped__() == (here, Interpreter(on_path, (3, 94)))
 
 
 def test_a_python_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

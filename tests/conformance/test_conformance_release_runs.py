@@ -248,11 +248,20 @@ def within(seconds: float, true: Callable[[], bool]) -> bool:
     return found
 
 
+def has_ended(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().split()[2] in "ZX"
+    # The second where it ends between the opening and the reading.
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def test_an_interrupt_ends_the_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the processes that it has started. It would make the next environment for minutes."""
+    interrupted: list[float] = []
     started = tmp_path / "started"
     uv = tmp_path / "uv"
-    uv.write_text(f"#!/bin/sh\nsleep 30 & echo $! > {started}.new; mv {started}.new {started}; wait\n")
+    uv.write_text(f"#!/bin/sh\nsleep 600 & echo $! > {started}.new; mv {started}.new {started}; wait\n")
     uv.chmod(0o755)
     monkeypatch.setattr(making.shutil, "which", lambda name: str(uv))
     name = "jax-0.5.0-jaxlib-0.5.0-py{}.{}".format(*sys.version_info[:2])
@@ -260,22 +269,22 @@ def test_an_interrupt_ends_the_installation(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "cache" / name / "bin" / "python").touch()
 
     def probe(*_: object, **options: Any) -> Iterator[Probe]:
-        assert within(20, started.exists)
+        # Before it calls uv, the installation asks every interpreter of this machine.
+        assert within(120, started.exists)
+        interrupted.append(time.monotonic())
         raise KeyboardInterrupt
         yield
 
     monkeypatch.setattr(tabulating, "probe", probe)
     environments = Environments(tmp_path / "cache", sys.version_info[:2])
     records = Records(tmp_path / "journal", resume=False, conditions="")
-    begin = time.monotonic()
     came = tabulating.tabulate(RELEASES, CELLS, environments, records, tabulating.How(tmp_path), lambda record: None)
     records.close()
     assert came == tabulating.Tried([], interrupted=True)
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - interrupted[0] < 60
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [name]
     # The child of uv is no child of this process, so something else may still have to bury it.
-    state = Path(f"/proc/{started.read_text().strip()}/stat")
-    assert within(20, lambda: not state.exists() or state.read_text().split()[2] in "ZX")
+    assert within(60, lambda: has_ended(int(started.read_text())))
     # Later installations are not refused.
     assert running.run(["true"], deadline=20).returncode == 0
 

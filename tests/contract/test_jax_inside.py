@@ -140,7 +140,7 @@ def level(n):
 assert seen == level(0), seen
 print("done")
 """
-    assert run_program(source, timeout=40).check().lines == ["done"]
+    assert run_program(source, timeout=120).check().lines == ["done"]
 
 
 @pytest.mark.contract("H15")
@@ -163,4 +163,4 @@ for _ in range(3):
         assert len(exception.failures) == 1, exception
         print("reported")
 """
-    assert run_program(source, timeout=40).check().lines == ["reported"] * 3
+    assert run_program(source, timeout=120).check().lines == ["reported"] * 3

@@ -18,14 +18,15 @@ WHOLE, SUM = [0.0, 1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]
 @pytest.fixture(scope="module")
 def outcomes() -> list[dict[str, Any]]:
     """What each process saw: by name, what a program returned or failed with, its calls, and the barrier's failures."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = str(free.getsockname()[1])
+    with socket.socket() as held, ThreadPoolExecutor(2) as threads:
+        # The port stays bound, so that no other program gets it; gRPC may bind it as well.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(("localhost", 0))
+        port = str(held.getsockname()[1])
 
-    def run(number: int) -> Any:
-        return run_program("two_processes.py", str(number), port, devices=2, timeout=200).json()
+        def run(number: int) -> Any:
+            return run_program("two_processes.py", str(number), port, devices=2, timeout=200).json()
 
-    with ThreadPoolExecutor(2) as threads:
         return list(threads.map(run, range(2)))
 
 

@@ -81,10 +81,12 @@ def main(options: argparse.Namespace) -> int:
 
 def run_main(options: argparse.Namespace) -> int:
     """Judge the checkout in the current folder."""
-    with ending_orderly(), tempfile.TemporaryDirectory() as folder:
-        options.results = Path(folder)
+    with ending_orderly():
         try:
-            return _judged(options)
+            # A machine without a usable temporary folder says nothing of this commit either.
+            with tempfile.TemporaryDirectory() as folder:
+                options.results = Path(folder)
+                return _judged(options)
         except (*UNUSABLE_BECAUSE, ReleaseError) as error:
             print(f"ERROR: {error}", file=sys.stderr)
         except KeyboardInterrupt:

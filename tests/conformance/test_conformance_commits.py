@@ -285,6 +285,14 @@ def test_an_error_of_the_suite_is_not_a_bad_commit(
     assert words in capsys.readouterr().err
 
 
+def test_a_machine_without_a_temporary_folder_is_not_a_bad_commit(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bisect_commits.tempfile, "tempdir", str(tmp_path / "none"))
+    assert main(["bisect-run", "jax/pure_callback/jit/cpu-1dev"]) == 128
+    assert "No such file or directory" in capsys.readouterr().err
+
+
 def test_a_cell_runs_with_the_packages_of_the_checkout(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from ..releases.release import Release, ReleaseError, Skipped
 from ..spec.versions import version_key
@@ -68,6 +68,16 @@ def line_of(
     if not any(candidate.release for candidate in chosen):
         raise ReleaseError(f"no release from {chosen[0].place.name} to {chosen[-1].place.name} can be tried here")
     return Line(tuple(chosen), swapped, tuple(notes))
+
+
+def marked(candidates: Sequence[Candidate], mark: Callable[[Release], str]) -> tuple[Candidate, ...]:
+    """The candidates with the mark of their releases in the label: runs of other wheels are not taken for theirs."""
+    return tuple(
+        replace(each, place=Place(each.place.name, f"{each.place.label}, {words}"))
+        if each.release and (words := mark(each.release))
+        else each
+        for each in candidates
+    )
 
 
 def _candidate(release: Release, jaxlib: str | None) -> Candidate:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..bisecting import apart, findings
 from ..bisecting.bisection import Answer, between, every, whole
-from ..bisecting.candidates import Candidate, line_of
+from ..bisecting.candidates import Candidate, line_of, marked
 from ..bisecting.probing import ReleaseProber
 from ..bisecting.searching import Samples
 from ..engine.options import add_selection
@@ -113,6 +114,8 @@ def _main(options: argparse.Namespace) -> int:
     if wheels:
         releases = wheels.beside(releases)
     line = line_of(releases, skipped, options.good, options.bad, options.jaxlib)
+    if wheels:
+        line = replace(line, candidates=marked(line.candidates, wheels.mark))
     for note in line.notes:
         tell(f"NOTE: {note}")
     newest = [candidate.release.jax for candidate in line.candidates if candidate.release][-1]
@@ -126,7 +129,7 @@ def _main(options: argparse.Namespace) -> int:
         found, samples = hunt.search(search, probe, line.places, question.subjects, {})
         code = conclude(hunt, found, samples, line.places, options.results, good)
         if options.apart:
-            for text in _apart(hunt, environments, line.candidates, found, samples):
+            for text in _apart(hunt, environments, wheels, line.candidates, found, samples):
                 print(text)
     return code
 
@@ -134,6 +137,7 @@ def _main(options: argparse.Namespace) -> int:
 def _apart(
     hunt: Hunt,
     environments: Environments,
+    wheels: Wheels | None,
     candidates: tuple[Candidate, ...],
     found: Mapping[str, Answer],
     samples: Samples,
@@ -152,6 +156,8 @@ def _apart(
             yield f"\nAPART: jax brought the change: {old.jax} and {new.jax} have the same jaxlib, {old.jaxlib}."
             continue
         mixtures = apart.mixtures(old, new)
+        if wheels:
+            mixtures = marked(mixtures, wheels.mark)
         known = {subject: {0: samples[subject][before], 1: samples[subject][after]} for subject in subjects}
         probe = ReleaseProber(mixtures, environments, hunt.question)
         places = [mixture.place for mixture in mixtures]

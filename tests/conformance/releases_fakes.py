@@ -18,8 +18,8 @@ VERSIONS = ("0.5.3", "0.6.0", "0.6.1", "0.6.2", "0.7.0", "0.7.1", "0.7.2")
 class FakeEnvironments:
     """Makes an environment by writing a shell script; what is in `broken` cannot be made."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        del folder
+    def __init__(self, *folders: object) -> None:
+        """Of no wheels, or of those that come first, as for `WheelEnvironments`."""
 
     broken: ClassVar[dict[str, str]] = {}
     folder = Path()
@@ -40,5 +40,6 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path, skipped: tuple[Skippe
     releases = tuple(Release(version, version) for version in VERSIONS)
     monkeypatch.setattr(bisect, "released", lambda: (releases, skipped))
     monkeypatch.setattr(bisect, "Environments", FakeEnvironments)
+    monkeypatch.setattr(bisect, "WheelEnvironments", FakeEnvironments)
     monkeypatch.setattr(FakeEnvironments, "folder", folder)
     monkeypatch.setattr(FakeEnvironments, "broken", {})

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from conformance.bisecting.evidence import Relation
 from conformance.bisecting.probe_journal import NAME, ProbeJournal
 from conformance.cli.commands import main
 from conformance.releases.release import Release, Skipped
+from conformance.releases.wheels import Wheels
 
 pytestmark = pytest.mark.contract("C9")
 
@@ -136,6 +138,48 @@ def test_it_goes_on_where_it_ended(bisect: Any, tmp_path: Path) -> None:
     kept = journal.read_text()
     bisect(script)
     assert (tmp_path / "results" / "probes.1.jsonl").read_text() == kept
+
+
+def test_runs_of_other_wheels_are_not_taken(bisect: Any, tmp_path: Path) -> None:
+    """A rebuilt wheel has the version of the one before it, and so has what the index has."""
+    ran, wheels = tmp_path / "ran", tmp_path / "wheels"
+    script = CHANGED.replace("import os", f'import os; open({str(ran)!r}, "a").write(os.environ["JAX"] + " ")')
+    arguments = ("--good", "0.6.1", "--bad", "0.6.2", "--runs", "2")
+
+    def runs(*more: str) -> dict[str, int]:
+        ran.write_text("")
+        # So few runs cannot tell.
+        assert bisect(script, *arguments, *more)[0] == 3
+        return dict(Counter(ran.read_text().split()))
+
+    wheels.mkdir()
+    wheel = wheels / "jax-0.6.2-py3-none-any.whl"
+    wheel.write_text("mine")
+    assert runs("--wheels", str(wheels)) == {"0.6.1": 2, "0.6.2": 2}
+    assert runs("--wheels", str(wheels), "--resume") == {}
+    wheel.write_text("mended")
+    assert runs("--wheels", str(wheels), "--resume") == {"0.6.2": 2}
+    assert runs("--resume") == {"0.6.2": 2}
+    assert runs("--resume") == {}
+
+
+def test_mixtures_of_other_wheels_are_not_taken(bisect: Any, tmp_path: Path) -> None:
+    ran, wheels = tmp_path / "ran", tmp_path / "wheels"
+    note = f'open({str(ran)!r}, "a").write(os.environ["JAX"] + "+" + os.environ["JAXLIB"] + " ")'
+    script = CHANGED.replace("import os", f"import os; {note}")
+    wheels.mkdir()
+    (wheels / "jax-0.7.2-py3-none-any.whl").touch()
+    wheel = wheels / "jaxlib-0.6.2-py3-none-any.whl"
+    for content in ("mine", "mended"):
+        wheel.write_text(content)
+        arguments = ("--good", "0.6.1", "--bad", "0.6.2", "--apart", "--wheels", str(wheels))
+        ran.write_text("")
+        resumed = ("--resume",) * (content == "mended")
+        code, printed, _ = bisect(script, *arguments, *resumed)
+        assert code == 0
+        assert f"0.6.2, wheels {Wheels.within(wheels).hashed({'jaxlib': '0.6.2'})}: exit 0" in printed
+        mixtures = {"0.6.1+0.6.2"} if resumed else {"0.6.1+0.6.2", "0.6.2+0.6.1"}
+        assert {each for each in ran.read_text().split() if each.split("+")[0] != each.split("+")[1]} == mixtures
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ class Line:
     candidates: tuple[Candidate, ...]
     swapped: bool = False
     """Whether the good end is the newer one."""
+    named: tuple[int, ...] = ()
+    """The places of the ends that the user has named."""
     notes: tuple[str, ...] = ()
     """What the user should know of the line before anything runs."""
 
@@ -60,14 +62,15 @@ def line_of(
         if swapped:
             notes.append(f"the good end {good} is newer than the bad end {bad}: the search is for what mended it")
     elif ends:
-        # The other end is the newest release, or for the newest itself the oldest.
-        old, new = (ends[0], len(everything) - 1) if ends[0] < len(everything) - 1 else (0, ends[0])
+        # The other end is the newest release, or for the newest itself the oldest. What cannot be installed is none.
+        newest = max(index for index, candidate in enumerate(everything) if candidate.release)
+        old, new = (ends[0], len(everything) - 1) if ends[0] < newest else (0, ends[0])
     else:
         old, new = 0, len(everything) - 1
     chosen = everything[old : new + 1]
     if not any(candidate.release for candidate in chosen):
         raise ReleaseError(f"no release from {chosen[0].place.name} to {chosen[-1].place.name} can be tried here")
-    return Line(tuple(chosen), swapped, tuple(notes))
+    return Line(tuple(chosen), swapped, tuple(end - old for end in ends), tuple(notes))
 
 
 def marked(candidates: Sequence[Candidate], mark: Callable[[Release], str]) -> tuple[Candidate, ...]:

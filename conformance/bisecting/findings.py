@@ -40,7 +40,13 @@ Runs = Mapping[int, Sequence[Sample]]
 def exit_code(answers: Sequence[Answer]) -> int:
     """Anything found is found; otherwise what most needs the user's attention."""
     kinds = {answer.kind for answer in answers}
-    codes = {Kind.FOUND: FOUND, Kind.CANNOT_TELL: CANNOT_TELL, Kind.UNTESTABLE: UNUSABLE, Kind.SAME: SAME}
+    codes = {
+        Kind.FOUND: FOUND,
+        Kind.CANNOT_TELL: CANNOT_TELL,
+        Kind.UNTESTABLE: UNUSABLE,
+        Kind.ALONE: UNUSABLE,
+        Kind.SAME: SAME,
+    }
     return next(code for kind, code in codes.items() if kind in kinds)
 
 
@@ -50,7 +56,7 @@ def report(answers: Mapping[str, Answer], runs: Mapping[str, Runs], places: Sequ
     for subject, answer in answers.items():
         groups.setdefault(_likeness(answer, runs[subject], rule), []).append(subject)
     told = []
-    order = [Kind.FOUND, Kind.CANNOT_TELL, Kind.UNTESTABLE, Kind.SAME]
+    order = [Kind.FOUND, Kind.CANNOT_TELL, Kind.UNTESTABLE, Kind.ALONE, Kind.SAME]
     for subjects in sorted(groups.values(), key=lambda group: order.index(answers[group[0]].kind)):
         subject = subjects[0]
         head = [*subjects[:MOST_CELLS]]
@@ -82,7 +88,10 @@ class Finding:
         told = []
         for change in answer.changes:
             told += self._told(change)
-        if not answer.changes:
+        if answer.kind is Kind.ALONE:
+            only = f"only {self._name(answer.old)} can be tested, and there is nothing to compare it with"
+            told = [f"UNUSABLE: {only}.", *self._outcome(answer.old)]
+        elif not answer.changes:
             told = [self._no_difference(), *self._outcome(answer.old), *self._outcome(answer.new)]
         told += ["", *self.picture()]
         if self.rule.by_chance:
@@ -115,8 +124,6 @@ class Finding:
 
     def _no_difference(self) -> str:
         old, new = self._name(self.answer.old), self._name(self.answer.new)
-        if self.answer.old == self.answer.new:
-            return f"NOTHING TO FIND: only {old} can be tested."
         if self.answer.kind is Kind.CANNOT_TELL and not self.rule.by_chance:
             return f"CANNOT TELL: {old} or {new} did not do the same each time; {MEASURE}."
         if self.answer.kind is Kind.CANNOT_TELL:

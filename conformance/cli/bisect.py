@@ -53,7 +53,7 @@ def add_parser(commands: Any) -> None:
         {
             findings.FOUND: "found: a release, a commit, or a range that holds it if what lies in it cannot be tested",
             findings.SAME: "the ends do not differ, and no difference was seen between them",
-            findings.UNUSABLE: "bad input, no index, or an end that cannot be tested",
+            findings.UNUSABLE: "bad input, no index, an end that cannot be tested, or only one release that can",
             findings.CANNOT_TELL: "cannot tell: chance may explain what was seen",
             INTERRUPTED: "interrupted; --resume goes on",
         },
@@ -120,9 +120,9 @@ def _main(options: argparse.Namespace) -> int:
         tell(f"NOTE: {note}")
     newest = [candidate.release.jax for candidate in line.candidates if candidate.release][-1]
     question = question_of(options, without_hostcb=not version_matches(newest, SUPPORTED))
-    count = len(line.candidates)
+    count, named = len(line.candidates), line.named
     both_ends = options.good and options.bad
-    search = every(count) if options.every else between(0, count - 1) if both_ends else whole(count)
+    search = every(count, named) if options.every else between(0, count - 1) if both_ends else whole(count, named)
     good = None if not both_ends else count - 1 if line.swapped else 0
     with hunting(options, question) as hunt:
         probe = ReleaseProber(line.candidates, environments, question)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from releases_fakes import FakeEnvironments, install
+from releases_fakes import VERSIONS, FakeEnvironments, install
 
 from conformance.bisecting import apart
 from conformance.bisecting.evidence import Relation
@@ -231,6 +231,25 @@ def test_an_end_that_cannot_be_tested_is_named(bisect: Any) -> None:
     assert "ERROR: nothing can be found: 0.7.2 cannot be tested: JAX 0.7.2 cannot be installed: no wheel" in told
     assert "UNUSABLE: 0.7.2 cannot be tested, and is an end:" in printed
     assert "0.7.2: JAX 0.7.2 cannot be installed: no wheel" in printed
+
+
+@pytest.mark.parametrize("option", ["--good", "--bad"])
+def test_one_end_that_cannot_be_tested_has_no_other_in_its_place(option: str, bisect: Any) -> None:
+    FakeEnvironments.broken["0.6.1"] = "no wheel"
+    code, printed, told = bisect(CHANGED, option, "0.6.1")
+    assert code == 2
+    assert "UNUSABLE: 0.6.1 cannot be tested, and is an end:" in printed
+    assert "ERROR: nothing can be found: 0.6.1 cannot be tested: no wheel" in told
+
+
+def test_one_release_alone_is_compared_with_nothing(bisect: Any) -> None:
+    FakeEnvironments.broken |= dict.fromkeys(VERSIONS[:-1], "no wheel")
+    code, printed, told = bisect("print(1)", "--runs", "2")
+    assert code == 2
+    assert "  UNUSABLE: only 0.7.2 can be tested, and there is nothing to compare it with.\n" in printed
+    assert printed.count("0.7.2: exit 0, prints 1") == 1
+    assert "0.5.3: no wheel" in printed
+    assert told.splitlines()[-1] == "ERROR: nothing can be found: only 0.7.2 can be tested"
 
 
 def test_jax_and_jaxlib_are_told_apart(bisect: Any) -> None:

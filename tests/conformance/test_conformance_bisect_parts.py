@@ -163,6 +163,17 @@ def test_one_end_alone_is_searched_from_to_the_newest() -> None:
         line_of(releases, [Skipped("0.6.3", "it was yanked")], "0.6.0", "0.6.3")
 
 
+def test_the_newest_release_is_the_newest_that_can_be_installed() -> None:
+    releases = [Release(version, version) for version in ("0.6.0", "0.6.1", "0.6.2")]
+    skipped = [Skipped("0.6.3", "it needs Python >=3.99")]
+    line = line_of(releases, skipped, None, "0.6.2")
+    assert [place.name for place in line.places] == ["0.6.0", "0.6.1", "0.6.2"]
+    assert line.named == (2,)
+    line = line_of(releases, skipped, "0.6.1", None)
+    assert [place.name for place in line.places] == ["0.6.1", "0.6.2", "0.6.3"]
+    assert line.named == (0,)
+
+
 def test_wheels_of_a_folder_are_releases(tmp_path: Path) -> None:
     for name in (
         "jax-0.13.0.dev20261101-py3-none-any.whl",

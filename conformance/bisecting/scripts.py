@@ -20,6 +20,8 @@ CANNOT_TEST = 125
 SHOWN = 60
 """So many characters of what a script prints are in the words of its outcome."""
 
+LAST_WORDS = 2.0
+"""Seconds for what a killed script has printed to come out of its pipes."""
 
 ENDS_WITH_PARENT = """\
 import ctypes, os, signal, sys
@@ -49,7 +51,7 @@ def run_script(
         end = _end(process.returncode)
     except subprocess.TimeoutExpired:
         _kill(process)
-        printed, errors = process.communicate()
+        printed, errors = _rest(process)
         end = "hang"
     finally:
         _kill(process)
@@ -81,6 +83,17 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     """End the script and what it has started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def _rest(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    """All that a killed script has printed. What it started in another session may hold the pipes for ever."""
+    try:
+        return process.communicate(timeout=LAST_WORDS)
+    except subprocess.TimeoutExpired as error:
+        for pipe in (process.stdout, process.stderr):
+            if pipe:
+                pipe.close()
+        return error.stdout or b"", error.stderr or b""
 
 
 def _end(code: int) -> str:

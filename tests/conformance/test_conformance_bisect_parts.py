@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -84,6 +86,25 @@ def test_what_a_script_starts_ends_with_it(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import subprocess, sys; subprocess.Popen(['sleep', '600'], stdout=sys.stderr); print('done')")
     assert run_script(script, Path(sys.executable), {**os.environ}, 0.5).words == "hang"
+
+
+def test_what_a_script_starts_in_another_session_does_not_hold_the_search(tmp_path: Path) -> None:
+    """It lives on, with the script's own pipe."""
+    script, alive = tmp_path / "script.py", tmp_path / "alive"
+    script.write_text(
+        "import subprocess\n"
+        "other = subprocess.Popen(['sleep', '30'], start_new_session=True)\n"
+        f"open({str(alive)!r}, 'w').write(str(other.pid))\n"
+        "print('begun', flush=True)\n"
+        "while True: pass\n"
+    )
+    begin = time.monotonic()
+    try:
+        sample = run_script(script, Path(sys.executable), {**os.environ}, 1.0)
+    finally:
+        os.kill(int(alive.read_text()), signal.SIGKILL)
+    assert (sample.words, sample.detail) == ("hang", "begun")
+    assert time.monotonic() - begin < 20
 
 
 class SpoiltByFailures:

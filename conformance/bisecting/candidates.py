@@ -40,8 +40,12 @@ def line_of(
     good: str | None,
     bad: str | None,
     jaxlib: str | None = None,
+    unreachable: str = "",
 ) -> Line:
-    """The releases from one end to the other, the oldest first; an end that is not given is the last there is."""
+    """The releases from one end to the other, the oldest first; an end that is not given is the last there is.
+
+    `unreachable` says why the index may have releases that are not among these.
+    """
     # Pip also skips versions of a folder of wheels, for each Python that has no wheel there.
     usable = {release.jax for release in releases}
     left_out = [each for each in skipped if each.release not in usable]
@@ -52,7 +56,7 @@ def line_of(
     if not releases:
         raise ReleaseError("there is no release of JAX that can be tried here")
     notes: list[str] = []
-    ends = [_place(everything, version) for version in (good, bad) if version is not None]
+    ends = [_place(everything, version, unreachable) for version in (good, bad) if version is not None]
     swapped = False
     if good is not None and bad is not None:
         if ends[0] == ends[1]:
@@ -98,7 +102,7 @@ def _skipped(skipped: Sequence[Skipped]) -> Iterator[Candidate]:
         yield Candidate(Place(each.release, each.release), None, each.reason)
 
 
-def _place(candidates: Sequence[Candidate], version: str) -> int:
+def _place(candidates: Sequence[Candidate], version: str, unreachable: str) -> int:
     try:
         wanted = version_key(version)
     except ValueError as error:
@@ -109,4 +113,5 @@ def _place(candidates: Sequence[Candidate], version: str) -> int:
                 raise ReleaseError(f"JAX {version} cannot be an end: {candidate.reason}")
             return index
     first, last = candidates[0].place.name, candidates[-1].place.name
-    raise ReleaseError(f"there is no release {version} of JAX here; there are {first} to {last}")
+    unseen = f"; {unreachable}" if unreachable else ""
+    raise ReleaseError(f"there is no release {version} of JAX here; there are {first} to {last}{unseen}")

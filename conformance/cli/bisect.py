@@ -18,7 +18,7 @@ from ..engine.preparation import SUPPORTED, ConflictingOptionsError
 from ..planning.cells import parse_cell
 from ..planning.keywords import any_of
 from ..releases.environments import Environments
-from ..releases.index import released
+from ..releases.index import index
 from ..releases.wheels import WheelEnvironments, Wheels
 from ..spec.versions import version_matches
 from . import bisect_commits
@@ -110,10 +110,11 @@ def _main(options: argparse.Namespace) -> int:
     # What needs no index is checked first.
     wheels = Wheels.within(options.wheels) if options.wheels else None
     environments = WheelEnvironments(wheels, options.environments) if wheels else Environments(options.environments)
-    releases, skipped = released()
+    known = index()
+    releases, skipped = known.released()
     if wheels:
         releases = wheels.beside(releases)
-    line = line_of(releases, skipped, options.good, options.bad, options.jaxlib)
+    line = line_of(releases, skipped, options.good, options.bad, options.jaxlib, known.unreachable)
     if wheels:
         line = replace(line, candidates=marked(line.candidates, wheels.mark))
     for note in line.notes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -35,10 +36,20 @@ class FakeEnvironments:
         return Environment(release, python)
 
 
-def install(monkeypatch: pytest.MonkeyPatch, folder: Path, skipped: tuple[Skipped, ...] = ()) -> None:
+@dataclass(frozen=True)
+class FakeIndex:
+    skipped: tuple[Skipped, ...] = ()
+    unreachable: str = ""
+
+    def released(self) -> tuple[tuple[Release, ...], tuple[Skipped, ...]]:
+        return tuple(Release(version, version) for version in VERSIONS), self.skipped
+
+
+def install(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, skipped: tuple[Skipped, ...] = (), unreachable: str = ""
+) -> None:
     """Let the command `bisect` find these releases in place of the real ones."""
-    releases = tuple(Release(version, version) for version in VERSIONS)
-    monkeypatch.setattr(bisect, "released", lambda: (releases, skipped))
+    monkeypatch.setattr(bisect, "index", lambda: FakeIndex(skipped, unreachable))
     monkeypatch.setattr(bisect, "Environments", FakeEnvironments)
     monkeypatch.setattr(bisect, "WheelEnvironments", FakeEnvironments)
     monkeypatch.setattr(FakeEnvironments, "folder", folder)

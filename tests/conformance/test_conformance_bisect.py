@@ -204,6 +204,15 @@ def test_bad_input_is_one_sentence(bisect: Any, arguments: list[str], words: str
     assert len(told.splitlines()) == 1
 
 
+def test_an_end_that_an_unreachable_index_may_have(
+    bisect: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install(monkeypatch, tmp_path, unreachable="pip cannot connect to the package index (timed out)")
+    code, _, told = bisect("print(1)", "--good", "0.6.9", "--bad", "0.7.2")
+    assert code == 2
+    assert "there are 0.5.3 to 0.7.2; pip cannot connect to the package index (timed out)\n" in told
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

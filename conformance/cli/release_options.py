@@ -86,6 +86,12 @@ def releases_of(
     return sorted(found), left_out
 
 
+def lacking(last: int | None, environments: Environments) -> list[str]:
+    """What to say if there are fewer releases than `--last` asks for."""
+    there = len(index(environments.python).released()[0]) if last is not None else 0
+    return [f"only {there} of the {last} releases that --last asks for are there"] if last and there < last else []
+
+
 def release_of(word: str, environments: Environments) -> Release:
     """The release `JAX` or `JAX:JAXLIB`; the index is not asked for one whose environment is there."""
     jax, _, jaxlib = word.partition(":")

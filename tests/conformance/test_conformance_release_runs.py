@@ -227,6 +227,18 @@ def test_ranges_and_the_newest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     ]
 
 
+def test_fewer_releases_than_were_asked_for(
+    runs: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    versions = tuple(release.jax for release in RELEASES[2:])
+    offer = Offer(Interpreter(Path(sys.executable), (3, 11)), versions, versions)
+    monkeypatch.setattr(release_options, "index", lambda python=None: Index((offer,)))
+    assert main(["releases", "--last", "2", *chosen()]) == 0
+    assert main(["releases", "--last", "3", *chosen()]) == 1
+    assert "ERROR: only 2 of the 3 releases that --last asks for are there\n" in capsys.readouterr().err
+    assert main(["releases", "0.6.2", *chosen()]) == 0
+
+
 def test_a_cancelled_job_keeps_what_is_finished(tmp_path: Path) -> None:
     """The signal of a CI system that gives a job up."""
     program = (

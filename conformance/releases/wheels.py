@@ -109,7 +109,9 @@ class WheelEnvironments(Environments):
         # They live as long as this object, for the same reason that it lives.
         self._local: dict[Release, Environments] = {}
         # pip and uv look there too, in all processes that this one starts.
-        os.environ["PIP_FIND_LINKS"] = str(wheels.folder)
+        links = os.environ.get("PIP_FIND_LINKS", "").split()
+        if str(wheels.folder) not in links:
+            os.environ["PIP_FIND_LINKS"] = " ".join((*links, str(wheels.folder)))
 
     def get(self, release: Release) -> Environment:
         packages = self._wheels.of(release)

@@ -245,6 +245,14 @@ def test_wheels_of_a_folder_are_not_taken_for_the_release_of_the_index(
     assert "-wheels-" not in str(Environments(cache, here.version).get(release).python)
 
 
+def test_the_users_own_folders_of_wheels_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "jax-0.7.0-py3-none-any.whl").touch()
+    monkeypatch.setenv("PIP_FIND_LINKS", "/mine https://example.org/wheels")
+    for _ in range(2):
+        WheelEnvironments(Wheels.within(tmp_path), tmp_path / "cache")
+        assert os.environ["PIP_FIND_LINKS"] == f"/mine https://example.org/wheels {tmp_path}"
+
+
 def test_wheels_of_a_folder_are_installed_before_the_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise pip would take the index's wheel of the same version."""
     installed: list[tuple[str, ...]] = []

@@ -152,6 +152,32 @@ def test_the_subjects_of_commits_may_hold_what_python_takes_for_an_end_of_line(t
     assert history.parents == ((), (0,), (1,))
 
 
+def test_signatures_of_commits_are_no_commits(tmp_path: Path) -> None:
+    """This program of signatures finds each one good, and says so, as gpg does."""
+    program = tmp_path / "sign"
+    program.write_text(
+        """\
+#!/bin/sh
+case "$*" in
+  *--verify*) echo "gpg: Good signature from Someone" >&2; echo "[GNUPG:] GOODSIG 1 Someone" ;;
+  *) cat > /dev/null; echo "[GNUPG:] SIG_CREATED " >&2
+     printf -- "-----BEGIN PGP SIGNATURE-----\\n\\nx\\n-----END PGP SIGNATURE-----\\n" ;;
+esac
+"""
+    )
+    program.chmod(0o755)
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "config", "gpg.program", str(program))
+    git(tmp_path, "config", "log.showSignature", "true")
+    for subject in ("One", "Two"):
+        git(tmp_path, "commit", "--quiet", "--allow-empty", "--gpg-sign=1", "--message", subject)
+    assert "Good signature" in git(tmp_path, "log")
+    repository = Repository(tmp_path)
+    old, new = repository.commit("HEAD~1"), repository.commit("HEAD")
+    history = repository.history(old, new)
+    assert (history.commits, history.subjects) == ((old, new), ("One", "Two"))
+
+
 def test_modules_beside_a_script_come_after_the_checkout(repository: Path, tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "beside.py").write_text(SCRIPT)
     (tmp_path / "hostcb.py").write_text("VALUE = 'beside the script'")
@@ -189,6 +215,15 @@ def test_wrong_revisions(good: str, bad: str, words: str, repository: Path, tmp_
 
 def test_what_is_no_repository(tmp_path: Path) -> None:
     with pytest.raises(ReleaseError, match="is no git repository"):
+        Repository(tmp_path)
+
+
+def test_a_repository_that_git_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "git"
+    fake.write_text("#!/bin/sh\necho \"fatal: detected dubious ownership in repository at '/x'\" >&2\nexit 128\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(ReleaseError, match=r"git reads: detected dubious ownership in repository at '/x'$"):
         Repository(tmp_path)
 
 

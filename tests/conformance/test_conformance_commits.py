@@ -18,6 +18,7 @@ from conformance.releases.release import ReleaseError
 pytestmark = pytest.mark.contract("C9")
 
 ROOT = Path(__file__).parents[2]
+CELL = "jax/pure_callback/jit/cpu-1dev"
 
 
 # A repository ---------------------------------------------------------------------------------------
@@ -281,6 +282,10 @@ def test_git_bisect_run_understands_it(repository: Path, tmp_path: Path) -> None
         (["jax/nothing/jit/cpu-1dev"], 128, "ERROR: jax has no callback 'nothing'"),
         ([], 128, "ERROR: give either a CELL or --script FILE"),
         (["--script", "nope.py"], 128, "ERROR: there is no script nope.py"),
+        ([CELL, "--good-outcome", "bananas"], 128, "ERROR: --good-outcome 'bananas' is no outcome of a cell: expected"),
+        ([CELL, "--good-outcome", "passes"], 128, "ERROR: --good-outcome 'passes' is no outcome of a cell: expected"),
+        ([CELL, "--good-outcome", "missing"], 128, "ERROR: --good-outcome 'missing' is no outcome of a cell"),
+        ([CELL, "--good-outcome", "crash(SIGABRT)"], 125, "this commit has no package hostcb and no package jax"),
     ],
 )
 def test_what_cannot_be_tested_is_not_bad(

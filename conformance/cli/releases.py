@@ -21,7 +21,7 @@ from ..releases.table import table_of, tried
 from ..releases.tabulating import How, tabulate
 from ..reports.table_pages import html, markdown
 from .helping import add_command
-from .release_options import add_cells, add_probing, cells_of, environments_of, lacking, releases_of
+from .release_options import add_cells, add_probing, cells_of, check_page, environments_of, lacking, releases_of
 
 WORSE = 1
 
@@ -61,6 +61,7 @@ def add_journal(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
+    check_page(options.html)
     cells = cells_of(options)
     expected = _expectations(options.expectations)
     environments = environments_of(options)

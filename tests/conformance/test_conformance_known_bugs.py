@@ -266,6 +266,15 @@ def test_invalid_lists(tmp_path: Path, capsys: pytest.CaptureFixture[str], old: 
     assert words in error
 
 
+def test_a_page_that_cannot_be_written_is_refused_before_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("list.toml").write_text(LIST)
+    assert main(["known-bugs", "--list=list.toml", "--markdown=none/page.md"]) == 2
+    assert capsys.readouterr().err == "ERROR: there is no folder none for page.md: make it, or name another file\n"
+
+
 def test_a_list_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(KnownBugsError, match="cannot be read: No such file"):
         load_known_bugs(tmp_path / "none.toml")

@@ -189,6 +189,8 @@ def test_expectations_decide(runs: list[tuple[str, str]], tmp_path: Path, capsys
         (["0.8.3", "--plan", "empty.txt", "--cell", CELLS[0]], "--cell and --plan cannot be used together"),
         (["0.8.3", "--plan", "empty.txt"], "empty.txt names no cell"),
         (["0.8.3", "--expectations", "none.toml"], "there is no none.toml"),
+        (["0.8.3", "--html", "none/page.html"], "there is no folder none for page.html: make it, or name another file"),
+        (["0.8.3", "--html", "."], ". is a folder: name a file in it"),
     ],
 )
 def test_bad_input_is_one_sentence(

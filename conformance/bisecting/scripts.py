@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from .samples import Sample, untestable
+from .samples import OUTPUT, Sample, untestable
 
 CANNOT_TEST = 125
 """The exit code by which a script says that it means nothing in this release, as for `git bisect run`."""
@@ -61,9 +61,9 @@ def run_script(
     text, complaint = (each.decode(errors="replace") for each in (printed, errors))
     if process.returncode == CANNOT_TEST and end != "hang":
         return untestable(_last_line(complaint) or _last_line(text) or f"the script ended with {CANNOT_TEST}")
-    words = end if end_alone or end == "hang" else f"{end}, {_prints(text)}"
+    words = end if end_alone or end == "hang" else f"{end}{OUTPUT}{_printed(text)}"
     # What is in the words already is not told twice.
-    more = "" if words == f"{end}, prints {text.strip()}" else text.strip()
+    more = "" if words == f"{end}{OUTPUT}{text.strip()}" else text.strip()
     return Sample(words, end == "exit 0", "\n".join(filter(None, (more, _last_line(complaint)))), seconds)
 
 
@@ -105,14 +105,14 @@ def _end(code: int) -> str:
         return f"crash(signal {-code})"
 
 
-def _prints(text: str) -> str:
+def _printed(text: str) -> str:
     """What was printed, short enough for a line, and different for different texts."""
     line = " | ".join(text.split("\n")).strip(" |")
     if not line:
-        return "prints nothing"
+        return "nothing"
     if len(line) <= SHOWN:
-        return f"prints {line}"
-    return f"prints {line[: SHOWN - 3]}... ({hashlib.sha256(text.encode()).hexdigest()[:8]})"
+        return line
+    return f"{line[: SHOWN - 3]}... ({hashlib.sha256(text.encode()).hexdigest()[:8]})"
 
 
 def _last_line(text: str) -> str:

@@ -152,7 +152,7 @@ def ending_orderly() -> Iterator[None]:
 
 
 def _probability(text: str) -> float:
-    number = float(text)
-    if not 0.5 <= number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no confidence like 0.99: it is from 0.5 to below 1")
-    return number
+    with contextlib.suppress(ValueError):
+        if 0.5 <= (number := float(text)) < 1:
+            return number
+    raise argparse.ArgumentTypeError(f"{text!r} is no confidence like 0.99: it is from 0.5 to below 1")

@@ -261,6 +261,51 @@ def test_one_release_alone_is_compared_with_nothing(bisect: Any) -> None:
     assert told.splitlines()[-1] == "ERROR: nothing can be found: only 0.7.2 can be tested"
 
 
+def test_two_ends_that_cannot_be_tested_are_named(bisect: Any) -> None:
+    FakeEnvironments.broken |= dict.fromkeys(("0.6.1", "0.6.2"), "no wheel")
+    code, printed, _ = bisect("print(1)", "--good", "0.6.1", "--bad", "0.6.2")
+    assert code == 2
+    assert "UNUSABLE: 0.6.1 and 0.6.2 cannot be tested, and are the ends:" in printed
+
+
+@pytest.mark.parametrize("new", ["0", "os.environ['JAX'] > '0.6.1'"])
+def test_an_output_that_is_never_the_same(new: str, bisect: Any) -> None:
+    """The end of the script may be; its output may be compared no more."""
+    script = f"import os; print(os.urandom(8).hex()); raise SystemExit({new})"
+    advice = (
+        "measure with --runs 50 or --confidence 0.99, or with --compare verdict, which ignores what the script prints."
+    )
+    ends = ("--good", "0.6.1", "--bad", "0.6.2")
+    code, printed, _ = bisect(script, *ends)
+    assert code == 3
+    assert advice in printed
+    if new == "0":
+        assert "or ignore what the script prints with --compare verdict." in bisect(script, *ends, "--runs", "6")[1]
+    assert bisect(script, *ends, "--compare", "verdict")[0] == (1 if new == "0" else 0)
+
+
+def test_an_end_of_a_script_that_is_not_always_the_same_is_only_measured(bisect: Any, tmp_path: Path) -> None:
+    """In each release it fails the first time."""
+    script = f"""\
+import os, pathlib
+ran = pathlib.Path({str(tmp_path)!r}) / ("ran-" + os.environ["JAX"])
+first = not ran.exists()
+ran.touch()
+raise SystemExit(first)
+"""
+    code, printed, _ = bisect(script, "--good", "0.6.1", "--bad", "0.6.2")
+    assert code == 3
+    assert "did not do the same each time; measure with --runs 50 or --confidence 0.99." in printed
+
+
+@pytest.mark.parametrize("confidence", ["abc", "nan", "0.4", "1"])
+def test_what_is_no_confidence(confidence: str, bisect: Any, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as ending:
+        bisect("print(1)", "--confidence", confidence)
+    assert ending.value.code == 2
+    assert f"{confidence!r} is no confidence like 0.99: it is from 0.5 to below 1" in capsys.readouterr().err
+
+
 def test_jax_and_jaxlib_are_told_apart(bisect: Any) -> None:
     script = 'import os; print(os.environ["JAXLIB"] >= "0.6.2")'
     code, printed, _ = bisect(script, "--good", "0.6.0", "--bad", "0.7.0", "--apart")

@@ -14,11 +14,9 @@ from typing import Any
 import pytest
 from releases_fakes import VERSIONS, FakeEnvironments, install
 
-from conformance.bisecting import apart
-from conformance.bisecting.evidence import Relation
 from conformance.bisecting.probe_journal import NAME, ProbeJournal
 from conformance.cli.commands import main
-from conformance.releases.release import Release, Skipped
+from conformance.releases.release import Skipped
 from conformance.releases.wheels import Wheels
 
 pytestmark = pytest.mark.contract("C9")
@@ -318,28 +316,6 @@ def test_jax_and_jaxlib_are_told_apart(bisect: Any) -> None:
     _, printed, _ = bisect(script, "--good", "0.6.0", "--bad", "0.7.0", "--apart")
     assert "APART: jax alone brings the change." in printed
     assert "jax 0.6.1 with jaxlib 0.6.2 cannot be tried: they do not fit" in printed
-
-
-@pytest.mark.parametrize(
-    ("of_jax", "of_jaxlib", "words"),
-    [
-        (Relation.NEW, Relation.OLD, "jax brought the change"),
-        (Relation.OLD, Relation.NEW, "jaxlib brought the change"),
-        (Relation.NEW, Relation.NEW, "either of jax and jaxlib brings the change"),
-        (Relation.OLD, Relation.OLD, "only jax and jaxlib together bring the change"),
-        # With one mixture alone.
-        (Relation.NEW, None, "jax alone brings the change"),
-        (Relation.OLD, None, "jaxlib brought the change, or only jax and jaxlib together do"),
-        (None, Relation.NEW, "jaxlib alone brings the change"),
-        (Relation.UNCLEAR, Relation.OLD, "jax brought the change, or only jax and jaxlib together do"),
-        (Relation.OWN, Relation.UNCLEAR, "jax and jaxlib cannot be told apart"),
-        (None, None, "jax and jaxlib cannot be told apart"),
-    ],
-)
-def test_one_mixture_alone_shows_less(of_jax: Relation | None, of_jaxlib: Relation | None, words: str) -> None:
-    old, new = Release("0.6.1", "0.6.1"), Release("0.6.2", "0.6.2")
-    mixed = apart.Mixed(apart.NEW_JAX, of_jax), apart.Mixed(apart.NEW_JAXLIB, of_jaxlib)
-    assert apart.verdict(old, new, *mixed)[0] == f"APART: {words}."
 
 
 def test_one_jaxlib_for_all(bisect: Any) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from conformance.bisecting import findings, subjects
+from conformance.bisecting import apart, findings, subjects
 from conformance.bisecting.bisection import Answer, Change, Kind
 from conformance.bisecting.candidates import line_of
-from conformance.bisecting.evidence import Rule
+from conformance.bisecting.evidence import Relation, Rule
 from conformance.bisecting.findings import Place
 from conformance.bisecting.probe_journal import ProbeJournal
 from conformance.bisecting.samples import Sample, sample_of
@@ -276,6 +276,28 @@ def test_cells_with_the_same_answer_are_told_once() -> None:
     text = findings.report(dict.fromkeys(["one", "two"], answer), dict.fromkeys(["one", "two"], runs), places, Rule())
     assert text.startswith("one\ntwo\n  FOUND: 1 is the first that fails, after 0.\n")
     assert text.count("FOUND") == 1
+
+
+@pytest.mark.parametrize(
+    ("of_jax", "of_jaxlib", "words"),
+    [
+        (Relation.NEW, Relation.OLD, "jax brought the change"),
+        (Relation.OLD, Relation.NEW, "jaxlib brought the change"),
+        (Relation.NEW, Relation.NEW, "either of jax and jaxlib brings the change"),
+        (Relation.OLD, Relation.OLD, "only jax and jaxlib together bring the change"),
+        # With one mixture alone.
+        (Relation.NEW, None, "jax alone brings the change"),
+        (Relation.OLD, None, "jaxlib brought the change, or only jax and jaxlib together do"),
+        (None, Relation.NEW, "jaxlib alone brings the change"),
+        (Relation.UNCLEAR, Relation.OLD, "jax brought the change, or only jax and jaxlib together do"),
+        (Relation.OWN, Relation.UNCLEAR, "jax and jaxlib cannot be told apart"),
+        (None, None, "jax and jaxlib cannot be told apart"),
+    ],
+)
+def test_one_mixture_alone_shows_less(of_jax: Relation | None, of_jaxlib: Relation | None, words: str) -> None:
+    old, new = Release("0.6.1", "0.6.1"), Release("0.6.2", "0.6.2")
+    mixed = apart.Mixed(apart.NEW_JAX, of_jax), apart.Mixed(apart.NEW_JAXLIB, of_jaxlib)
+    assert apart.verdict(old, new, *mixed)[0] == f"APART: {words}."
 
 
 def test_exit_codes_of_several_cells() -> None:

@@ -7,7 +7,7 @@ are made, and the search starts again with them. So any journal of runs is a sta
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias, TypeVar
@@ -22,6 +22,8 @@ class Kind(Enum):
     CANNOT_TELL = "cannot tell"
     UNTESTABLE = "untestable"
     """An end that was named, or all releases, cannot be tested."""
+    ALONE = "alone"
+    """Only one release can be tested, so there is nothing to compare it with."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,8 @@ def between(old: int, new: int) -> Search[Answer]:
     """Find the first change between two ends that were named."""
 
     def search(evidence: Evidence) -> Answer:
-        ends = [(end, why) for end in (old, new) if (why := evidence.why_untestable(end)) is not None]
-        if ends:
-            return Answer(Kind.UNTESTABLE, old, new, untestable=tuple(ends))
+        if ends := _untestable(evidence, (old, new)):
+            return Answer(Kind.UNTESTABLE, old, new, untestable=ends)
         if not evidence.differ(old, new):
             return no_difference(evidence, old, new)
         return confirmed(evidence, old, new, _changes(evidence, old, new, first=True)[:1])
@@ -68,19 +69,24 @@ def between(old: int, new: int) -> Search[Answer]:
     return search
 
 
-def whole(count: int) -> Search[Answer]:
+def whole(count: int, named: Sequence[int] = ()) -> Search[Answer]:
     """Find every change that shows between the oldest and the newest release that can be tested.
 
-    If these two are alike, releases between them are tried until one differs, or all were tried.
+    If these two are alike, releases between them are tried until one differs, or all were tried. An end that was
+    named has no other release in its place.
     """
 
     def search(evidence: Evidence) -> Answer:
+        if ends := _untestable(evidence, named):
+            return Answer(Kind.UNTESTABLE, 0, count - 1, untestable=ends)
         testable = _testable(evidence, range(count))
         old, untestable = next(testable, (None, ()))
         if old is None:
             return _all_untestable(evidence, count)
         new, later = next(_testable(evidence, range(count - 1, old - 1, -1)))
         skipped = (*untestable, *reversed(later))
+        if old == new:
+            return Answer(Kind.ALONE, old, new, untestable=skipped)
         if evidence.differ(old, new):
             answer = confirmed(evidence, old, new, _changes(evidence, old, new, first=False))
         else:
@@ -90,8 +96,11 @@ def whole(count: int) -> Search[Answer]:
     return search
 
 
-def every(count: int) -> Search[Answer]:
-    """Run every release, and find each pair of neighbours that differ."""
+def every(count: int, named: Sequence[int] = ()) -> Search[Answer]:
+    """Run every release, and find each pair of neighbours that differ.
+
+    Changes are found also if an end that was named cannot be tested. Without one, there may be a change at that end.
+    """
 
     def search(evidence: Evidence) -> Answer:
         reasons = [evidence.why_untestable(index) for index in range(count)]
@@ -105,6 +114,10 @@ def every(count: int) -> Search[Answer]:
                 changes.append(Change(before, after, skipped))
         outside = [*range(testable[0]), *range(testable[-1] + 1, count)]
         ends = tuple((index, reasons[index] or "") for index in outside)
+        if not changes and (named_ends := _untestable(evidence, named)):
+            return Answer(Kind.UNTESTABLE, 0, count - 1, untestable=named_ends)
+        if len(testable) == 1:
+            return Answer(Kind.ALONE, testable[0], testable[0], untestable=ends)
         if not changes:
             answer = no_difference(evidence, *testable)
         else:
@@ -175,6 +188,11 @@ def no_difference(evidence: Evidence, *releases: int) -> Answer:
     if varying or (evidence.rule.by_chance and not evidence.always_the_same(*releases)):
         return Answer(Kind.CANNOT_TELL, old, new)
     return Answer(Kind.SAME, old, new)
+
+
+def _untestable(evidence: Evidence, ends: Sequence[int]) -> tuple[tuple[int, str], ...]:
+    """Those of the ends that cannot be tested, with the reasons."""
+    return tuple((end, why) for end in ends if (why := evidence.why_untestable(end)) is not None)
 
 
 def _all_untestable(evidence: Evidence, count: int) -> Answer:

@@ -38,8 +38,11 @@ class Repository:
         if not path.is_dir():
             raise ReleaseError(f"there is no folder {path}")
         self.path = path
-        if self._try("rev-parse", "--git-dir").returncode:
-            raise ReleaseError(f"{path} is no git repository")
+        asked = self._try("rev-parse", "--git-dir")
+        if asked.returncode:
+            # Git refuses also one of another owner.
+            words = next((line.removeprefix("fatal: ") for line in asked.stderr.splitlines() if line), "")
+            raise ReleaseError(f"{path} is no git repository that git reads: {words or 'it wrote nothing'}")
 
     def commit(self, revision: str) -> str:
         found = self._try("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
@@ -51,8 +54,10 @@ class Repository:
         return self._try("merge-base", "--is-ancestor", older, newer).returncode == 0
 
     def history(self, old: str, new: str) -> History:
-        listed = self._run("log", "-z", "--topo-order", "--reverse", "--format=%H %P%x00%s", new, "--not", old)
-        subject = self._run("log", "-1", "--format=%s", old)
+        # With log.showSignature, git writes what it thinks of a signature among the fields.
+        log = ("log", "--no-show-signature")
+        listed = self._run(*log, "-z", "--topo-order", "--reverse", "--format=%H %P%x00%s", new, "--not", old)
+        subject = self._run(*log, "-1", "--format=%s", old)
         # Not by lines: git ends them at a line feed alone, and a subject may have what Python takes for an end, too.
         fields = listed.split("\0")[:-1]
         names = [words.split() for words in fields[::2]]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from .bisection import Answer, Change, Kind
 from .evidence import Rule, rate
-from .samples import Sample, counted
+from .samples import OUTPUT, Sample, counted
 
 FOUND, SAME, UNUSABLE, CANNOT_TELL = 0, 1, 2, 3
 """Exit codes."""
@@ -40,7 +40,13 @@ Runs = Mapping[int, Sequence[Sample]]
 def exit_code(answers: Sequence[Answer]) -> int:
     """Anything found is found; otherwise what most needs the user's attention."""
     kinds = {answer.kind for answer in answers}
-    codes = {Kind.FOUND: FOUND, Kind.CANNOT_TELL: CANNOT_TELL, Kind.UNTESTABLE: UNUSABLE, Kind.SAME: SAME}
+    codes = {
+        Kind.FOUND: FOUND,
+        Kind.CANNOT_TELL: CANNOT_TELL,
+        Kind.UNTESTABLE: UNUSABLE,
+        Kind.ALONE: UNUSABLE,
+        Kind.SAME: SAME,
+    }
     return next(code for kind, code in codes.items() if kind in kinds)
 
 
@@ -50,7 +56,7 @@ def report(answers: Mapping[str, Answer], runs: Mapping[str, Runs], places: Sequ
     for subject, answer in answers.items():
         groups.setdefault(_likeness(answer, runs[subject], rule), []).append(subject)
     told = []
-    order = [Kind.FOUND, Kind.CANNOT_TELL, Kind.UNTESTABLE, Kind.SAME]
+    order = [Kind.FOUND, Kind.CANNOT_TELL, Kind.UNTESTABLE, Kind.ALONE, Kind.SAME]
     for subjects in sorted(groups.values(), key=lambda group: order.index(answers[group[0]].kind)):
         subject = subjects[0]
         head = [*subjects[:MOST_CELLS]]
@@ -82,7 +88,10 @@ class Finding:
         told = []
         for change in answer.changes:
             told += self._told(change)
-        if not answer.changes:
+        if answer.kind is Kind.ALONE:
+            only = f"only {self._name(answer.old)} can be tested, and there is nothing to compare it with"
+            told = [f"UNUSABLE: {only}.", *self._outcome(answer.old)]
+        elif not answer.changes:
             told = [self._no_difference(), *self._outcome(answer.old), *self._outcome(answer.new)]
         told += ["", *self.picture()]
         if self.rule.by_chance:
@@ -95,7 +104,7 @@ class Finding:
         before, after = self._name(change.before), self._name(change.after)
         if change.varying:
             whose = " and ".join(self._name(index) for index in change.varying)
-            first = f"CANNOT TELL: {whose} did not do the same each time; {MEASURE}."
+            first = f"CANNOT TELL: {whose} did not do the same each time; {self._measure(change.varying)}."
         elif change.skipped:
             inside = self._list([index for index, _ in change.skipped])
             could = "could not be told" if change.unclear else "could not be tested"
@@ -115,25 +124,36 @@ class Finding:
 
     def _no_difference(self) -> str:
         old, new = self._name(self.answer.old), self._name(self.answer.new)
-        if self.answer.old == self.answer.new:
-            return f"NOTHING TO FIND: only {old} can be tested."
         if self.answer.kind is Kind.CANNOT_TELL and not self.rule.by_chance:
-            return f"CANNOT TELL: {old} or {new} did not do the same each time; {MEASURE}."
+            advice = self._measure((self.answer.old, self.answer.new))
+            return f"CANNOT TELL: {old} or {new} did not do the same each time; {advice}."
         if self.answer.kind is Kind.CANNOT_TELL:
+            ignored = self._only_output_varies((self.answer.old, self.answer.new))
+            more = ", or ignore what the script prints with --compare verdict" * ignored
             return (
                 f"CANNOT TELL: with confidence {self.rule.confidence:g}, so many runs of {old} and {new} may differ by"
-                " chance; allow more --runs, or put --stress on the machine."
+                f" chance; allow more --runs, or put --stress on the machine{more}."
             )
         hint = "" if self.rule.by_chance else f"; what fails by chance may not have shown: {MEASURE}"
         return f"NOTHING TO FIND: {old} and {new} do not differ{hint}."
 
+    def _measure(self, varying: Sequence[int]) -> str:
+        """What to do about releases that vary. A time or an address that a script prints is never the same again."""
+        if self._only_output_varies(varying):
+            return f"{MEASURE}, or with --compare verdict, which ignores what the script prints"
+        return MEASURE
+
+    def _only_output_varies(self, indexes: Sequence[int]) -> bool:
+        ran = [{sample.words for sample in self.runs[index]} for index in indexes]
+        ends = [{words.partition(OUTPUT)[0] for words in each} for each in ran]
+        return any(len(each) > 1 for each in ran) and all(len(each) == 1 for each in ends)
+
     def _untestable(self) -> str:
-        ends = {self.answer.old, self.answer.new}
         indexes = [index for index, _ in self.answer.untestable]
-        what = "an end" if set(indexes) <= ends else "nothing"
-        return (
-            f"{what} can be tested:" if what == "nothing" else f"{self._list(indexes)} cannot be tested, and is an end:"
-        )
+        if not {*indexes} <= {self.answer.old, self.answer.new}:
+            return "nothing can be tested:"
+        what = "is an end" if len(indexes) == 1 else "are the ends"
+        return f"{self._list(indexes)} cannot be tested, and {what}:"
 
     def _outcome(self, index: int) -> Iterator[str]:
         ran = self.runs[index]

@@ -12,6 +12,9 @@ from ..oracle.verdicts import Outcome, Verdict
 UNTESTABLE = (Verdict.HARNESS_ERROR, Verdict.MISSING)
 """Verdicts that show nothing about a release."""
 
+OUTPUT = ", prints "
+"""In the words of a script it comes between the end and what was printed."""
+
 
 @dataclass(frozen=True)
 class Sample:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from .samples import Sample, untestable
+from .samples import OUTPUT, Sample, untestable
 
 CANNOT_TEST = 125
 """The exit code by which a script says that it means nothing in this release, as for `git bisect run`."""
@@ -20,6 +20,8 @@ CANNOT_TEST = 125
 SHOWN = 60
 """So many characters of what a script prints are in the words of its outcome."""
 
+LAST_WORDS = 2.0
+"""Seconds for what a killed script has printed to come out of its pipes."""
 
 ENDS_WITH_PARENT = """\
 import ctypes, os, signal, sys
@@ -49,7 +51,7 @@ def run_script(
         end = _end(process.returncode)
     except subprocess.TimeoutExpired:
         _kill(process)
-        printed, errors = process.communicate()
+        printed, errors = _rest(process)
         end = "hang"
     finally:
         _kill(process)
@@ -59,9 +61,9 @@ def run_script(
     text, complaint = (each.decode(errors="replace") for each in (printed, errors))
     if process.returncode == CANNOT_TEST and end != "hang":
         return untestable(_last_line(complaint) or _last_line(text) or f"the script ended with {CANNOT_TEST}")
-    words = end if end_alone or end == "hang" else f"{end}, {_prints(text)}"
+    words = end if end_alone or end == "hang" else f"{end}{OUTPUT}{_printed(text)}"
     # What is in the words already is not told twice.
-    more = "" if words == f"{end}, prints {text.strip()}" else text.strip()
+    more = "" if words == f"{end}{OUTPUT}{text.strip()}" else text.strip()
     return Sample(words, end == "exit 0", "\n".join(filter(None, (more, _last_line(complaint)))), seconds)
 
 
@@ -83,6 +85,17 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+def _rest(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    """All that a killed script has printed. What it started in another session may hold the pipes for ever."""
+    try:
+        return process.communicate(timeout=LAST_WORDS)
+    except subprocess.TimeoutExpired as error:
+        for pipe in (process.stdout, process.stderr):
+            if pipe:
+                pipe.close()
+        return error.stdout or b"", error.stderr or b""
+
+
 def _end(code: int) -> str:
     if code >= 0:
         return f"exit {code}"
@@ -92,14 +105,14 @@ def _end(code: int) -> str:
         return f"crash(signal {-code})"
 
 
-def _prints(text: str) -> str:
+def _printed(text: str) -> str:
     """What was printed, short enough for a line, and different for different texts."""
     line = " | ".join(text.split("\n")).strip(" |")
     if not line:
-        return "prints nothing"
+        return "nothing"
     if len(line) <= SHOWN:
-        return f"prints {line}"
-    return f"prints {line[: SHOWN - 3]}... ({hashlib.sha256(text.encode()).hexdigest()[:8]})"
+        return line
+    return f"{line[: SHOWN - 3]}... ({hashlib.sha256(text.encode()).hexdigest()[:8]})"
 
 
 def _last_line(text: str) -> str:

@@ -38,7 +38,7 @@ def chance_of_difference(one: Mapping[str, int], other: Mapping[str, int]) -> fl
         return 1.0
     smallest = min(_fisher(one.get(kind, 0), runs, other.get(kind, 0), other_runs) for kind in kinds)
     # Of two kinds, one count decides the other: that is one test.
-    return min(1.0, smallest * (len(kinds) - 1))
+    return min(1.0, smallest * (len(kinds) if len(kinds) > 2 else 1))
 
 
 def _fisher(hits: int, runs: int, other_hits: int, other_runs: int) -> float:

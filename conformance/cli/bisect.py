@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..bisecting import apart, findings
 from ..bisecting.bisection import Answer, between, every, whole
-from ..bisecting.candidates import Candidate, line_of
+from ..bisecting.candidates import Candidate, line_of, marked
 from ..bisecting.probing import ReleaseProber
 from ..bisecting.searching import Samples
 from ..engine.options import add_selection
@@ -17,7 +18,7 @@ from ..engine.preparation import SUPPORTED, ConflictingOptionsError
 from ..planning.cells import parse_cell
 from ..planning.keywords import any_of
 from ..releases.environments import Environments
-from ..releases.index import released
+from ..releases.index import index
 from ..releases.wheels import WheelEnvironments, Wheels
 from ..spec.versions import version_matches
 from . import bisect_commits
@@ -52,7 +53,7 @@ def add_parser(commands: Any) -> None:
         {
             findings.FOUND: "found: a release, a commit, or a range that holds it if what lies in it cannot be tested",
             findings.SAME: "the ends do not differ, and no difference was seen between them",
-            findings.UNUSABLE: "bad input, no index, or an end that cannot be tested",
+            findings.UNUSABLE: "bad input, no index, an end that cannot be tested, or only one release that can",
             findings.CANNOT_TELL: "cannot tell: chance may explain what was seen",
             INTERRUPTED: "interrupted; --resume goes on",
         },
@@ -109,24 +110,27 @@ def _main(options: argparse.Namespace) -> int:
     # What needs no index is checked first.
     wheels = Wheels.within(options.wheels) if options.wheels else None
     environments = WheelEnvironments(wheels, options.environments) if wheels else Environments(options.environments)
-    releases, skipped = released()
+    known = index()
+    releases, skipped = known.released()
     if wheels:
         releases = wheels.beside(releases)
-    line = line_of(releases, skipped, options.good, options.bad, options.jaxlib)
+    line = line_of(releases, skipped, options.good, options.bad, options.jaxlib, known.unreachable)
+    if wheels:
+        line = replace(line, candidates=marked(line.candidates, wheels.mark))
     for note in line.notes:
         tell(f"NOTE: {note}")
     newest = [candidate.release.jax for candidate in line.candidates if candidate.release][-1]
     question = question_of(options, without_hostcb=not version_matches(newest, SUPPORTED))
-    count = len(line.candidates)
+    count, named = len(line.candidates), line.named
     both_ends = options.good and options.bad
-    search = every(count) if options.every else between(0, count - 1) if both_ends else whole(count)
+    search = every(count, named) if options.every else between(0, count - 1) if both_ends else whole(count, named)
     good = None if not both_ends else count - 1 if line.swapped else 0
     with hunting(options, question) as hunt:
         probe = ReleaseProber(line.candidates, environments, question)
         found, samples = hunt.search(search, probe, line.places, question.subjects, {})
         code = conclude(hunt, found, samples, line.places, options.results, good)
         if options.apart:
-            for text in _apart(hunt, environments, line.candidates, found, samples):
+            for text in _apart(hunt, environments, wheels, line.candidates, found, samples):
                 print(text)
     return code
 
@@ -134,6 +138,7 @@ def _main(options: argparse.Namespace) -> int:
 def _apart(
     hunt: Hunt,
     environments: Environments,
+    wheels: Wheels | None,
     candidates: tuple[Candidate, ...],
     found: Mapping[str, Answer],
     samples: Samples,
@@ -152,6 +157,8 @@ def _apart(
             yield f"\nAPART: jax brought the change: {old.jax} and {new.jax} have the same jaxlib, {old.jaxlib}."
             continue
         mixtures = apart.mixtures(old, new)
+        if wheels:
+            mixtures = marked(mixtures, wheels.mark)
         known = {subject: {0: samples[subject][before], 1: samples[subject][after]} for subject in subjects}
         probe = ReleaseProber(mixtures, environments, hunt.question)
         places = [mixture.place for mixture in mixtures]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import re
 import sys
 import tempfile
 import traceback
@@ -14,8 +15,9 @@ from typing import Any
 from ..bisecting.commits import Repository, among
 from ..bisecting.findings import Place
 from ..bisecting.probing import Base, CommitProber, site_of
-from ..bisecting.samples import Sample
+from ..bisecting.samples import UNTESTABLE, Sample
 from ..engine.preparation import UNUSABLE_BECAUSE, ConflictingOptionsError
+from ..oracle.verdicts import Verdict
 from ..releases.environments import Environments
 from ..releases.release import Release, ReleaseError
 from ..worker.stress import stress
@@ -81,10 +83,12 @@ def main(options: argparse.Namespace) -> int:
 
 def run_main(options: argparse.Namespace) -> int:
     """Judge the checkout in the current folder."""
-    with ending_orderly(), tempfile.TemporaryDirectory() as folder:
-        options.results = Path(folder)
+    with ending_orderly():
         try:
-            return _judged(options)
+            # A machine without a usable temporary folder says nothing of this commit either.
+            with tempfile.TemporaryDirectory() as folder:
+                options.results = Path(folder)
+                return _judged(options)
         except (*UNUSABLE_BECAUSE, ReleaseError) as error:
             print(f"ERROR: {error}", file=sys.stderr)
         except KeyboardInterrupt:
@@ -101,9 +105,11 @@ def _judged(options: argparse.Namespace) -> int:
         raise ConflictingOptionsError("give either a CELL or --script FILE")
     if options.script and not options.script.is_file():
         raise ConflictingOptionsError(f"there is no script {options.script}")
+    good_outcome = options.good_outcome or "pass"
+    if options.cells:
+        _check_outcome(good_outcome)
     question = question_of(options)
     base = _base(options.jaxlib, options.environments)
-    good_outcome = options.good_outcome or "pass"
     with tempfile.TemporaryDirectory() as scratch, stress() if options.stress else nullcontext():
         try:
             site = site_of(Path.cwd(), base, Path(scratch))
@@ -116,6 +122,17 @@ def _judged(options: argparse.Namespace) -> int:
     if any(sample.untestable for _, sample in ran):
         return CANNOT_TEST
     return GOOD if all(_is(sample, good_outcome) for _, sample in ran) else BAD
+
+
+def _check_outcome(words: str) -> None:
+    """No cell would ever be good with a mistyped outcome, and so every commit bad."""
+    verdicts = [verdict.value for verdict in Verdict if verdict not in UNTESTABLE]
+    # A crash is followed by its signal, and all of them by a stage.
+    if re.split(r"[ (]", words)[0] not in verdicts:
+        raise ConflictingOptionsError(
+            f"--good-outcome {words!r} is no outcome of a cell: expected words that begin with one of"
+            f" {', '.join(verdicts)}, like 'fail at callback (lost)' or 'crash(SIGABRT)', as `bisect` prints them"
+        )
 
 
 def _is(sample: Sample, good_outcome: str) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bisecting import findings
-from ..bisecting.bisection import Answer, Found, Search
+from ..bisecting.bisection import Answer, Found, Kind, Search
 from ..bisecting.evidence import CONFIDENCE, MOST_RUNS, Rule, rule_of
 from ..bisecting.findings import Place
 from ..bisecting.probe_journal import ProbeJournal
@@ -111,9 +111,17 @@ def conclude(
         tell(f"NOTE: --good and --bad are swapped: the end named good fails, and the other passes ({whose})")
     code = findings.exit_code([*found.values()])
     if code == findings.UNUSABLE:
-        index, reason = next(answer.untestable[0] for answer in found.values() if answer.untestable)
-        tell(f"ERROR: nothing can be found: {places[index].name} cannot be tested: {reason}")
+        tell(f"ERROR: nothing can be found: {_why_unusable([*found.values()], places)}")
     return code
+
+
+def _why_unusable(found: Sequence[Answer], places: Sequence[Place]) -> str:
+    for answer in found:
+        if answer.kind is Kind.UNTESTABLE:
+            index, reason = answer.untestable[0]
+            return f"{places[index].name} cannot be tested: {reason}"
+    alone = next(answer for answer in found if answer.kind is Kind.ALONE)
+    return f"only {places[alone.old].name} can be tested"
 
 
 def _misnamed(found: Mapping[str, Answer], samples: Samples, good: int) -> Iterator[str]:
@@ -144,7 +152,7 @@ def ending_orderly() -> Iterator[None]:
 
 
 def _probability(text: str) -> float:
-    number = float(text)
-    if not 0.5 <= number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no confidence like 0.99: it is from 0.5 to below 1")
-    return number
+    with contextlib.suppress(ValueError):
+        if 0.5 <= (number := float(text)) < 1:
+            return number
+    raise argparse.ArgumentTypeError(f"{text!r} is no confidence like 0.99: it is from 0.5 to below 1")

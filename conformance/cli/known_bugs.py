@@ -17,7 +17,7 @@ from ..releases.table import table_of, tried
 from ..reports.table import several
 from ..spec.package import COMMAND
 from .helping import add_command
-from .release_options import add_probing, environments_of, releases_of
+from .release_options import add_probing, check_page, environments_of, releases_of
 from .releases import add_journal, recorded, report_problems
 
 INTRODUCTION = """\
@@ -62,6 +62,7 @@ def add_parser(commands: Any) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
+    check_page(options.markdown)
     known = load_known_bugs(options.list)
     for cell in known.cells:
         parse_cell(cell, any_release=True)

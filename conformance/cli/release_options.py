@@ -86,6 +86,22 @@ def releases_of(
     return sorted(found), left_out
 
 
+def check_page(file: Path | None) -> None:
+    """That a page can be written is asked before all the runs, and not after them."""
+    if file is not None and not file.parent.is_dir():
+        raise ConflictingOptionsError(
+            f"there is no folder {file.parent} for {file.name}: make it, or name another file"
+        )
+    if file is not None and file.is_dir():
+        raise ConflictingOptionsError(f"{file} is a folder: name a file in it")
+
+
+def lacking(last: int | None, environments: Environments) -> list[str]:
+    """What to say if there are fewer releases than `--last` asks for."""
+    there = len(index(environments.python).released()[0]) if last is not None else 0
+    return [f"only {there} of the {last} releases that --last asks for are there"] if last and there < last else []
+
+
 def release_of(word: str, environments: Environments) -> Release:
     """The release `JAX` or `JAX:JAXLIB`; the index is not asked for one whose environment is there."""
     jax, _, jaxlib = word.partition(":")

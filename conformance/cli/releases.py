@@ -21,7 +21,7 @@ from ..releases.table import table_of, tried
 from ..releases.tabulating import How, tabulate
 from ..reports.table_pages import html, markdown
 from .helping import add_command
-from .release_options import add_cells, add_probing, cells_of, environments_of, releases_of
+from .release_options import add_cells, add_probing, cells_of, check_page, environments_of, lacking, releases_of
 
 WORSE = 1
 
@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> None:
         ["0.6.2 0.7.0 0.8.3", "--last 8 -k 'jax and ordered' --html releases.html", "0.6.0..0.8.3 --resume"],
         {
             0: "all cells ran with all releases",
-            1: "not all of them ran, the suite itself failed in a run, or --expectations are not met",
+            1: "not all of them ran, fewer than --last are there, the suite failed, or --expectations are not met",
             2: "nothing could be tried",
         },
     )
@@ -61,11 +61,13 @@ def add_journal(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
+    check_page(options.html)
     cells = cells_of(options)
     expected = _expectations(options.expectations)
     environments = environments_of(options)
     releases, left_out = releases_of(options.versions, options.last, environments)
     records, problems = recorded(options, cells, releases, environments)
+    problems = [*lacking(options.last, environments), *problems]
     if expected:
         problems += problems_of(records, tried(records, releases), cells, expected)
     else:

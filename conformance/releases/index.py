@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..spec.versions import version_key
-from .pip import joined, last_error, pip
+from .pip import joined, last_error, no_connection, pip
 from .pythons import Interpreter, interpreters_of
 from .release import OLDEST, Release, ReleaseError, Skipped, newest_not_after
 
@@ -34,6 +35,8 @@ class Offer:
     """Versions of jax that were withdrawn."""
     other_python: Mapping[str, str] = field(default_factory=dict)
     """Versions of jax that need another Python, with the Python that they need."""
+    unreachable: str = ""
+    """Pip's words if it cannot reach the index: then it sees only what `find-links` names."""
 
     def release(self, version: str) -> Release | None:
         """The release with this version of jax and the jaxlib that belongs to it, if this interpreter can have it."""
@@ -50,6 +53,11 @@ class Index:
     """What the index has for all interpreters of this machine."""
 
     offers: tuple[Offer, ...]
+
+    @property
+    def unreachable(self) -> str:
+        """That releases may be there which pip cannot see, with the reason; empty if it reaches the index."""
+        return next((offer.unreachable for offer in self.offers if offer.unreachable), "")
 
     def released(self) -> tuple[tuple[Release, ...], tuple[Skipped, ...]]:
         """All releases that a Python here can have, the oldest first, and the others, each with the reason."""
@@ -90,6 +98,7 @@ class Index:
             raise ReleaseError(f"JAX {release.jax} cannot be installed: {reason}")
         raise ReleaseError(
             f"JAX {release.jax} cannot be installed with jaxlib {release.jaxlib}: the index has no such one"
+            f"{self._unseen}"
         )
 
     def why_not(self, version: str) -> str:
@@ -105,7 +114,11 @@ class Index:
             return f"it needs Python {' or '.join(needed)}, and there is {_names(self.offers)}"
         known = [one for one in self._versions() if version_key(one) >= version_key(OLDEST)]
         between = f", which has {known[0]} to {known[-1]}" if known else ""
-        return f"the index has no such release{between}"
+        return f"the index has no such release{between}{self._unseen}"
+
+    @property
+    def _unseen(self) -> str:
+        return f"; {self.unreachable}" if self.unreachable else ""
 
     def _found(self, version: str) -> Release | None:
         """The release with the newest jaxlib that a Python here can have."""
@@ -120,15 +133,14 @@ def _names(offers: Sequence[Offer]) -> str:
     return ", ".join(offer.python.name for offer in offers)
 
 
-def released() -> tuple[tuple[Release, ...], tuple[Skipped, ...]]:
-    """All releases that a Python of this machine can have, the oldest first, and the others, each with the reason."""
-    return index().released()
-
-
 @functools.cache
 def index(python: tuple[int, int] | None = None) -> Index:
     """The user's index, asked once for each Python of this machine, or only for one version of Python."""
-    return asked(interpreters_of(python))
+    found = asked(interpreters_of(python))
+    if found.unreachable:
+        # A machine without a network may well have a folder of wheels, so this is no error.
+        print(f"NOTE: {found.unreachable}: only releases of find-links are seen", file=sys.stderr, flush=True)
+    return found
 
 
 def asked(interpreters: Sequence[Interpreter]) -> Index:
@@ -158,7 +170,8 @@ def _offer(python: Interpreter) -> tuple[Offer, str]:
         # Another interpreter may have a pip that works.
         return Offer(python, (), ()), str(error)
     other = re.findall(r"(\S+) Requires-Python ([^;\n]+)", named)
-    return Offer(python, jax, jaxlib, yanked, {version: needs.strip() for version, needs in other}), ""
+    others = {version: needs.strip() for version, needs in other}
+    return Offer(python, jax, jaxlib, yanked, others, no_connection(named, "the package index")), ""
 
 
 def _listed(python: Path, package: str) -> tuple[str, ...]:

@@ -22,6 +22,8 @@ _TELLING_NOTHING = (Verdict.HARNESS_ERROR, Verdict.MISSING, Verdict.FLAKE)
 
 Outcomes: TypeAlias = Mapping[tuple[Release, str], Sequence[Outcome]]
 
+_TEXTS = ("id", "symptom", "link", "without_cells", "anomaly", "deviation")
+_LISTS = ("bad", "good", "cells")
 _KEYS = ("id", "symptom", "link", "bad", "good", "cells", "without_cells", "anomaly", "refused", "deviation")
 
 
@@ -141,24 +143,54 @@ def load_known_bugs(file: Path) -> KnownBugs:
         raise KnownBugsError(
             f"{file} cannot be read: {error.strerror}. Run this in the root of a checkout, or name a list with --list."
         ) from error
-    bugs = tuple(_bug(f"{file}, bug {number}", table) for number, table in enumerate(data.get("bug", []), 1))
+    tables = data.get("bug", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise KnownBugsError(f"{file}: 'bug' is {_kind(tables)}; write each bug as a table that begins with [[bug]]")
+    bugs = tuple(_bug(f"{file}, bug {number}", table) for number, table in enumerate(tables, 1))
     if not bugs:
         raise KnownBugsError(f"{file} has no [[bug]]")
-    return KnownBugs(tuple(str(one) for one in data.get("releases", ())), bugs)
+    releases = data.get("releases", [])
+    _check_list(str(file), "releases", releases)
+    return KnownBugs(tuple(releases), bugs)
 
 
 def _bug(where: str, table: dict[str, Any]) -> Bug:
+    _check_types(where, table)
     if unknown := sorted(table.keys() - {*_KEYS}):
         raise KnownBugsError(f"{where}: unknown key {unknown[0]!r}; there are {', '.join(_KEYS)}")
     if missing := [key for key in ("id", "symptom") if not table.get(key)]:
         raise KnownBugsError(f"{where}: {missing[0]!r} is missing; every bug states it")
     if bool(table.get("cells")) == bool(table.get("without_cells")):
         raise KnownBugsError(f"{where}: name its 'cells', or say in 'without_cells' why there are none")
-    for key in ("bad", "good", "cells"):
+    for key in _LISTS:
         table[key] = tuple(table.get(key, ()))
     for words in (*table["bad"], *table["good"]):
         _check_range(where, words)
     return Bug(**table | {key: tuple(map(Range, table[key])) for key in ("bad", "good")})
+
+
+def _check_types(where: str, table: Mapping[str, Any]) -> None:
+    for key, value in table.items():
+        if key in _TEXTS and not isinstance(value, str):
+            raise KnownBugsError(f"{where}: {key!r} is {_kind(value)}; write a string")
+        if key == "refused" and not isinstance(value, bool):
+            raise KnownBugsError(f"{where}: 'refused' is {_kind(value)}; write true or false")
+        if key in _LISTS:
+            _check_list(where, key, value)
+
+
+def _check_list(where: str, key: str, value: object) -> None:
+    if not isinstance(value, list):
+        raise KnownBugsError(f"{where}: {key!r} is {_kind(value)}; write a list of strings")
+    if wrong := [one for one in value if not isinstance(one, str)]:
+        raise KnownBugsError(f"{where}: {key!r} holds {_kind(wrong[0])}; write a list of strings")
+
+
+def _kind(value: object) -> str:
+    """What TOML calls a value, with the value itself if it is short."""
+    kinds = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list", dict: "a table"}
+    words = kinds.get(type(value), "a date or a time")
+    return words if isinstance(value, list | dict) else f"{words}, {str(value)[:40]!r}"
 
 
 def _check_range(where: str, words: str) -> None:

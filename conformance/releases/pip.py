@@ -54,14 +54,21 @@ def pip_of(python: Path) -> tuple[str, ...]:
 
 def last_error(written: str) -> str:
     """The words of pip that say best what went wrong."""
+    if words := no_connection(written):
+        return words
     lines = [line.strip() for line in written.splitlines() if line.strip()]
-    if any("connection broken" in line or "Could not fetch URL" in line for line in lines):
-        cause = re.search(r"\[Errno [^\]]*\] [^'\")]+|timed out|certificate verify failed", written)
-        return "pip cannot connect to it" + (f" ({cause[0]})" if cause else "")
     errors = [line.partition(":")[2].strip() for line in lines if re.match(r"error:", line, re.IGNORECASE)]
     # The list of all versions is no help in one line.
     short = [line for line in errors if "(from versions:" not in line]
     return [*short[:1], *lines[-1:], "pip wrote nothing"][0][:300]
+
+
+def no_connection(written: str, to: str = "it") -> str:
+    """That pip cannot connect to the index, with the cause; empty if it did not complain of that."""
+    if not re.search("connection broken|Could not fetch URL", written):
+        return ""
+    cause = re.search(r"\[Errno [^\]]*\] [^'\")]+|timed out|certificate verify failed", written)
+    return f"pip cannot connect to {to}" + (f" ({cause[0]})" if cause else "")
 
 
 def says_disk_full(written: str) -> bool:

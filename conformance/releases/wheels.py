@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
@@ -67,9 +68,22 @@ class Wheels:
         digest = hashlib.sha256()
         for name, version in packages.items():
             for path in sorted(self.folder.glob(f"{name}-{version}-*.whl")):
-                with path.open("rb") as wheel:
-                    digest.update(path.name.encode() + hashlib.file_digest(wheel, "sha256").digest())
+                status = path.stat()
+                digest.update(path.name.encode() + _content(path, status.st_mtime_ns, status.st_size))
         return digest.hexdigest()[:12]
+
+    def mark(self, release: Release) -> str:
+        """What tells a release with wheels of this folder from others of its version; empty if it has none here."""
+        packages = self.of(release)
+        return f"wheels {self.hashed(packages)}" if packages else ""
+
+
+@functools.cache
+def _content(path: Path, modified: int, size: int) -> bytes:
+    """A hash of a wheel. A jaxlib is some 80 MB, so it is read once, as long as it stays the same."""
+    del modified, size
+    with path.open("rb") as wheel:
+        return hashlib.file_digest(wheel, "sha256").digest()
 
 
 class _LocalEnvironments(Environments):
@@ -95,7 +109,9 @@ class WheelEnvironments(Environments):
         # They live as long as this object, for the same reason that it lives.
         self._local: dict[Release, Environments] = {}
         # pip and uv look there too, in all processes that this one starts.
-        os.environ["PIP_FIND_LINKS"] = str(wheels.folder)
+        links = os.environ.get("PIP_FIND_LINKS", "").split()
+        if str(wheels.folder) not in links:
+            os.environ["PIP_FIND_LINKS"] = " ".join((*links, str(wheels.folder)))
 
     def get(self, release: Release) -> Environment:
         packages = self._wheels.of(release)

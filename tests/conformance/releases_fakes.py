@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,8 +19,8 @@ VERSIONS = ("0.5.3", "0.6.0", "0.6.1", "0.6.2", "0.7.0", "0.7.1", "0.7.2")
 class FakeEnvironments:
     """Makes an environment by writing a shell script; what is in `broken` cannot be made."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        del folder
+    def __init__(self, *folders: object) -> None:
+        """Of no wheels, or of those that come first, as for `WheelEnvironments`."""
 
     broken: ClassVar[dict[str, str]] = {}
     folder = Path()
@@ -35,10 +36,21 @@ class FakeEnvironments:
         return Environment(release, python)
 
 
-def install(monkeypatch: pytest.MonkeyPatch, folder: Path, skipped: tuple[Skipped, ...] = ()) -> None:
+@dataclass(frozen=True)
+class FakeIndex:
+    skipped: tuple[Skipped, ...] = ()
+    unreachable: str = ""
+
+    def released(self) -> tuple[tuple[Release, ...], tuple[Skipped, ...]]:
+        return tuple(Release(version, version) for version in VERSIONS), self.skipped
+
+
+def install(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, skipped: tuple[Skipped, ...] = (), unreachable: str = ""
+) -> None:
     """Let the command `bisect` find these releases in place of the real ones."""
-    releases = tuple(Release(version, version) for version in VERSIONS)
-    monkeypatch.setattr(bisect, "released", lambda: (releases, skipped))
+    monkeypatch.setattr(bisect, "index", lambda: FakeIndex(skipped, unreachable))
     monkeypatch.setattr(bisect, "Environments", FakeEnvironments)
+    monkeypatch.setattr(bisect, "WheelEnvironments", FakeEnvironments)
     monkeypatch.setattr(FakeEnvironments, "folder", folder)
     monkeypatch.setattr(FakeEnvironments, "broken", {})

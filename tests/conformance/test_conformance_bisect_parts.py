@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from conformance.bisecting import findings, subjects
+from conformance.bisecting import apart, findings, subjects
 from conformance.bisecting.bisection import Answer, Change, Kind
 from conformance.bisecting.candidates import line_of
-from conformance.bisecting.evidence import Rule
+from conformance.bisecting.evidence import Relation, Rule
 from conformance.bisecting.findings import Place
 from conformance.bisecting.probe_journal import ProbeJournal
 from conformance.bisecting.samples import Sample, sample_of
@@ -84,6 +86,25 @@ def test_what_a_script_starts_ends_with_it(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import subprocess, sys; subprocess.Popen(['sleep', '600'], stdout=sys.stderr); print('done')")
     assert run_script(script, Path(sys.executable), {**os.environ}, 0.5).words == "hang"
+
+
+def test_what_a_script_starts_in_another_session_does_not_hold_the_search(tmp_path: Path) -> None:
+    """It lives on, with the script's own pipe."""
+    script, alive = tmp_path / "script.py", tmp_path / "alive"
+    script.write_text(
+        "import subprocess\n"
+        "other = subprocess.Popen(['sleep', '30'], start_new_session=True)\n"
+        f"open({str(alive)!r}, 'w').write(str(other.pid))\n"
+        "print('begun', flush=True)\n"
+        "while True: pass\n"
+    )
+    begin = time.monotonic()
+    try:
+        sample = run_script(script, Path(sys.executable), {**os.environ}, 1.0)
+    finally:
+        os.kill(int(alive.read_text()), signal.SIGKILL)
+    assert (sample.words, sample.detail) == ("hang", "begun")
+    assert time.monotonic() - begin < 20
 
 
 class SpoiltByFailures:
@@ -163,6 +184,17 @@ def test_one_end_alone_is_searched_from_to_the_newest() -> None:
         line_of(releases, [Skipped("0.6.3", "it was yanked")], "0.6.0", "0.6.3")
 
 
+def test_the_newest_release_is_the_newest_that_can_be_installed() -> None:
+    releases = [Release(version, version) for version in ("0.6.0", "0.6.1", "0.6.2")]
+    skipped = [Skipped("0.6.3", "it needs Python >=3.99")]
+    line = line_of(releases, skipped, None, "0.6.2")
+    assert [place.name for place in line.places] == ["0.6.0", "0.6.1", "0.6.2"]
+    assert line.named == (2,)
+    line = line_of(releases, skipped, "0.6.1", None)
+    assert [place.name for place in line.places] == ["0.6.1", "0.6.2", "0.6.3"]
+    assert line.named == (0,)
+
+
 def test_wheels_of_a_folder_are_releases(tmp_path: Path) -> None:
     for name in (
         "jax-0.13.0.dev20261101-py3-none-any.whl",
@@ -213,6 +245,14 @@ def test_wheels_of_a_folder_are_not_taken_for_the_release_of_the_index(
     assert "-wheels-" not in str(Environments(cache, here.version).get(release).python)
 
 
+def test_the_users_own_folders_of_wheels_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "jax-0.7.0-py3-none-any.whl").touch()
+    monkeypatch.setenv("PIP_FIND_LINKS", "/mine https://example.org/wheels")
+    for _ in range(2):
+        WheelEnvironments(Wheels.within(tmp_path), tmp_path / "cache")
+        assert os.environ["PIP_FIND_LINKS"] == f"/mine https://example.org/wheels {tmp_path}"
+
+
 def test_wheels_of_a_folder_are_installed_before_the_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise pip would take the index's wheel of the same version."""
     installed: list[tuple[str, ...]] = []
@@ -236,6 +276,28 @@ def test_cells_with_the_same_answer_are_told_once() -> None:
     text = findings.report(dict.fromkeys(["one", "two"], answer), dict.fromkeys(["one", "two"], runs), places, Rule())
     assert text.startswith("one\ntwo\n  FOUND: 1 is the first that fails, after 0.\n")
     assert text.count("FOUND") == 1
+
+
+@pytest.mark.parametrize(
+    ("of_jax", "of_jaxlib", "words"),
+    [
+        (Relation.NEW, Relation.OLD, "jax brought the change"),
+        (Relation.OLD, Relation.NEW, "jaxlib brought the change"),
+        (Relation.NEW, Relation.NEW, "either of jax and jaxlib brings the change"),
+        (Relation.OLD, Relation.OLD, "only jax and jaxlib together bring the change"),
+        # With one mixture alone.
+        (Relation.NEW, None, "jax alone brings the change"),
+        (Relation.OLD, None, "jaxlib brought the change, or only jax and jaxlib together do"),
+        (None, Relation.NEW, "jaxlib alone brings the change"),
+        (Relation.UNCLEAR, Relation.OLD, "jax brought the change, or only jax and jaxlib together do"),
+        (Relation.OWN, Relation.UNCLEAR, "jax and jaxlib cannot be told apart"),
+        (None, None, "jax and jaxlib cannot be told apart"),
+    ],
+)
+def test_one_mixture_alone_shows_less(of_jax: Relation | None, of_jaxlib: Relation | None, words: str) -> None:
+    old, new = Release("0.6.1", "0.6.1"), Release("0.6.2", "0.6.2")
+    mixed = apart.Mixed(apart.NEW_JAX, of_jax), apart.Mixed(apart.NEW_JAXLIB, of_jaxlib)
+    assert apart.verdict(old, new, *mixed)[0] == f"APART: {words}."
 
 
 def test_exit_codes_of_several_cells() -> None:

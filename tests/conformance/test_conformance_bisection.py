@@ -90,7 +90,7 @@ def test_what_is_found_in_the_whole_range_is_there(line: list[str | None]) -> No
         assert not any(line[before + 1 : after])
     # It is found that anything changes, even if both ends are alike.
     alike = len({line[index] for index in testable}) == 1
-    assert answer.kind is (Kind.SAME if alike else Kind.FOUND)
+    assert answer.kind is (Kind.ALONE if len(testable) == 1 else Kind.SAME if alike else Kind.FOUND)
     assert bool(answer.changes) is not alike
 
 
@@ -125,6 +125,32 @@ def test_an_end_that_cannot_be_tested_is_said() -> None:
     answer = Releases([None, "pass", "lost"]).answer(between(0, 2))
     assert answer.kind is Kind.UNTESTABLE
     assert answer.untestable == ((0, "release 0 cannot be installed"),)
+
+
+@pytest.mark.parametrize(("line", "named"), [([None, "pass", "lost"], 0), (["pass", "lost", None], 2)])
+def test_a_named_end_has_no_other_in_its_place(line: list[str | None], named: int) -> None:
+    answer = Releases(line).answer(whole(3, (named,)))
+    assert (answer.kind, answer.old, answer.new) == (Kind.UNTESTABLE, 0, 2)
+    assert answer.untestable == ((named, f"release {named} cannot be installed"),)
+    assert Releases(line).answer(whole(3, (2 - named,))).kind is Kind.FOUND
+
+
+def test_a_named_end_that_cannot_be_tested_hides_no_change_of_others() -> None:
+    found = Releases(["pass", "lost", None]).answer(every(3, (0, 2)))
+    assert (found.kind, pairs(found)) == (Kind.FOUND, [(0, 1)])
+    assert found.untestable == ((2, "release 2 cannot be installed"),)
+    # The change may be at the end that was named: it is not said that the ends do not differ.
+    assert Releases(["pass", "pass", None]).answer(every(3, (0, 2))).kind is Kind.UNTESTABLE
+    assert Releases(["pass", None, None]).answer(every(3, (0, 2))).kind is Kind.UNTESTABLE
+    assert Releases(["pass", "pass", None]).answer(every(3)).kind is Kind.SAME
+
+
+@pytest.mark.parametrize("search", [whole(3), every(3)])
+def test_one_release_alone_is_compared_with_nothing(search: Search[Answer]) -> None:
+    releases = Releases([None, "pass", None])
+    answer = releases.answer(search)
+    assert (answer.kind, answer.old, answer.new, releases.runs) == (Kind.ALONE, 1, 1, 1)
+    assert [index for index, _ in answer.untestable] == [0, 2]
 
 
 def test_an_outcome_that_comes_and_goes_is_no_answer() -> None:

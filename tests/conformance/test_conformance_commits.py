@@ -19,6 +19,7 @@ from conformance.releases.release import ReleaseError
 pytestmark = pytest.mark.contract("C9")
 
 ROOT = Path(__file__).parents[2]
+CELL = "jax/pure_callback/jit/cpu-1dev"
 
 
 # A repository ---------------------------------------------------------------------------------------
@@ -154,6 +155,32 @@ def test_the_subjects_of_commits_may_hold_what_python_takes_for_an_end_of_line(t
     assert history.parents == ((), (0,), (1,))
 
 
+def test_signatures_of_commits_are_no_commits(tmp_path: Path) -> None:
+    """This program of signatures finds each one good, and says so, as gpg does."""
+    program = tmp_path / "sign"
+    program.write_text(
+        """\
+#!/bin/sh
+case "$*" in
+  *--verify*) echo "gpg: Good signature from Someone" >&2; echo "[GNUPG:] GOODSIG 1 Someone" ;;
+  *) cat > /dev/null; echo "[GNUPG:] SIG_CREATED " >&2
+     printf -- "-----BEGIN PGP SIGNATURE-----\\n\\nx\\n-----END PGP SIGNATURE-----\\n" ;;
+esac
+"""
+    )
+    program.chmod(0o755)
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "config", "gpg.program", str(program))
+    git(tmp_path, "config", "log.showSignature", "true")
+    for subject in ("One", "Two"):
+        git(tmp_path, "commit", "--quiet", "--allow-empty", "--gpg-sign=1", "--message", subject)
+    assert "Good signature" in git(tmp_path, "log")
+    repository = Repository(tmp_path)
+    old, new = repository.commit("HEAD~1"), repository.commit("HEAD")
+    history = repository.history(old, new)
+    assert (history.commits, history.subjects) == ((old, new), ("One", "Two"))
+
+
 def test_modules_beside_a_script_come_after_the_checkout(repository: Path, tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "beside.py").write_text(SCRIPT)
     (tmp_path / "hostcb.py").write_text("VALUE = 'beside the script'")
@@ -191,6 +218,15 @@ def test_wrong_revisions(good: str, bad: str, words: str, repository: Path, tmp_
 
 def test_what_is_no_repository(tmp_path: Path) -> None:
     with pytest.raises(ReleaseError, match="is no git repository"):
+        Repository(tmp_path)
+
+
+def test_a_repository_that_git_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "git"
+    fake.write_text("#!/bin/sh\necho \"fatal: detected dubious ownership in repository at '/x'\" >&2\nexit 128\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(ReleaseError, match=r"git reads: detected dubious ownership in repository at '/x'$"):
         Repository(tmp_path)
 
 
@@ -248,6 +284,10 @@ def test_git_bisect_run_understands_it(repository: Path, tmp_path: Path) -> None
         (["jax/nothing/jit/cpu-1dev"], 128, "ERROR: jax has no callback 'nothing'"),
         ([], 128, "ERROR: give either a CELL or --script FILE"),
         (["--script", "nope.py"], 128, "ERROR: there is no script nope.py"),
+        ([CELL, "--good-outcome", "bananas"], 128, "ERROR: --good-outcome 'bananas' is no outcome of a cell: expected"),
+        ([CELL, "--good-outcome", "passes"], 128, "ERROR: --good-outcome 'passes' is no outcome of a cell: expected"),
+        ([CELL, "--good-outcome", "missing"], 128, "ERROR: --good-outcome 'missing' is no outcome of a cell"),
+        ([CELL, "--good-outcome", "crash(SIGABRT)"], 125, "this commit has no package hostcb and no package jax"),
     ],
 )
 def test_what_cannot_be_tested_is_not_bad(
@@ -285,6 +325,14 @@ def test_an_error_of_the_suite_is_not_a_bad_commit(
     (tmp_path / "script.py").touch()
     assert main(["bisect-run", "--script", "script.py"]) == 128
     assert words in capsys.readouterr().err
+
+
+def test_a_machine_without_a_temporary_folder_is_not_a_bad_commit(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bisect_commits.tempfile, "tempdir", str(tmp_path / "none"))
+    assert main(["bisect-run", "jax/pure_callback/jit/cpu-1dev"]) == 128
+    assert "No such file or directory" in capsys.readouterr().err
 
 
 def test_a_cell_runs_with_the_packages_of_the_checkout(

@@ -111,6 +111,30 @@ def test_no_index(written: str, words: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert str(raised.value) == f"the package index that pip uses tells of no release of JAX: {words}"
 
 
+def test_an_index_that_is_not_reached_beside_a_folder_of_wheels(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A machine without a network may have such a folder; its releases are not all there are."""
+    written = BROKEN.replace("(from versions: none)", "(from versions: 0.6.1, 0.6.2)")
+    listed = f"{BROKEN.splitlines()[0]}\nAvailable versions: 0.6.2, 0.6.1"
+
+    def answer(_: Path, *arguments: str, deadline: float) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess([], 1, "", written if "download" in arguments else listed)
+
+    monkeypatch.setattr(asking, "pip", answer)
+    monkeypatch.setattr(asking, "interpreters_of", lambda python: (OLD, NEW))
+    asking.index.cache_clear()
+    try:
+        found = asking.index()
+        assert asking.index() is found
+    finally:
+        asking.index.cache_clear()
+    words = "pip cannot connect to the package index ([Errno 111] Connection refused)"
+    assert capsys.readouterr().err == f"NOTE: {words}: only releases of find-links are seen\n"
+    assert [release.jax for release in found.released()[0]] == ["0.6.1", "0.6.2"]
+    assert found.why_not("0.6.3") == f"the index has no such release, which has 0.6.1 to 0.6.2; {words}"
+
+
 def test_the_words_of_pip() -> None:
     assert last_error("ERROR: Cannot install a and b\nERROR: ResolutionImpossible: see x") == "Cannot install a and b"
     assert last_error("ERROR: x (from versions: 1, 2)\nERROR: No matching distribution") == "No matching distribution"

@@ -246,6 +246,15 @@ def test_a_platform_that_is_not_there(
         ("..0.6.1", "0.7.0..0.6.1", "bug 1: '0.7.0..0.6.1' is no range of releases"),
         ("..0.6.1", "..new", "bug 1: 'new' is no version like 0.6.2"),
         ("grad.scan", "grad.scam", "scam"),
+        ("[[bug]]", "[bug]", "'bug' is a table; write each bug as a table that begins with [[bug]]"),
+        ("[[bug]]", "bug = 3\n[other]", "'bug' is a number, '3'; write each bug as"),
+        ("[[bug]]", "bug = [3]\n[other]", "'bug' is a list; write each bug as"),
+        ('["..0.6.1"]', "[3]", "bug 1: 'bad' holds a number, '3'; write a list of strings"),
+        ('["..0.6.1"]', '"..0.6.1"', "bug 1: 'bad' is a string, '..0.6.1'; write a list of strings"),
+        (f'["{CELL}"]', f'"{CELL}"', "bug 1: 'cells' is a string, "),
+        ('id = "#1"', "id = 3", "bug 1: 'id' is a number, '3'; write a string"),
+        ('id = "#1"', 'id = "#1"\nrefused = "no"', "bug 1: 'refused' is a string, 'no'; write true or false"),
+        ('["0.5.0", "0.6.1", "0.6.2", "0.8.3"]', '"0.6.1"', "'releases' is a string, '0.6.1'; write a list of strings"),
     ],
 )
 def test_invalid_lists(tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, words: str) -> None:
@@ -255,6 +264,15 @@ def test_invalid_lists(tmp_path: Path, capsys: pytest.CaptureFixture[str], old: 
     error = capsys.readouterr().err
     assert error.startswith("ERROR: ")
     assert words in error
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("list.toml").write_text(LIST)
+    assert main(["known-bugs", "--list=list.toml", "--markdown=none/page.md"]) == 2
+    assert capsys.readouterr().err == "ERROR: there is no folder none for page.md: make it, or name another file\n"
 
 
 def test_a_list_that_is_not_there(tmp_path: Path) -> None:

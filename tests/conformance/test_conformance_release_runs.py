@@ -189,6 +189,8 @@ def test_expectations_decide(runs: list[tuple[str, str]], tmp_path: Path, capsys
         (["0.8.3", "--plan", "empty.txt", "--cell", CELLS[0]], "--cell and --plan cannot be used together"),
         (["0.8.3", "--plan", "empty.txt"], "empty.txt names no cell"),
         (["0.8.3", "--expectations", "none.toml"], "there is no none.toml"),
+        (["0.8.3", "--html", "none/page.html"], "there is no folder none for page.html: make it, or name another file"),
+        (["0.8.3", "--html", "."], ". is a folder: name a file in it"),
     ],
 )
 def test_bad_input_is_one_sentence(
@@ -225,6 +227,18 @@ def test_ranges_and_the_newest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         Release("0.5.0", "0.6.1"),
         *RELEASES[2:],
     ]
+
+
+def test_fewer_releases_than_were_asked_for(
+    runs: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    versions = tuple(release.jax for release in RELEASES[2:])
+    offer = Offer(Interpreter(Path(sys.executable), (3, 11)), versions, versions)
+    monkeypatch.setattr(release_options, "index", lambda python=None: Index((offer,)))
+    assert main(["releases", "--last", "2", *chosen()]) == 0
+    assert main(["releases", "--last", "3", *chosen()]) == 1
+    assert "ERROR: only 2 of the 3 releases that --last asks for are there\n" in capsys.readouterr().err
+    assert main(["releases", "0.6.2", *chosen()]) == 0
 
 
 def test_a_cancelled_job_keeps_what_is_finished(tmp_path: Path) -> None:

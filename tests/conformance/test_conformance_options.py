@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import releases_fakes
 
 from conformance.cli import commands, helping
 from conformance.engine import preparation
 from conformance.engine.journal import Journal
-from conformance.releases.release import Release
 from conformance.reports.report import Report
 from conformance.spec.package import COMMAND
 
@@ -149,8 +149,7 @@ def test_a_file_system_without_writing_is_told(
         raise OSError(errno.EROFS, "Read-only file system", str(self))
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    releases = Release("0.6.1", "0.6.1"), Release("0.6.2", "0.6.2")
-    monkeypatch.setattr("conformance.cli.bisect.released", lambda: (releases, ()))
+    releases_fakes.install(monkeypatch, tmp_path)
     results = ("--results", str(tmp_path / "results"))
     for arguments in (["run", "--cell", CELL, *results], ["bisect", CELL, *results]):
         assert "Read-only file system" in refused(capsys, *arguments)

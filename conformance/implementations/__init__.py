@@ -117,7 +117,7 @@ def why_not_offered(name: str, callback: Callback) -> str | None:
     if name == "hostcb" or name.startswith(f"{module('mutants')}:"):
         # These have all callbacks. Planning does not import them, because their import changes the process.
         return why_no_hostcb()
-    lacks = getattr(load(name), "lacks", None)
+    lacks = getattr(_load_for_planning(name), "lacks", None)
     missing = lacks(callback) if lacks else None
     return f"{name} has no {missing}" if missing else None
 
@@ -164,16 +164,11 @@ def _load(name: str) -> Implementation:
     except ModuleNotFoundError as error:
         if not f"{module_name}.".startswith(f"{error.name}."):
             # The module exists, but an import inside it failed.
-            raise _unimportable(module_name, error) from error
+            raise
         raise ImplementationError(
             f"there is no implementation {name!r}: no module {error.name!r} is found; there are {', '.join(BUILT_IN)},"
             " and any module on PYTHONPATH"
         ) from error
-    except (Exception, SystemExit) as error:
-        if name in BUILT_IN:
-            # An error of the suite or of hostcb, whose traceback is needed.
-            raise
-        raise _unimportable(module_name, error) from error
     implementation = getattr(module, attribute or "IMPLEMENTATION", None)
     if implementation is None:
         raise ImplementationError(f"the module {module_name} has no {attribute or 'IMPLEMENTATION'}: see {GUIDE}")
@@ -184,6 +179,19 @@ def _load(name: str) -> Implementation:
         )
     found: Implementation = implementation
     return found
+
+
+def _load_for_planning(name: str) -> Implementation:
+    """As `load`; what the import of a user's module raises is an `ImplementationError`, which is told in one line."""
+    try:
+        return load(name)
+    except ImplementationError:
+        raise
+    except (Exception, SystemExit) as error:
+        if name in BUILT_IN:
+            # An error of the suite or of hostcb, whose traceback is needed.
+            raise
+        raise _unimportable(name.partition(":")[0], error) from error
 
 
 def _unimportable(module_name: str, error: BaseException) -> ImplementationError:

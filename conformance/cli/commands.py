@@ -16,10 +16,11 @@ from ..engine.preparation import (
     UNUSABLE_BECAUSE,
     ConflictingOptionsError,
     choice_of,
-    default_workers,
     plan_of,
     prepare,
+    take_platform,
     whole_plan_of,
+    workers_of,
 )
 from ..engine.run import run
 from ..engine.tools import MissingToolError, require_tools
@@ -34,6 +35,7 @@ from ..spec.topology import WrongPlatformError
 from ..standalone.programs import NotStandaloneError
 from . import bisect, bisect_commits, environments, expect, known_bugs, minimise, mutants, releases, report, repro
 from .helping import add_command
+from .platforms import show_platforms
 
 DESCRIPTION = "Show, cell by cell, what host callbacks do on a platform."
 
@@ -129,13 +131,16 @@ def _parser() -> argparse.ArgumentParser:
     list_parser.add_argument(
         "--plan", action="store_true", dest="as_plan", help="as a file for `run --plan`, the same on every release"
     )
+    list_parser.add_argument(
+        "--platforms", action="store_true", help="the platforms that the suite, packages and files describe"
+    )
     list_parser.add_argument("--ineligible", action="store_true", help="the cells that mean nothing, and why")
     add_running(run_parser.add_argument)
     run_parser.add_argument(
         "-n",
         dest="workers",
         type=positive(int),
-        help="pytest processes, each with one worker process; by default 2 on cpu, elsewhere 1",
+        help="pytest processes, each with one worker process; by default 2 on cpu, elsewhere what the platform says",
     )
     repro.add_parser(commands)
     minimise.add_parser(commands)
@@ -151,9 +156,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> int:
     # A missing package is known before the plan, which takes seconds.
-    require_tools(options.workers or default_workers(options.platform))
+    take_platform(options)
+    require_tools(workers_of(options.workers, options.platform))
     prepared = prepare(options, options.patterns)
-    found = run(prepared, options.workers or default_workers(options.platform))
+    found = run(prepared, workers_of(options.workers, options.platform))
     print(found.summary())
     _add_to_job_summary(options.results, options.platform)
     return found.exit_code
@@ -168,6 +174,10 @@ def _add_to_job_summary(results: Path, platform: str) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
+    if options.platforms:
+        take_platform(options)
+        print(show_platforms())
+        return 0
     if options.json and not options.coverage:
         raise ConflictingOptionsError("--json is for --coverage")
     if options.as_plan and (options.coverage or options.ineligible):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -11,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from ..expectations.entries import EXPECTATIONS, ExpectationError, Expectations, load_expectations
+from ..faults.extensions import extend
 from ..implementations import ImplementationError
 from ..planning import selection as selecting
 from ..planning.cells import Cell, Plan, UnknownCellError, parse_cell
 from ..planning.keywords import KeywordError
 from ..planning.plan_file import PlanFileError, read_plan
 from ..planning.smoke import smoke
+from ..spec.entry_points import VendorError
+from ..spec.platforms import platform_named, use_file
 from ..spec.topology import Topology
 from ..spec.versions import HOSTCB_NEEDS, version_matches
 from ..worker.processes import WorkerProcess, WorkerStartError
@@ -38,6 +40,7 @@ UNUSABLE_BECAUSE = (
     KeywordError,
     PlanFileError,
     UnknownCellError,
+    VendorError,
     WorkerStartError,
     # Paths of the user may raise these.
     FileExistsError,
@@ -51,6 +54,7 @@ UNUSABLE_BECAUSE = (
 
 def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
     """The run that the options ask for."""
+    take_platform(options)
     if options.plan_file or options.cell_ids:
         cells = _named_cells(options)
         options.platform = _platform_of(cells, options.platform, "--plan" if options.plan_file else "--cell")
@@ -68,7 +72,10 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
         _plan_of_entries(options, expectations.applicable(jax_version)),
         selection,
         expectations,
-        Options(options.platform, options.results, options.deadline, options.repeat, options.stress, options.histories),
+        Options(
+            *(options.platform, options.results, options.deadline, options.repeat, options.stress, options.histories),
+            whole=not (options.plan_file or options.cell_ids or patterns or options.smoke or options.implementations),
+        ),
         jax_version,
     )
 
@@ -78,7 +85,7 @@ def _known_failures(options: Any, jax_version: str) -> Expectations:
     if not options.expectations and not version_matches(jax_version, SUPPORTED):
         print(f"NOTE: known failures are listed for JAX {SUPPORTED}, none for {jax_version}", file=sys.stderr)
         return Expectations()
-    path = options.expectations or EXPECTATIONS / f"{options.platform}.toml"
+    path = options.expectations or known_failures_of(options.platform)
     if options.expectations and not path.exists():
         raise ExpectationError(f"--expectations: there is no file {path}; an empty one says that no failure is known")
     if not path.exists():
@@ -86,9 +93,31 @@ def _known_failures(options: Any, jax_version: str) -> Expectations:
     return load_expectations(path)
 
 
-def default_workers(platform: str) -> int:
-    """One for an accelerator, on which several workers would only take turns."""
-    return min(2, os.cpu_count() or 1) if platform == "cpu" else 1
+def known_failures_of(platform: str) -> Path:
+    """The file of a platform's known failures: its vendor's, or the suite's own, which may be absent."""
+    return platform_named(platform).expectations or EXPECTATIONS / f"{platform}.toml"
+
+
+def take_platform(options: Any) -> None:
+    """Set `options.platform` to that of the platform's file, if there is one, and let it add to the suite."""
+    if getattr(options, "platform_file", None):
+        platform = use_file(options.platform_file)
+        if options.platform not in ("cpu", platform.name):
+            raise ConflictingOptionsError(
+                f"--platform names {options.platform}, and {options.platform_file} describes {platform.name}"
+            )
+        options.platform, options.platform_file = platform.name, None
+    extend(options.platform)
+
+
+def workers_of(asked: int | None, platform: str) -> int:
+    """The number of worker processes: one for most accelerators, on which several would only take turns."""
+    described = platform_named(platform)
+    if asked and described.most_workers and asked > described.most_workers:
+        raise ConflictingOptionsError(
+            f"-n {asked}: at most {described.most_workers} process(es) may have the devices of {platform}"
+        )
+    return asked or described.workers
 
 
 def plan_of(options: Any) -> Plan:
@@ -98,6 +127,7 @@ def plan_of(options: Any) -> Plan:
 
 def whole_plan_of(options: Any) -> Plan:
     """The cells that the options select, the same on every release; sets the device counts in `options`."""
+    take_platform(options)
     if options.smoke and options.full:
         raise ConflictingOptionsError("--smoke and --full exclude each other: name one of them")
     options.devices = options.devices or _default_device_counts(options.platform)
@@ -161,6 +191,8 @@ def _plan_of_entries(options: Any, expectations: Expectations) -> Plan:
 def _default_device_counts(platform: str) -> tuple[int, ...]:
     if platform == "cpu":
         return selecting.CPU_DEVICE_COUNTS
+    if described := platform_named(platform).device_counts:
+        return described
     # Only a process on that platform can count its devices.
     with tempfile.TemporaryDirectory() as folder:
         worker = WorkerProcess(Topology(platform, 0), None, Path(folder) / "probe.log")

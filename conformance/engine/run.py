@@ -15,6 +15,7 @@ from ..expectations.entries import Expectations
 from ..oracle.verdicts import Outcome, Verdict
 from ..planning.cells import Cell, FaultCell, Plan
 from ..reports.report import Report
+from ..spec.platforms import platform_named
 from ..spec.topology import WrongPlatformError
 from ..worker.stress import stress
 from .conclusions import Conclusion, conclude_repeated
@@ -41,6 +42,8 @@ class Options:
     """Whether busy processes put load on the machine."""
     histories: bool = False
     """Whether the report has the histories of passed cells as well."""
+    whole: bool = False
+    """Whether all cells of the platform are asked for."""
 
 
 class Run:
@@ -59,6 +62,8 @@ class Run:
         self.cells = selection.cells
         expectations = expectations.applicable(jax_version)
         self._report = Report(options.platform, expectations, stress=options.stress)
+        self._report.claims = platform_named(options.platform).claims
+        self._report.whole = options.whole
         self._report.ineligible = selection.ineligible
         self._report.lacking = selection.lacking
         planned = [cell.id for cell in (*plan.cells, *self.cells)]
@@ -113,6 +118,8 @@ class Run:
                 if cell.id not in deselected:
                     found = conclusions.get(cell.id, _NEVER_RUN)
                     report.add(cell, found.outcome, found.attempts, found.company, found.repetition)
+        report.whole = report.whole and not deselected
+        report.conclude()
         report.seconds = time.monotonic() - self._started
         file = self.options.results / f"conformance-{self.options.platform}.json"
         try:

@@ -30,6 +30,8 @@ class Anomaly:
     witness: str
     evidence: tuple[tuple[int, int], ...] = ()
     """For a wrong order, the recorded events of the witness: the sequence of each, and its number in the witness."""
+    cause: str = ""
+    """For an unsupported program: what `Outcome.cause` says."""
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.witness}"

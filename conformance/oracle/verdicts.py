@@ -65,6 +65,11 @@ class Outcome:
     evidence: tuple[tuple[int, int], ...] = ()
     """For a wrong order: the sequence of each event of the witness, and its number in the witness."""
 
+    cause: str = ""
+    """For an unsupported program: the platform's words that all cells with the same cause share."""
+    refused: bool = False
+    """Whether the program had to be refused, and was: then the cell shows nothing of callbacks that run."""
+
     @property
     def label(self) -> str:
         """The verdict as reports and expectation files write it: `fail`, `crash(SIGABRT)`."""
@@ -80,6 +85,8 @@ class Outcome:
             "signal": self.signal,
             "history": self.history,
             "evidence": [list(pair) for pair in self.evidence],
+            **({"cause": self.cause} if self.cause else {}),
+            **({"refused": True} if self.refused else {}),
         }
 
     @staticmethod
@@ -93,4 +100,6 @@ class Outcome:
             data["signal"],
             data["anomaly"],
             tuple((int(sequence), int(number)) for sequence, number in data.get("evidence", ())),
+            data.get("cause", ""),
+            data.get("refused", False),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,11 @@ from ..expectations.entries import Expectation, Expectations
 from ..oracle.repetition import Repetition
 from ..oracle.verdicts import Outcome, Standing, Verdict
 from ..planning.cells import Cell, Ineligible
+from ..spec.depths import Depth
 from ..spec.package import COMMAND
+from ..spec.platforms import platform_named
+from .capabilities import Claim, Observed, Result, judged_claims, observed, shown_in_lines
+from .causes import by_cause, in_words
 from .results import SCHEMA_VERSION
 
 MOST_SHOWN = 100
@@ -39,11 +44,18 @@ class CellResult:
     stress: bool = False
 
     @property
+    def cause(self) -> str:
+        """The platform's words for an unexpected refusal of the program, which other cells may share; else empty."""
+        return "" if self.standing.acceptable else self.outcome.cause
+
+    @property
     def reproduce(self) -> str:
         cells = (*self.company, self.cell.id)
         options = " -n 1" if self.company else ""
         options += f" --repeat {self.repetition.runs}" if self.repetition else ""
         options += " --stress" if self.stress else ""
+        if file := platform_named(self.cell.topology.platform).file:
+            options += f" --platform-file {shlex.quote(str(file))}"
         return f"{COMMAND} run{options} " + " ".join(f"--cell {c}" for c in cells)
 
     def as_json(self) -> dict[str, Any]:
@@ -78,6 +90,10 @@ class Report:
     """Globs of the expectation file that match no planned cell."""
     stress: bool = False
     """Whether busy processes put load on the machine."""
+    claims: Sequence[str] = ()
+    """The capabilities that the platform's vendor claims."""
+    whole: bool = False
+    """Whether all cells of the platform were asked for: then each claim must have been tested."""
 
     def add(
         self,
@@ -104,7 +120,21 @@ class Report:
         executed = [r for r in self.results if r.outcome.verdict is not Verdict.MISSING]
         if not executed:
             return 2
-        return 1 if self.unexpected or self.problems else 0
+        wrong_claim = any(claim.failed for claim in self.judged_claims)
+        return 1 if self.unexpected or self.problems or wrong_claim else 0
+
+    @property
+    def capabilities(self) -> tuple[Observed, ...]:
+        return observed(Result(r.cell.id, r.outcome.label, r.outcome.refused) for r in self.results)
+
+    @property
+    def judged_claims(self) -> tuple[Claim, ...]:
+        return judged_claims(self.claims, self.capabilities) if self.claims else ()
+
+    def conclude(self) -> None:
+        """After the last cell: a claim that a whole run on the hardware has not tested is a problem."""
+        if self.whole and any(result.cell.topology.depth is Depth.RUN for result in self.results):
+            self.problems += [claim.sentence for claim in self.judged_claims if not claim.cells]
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -116,6 +146,8 @@ class Report:
             "exit_code": self.exit_code,
             **({"stress": True} if self.stress else {}),
             "problems": self.problems,
+            "capabilities": [row.as_json() for row in self.capabilities if row.cells],
+            "claims": [claim.as_json() for claim in self.judged_claims],
             "stale_expectations": list(self.stale_expectations),
             "cells": [result.as_json() for result in self.results],
             "ineligible": [{"id": cell.id, "reason": cell.reason} for cell in self.ineligible],
@@ -125,17 +157,24 @@ class Report:
         path.write_text(json.dumps(self.as_json(), indent=1) + "\n")
 
     def summary(self) -> str:
-        lines = [*self._table(), ""]
-        shown = [r for r in self.unexpected if r.outcome.verdict is not Verdict.MISSING]
+        lines = [*self._capabilities(), *self._table(), ""]
+        shown = [r for r in self.unexpected if r.outcome.verdict is not Verdict.MISSING and not r.cause]
         for result in shown[:MOST_SHOWN]:
             lines += _describe(result)
         if len(shown) > MOST_SHOWN:
             lines.append(f"... and {len(shown) - MOST_SHOWN} more unexpected results; `report` shows them")
+        for cause, refused in by_cause(self.unexpected).items():
+            lines += [
+                f"UNSUPPORTED: {in_words(cause, len(refused), refused[0].cell.id)}",
+                *(f"    {line}" for line in refused[0].outcome.reason.splitlines()[:30]),
+                f"    {refused[0].reproduce}",
+            ]
         lines += self._repeated()
         left_out = Counter(cell.lacking for cell in self.lacking)
         lines += [f"LEFT OUT: {count} cell{'s' * (count > 1)}: {reason}" for reason, count in left_out.items()]
         lines += self._missing()
         lines += [f"PROBLEM: {problem}" for problem in self.problems]
+        lines += [f"CLAIM FAILED: {claim.sentence}" for claim in self.judged_claims if claim.failed]
         executed = len(self.results)
         passed = sum(result.outcome.verdict is Verdict.PASS for result in self.results)
         known = sum(result.standing is Standing.KNOWN_FAILURE for result in self.results)
@@ -148,6 +187,16 @@ class Report:
         if self.exit_code == 2:
             lines.append("ERROR: no cell was executed, so nothing is known.")
         return "\n".join(lines)
+
+    def _capabilities(self) -> list[str]:
+        """What was observed of each capability, and of each claim."""
+        rows = self.capabilities
+        tested = {row.name for row in rows if row.cells}
+        lines = shown_in_lines([row for row in rows if row.name in tested])
+        if untested := list(dict.fromkeys(row.name for row in rows if row.name not in tested)):
+            lines.append(f"not tested: {', '.join(untested)}")
+        lines += [claim.sentence for claim in self.judged_claims]
+        return [*lines, ""] if lines else []
 
     def _repeated(self) -> list[str]:
         """How often each cell failed, the highest rate first."""

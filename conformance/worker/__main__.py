@@ -17,7 +17,8 @@ from typing import Any, TextIO
 
 import jax
 
-from ..faults.running import run_fault
+from ..faults.extensions import PLATFORM, extend
+from ..faults.running import run_fault, try_callback_of
 from ..implementations import Implementation, load
 from ..oracle.history import Recorder
 from ..oracle.verdicts import Outcome, Verdict
@@ -26,6 +27,7 @@ from ..spec.topology import WrongPlatformError, parse_topology
 from .devices import devices_of
 from .execution import run_cell, run_table_cell
 from .parent import end_with_parent
+from .processes import TRIAL
 from .run_info import run_info
 
 
@@ -45,9 +47,12 @@ def main() -> None:
     jax.config.update("jax_traceback_filtering", "off")
 
     try:
+        topology = parse_topology(arguments.topology)[0]
+        os.environ[PLATFORM] = topology.platform
+        extend(topology.platform)
         # Load it before the devices exist: an implementation may change settings for them.
         implementation = load(arguments.implementation) if arguments.implementation else None
-        devices = devices_of(parse_topology(arguments.topology)[0])
+        devices = devices_of(topology)
     except WrongPlatformError as error:
         _report(reports, event="refused", reason=str(error))
         return
@@ -59,11 +64,14 @@ def main() -> None:
 def _serve(reports: TextIO, devices: list[jax.Device], implementation: Implementation, histories: bool) -> None:
     recorder = Recorder({device.id: index for index, device in enumerate(devices)})
     for line in sys.stdin:
-        cell_id = line.strip()
+        # The engine asks for the trial of a callback in place of an isolated fault.
+        trial, cell_id = line.startswith(TRIAL), line.removeprefix(TRIAL).strip()
         _report(reports, event="begin", cell=cell_id)
         try:
             cell = parse_cell(cell_id)
-            if isinstance(cell, FaultCell):
+            if isinstance(cell, FaultCell) and trial:
+                outcome = try_callback_of(cell.fault, implementation, devices)
+            elif isinstance(cell, FaultCell):
                 outcome = run_fault(cell.fault, implementation, devices)
             elif isinstance(cell, TableCell):
                 outcome = run_table_cell(cell, implementation, recorder, devices, histories)

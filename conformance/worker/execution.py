@@ -17,7 +17,7 @@ from ..model.transforms import Setting
 from ..model.worlds import RefusalError
 from ..oracle.checkers import Anomaly, judge
 from ..oracle.history import History, Recorder
-from ..oracle.stages import backend_says_unsupported, stage_of, summary
+from ..oracle.stages import refusal_of, stage_of, summary
 from ..oracle.verdicts import Outcome, Stage, Verdict
 from ..planning.cells import ProgramCell, TableCell
 from ..spec.callbacks import Refusal, Runs
@@ -40,6 +40,8 @@ def run_cell(
     started = time.perf_counter()
     verdict, anomalies, history = _run(cell, implementation, recorder, devices, histories)
     outcome = _outcome(verdict, anomalies, history, time.perf_counter() - started)
+    if not anomalies and not history.events and _is_refused(cell):
+        outcome = replace(outcome, refused=True)
     return replace(outcome, history=_events(history)) if histories else outcome
 
 
@@ -95,7 +97,8 @@ def _outcome(verdict: Verdict, anomalies: Sequence[Anomaly], history: History, s
     first = anomalies[0]
     more = f" (and {len(anomalies) - 1} more)" if len(anomalies) > 1 else ""
     words, events = f"{first}{more}", _events(history)
-    return Outcome(verdict, first.stage, words, seconds, events, anomaly=first.kind, evidence=first.evidence)
+    outcome = Outcome(verdict, first.stage, words, seconds, events, anomaly=first.kind, evidence=first.evidence)
+    return replace(outcome, cause=first.cause)
 
 
 def _events(history: History) -> list[dict[str, Any]]:
@@ -140,6 +143,9 @@ def _judged_run(
         _barrier_after_failure(implementation)
         if refusal is not None:
             anomalies = _check_refusal(refusal, error)
+            if anomalies and refusal_of(error, stage_of(error)):
+                # The platform has refused the callback before the callback could refuse the program.
+                return *_judge_error(error, stage_of(error)), recorder.history()
             return _verdict(anomalies), anomalies, recorder.history()
         return *_judge_error(error, stage_of(error)), recorder.history()
 
@@ -185,8 +191,8 @@ def _verdict(anomalies: Sequence[Anomaly]) -> Verdict:
 
 
 def _judge_error(error: Exception, stage: Stage) -> tuple[Verdict, list[Anomaly]]:
-    if backend_says_unsupported(error, stage):
-        return Verdict.UNSUPPORTED, [Anomaly("unsupported", stage, summary(error))]
+    if cause := refusal_of(error, stage):
+        return Verdict.UNSUPPORTED, [Anomaly("unsupported", stage, summary(error), cause=cause)]
     return Verdict.FAIL, [Anomaly("error", stage, summary(error))]
 
 

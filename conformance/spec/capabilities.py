@@ -1,4 +1,4 @@
-"""The capabilities of a platform, and the cells that show each. This module imports no JAX.
+"""The capabilities of a platform, and the cells that show each. This module imports neither JAX nor NumPy.
 
 A vendor claims them by these names, for all implementations or, as `hostcb:ordered`, for one.
 """
@@ -9,10 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .callbacks import Callback
-from .data import PLAIN, DataKind, parse_data
 from .depths import Depth
 from .external_callbacks import ALL_CALLBACKS
 from .topology_names import UnknownTopologyError, parts_of
+
+PLAIN_ELEMENT = "float32"
+"""The type of elements in programs whose ids name no data."""
 
 ERROR_FAULTS = (
     *("raises", "raises_unseen", "raises_on_one", "raises_before_collective", "special_exceptions", "has_cause"),
@@ -30,7 +32,8 @@ class Shown:
     """None for a callback that this version of the suite, without the packages of its run, does not know."""
     names: tuple[str, ...]
     """The transforms of a program; of a fault, `fault` and its kind."""
-    data: DataKind
+    element: str
+    """The type of the elements of its operands."""
     processes: int
     depth: Depth
 
@@ -55,8 +58,8 @@ def shown_by(cell_id: str) -> Shown | None:
     except UnknownTopologyError:
         return None
     callback = next((one for one in ALL_CALLBACKS if one.name == name), None)
-    kind = parse_data(data) if data else PLAIN
-    return Shown(implementation, callback, tuple(composition.split(".")), kind or PLAIN, where.processes, where.depth)
+    element = data.partition("-")[0] or PLAIN_ELEMENT
+    return Shown(implementation, callback, tuple(composition.split(".")), element, where.processes, where.depth)
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ FURTHER = (
     Capability(
         "element-types",
         "operands of other types than float32",
-        lambda shown: shown.program and shown.data.element != PLAIN.element,
+        lambda shown: shown.program and shown.element != PLAIN_ELEMENT,
     ),
     Capability("errors", "a callback's exception ends its program", lambda shown: shown.fault in ERROR_FAULTS),
     Capability("multi-process", "devices of several processes", lambda shown: shown.processes > 1),

@@ -91,20 +91,15 @@ def package(tmp_path: Path) -> Path:
     groups = table["project"]["entry-points"]
     # What the modules of the platform add, entry points do not add again.
     groups = {name: points for name, points in groups.items() if name.endswith(("jax_plugins", "platforms"))}
-    toml = on_the_page("acme.toml")
-    toml = (
-        toml.replace('["acme_npu"]', '["cpu"]').replace('["acme runtime"]', '"CPU"').replace('["--xla_acme=1"]', "[]")
-    )
+    # Without what no CPU can have.
+    own = [line for line in on_the_page("acme.toml").splitlines() if not line.startswith(("version", "xla_flags"))]
     files = {
-        "acme.toml": toml.replace('version = "CPU"\n', ""),
+        "acme.toml": "\n".join(own).replace("acme_npu", "cpu"),
         "acme_known.toml": "",
         "acme_platform.py": on_the_page("acme_platform.py"),
         "acme_plugin.py": PLUGIN,
         "acme_suite.py": SUITE,
     }
-    (tmp_path / "site").mkdir()
-    lines = [line for line in files["acme.toml"].splitlines() if not line.startswith("version")]
-    files["acme.toml"] = "\n".join(lines)
     return installed(tmp_path / "site", groups, files)
 
 
@@ -145,6 +140,7 @@ def test_entry_points_add_for_every_platform(tmp_path: Path) -> None:
 
 def test_a_file_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "acme_known.toml").touch()
+    (tmp_path / "acme_suite.py").write_text(SUITE)
     file = tmp_path / "acme.toml"
     file.write_text(on_the_page("acme.toml"))
     use(tmp_path)

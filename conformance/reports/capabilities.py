@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..oracle.verdicts import Verdict
-from ..spec.capabilities import Capability, Shown, capabilities, shown_by
+from ..spec.capabilities import Shown, capabilities, shown_by
 from ..spec.depths import Depth
 
 MOST_NAMED = 3
@@ -78,14 +78,25 @@ def observed(results: Iterable[Result]) -> tuple[Observed, ...]:
     rows = []
     for implementation, depth in sorted(where, key=lambda one: (one[0], -one[1].place)):
         own = [one for one in judged if (one[1].implementation, one[1].depth) == (implementation, depth)]
-        rows += [_row(capability, implementation, depth, own) for capability in capabilities()]
+        had = _of_functions_that_are_had(own)
+        for capability in capabilities():
+            # What is used with a function that the platform refuses everywhere shows nothing of its own.
+            about = [] if capability.of_functions else [result for result, shown in had if capability.shows(shown)]
+            about = about or [result for result, shown in own if capability.shows(shown)]
+            failed = tuple(result.id for result in about if result.verdict != Verdict.PASS.value)
+            passed = len(about) - len(failed)
+            rows.append(Observed(capability.name, capability.words, implementation, depth, passed, failed))
     return tuple(rows)
 
 
-def _row(capability: Capability, implementation: str, depth: Depth, found: Sequence[tuple[Result, Shown]]) -> Observed:
-    about = [result for result, shown in found if capability.shows(shown)]
-    failed = tuple(result.id for result in about if result.verdict != Verdict.PASS.value)
-    return Observed(capability.name, capability.words, implementation, depth, len(about) - len(failed), failed)
+def _of_functions_that_are_had(found: Sequence[tuple[Result, Shown]]) -> Sequence[tuple[Result, Shown]]:
+    """The cells without those of functions with which every cell is unsupported."""
+    had = {_function(shown) for result, shown in found if result.verdict != Verdict.UNSUPPORTED.value}
+    return [one for one in found if _function(one[1]) in had]
+
+
+def _function(shown: Shown) -> str:
+    return shown.callback.function if shown.callback else ""
 
 
 def _verdict(result: Result) -> str:

@@ -68,6 +68,8 @@ class Capability:
     words: str
     shows: Callable[[Shown], bool]
     """Whether a cell shows it. A program that must be refused shows nothing."""
+    of_functions: bool = False
+    """Whether it is about functions themselves, and not about what they can be used with."""
 
 
 def _transform(*names: str) -> Callable[[Shown], bool]:
@@ -91,6 +93,7 @@ FURTHER = (
         "zero-copy",
         "buffers of the device, and DLPack",
         _of_kind(lambda callback: callback.function in ("buffer_callback", "dlpack_callback")),
+        of_functions=True,
     ),
     Capability("vmap", "callbacks under vmap", _transform("vmap")),
     Capability("grad", "derivatives", _transform("grad", "jvp", "remat", "custom_jvp", "custom_vjp")),
@@ -109,7 +112,7 @@ FURTHER = (
 def capabilities() -> tuple[Capability, ...]:
     """Each kind of callback, and what it can be used with. Packages may add callbacks."""
     functions = dict.fromkeys(callback.function for callback in ALL_CALLBACKS if not callback.parts)
-    return (*(Capability(name, "", _function(name)) for name in functions), *FURTHER)
+    return (*(Capability(name, "", _function(name), of_functions=True) for name in functions), *FURTHER)
 
 
 def why_no_claim(claim: str) -> str | None:

@@ -23,7 +23,7 @@ def add_selection(add: AddOption) -> None:
         type=_platform,
         default="cpu",
         metavar="NAME",
-        help="cpu, cuda, rocm, tpu, or any that JAX has a plugin for; `list --platforms` has those that are described",
+        help="one that JAX has a plugin for (`list --platforms`): cpu, cuda, rocm, tpu, ...",
     )
     add(
         "--platform-file",

@@ -81,12 +81,8 @@ def test_a_function_that_is_refused_everywhere_is_left_out_of_what_it_is_used_wi
 
 
 def test_claims() -> None:
-    found = observed(
-        [
-            Result("jax/id_tap/scan/toy-1dev", FAIL),
-            *(Result(f"hostcb/{n}/scan/toy-1dev", PASS) for n in ("id_tap", "call")),
-        ]
-    )
+    good = [Result(f"hostcb/{name}/scan/toy-1dev", PASS) for name in ("id_tap", "call")]
+    found = observed([Result("jax/id_tap/scan/toy-1dev", FAIL), *good])
     claims = judged_claims(["ordered", "hostcb:ordered", "sharded"], found)
     assert [claim.verdict for claim in claims] == ["failed", "holds", "not tested"]
     assert claims[0].sentence == ("claimed capability `ordered` failed in 1 of 3 cells: jax/id_tap/scan/toy-1dev")

@@ -29,8 +29,8 @@ REQUIREMENTS = {"jax-0.10.2": ["jax==0.10.2", "jaxlib==0.10.2"], "jax-newest": [
 
 # Each callback of hostcb in each layout, and further programs of the most common ones: a minute.
 VENDORS_CELLS = (
-    "2dev and ((hostcb and (/jit/ or /pjit/ or /shard_map/)) or (jax and /jit/) or "
-    "(hostcb and (/id_tap/ or /call/ or /io_callback_ordered/) and (/pmap/ or /scan/ or /vmap/ or /while_body/ or /cond/)))"
+    "2dev and ((hostcb and (/jit/ or /pjit/ or /shard_map/)) or (jax and /jit/) or (hostcb and "
+    "(/id_tap/ or /call/ or /io_callback_ordered/) and (/pmap/ or /scan/ or /vmap/ or /while_body/ or /cond/)))"
 )
 
 # Of three years; the suite runs on older ones than hostcb does.

@@ -90,11 +90,11 @@ def test_without_an_emitter_hostcb_refuses_in_its_own_words(environment: dict[st
 def test_a_cause_costs_two_processes_and_not_one_a_cell(environment: dict[str, str], tmp_path: Path) -> None:
     """Without the vendor's emitter: isolated faults, too, are told apart without a process each."""
     bare = environment | {"TOY_WITHOUT_CALLBACKS": "1"}
-    cells = "jax and 1dev and /jit/ and pure_callback or jax and 2dev and io_callback/fault.wrong and jit"
-    arguments = ["run", "--platform", "toy", "-k", cells, "--results", str(tmp_path / "results")]
-    command = [sys.executable, "-m", "conformance", *arguments]
+    programs = ("jit", "scan", "fault.wrong_shape.jit", "fault.wrong_dtype.jit", "fault.wrong_count.jit")
+    cells = [word for name in programs for word in ("--cell", f"jax/io_callback/{name}/toy-1dev")]
+    command = [sys.executable, "-m", "conformance", "run", *cells, "--results", str(tmp_path / "results")]
     ended = subprocess.run(command, env=bare, capture_output=True, text=True, timeout=200, check=False)
     assert ended.returncode == 1, ended.stderr
-    assert "UNSUPPORTED: `EmitPythonCallback` not supported on toy_npu backend: 7 cells" in ended.stdout
+    assert "UNSUPPORTED: `EmitPythonCallback` not supported on toy_npu backend: 5 cells" in ended.stdout
     assert "UNEXPECTED" not in ended.stdout
     assert int(ended.stdout.partition(" worker processes started")[0].split()[-1]) <= 4

@@ -158,10 +158,39 @@ def _transfers(module: Module, wanted: Wanted) -> Iterator[tuple[str, str]]:
             yield "transfer", f"{one.shown}: {name} is {one.attributes.get(name)!r}, not {value!r}"
         if one.attributes.get(RENDEZVOUS) != str(one.channel.number):
             yield "channel", f"{one.shown} has the rendezvous {one.attributes.get(RENDEZVOUS)!r}"
-    used = Counter(one.channel.number for one in transfers if one.channel)
-    yield from (("channel", f"{count} operations use channel {number}") for number, count in used.items() if count > 1)
+    yield from _shared(transfers)
     if module.callbacks is not None:
         yield from _awaited(module, transfers)
+        yield from _in_turn(module, transfers)
+
+
+def _shared(transfers: list[Operation]) -> Iterator[tuple[str, str]]:
+    """JAX repeats an equation, in an unrolled loop for example, with its channels; two callbacks share none."""
+    users: dict[int, set[tuple[str, str | None]]] = {}
+    for one in transfers:
+        if one.channel:
+            users.setdefault(one.channel.number, set()).add((one.name, one.site))
+    for number, found in users.items():
+        if len(found) > 1:
+            words = " and ".join(sorted(f"{name.removeprefix('stablehlo.')} of {site!r}" for name, site in found))
+            yield "channel", f"{words} share channel {number}"
+
+
+def _in_turn(module: Module, transfers: list[Operation]) -> Iterator[tuple[str, str]]:
+    """The transfers of one callback follow each other: its operands in their order, and then its results."""
+    by_token = {value.number: one for one in transfers for value in one.results if value.is_token}
+    before: dict[int, int] = {}
+    for callback in module.callbacks or ():
+        channels = (*callback.sends, *callback.receives)
+        before |= dict(zip(channels[1:], channels, strict=False))
+    for one in transfers:
+        expected = before.get(one.channel.number) if one.channel else None
+        if expected is None:
+            continue
+        previous = [by_token[value.number] for value in one.operands if value.number in by_token]
+        came = [each.channel.number for each in previous if each.channel]
+        if came != [expected]:
+            yield "channel", f"{one.shown} must follow channel {expected} of its callback, and follows {came or 'none'}"
 
 
 def _awaited(module: Module, transfers: list[Operation]) -> Iterator[tuple[str, str]]:
@@ -221,10 +250,7 @@ def _placed(one: Operation, wanted: Wanted) -> bool:
 def _manual_functions(module: Module) -> set[str]:
     """The functions that GSPMD runs on each device's shard: those that take what `SPMDFullToShardShape` returns."""
     shards = {
-        value.number
-        for one in module.operations
-        if one.callee == "SPMDFullToShardShape"
-        for value in one.results
+        value.number for one in module.operations if one.callee == "SPMDFullToShardShape" for value in one.results
     }
     return {
         one.callee
@@ -281,5 +307,5 @@ def compiled_sites(text: str, target: PlatformTarget) -> set[str]:
     return {site for line in lines for site in re.findall(rf"{SITE_MARK}(\w+?){SITE_END}", line)}
 
 
-SITE_MARK, SITE_END = "conformance_site_", "_end"
+SITE_MARK, SITE_END = "conformance_site_", "_of_conformance"
 """How a site is written into the names of operations, which lowering and compilers keep."""

@@ -153,7 +153,8 @@ def _lowered(
     setting = Setting(_named(probe), chosen, PLACEMENTS[cell.placement].grid)
     spread = spans_devices(cell.program)
     place = NamedSharding(setting.mesh, PartitionSpec()) if spread else SingleDeviceSharding(chosen[0])
-    operand = jax.ShapeDtypeStruct((), np.float32, sharding=place)
+    # A pmap has a mesh of its own, which names the devices.
+    operand = jax.ShapeDtypeStruct((), np.float32, sharding=None if "pmap" in cell.program.names else place)
     traced = jax.jit(cell.program.jax_function(setting)).trace(operand)
     if cell.topology.depth is Depth.COMPILE or cell.topology.platform == "cpu":
         lowered = traced.lower()

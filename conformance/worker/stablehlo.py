@@ -46,9 +46,7 @@ class _Reader:
             if one.operation.name == "func.func" and len(one.regions[0].blocks):
                 functions[one.attributes["sym_name"].value] = self._block(one.regions[0].blocks[0])
         attributes = self._module.operation.attributes
-        counts = [
-            attributes[name].value for name in ("mhlo.num_partitions", "mhlo.num_replicas") if name in attributes
-        ]
+        counts = [attributes[name].value for name in ("mhlo.num_partitions", "mhlo.num_replicas") if name in attributes]
         devices = 1
         for count in counts:
             devices *= count

@@ -19,7 +19,7 @@ from ..model.worlds import Need, RefusalError
 from ..oracle.checkers import Anomaly
 from ..oracle.history import History, Recorder
 from ..oracle.lowered import Module
-from ..oracle.lowered_checks import SITE_END, SITE_MARK, Wanted, compiled_sites, judge_lowered
+from ..oracle.lowered_checks import SITE_END, SITE_MARK, Wanted, compiled_sites, judge_lowered, lost_sites
 from ..oracle.stages import stage_of
 from ..oracle.verdicts import Outcome, Stage, Verdict
 from ..planning.cells import ProgramCell, TableCell
@@ -189,6 +189,6 @@ def _judge_compiled(compiled: Any, wanted: Wanted, chosen: Sequence[jax.Device])
     left = compiled_sites(compiled.as_text() or "", wanted.target)
     anomalies += [
         Anomaly("lost", Stage.COMPILE, f"the compiled program does not call back at {site!r}, which it needs")
-        for site in sorted(wanted.needed - left)
+        for site in lost_sites(wanted.needed, left)
     ]
     return anomalies

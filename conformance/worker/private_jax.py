@@ -74,7 +74,7 @@ def lowering_for(platform: str) -> Iterator[StandIn]:
     """
     client = StandIn(platform)
     mlir = importlib.import_module("jax._src.interpreters.mlir")
-    with mock.patch.object(mlir.ModuleContext, "get_backend", lambda self, optional=False: client):
+    with mock.patch.object(mlir.ModuleContext, "get_backend", return_value=client):
         yield client
 
 

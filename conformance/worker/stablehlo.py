@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from jax.interpreters.mlir import ir
+
 from ..oracle.lowered import Block, Callback, Channel, Layouts, Module, Operation, Placement, Sharding, Value
 from ..oracle.lowered_checks import SITE_END, SITE_MARK
 
@@ -23,6 +25,10 @@ _READ = frozenset(
     }
 )
 """Beside operations with regions; the others compute, and do nothing with tokens."""
+
+
+_CONFIGURATIONS = ("mhlo.backend_config", "backend_config")
+"""What holds the attributes of a custom call: JAX writes the first, since the second takes a text alone."""
 
 
 def read_module(module: Any, callbacks: Sequence[Callback] | None = None) -> Module:
@@ -79,9 +85,10 @@ class _Reader:
                 **common,
                 callee=attributes["call_target_name"].value,
                 site=_site(one),
-                side_effect=attributes["has_side_effect"].value,
-                api_version=attributes["api_version"].value,
-                typed="mhlo.backend_config" in attributes or "{" in str(attributes["backend_config"]),
+                # What has its default may be absent.
+                side_effect="has_side_effect" in attributes and attributes["has_side_effect"].value,
+                api_version=attributes["api_version"].value if "api_version" in attributes else 1,
+                typed=any(isinstance(attributes[key], ir.DictAttr) for key in _CONFIGURATIONS if key in attributes),
                 sharding=self._sharding(attributes),
                 layouts=_layouts(attributes),
                 aliases=_aliases(attributes),

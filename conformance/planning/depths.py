@@ -11,6 +11,7 @@ from ..spec.depths import Depth
 from ..spec.platform_targets import MULTI_HOST
 from ..spec.topology import CPU_CONFIGURATIONS, Topology
 from .cells import Cell, FaultCell, Ineligible, Plan, ProgramCell, TableCell
+from .jax_limits import limit_of_devices
 
 OVER_DEVICES = frozenset({"pmap", "pjit", "shard_map"})
 
@@ -90,6 +91,7 @@ def multi_host_cells(plan: Plan, platform: str) -> tuple[Cell, ...]:
         replace(cell, topology=topology)
         for cell in plan.cells
         if isinstance(cell, ProgramCell) and _is_plain(cell) and cell.topology.device_count > 1
+        if cell.implementation != "jax" or not limit_of_devices(cell.callback, cell.program.names, devices)
     )
 
 

@@ -89,7 +89,8 @@ def _taken(
             compiled = lowered.compile() if depth is Depth.COMPILE else None
     except Exception as error:
         return _refused(error, refusal, impossible)
-    if refusal is not None or (impossible and _must_refuse(cell)):
+    # What nothing uses, JAX may drop before it is refused.
+    if refusal is not None or (impossible and wanted.needed and _must_refuse(cell)):
         what = " and ".join(refusal or {f"{cell.callback.name} on {target.name}": None})
         done = "compiled" if compiled else "lowered"
         words = f"the program was {done}, and {what} must be refused"

@@ -85,8 +85,8 @@ def compile_callbacks_for_gpus() -> None:
     module's own client is the right one. `backend_compile_and_load` passes the callbacks as Python functions, where the
     client wants capsules; it compiles without running, so it needs neither.
     """
-    mlir = importlib.import_module("jax._src.interpreters.mlir")
-    compiler = importlib.import_module("jax._src.compiler")
+    mlir: Any = importlib.import_module("jax._src.interpreters.mlir")
+    compiler: Any = importlib.import_module("jax._src.compiler")
     mlir.ModuleContext.get_backend = lambda self, optional=False: self.backend
     plain = compiler.backend_compile_and_load
 
@@ -99,7 +99,7 @@ def compile_callbacks_for_gpus() -> None:
 
 def without_amd_gpus() -> None:
     """Let the plugin of ROCm load where there is no GPU: it asks the system how many there are, and refuses zero."""
-    hardware = importlib.import_module("jax._src.hardware_utils")
+    hardware: Any = importlib.import_module("jax._src.hardware_utils")
     hardware.num_available_amd_gpus = lambda stop_at=None: 1
 
 

@@ -15,6 +15,7 @@ from ..expectations.entries import Expectations
 from ..oracle.verdicts import Outcome, Verdict
 from ..planning.cells import Cell, FaultCell, Plan
 from ..reports.report import Report
+from ..spec.depths import Depth
 from ..spec.topology import WrongPlatformError
 from ..worker.stress import stress
 from .conclusions import Conclusion, conclude_repeated
@@ -41,6 +42,14 @@ class Options:
     """Whether busy processes put load on the machine."""
     histories: bool = False
     """Whether the report has the histories of passed cells as well."""
+    depth: Depth = Depth.RUN
+    depth_asked: bool = True
+    """Whether the user has named the depth. If the machine has chosen one, its exit code says so."""
+
+    @property
+    def name(self) -> str:
+        """The name in the files of the results: the platform, and the depth if nothing runs."""
+        return self.platform if self.depth is Depth.RUN else f"{self.platform}@{self.depth.value}"
 
 
 class Run:
@@ -57,8 +66,9 @@ class Run:
         """A run of the cells in `selection`, which may be outside the plan."""
         self.options = options
         self.cells = selection.cells
-        expectations = expectations.applicable(jax_version)
+        expectations = expectations.applicable(jax_version).at(options.depth)
         self._report = Report(options.platform, expectations, stress=options.stress)
+        self._report.depth, self._report.depth_asked = options.depth, options.depth_asked
         self._report.ineligible = selection.ineligible
         self._report.lacking = selection.lacking
         planned = [cell.id for cell in (*plan.cells, *self.cells)]
@@ -73,7 +83,7 @@ class Run:
     def setup(self, workers: int) -> Setup:
         """The setup of the engine; this also removes the files of an earlier run from the results folder."""
         self._started = time.monotonic()
-        journal = f"journal-{self.options.platform}.jsonl"
+        journal = f"journal-{self.options.name}.jsonl"
         clear(self.options.results, journal)
         return replace(
             setup_in(self.options.results, journal, [task_of(cell, self.options.deadline) for cell in self.cells]),
@@ -114,7 +124,7 @@ class Run:
                     found = conclusions.get(cell.id, _NEVER_RUN)
                     report.add(cell, found.outcome, found.attempts, found.company, found.repetition)
         report.seconds = time.monotonic() - self._started
-        file = self.options.results / f"conformance-{self.options.platform}.json"
+        file = self.options.results / f"conformance-{self.options.name}.json"
         try:
             report.write(file)
         except OSError as error:

@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,16 @@ from ..planning.cells import Cell, Plan, UnknownCellError, parse_cell
 from ..planning.keywords import KeywordError
 from ..planning.plan_file import PlanFileError, read_plan
 from ..planning.smoke import smoke
+from ..reports.results import UnreadableResultsError
 from ..spec.topology import Topology
 from ..spec.versions import HOSTCB_NEEDS, version_matches
 from ..worker.processes import WorkerProcess, WorkerStartError
-from .run import Options, Run
+from .locking import FolderInUseError
+from .origin import Origin
+from .parts import LastResults, PartError, balance_digest, cells_of_shard
+from .parts import check as check_parts
+from .run import Options, Run, task_of
+from .run_journal import ResumeError
 
 IMPLEMENTATIONS = ("hostcb", "jax")
 SUPPORTED = HOSTCB_NEEDS
@@ -35,9 +42,13 @@ UNUSABLE_BECAUSE = (
     ConflictingOptionsError,
     ExpectationError,
     ImplementationError,
+    FolderInUseError,
     KeywordError,
+    PartError,
     PlanFileError,
+    ResumeError,
     UnknownCellError,
+    UnreadableResultsError,
     WorkerStartError,
     # Paths of the user may raise these.
     FileExistsError,
@@ -51,7 +62,13 @@ UNUSABLE_BECAUSE = (
 
 def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
     """The run that the options ask for."""
-    if options.plan_file or options.cell_ids:
+    check_parts(options, patterns)
+    last = LastResults(options.results, options.platform) if options.retry_missing else None
+    if last:
+        selection = last.selection
+        options.devices = tuple(sorted({cell.topology.device_count for cell in selection.cells}))
+        options.implementations = list(dict.fromkeys(cell.implementation for cell in selection.cells))
+    elif options.plan_file or options.cell_ids:
         cells = _named_cells(options)
         options.platform = _platform_of(cells, options.platform, "--plan" if options.plan_file else "--cell")
         options.devices = options.devices or tuple(sorted({cell.topology.device_count for cell in cells}))
@@ -64,13 +81,35 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
         raise ConflictingOptionsError(f"no cell's id matches {' or '.join(map(repr, patterns))}")
     jax_version = importlib.metadata.version("jax")
     expectations = _known_failures(options, jax_version)
-    return Run(
-        _plan_of_entries(options, expectations.applicable(jax_version)),
-        selection,
-        expectations,
-        Options(options.platform, options.results, options.deadline, options.repeat, options.stress, options.histories),
-        jax_version,
+    of_run = Options(
+        options.platform, options.results, options.deadline, options.repeat, options.stress, options.histories
     )
+    origin = _origin(options, selection.cells)
+    if last:
+        last.check(of_run.of_cells, options.implementations)
+    prepared = Run(
+        _plan_of_entries(options, expectations.applicable(jax_version)),
+        replace(selection, cells=tuple(origin.cells)),
+        expectations,
+        of_run,
+        jax_version,
+        origin,
+        last.past if last else None,
+        last.fields if last else None,
+    )
+    if options.resume:
+        prepared.resume()
+    return prepared
+
+
+def _origin(options: Any, cells: Sequence[Cell]) -> Origin:
+    """The cells that this run has of a selection."""
+    if not options.shard:
+        return Origin(cells, cells)
+    tasks = [task_of(cell, options.deadline) for cell in cells]
+    chosen = cells_of_shard(cells, tasks, options.shard, options.balance)
+    balance = balance_digest(options.balance, options.platform) if options.balance else None
+    return Origin(cells, chosen, options.shard, balance)
 
 
 def _known_failures(options: Any, jax_version: str) -> Expectations:

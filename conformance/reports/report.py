@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,15 @@ from ..oracle.repetition import Repetition
 from ..oracle.verdicts import Outcome, Standing, Verdict
 from ..planning.cells import Cell, Ineligible
 from ..spec.package import COMMAND
-from .results import SCHEMA_VERSION
+from .results import SCHEMA_VERSION, write_results
 
 MOST_SHOWN = 100
 """The summary shows at most this many unexpected results."""
 
 SLOWEST_SHOWN = 10
+
+NOTHING_RAN = 2
+"""The exit code of a run that executed no cell."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class CellResult:
             "expected": self.expected,
             "known": _known(self.entry) if self.entry else None,
             "attempts": self.attempts,
+            **({"company": list(self.company)} if self.company else {}),
             "reproduce": self.reproduce,
             **({"repeated": self.repetition.as_json()} if self.repetition else {}),
         }
@@ -78,6 +81,12 @@ class Report:
     """Globs of the expectation file that match no planned cell."""
     stress: bool = False
     """Whether busy processes put load on the machine."""
+    gaps: Sequence[str] = ()
+    """Those of the problems that only say why cells did not run."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields: what the run was made of, and of which selection it is a part."""
+    empty_shard: bool = False
+    """Whether there is nothing to run, because the other shards have all cells."""
 
     def add(
         self,
@@ -102,27 +111,29 @@ class Report:
     def exit_code(self) -> int:
         """0 if all results are as expected, 1 if any is not, 2 if no cell was executed."""
         executed = [r for r in self.results if r.outcome.verdict is not Verdict.MISSING]
-        if not executed:
-            return 2
+        if not executed and not self.empty_shard:
+            return NOTHING_RAN
         return 1 if self.unexpected or self.problems else 0
 
     def as_json(self) -> dict[str, Any]:
         return {
             "schema": SCHEMA_VERSION,
             "platform": self.platform,
+            **self.fields,
             "run_info": self.run_info,
             "seconds": round(self.seconds, 1),
             "process_starts": self.process_starts,
             "exit_code": self.exit_code,
             **({"stress": True} if self.stress else {}),
             "problems": self.problems,
+            "gaps": list(self.gaps),
             "stale_expectations": list(self.stale_expectations),
             "cells": [result.as_json() for result in self.results],
             "ineligible": [{"id": cell.id, "reason": cell.reason} for cell in self.ineligible],
         }
 
     def write(self, path: Path) -> None:
-        path.write_text(json.dumps(self.as_json(), indent=1) + "\n")
+        write_results(path, self.as_json())
 
     def summary(self) -> str:
         lines = [*self._table(), ""]
@@ -145,7 +156,9 @@ class Report:
             f" {len(self.unexpected)} unexpected results,"
             f" {len(self.ineligible)} cells not applicable, {self.seconds:.0f} s"
         )
-        if self.exit_code == 2:
+        if self.empty_shard:
+            lines.append("This shard has no cell: there are more shards than cells.")
+        if self.exit_code == NOTHING_RAN:
             lines.append("ERROR: no cell was executed, so nothing is known.")
         return "\n".join(lines)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -156,6 +157,17 @@ def load_results(folder: Path) -> tuple[RunRecord, ...]:
     if not files:
         raise UnreadableResultsError(f"{folder} holds no conformance-PLATFORM.json, as `run --results` writes it")
     return tuple(_run(file) for file in files)
+
+
+def write_results(path: Path, data: Mapping[str, Any]) -> None:
+    """Write the JSON of a run, all of it or nothing: a killed process leaves the old file."""
+    new = path.with_name(f"{path.name}.new")
+    try:
+        new.write_text(json.dumps(data, indent=1) + "\n")
+        os.replace(new, path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
 
 
 def _run(file: Path) -> RunRecord:

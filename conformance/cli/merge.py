@@ -19,7 +19,8 @@ def add_parser(commands: Any) -> None:
         "merge",
         "join the results of shards",
         "Join the results of `run --shard 1/N` to `run --shard N/N` into those of one run, which `report`,\n"
-        "`diff`, `compare` and `expect` read. A shard that is missing is a problem of the joined results, \nwhich name its cells.",
+        "`diff`, `compare` and `expect` read. A shard that is missing is a problem of the joined results, which name\n"
+        "its cells.",
         ["shard-1 shard-2 shard-3 --results results", "artifacts/* --results results"],
         {
             0: "every cell is there, and as expected",

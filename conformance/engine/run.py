@@ -155,6 +155,8 @@ class Run:
         if controller:
             conclusions = self._in_journal(controller.setup.journal) | self._conclusions
             self._write(event="finished")
+            if self._journal:
+                self._journal.close()
             if self._last:
                 self._last.settle()
             if controller.refusals and not self._conclusions:
@@ -197,6 +199,8 @@ class Run:
             if self._journal:
                 self._journal.write(**line)
         except OSError as error:
+            if self._journal:
+                self._journal.close()
             self._journal = None
             self._report.problems.append(f"the journal could not be written, so --resume has gaps: {error.strerror}")
 

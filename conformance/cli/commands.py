@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..bisecting.probe_journal import JournalError
+from ..engine.locking import FolderLock
 from ..engine.options import add_running, add_selection, positive
 from ..engine.preparation import (
     IMPLEMENTATIONS,
@@ -97,6 +98,8 @@ def _parser() -> argparse.ArgumentParser:
             "--platform tpu --depth lower",
             "-k 'id_tap and scan'",
             "--cell hostcb/call/jit/cpu-1dev --repeat 100",
+            "--shard 3/8 --results shard-3",
+            "--shard 3/8 --results shard-3 --resume",
         ],
         {
             0: "every cell is as expected: it passes, or is a known failure",
@@ -155,10 +158,13 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     # A missing package is known before the plan, which takes seconds.
     require_tools(options.workers or default_workers(options.platform))
-    prepared = prepare(options, options.patterns)
-    found = run(prepared, options.workers or default_workers(options.platform))
+    with FolderLock(options.results) as lock:
+        prepared = prepare(options, options.patterns)
+        lock.acquire()
+        found = run(prepared, options.workers or default_workers(options.platform))
     print(found.summary())
-    _add_to_job_summary(options.results, prepared.options.name)
+    if found.exit_code != UNUSABLE:
+        _add_to_job_summary(options.results, prepared.options.name)
     return found.exit_code
 
 

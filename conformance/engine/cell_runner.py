@@ -108,7 +108,10 @@ class CellRunner:
 
     def _note(self, worker: WorkerProcess, ending: Outcome) -> None:
         if ending.verdict is not Verdict.PASS:
-            self._learnt.exit_problems.append(f"{worker.topology.name}: {ending.label}: {ending.reason}")
+            words = f"{worker.topology.name}: {ending.label}: {ending.reason}"
+            self._learnt.exit_problems.append(words)
+            if self.journal:
+                self.journal.write(event="problem", words=words)
 
     def _start(self, task: Task) -> WorkerProcess:
         # Without this, thousands of cells of a kind that cannot start would each wait for the same error.
@@ -120,6 +123,8 @@ class CellRunner:
             self._refused[task.kind] = error
             raise
         self._learnt.run_info[task.topology.name] = worker.run_info
+        if self.journal:
+            self.journal.write(event="start", topology=task.topology.name, run_info=worker.run_info)
         return worker
 
     def _start_or_try_again(self, task: Task) -> WorkerProcess:

@@ -51,9 +51,9 @@ def execute(setup: Setup, workers: int, concluded: Callable[[str, Conclusion], N
     with _only_our_plugins(), _terminated_like_interrupted():
         code = pytest.main(arguments, plugins=[_Named(controller)])
     if controller.interrupted:
-        controller.problems.append("the run was interrupted")
+        controller.gaps.append("the run was interrupted")
     elif code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        controller.problems.append(f"pytest ended with {code!r}")
+        controller.gaps.append(f"pytest ended with {code!r}")
     if not controller.interrupted:
         _run_lost(controller, concluded)
     return controller

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from .shards import parse_shard
+
 DEPTHS = ("auto", "lower", "compile", "run")
 
 AddOption: TypeAlias = Callable[..., Any]
@@ -60,6 +62,19 @@ def add_running(add: AddOption) -> None:
         help="the cells in this file, as `list --plan` prints it; of these only the --implementation that is named",
     )
     add("--results", type=Path, default=Path("results"), metavar="DIR", help="where the results are written")
+    add(
+        "--shard",
+        type=parse_shard,
+        metavar="K/N",
+        help="one of N parts of the selected cells, which take about as long as each other; `merge` joins them",
+    )
+    add("--balance", type=Path, metavar="DIR", help="with --shard: split by the seconds of each cell in these results")
+    add("--resume", action="store_true", help="go on with the run in the results folder, which was killed")
+    add(
+        "--retry-missing",
+        action="store_true",
+        help="run only the cells that are missing in the results folder, or have a harness_error, and add them there",
+    )
     add("--deadline", type=positive(float), default=60.0, metavar="SECONDS", help="for each cell")
     add(
         "--repeat",

@@ -17,11 +17,17 @@ from ..planning.depths import DEVICE_COUNTS, at_depth, moved_to, multi_host_cell
 from ..planning.keywords import KeywordError
 from ..planning.plan_file import PlanFileError, read_plan
 from ..planning.smoke import smoke
+from ..reports.results import UnreadableResultsError
 from ..spec.depths import Depth
 from ..spec.versions import HOSTCB_NEEDS, version_matches
 from ..worker.processes import WorkerStartError
 from .depths import AUTO, Chosen, choose
-from .run import Options, Run
+from .locking import FolderInUseError
+from .origin import Origin
+from .parts import LastResults, PartError, balance_digest, cells_of_shard
+from .parts import check as check_parts
+from .run import Options, Run, task_of
+from .run_journal import ResumeError
 
 IMPLEMENTATIONS = ("hostcb", "jax")
 SUPPORTED = HOSTCB_NEEDS
@@ -36,9 +42,13 @@ UNUSABLE_BECAUSE = (
     ConflictingOptionsError,
     ExpectationError,
     ImplementationError,
+    FolderInUseError,
     KeywordError,
+    PartError,
     PlanFileError,
+    ResumeError,
     UnknownCellError,
+    UnreadableResultsError,
     WorkerStartError,
     # Paths of the user may raise these.
     FileExistsError,
@@ -52,7 +62,16 @@ UNUSABLE_BECAUSE = (
 
 def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
     """The run that the options ask for."""
-    if options.plan_file or options.cell_ids:
+    check_parts(options, patterns)
+    last = None
+    if options.retry_missing:
+        asked = None if options.depth == AUTO else Depth(options.depth)
+        last = LastResults(options.results, options.platform, asked)
+        options.chosen = Chosen(last.depth)
+        selection = last.selection
+        options.devices = tuple(sorted({cell.topology.device_count for cell in selection.cells}))
+        options.implementations = list(dict.fromkeys(cell.implementation for cell in selection.cells))
+    elif options.plan_file or options.cell_ids:
         cells = _named_cells(options)
         options.platform = _platform_of(cells, options.platform, "--plan" if options.plan_file else "--cell")
         options.devices = options.devices or tuple(sorted({cell.topology.device_count for cell in cells}))
@@ -69,17 +88,37 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
     known = [_known_failures(options, jax_version)]
     known += [] if options.expectations else [_known_ahead(options.chosen.depth, jax_version)]
     expectations = Expectations(tuple(entry for one in known for entry in one.entries))
-    return Run(
-        _plan_of_entries(options, expectations.applicable(jax_version).at(options.chosen.depth)),
-        selection,
-        expectations,
-        Options(
-            *(options.platform, options.results, options.deadline, options.repeat, options.stress, options.histories),
-            depth=options.chosen.depth,
-            depth_asked=options.chosen.asked,
-        ),
-        jax_version,
+    of_run = Options(
+        *(options.platform, options.results, options.deadline, options.repeat, options.stress, options.histories),
+        depth=options.chosen.depth,
+        depth_asked=options.chosen.asked,
     )
+    origin = _origin(options, of_run, selection.cells)
+    if last:
+        last.check(of_run.of_cells, options.implementations)
+    prepared = Run(
+        _plan_of_entries(options, expectations.applicable(jax_version)),
+        replace(selection, cells=tuple(origin.cells)),
+        expectations,
+        of_run,
+        jax_version,
+        origin,
+        last.past if last else None,
+        last.fields if last else None,
+    )
+    if options.resume:
+        prepared.resume()
+    return prepared
+
+
+def _origin(options: Any, of_run: Options, cells: Sequence[Cell]) -> Origin:
+    """The cells that this run has of a selection."""
+    if not options.shard:
+        return Origin(cells, cells)
+    tasks = [task_of(cell, options.deadline) for cell in cells]
+    chosen = cells_of_shard(cells, tasks, options.shard, options.balance)
+    balance = balance_digest(options.balance, of_run.name) if options.balance else None
+    return Origin(cells, chosen, options.shard, balance)
 
 
 def _known_failures(options: Any, jax_version: str) -> Expectations:

@@ -81,11 +81,11 @@ def run(mutants: Sequence[Mutant], options: Options) -> Matrix:
     started = time.monotonic()
     clear(options.results, "mutants-journal.jsonl")
     unbroken = execute(_setup(control, options), options.workers, note_control)
-    matrix.problems += [*unbroken.refusals, *unbroken.problems, *unbroken.learnt.exit_problems]
+    matrix.problems += [*unbroken.gaps, *unbroken.problems, *unbroken.learnt.exit_problems]
     if not unbroken.interrupted:
         planted = execute(_setup(broken, options), options.workers, note)
         # The end of a mutant's worker does not count: a broken implementation may break that, too.
-        matrix.problems += [*planted.refusals, *planted.problems]
+        matrix.problems += [*planted.gaps, *planted.problems]
     matrix.seconds = time.monotonic() - started
     matrix.write(options.results)
     return matrix

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -106,6 +107,11 @@ class CellRecord:
         return f"{self.verdict}{stage}{expected}"
 
 
+def name_of(platform: str, depth: str) -> str:
+    """The name of a run in its files: the platform, and the depth if nothing ran."""
+    return platform if depth == "run" else f"{platform}@{depth}"
+
+
 @dataclass(frozen=True)
 class RunRecord:
     """One file: a run on one platform."""
@@ -129,8 +135,7 @@ class RunRecord:
 
     @property
     def name(self) -> str:
-        """The platform, and the depth if nothing ran."""
-        return self.platform if self.depth == "run" else f"{self.platform}@{self.depth}"
+        return name_of(self.platform, self.depth)
 
     @property
     def unexpected(self) -> tuple[CellRecord, ...]:
@@ -173,6 +178,17 @@ def load_results(folder: Path) -> tuple[RunRecord, ...]:
     if not files:
         raise UnreadableResultsError(f"{folder} holds no conformance-PLATFORM.json, as `run --results` writes it")
     return tuple(_run(file) for file in files)
+
+
+def write_results(path: Path, data: Mapping[str, Any]) -> None:
+    """Write the JSON of a run, all of it or nothing: a killed process leaves the old file."""
+    new = path.with_name(f"{path.name}.new")
+    try:
+        new.write_text(json.dumps(data, indent=1) + "\n")
+        os.replace(new, path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
 
 
 def _run(file: Path) -> RunRecord:

@@ -9,6 +9,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     data,
     derivatives,
     devices,
+    executables,
     failures,
     jax_inside,
     lifetime,

@@ -57,8 +57,19 @@ class ProgramCell:
     @property
     def prediction(self) -> Prediction:
         """The right callbacks and results; raises `RefusalError` if the program must be refused."""
+        return self.prediction_in(0)
+
+    def prediction_in(self, process: int) -> Prediction:
+        """The part of one of the topology's processes in the right callbacks, and its results."""
         jit_disabled = self.configuration == JIT_DISABLED
-        return self.program.prediction(self.callback, self.device_count, data=self.data, jit_disabled=jit_disabled)
+        return self.program.prediction(
+            self.callback,
+            self.device_count,
+            data=self.data,
+            jit_disabled=jit_disabled,
+            processes=self.topology.processes,
+            process=process,
+        )
 
     @property
     def lacking(self) -> str | None:

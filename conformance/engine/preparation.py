@@ -16,6 +16,7 @@ from ..planning import selection as selecting
 from ..planning.cells import Cell, Plan, UnknownCellError, parse_cell
 from ..planning.keywords import KeywordError
 from ..planning.plan_file import PlanFileError, read_plan
+from ..planning.processes import USUAL, plan_over_processes
 from ..planning.smoke import smoke
 from ..spec.topology import Topology
 from ..spec.versions import HOSTCB_NEEDS, version_matches
@@ -100,10 +101,29 @@ def whole_plan_of(options: Any) -> Plan:
     """The cells that the options select, the same on every release; sets the device counts in `options`."""
     if options.smoke and options.full:
         raise ConflictingOptionsError("--smoke and --full exclude each other: name one of them")
+    if options.topologies:
+        return _over_processes(options)
+    usual = options.platform == "cpu" and not options.devices
     options.devices = options.devices or _default_device_counts(options.platform)
     implementations = options.implementations or IMPLEMENTATIONS
     plan = selecting.whole_plan_of(implementations, options.platform, options.devices, choice_of(options))
+    plan = plan.with_(plan_over_processes(implementations, [USUAL])) if usual else plan
     return smoke(plan) if options.smoke else plan
+
+
+def _over_processes(options: Any) -> Plan:
+    """The cells on the topologies that `--topology` names."""
+    given = {"--devices": options.devices, "--full": options.full, "--smoke": options.smoke, "--seed": options.seed}
+    if wrong := [name for name, value in given.items() if value]:
+        raise ConflictingOptionsError(f"--topology names what {wrong[0]} would choose from: name one of the two")
+    platforms = dict.fromkeys(topology.platform for topology in options.topologies)
+    if options.platform != "cpu":
+        platforms[options.platform] = None
+    if len(platforms) > 1:
+        raise ConflictingOptionsError(f"one run is on one platform, and these are several: {', '.join(platforms)}")
+    (options.platform,) = platforms
+    options.devices = tuple(sorted({topology.device_count for topology in options.topologies}))
+    return plan_over_processes(options.implementations or IMPLEMENTATIONS, options.topologies)
 
 
 def _named_cells(options: Any) -> tuple[Cell, ...]:
@@ -153,9 +173,11 @@ def _plan_of_entries(options: Any, expectations: Expectations) -> Plan:
     implementations = tuple(dict.fromkeys((*IMPLEMENTATIONS, *(options.implementations or ()))))
     device_counts = selecting.CPU_DEVICE_COUNTS if options.platform == "cpu" else options.devices
     plan = selecting.undrawn_plan_of(implementations, options.platform, device_counts)
+    if options.platform == "cpu":
+        plan = plan.with_(plan_over_processes(implementations, [USUAL]))
     if not expectations.unmatched([cell.id for cell in plan.cells]):
         return plan
-    return selecting.whole_plan_of(implementations, options.platform, device_counts)
+    return plan.with_(selecting.whole_plan_of(implementations, options.platform, device_counts))
 
 
 def _default_device_counts(platform: str) -> tuple[int, ...]:

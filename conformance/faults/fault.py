@@ -82,11 +82,16 @@ class Fault:
         return f"fault.{self.kind}.{self.layout}"
 
     def ineligible(self, device_count: int, processes: int = 1) -> str | None:
-        if self.processes != (processes > 1):
-            return "needs several processes" if self.processes else "is planted in one process"
+        if reason := self.ineligible_in(processes):
+            return reason
         if device_count < self.minimum_devices:
             return f"needs {self.minimum_devices} devices, the topology has {device_count}"
         return None
+
+    def ineligible_in(self, processes: int) -> str | None:
+        if self.processes == (processes > 1):
+            return None
+        return "needs several processes" if self.processes else "is planted in one process"
 
 
 _ENTERED: dict[tuple[str, str], Fault] = {}

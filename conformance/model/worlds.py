@@ -121,6 +121,9 @@ class World:
         if refused := self._refused(callback, operand):
             raise RefusalError(refused)
         need = self._need(callback, site)
+        if callback.on_every_device and self.on_whole_mesh:
+            # The callbacks are equal and pure, so one device may stand for all of a process.
+            return replace(self, device=self.own_devices[0], on_whole_mesh=False).probe(site, operand)
         if need is None or (self.recomputing and not callback.recomputed):
             pass
         elif callback.partitioned and self.on_whole_mesh:

@@ -65,11 +65,11 @@ class Matching:
     def place(self, device_name: str, position: int) -> str:
         """The device of an expected event."""
         event = self.expected[position]
-        return f"{device_name}:{event.device}{self.of_process(event)}"
+        return f"{device_name}:{event.device}{self.in_process(event)}"
 
-    def of_process(self, event: Event | ExpectedEvent) -> str:
+    def in_process(self, event: Event | ExpectedEvent) -> str:
         """The event's process in words, if there are several."""
-        return f" of process {event.process}" if self.several else ""
+        return f" in process {event.process}" if self.several else ""
 
 
 def _show(leaves: Sequence[npt.NDArray[Any]]) -> str:
@@ -175,10 +175,10 @@ def check_multiplicity(matching: Matching, device_name: str) -> list[Anomaly]:
                 )
             )
         elif duplicate:
-            witness = f"{shown} ran once too often{matching.of_process(event)}"
+            witness = f"{shown} ran once too often{matching.in_process(event)}"
             anomalies.append(Anomaly("duplicate", Stage.CALLBACK, witness))
         else:
-            witness = f"{shown} ran{matching.of_process(event)}; no such callback is expected"
+            witness = f"{shown} ran{matching.in_process(event)}; no such callback is expected"
             anomalies.append(Anomaly("unexpected", Stage.CALLBACK, witness))
     for position in lost:
         where = matching.place(device_name, position)

@@ -16,6 +16,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     raw,
     reported_bugs,
     reports,
+    several_processes,
     taps,
     threads,
     twins,

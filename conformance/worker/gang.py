@@ -79,6 +79,8 @@ class Gang:
             self._selector.register(link, selectors.EVENT_READ, rank)
         self._ended: dict[int, int | None] = {}
         """The exit status of each process that has ended."""
+        self._ends: tuple[int, ...] = ()
+        """The processes that the cell itself ends."""
         try:
             self.run_info = self._greeted()
         except BaseException:
@@ -109,7 +111,7 @@ class Gang:
         for link in self._links:
             link.mark()
         self._tell({"do": "run", "cell": cell_id})
-        self._ends: tuple[int, ...] = ()
+        self._ends = ()
         answers = self._answers({"end"}, started + deadline, cell_id)
         outcome = self._outcome(cell_id, answers, time.monotonic() - started)
         if outcome is None:
@@ -119,7 +121,7 @@ class Gang:
     def _outcome(self, cell_id: str, answers: Mapping[int, dict[str, Any]], seconds: float) -> Outcome | None:
         """The outcome of a cell that cannot be judged, or that the processes have judged; None for a program."""
         missing = [rank for rank in range(len(self._links)) if rank not in answers and rank not in self._ends]
-        if missing or self._ended:
+        if missing or self._ended or self._ends:
             hanging = [rank for rank in missing if rank not in self._ended]
             crashed = [rank for rank in missing if rank in self._ended]
             self._put_down()
@@ -209,7 +211,7 @@ class Gang:
                     self._selector.unregister(self._links[rank])
                     self._ended[rank] = self._links[rank].wait(EXIT_DEADLINE)
                     awaited.discard(rank)
-                    if rank not in self._ends_of_cell():
+                    if rank not in self._ends:
                         until = min(until, time.monotonic() + GRACE)
                 for line in reports or ():
                     if line["event"] == "begin":
@@ -221,9 +223,6 @@ class Gang:
                         if line.get("observation", {}).get("verdict"):
                             until = min(until, time.monotonic() + ONE_SIDED)
         return found
-
-    def _ends_of_cell(self) -> tuple[int, ...]:
-        return getattr(self, "_ends", ())
 
     def _put_down(self) -> None:
         """End all processes; those that live write the stacks of their threads first."""

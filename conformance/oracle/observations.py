@@ -131,7 +131,7 @@ def judge_together(
 
 
 def _check_results(wanted: Wanted, seen: Observation) -> list[Anomaly]:
-    where = f" of process {seen.process}"
+    where = f" in process {seen.process}"
     wrong = check_results(wanted.results, [parts[0] for parts in seen.results], where)
     if wrong:
         return wrong

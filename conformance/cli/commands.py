@@ -33,7 +33,7 @@ from ..spec.package import COMMAND
 from ..spec.topology import WrongPlatformError
 from ..standalone.programs import NotStandaloneError
 from . import bisect, bisect_commits, environments, expect, known_bugs, minimise, mutants, releases, report, repro
-from .helping import add_command
+from .helping import add_command, add_version
 
 DESCRIPTION = "Show, cell by cell, what host callbacks do on a platform."
 
@@ -84,6 +84,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=COMMAND, description=DESCRIPTION)
+    add_version(parser)
     commands = parser.add_subparsers(dest="command", required=True)
 
     run_parser = add_command(

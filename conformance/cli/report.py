@@ -18,9 +18,10 @@ from ..reports.markdown import markdown
 from ..reports.results import RunRecord, UnreadableResultsError, load_results
 from ..reports.traces import file_name, trace
 from ..spec.package import COMMAND
-from .helping import add_command
+from . import bundles
+from .helping import add_command, add_version
 
-COMMANDS = ("report", "diff", "compare")
+COMMANDS = ("report", "diff", "compare", *bundles.COMMANDS)
 
 WORSE, UNUSABLE = 1, 2
 
@@ -95,11 +96,13 @@ def add_parsers(commands: Any) -> None:
     )
     compare.add_argument("--html", type=Path, metavar="FILE", help="the table as a page, with witnesses and histories")
     compare.set_defaults(read=_compare)
+    bundles.add_parsers(commands)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """These commands alone, where JAX may not be installed."""
     parser = argparse.ArgumentParser(prog=COMMAND)
+    add_version(parser)
     add_parsers(parser.add_subparsers(dest="command", required=True))
     return read(parser.parse_args(arguments))
 

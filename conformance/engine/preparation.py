@@ -6,8 +6,9 @@ import importlib.metadata
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ..expectations.entries import EXPECTATIONS, ExpectationError, Expectations, load_expectations
@@ -17,6 +18,7 @@ from ..planning.cells import Cell, Plan, UnknownCellError, parse_cell
 from ..planning.keywords import KeywordError
 from ..planning.plan_file import PlanFileError, read_plan
 from ..planning.smoke import smoke
+from ..reports.provenance import Provenance, RequiredCells
 from ..spec.topology import Topology
 from ..spec.versions import HOSTCB_NEEDS, version_matches
 from ..worker.processes import WorkerProcess, WorkerStartError
@@ -57,33 +59,52 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
         options.devices = options.devices or tuple(sorted({cell.topology.device_count for cell in cells}))
         options.implementations = options.implementations or list(dict.fromkeys(cell.implementation for cell in cells))
         selection = Plan(cells, ()).on_this_release().select(patterns)
+        required = None
     else:
-        selection = plan_of(options).select(patterns)
+        whole = _unreduced_plan_of(options)
+        here = whole.on_this_release()
+        required = RequiredCells([c.id for c in whole.cells], {c.id: c.lacking or "" for c in here.lacking})
+        selection = (smoke(whole).on_this_release() if options.smoke else here).select(patterns)
     if patterns and not (selection.cells or selection.ineligible):
         # Before anything is written: the results folder may have those of another run.
         raise ConflictingOptionsError(f"no cell's id matches {' or '.join(map(repr, patterns))}")
     jax_version = importlib.metadata.version("jax")
-    expectations = _known_failures(options, jax_version)
+    file = _expectations_file(options, jax_version)
+    expectations = load_expectations(file) if file else Expectations()
     return Run(
         _plan_of_entries(options, expectations.applicable(jax_version)),
         selection,
         expectations,
         Options(options.platform, options.results, options.deadline, options.repeat, options.stress, options.histories),
         jax_version,
+        Provenance(_recorded(options, patterns), required, file),
     )
 
 
-def _known_failures(options: Any, jax_version: str) -> Expectations:
-    """The known failures in the file that the options name, or in the platform's, which is for supported releases."""
+def _recorded(options: Any, patterns: Sequence[str]) -> dict[str, Any]:
+    """The options that the results keep."""
+    kept = ("platform", "seed", "full", "smoke", "deadline", "repeat", "stress", "histories")
+    lists = {
+        "devices": list(options.devices),
+        "implementations": list(options.implementations or IMPLEMENTATIONS),
+        "cells": list(options.cell_ids),
+        "patterns": list(patterns),
+    }
+    return {name: getattr(options, name) for name in kept} | lists | {"plan_file": bool(options.plan_file)}
+
+
+def _expectations_file(options: Any, jax_version: str) -> Path | None:
+    """The file of known failures that the options name, or the platform's, which is for supported releases."""
     if not options.expectations and not version_matches(jax_version, SUPPORTED):
         print(f"NOTE: known failures are listed for JAX {SUPPORTED}, none for {jax_version}", file=sys.stderr)
-        return Expectations()
+        return None
     path = options.expectations or EXPECTATIONS / f"{options.platform}.toml"
     if options.expectations and not path.exists():
         raise ExpectationError(f"--expectations: there is no file {path}; an empty one says that no failure is known")
     if not path.exists():
         print(f"NOTE: there is no {path}: no failure is known", file=sys.stderr)
-    return load_expectations(path)
+        return None
+    return path
 
 
 def default_workers(platform: str) -> int:
@@ -98,12 +119,22 @@ def plan_of(options: Any) -> Plan:
 
 def whole_plan_of(options: Any) -> Plan:
     """The cells that the options select, the same on every release; sets the device counts in `options`."""
+    plan = _unreduced_plan_of(options)
+    return smoke(plan) if options.smoke else plan
+
+
+def planned_again(recorded: Mapping[str, Any]) -> list[str]:
+    """The ids of all cells from which a run with these recorded options has selected."""
+    return [cell.id for cell in _unreduced_plan_of(SimpleNamespace(**recorded)).cells]
+
+
+def _unreduced_plan_of(options: Any) -> Plan:
+    """The plan without the choice of `--smoke`; sets the device counts in `options`."""
     if options.smoke and options.full:
         raise ConflictingOptionsError("--smoke and --full exclude each other: name one of them")
     options.devices = options.devices or _default_device_counts(options.platform)
     implementations = options.implementations or IMPLEMENTATIONS
-    plan = selecting.whole_plan_of(implementations, options.platform, options.devices, choice_of(options))
-    return smoke(plan) if options.smoke else plan
+    return selecting.whole_plan_of(implementations, options.platform, options.devices, choice_of(options))
 
 
 def _named_cells(options: Any) -> tuple[Cell, ...]:

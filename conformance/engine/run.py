@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ..expectations.entries import Expectations
 from ..oracle.verdicts import Outcome, Verdict
 from ..planning.cells import Cell, FaultCell, Plan
+from ..reports.provenance import Provenance
 from ..reports.report import Report
 from ..spec.topology import WrongPlatformError
 from ..worker.stress import stress
@@ -53,12 +54,13 @@ class Run:
         expectations: Expectations,
         options: Options,
         jax_version: str,
+        provenance: Provenance | None = None,
     ) -> None:
         """A run of the cells in `selection`, which may be outside the plan."""
         self.options = options
         self.cells = selection.cells
         expectations = expectations.applicable(jax_version)
-        self._report = Report(options.platform, expectations, stress=options.stress)
+        self._report = Report(options.platform, expectations, stress=options.stress, provenance=provenance)
         self._report.ineligible = selection.ineligible
         self._report.lacking = selection.lacking
         planned = [cell.id for cell in (*plan.cells, *self.cells)]

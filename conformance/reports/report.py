@@ -14,6 +14,7 @@ from ..oracle.repetition import Repetition
 from ..oracle.verdicts import Outcome, Standing, Verdict
 from ..planning.cells import Cell, Ineligible
 from ..spec.package import COMMAND
+from .provenance import Provenance
 from .results import SCHEMA_VERSION
 
 MOST_SHOWN = 100
@@ -78,6 +79,8 @@ class Report:
     """Globs of the expectation file that match no planned cell."""
     stress: bool = False
     """Whether busy processes put load on the machine."""
+    provenance: Provenance | None = None
+    """How the run was made; None where nobody will want to judge its results again."""
 
     def add(
         self,
@@ -115,6 +118,7 @@ class Report:
             "process_starts": self.process_starts,
             "exit_code": self.exit_code,
             **({"stress": True} if self.stress else {}),
+            **({"run": self.provenance.as_json([r.cell.id for r in self.results])} if self.provenance else {}),
             "problems": self.problems,
             "stale_expectations": list(self.stale_expectations),
             "cells": [result.as_json() for result in self.results],

@@ -183,7 +183,7 @@ def check_schema(name: str, data: Mapping[str, Any]) -> None:
     """Refuse results of a version that this reader does not know."""
     version = data["schema"]
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise TypeError(f"the schema is {version!r}, not the number of a version")
+        raise TypeError(f"the schema is {version!r}, not a number")
     if version > SCHEMA_VERSION:
         raise UnreadableResultsError(
             f"{name} has schema {version}, and this reader knows {SCHEMA_VERSION}:"

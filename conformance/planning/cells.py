@@ -17,7 +17,7 @@ from ..spec.data import PLAIN, DataKind, parse_data
 from ..spec.jax_versions import why_missing, why_no_runtime_targets
 from ..spec.package import COMMAND
 from ..spec.support_table import TABLE, TableEntry
-from ..spec.topology import CPU_CONFIGURATIONS, DEFAULT, Topology
+from ..spec.topology import DEFAULT, Topology, UnknownTopologyError, parse_topology
 from ..spec.xla_flags import why_unknown
 from .axes import variant_reason
 from .eligibility import ineligible
@@ -45,10 +45,9 @@ class ProgramCell:
     @property
     def id(self) -> str:
         program = self.program.name if self.data.plain else f"{self.program.name}+{self.data.name}"
-        where = [self.topology.name]
-        where += [self.placement] if self.placement != "all" else []
-        where += [self.configuration] if self.configuration != DEFAULT else []
-        return "/".join((self.implementation, self.callback.name, program, "+".join(where)))
+        options = [self.placement] if self.placement != "all" else []
+        options += [self.configuration] if self.configuration != DEFAULT else []
+        return "/".join((self.implementation, self.callback.name, program, self.topology.name_with(*options)))
 
     @property
     def device_count(self) -> int:
@@ -228,19 +227,17 @@ def _parse_known_cell(cell_id: str) -> Cell:
 
 def _parse_topology(name: str) -> tuple[Topology, str, str]:
     """A topology, and the placement and the configuration after it, if there are any."""
-    plain, *options = name.split("+")
-    platform, _, devices = plain.rpartition("-")
-    if not platform or not devices.removesuffix("dev").isdigit():
-        raise UnknownCellError(f"{name!r} is no topology: expected one like cpu-8dev")
-    own = next((option for option in options if option in CPU_CONFIGURATIONS), DEFAULT)
-    topology = Topology(platform, int(devices.removesuffix("dev")), own)
+    try:
+        topology, options = parse_topology(name)
+    except UnknownTopologyError as error:
+        raise UnknownCellError(str(error)) from None
     placement, configuration = "all", DEFAULT
     for option in options:
         if option in PLACEMENTS:
             placement = option
         elif option in CONTEXTS:
             configuration = option
-        elif option != own:
+        else:
             raise UnknownCellError(f"{option!r} in {name!r} is no placement and no configuration")
     return topology, placement, configuration
 

@@ -1,10 +1,12 @@
-"""The topology of a cell: a platform, a number of its devices, and how these dispatch."""
+"""The topology of a cell: a platform, its devices, their processes, how they dispatch, and the depth."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from .depths import Depth
 from .xla_flags import QUICK_COMPILATION, known, names
 
 JAX_NAMES = {"cpu": "cpu", "cuda": "cuda", "rocm": "rocm", "tpu": "tpu"}
@@ -29,13 +31,29 @@ CPU_CONFIGURATIONS = (SYNCHRONOUS, OPTIMISED)
 class Topology:
     platform: str
     device_count: int
+    """The devices of all processes."""
     configuration: str = DEFAULT
     """A configuration that needs a worker of its own, or the default."""
+    processes: int = 1
+    """How many processes have the devices, each as many as the others."""
+    depth: Depth = Depth.RUN
+
+    @property
+    def local_device_count(self) -> int:
+        """The devices of one process."""
+        return self.device_count // self.processes
 
     @property
     def name(self) -> str:
-        plain = f"{self.platform}-{self.device_count}dev"
-        return plain if self.configuration == DEFAULT else f"{plain}+{self.configuration}"
+        """For example `cpu-8dev`, `cpu-2x4` for two processes of four devices, or `tpu-4dev@compile`."""
+        return self.name_with()
+
+    def name_with(self, *options: str) -> str:
+        """The name with a cell's own options, such as its placement: they come before the depth."""
+        devices = f"{self.device_count}dev" if self.processes == 1 else f"{self.processes}x{self.local_device_count}"
+        own = () if self.configuration == DEFAULT else (self.configuration,)
+        name = "+".join((f"{self.platform}-{devices}", *own, *options))
+        return name if self.depth is Depth.RUN else f"{name}@{self.depth.value}"
 
     @property
     def jax_name(self) -> str:
@@ -60,7 +78,7 @@ class Topology:
                 for flag in inherited.get("XLA_FLAGS", "").split()
                 if not flag.startswith("--xla_force_host_platform_device_count")
             ]
-            flags.append(f"--xla_force_host_platform_device_count={self.device_count}")
+            flags.append(f"--xla_force_host_platform_device_count={self.local_device_count}")
             if self.configuration != OPTIMISED:
                 # A flag that the user has set keeps its value.
                 flags += [flag for flag in known(quick, jaxlib) if not names(flag, " ".join(flags))]
@@ -68,6 +86,31 @@ class Topology:
         if self.configuration == SYNCHRONOUS:
             environment["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "0"
         return environment
+
+
+class UnknownTopologyError(ValueError):
+    """The name of no topology."""
+
+
+_NAME = re.compile(r"(?P<platform>.+)-(?:(?P<devices>\d+)dev|(?P<processes>[1-9]\d*)x(?P<local>[1-9]\d*))")
+_DEPTHS = {depth.value: depth for depth in Depth if depth is not Depth.RUN}
+
+
+def parse_topology(name: str) -> tuple[Topology, list[str]]:
+    """The topology with this name, and the options of a cell in it."""
+    where, at, depth = name.partition("@")
+    plain, *options = where.split("+")
+    match = _NAME.fullmatch(plain)
+    if not match:
+        raise UnknownTopologyError(f"{name!r} is no topology: expected one like cpu-8dev, cpu-2x4 or tpu-4dev@compile")
+    if at and depth not in _DEPTHS:
+        raise UnknownTopologyError(f"{depth!r} in {name!r} is no depth: expected {' or '.join(_DEPTHS)}")
+    processes = int(match["processes"] or 1)
+    devices = int(match["devices"] or processes * int(match["local"] or 1))
+    own = [option for option in options if option in CPU_CONFIGURATIONS]
+    rest = [option for option in options if option not in own[:1]]
+    configuration = own[0] if own else DEFAULT
+    return Topology(match["platform"], devices, configuration, processes, _DEPTHS.get(depth, Depth.RUN)), rest
 
 
 class WrongPlatformError(Exception):

@@ -22,7 +22,7 @@ from ..implementations import Implementation, load
 from ..oracle.history import Recorder
 from ..oracle.verdicts import Outcome, Verdict
 from ..planning.cells import FaultCell, NotInReleaseError, TableCell, parse_cell
-from ..spec.topology import Topology, WrongPlatformError
+from ..spec.topology import WrongPlatformError, parse_topology
 from .devices import devices_of
 from .execution import run_cell, run_table_cell
 from .parent import end_with_parent
@@ -31,8 +31,7 @@ from .run_info import run_info
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("platform")
-    parser.add_argument("devices", type=int, help="how many devices cells get; 0 for all there are")
+    parser.add_argument("topology", help="a name like cpu-8dev; with 0 devices for all there are")
     parser.add_argument("implementation", nargs="?", help="none to ask only what devices there are")
     parser.add_argument("--histories", action="store_true", help="report the history of cells that pass, too")
     arguments = parser.parse_args()
@@ -48,7 +47,7 @@ def main() -> None:
     try:
         # Load it before the devices exist: an implementation may change settings for them.
         implementation = load(arguments.implementation) if arguments.implementation else None
-        devices = devices_of(Topology(arguments.platform, arguments.devices))
+        devices = devices_of(parse_topology(arguments.topology)[0])
     except WrongPlatformError as error:
         _report(reports, event="refused", reason=str(error))
         return

@@ -100,8 +100,7 @@ class WorkerProcess:
             self._log_start = self._cell_start = stderr.tell()
             self._process = subprocess.Popen(
                 [
-                    *(executable, "-m", __package__),
-                    *(topology.platform, str(topology.device_count)),
+                    *(executable, "-m", __package__, topology.name),
                     *([implementation] if implementation else []),
                     *(["--histories"] if histories else []),
                 ],

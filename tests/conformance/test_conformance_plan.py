@@ -8,8 +8,9 @@ from conformance.model.programs import all_programs
 from conformance.planning.cells import Plan, UnknownCellError, make_plan, parse_cell
 from conformance.planning.sampling import ONLY_BATCHED, PROGRAMS_WITH_AN_ORDER
 from conformance.spec.callbacks import HOST_CALLBACKS, Callback, DeviceChoice
+from conformance.spec.depths import Depth
 from conformance.spec.external_callbacks import EXTERNAL_CALLBACKS
-from conformance.spec.topology import Topology, WrongPlatformError, check_devices
+from conformance.spec.topology import Topology, WrongPlatformError, check_devices, parse_topology
 from conformance.spec.xla_flags import QUICK_COMPILATION, known
 
 pytestmark = pytest.mark.contract("C1")
@@ -120,6 +121,28 @@ def test_selection(plan: Plan) -> None:
 def test_unknown_cells_say_why(cell_id: str, message: str) -> None:
     with pytest.raises(UnknownCellError, match=message):
         parse_cell(cell_id)
+
+
+@pytest.mark.parametrize(
+    ("name", "topology"),
+    [
+        ("cpu-8dev", Topology("cpu", 8)),
+        ("cpu-8dev+sync", Topology("cpu", 8, "sync")),
+        ("cpu-2x4", Topology("cpu", 8, processes=2)),
+        ("tpu-4dev@compile", Topology("tpu", 4, depth=Depth.COMPILE)),
+        ("my-npu-2x1+sync@lower", Topology("my-npu", 2, "sync", 2, Depth.LOWER)),
+    ],
+)
+def test_names_of_topologies(name: str, topology: Topology) -> None:
+    assert topology.name == name
+    assert parse_topology(name) == (topology, [])
+    assert parse_cell(f"hostcb/id_tap/jit/{name}").id == f"hostcb/id_tap/jit/{name}"
+
+
+def test_the_depth_comes_after_the_options_of_a_cell() -> None:
+    cell = parse_cell("hostcb/id_tap/jit/tpu-4dev+part+x64@lower")
+    assert (cell.placement, cell.configuration, cell.topology.depth) == ("part", "x64", Depth.LOWER)
+    assert cell.id == "hostcb/id_tap/jit/tpu-4dev+part+x64@lower"
 
 
 def test_worker_environment() -> None:

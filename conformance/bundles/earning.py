@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..oracle.verdicts import Standing, Verdict
-from ..spec.profiles import DEPTHS, PROFILES, implementation_of, is_fault, place_of, profiles_of
+from ..spec.depths import Depth
+from ..spec.profiles import PROFILES, depth_of, implementation_of, is_fault, profiles_of
 from .judging import JudgedRun
 
 NAMED = "the run's cells were named one by one (--cell or --plan), so nothing says which cells there are"
@@ -62,16 +63,17 @@ class Claim:
 def claims(run: JudgedRun) -> tuple[Claim, ...]:
     """All profiles of which the run's plan has cells; none if the run had no plan."""
     planned = run.plan or tuple(run.cells)
-    depths = [depth for depth in DEPTHS if any(place_of(cell_id).depth == depth for cell_id in planned)]
-    found = []
-    for implementation in dict.fromkeys(map(implementation_of, planned)):
-        for depth in depths:
-            own = [one for one in planned if implementation_of(one) == implementation and place_of(one).depth == depth]
-            found += [_claim(run, profile, implementation, depth, own) for profile in PROFILES]
-    return tuple(found)
+    groups: dict[tuple[str, Depth], list[str]] = {}
+    for cell_id in planned:
+        groups.setdefault((implementation_of(cell_id), depth_of(cell_id)), []).append(cell_id)
+    return tuple(
+        _claim(run, profile, implementation, depth, own)
+        for (implementation, depth), own in groups.items()
+        for profile in PROFILES
+    )
 
 
-def _claim(run: JudgedRun, profile: str, implementation: str, depth: str, planned: Sequence[str]) -> Claim:
+def _claim(run: JudgedRun, profile: str, implementation: str, depth: Depth, planned: Sequence[str]) -> Claim:
     ids = [cell_id for cell_id in planned if profile in profiles_of(cell_id)]
     lacks: Mapping[str, str] = run.run["plan"]["lacking"] if run.plan else {}
     wanted = [cell_id for cell_id in ids if cell_id not in lacks]
@@ -82,7 +84,7 @@ def _claim(run: JudgedRun, profile: str, implementation: str, depth: str, planne
         run.platform,
         profile,
         implementation,
-        depth,
+        depth.value,
         len(wanted),
         len(passed),
         {one: run.cells[one].reason for one in known},

@@ -14,7 +14,7 @@ from ..expectations.entries import ExpectationError, Expectations, read_entries
 from ..oracle.verdicts import Outcome, Stage, Standing, Verdict
 from ..reports.provenance import plan_digest
 from ..reports.results import UnreadableResultsError, check_schema
-from ..spec.profiles import place_of
+from ..spec.profiles import topology_of
 from .archive import BadBundleError, Bundle
 from .making import ENVIRONMENT, environment_of, expectations_name, journal_name, results_name
 
@@ -87,7 +87,7 @@ def _judged(bundle: Bundle, name: str, results: dict[str, Any]) -> JudgedRun:
     cells: dict[str, JudgedCell] = {}
     for data in results["cells"]:
         cell_id = str(data["id"])
-        place_of(cell_id)
+        topology_of(cell_id)
         if cell_id in cells:
             raise BadBundleError(f"{name} has the cell {cell_id} twice")
         cells[cell_id] = found = _judged_cell(cell_id, data, expectations)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..bisecting.probe_journal import JournalError
-from ..engine.options import add_running, add_selection, positive
+from ..engine.options import add_pytest, add_running, add_selection, positive
 from ..engine.preparation import (
     IMPLEMENTATIONS,
     UNUSABLE_BECAUSE,
@@ -23,6 +23,7 @@ from ..engine.preparation import (
 )
 from ..engine.run import run
 from ..engine.tools import MissingToolError, require_tools
+from ..engine.user_plugins import PluginError, require_plugins
 from ..planning.coverage import coverage_of, show
 from ..planning.plan_file import plan_text
 from ..releases.known_bugs import KnownBugsError
@@ -44,6 +45,7 @@ OTHER_REASONS = (
     KnownBugsError,
     MissingToolError,
     NotStandaloneError,
+    PluginError,
     ReleaseError,
     UnreadableResultsError,
     minimise.SuiteFailedError,
@@ -132,6 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     list_parser.add_argument("--ineligible", action="store_true", help="the cells that mean nothing, and why")
     add_running(run_parser.add_argument)
+    add_pytest(run_parser.add_argument)
     run_parser.add_argument(
         "-n",
         dest="workers",
@@ -153,6 +156,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     # A missing package is known before the plan, which takes seconds.
     require_tools(options.workers or default_workers(options.platform))
+    require_plugins(options.pytest_plugins)
     prepared = prepare(options, options.patterns)
     found = run(prepared, options.workers or default_workers(options.platform))
     print(found.summary())

@@ -75,7 +75,11 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
         _plan_of_entries(options, expectations.applicable(jax_version)),
         selection,
         expectations,
-        Options(options.platform, options.results, options.deadline, options.repeat, options.stress, options.histories),
+        Options(
+            *(options.platform, options.results, options.deadline, options.repeat, options.stress, options.histories),
+            maxfail=options.maxfail or 0,
+            plugins=tuple(getattr(options, "pytest_plugins", ())),
+        ),
         jax_version,
         Provenance(_recorded(options, patterns), required, file),
     )
@@ -89,8 +93,10 @@ def _recorded(options: Any, patterns: Sequence[str]) -> dict[str, Any]:
         "implementations": list(options.implementations or IMPLEMENTATIONS),
         "cells": list(options.cell_ids),
         "patterns": list(patterns),
+        "plugins": list(getattr(options, "pytest_plugins", ())),
     }
-    return {name: getattr(options, name) for name in kept} | lists | {"plan_file": bool(options.plan_file)}
+    others = {"plan_file": bool(options.plan_file), "maxfail": options.maxfail or None}
+    return {name: getattr(options, name) for name in kept} | lists | others
 
 
 def _expectations_file(options: Any, jax_version: str) -> Path | None:

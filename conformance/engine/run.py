@@ -42,6 +42,10 @@ class Options:
     """Whether busy processes put load on the machine."""
     histories: bool = False
     """Whether the report has the histories of passed cells as well."""
+    maxfail: int = 0
+    """The number of unexpected results after which the run stops; 0 for none."""
+    plugins: Sequence[str] = ()
+    """The user's own pytest plugins."""
 
 
 class Run:
@@ -94,8 +98,10 @@ class Run:
 
     def concluded(self, cell_id: str, conclusion: Conclusion) -> None:
         """The engine calls this with the conclusion of a cell."""
-        self._conclusions[cell_id] = conclusion
         standing = self._report.expectations.standing(cell_id, conclusion.outcome)
+        # A plugin of the user may run a cell again: a good result does not take the place of a bad one.
+        if cell_id not in self._conclusions or not standing.acceptable:
+            self._conclusions[cell_id] = conclusion
         if self._progress:
             self._progress.advance(cell_id, standing.acceptable)
 
@@ -107,13 +113,17 @@ class Run:
         if controller:
             if controller.refusals and not self._conclusions:
                 raise WrongPlatformError(controller.refusals[0])
+            never_run = _NEVER_RUN
+            if controller.stopped:
+                report.problems.append(controller.stopped)
+                never_run = Conclusion(Outcome(Verdict.MISSING, reason=controller.stopped), attempts=0)
             report.problems += [*controller.refusals, *controller.problems, *controller.learnt.exit_problems]
             report.run_info = controller.learnt.run_info
             report.process_starts = controller.learnt.process_starts
             conclusions = self._in_journal(controller.setup.journal) | self._conclusions
             for cell in self.cells:
                 if cell.id not in deselected:
-                    found = conclusions.get(cell.id, _NEVER_RUN)
+                    found = conclusions.get(cell.id, never_run)
                     report.add(cell, found.outcome, found.attempts, found.company, found.repetition)
         report.seconds = time.monotonic() - self._started
         file = self.options.results / f"conformance-{self.options.platform}.json"
@@ -144,7 +154,10 @@ def run(prepared: Run, workers: int) -> Report:
 
     prepared.show_progress()
     with prepared.load():
-        controller = execute(prepared.setup(workers), workers, prepared.concluded)
+        options = prepared.options
+        controller = execute(
+            prepared.setup(workers), workers, prepared.concluded, maxfail=options.maxfail, plugins=options.plugins
+        )
     return prepared.finish(controller)
 
 

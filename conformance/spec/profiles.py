@@ -5,11 +5,12 @@ The id of a cell says to which profiles it belongs, so that what a result claims
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from .callbacks import Callback, DeviceChoice
+from .depths import Depth
 from .external_callbacks import ALL_CALLBACKS
+from .topology import Topology, parse_topology
 
 CORE, ORDERED, SHARDED, ZERO_COPY, MULTI_PROCESS = "core", "ordered", "sharded", "zero-copy", "multi-process"
 
@@ -22,42 +23,30 @@ PROFILES = {
 }
 """What each profile holds. A cell of one process may belong to `ordered`, `sharded` and `zero-copy` at once."""
 
-DEPTHS = ("lower", "compile", "run")
-"""How far a cell's program goes, the least first; an id that names none means the last."""
-
-FAULT, TABLE = "fault", "table"
-
 _CALLBACKS = {callback.name: callback for callback in ALL_CALLBACKS}
 _MAPS = {"pmap", "pjit", "shard_map"}
 _BUFFERS = {"buffer_callback", "dlpack_callback"}
-_TOPOLOGY = re.compile(r".+-(?:(?P<devices>\d+)dev|(?P<processes>\d+)x(?P<each>\d+))")
 
 
-@dataclass(frozen=True)
-class Place:
-    """The part of a cell's id that says where its program goes."""
-
-    processes: int
-    devices: int
-    """The number that the program uses, in all processes."""
-    depth: str
-
-
-def place_of(cell_id: str) -> Place:
-    """Where the program of a cell goes; raises `ValueError` for what is no id of a cell."""
+def topology_of(cell_id: str) -> tuple[Topology, Sequence[str]]:
+    """The topology of a cell, and its placement and configuration; raises `ValueError` for what is no id of a cell."""
     parts = cell_id.split("/")
-    where, _, depth = parts[-1].partition("@")
-    name, *options = where.split("+")
-    found = _TOPOLOGY.fullmatch(name)
-    if len(parts) != 4 or found is None or (depth or DEPTHS[-1]) not in DEPTHS:
+    if len(parts) != 4:
         raise ValueError(f"{cell_id!r} is no id of a cell: expected implementation/callback/program/topology")
-    processes = int(found["processes"] or 1)
-    devices = int(found["devices"] or int(found["each"]) * processes)
+    return parse_topology(parts[3])
+
+
+def depth_of(cell_id: str) -> Depth:
+    return topology_of(cell_id)[0].depth
+
+
+def devices_of(cell_id: str) -> int:
+    """The number of devices that the program of a cell uses; placements that use fewer say so in their names."""
+    topology, options = topology_of(cell_id)
     if "last" in options:
-        devices = 1
-    elif any(option.startswith("part") for option in options):
-        devices //= 2
-    return Place(processes, devices, depth or DEPTHS[-1])
+        return 1
+    part = any(option.startswith("part") for option in options)
+    return topology.device_count // 2 if part else topology.device_count
 
 
 def implementation_of(cell_id: str) -> str:
@@ -65,21 +54,20 @@ def implementation_of(cell_id: str) -> str:
 
 
 def is_fault(cell_id: str) -> bool:
-    return cell_id.split("/")[2].startswith(f"{FAULT}.")
+    return cell_id.split("/")[2].startswith("fault.")
 
 
 def profiles_of(cell_id: str) -> tuple[str, ...]:
     """The profiles to which a cell belongs; none for a callback that the suite does not know."""
-    place = place_of(cell_id)
     _, name, program, _ = cell_id.split("/")
     callback = _CALLBACKS.get(name)
     if callback is None:
         return ()
-    if place.processes > 1:
+    if topology_of(cell_id)[0].processes > 1:
         return (MULTI_PROCESS,)
     traits = [
         (ORDERED, callback.ordered or any(part.ordered for part in callback.parts)),
-        (SHARDED, place.devices > 1 and _spans_devices(callback, program)),
+        (SHARDED, devices_of(cell_id) > 1 and _spans_devices(callback, program)),
         (ZERO_COPY, callback.function in _BUFFERS),
     ]
     return tuple(profile for profile, has in traits if has) or (CORE,)

@@ -30,7 +30,8 @@ class _Version(argparse.Action):
     """Prints versions, which it looks up only when it is asked."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        parser.exit(message=f"{version_text()}\n")
+        print(version_text())
+        parser.exit()
 
 
 def add_version(parser: argparse.ArgumentParser) -> None:

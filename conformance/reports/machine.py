@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import json
 import os
 import pkgutil
 import platform
@@ -62,9 +63,15 @@ def host() -> dict[str, Any]:
 
 def without_home(text: str) -> str:
     """The text with `~` in the place of the user's home folder."""
-    home = str(Path.home())
-    # A service may have / for its home.
-    return re.sub(rf"{re.escape(home)}(?![\w.-])", "~", text) if len(Path(home).parts) > 1 else text
+    try:
+        home = Path.home()
+    except RuntimeError:
+        # A container may run as a user that it does not know.
+        return text
+    # A service may have / for its home. JSON has its own way to write what is not ASCII.
+    for name in {str(home), json.dumps(str(home))[1:-1]} if len(home.parts) > 1 else ():
+        text = re.sub(rf"{re.escape(name)}(?![\w.-])", "~", text)
+    return text
 
 
 def _distribution() -> str:

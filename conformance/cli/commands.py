@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..bisecting.probe_journal import JournalError
 from ..engine.locking import FolderLock
-from ..engine.options import add_running, add_selection, positive
+from ..engine.options import add_pytest, add_running, add_selection, positive
 from ..engine.preparation import (
     IMPLEMENTATIONS,
     UNUSABLE_BECAUSE,
@@ -24,6 +24,7 @@ from ..engine.preparation import (
 )
 from ..engine.run import run
 from ..engine.tools import MissingToolError, require_tools
+from ..engine.user_plugins import PluginError, require_plugins
 from ..planning.coverage import coverage_of, show
 from ..planning.plan_file import plan_text
 from ..releases.known_bugs import KnownBugsError
@@ -34,7 +35,7 @@ from ..spec.package import COMMAND
 from ..spec.topology import WrongPlatformError
 from ..standalone.programs import NotStandaloneError
 from . import bisect, bisect_commits, environments, expect, known_bugs, minimise, mutants, releases, report, repro
-from .helping import add_command
+from .helping import add_command, add_version
 
 DESCRIPTION = "Show, cell by cell, what host callbacks do on a platform."
 
@@ -45,6 +46,7 @@ OTHER_REASONS = (
     KnownBugsError,
     MissingToolError,
     NotStandaloneError,
+    PluginError,
     ReleaseError,
     UnreadableResultsError,
     minimise.SuiteFailedError,
@@ -85,6 +87,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=COMMAND, description=DESCRIPTION)
+    add_version(parser)
     commands = parser.add_subparsers(dest="command", required=True)
 
     run_parser = add_command(
@@ -137,6 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     list_parser.add_argument("--ineligible", action="store_true", help="the cells that mean nothing, and why")
     add_running(run_parser.add_argument)
+    add_pytest(run_parser.add_argument)
     run_parser.add_argument(
         "-n",
         dest="workers",
@@ -158,6 +162,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     # A missing package is known before the plan, which takes seconds.
     require_tools(options.workers or default_workers(options.platform))
+    require_plugins(options.pytest_plugins)
     with FolderLock(options.results) as lock:
         prepared = prepare(options, options.patterns)
         lock.acquire()

@@ -188,10 +188,12 @@ def whole_plan_of(options: Any) -> Plan:
 
 def planned_again(recorded: Mapping[str, Any]) -> list[str]:
     """The ids of all cells from which a run with these recorded options has selected."""
-    options = SimpleNamespace(**recorded)
+    # This machine need not have the devices.
+    chosen = Chosen(Depth(recorded.get("depth", Depth.RUN.value)))
+    options = SimpleNamespace(**{"depth": AUTO, "usual_devices": False, "chosen": chosen, **recorded})
     options.topologies = [parse_topology(name)[0] for name in recorded.get("topologies", ())]
     if options.topologies:
-        options.devices = ()
+        options.devices, options.depth = (), AUTO
     return [cell.id for cell in _taken(_unreduced_plan_of(options), options).cells]
 
 
@@ -201,8 +203,10 @@ def _unreduced_plan_of(options: Any) -> Plan:
         raise ConflictingOptionsError("--smoke and --full exclude each other: name one of them")
     if options.topologies:
         return _over_processes(options)
-    chosen = options.chosen = choose(options.platform, options.depth)
-    chosen.announce(options.platform)
+    if not hasattr(options, "chosen"):
+        options.chosen = choose(options.platform, options.depth)
+        options.chosen.announce(options.platform)
+    chosen = options.chosen
     # The record of a run says so, which names all devices.
     options.usual_devices = getattr(options, "usual_devices", not options.devices)
     options.devices = options.devices or _default_device_counts(options.platform, chosen)

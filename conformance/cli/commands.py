@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..bisecting.probe_journal import JournalError
-from ..engine.options import add_running, add_selection, positive
+from ..engine.locking import FolderLock
+from ..engine.options import add_pytest, add_running, add_selection, positive
 from ..engine.preparation import (
     IMPLEMENTATIONS,
     UNUSABLE_BECAUSE,
@@ -24,6 +25,7 @@ from ..engine.preparation import (
 )
 from ..engine.run import run
 from ..engine.tools import MissingToolError, require_tools
+from ..engine.user_plugins import PluginError, require_plugins
 from ..planning.coverage import coverage_of, show
 from ..planning.plan_file import plan_text
 from ..releases.known_bugs import KnownBugsError
@@ -34,7 +36,7 @@ from ..spec.package import COMMAND
 from ..spec.topology import WrongPlatformError
 from ..standalone.programs import NotStandaloneError
 from . import bisect, bisect_commits, environments, expect, known_bugs, minimise, mutants, releases, report, repro
-from .helping import add_command
+from .helping import add_command, add_version
 from .platforms import show_platforms
 
 DESCRIPTION = "Show, cell by cell, what host callbacks do on a platform."
@@ -46,6 +48,7 @@ OTHER_REASONS = (
     KnownBugsError,
     MissingToolError,
     NotStandaloneError,
+    PluginError,
     ReleaseError,
     UnreadableResultsError,
     minimise.SuiteFailedError,
@@ -86,6 +89,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=COMMAND, description=DESCRIPTION)
+    add_version(parser)
     commands = parser.add_subparsers(dest="command", required=True)
 
     run_parser = add_command(
@@ -96,13 +100,18 @@ def _parser() -> argparse.ArgumentParser:
         [
             "--smoke",
             "--platform cuda --results cuda",
+            "--platform tpu --depth lower",
             "-k 'id_tap and scan'",
             "--cell hostcb/call/jit/cpu-1dev --repeat 100",
+            "--shard 3/8 --results shard-3",
+            "--shard 3/8 --results shard-3 --resume",
         ],
         {
             0: "every cell is as expected: it passes, or is a known failure",
             1: "a cell is not as expected, or the run has a problem, for example an interrupt",
             UNUSABLE: "nothing was tested: bad input, no device, or no cell",
+            3: "as 0 at depth compile, which the machine has chosen: nothing ran",
+            4: "as 0 at depth lower, which the machine has chosen: nothing ran",
         },
     )
     list_parser = add_command(
@@ -136,6 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     list_parser.add_argument("--ineligible", action="store_true", help="the cells that mean nothing, and why")
     add_running(run_parser.add_argument)
+    add_pytest(run_parser.add_argument)
     run_parser.add_argument(
         "-n",
         dest="workers",
@@ -157,18 +167,23 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     # A missing package is known before the plan, which takes seconds.
     take_platform(options)
-    require_tools(workers_of(options.workers, options.platform))
-    prepared = prepare(options, options.patterns)
-    found = run(prepared, workers_of(options.workers, options.platform))
+    workers = workers_of(options.workers, options.platform)
+    require_tools(workers)
+    require_plugins(options.pytest_plugins)
+    with FolderLock(options.results) as lock:
+        prepared = prepare(options, options.patterns)
+        lock.acquire()
+        found = run(prepared, workers_of(options.workers, options.platform))
     print(found.summary())
-    _add_to_job_summary(options.results, options.platform)
+    if found.exit_code != UNUSABLE:
+        _add_to_job_summary(options.results, prepared.options.name)
     return found.exit_code
 
 
-def _add_to_job_summary(results: Path, platform: str) -> None:
+def _add_to_job_summary(results: Path, name: str) -> None:
     """In a job of GitHub Actions, add the report to the page of the job."""
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
-        runs = [run for run in load_results(results) if run.platform == platform]
+        runs = [run for run in load_results(results) if run.name == name]
         with Path(summary).open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(markdown(runs))
 

@@ -6,9 +6,8 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -21,8 +20,9 @@ from .conclusions import Conclusion, run_repeatedly
 from .controller import CONTROLLER, Controller
 from .journal import Journal
 from .tasks import Setup, in_running_order
+from .user_plugins import CONFIGURATION
 
-OF_CELLS = ("-c", str(Path(__file__).with_name("any_name.ini")), "-p", f"{__package__}.plugin")
+OF_CELLS = ("-c", str(CONFIGURATION), "-p", f"{__package__}.plugin")
 """The options that make cells pytest's items."""
 
 ARGUMENTS = (
@@ -35,8 +35,16 @@ ARGUMENTS = (
 )
 
 
-def execute(setup: Setup, workers: int, concluded: Callable[[str, Conclusion], None]) -> Controller:
+def execute(
+    setup: Setup,
+    workers: int,
+    concluded: Callable[[str, Conclusion], None],
+    maxfail: int = 0,
+    plugins: Sequence[str] = (),
+) -> Controller:
     """Run every task once, and call `concluded` for each as soon as it has a conclusion.
+
+    Stop after `maxfail` unexpected results, if it is not 0. `plugins` are pytest plugins of the user.
 
     This also returns after crashes of cells and processes, and after an interrupt.
     """
@@ -45,16 +53,16 @@ def execute(setup: Setup, workers: int, concluded: Callable[[str, Conclusion], N
     if not setup.tasks:
         return controller
     workers = min(workers, len(setup.tasks))
-    arguments = [*ARGUMENTS]
+    arguments = [*ARGUMENTS, f"--maxfail={maxfail}", *(word for name in plugins for word in ("-p", name))]
     if workers > 1:
         arguments += ["-p", "xdist", "-n", str(workers), "--dist", "worksteal"]
     with _only_our_plugins(), _terminated_like_interrupted():
         code = pytest.main(arguments, plugins=[_Named(controller)])
     if controller.interrupted:
-        controller.problems.append("the run was interrupted")
-    elif code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        controller.problems.append(f"pytest ended with {code!r}")
-    if not controller.interrupted:
+        controller.gaps.append("the run was interrupted")
+    elif not controller.stopped and code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        controller.gaps.append(f"pytest ended with {code!r}")
+    if not controller.interrupted and not controller.stopped:
         _run_lost(controller, concluded)
     return controller
 

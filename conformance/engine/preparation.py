@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ..expectations.entries import EXPECTATIONS, ExpectationError, Expectations, load_expectations
@@ -14,15 +15,26 @@ from ..faults.extensions import extend
 from ..implementations import ImplementationError
 from ..planning import selection as selecting
 from ..planning.cells import Cell, Plan, UnknownCellError, parse_cell
+from ..planning.depths import DEVICE_COUNTS, at_depth, moved_to, multi_host_cells
 from ..planning.keywords import KeywordError
 from ..planning.plan_file import PlanFileError, read_plan
+from ..planning.processes import USUAL, plan_over_processes
 from ..planning.smoke import smoke
+from ..reports.provenance import Provenance, RequiredCells
+from ..reports.results import UnreadableResultsError
+from ..spec.depths import Depth
 from ..spec.entry_points import VendorError
 from ..spec.platforms import platform_named, use_file
-from ..spec.topology import Topology
+from ..spec.topology import parse_topology
 from ..spec.versions import HOSTCB_NEEDS, version_matches
-from ..worker.processes import WorkerProcess, WorkerStartError
-from .run import Options, Run
+from ..worker.processes import WorkerStartError
+from .depths import AUTO, Chosen, choose
+from .locking import FolderInUseError
+from .origin import Origin
+from .parts import LastResults, PartError, balance_digest, cells_of_shard
+from .parts import check as check_parts
+from .run import Options, Run, task_of
+from .run_journal import ResumeError
 
 IMPLEMENTATIONS = ("hostcb", "jax")
 SUPPORTED = HOSTCB_NEEDS
@@ -37,9 +49,13 @@ UNUSABLE_BECAUSE = (
     ConflictingOptionsError,
     ExpectationError,
     ImplementationError,
+    FolderInUseError,
     KeywordError,
+    PartError,
     PlanFileError,
+    ResumeError,
     UnknownCellError,
+    UnreadableResultsError,
     VendorError,
     WorkerStartError,
     # Paths of the user may raise these.
@@ -55,42 +71,114 @@ UNUSABLE_BECAUSE = (
 def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
     """The run that the options ask for."""
     take_platform(options)
-    if options.plan_file or options.cell_ids:
+    check_parts(options, patterns)
+    last = required = None
+    if options.retry_missing:
+        asked = None if options.depth == AUTO else Depth(options.depth)
+        last = LastResults(options.results, options.platform, asked)
+        options.chosen = Chosen(last.depth)
+        selection, required = last.selection, last.required
+        options.devices = tuple(sorted({cell.topology.device_count for cell in selection.cells}))
+        options.implementations = list(dict.fromkeys(cell.implementation for cell in selection.cells))
+    elif options.plan_file or options.cell_ids:
         cells = _named_cells(options)
         options.platform = _platform_of(cells, options.platform, "--plan" if options.plan_file else "--cell")
         options.devices = options.devices or tuple(sorted({cell.topology.device_count for cell in cells}))
         options.implementations = options.implementations or list(dict.fromkeys(cell.implementation for cell in cells))
-        selection = Plan(cells, ()).on_this_release().select(patterns)
+        options.chosen = _depth_of(cells, options)
+        cells = tuple(moved_to(cell, options.chosen.depth) for cell in cells)
+        selection = at_depth(Plan(cells, ()).on_this_release(), options.chosen.depth).select(patterns)
     else:
-        selection = plan_of(options).select(patterns)
+        plan = _unreduced_plan_of(options)
+        whole = _taken(plan, options)
+        here = whole.on_this_release()
+        required = RequiredCells([c.id for c in whole.cells], {c.id: c.lacking or "" for c in here.lacking})
+        selection = (_taken(smoke(plan), options).on_this_release() if options.smoke else here).select(patterns)
     if patterns and not (selection.cells or selection.ineligible):
         # Before anything is written: the results folder may have those of another run.
         raise ConflictingOptionsError(f"no cell's id matches {' or '.join(map(repr, patterns))}")
     jax_version = importlib.metadata.version("jax")
-    expectations = _known_failures(options, jax_version)
-    return Run(
-        _plan_of_entries(options, expectations.applicable(jax_version)),
-        selection,
-        expectations,
-        Options(
-            *(options.platform, options.results, options.deadline, options.repeat, options.stress, options.histories),
-            whole=not (options.plan_file or options.cell_ids or patterns or options.smoke or options.implementations),
-        ),
-        jax_version,
+    files = _expectations_files(options, jax_version)
+    expectations = Expectations(tuple(entry for file in files for entry in load_expectations(file).entries))
+    of_run = Options(
+        *(options.platform, options.results, options.deadline, options.repeat, options.stress, options.histories),
+        depth=options.chosen.depth,
+        depth_asked=options.chosen.asked,
+        maxfail=options.maxfail or 0,
+        plugins=tuple(getattr(options, "pytest_plugins", ())),
+        whole=_is_whole(options, patterns),
     )
+    origin = _origin(options, of_run, selection.cells)
+    if last:
+        last.check(of_run.of_cells, options.implementations)
+    prepared = Run(
+        _plan_of_entries(options, expectations.applicable(jax_version)),
+        replace(selection, cells=tuple(origin.cells)),
+        expectations,
+        of_run,
+        jax_version,
+        origin,
+        last.past if last else None,
+        last.fields if last else None,
+        Provenance(_recorded(options, patterns), required, files),
+    )
+    if options.resume:
+        prepared.resume()
+    return prepared
 
 
-def _known_failures(options: Any, jax_version: str) -> Expectations:
-    """The known failures in the file that the options name, or in the platform's, which is for supported releases."""
-    if not options.expectations and not version_matches(jax_version, SUPPORTED):
+def _is_whole(options: Any, patterns: Sequence[str]) -> bool:
+    """Whether all cells of the platform are asked for."""
+    chosen = (options.plan_file, options.cell_ids, patterns, options.smoke, options.implementations)
+    return not any((*chosen, options.shard, options.topologies, options.retry_missing))
+
+
+def _origin(options: Any, of_run: Options, cells: Sequence[Cell]) -> Origin:
+    """The cells that this run has of a selection."""
+    if not options.shard:
+        return Origin(cells, cells)
+    tasks = [task_of(cell, options.deadline) for cell in cells]
+    chosen = cells_of_shard(cells, tasks, options.shard, options.balance)
+    balance = balance_digest(options.balance, of_run.name) if options.balance else None
+    return Origin(cells, chosen, options.shard, balance)
+
+
+def _recorded(options: Any, patterns: Sequence[str]) -> dict[str, Any]:
+    """The options that the results keep."""
+    kept = ("platform", "seed", "full", "smoke", "deadline", "repeat", "stress", "histories")
+    lists = {
+        "devices": list(options.devices),
+        "topologies": [topology.name for topology in options.topologies or ()],
+        "implementations": list(options.implementations or IMPLEMENTATIONS),
+        "cells": list(options.cell_ids),
+        "patterns": list(patterns),
+        "plugins": list(getattr(options, "pytest_plugins", ())),
+    }
+    others = {
+        "plan_file": bool(options.plan_file),
+        "maxfail": options.maxfail or None,
+        "depth": options.chosen.depth.value,
+        "usual_devices": getattr(options, "usual_devices", False),
+    }
+    return {name: getattr(options, name) for name in kept} | lists | others
+
+
+def _expectations_files(options: Any, jax_version: str) -> tuple[Path, ...]:
+    """The file of known failures that the options name, or the platform's, which are for supported releases."""
+    supported = version_matches(jax_version, SUPPORTED)
+    if not options.expectations and not supported:
         print(f"NOTE: known failures are listed for JAX {SUPPORTED}, none for {jax_version}", file=sys.stderr)
-        return Expectations()
+        return ()
     path = options.expectations or known_failures_of(options.platform)
     if options.expectations and not path.exists():
         raise ExpectationError(f"--expectations: there is no file {path}; an empty one says that no failure is known")
+    # Those of JAX's own callbacks on every platform, where nothing runs.
+    ahead = EXPECTATIONS / "ahead.toml"
+    others = () if options.expectations or options.chosen.depth is Depth.RUN or not ahead.exists() else (ahead,)
     if not path.exists():
         print(f"NOTE: there is no {path}: no failure is known", file=sys.stderr)
-    return load_expectations(path)
+        return others
+    return (path, *others)
 
 
 def known_failures_of(platform: str) -> Path:
@@ -128,12 +216,67 @@ def plan_of(options: Any) -> Plan:
 def whole_plan_of(options: Any) -> Plan:
     """The cells that the options select, the same on every release; sets the device counts in `options`."""
     take_platform(options)
+    plan = _unreduced_plan_of(options)
+    return _taken(smoke(plan) if options.smoke else plan, options)
+
+
+def planned_again(recorded: Mapping[str, Any]) -> list[str]:
+    """The ids of all cells from which a run with these recorded options has selected."""
+    # This machine need not have the devices.
+    chosen = Chosen(Depth(recorded.get("depth", Depth.RUN.value)))
+    options = SimpleNamespace(**{"depth": AUTO, "usual_devices": False, "chosen": chosen, **recorded})
+    options.topologies = [parse_topology(name)[0] for name in recorded.get("topologies", ())]
+    if options.topologies:
+        options.devices, options.depth = (), AUTO
+    return [cell.id for cell in _taken(_unreduced_plan_of(options), options).cells]
+
+
+def _unreduced_plan_of(options: Any) -> Plan:
+    """The plan without the choice of `--smoke`, as if it ran; sets the device counts in `options`."""
+    extend(options.platform)
     if options.smoke and options.full:
         raise ConflictingOptionsError("--smoke and --full exclude each other: name one of them")
-    options.devices = options.devices or _default_device_counts(options.platform)
+    if options.topologies:
+        return _over_processes(options)
+    if not hasattr(options, "chosen"):
+        options.chosen = choose(options.platform, options.depth)
+        options.chosen.announce(options.platform)
+    chosen = options.chosen
+    # The record of a run says so, which names all devices.
+    options.usual_devices = getattr(options, "usual_devices", not options.devices)
+    options.devices = options.devices or _default_device_counts(options.platform, chosen)
     implementations = options.implementations or IMPLEMENTATIONS
     plan = selecting.whole_plan_of(implementations, options.platform, options.devices, choice_of(options))
-    return smoke(plan) if options.smoke else plan
+    if options.platform == "cpu" and options.usual_devices and chosen.depth is Depth.RUN:
+        plan = plan.with_(plan_over_processes(implementations, [USUAL]))
+    return plan
+
+
+def _taken(plan: Plan, options: Any) -> Plan:
+    """The plan at the depth of the run."""
+    depth = options.chosen.depth
+    plan = at_depth(plan, depth)
+    if depth is Depth.COMPILE and options.usual_devices and not options.smoke:
+        plan = replace(plan, cells=(*plan.cells, *multi_host_cells(plan, options.platform)))
+    return plan
+
+
+def _over_processes(options: Any) -> Plan:
+    """The cells on the topologies that `--topology` names."""
+    given = {"--devices": options.devices, "--full": options.full, "--smoke": options.smoke, "--seed": options.seed}
+    if wrong := [name for name, value in given.items() if value]:
+        raise ConflictingOptionsError(f"--topology names what {wrong[0]} would choose from: name one of the two")
+    platforms = dict.fromkeys(topology.platform for topology in options.topologies)
+    if options.platform != "cpu":
+        platforms[options.platform] = None
+    if len(platforms) > 1:
+        raise ConflictingOptionsError(f"one run is on one platform, and these are several: {', '.join(platforms)}")
+    if options.depth not in (AUTO, Depth.RUN.value):
+        raise ConflictingOptionsError(f"several processes only run: --depth {options.depth} is for one process")
+    (options.platform,) = platforms
+    options.chosen, options.usual_devices = Chosen(Depth.RUN), False
+    options.devices = tuple(sorted({topology.device_count for topology in options.topologies}))
+    return plan_over_processes(options.implementations or IMPLEMENTATIONS, options.topologies)
 
 
 def _named_cells(options: Any) -> tuple[Cell, ...]:
@@ -182,20 +325,37 @@ def _plan_of_entries(options: Any, expectations: Expectations) -> Plan:
         return Plan((), ())
     implementations = tuple(dict.fromkeys((*IMPLEMENTATIONS, *(options.implementations or ()))))
     device_counts = selecting.CPU_DEVICE_COUNTS if options.platform == "cpu" else options.devices
-    plan = selecting.undrawn_plan_of(implementations, options.platform, device_counts)
+    depth = options.chosen.depth
+    plan = at_depth(selecting.undrawn_plan_of(implementations, options.platform, device_counts), depth)
+    if options.platform == "cpu" and depth is Depth.RUN:
+        plan = plan.with_(plan_over_processes(implementations, [USUAL]))
     if not expectations.unmatched([cell.id for cell in plan.cells]):
         return plan
-    return selecting.whole_plan_of(implementations, options.platform, device_counts)
+    plan = plan.with_(at_depth(selecting.whole_plan_of(implementations, options.platform, device_counts), depth))
+    if depth is not Depth.COMPILE:
+        return plan
+    return replace(plan, cells=(*plan.cells, *multi_host_cells(plan, options.platform)))
 
 
-def _default_device_counts(platform: str) -> tuple[int, ...]:
-    if platform == "cpu":
+def _default_device_counts(platform: str, chosen: Chosen) -> tuple[int, ...]:
+    if chosen.depth is not Depth.RUN:
+        return DEVICE_COUNTS
+    count = chosen.device_count
+    if count is None:
         return selecting.CPU_DEVICE_COUNTS
     if described := platform_named(platform).device_counts:
         return described
-    # Only a process on that platform can count its devices.
-    with tempfile.TemporaryDirectory() as folder:
-        worker = WorkerProcess(Topology(platform, 0), None, Path(folder) / "probe.log")
-        count: int = worker.run_info["device_count"]
-        worker.finish()
     return (1,) if count == 1 else (1, count)
+
+
+def _depth_of(cells: Sequence[Cell], options: Any) -> Chosen:
+    """The depth in the ids of the cells; an id without one is at the depth that the user asks for."""
+    depths = {cell.topology.depth for cell in cells}
+    named = [depth for depth in Depth if depth in depths and depth is not Depth.RUN]
+    if len(depths) > 1 or (named and options.depth not in (AUTO, named[0].value)):
+        asked = [] if options.depth == AUTO else [f"--depth {options.depth}"]
+        there = sorted({f"@{depth.value}" for depth in depths} | {*asked})
+        raise ConflictingOptionsError(f"one run has one depth, and its cells and options name {' and '.join(there)}")
+    if named:
+        return Chosen(named[0])
+    return Chosen(Depth.RUN if options.depth == AUTO else Depth(options.depth))

@@ -65,6 +65,8 @@ class Outcome:
     evidence: tuple[tuple[int, int], ...] = ()
     """For a wrong order: the sequence of each event of the witness, and its number in the witness."""
 
+    shown: str = ""
+    """What was seen of a good cell that did not run: that its program was `lowered`, `compiled` or `refused`."""
     cause: str = ""
     """For an unsupported program: the platform's words that all cells with the same cause share."""
     refused: bool = False
@@ -87,6 +89,7 @@ class Outcome:
             "evidence": [list(pair) for pair in self.evidence],
             **({"cause": self.cause} if self.cause else {}),
             **({"refused": True} if self.refused else {}),
+            **({"shown": self.shown} if self.shown else {}),
         }
 
     @staticmethod
@@ -100,6 +103,7 @@ class Outcome:
             data["signal"],
             data["anomaly"],
             tuple((int(sequence), int(number)) for sequence, number in data.get("evidence", ())),
+            data.get("shown", ""),
             data.get("cause", ""),
             data.get("refused", False),
         )

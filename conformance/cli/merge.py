@@ -39,13 +39,13 @@ def main(options: argparse.Namespace) -> int:
         raise MergeError(f"{results} is one of the folders to merge: name another one with --results")
     parts = parts_in(options.folders)
     killed = [folder for folder in options.folders if was_killed(folder)]
-    joined = {platform: merged(of_platform, killed) for platform, of_platform in parts.items()}
+    joined = {name: merged(of_run, killed) for name, of_run in parts.items()}
     with FolderLock(results) as lock:
         lock.acquire()
-        for platform, data in joined.items():
-            write_merged(data, parts[platform], results)
+        for name, data in joined.items():
+            write_merged(data, parts[name], results)
     for run in load_results(results):
-        if run.platform in joined:
-            print(f"{run.platform}: {len(parts[run.platform])} shards: {run.totals}")
+        if run.name in joined:
+            print(f"{run.name}: {len(parts[run.name])} shards: {run.totals}")
             print("".join(f"PROBLEM: {problem}\n" for problem in run.problems), end="")
     return max(data["exit_code"] for data in joined.values())

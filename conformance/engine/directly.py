@@ -62,7 +62,8 @@ class DirectRun:
             self._report = self._run.finish(self.controller, deselected)
         except WrongPlatformError as error:
             raise pytest.UsageError(str(error)) from error
-        if exitstatus == pytest.ExitCode.OK and self._report.exit_code:
+        # The codes of a run in which nothing ran would be pytest's own errors.
+        if exitstatus == pytest.ExitCode.OK and self._report.exit_code in (1, 2):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:

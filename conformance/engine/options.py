@@ -12,6 +12,8 @@ from typing import Any, TypeAlias, TypeVar
 
 from .shards import parse_shard
 
+DEPTHS = ("auto", "lower", "compile", "run")
+
 AddOption: TypeAlias = Callable[..., Any]
 """`add_argument` of an argument parser, or `addoption` of pytest's."""
 
@@ -24,6 +26,12 @@ def add_selection(add: AddOption) -> None:
         type=_device_counts,
         metavar="COUNTS",
         help="device counts, like 1,8; by default 1,2,4,8 on cpu, elsewhere one and as many as there are",
+    )
+    add(
+        "--depth",
+        choices=DEPTHS,
+        default=DEPTHS[0],
+        help="how far the cells are taken: lower, compile (without the hardware), run; by default the deepest here",
     )
     add(
         "--seed",

@@ -11,7 +11,8 @@ from typing import Any
 from ..oracle.repetition import Repetition
 from ..oracle.verdicts import Outcome, Verdict
 from ..planning.cells import Cell, Ineligible, Plan, parse_cell
-from ..reports.results import UnreadableResultsError, load_results
+from ..reports.results import UnreadableResultsError, load_results, name_of
+from ..spec.depths import Depth
 from .conclusions import Conclusion
 from .origin import versions
 from .run_journal import Past, ResumeError, difference
@@ -53,28 +54,33 @@ def cells_of_shard(
     cells: Sequence[Cell], tasks: Sequence[Task], shard: Shard, balance: Path | None
 ) -> tuple[Cell, ...]:
     """The cells of a shard, in the order of the plan."""
-    chosen = shard_of(tasks, shard, seconds_in(balance, tasks[0].topology.platform) if balance and tasks else {})
+    where = tasks[0].topology if tasks else None
+    seconds = seconds_in(balance, name_of(where.platform, where.depth.value)) if balance and where else {}
+    chosen = shard_of(tasks, shard, seconds)
     return tuple(cell for cell in cells if cell.id in chosen)
 
 
-def seconds_in(folder: Path, platform: str) -> dict[str, float]:
-    """The seconds of each cell in the results in a folder."""
-    runs = [run for run in load_results(folder) if run.platform == platform]
+def seconds_in(folder: Path, name: str) -> dict[str, float]:
+    """The seconds of each cell in the results of the run with this name in a folder."""
+    runs = [run for run in load_results(folder) if run.name == name]
     if not runs:
-        raise PartError(f"--balance: {folder} has no results of {platform}")
+        raise PartError(f"--balance: {folder} has no results of {name}")
     return {cell.id: cell.seconds for cell in runs[0].cells}
 
 
-def balance_digest(folder: Path, platform: str) -> str:
+def balance_digest(folder: Path, name: str) -> str:
     """A name for the seconds in a folder."""
-    return hashlib.sha256(json.dumps(sorted(seconds_in(folder, platform).items())).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(sorted(seconds_in(folder, name).items())).encode()).hexdigest()[:16]
 
 
 class LastResults:
     """The results in a folder, to which a run adds what is missing."""
 
-    def __init__(self, results: Path, platform: str) -> None:
-        self._file = results / f"conformance-{platform}.json"
+    def __init__(self, results: Path, platform: str, depth: Depth | None = None) -> None:
+        """The results on a platform, by default of the deepest depth that is there."""
+        depths = [depth] if depth else [*reversed(Depth)]
+        files = [results / f"conformance-{name_of(platform, one.value)}.json" for one in depths]
+        self._file = next((file for file in files if file.exists()), files[0])
         if not self._file.exists():
             raise PartError(
                 f"there is nothing to retry: {results} has no {self._file.name}; leave --retry-missing out,"
@@ -86,6 +92,10 @@ class LastResults:
         self._again = [cell for cell in self._data["cells"] if cell["verdict"] in AGAIN]
         if not self._again:
             raise PartError(f"there is nothing to retry: no cell is missing in {self._file}")
+
+    @property
+    def depth(self) -> Depth:
+        return Depth(self._data.get("depth", Depth.RUN.value))
 
     @property
     def selection(self) -> Plan:

@@ -5,23 +5,23 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from ..expectations.entries import EXPECTATIONS, ExpectationError, Expectations, load_expectations
 from ..implementations import ImplementationError
 from ..planning import selection as selecting
 from ..planning.cells import Cell, Plan, UnknownCellError, parse_cell
+from ..planning.depths import DEVICE_COUNTS, at_depth, moved_to, multi_host_cells
 from ..planning.keywords import KeywordError
 from ..planning.plan_file import PlanFileError, read_plan
 from ..planning.smoke import smoke
 from ..reports.results import UnreadableResultsError
-from ..spec.topology import Topology
+from ..spec.depths import Depth
 from ..spec.versions import HOSTCB_NEEDS, version_matches
-from ..worker.processes import WorkerProcess, WorkerStartError
+from ..worker.processes import WorkerStartError
+from .depths import AUTO, Chosen, choose
 from .locking import FolderInUseError
 from .origin import Origin
 from .parts import LastResults, PartError, balance_digest, cells_of_shard
@@ -63,8 +63,11 @@ UNUSABLE_BECAUSE = (
 def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
     """The run that the options ask for."""
     check_parts(options, patterns)
-    last = LastResults(options.results, options.platform) if options.retry_missing else None
-    if last:
+    last = None
+    if options.retry_missing:
+        asked = None if options.depth == AUTO else Depth(options.depth)
+        last = LastResults(options.results, options.platform, asked)
+        options.chosen = Chosen(last.depth)
         selection = last.selection
         options.devices = tuple(sorted({cell.topology.device_count for cell in selection.cells}))
         options.implementations = list(dict.fromkeys(cell.implementation for cell in selection.cells))
@@ -73,18 +76,24 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
         options.platform = _platform_of(cells, options.platform, "--plan" if options.plan_file else "--cell")
         options.devices = options.devices or tuple(sorted({cell.topology.device_count for cell in cells}))
         options.implementations = options.implementations or list(dict.fromkeys(cell.implementation for cell in cells))
-        selection = Plan(cells, ()).on_this_release().select(patterns)
+        options.chosen = _depth_of(cells, options)
+        cells = tuple(moved_to(cell, options.chosen.depth) for cell in cells)
+        selection = at_depth(Plan(cells, ()).on_this_release(), options.chosen.depth).select(patterns)
     else:
         selection = plan_of(options).select(patterns)
     if patterns and not (selection.cells or selection.ineligible):
         # Before anything is written: the results folder may have those of another run.
         raise ConflictingOptionsError(f"no cell's id matches {' or '.join(map(repr, patterns))}")
     jax_version = importlib.metadata.version("jax")
-    expectations = _known_failures(options, jax_version)
+    known = [_known_failures(options, jax_version)]
+    known += [] if options.expectations else [_known_ahead(options.chosen.depth, jax_version)]
+    expectations = Expectations(tuple(entry for one in known for entry in one.entries))
     of_run = Options(
-        options.platform, options.results, options.deadline, options.repeat, options.stress, options.histories
+        *(options.platform, options.results, options.deadline, options.repeat, options.stress, options.histories),
+        depth=options.chosen.depth,
+        depth_asked=options.chosen.asked,
     )
-    origin = _origin(options, selection.cells)
+    origin = _origin(options, of_run, selection.cells)
     if last:
         last.check(of_run.of_cells, options.implementations)
     prepared = Run(
@@ -102,13 +111,13 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
     return prepared
 
 
-def _origin(options: Any, cells: Sequence[Cell]) -> Origin:
+def _origin(options: Any, of_run: Options, cells: Sequence[Cell]) -> Origin:
     """The cells that this run has of a selection."""
     if not options.shard:
         return Origin(cells, cells)
     tasks = [task_of(cell, options.deadline) for cell in cells]
     chosen = cells_of_shard(cells, tasks, options.shard, options.balance)
-    balance = balance_digest(options.balance, options.platform) if options.balance else None
+    balance = balance_digest(options.balance, of_run.name) if options.balance else None
     return Origin(cells, chosen, options.shard, balance)
 
 
@@ -122,6 +131,14 @@ def _known_failures(options: Any, jax_version: str) -> Expectations:
         raise ExpectationError(f"--expectations: there is no file {path}; an empty one says that no failure is known")
     if not path.exists():
         print(f"NOTE: there is no {path}: no failure is known", file=sys.stderr)
+    return load_expectations(path)
+
+
+def _known_ahead(depth: Depth, jax_version: str) -> Expectations:
+    """The known failures of JAX's own callbacks on every platform, where nothing runs."""
+    path = EXPECTATIONS / "ahead.toml"
+    if depth is Depth.RUN or not version_matches(jax_version, SUPPORTED) or not path.exists():
+        return Expectations()
     return load_expectations(path)
 
 
@@ -139,10 +156,16 @@ def whole_plan_of(options: Any) -> Plan:
     """The cells that the options select, the same on every release; sets the device counts in `options`."""
     if options.smoke and options.full:
         raise ConflictingOptionsError("--smoke and --full exclude each other: name one of them")
-    options.devices = options.devices or _default_device_counts(options.platform)
+    chosen = options.chosen = choose(options.platform, options.depth)
+    chosen.announce(options.platform)
+    by_user = bool(options.devices)
+    options.devices = options.devices or _default_device_counts(options.platform, chosen)
     implementations = options.implementations or IMPLEMENTATIONS
-    plan = selecting.whole_plan_of(implementations, options.platform, options.devices, choice_of(options))
-    return smoke(plan) if options.smoke else plan
+    whole = selecting.whole_plan_of(implementations, options.platform, options.devices, choice_of(options))
+    plan = at_depth(smoke(whole) if options.smoke else whole, chosen.depth)
+    if chosen.depth is Depth.COMPILE and not by_user and not options.smoke:
+        plan = replace(plan, cells=(*plan.cells, *multi_host_cells(plan, options.platform)))
+    return plan
 
 
 def _named_cells(options: Any) -> tuple[Cell, ...]:
@@ -191,18 +214,33 @@ def _plan_of_entries(options: Any, expectations: Expectations) -> Plan:
         return Plan((), ())
     implementations = tuple(dict.fromkeys((*IMPLEMENTATIONS, *(options.implementations or ()))))
     device_counts = selecting.CPU_DEVICE_COUNTS if options.platform == "cpu" else options.devices
-    plan = selecting.undrawn_plan_of(implementations, options.platform, device_counts)
+    depth = options.chosen.depth
+    plan = at_depth(selecting.undrawn_plan_of(implementations, options.platform, device_counts), depth)
     if not expectations.unmatched([cell.id for cell in plan.cells]):
         return plan
-    return selecting.whole_plan_of(implementations, options.platform, device_counts)
+    plan = at_depth(selecting.whole_plan_of(implementations, options.platform, device_counts), depth)
+    if depth is not Depth.COMPILE:
+        return plan
+    return replace(plan, cells=(*plan.cells, *multi_host_cells(plan, options.platform)))
 
 
-def _default_device_counts(platform: str) -> tuple[int, ...]:
-    if platform == "cpu":
+def _default_device_counts(platform: str, chosen: Chosen) -> tuple[int, ...]:
+    if chosen.depth is not Depth.RUN:
+        return DEVICE_COUNTS
+    count = chosen.device_count
+    if count is None:
         return selecting.CPU_DEVICE_COUNTS
-    # Only a process on that platform can count its devices.
-    with tempfile.TemporaryDirectory() as folder:
-        worker = WorkerProcess(Topology(platform, 0), None, Path(folder) / "probe.log")
-        count: int = worker.run_info["device_count"]
-        worker.finish()
     return (1,) if count == 1 else (1, count)
+
+
+def _depth_of(cells: Sequence[Cell], options: Any) -> Chosen:
+    """The depth in the ids of the cells; an id without one is at the depth that the user asks for."""
+    depths = {cell.topology.depth for cell in cells}
+    named = [depth for depth in Depth if depth in depths and depth is not Depth.RUN]
+    if len(depths) > 1 or (named and options.depth not in (AUTO, named[0].value)):
+        asked = [] if options.depth == AUTO else [f"--depth {options.depth}"]
+        there = sorted({f"@{depth.value}" for depth in depths} | {*asked})
+        raise ConflictingOptionsError(f"one run has one depth, and its cells and options name {' and '.join(there)}")
+    if named:
+        return Chosen(named[0])
+    return Chosen(Depth.RUN if options.depth == AUTO else Depth(options.depth))

@@ -14,6 +14,8 @@ from ..expectations.entries import Expectations
 from ..oracle.verdicts import Outcome, Verdict
 from ..planning.cells import Cell, FaultCell, Plan
 from ..reports.report import NOTHING_RAN, Report
+from ..reports.results import name_of
+from ..spec.depths import Depth
 from ..spec.topology import WrongPlatformError
 from ..worker.stress import stress
 from .conclusions import Conclusion, conclude_repeated
@@ -44,6 +46,14 @@ class Options:
     """Whether busy processes put load on the machine."""
     histories: bool = False
     """Whether the report has the histories of passed cells as well."""
+    depth: Depth = Depth.RUN
+    depth_asked: bool = True
+    """Whether the user has named the depth. If the machine has chosen one, its exit code says so."""
+
+    @property
+    def name(self) -> str:
+        """The name in the files of the results: the platform, and the depth if nothing runs."""
+        return name_of(self.platform, self.depth.value)
 
     @property
     def of_cells(self) -> dict[str, Any]:
@@ -78,8 +88,9 @@ class Run:
         self._resumed = False
         self._journal: Journal | None = None
         self._last: LastRun | None = None
-        expectations = expectations.applicable(jax_version)
+        expectations = expectations.applicable(jax_version).at(options.depth)
         self._report = Report(options.platform, expectations, stress=options.stress)
+        self._report.depth, self._report.depth_asked = options.depth, options.depth_asked
         self._report.ineligible = selection.ineligible
         self._report.lacking = selection.lacking
         self._report.fields = {**origin.as_json(options.of_cells), **(fields or {})}
@@ -105,7 +116,7 @@ class Run:
 
     @property
     def _journal_name(self) -> str:
-        return f"journal-{self.options.platform}.jsonl"
+        return f"journal-{self.options.name}.jsonl"
 
     @property
     def tasks(self) -> list[Task]:
@@ -173,7 +184,7 @@ class Run:
                     found = conclusions.get(cell.id, _NEVER_RUN)
                     report.add(cell, found.outcome, found.attempts, found.company, found.repetition)
         report.seconds = self._past.seconds + time.monotonic() - self._started
-        file = self.options.results / f"conformance-{self.options.platform}.json"
+        file = self.options.results / f"conformance-{self.options.name}.json"
         if report.exit_code == NOTHING_RAN and file.exists():
             report.problems.append(f"{file} still has the results of an earlier run")
             return report

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..oracle.verdicts import Standing, Verdict
 from ..spec.package import COMMAND
-from .results import SCHEMA_VERSION, load_results, write_results
+from .results import SCHEMA_VERSION, load_results, name_of, write_results
 
 MOST_NAMED = 10
 """A problem names at most this many cells."""
@@ -39,12 +39,17 @@ class Part:
         return int(self.data["shard"]["of"])
 
     @property
+    def run_name(self) -> str:
+        """The name of the run in its files."""
+        return name_of(self.data["platform"], self.data.get("depth", "run"))
+
+    @property
     def name(self) -> str:
         return f"shard {self.number}/{self.of}"
 
     @property
     def journal(self) -> Path:
-        return self.file.with_name(f"journal-{self.data['platform']}.jsonl")
+        return self.file.with_name(f"journal-{self.run_name}.jsonl")
 
 
 def was_killed(folder: Path) -> bool:
@@ -53,7 +58,7 @@ def was_killed(folder: Path) -> bool:
 
 
 def parts_in(folders: Sequence[Path]) -> dict[str, list[Part]]:
-    """The shards in these folders, by platform, in their order."""
+    """The shards in these folders, by the name of the run, in their order."""
     found: dict[str, list[Part]] = {}
     for folder in folders:
         if was_killed(folder):
@@ -66,10 +71,11 @@ def parts_in(folders: Sequence[Path]) -> dict[str, list[Part]]:
                 raise MergeError(f"{file} is merged already: merge all shards at once, or --retry-missing there")
             if "shard" not in data or "selection" not in data:
                 raise MergeError(f"{file} is of no shard: `{COMMAND} run --shard K/N` writes what can be merged")
-            found.setdefault(data["platform"], []).append(Part(file, data))
+            part = Part(file, data)
+            found.setdefault(part.run_name, []).append(part)
     if not found:
         raise MergeError("there are no results to merge: all of these runs were killed, and --resume goes on with each")
-    return {platform: sorted(parts, key=lambda part: part.number) for platform, parts in found.items()}
+    return {name: sorted(parts, key=lambda part: part.number) for name, parts in found.items()}
 
 
 def merged(parts: Sequence[Part], killed: Sequence[Path] = ()) -> dict[str, Any]:
@@ -206,13 +212,13 @@ def _exit_code(cells: Sequence[Mapping[str, Any]], problems: Sequence[str]) -> i
 
 def write_merged(data: Mapping[str, Any], parts: Sequence[Part], results: Path) -> None:
     """Write what `merged` has made of these parts, and their journals."""
-    platform = data["platform"]
-    journal = results / f"journal-{platform}.jsonl"
+    name = parts[0].run_name
+    journal = results / f"journal-{name}.jsonl"
     # What happened to each cell; no run goes on from it.
     with journal.open("w", encoding="utf-8") as joined:
         for part in parts:
             joined.writelines(f"{line}\n" for line in _lines(part.journal))
-    write_results(results / f"conformance-{platform}.json", data)
+    write_results(results / f"conformance-{name}.json", data)
 
 
 def _lines(journal: Path) -> Iterator[str]:

@@ -12,6 +12,7 @@ from ..expectations.entries import Expectation, Expectations
 from ..oracle.repetition import Repetition
 from ..oracle.verdicts import Outcome, Standing, Verdict
 from ..planning.cells import Cell, Ineligible
+from ..spec.depths import Depth
 from ..spec.package import COMMAND
 from .results import SCHEMA_VERSION, write_results
 
@@ -19,6 +20,9 @@ MOST_SHOWN = 100
 """The summary shows at most this many unexpected results."""
 
 SLOWEST_SHOWN = 10
+
+AS_EXPECTED_AT = {Depth.RUN: 0, Depth.COMPILE: 3, Depth.LOWER: 4}
+"""The exit code of a run that is as expected, and whose depth the machine has chosen."""
 
 NOTHING_RAN = 2
 """The exit code of a run that executed no cell."""
@@ -81,6 +85,9 @@ class Report:
     """Globs of the expectation file that match no planned cell."""
     stress: bool = False
     """Whether busy processes put load on the machine."""
+    depth: Depth = Depth.RUN
+    depth_asked: bool = True
+    """Whether the user has named the depth."""
     gaps: Sequence[str] = ()
     """Those of the problems that only say why cells did not run."""
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -109,16 +116,22 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 if all results are as expected, 1 if any is not, 2 if no cell was executed."""
+        """0 if all results are as expected, 1 if any is not, 2 if no cell was executed.
+
+        3 and 4 say as much as 0, of a run in which nothing ran, because there was nothing on which to run.
+        """
         executed = [r for r in self.results if r.outcome.verdict is not Verdict.MISSING]
         if not executed and not self.empty_shard:
             return NOTHING_RAN
-        return 1 if self.unexpected or self.problems else 0
+        if self.unexpected or self.problems:
+            return 1
+        return 0 if self.depth_asked else AS_EXPECTED_AT[self.depth]
 
     def as_json(self) -> dict[str, Any]:
         return {
             "schema": SCHEMA_VERSION,
             "platform": self.platform,
+            "depth": self.depth.value,
             **self.fields,
             "run_info": self.run_info,
             "seconds": round(self.seconds, 1),
@@ -156,11 +169,19 @@ class Report:
             f" {len(self.unexpected)} unexpected results,"
             f" {len(self.ineligible)} cells not applicable, {self.seconds:.0f} s"
         )
+        lines += self._depth()
         if self.empty_shard:
             lines.append("This shard has no cell: there are more shards than cells.")
         if self.exit_code == NOTHING_RAN:
             lines.append("ERROR: no cell was executed, so nothing is known.")
         return "\n".join(lines)
+
+    def _depth(self) -> list[str]:
+        if self.depth is Depth.RUN:
+            return []
+        shown = Counter(result.outcome.shown for result in self.results if result.outcome.shown)
+        counts = ", ".join(f"{count} {what}" for what, count in sorted(shown.items())) or "none shown"
+        return [f"At depth {self.depth.value} nothing ran on {self.platform}: {counts}."]
 
     def _repeated(self) -> list[str]:
         """How often each cell failed, the highest rate first."""

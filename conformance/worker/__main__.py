@@ -22,10 +22,13 @@ from ..implementations import Implementation, load
 from ..oracle.history import Recorder
 from ..oracle.verdicts import Outcome, Verdict
 from ..planning.cells import FaultCell, NotInReleaseError, TableCell, parse_cell
+from ..spec.depths import Depth
 from ..spec.topology import WrongPlatformError, parse_topology
+from .ahead import take_cell
 from .devices import devices_of
 from .execution import run_cell, run_table_cell
 from .parent import end_with_parent
+from .private_jax import quick_locations
 from .run_info import run_info
 
 
@@ -47,11 +50,14 @@ def main() -> None:
     try:
         # Load it before the devices exist: an implementation may change settings for them.
         implementation = load(arguments.implementation) if arguments.implementation else None
-        devices = devices_of(parse_topology(arguments.topology)[0])
+        topology, _ = parse_topology(arguments.topology)
+        if topology.depth is not Depth.RUN:
+            quick_locations()
+        devices = devices_of(topology)
     except WrongPlatformError as error:
         _report(reports, event="refused", reason=str(error))
         return
-    _report(reports, event="ready", run_info=run_info(devices))
+    _report(reports, event="ready", run_info=run_info(devices, topology))
     if implementation is not None:
         _serve(reports, devices, implementation, arguments.histories)
 
@@ -65,6 +71,8 @@ def _serve(reports: TextIO, devices: list[jax.Device], implementation: Implement
             cell = parse_cell(cell_id)
             if isinstance(cell, FaultCell):
                 outcome = run_fault(cell.fault, implementation, devices)
+            elif cell.topology.depth is not Depth.RUN:
+                outcome = take_cell(cell, implementation, recorder, devices)
             elif isinstance(cell, TableCell):
                 outcome = run_table_cell(cell, implementation, recorder, devices, histories)
             else:

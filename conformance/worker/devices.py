@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import jax
 
+from ..spec.depths import Depth
 from ..spec.topology import Topology, WrongPlatformError, check_devices
+from .compile_only import compile_only_devices, lowering_devices
 
 
 def devices_of(topology: Topology) -> list[jax.Device]:
     """The devices of a topology; all devices of the platform if its count is zero."""
+    if topology.depth is not Depth.RUN:
+        return compile_only_devices(topology) if topology.depth is Depth.COMPILE else lowering_devices(topology)
     platform = topology.platform
     try:
         # The name under which the platform is registered: its devices may have another `platform`.

@@ -39,7 +39,7 @@ def run_cell(
     """Run a cell; with `histories`, the outcome has the history also if the cell passes, and with hand-overs."""
     started = time.perf_counter()
     verdict, anomalies, history = _run(cell, implementation, recorder, devices, histories)
-    outcome = _outcome(verdict, anomalies, history, time.perf_counter() - started)
+    outcome = outcome_of(verdict, anomalies, history, time.perf_counter() - started)
     return replace(outcome, history=_events(history)) if histories else outcome
 
 
@@ -60,7 +60,7 @@ def run_table_cell(
             verdict = _verdict(anomalies)
         if anomalies:
             first = replace(anomalies[0], witness=f"in {program.program.name}: {anomalies[0].witness}")
-            return _outcome(verdict, [first, *anomalies[1:]], history, time.perf_counter() - started)
+            return outcome_of(verdict, [first, *anomalies[1:]], history, time.perf_counter() - started)
     kept = _events(history) if histories else []
     return Outcome(Verdict.PASS, seconds=time.perf_counter() - started, history=kept)
 
@@ -89,7 +89,7 @@ def _is_refused(cell: ProgramCell) -> bool:
     return False
 
 
-def _outcome(verdict: Verdict, anomalies: Sequence[Anomaly], history: History, seconds: float) -> Outcome:
+def outcome_of(verdict: Verdict, anomalies: Sequence[Anomaly], history: History, seconds: float) -> Outcome:
     if not anomalies:
         return Outcome(verdict, None, "", seconds)
     first = anomalies[0]
@@ -139,14 +139,14 @@ def _judged_run(
     except Exception as error:
         _barrier_after_failure(implementation)
         if refusal is not None:
-            anomalies = _check_refusal(refusal, error)
+            anomalies = check_refusal(refusal, error)
             return _verdict(anomalies), anomalies, recorder.history()
-        return *_judge_error(error, stage_of(error)), recorder.history()
+        return *judge_error(error, stage_of(error)), recorder.history()
 
     try:
         implementation.barrier()
     except Exception as error:
-        return *_judge_error(error, Stage.BARRIER), recorder.history()
+        return *judge_error(error, Stage.BARRIER), recorder.history()
     recorder.mark_barrier()
 
     history = recorder.history()
@@ -184,13 +184,13 @@ def _verdict(anomalies: Sequence[Anomaly]) -> Verdict:
     return Verdict.FAIL if anomalies else Verdict.PASS
 
 
-def _judge_error(error: Exception, stage: Stage) -> tuple[Verdict, list[Anomaly]]:
+def judge_error(error: Exception, stage: Stage) -> tuple[Verdict, list[Anomaly]]:
     if backend_says_unsupported(error, stage):
         return Verdict.UNSUPPORTED, [Anomaly("unsupported", stage, summary(error))]
     return Verdict.FAIL, [Anomaly("error", stage, summary(error))]
 
 
-def _check_refusal(refused: Mapping[str, Refusal], error: Exception) -> list[Anomaly]:
+def check_refusal(refused: Mapping[str, Refusal], error: Exception) -> list[Anomaly]:
     """The error has the right type, and its text names a remedy.
 
     If the callback refuses several transforms, JAX decides which of them reaches it first.

@@ -385,7 +385,7 @@ def test_the_last_results_stay(
         assert "nothing was tested" in capsys.readouterr().err
     else:
         # A combination that means nothing is selected, and no cell.
-        monkeypatch.setattr(preparation, "plan_of", lambda options: preparation.Plan((), ()))
+        monkeypatch.setattr(selecting, "whole_plan_of", lambda *arguments: preparation.Plan((), ()))
         code = commands.main([*arguments, "--devices", "1"])
         assert "still has the results of an earlier run" in capsys.readouterr().out
     assert code == 2

@@ -48,9 +48,10 @@ class Controller:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         for name, value in report.user_properties:
             if name == MESSAGE and report.when == "call":
-                self._read(json.loads(str(value)))
+                self.read(json.loads(str(value)))
 
-    def _read(self, message: dict[str, Any]) -> None:
+    def read(self, message: dict[str, Any]) -> None:
+        """What one cell has shown, from a process that ran it."""
         self.note(Learnt(**message["learnt"]))
         refusal, problem = message.get("refusal"), message.get("no_start")
         # Every cell with the same problem reports it.

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
@@ -19,6 +16,7 @@ from ..worker.processes import WorkerStartError
 from .cell_runner import CellRunner
 from .conclusions import Conclusion, run_repeatedly
 from .controller import CONTROLLER, Controller
+from .interrupts import terminated_like_interrupted
 from .journal import Journal
 from .tasks import Setup, in_running_order
 
@@ -48,7 +46,7 @@ def execute(setup: Setup, workers: int, concluded: Callable[[str, Conclusion], N
     arguments = [*ARGUMENTS]
     if workers > 1:
         arguments += ["-p", "xdist", "-n", str(workers), "--dist", "worksteal"]
-    with _only_our_plugins(), _terminated_like_interrupted():
+    with _only_our_plugins(), terminated_like_interrupted():
         code = pytest.main(arguments, plugins=[_Named(controller)])
     if controller.interrupted:
         controller.gaps.append("the run was interrupted")
@@ -103,20 +101,3 @@ def _only_our_plugins() -> Iterator[None]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-
-
-@contextlib.contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Treat SIGTERM, with which batch systems end a job, like Ctrl-C, so that the run keeps its results."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

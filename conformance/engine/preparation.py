@@ -92,6 +92,8 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
         *(options.platform, options.results, options.deadline, options.repeat, options.stress, options.histories),
         depth=options.chosen.depth,
         depth_asked=options.chosen.asked,
+        # pytest's own command line has no such option.
+        scheduler=getattr(options, "scheduler", None),
     )
     origin = _origin(options, of_run, selection.cells)
     if last:

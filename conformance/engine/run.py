@@ -46,6 +46,8 @@ class Options:
     """Whether busy processes put load on the machine."""
     histories: bool = False
     """Whether the report has the histories of passed cells as well."""
+    scheduler: str | None = None
+    """The address of a Dask scheduler, on whose cluster the cells run."""
     depth: Depth = Depth.RUN
     depth_asked: bool = True
     """Whether the user has named the depth. If the machine has chosen one, its exit code says so."""
@@ -221,6 +223,11 @@ def run(prepared: Run, workers: int) -> Report:
     prepared.options.results.mkdir(parents=True, exist_ok=True)
     if not prepared.cells:
         return prepared.finish(None)
+    if prepared.options.scheduler:
+        from .cluster import execute_on
+
+        prepared.show_progress()
+        return prepared.finish(execute_on(prepared.options.scheduler, prepared.setup(workers), prepared.concluded))
     require_tools(workers)
     # Imported here, because planning and listing cells does not need pytest.
     from .execution import execute

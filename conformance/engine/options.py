@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from ..spec.topology import Topology, UnknownTopologyError, parse_topology
 from .shards import parse_shard
 
 DEPTHS = ("auto", "lower", "compile", "run")
@@ -32,6 +33,14 @@ def add_selection(add: AddOption) -> None:
         choices=DEPTHS,
         default=DEPTHS[0],
         help="how far the cells are taken: lower, compile (without the hardware), run; by default the deepest here",
+    )
+    add(
+        "--topology",
+        dest="topologies",
+        action="append",
+        type=_topology,
+        metavar="NAME",
+        help="only this topology of several processes, like cpu-2x4: two processes of four devices; may be repeated",
     )
     add(
         "--seed",
@@ -111,6 +120,18 @@ def _device_counts(text: str) -> tuple[int, ...]:
         return tuple(sorted({positive(int)(count) for count in text.split(",")}))
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is no list of device counts, like 1,8") from error
+
+
+def _topology(text: str) -> Topology:
+    try:
+        topology, options = parse_topology(text)
+    except UnknownTopologyError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if options or topology.processes == 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no topology of several processes, like cpu-2x4; --devices gives those of one process"
+        )
+    return topology
 
 
 Number = TypeVar("Number", int, float)

@@ -41,6 +41,7 @@ def check(options: Any, patterns: Sequence[str]) -> None:
         (patterns, "-k"),
         (options.implementations, "--implementation"),
         (options.devices, "--devices"),
+        (options.topologies, "--topology"),
         (options.seed, "--seed"),
         (options.full, "--full"),
         (options.smoke, "--smoke"),

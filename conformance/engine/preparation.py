@@ -16,6 +16,7 @@ from ..planning.cells import Cell, Plan, UnknownCellError, parse_cell
 from ..planning.depths import DEVICE_COUNTS, at_depth, moved_to, multi_host_cells
 from ..planning.keywords import KeywordError
 from ..planning.plan_file import PlanFileError, read_plan
+from ..planning.processes import USUAL, plan_over_processes
 from ..planning.smoke import smoke
 from ..reports.results import UnreadableResultsError
 from ..spec.depths import Depth
@@ -158,16 +159,38 @@ def whole_plan_of(options: Any) -> Plan:
     """The cells that the options select, the same on every release; sets the device counts in `options`."""
     if options.smoke and options.full:
         raise ConflictingOptionsError("--smoke and --full exclude each other: name one of them")
+    if options.topologies:
+        return _over_processes(options)
     chosen = options.chosen = choose(options.platform, options.depth)
     chosen.announce(options.platform)
     by_user = bool(options.devices)
     options.devices = options.devices or _default_device_counts(options.platform, chosen)
     implementations = options.implementations or IMPLEMENTATIONS
-    whole = selecting.whole_plan_of(implementations, options.platform, options.devices, choice_of(options))
-    plan = at_depth(smoke(whole) if options.smoke else whole, chosen.depth)
+    plan = selecting.whole_plan_of(implementations, options.platform, options.devices, choice_of(options))
+    if options.platform == "cpu" and not by_user and chosen.depth is Depth.RUN:
+        plan = plan.with_(plan_over_processes(implementations, [USUAL]))
+    plan = at_depth(smoke(plan) if options.smoke else plan, chosen.depth)
     if chosen.depth is Depth.COMPILE and not by_user and not options.smoke:
         plan = replace(plan, cells=(*plan.cells, *multi_host_cells(plan, options.platform)))
     return plan
+
+
+def _over_processes(options: Any) -> Plan:
+    """The cells on the topologies that `--topology` names."""
+    given = {"--devices": options.devices, "--full": options.full, "--smoke": options.smoke, "--seed": options.seed}
+    if wrong := [name for name, value in given.items() if value]:
+        raise ConflictingOptionsError(f"--topology names what {wrong[0]} would choose from: name one of the two")
+    platforms = dict.fromkeys(topology.platform for topology in options.topologies)
+    if options.platform != "cpu":
+        platforms[options.platform] = None
+    if len(platforms) > 1:
+        raise ConflictingOptionsError(f"one run is on one platform, and these are several: {', '.join(platforms)}")
+    if options.depth not in (AUTO, Depth.RUN.value):
+        raise ConflictingOptionsError(f"several processes only run: --depth {options.depth} is for one process")
+    (options.platform,) = platforms
+    options.chosen = Chosen(Depth.RUN)
+    options.devices = tuple(sorted({topology.device_count for topology in options.topologies}))
+    return plan_over_processes(options.implementations or IMPLEMENTATIONS, options.topologies)
 
 
 def _named_cells(options: Any) -> tuple[Cell, ...]:
@@ -218,9 +241,11 @@ def _plan_of_entries(options: Any, expectations: Expectations) -> Plan:
     device_counts = selecting.CPU_DEVICE_COUNTS if options.platform == "cpu" else options.devices
     depth = options.chosen.depth
     plan = at_depth(selecting.undrawn_plan_of(implementations, options.platform, device_counts), depth)
+    if options.platform == "cpu" and depth is Depth.RUN:
+        plan = plan.with_(plan_over_processes(implementations, [USUAL]))
     if not expectations.unmatched([cell.id for cell in plan.cells]):
         return plan
-    plan = at_depth(selecting.whole_plan_of(implementations, options.platform, device_counts), depth)
+    plan = plan.with_(at_depth(selecting.whole_plan_of(implementations, options.platform, device_counts), depth))
     if depth is not Depth.COMPILE:
         return plan
     return replace(plan, cells=(*plan.cells, *multi_host_cells(plan, options.platform)))

@@ -20,6 +20,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     raw,
     reported_bugs,
     reports,
+    several_processes,
     solvers,
     taps,
     threads,

@@ -23,6 +23,7 @@ from conformance.engine.parts import LastResults, PartError
 from conformance.engine.run_journal import MOST_FLIGHTS, Past, ResumeError, begin, events, is_unfinished, past_of
 from conformance.expectations.entries import Expectations
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
+from conformance.planning import selection as selecting
 
 pytestmark = pytest.mark.contract("C42")
 

@@ -84,7 +84,11 @@ class _ClusterRun:
     def run(self) -> None:
         import distributed
 
-        self._check_versions()
+        try:
+            self._check_versions()
+        except ClusterError:
+            self._journal.close()
+            raise
         self._client.subscribe_topic(self._order.run, self._note)
         interrupted = True
         try:

@@ -197,6 +197,13 @@ class Run:
             report.problems.append(f"{file} could not be written, so there are no results to read: {error.strerror}")
         return report
 
+    def leave(self) -> None:
+        """Bring back what `setup` has put away: nothing ran."""
+        if self._journal:
+            self._journal.close()
+        if self._last:
+            self._last.settle()
+
     def _in_journal(self, journal: Path) -> dict[str, Conclusion]:
         """Conclusions for cells without one in an interrupted run: from the first run, or from all that ended."""
         outcomes = _outcomes_in(journal)
@@ -224,10 +231,15 @@ def run(prepared: Run, workers: int) -> Report:
     if not prepared.cells:
         return prepared.finish(None)
     if prepared.options.scheduler:
-        from .cluster import execute_on
+        from .cluster import ClusterError, execute_on
 
         prepared.show_progress()
-        return prepared.finish(execute_on(prepared.options.scheduler, prepared.setup(workers), prepared.concluded))
+        try:
+            controller = execute_on(prepared.options.scheduler, prepared.setup(workers), prepared.concluded)
+        except ClusterError:
+            prepared.leave()
+            raise
+        return prepared.finish(controller)
     require_tools(workers)
     # Imported here, because planning and listing cells does not need pytest.
     from .execution import execute

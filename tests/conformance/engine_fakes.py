@@ -33,13 +33,6 @@ def _kill_pytest(callback: Callback, site: str) -> bool:
     return True
 
 
-def _always_kill_parent(callback: Callback, site: str) -> bool:
-    if _is_meant(callback, site):
-        os.kill(os.getppid(), signal.SIGKILL)
-        signal.pause()
-    return True
-
-
 def _block(callback: Callback, site: str) -> bool:
     if _is_meant(callback, site):
         # The test reads it, and so knows that the cell has begun.
@@ -60,7 +53,6 @@ def _fail_first_time(callback: Callback, site: str) -> bool:
 
 
 KILLS_PYTEST = InPlace(_kill_pytest)
-ALWAYS_KILLS_PARENT = InPlace(_always_kill_parent)
 BLOCKS = InPlace(_block)
 BLOCKS_FIRST_TIME = InPlace(_block_first_time)
 FAILS_FIRST_TIME = InPlace(_fail_first_time)

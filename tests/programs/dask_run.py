@@ -12,5 +12,5 @@ import distributed
 from conformance.cli import commands
 
 if __name__ == "__main__":
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=None) as cluster:
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         print(commands.main(["run", "--scheduler", cluster.scheduler_address, *sys.argv[1:]]))

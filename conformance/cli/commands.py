@@ -12,7 +12,7 @@ from pathlib import Path
 from ..bisecting.probe_journal import JournalError
 from ..engine.cluster import ClusterError
 from ..engine.locking import FolderLock
-from ..engine.options import add_running, add_selection, positive
+from ..engine.options import add_pytest, add_running, add_selection, positive
 from ..engine.preparation import (
     IMPLEMENTATIONS,
     UNUSABLE_BECAUSE,
@@ -25,6 +25,7 @@ from ..engine.preparation import (
 )
 from ..engine.run import run
 from ..engine.tools import MissingToolError, require_distributed, require_tools
+from ..engine.user_plugins import PluginError, require_plugins
 from ..planning.coverage import coverage_of, show
 from ..planning.plan_file import plan_text
 from ..releases.known_bugs import KnownBugsError
@@ -35,7 +36,7 @@ from ..spec.package import COMMAND
 from ..spec.topology import WrongPlatformError
 from ..standalone.programs import NotStandaloneError
 from . import bisect, bisect_commits, environments, expect, known_bugs, minimise, mutants, releases, report, repro
-from .helping import add_command
+from .helping import add_command, add_version
 
 DESCRIPTION = "Show, cell by cell, what host callbacks do on a platform."
 
@@ -47,6 +48,7 @@ OTHER_REASONS = (
     KnownBugsError,
     MissingToolError,
     NotStandaloneError,
+    PluginError,
     ReleaseError,
     UnreadableResultsError,
     minimise.SuiteFailedError,
@@ -87,6 +89,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=COMMAND, description=DESCRIPTION)
+    add_version(parser)
     commands = parser.add_subparsers(dest="command", required=True)
 
     run_parser = add_command(
@@ -139,6 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     list_parser.add_argument("--ineligible", action="store_true", help="the cells that mean nothing, and why")
     add_running(run_parser.add_argument)
+    add_pytest(run_parser.add_argument)
     run_parser.add_argument(
         "-n",
         dest="workers",
@@ -167,6 +171,7 @@ def _run(options: argparse.Namespace) -> int:
         if options.stress or options.workers:
             raise ConflictingOptionsError("--scheduler has the cluster's workers: neither -n nor --stress goes with it")
         require_distributed()
+    require_plugins(options.pytest_plugins)
     with FolderLock(options.results) as lock:
         prepared = prepare(options, options.patterns)
         lock.acquire()

@@ -20,10 +20,10 @@ from ..reports.merging import MergeError
 from ..reports.results import RunRecord, UnreadableResultsError, load_results
 from ..reports.traces import file_name, trace
 from ..spec.package import COMMAND
-from . import merge
-from .helping import add_command
+from . import bundles, merge
+from .helping import add_command, add_version
 
-COMMANDS = ("report", "diff", "compare", "merge")
+COMMANDS = ("report", "diff", "compare", "merge", *bundles.COMMANDS)
 
 WORSE, UNUSABLE = 1, 2
 
@@ -108,11 +108,13 @@ def add_parsers(commands: Any) -> None:
     compare.add_argument("--html", type=Path, metavar="FILE", help="the table as a page, with witnesses and histories")
     compare.set_defaults(read=_compare)
     merge.add_parser(commands)
+    bundles.add_parsers(commands)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """These commands alone, where JAX may not be installed."""
     parser = argparse.ArgumentParser(prog=COMMAND)
+    add_version(parser)
     add_parsers(parser.add_subparsers(dest="command", required=True))
     return read(parser.parse_args(arguments))
 

@@ -37,6 +37,10 @@ class Controller:
         """Cells whose pytest process ended while it ran them."""
         self._concluded = concluded
         self.interrupted = False
+        self.maxfail = 0
+        """The number of unexpected results after which pytest stops; 0 for none."""
+        self._failed = 0
+        self._disturbed = False
         self._processes: list[int] = []
 
     def note(self, learnt: Learnt) -> None:
@@ -45,7 +49,22 @@ class Controller:
         self.learnt.exit_problems += learnt.exit_problems
         self.learnt.process_starts += learnt.process_starts
 
+    @property
+    def stopped(self) -> str | None:
+        """Why the run stopped early, if it did."""
+        if not self.maxfail or self._failed < self.maxfail:
+            return None
+        return f"the run stopped after {self._failed} unexpected results: --maxfail is {self.maxfail}"
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._failed += report.failed
+        if report.when in ("setup", "teardown") and not report.passed and not self._disturbed:
+            # A cell has neither, so this comes from a plugin of the user. The first one is enough to find it.
+            self._disturbed = True
+            told = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+            words = told.strip().splitlines() or ["no reason"]
+            cell = report.nodeid.partition("::")[2]
+            self.problems.append(f"a pytest plugin made the {report.when} of {cell} {report.outcome}: {words[-1]}")
         for name, value in report.user_properties:
             if name == MESSAGE and report.when == "call":
                 self.read(json.loads(str(value)))
@@ -82,7 +101,8 @@ class Controller:
 
     def pytest_keyboard_interrupt(self) -> None:
         """End the other processes at once: their results so far are here, and their present cells may take minutes."""
-        self.interrupted = True
+        # xdist stops in this way, too.
+        self.interrupted = not self.stopped
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)

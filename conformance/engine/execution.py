@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -19,8 +18,9 @@ from .controller import CONTROLLER, Controller
 from .interrupts import terminated_like_interrupted
 from .journal import Journal
 from .tasks import Setup, in_running_order
+from .user_plugins import CONFIGURATION
 
-OF_CELLS = ("-c", str(Path(__file__).with_name("any_name.ini")), "-p", f"{__package__}.plugin")
+OF_CELLS = ("-c", str(CONFIGURATION), "-p", f"{__package__}.plugin")
 """The options that make cells pytest's items."""
 
 ARGUMENTS = (
@@ -33,8 +33,16 @@ ARGUMENTS = (
 )
 
 
-def execute(setup: Setup, workers: int, concluded: Callable[[str, Conclusion], None]) -> Controller:
+def execute(
+    setup: Setup,
+    workers: int,
+    concluded: Callable[[str, Conclusion], None],
+    maxfail: int = 0,
+    plugins: Sequence[str] = (),
+) -> Controller:
     """Run every task once, and call `concluded` for each as soon as it has a conclusion.
+
+    Stop after `maxfail` unexpected results, if it is not 0. `plugins` are pytest plugins of the user.
 
     This also returns after crashes of cells and processes, and after an interrupt.
     """
@@ -43,16 +51,16 @@ def execute(setup: Setup, workers: int, concluded: Callable[[str, Conclusion], N
     if not setup.tasks:
         return controller
     workers = min(workers, len(setup.tasks))
-    arguments = [*ARGUMENTS]
+    arguments = [*ARGUMENTS, f"--maxfail={maxfail}", *(word for name in plugins for word in ("-p", name))]
     if workers > 1:
         arguments += ["-p", "xdist", "-n", str(workers), "--dist", "worksteal"]
     with _only_our_plugins(), terminated_like_interrupted():
         code = pytest.main(arguments, plugins=[_Named(controller)])
     if controller.interrupted:
         controller.gaps.append("the run was interrupted")
-    elif code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+    elif not controller.stopped and code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         controller.gaps.append(f"pytest ended with {code!r}")
-    if not controller.interrupted:
+    if not controller.interrupted and not controller.stopped:
         _run_lost(controller, concluded)
     return controller
 

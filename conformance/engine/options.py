@@ -106,6 +106,24 @@ def add_running(add: AddOption) -> None:
     )
 
 
+def add_pytest(add: AddOption) -> None:
+    """Add options that pytest's own command line has as well."""
+    add(
+        "--maxfail",
+        type=positive(int),
+        metavar="N",
+        help="stop after N unexpected results; the other cells are MISSING then",
+    )
+    add(
+        "-p",
+        dest="pytest_plugins",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="load this pytest plugin into the pytest processes of the run, as pytest's -p does; may be repeated",
+    )
+
+
 def _platform(text: str) -> str:
     # Ids of cells have the name, so that it has no slash; JAX_PLATFORMS has several names with commas between them.
     if not text or {*text} & {*"/, "}:

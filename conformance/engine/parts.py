@@ -11,6 +11,7 @@ from typing import Any
 from ..oracle.repetition import Repetition
 from ..oracle.verdicts import Outcome, Verdict
 from ..planning.cells import Cell, Ineligible, Plan, parse_cell
+from ..reports.provenance import RequiredCells
 from ..reports.results import UnreadableResultsError, load_results, name_of
 from ..spec.depths import Depth
 from ..spec.sources import versions
@@ -104,6 +105,15 @@ class LastResults:
         cells = tuple(parse_cell(cell["id"], any_release=True) for cell in self._data["cells"])
         ineligible = (Ineligible(one["id"], one["reason"]) for one in self._data["ineligible"])
         return Plan(cells, tuple(ineligible))
+
+    @property
+    def required(self) -> RequiredCells | None:
+        """The plan from which the cells were selected, if they were not named one by one."""
+        plan = self._data.get("run", {}).get("plan")
+        if not plan:
+            return None
+        ids = [cell["id"] for cell in self._data["cells"]]
+        return RequiredCells([*ids, *plan["unselected"], *plan["lacking"]], plan["lacking"])
 
     @property
     def past(self) -> Past:

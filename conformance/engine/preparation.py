@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ..expectations.entries import EXPECTATIONS, ExpectationError, Expectations, load_expectations
@@ -18,8 +20,10 @@ from ..planning.keywords import KeywordError
 from ..planning.plan_file import PlanFileError, read_plan
 from ..planning.processes import USUAL, plan_over_processes
 from ..planning.smoke import smoke
+from ..reports.provenance import Provenance, RequiredCells
 from ..reports.results import UnreadableResultsError
 from ..spec.depths import Depth
+from ..spec.topology import parse_topology
 from ..spec.versions import HOSTCB_NEEDS, version_matches
 from ..worker.processes import WorkerStartError
 from .depths import AUTO, Chosen, choose
@@ -64,12 +68,12 @@ UNUSABLE_BECAUSE = (
 def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
     """The run that the options ask for."""
     check_parts(options, patterns)
-    last = None
+    last = required = None
     if options.retry_missing:
         asked = None if options.depth == AUTO else Depth(options.depth)
         last = LastResults(options.results, options.platform, asked)
         options.chosen = Chosen(last.depth)
-        selection = last.selection
+        selection, required = last.selection, last.required
         options.devices = tuple(sorted({cell.topology.device_count for cell in selection.cells}))
         options.implementations = list(dict.fromkeys(cell.implementation for cell in selection.cells))
     elif options.plan_file or options.cell_ids:
@@ -81,20 +85,25 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
         cells = tuple(moved_to(cell, options.chosen.depth) for cell in cells)
         selection = at_depth(Plan(cells, ()).on_this_release(), options.chosen.depth).select(patterns)
     else:
-        selection = plan_of(options).select(patterns)
+        plan = _unreduced_plan_of(options)
+        whole = _taken(plan, options)
+        here = whole.on_this_release()
+        required = RequiredCells([c.id for c in whole.cells], {c.id: c.lacking or "" for c in here.lacking})
+        selection = (_taken(smoke(plan), options).on_this_release() if options.smoke else here).select(patterns)
     if patterns and not (selection.cells or selection.ineligible):
         # Before anything is written: the results folder may have those of another run.
         raise ConflictingOptionsError(f"no cell's id matches {' or '.join(map(repr, patterns))}")
     jax_version = importlib.metadata.version("jax")
-    known = [_known_failures(options, jax_version)]
-    known += [] if options.expectations else [_known_ahead(options.chosen.depth, jax_version)]
-    expectations = Expectations(tuple(entry for one in known for entry in one.entries))
+    files = _expectations_files(options, jax_version)
+    expectations = Expectations(tuple(entry for file in files for entry in load_expectations(file).entries))
     of_run = Options(
         *(options.platform, options.results, options.deadline, options.repeat, options.stress, options.histories),
         depth=options.chosen.depth,
         depth_asked=options.chosen.asked,
         # pytest's own command line has no such option.
         scheduler=getattr(options, "scheduler", None),
+        maxfail=options.maxfail or 0,
+        plugins=tuple(getattr(options, "pytest_plugins", ())),
     )
     origin = _origin(options, of_run, selection.cells)
     if last:
@@ -108,6 +117,7 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
         origin,
         last.past if last else None,
         last.fields if last else None,
+        Provenance(_recorded(options, patterns), required, files),
     )
     if options.resume:
         prepared.resume()
@@ -124,25 +134,42 @@ def _origin(options: Any, of_run: Options, cells: Sequence[Cell]) -> Origin:
     return Origin(cells, chosen, options.shard, balance)
 
 
-def _known_failures(options: Any, jax_version: str) -> Expectations:
-    """The known failures in the file that the options name, or in the platform's, which is for supported releases."""
-    if not options.expectations and not version_matches(jax_version, SUPPORTED):
+def _recorded(options: Any, patterns: Sequence[str]) -> dict[str, Any]:
+    """The options that the results keep."""
+    kept = ("platform", "seed", "full", "smoke", "deadline", "repeat", "stress", "histories")
+    lists = {
+        "devices": list(options.devices),
+        "topologies": [topology.name for topology in options.topologies or ()],
+        "implementations": list(options.implementations or IMPLEMENTATIONS),
+        "cells": list(options.cell_ids),
+        "patterns": list(patterns),
+        "plugins": list(getattr(options, "pytest_plugins", ())),
+    }
+    others = {
+        "plan_file": bool(options.plan_file),
+        "maxfail": options.maxfail or None,
+        "depth": options.chosen.depth.value,
+        "usual_devices": getattr(options, "usual_devices", False),
+    }
+    return {name: getattr(options, name) for name in kept} | lists | others
+
+
+def _expectations_files(options: Any, jax_version: str) -> tuple[Path, ...]:
+    """The file of known failures that the options name, or the platform's, which are for supported releases."""
+    supported = version_matches(jax_version, SUPPORTED)
+    if not options.expectations and not supported:
         print(f"NOTE: known failures are listed for JAX {SUPPORTED}, none for {jax_version}", file=sys.stderr)
-        return Expectations()
+        return ()
     path = options.expectations or EXPECTATIONS / f"{options.platform}.toml"
     if options.expectations and not path.exists():
         raise ExpectationError(f"--expectations: there is no file {path}; an empty one says that no failure is known")
+    # Those of JAX's own callbacks on every platform, where nothing runs.
+    ahead = EXPECTATIONS / "ahead.toml"
+    others = () if options.expectations or options.chosen.depth is Depth.RUN or not ahead.exists() else (ahead,)
     if not path.exists():
         print(f"NOTE: there is no {path}: no failure is known", file=sys.stderr)
-    return load_expectations(path)
-
-
-def _known_ahead(depth: Depth, jax_version: str) -> Expectations:
-    """The known failures of JAX's own callbacks on every platform, where nothing runs."""
-    path = EXPECTATIONS / "ahead.toml"
-    if depth is Depth.RUN or not version_matches(jax_version, SUPPORTED) or not path.exists():
-        return Expectations()
-    return load_expectations(path)
+        return others
+    return (path, *others)
 
 
 def default_workers(platform: str) -> int:
@@ -157,20 +184,46 @@ def plan_of(options: Any) -> Plan:
 
 def whole_plan_of(options: Any) -> Plan:
     """The cells that the options select, the same on every release; sets the device counts in `options`."""
+    plan = _unreduced_plan_of(options)
+    return _taken(smoke(plan) if options.smoke else plan, options)
+
+
+def planned_again(recorded: Mapping[str, Any]) -> list[str]:
+    """The ids of all cells from which a run with these recorded options has selected."""
+    # This machine need not have the devices.
+    chosen = Chosen(Depth(recorded.get("depth", Depth.RUN.value)))
+    options = SimpleNamespace(**{"depth": AUTO, "usual_devices": False, "chosen": chosen, **recorded})
+    options.topologies = [parse_topology(name)[0] for name in recorded.get("topologies", ())]
+    if options.topologies:
+        options.devices, options.depth = (), AUTO
+    return [cell.id for cell in _taken(_unreduced_plan_of(options), options).cells]
+
+
+def _unreduced_plan_of(options: Any) -> Plan:
+    """The plan without the choice of `--smoke`, as if it ran; sets the device counts in `options`."""
     if options.smoke and options.full:
         raise ConflictingOptionsError("--smoke and --full exclude each other: name one of them")
     if options.topologies:
         return _over_processes(options)
-    chosen = options.chosen = choose(options.platform, options.depth)
-    chosen.announce(options.platform)
-    by_user = bool(options.devices)
+    if not hasattr(options, "chosen"):
+        options.chosen = choose(options.platform, options.depth)
+        options.chosen.announce(options.platform)
+    chosen = options.chosen
+    # The record of a run says so, which names all devices.
+    options.usual_devices = getattr(options, "usual_devices", not options.devices)
     options.devices = options.devices or _default_device_counts(options.platform, chosen)
     implementations = options.implementations or IMPLEMENTATIONS
     plan = selecting.whole_plan_of(implementations, options.platform, options.devices, choice_of(options))
-    if options.platform == "cpu" and not by_user and chosen.depth is Depth.RUN:
+    if options.platform == "cpu" and options.usual_devices and chosen.depth is Depth.RUN:
         plan = plan.with_(plan_over_processes(implementations, [USUAL]))
-    plan = at_depth(smoke(plan) if options.smoke else plan, chosen.depth)
-    if chosen.depth is Depth.COMPILE and not by_user and not options.smoke:
+    return plan
+
+
+def _taken(plan: Plan, options: Any) -> Plan:
+    """The plan at the depth of the run."""
+    depth = options.chosen.depth
+    plan = at_depth(plan, depth)
+    if depth is Depth.COMPILE and options.usual_devices and not options.smoke:
         plan = replace(plan, cells=(*plan.cells, *multi_host_cells(plan, options.platform)))
     return plan
 
@@ -188,7 +241,7 @@ def _over_processes(options: Any) -> Plan:
     if options.depth not in (AUTO, Depth.RUN.value):
         raise ConflictingOptionsError(f"several processes only run: --depth {options.depth} is for one process")
     (options.platform,) = platforms
-    options.chosen = Chosen(Depth.RUN)
+    options.chosen, options.usual_devices = Chosen(Depth.RUN), False
     options.devices = tuple(sorted({topology.device_count for topology in options.topologies}))
     return plan_over_processes(options.implementations or IMPLEMENTATIONS, options.topologies)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..expectations.entries import Expectations
 from ..oracle.verdicts import Outcome, Verdict
 from ..planning.cells import Cell, FaultCell, Plan
+from ..reports.provenance import Provenance
 from ..reports.report import NOTHING_RAN, Report
 from ..reports.results import name_of
 from ..spec.depths import Depth
@@ -51,6 +52,10 @@ class Options:
     depth: Depth = Depth.RUN
     depth_asked: bool = True
     """Whether the user has named the depth. If the machine has chosen one, its exit code says so."""
+    maxfail: int = 0
+    """The number of unexpected results after which the run stops; 0 for none."""
+    plugins: Sequence[str] = ()
+    """The user's own pytest plugins."""
 
     @property
     def name(self) -> str:
@@ -77,6 +82,7 @@ class Run:
         origin: Origin | None = None,
         past: Past | None = None,
         fields: Mapping[str, Any] | None = None,
+        provenance: Provenance | None = None,
     ) -> None:
         """A run of the cells in `selection`, which may be outside the plan.
 
@@ -91,7 +97,7 @@ class Run:
         self._journal: Journal | None = None
         self._last: LastRun | None = None
         expectations = expectations.applicable(jax_version).at(options.depth)
-        self._report = Report(options.platform, expectations, stress=options.stress)
+        self._report = Report(options.platform, expectations, stress=options.stress, provenance=provenance)
         self._report.depth, self._report.depth_asked = options.depth, options.depth_asked
         self._report.ineligible = selection.ineligible
         self._report.lacking = selection.lacking
@@ -154,9 +160,11 @@ class Run:
     def concluded(self, cell_id: str, conclusion: Conclusion) -> None:
         """The engine calls this with the conclusion of a cell."""
         conclusion = self._past.with_earlier(cell_id, conclusion, self._report.expectations)
-        self._conclusions[cell_id] = conclusion
-        self._write(event="concluded", cell=cell_id, **conclusion.as_json())
         standing = self._report.expectations.standing(cell_id, conclusion.outcome)
+        # A plugin of the user may run a cell again: a good result does not take the place of a bad one.
+        if cell_id not in self._conclusions or not standing.acceptable:
+            self._conclusions[cell_id] = conclusion
+            self._write(event="concluded", cell=cell_id, **conclusion.as_json())
         if self._progress:
             self._progress.advance(cell_id, standing.acceptable)
 
@@ -174,6 +182,10 @@ class Run:
                 self._last.settle()
             if controller.refusals and not self._conclusions:
                 raise WrongPlatformError(controller.refusals[0])
+            never_run = _NEVER_RUN
+            if controller.stopped:
+                controller.gaps.append(controller.stopped)
+                never_run = Conclusion(Outcome(Verdict.MISSING, reason=controller.stopped), attempts=0)
             report.problems += [*self._past.problems, *controller.gaps, *controller.problems]
             report.problems += controller.learnt.exit_problems
             report.gaps = controller.gaps
@@ -183,7 +195,7 @@ class Run:
             conclusions |= self._past.conclusions
             for cell in self.cells:
                 if cell.id not in deselected:
-                    found = conclusions.get(cell.id, _NEVER_RUN)
+                    found = conclusions.get(cell.id, never_run)
                     report.add(cell, found.outcome, found.attempts, found.company, found.repetition)
         report.seconds = self._past.seconds + time.monotonic() - self._started
         file = self.options.results / f"conformance-{self.options.name}.json"
@@ -246,7 +258,10 @@ def run(prepared: Run, workers: int) -> Report:
 
     prepared.show_progress()
     with prepared.load():
-        controller = execute(prepared.setup(workers), workers, prepared.concluded)
+        options = prepared.options
+        controller = execute(
+            prepared.setup(workers), workers, prepared.concluded, maxfail=options.maxfail, plugins=options.plugins
+        )
     return prepared.finish(controller)
 
 

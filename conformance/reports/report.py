@@ -14,6 +14,7 @@ from ..oracle.verdicts import Outcome, Standing, Verdict
 from ..planning.cells import Cell, Ineligible
 from ..spec.depths import Depth
 from ..spec.package import COMMAND
+from .provenance import Provenance
 from .results import SCHEMA_VERSION, write_results
 
 MOST_SHOWN = 100
@@ -94,6 +95,8 @@ class Report:
     """Further fields: what the run was made of, and of which selection it is a part."""
     empty_shard: bool = False
     """Whether there is nothing to run, because the other shards have all cells."""
+    provenance: Provenance | None = None
+    """How the run was made; None where nobody will want to judge its results again."""
 
     def add(
         self,
@@ -138,6 +141,7 @@ class Report:
             "process_starts": self.process_starts,
             "exit_code": self.exit_code,
             **({"stress": True} if self.stress else {}),
+            **({"run": self.provenance.as_json([r.cell.id for r in self.results])} if self.provenance else {}),
             "problems": self.problems,
             "gaps": list(self.gaps),
             "stale_expectations": list(self.stale_expectations),

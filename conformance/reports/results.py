@@ -194,14 +194,7 @@ def write_results(path: Path, data: Mapping[str, Any]) -> None:
 def _run(file: Path) -> RunRecord:
     try:
         data = json.loads(file.read_text())
-        version = data["schema"]
-        if not isinstance(version, int):
-            raise TypeError(f"the schema is {version!r}, not a number")
-        if version > SCHEMA_VERSION:
-            raise UnreadableResultsError(
-                f"{file} has schema {version}, and this reader knows {SCHEMA_VERSION}:"
-                " read it with the version of conformance that wrote it, or a newer one"
-            )
+        check_schema(str(file), data)
         return RunRecord(
             str(data["platform"]),
             float(data["seconds"]),
@@ -218,6 +211,18 @@ def _run(file: Path) -> RunRecord:
         )
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         raise UnreadableResultsError(f"{file} is no result of a run: {type(error).__name__}: {error}") from error
+
+
+def check_schema(name: str, data: Mapping[str, Any]) -> None:
+    """Refuse results of a version that this reader does not know."""
+    version = data["schema"]
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise TypeError(f"the schema is {version!r}, not a number")
+    if version > SCHEMA_VERSION:
+        raise UnreadableResultsError(
+            f"{name} has schema {version}, and this reader knows {SCHEMA_VERSION}:"
+            " read it with the version of conformance that wrote it, or a newer one"
+        )
 
 
 def _cell(data: dict[str, Any]) -> CellRecord:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..bisecting.probe_journal import JournalError
+from ..engine.cluster import ClusterError
 from ..engine.locking import FolderLock
 from ..engine.options import add_pytest, add_running, add_selection, positive
 from ..engine.preparation import (
@@ -24,7 +25,7 @@ from ..engine.preparation import (
     workers_of,
 )
 from ..engine.run import run
-from ..engine.tools import MissingToolError, require_tools
+from ..engine.tools import MissingToolError, require_distributed, require_tools
 from ..engine.user_plugins import PluginError, require_plugins
 from ..planning.coverage import coverage_of, show
 from ..planning.plan_file import plan_text
@@ -44,6 +45,7 @@ DESCRIPTION = "Show, cell by cell, what host callbacks do on a platform."
 UNUSABLE = 2
 
 OTHER_REASONS = (
+    ClusterError,
     JournalError,
     KnownBugsError,
     MissingToolError,
@@ -152,6 +154,9 @@ def _parser() -> argparse.ArgumentParser:
         type=positive(int),
         help="pytest processes, each with one worker process; by default 2 on cpu, elsewhere what the platform says",
     )
+    run_parser.add_argument(
+        "--scheduler", metavar="ADDRESS", help="run the cells on the Dask cluster of this scheduler, tcp://HOST:PORT"
+    )
     repro.add_parser(commands)
     minimise.add_parser(commands)
     expect.add_parser(commands)
@@ -169,6 +174,10 @@ def _run(options: argparse.Namespace) -> int:
     take_platform(options)
     workers = workers_of(options.workers, options.platform)
     require_tools(workers)
+    if options.scheduler:
+        if options.stress or options.workers:
+            raise ConflictingOptionsError("--scheduler has the cluster's workers: neither -n nor --stress goes with it")
+        require_distributed()
     require_plugins(options.pytest_plugins)
     with FolderLock(options.results) as lock:
         prepared = prepare(options, options.patterns)

@@ -104,6 +104,8 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
         *(options.platform, options.results, options.deadline, options.repeat, options.stress, options.histories),
         depth=options.chosen.depth,
         depth_asked=options.chosen.asked,
+        # pytest's own command line has no such option.
+        scheduler=getattr(options, "scheduler", None),
         maxfail=options.maxfail or 0,
         plugins=tuple(getattr(options, "pytest_plugins", ())),
         whole=_is_whole(options, patterns),

@@ -50,6 +50,8 @@ class Options:
     """Whether the report has the histories of passed cells as well."""
     whole: bool = False
     """Whether all cells of the platform are asked for."""
+    scheduler: str | None = None
+    """The address of a Dask scheduler, on whose cluster the cells run."""
     depth: Depth = Depth.RUN
     depth_asked: bool = True
     """Whether the user has named the depth. If the machine has chosen one, its exit code says so."""
@@ -214,6 +216,13 @@ class Run:
             report.problems.append(f"{file} could not be written, so there are no results to read: {error.strerror}")
         return report
 
+    def leave(self) -> None:
+        """Bring back what `setup` has put away: nothing ran."""
+        if self._journal:
+            self._journal.close()
+        if self._last:
+            self._last.settle()
+
     def _in_journal(self, journal: Path) -> dict[str, Conclusion]:
         """Conclusions for cells without one in an interrupted run: from the first run, or from all that ended."""
         outcomes = _outcomes_in(journal)
@@ -240,6 +249,16 @@ def run(prepared: Run, workers: int) -> Report:
     prepared.options.results.mkdir(parents=True, exist_ok=True)
     if not prepared.cells:
         return prepared.finish(None)
+    if prepared.options.scheduler:
+        from .cluster import ClusterError, execute_on
+
+        prepared.show_progress()
+        try:
+            controller = execute_on(prepared.options.scheduler, prepared.setup(workers), prepared.concluded)
+        except ClusterError:
+            prepared.leave()
+            raise
+        return prepared.finish(controller)
     require_tools(workers)
     # Imported here, because planning and listing cells does not need pytest.
     from .execution import execute

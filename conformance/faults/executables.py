@@ -132,7 +132,12 @@ def compiled_ahead(bench: Bench, callback: Callback) -> list[Anomaly]:
 
     for name in (*CLOSURES, *reversed(CLOSURES)):
         call(name, "without its function")
-    thread = threading.Thread(target=lambda: [call(name, "in another thread") for name in CLOSURES])
+
+    def call_each() -> None:
+        for name in CLOSURES:
+            call(name, "in another thread")
+
+    thread = threading.Thread(target=call_each)
     thread.start()
     thread.join()
     executables.clear()

@@ -18,7 +18,7 @@ def _first_of_equal(library: Library) -> Names:
         # As if programs with equal HLO shared the functions, too, and not the executable alone.
         return firsts.setdefault(operand.shape, function)(operand, *arguments, **options)
 
-    return surround(library, run, "id_tap", "debug.callback")
+    return surround(library, run, "id_tap")
 
 
 def _part_of_another(library: Library) -> Names:
@@ -46,7 +46,7 @@ MUTANTS = (
         _first_of_equal,
         (
             "id_tap/fault.equal_programs_from_a_cache.jit/*",
-            "debug_callback/fault.compiled_ahead.jit/*",
+            "id_tap/fault.compiled_ahead.jit/*",
             "id_tap/fault.compiled_ahead.pmap/*",
         ),
         at(Stage.CALLBACK, "wrong function"),

@@ -121,7 +121,6 @@ class Program:
             results.append(function(world, Value.constant(number)).data)
         return Prediction(tuple(events), tuple(results))
 
-
     def _device_outside(self, world: World) -> int:
         """The device of callbacks outside of a computation over all devices."""
         if world.callback.device_choice is DeviceChoice.LAST:

@@ -105,9 +105,7 @@ def match(expected: Sequence[ExpectedEvent], events: Sequence[Event]) -> Matchin
         numbers[position] = counts[event.device]
         waiting[_key_of(event)].append(position)
 
-    repeatable = {
-        _key_of(event): position for position, event in enumerate(expected) if event.need in _REPEATABLE
-    }
+    repeatable = {_key_of(event): position for position, event in enumerate(expected) if event.need in _REPEATABLE}
 
     pairs: list[tuple[int, Event]] = []
     surplus: list[Event] = []
@@ -132,7 +130,7 @@ def match(expected: Sequence[ExpectedEvent], events: Sequence[Event]) -> Matchin
         for position in candidates
         if expected[position].need is not Need.ANY_NUMBER
     )
-    several = any(event.process for event in (*expected, *events))
+    several = any(one.process for one in expected) or any(one.process for one in events)
     return Matching(tuple(expected), numbers, tuple(pairs), tuple(lost), tuple(surplus), _unplaced(expected), several)
 
 

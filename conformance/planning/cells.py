@@ -14,8 +14,8 @@ from ..model.transforms import TRANSFORMS
 from ..spec.callbacks import HOST_CALLBACKS, Callback
 from ..spec.configurations import CONTEXTS, JIT_DISABLED, PLACEMENTS, why_no_configuration
 from ..spec.data import PLAIN, DataKind, parse_data
-from ..spec.jax_versions import why_missing, why_no_runtime_targets
 from ..spec.depths import Depth
+from ..spec.jax_versions import why_missing, why_no_runtime_targets
 from ..spec.package import COMMAND
 from ..spec.support_table import TABLE, TableEntry
 from ..spec.topology import DEFAULT, Topology, UnknownTopologyError, parse_topology
@@ -355,7 +355,9 @@ def _candidates(
     names.update(runtime_targets_of(implementation, topology.platform))
     for fault in FAULTS:
         if fault.callback in names:
-            reason = fault.ineligible(topology.device_count, topology.processes) or _only_on(largest, topology, "faults are planted")
+            reason = fault.ineligible(topology.device_count, topology.processes) or _only_on(
+                largest, topology, "faults are planted"
+            )
             yield FaultCell(implementation, fault, topology), reason
 
 

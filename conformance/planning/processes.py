@@ -8,7 +8,6 @@ from ..faults.catalogue import FAULTS
 from ..implementations import callbacks_asked_of, callbacks_drawn_for
 from ..model.programs import Program
 from ..spec.callbacks import Callback, DeviceChoice
-from ..spec.depths import Depth
 from ..spec.topology import Topology
 from .cells import Cell, FaultCell, Ineligible, Plan, ProgramCell
 from .eligibility import ineligible
@@ -57,7 +56,10 @@ def _candidates(implementation: str, topology: Topology) -> Iterator[tuple[Cell,
         for name in (*EVERYWHERE, *ON_ONE_DEVICE, *further):
             program = Program(tuple(name.split(".")))
             reason = ineligible(callback, program, topology.device_count)
-            yield ProgramCell(implementation, callback, program, topology), reason or _left_out(callback, implementation)
+            yield (
+                ProgramCell(implementation, callback, program, topology),
+                reason or _left_out(callback, implementation),
+            )
     names = {callback.name for callback in callbacks_asked_of(implementation)}
     for fault in FAULTS:
         if fault.processes and fault.callback in names:

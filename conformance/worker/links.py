@@ -82,7 +82,8 @@ class LocalLink:
                 # Ctrl-C must reach only the run, which ends its workers itself.
                 start_new_session=True,
             )
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._commands, self._reports = self._process.stdin, self._process.stdout
         os.set_blocking(self._reports.fileno(), False)
         self._unread = b""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..bisecting.probe_journal import JournalError
+from ..engine.cluster import ClusterError
 from ..engine.options import add_running, add_selection, positive
 from ..engine.preparation import (
     IMPLEMENTATIONS,
@@ -33,6 +34,7 @@ from ..spec.package import COMMAND
 from ..spec.topology import WrongPlatformError
 from ..standalone.programs import NotStandaloneError
 from . import bisect, bisect_commits, environments, expect, known_bugs, minimise, mutants, releases, report, repro
+from .distributed import run_distributed
 from .helping import add_command
 
 DESCRIPTION = "Show, cell by cell, what host callbacks do on a platform."
@@ -40,6 +42,7 @@ DESCRIPTION = "Show, cell by cell, what host callbacks do on a platform."
 UNUSABLE = 2
 
 OTHER_REASONS = (
+    ClusterError,
     JournalError,
     KnownBugsError,
     MissingToolError,
@@ -137,6 +140,11 @@ def _parser() -> argparse.ArgumentParser:
         type=positive(int),
         help="pytest processes, each with one worker process; by default 2 on cpu, elsewhere 1",
     )
+    run_parser.add_argument(
+        "--distributed",
+        action="store_true",
+        help="in a job of Slurm, Open MPI, Kubernetes or Cloud TPU, where every host runs this same command",
+    )
     repro.add_parser(commands)
     minimise.add_parser(commands)
     expect.add_parser(commands)
@@ -150,6 +158,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.distributed:
+        ended = run_distributed(options)
+        if isinstance(ended, int):
+            return ended
+        print(ended.summary())
+        return ended.exit_code
     # A missing package is known before the plan, which takes seconds.
     require_tools(options.workers or default_workers(options.platform))
     prepared = prepare(options, options.patterns)

@@ -15,7 +15,9 @@ from .tasks import Task
 class Cluster(Protocol):
     """The hosts of a cluster's job, on each of which one process of a topology runs."""
 
-    coordinator: str
+    @property
+    def coordinator(self) -> str:
+        """Where JAX's processes meet, as HOST:PORT."""
 
     def start(self, starts: Sequence[Start]) -> Sequence[Link]: ...
 

@@ -53,6 +53,8 @@ UNUSABLE_BECAUSE = (
 def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
     """The run that the options ask for."""
     if options.plan_file or options.cell_ids:
+        if options.topologies:
+            raise ConflictingOptionsError("--cell and --plan name cells with their topologies: --topology adds nothing")
         cells = _named_cells(options)
         options.platform = _platform_of(cells, options.platform, "--plan" if options.plan_file else "--cell")
         options.devices = options.devices or tuple(sorted({cell.topology.device_count for cell in cells}))

@@ -24,6 +24,7 @@ from .tools import require_tools
 
 if TYPE_CHECKING:
     from .controller import Controller
+    from .gangs import Cluster
 
 MAXIMUM_RERUNS = 60
 """More unexpected results than this have a common cause, and a second run of each would take longer
@@ -131,8 +132,8 @@ class Run:
         return {cell_id: conclude_repeated(cell_id, found, known) for cell_id, found in outcomes.items()}
 
 
-def run(prepared: Run, workers: int) -> Report:
-    """Run the cells and write the report."""
+def run(prepared: Run, workers: int, cluster: Cluster | None = None) -> Report:
+    """Run the cells, in a cluster's job on its hosts, and write the report."""
     prepared.options.results.mkdir(parents=True, exist_ok=True)
     if not prepared.cells:
         return prepared.finish(None)
@@ -142,7 +143,7 @@ def run(prepared: Run, workers: int) -> Report:
 
     prepared.show_progress()
     with prepared.load():
-        controller = execute(prepared.setup(workers), workers, prepared.concluded)
+        controller = execute(replace(prepared.setup(workers), cluster=cluster), workers, prepared.concluded)
     return prepared.finish(controller)
 
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..expectations.entries import Expectations
 from ..spec.depths import Depth
 from ..spec.topology import Topology
+
+if TYPE_CHECKING:
+    from .gangs import Cluster
 
 Kind: TypeAlias = tuple[str, Topology, tuple[str, ...]]
 """The kind of a worker process: an implementation, a topology, and additional flags for XLA."""
@@ -69,3 +72,5 @@ class Setup:
     """The number of unexpected cells that one pytest process runs again."""
     repeat: int = 1
     """How often each cell runs. With more than one run, no unexpected cell runs again."""
+    cluster: Cluster | None = None
+    """Where the processes of a topology are, if not all on this machine; then one pytest process runs all cells."""

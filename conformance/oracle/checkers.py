@@ -131,7 +131,8 @@ def match(expected: Sequence[ExpectedEvent], events: Sequence[Event]) -> Matchin
         if expected[position].need is not Need.ANY_NUMBER
     )
     several = any(one.process for one in expected) or any(one.process for one in events)
-    return Matching(tuple(expected), numbers, tuple(pairs), tuple(lost), tuple(surplus), _unplaced(expected), several)
+    found = (tuple(pairs), tuple(lost), tuple(surplus))
+    return Matching(tuple(expected), numbers, *found, _unplaced(expected), several)
 
 
 def _unplaced(expected: Sequence[ExpectedEvent]) -> frozenset[int]:

@@ -11,8 +11,9 @@ from ..oracle.verdicts import Outcome, Stage, Verdict
 from ..spec.topology import WrongPlatformError
 from ..spec.xla_flags import QUICK_COMPILATION, names
 from ..worker.gang import Gang
+from ..worker.links import Cluster
 from ..worker.processes import OtherPython, WorkerProcess, WorkerStartError
-from .gangs import Cluster, start_gang
+from .gangs import start_gang
 from .journal import Journal
 from .tasks import Kind, Task
 
@@ -74,6 +75,9 @@ class CellRunner:
 
         For an isolated cell, the end of the process is part of the outcome.
         """
+        if self.cluster:
+            # The hosts of a job have one place to meet, so one gang at a time.
+            self.finish()
         worker = self._start(task)
         try:
             for predecessor in after:

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from ..worker.gang import Gang
-from ..worker.links import Link, Start
+from ..worker.links import Cluster
 from ..worker.processes import OtherPython, WorkerStartError
 from .tasks import Task
-
-
-class Cluster(Protocol):
-    """The hosts of a cluster's job, on each of which one process of a topology runs."""
-
-    @property
-    def coordinator(self) -> str:
-        """Where JAX's processes meet, as HOST:PORT."""
-
-    def start(self, starts: Sequence[Start]) -> Sequence[Link]: ...
 
 
 def start_gang(

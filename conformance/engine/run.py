@@ -16,6 +16,7 @@ from ..oracle.verdicts import Outcome, Verdict
 from ..planning.cells import Cell, FaultCell, Plan
 from ..reports.report import Report
 from ..spec.topology import WrongPlatformError
+from ..worker.links import Cluster
 from ..worker.stress import stress
 from .conclusions import Conclusion, conclude_repeated
 from .progress import Progress
@@ -24,7 +25,6 @@ from .tools import require_tools
 
 if TYPE_CHECKING:
     from .controller import Controller
-    from .gangs import Cluster
 
 MAXIMUM_RERUNS = 60
 """More unexpected results than this have a common cause, and a second run of each would take longer

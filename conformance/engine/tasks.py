@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from ..expectations.entries import Expectations
 from ..spec.depths import Depth
 from ..spec.topology import Topology
-
-if TYPE_CHECKING:
-    from .gangs import Cluster
+from ..worker.links import Cluster
 
 Kind: TypeAlias = tuple[str, Topology, tuple[str, ...]]
 """The kind of a worker process: an implementation, a topology, and additional flags for XLA."""

@@ -203,7 +203,8 @@ def check_order(matching: Matching, device_name: str) -> list[Anomaly]:
                 Anomaly(
                     "order",
                     Stage.CALLBACK,
-                    f"{matching.place(device_name, position)} ran {matching.name(previous)} before {matching.name(position)}",
+                    f"{matching.place(device_name, position)} ran {matching.name(previous)}"
+                    f" before {matching.name(position)}",
                     (
                         (sequences[device], matching.numbers[previous]),
                         (event.sequence, matching.numbers[position]),

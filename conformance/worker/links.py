@@ -65,6 +65,16 @@ class Link(Protocol):
     def close(self) -> None: ...
 
 
+class Cluster(Protocol):
+    """The hosts of a cluster's job, on each of which one process of a topology runs."""
+
+    @property
+    def coordinator(self) -> str:
+        """Where JAX's processes meet, as HOST:PORT."""
+
+    def start(self, starts: Sequence[Start]) -> Sequence[Link]: ...
+
+
 class LocalLink:
     """A process on this machine."""
 

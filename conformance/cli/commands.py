@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..bisecting.probe_journal import JournalError
 from ..engine.cluster import ClusterError
+from ..engine.dask_cluster import DaskClusterError
 from ..engine.locking import FolderLock
 from ..engine.options import add_pytest, add_running, add_selection, positive
 from ..engine.preparation import (
@@ -37,6 +38,7 @@ from ..spec.package import COMMAND
 from ..spec.topology import WrongPlatformError
 from ..standalone.programs import NotStandaloneError
 from . import bisect, bisect_commits, environments, expect, known_bugs, minimise, mutants, releases, report, repro
+from .distributed import run_distributed
 from .helping import add_command, add_version
 from .platforms import show_platforms
 
@@ -46,6 +48,7 @@ UNUSABLE = 2
 
 OTHER_REASONS = (
     ClusterError,
+    DaskClusterError,
     JournalError,
     KnownBugsError,
     MissingToolError,
@@ -157,6 +160,11 @@ def _parser() -> argparse.ArgumentParser:
     run_parser.add_argument(
         "--scheduler", metavar="ADDRESS", help="run the cells on the Dask cluster of this scheduler, tcp://HOST:PORT"
     )
+    run_parser.add_argument(
+        "--distributed",
+        action="store_true",
+        help="in a job of Slurm, Open MPI, Kubernetes or Cloud TPU, where every host runs this same command",
+    )
     repro.add_parser(commands)
     minimise.add_parser(commands)
     expect.add_parser(commands)
@@ -170,6 +178,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.distributed:
+        ended = run_distributed(options)
+        if isinstance(ended, int):
+            return ended
+        print(ended.summary())
+        return ended.exit_code
     # A missing package is known before the plan, which takes seconds.
     take_platform(options)
     workers = workers_of(options.workers, options.platform)

@@ -83,7 +83,7 @@ def _run_lost(controller: Controller, concluded: Callable[[str, Conclusion], Non
     if not lost:
         return
     journal = Journal(setup.journal)
-    runner = CellRunner(setup.logs / "worker-lost.log", journal, setup.histories)
+    runner = CellRunner(setup.logs / "worker-lost.log", journal, setup.histories, cluster=setup.cluster)
     for task in lost:
         controller.problems.append(f"a pytest process ended while it ran {task.id}, which was run again")
         with contextlib.suppress(WorkerStartError, WrongPlatformError):

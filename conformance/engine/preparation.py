@@ -81,6 +81,8 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
         options.devices = tuple(sorted({cell.topology.device_count for cell in selection.cells}))
         options.implementations = list(dict.fromkeys(cell.implementation for cell in selection.cells))
     elif options.plan_file or options.cell_ids:
+        if options.topologies:
+            raise ConflictingOptionsError("--cell and --plan name cells with their topologies: --topology adds nothing")
         cells = _named_cells(options)
         options.platform = _platform_of(cells, options.platform, "--plan" if options.plan_file else "--cell")
         options.devices = options.devices or tuple(sorted({cell.topology.device_count for cell in cells}))

@@ -19,6 +19,7 @@ from ..reports.results import name_of
 from ..spec.depths import Depth
 from ..spec.platforms import platform_named
 from ..spec.topology import WrongPlatformError
+from ..worker.links import Cluster
 from ..worker.stress import stress
 from .conclusions import Conclusion, conclude_repeated
 from .journal import Journal
@@ -244,18 +245,18 @@ class Run:
             self._report.problems.append(f"the journal could not be written, so --resume has gaps: {error.strerror}")
 
 
-def run(prepared: Run, workers: int) -> Report:
-    """Run the cells and write the report."""
+def run(prepared: Run, workers: int, cluster: Cluster | None = None) -> Report:
+    """Run the cells, in a cluster's job on its hosts, and write the report."""
     prepared.options.results.mkdir(parents=True, exist_ok=True)
     if not prepared.cells:
         return prepared.finish(None)
     if prepared.options.scheduler:
-        from .cluster import ClusterError, execute_on
+        from .dask_cluster import DaskClusterError, execute_on
 
         prepared.show_progress()
         try:
             controller = execute_on(prepared.options.scheduler, prepared.setup(workers), prepared.concluded)
-        except ClusterError:
+        except DaskClusterError:
             prepared.leave()
             raise
         return prepared.finish(controller)
@@ -266,9 +267,8 @@ def run(prepared: Run, workers: int) -> Report:
     prepared.show_progress()
     with prepared.load():
         options = prepared.options
-        controller = execute(
-            prepared.setup(workers), workers, prepared.concluded, maxfail=options.maxfail, plugins=options.plugins
-        )
+        setup = replace(prepared.setup(workers), cluster=cluster)
+        controller = execute(setup, workers, prepared.concluded, maxfail=options.maxfail, plugins=options.plugins)
     return prepared.finish(controller)
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from conformance.cli import commands
-from conformance.engine.cluster import MOST_LOST, ClusterError, _ClusterRun, batches
-from conformance.engine.cluster_worker import described
+from conformance.engine.dask_cluster import MOST_LOST, DaskClusterError, _ClusterRun, batches
+from conformance.engine.dask_worker import described
 from conformance.engine.tasks import Setup, Task
 from conformance.spec.sources import versions
 from conformance.spec.topology import Topology
@@ -64,9 +64,11 @@ def test_workers_with_other_versions_are_refused(tmp_path: Path) -> None:
 
     here = versions(["jax"])
     check(here)
-    with pytest.raises(ClusterError, match=f"tcp://a has other versions: jax is 0.4.31 there and {here['jax']} here"):
+    with pytest.raises(
+        DaskClusterError, match=f"tcp://a has other versions: jax is 0.4.31 there and {here['jax']} here"
+    ):
         check(here | {"jax": "0.4.31"})
-    with pytest.raises(ClusterError, match="cannot run cells: ModuleNotFoundError"):
+    with pytest.raises(DaskClusterError, match="cannot run cells: ModuleNotFoundError"):
         check(ModuleNotFoundError("No module named 'conformance'"))
     assert "suite is None there" in described("tcp://a", here, {**here, "suite": None})  # type: ignore[dict-item]
 

@@ -174,8 +174,10 @@ def _plan_of_entries(options: Any, expectations: Expectations) -> Plan:
     if not expectations.entries:
         return Plan((), ())
     implementations = tuple(dict.fromkeys((*IMPLEMENTATIONS, *(options.implementations or ()))))
-    device_counts = selecting.CPU_DEVICE_COUNTS if options.platform == "cpu" else options.devices
     depth = options.chosen.depth
+    device_counts = selecting.CPU_DEVICE_COUNTS if options.platform == "cpu" else options.devices
+    if depth is not Depth.RUN:
+        device_counts = tuple(sorted({*DEVICE_COUNTS, *options.devices}))
     plan = at_depth(selecting.undrawn_plan_of(implementations, options.platform, device_counts), depth)
     if not expectations.unmatched([cell.id for cell in plan.cells]):
         return plan

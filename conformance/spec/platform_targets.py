@@ -42,6 +42,10 @@ class PlatformTarget:
     in_place_for_all: bool = False
     """Whether an implementation may use those targets for its ordinary callbacks, too."""
     compiler: CompileOnly | None = None
+    plugins: tuple[str, ...] = ()
+    """The distributions with JAX's plugin for the platform, any of which is enough."""
+    extra: str = ""
+    """The extra of JAX that installs one of them."""
 
     @property
     def transfers(self) -> bool:
@@ -75,7 +79,7 @@ CPU = PlatformTarget(
 )
 
 
-def _gpu(name: str, compiler: CompileOnly | None = None) -> PlatformTarget:
+def _gpu(name: str, compiler: CompileOnly | None, plugins: tuple[str, ...], extra: str) -> PlatformTarget:
     buffers = "xla_buffer_python_gpu_callback"
     return PlatformTarget(
         name,
@@ -83,18 +87,32 @@ def _gpu(name: str, compiler: CompileOnly | None = None) -> PlatformTarget:
         "xla_ffi_partitioned_python_gpu_callback",
         (buffers, f"{buffers}_cmd_buffer"),
         compiler=compiler,
+        plugins=plugins,
+        extra=extra,
     )
 
 
 # Slices, hosts of each, devices of each host.
 _GPU_TOPOLOGIES = {(1, 1): "1x1x1", (1, 2): "1x1x2", (1, 4): "1x1x4", (1, 8): "1x1x8", (2, 8): "1x2x4"}
 
-CUDA = _gpu("cuda", CompileOnly("jax-cuda13-plugin", _GPU_TOPOLOGIES, target_config="h100.txtpb", seconds=0.4))
-ROCM = _gpu("rocm", CompileOnly("jax-rocm7-plugin", _GPU_TOPOLOGIES, target_config="mi300x.txtpb", seconds=0.2))
-ONEAPI = _gpu("oneapi")
+CUDA = _gpu(
+    "cuda",
+    CompileOnly("jax-cuda13-plugin", _GPU_TOPOLOGIES, target_config="h100.txtpb", seconds=0.4),
+    ("jax-cuda13-plugin", "jax-cuda12-plugin"),
+    "cuda13",
+)
+ROCM = _gpu(
+    "rocm",
+    CompileOnly("jax-rocm7-plugin", _GPU_TOPOLOGIES, target_config="mi300x.txtpb", seconds=0.2),
+    ("jax-rocm7-plugin", "jax-rocm60-plugin"),
+    "rocm7-local",
+)
+ONEAPI = _gpu("oneapi", None, ("intel-extension-for-openxla",), "oneapi")
 
 TPU = PlatformTarget(
     "tpu",
+    plugins=("libtpu",),
+    extra="tpu",
     compiler=CompileOnly(
         "libtpu",
         {(1, 1): "v5e:1x1", (1, 4): "v5e:2x2", (2, 8): "v5e:2x4", (4, 16): "v5e:4x4"},

@@ -32,7 +32,19 @@ from ..reports.results import UnreadableResultsError, load_results
 from ..spec.package import COMMAND
 from ..spec.topology import WrongPlatformError
 from ..standalone.programs import NotStandaloneError
-from . import bisect, bisect_commits, environments, expect, known_bugs, minimise, mutants, releases, report, repro
+from . import (
+    bisect,
+    bisect_commits,
+    environments,
+    expect,
+    known_bugs,
+    minimise,
+    mutants,
+    never_run,
+    releases,
+    report,
+    repro,
+)
 from .helping import add_command
 
 DESCRIPTION = "Show, cell by cell, what host callbacks do on a platform."
@@ -148,6 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     releases.add_parser(commands)
     known_bugs.add_parser(commands)
     environments.add_parser(commands)
+    never_run.add_parser(commands)
     report.add_parsers(commands)
     return parser
 
@@ -216,4 +229,5 @@ _MAIN: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "releases": releases.main,
     "known-bugs": known_bugs.main,
     "environments": environments.main,
+    "never-run": never_run.main,
 }

@@ -156,7 +156,8 @@ def _lowered(
     place = NamedSharding(setting.mesh, PartitionSpec()) if spread else SingleDeviceSharding(chosen[0])
     # A pmap has a mesh of its own, which names the devices.
     operand = jax.ShapeDtypeStruct((), np.float32, sharding=None if "pmap" in cell.program.names else place)
-    traced = jax.jit(cell.program.jax_function(setting)).trace(operand)
+    # A program without operands would be one for the CPU, so it keeps an operand that it does not use.
+    traced = jax.jit(cell.program.jax_function(setting), keep_unused=True).trace(operand)
     if cell.topology.depth is Depth.COMPILE or cell.topology.platform == "cpu":
         lowered = traced.lower()
         return lowered, read_module(lowered.compiler_ir())

@@ -6,7 +6,7 @@ A platform without an entry has the depth `run` alone: nothing says what its pro
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .callbacks import Callback, Refusal
 
@@ -44,6 +44,8 @@ class PlatformTarget:
     compiler: CompileOnly | None = None
     plugins: tuple[str, ...] = ()
     """The distributions with JAX's plugin for the platform, any of which is enough."""
+    jax: str = ""
+    """The releases whose own callbacks JAX lowers for the platform; all if empty."""
     extra: str = ""
     """The extra of JAX that installs one of them."""
 
@@ -107,7 +109,7 @@ ROCM = _gpu(
     ("jax-rocm7-plugin", "jax-rocm60-plugin"),
     "rocm7-local",
 )
-ONEAPI = _gpu("oneapi", None, ("intel-extension-for-openxla",), "oneapi")
+ONEAPI = replace(_gpu("oneapi", None, ("intel-extension-for-openxla",), "oneapi"), jax=">=0.12")
 
 TPU = PlatformTarget(
     "tpu",

@@ -37,7 +37,19 @@ from ..reports.results import UnreadableResultsError, load_results
 from ..spec.package import COMMAND
 from ..spec.topology import WrongPlatformError
 from ..standalone.programs import NotStandaloneError
-from . import bisect, bisect_commits, environments, expect, known_bugs, minimise, mutants, releases, report, repro
+from . import (
+    bisect,
+    bisect_commits,
+    environments,
+    expect,
+    known_bugs,
+    minimise,
+    mutants,
+    never_run,
+    releases,
+    report,
+    repro,
+)
 from .distributed import run_distributed
 from .helping import add_command, add_version
 from .platforms import show_platforms
@@ -173,6 +185,7 @@ def _parser() -> argparse.ArgumentParser:
     releases.add_parser(commands)
     known_bugs.add_parser(commands)
     environments.add_parser(commands)
+    never_run.add_parser(commands)
     report.add_parsers(commands)
     return parser
 
@@ -261,4 +274,5 @@ _MAIN: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "releases": releases.main,
     "known-bugs": known_bugs.main,
     "environments": environments.main,
+    "never-run": never_run.main,
 }

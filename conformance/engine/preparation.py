@@ -15,7 +15,7 @@ from ..faults.extensions import extend
 from ..implementations import ImplementationError
 from ..planning import selection as selecting
 from ..planning.cells import Cell, Plan, UnknownCellError, parse_cell
-from ..planning.depths import DEVICE_COUNTS, at_depth, moved_to, multi_host_cells
+from ..planning.depths import DEVICE_COUNTS, all_at_depth, at_depth, moved_to, multi_host_cells
 from ..planning.keywords import KeywordError
 from ..planning.plan_file import PlanFileError, read_plan
 from ..planning.processes import USUAL, plan_over_processes
@@ -328,17 +328,16 @@ def _plan_of_entries(options: Any, expectations: Expectations) -> Plan:
     if not expectations.entries:
         return Plan((), ())
     implementations = tuple(dict.fromkeys((*IMPLEMENTATIONS, *(options.implementations or ()))))
-    device_counts = selecting.CPU_DEVICE_COUNTS if options.platform == "cpu" else options.devices
     depth = options.chosen.depth
-    plan = at_depth(selecting.undrawn_plan_of(implementations, options.platform, device_counts), depth)
+    device_counts = selecting.CPU_DEVICE_COUNTS if options.platform == "cpu" else options.devices
+    if depth is not Depth.RUN:
+        device_counts = tuple(sorted({*DEVICE_COUNTS, *options.devices}))
+    plan = all_at_depth(selecting.undrawn_plan_of(implementations, options.platform, device_counts), depth)
     if options.platform == "cpu" and depth is Depth.RUN:
         plan = plan.with_(plan_over_processes(implementations, [USUAL]))
     if not expectations.unmatched([cell.id for cell in plan.cells]):
         return plan
-    plan = plan.with_(at_depth(selecting.whole_plan_of(implementations, options.platform, device_counts), depth))
-    if depth is not Depth.COMPILE:
-        return plan
-    return replace(plan, cells=(*plan.cells, *multi_host_cells(plan, options.platform)))
+    return plan.with_(all_at_depth(selecting.whole_plan_of(implementations, options.platform, device_counts), depth))
 
 
 def _default_device_counts(platform: str, chosen: Chosen) -> tuple[int, ...]:

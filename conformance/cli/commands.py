@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..bisecting.probe_journal import JournalError
+from ..engine.locking import FolderLock
 from ..engine.options import add_pytest, add_running, add_selection, positive
 from ..engine.preparation import (
     IMPLEMENTATIONS,
@@ -97,13 +98,18 @@ def _parser() -> argparse.ArgumentParser:
         [
             "--smoke",
             "--platform cuda --results cuda",
+            "--platform tpu --depth lower",
             "-k 'id_tap and scan'",
             "--cell hostcb/call/jit/cpu-1dev --repeat 100",
+            "--shard 3/8 --results shard-3",
+            "--shard 3/8 --results shard-3 --resume",
         ],
         {
             0: "every cell is as expected: it passes, or is a known failure",
             1: "a cell is not as expected, or the run has a problem, for example an interrupt",
             UNUSABLE: "nothing was tested: bad input, no device, or no cell",
+            3: "as 0 at depth compile, which the machine has chosen: nothing ran",
+            4: "as 0 at depth lower, which the machine has chosen: nothing ran",
         },
     )
     list_parser = add_command(
@@ -157,17 +163,20 @@ def _run(options: argparse.Namespace) -> int:
     # A missing package is known before the plan, which takes seconds.
     require_tools(options.workers or default_workers(options.platform))
     require_plugins(options.pytest_plugins)
-    prepared = prepare(options, options.patterns)
-    found = run(prepared, options.workers or default_workers(options.platform))
+    with FolderLock(options.results) as lock:
+        prepared = prepare(options, options.patterns)
+        lock.acquire()
+        found = run(prepared, options.workers or default_workers(options.platform))
     print(found.summary())
-    _add_to_job_summary(options.results, options.platform)
+    if found.exit_code != UNUSABLE:
+        _add_to_job_summary(options.results, prepared.options.name)
     return found.exit_code
 
 
-def _add_to_job_summary(results: Path, platform: str) -> None:
+def _add_to_job_summary(results: Path, name: str) -> None:
     """In a job of GitHub Actions, add the report to the page of the job."""
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
-        runs = [run for run in load_results(results) if run.platform == platform]
+        runs = [run for run in load_results(results) if run.name == name]
         with Path(summary).open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(markdown(runs))
 

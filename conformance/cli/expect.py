@@ -16,7 +16,9 @@ from ..expectations.entries import EXPECTATIONS, Expectation, Expectations, read
 from ..oracle.verdicts import Stage, Verdict
 from ..planning import selection
 from ..planning.cells import parse_cell
+from ..planning.depths import at_depth, multi_host_cells
 from ..reports.results import CellRecord, RunRecord, load_results
+from ..spec.depths import Depth
 from ..spec.versions import SpecifierError, down_to, from_version, version_matches
 from .helping import add_command
 
@@ -188,4 +190,7 @@ def _planned(run: RunRecord) -> list[str]:
     found = {parse_cell(cell.id, any_release=True).topology.device_count for cell in run.cells}
     device_counts = selection.CPU_DEVICE_COUNTS if run.platform == "cpu" else tuple(sorted(found))
     implementations = dict.fromkeys((*IMPLEMENTATIONS, *(cell.implementation for cell in run.cells)))
-    return [cell.id for cell in selection.whole_plan_of([*implementations], run.platform, device_counts).cells]
+    depth = Depth(run.depth)
+    plan = at_depth(selection.whole_plan_of([*implementations], run.platform, device_counts), depth)
+    more = multi_host_cells(plan, run.platform) if depth is Depth.COMPILE else ()
+    return [cell.id for cell in (*plan.cells, *more)]

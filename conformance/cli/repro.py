@@ -11,6 +11,7 @@ from typing import Any
 
 from ..engine.preparation import ConflictingOptionsError
 from ..planning.cells import Cell, FaultCell, TableCell, parse_cell
+from ..spec.depths import Depth
 from ..spec.package import COMMAND, PACKAGE, module
 from ..standalone.judging import ON_REQUEST
 from ..standalone.programs import standalone_program
@@ -99,6 +100,8 @@ def _run(cell: Cell) -> tuple[str, str]:
     if isinstance(cell, FaultCell):
         # A fault checks while it runs, and records no history to show.
         return f"from {module('faults.running')} import run_fault", "run_fault(cell.fault, implementation, devices)"
+    if cell.topology.depth is not Depth.RUN:
+        return f"from {module('worker.ahead')} import take_cell", "take_cell(cell, implementation, recorder, devices)"
     name = "run_table_cell" if isinstance(cell, TableCell) else "run_cell"
     return f"from {module('worker.execution')} import {name}", f"{name}(cell, implementation, recorder, devices)"
 

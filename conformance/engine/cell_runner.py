@@ -10,7 +10,9 @@ from typing import Any
 from ..oracle.verdicts import Outcome, Stage, Verdict
 from ..spec.topology import WrongPlatformError
 from ..spec.xla_flags import QUICK_COMPILATION, names
+from ..worker.gang import Gang
 from ..worker.processes import OtherPython, WorkerProcess, WorkerStartError
+from .gangs import Cluster, start_gang
 from .journal import Journal
 from .tasks import Kind, Task
 
@@ -39,10 +41,12 @@ class CellRunner:
     """Whether the outcome of a cell that passes has its history, too."""
     python: OtherPython | None = None
     """The interpreter of the workers, if they run in another environment."""
+    cluster: Cluster | None = None
+    """Where the processes of a topology are, if not all on this machine."""
     company: list[Task] = field(default_factory=list)
     """The cells that have run in the present process."""
     _learnt: Learnt = field(default_factory=Learnt)
-    _worker: WorkerProcess | None = None
+    _worker: WorkerProcess | Gang | None = None
     _kind: Kind | None = None
     """The kind of the present process."""
     _quick: Sequence[str] = QUICK_COMPILATION
@@ -106,11 +110,14 @@ class CellRunner:
         learnt, self._learnt = self._learnt, Learnt()
         return learnt
 
-    def _note(self, worker: WorkerProcess, ending: Outcome) -> None:
+    def _note(self, worker: WorkerProcess | Gang, ending: Outcome) -> None:
         if ending.verdict is not Verdict.PASS:
-            self._learnt.exit_problems.append(f"{worker.topology.name}: {ending.label}: {ending.reason}")
+            words = f"{worker.topology.name}: {ending.label}: {ending.reason}"
+            self._learnt.exit_problems.append(words)
+            if self.journal:
+                self.journal.write(event="problem", words=words)
 
-    def _start(self, task: Task) -> WorkerProcess:
+    def _start(self, task: Task) -> WorkerProcess | Gang:
         # Without this, thousands of cells of a kind that cannot start would each wait for the same error.
         if refusal := self._refused.get(task.kind):
             raise refusal
@@ -120,12 +127,17 @@ class CellRunner:
             self._refused[task.kind] = error
             raise
         self._learnt.run_info[task.topology.name] = worker.run_info
+        if self.journal:
+            self.journal.write(event="start", topology=task.topology.name, run_info=worker.run_info)
         return worker
 
-    def _start_or_try_again(self, task: Task) -> WorkerProcess:
+    def _start_or_try_again(self, task: Task) -> WorkerProcess | Gang:
         for last_time in (False, True):
             self._learnt.process_starts += 1
             try:
+                if task.in_several_processes:
+                    where = (self.log, self._quick, self.histories, self.python, self.cluster)
+                    return start_gang(task, *where)
                 return WorkerProcess(
                     *(task.topology, task.implementation, self.log, task.xla_flags),
                     quick=self._quick,
@@ -140,7 +152,7 @@ class CellRunner:
                     raise
         raise AssertionError("unreachable")
 
-    def _observe(self, worker: WorkerProcess, task: Task) -> Outcome:
+    def _observe(self, worker: WorkerProcess | Gang, task: Task) -> Outcome:
         if self.journal:
             self.journal.write(event="begin", cell=task.id)
         outcome = worker.run(task.id, task.deadline)

@@ -31,6 +31,8 @@ class Controller:
         """The reasons why requested devices are missing."""
         self.problems: list[str] = []
         """The problems of the run as a whole."""
+        self.gaps: list[str] = []
+        """Those problems that only say why cells did not run: a later run of these cells solves them."""
         self.lost: list[str] = []
         """Cells whose pytest process ended while it ran them."""
         self._concluded = concluded
@@ -73,8 +75,9 @@ class Controller:
         # Every cell with the same problem reports it.
         if refusal and refusal not in self.refusals:
             self.refusals.append(refusal)
-        if problem and problem not in self.problems:
-            self.problems.append(problem)
+            self.gaps.append(refusal)
+        if problem and problem not in self.gaps:
+            self.gaps.append(problem)
         if conclusion := message.get("conclusion"):
             self._concluded(message["cell"], Conclusion.from_json(conclusion))
 

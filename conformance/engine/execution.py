@@ -59,9 +59,9 @@ def execute(
     with _only_our_plugins(), _terminated_like_interrupted():
         code = pytest.main(arguments, plugins=[_Named(controller)])
     if controller.interrupted:
-        controller.problems.append("the run was interrupted")
+        controller.gaps.append("the run was interrupted")
     elif not controller.stopped and code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        controller.problems.append(f"pytest ended with {code!r}")
+        controller.gaps.append(f"pytest ended with {code!r}")
     if not controller.interrupted and not controller.stopped:
         _run_lost(controller, concluded)
     return controller

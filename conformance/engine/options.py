@@ -10,6 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from ..spec.topology import Topology, UnknownTopologyError, parse_topology
+from .shards import parse_shard
+
+DEPTHS = ("auto", "lower", "compile", "run")
+
 AddOption: TypeAlias = Callable[..., Any]
 """`add_argument` of an argument parser, or `addoption` of pytest's."""
 
@@ -22,6 +27,20 @@ def add_selection(add: AddOption) -> None:
         type=_device_counts,
         metavar="COUNTS",
         help="device counts, like 1,8; by default 1,2,4,8 on cpu, elsewhere one and as many as there are",
+    )
+    add(
+        "--depth",
+        choices=DEPTHS,
+        default=DEPTHS[0],
+        help="how far the cells are taken: lower, compile (without the hardware), run; by default the deepest here",
+    )
+    add(
+        "--topology",
+        dest="topologies",
+        action="append",
+        type=_topology,
+        metavar="NAME",
+        help="only this topology of several processes, like cpu-2x4: two processes of four devices; may be repeated",
     )
     add(
         "--seed",
@@ -52,6 +71,19 @@ def add_running(add: AddOption) -> None:
         help="the cells in this file, as `list --plan` prints it; of these only the --implementation that is named",
     )
     add("--results", type=Path, default=Path("results"), metavar="DIR", help="where the results are written")
+    add(
+        "--shard",
+        type=parse_shard,
+        metavar="K/N",
+        help="one of N parts of the selected cells, which take about as long as each other; `merge` joins them",
+    )
+    add("--balance", type=Path, metavar="DIR", help="with --shard: split by the seconds of each cell in these results")
+    add("--resume", action="store_true", help="go on with the run in the results folder, which was killed")
+    add(
+        "--retry-missing",
+        action="store_true",
+        help="run only the cells that are missing in the results folder, or have a harness_error, and add them there",
+    )
     add("--deadline", type=positive(float), default=60.0, metavar="SECONDS", help="for each cell")
     add(
         "--repeat",
@@ -106,6 +138,18 @@ def _device_counts(text: str) -> tuple[int, ...]:
         return tuple(sorted({positive(int)(count) for count in text.split(",")}))
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is no list of device counts, like 1,8") from error
+
+
+def _topology(text: str) -> Topology:
+    try:
+        topology, options = parse_topology(text)
+    except UnknownTopologyError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if options or topology.processes == 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no topology of several processes, like cpu-2x4; --devices gives those of one process"
+        )
+    return topology
 
 
 Number = TypeVar("Number", int, float)

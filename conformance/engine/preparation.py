@@ -5,24 +5,32 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import sys
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from ..expectations.entries import EXPECTATIONS, ExpectationError, Expectations, load_expectations
 from ..implementations import ImplementationError
 from ..planning import selection as selecting
 from ..planning.cells import Cell, Plan, UnknownCellError, parse_cell
+from ..planning.depths import DEVICE_COUNTS, at_depth, moved_to, multi_host_cells
 from ..planning.keywords import KeywordError
 from ..planning.plan_file import PlanFileError, read_plan
-from ..planning.smoke import smoke
-from ..reports.provenance import Provenance, RequiredCells
-from ..spec.topology import Topology
+from ..planning.processes import USUAL, plan_over_processes
+from ..reports.provenance import Provenance
+from ..reports.results import UnreadableResultsError
+from ..spec.depths import Depth
 from ..spec.versions import HOSTCB_NEEDS, version_matches
-from ..worker.processes import WorkerProcess, WorkerStartError
-from .run import Options, Run
+from ..worker.processes import WorkerStartError
+from .depths import AUTO, Chosen, choose
+from .locking import FolderInUseError
+from .origin import Origin
+from .parts import LastResults, PartError, balance_digest, cells_of_shard
+from .parts import check as check_parts
+from .recorded import planned, recorded, required, required_before
+from .run import Options, Run, task_of
+from .run_journal import ResumeError
 
 IMPLEMENTATIONS = ("hostcb", "jax")
 SUPPORTED = HOSTCB_NEEDS
@@ -37,9 +45,13 @@ UNUSABLE_BECAUSE = (
     ConflictingOptionsError,
     ExpectationError,
     ImplementationError,
+    FolderInUseError,
     KeywordError,
+    PartError,
     PlanFileError,
+    ResumeError,
     UnknownCellError,
+    UnreadableResultsError,
     WorkerStartError,
     # Paths of the user may raise these.
     FileExistsError,
@@ -53,64 +65,87 @@ UNUSABLE_BECAUSE = (
 
 def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
     """The run that the options ask for."""
-    if options.plan_file or options.cell_ids:
+    check_parts(options, patterns)
+    last = whole = None
+    if options.retry_missing:
+        asked = None if options.depth == AUTO else Depth(options.depth)
+        last = LastResults(options.results, options.platform, asked)
+        options.chosen = Chosen(last.depth)
+        selection = last.selection
+        options.devices = tuple(sorted({cell.topology.device_count for cell in selection.cells}))
+        options.implementations = list(dict.fromkeys(cell.implementation for cell in selection.cells))
+    elif options.plan_file or options.cell_ids:
         cells = _named_cells(options)
         options.platform = _platform_of(cells, options.platform, "--plan" if options.plan_file else "--cell")
         options.devices = options.devices or tuple(sorted({cell.topology.device_count for cell in cells}))
         options.implementations = options.implementations or list(dict.fromkeys(cell.implementation for cell in cells))
-        selection = Plan(cells, ()).on_this_release().select(patterns)
-        required = None
+        options.chosen = _depth_of(cells, options)
+        cells = tuple(moved_to(cell, options.chosen.depth) for cell in cells)
+        selection = at_depth(Plan(cells, ()).on_this_release(), options.chosen.depth).select(patterns)
     else:
-        whole = _unreduced_plan_of(options)
-        here = whole.on_this_release()
-        required = RequiredCells([c.id for c in whole.cells], {c.id: c.lacking or "" for c in here.lacking})
-        selection = (smoke(whole).on_this_release() if options.smoke else here).select(patterns)
+        whole = whole_plan_of(options)
+        selection = whole.on_this_release().select(patterns)
     if patterns and not (selection.cells or selection.ineligible):
         # Before anything is written: the results folder may have those of another run.
         raise ConflictingOptionsError(f"no cell's id matches {' or '.join(map(repr, patterns))}")
     jax_version = importlib.metadata.version("jax")
-    file = _expectations_file(options, jax_version)
-    expectations = load_expectations(file) if file else Expectations()
-    return Run(
-        _plan_of_entries(options, expectations.applicable(jax_version)),
-        selection,
-        expectations,
-        Options(
-            *(options.platform, options.results, options.deadline, options.repeat, options.stress, options.histories),
-            maxfail=options.maxfail or 0,
-            plugins=tuple(getattr(options, "pytest_plugins", ())),
-        ),
-        jax_version,
-        Provenance(_recorded(options, patterns), required, file),
+    files = _expectation_files(options, jax_version)
+    expectations = Expectations(tuple(entry for file in files for entry in load_expectations(file).entries))
+    of_run = Options(
+        *(options.platform, options.results, options.deadline, options.repeat, options.stress, options.histories),
+        depth=options.chosen.depth,
+        depth_asked=options.chosen.asked,
+        maxfail=options.maxfail or 0,
+        plugins=tuple(getattr(options, "pytest_plugins", ())),
     )
+    origin = _origin(options, of_run, selection.cells)
+    if last:
+        last.check(of_run.of_cells, options.implementations)
+    of_options = recorded(options, options.implementations or IMPLEMENTATIONS, patterns)
+    before = required_before(last.run, [cell.id for cell in selection.cells]) if last else None
+    prepared = Run(
+        _plan_of_entries(options, expectations.applicable(jax_version)),
+        replace(selection, cells=tuple(origin.cells)),
+        expectations,
+        of_run,
+        jax_version,
+        origin,
+        last.past if last else None,
+        last.fields if last else None,
+        Provenance(of_options, required(of_options, whole) if whole else before, files),
+    )
+    if options.resume:
+        prepared.resume()
+    return prepared
 
 
-def _recorded(options: Any, patterns: Sequence[str]) -> dict[str, Any]:
-    """The options that the results keep."""
-    kept = ("platform", "seed", "full", "smoke", "deadline", "repeat", "stress", "histories")
-    lists = {
-        "devices": list(options.devices),
-        "implementations": list(options.implementations or IMPLEMENTATIONS),
-        "cells": list(options.cell_ids),
-        "patterns": list(patterns),
-        "plugins": list(getattr(options, "pytest_plugins", ())),
-    }
-    others = {"plan_file": bool(options.plan_file), "maxfail": options.maxfail or None}
-    return {name: getattr(options, name) for name in kept} | lists | others
+def _origin(options: Any, of_run: Options, cells: Sequence[Cell]) -> Origin:
+    """The cells that this run has of a selection."""
+    if not options.shard:
+        return Origin(cells, cells)
+    tasks = [task_of(cell, options.deadline) for cell in cells]
+    chosen = cells_of_shard(cells, tasks, options.shard, options.balance)
+    balance = balance_digest(options.balance, of_run.name) if options.balance else None
+    return Origin(cells, chosen, options.shard, balance)
 
 
-def _expectations_file(options: Any, jax_version: str) -> Path | None:
-    """The file of known failures that the options name, or the platform's, which is for supported releases."""
-    if not options.expectations and not version_matches(jax_version, SUPPORTED):
+def _expectation_files(options: Any, jax_version: str) -> tuple[Path, ...]:
+    """The file of known failures that the options name, or those of the platform, which are for supported releases."""
+    if options.expectations and not options.expectations.exists():
+        raise ExpectationError(
+            f"--expectations: there is no file {options.expectations}; an empty one says that no failure is known"
+        )
+    if options.expectations:
+        return (options.expectations,)
+    if not version_matches(jax_version, SUPPORTED):
         print(f"NOTE: known failures are listed for JAX {SUPPORTED}, none for {jax_version}", file=sys.stderr)
-        return None
-    path = options.expectations or EXPECTATIONS / f"{options.platform}.toml"
-    if options.expectations and not path.exists():
-        raise ExpectationError(f"--expectations: there is no file {path}; an empty one says that no failure is known")
+        return ()
+    path = EXPECTATIONS / f"{options.platform}.toml"
     if not path.exists():
         print(f"NOTE: there is no {path}: no failure is known", file=sys.stderr)
-        return None
-    return path
+    # Known failures of JAX's own callbacks on every platform, where nothing runs.
+    ahead = [] if options.chosen.depth is Depth.RUN else [EXPECTATIONS / "ahead.toml"]
+    return tuple(file for file in (path, *ahead) if file.exists())
 
 
 def default_workers(platform: str) -> int:
@@ -125,22 +160,35 @@ def plan_of(options: Any) -> Plan:
 
 def whole_plan_of(options: Any) -> Plan:
     """The cells that the options select, the same on every release; sets the device counts in `options`."""
-    plan = _unreduced_plan_of(options)
-    return smoke(plan) if options.smoke else plan
-
-
-def planned_again(recorded: Mapping[str, Any]) -> list[str]:
-    """The ids of all cells from which a run with these recorded options has selected."""
-    return [cell.id for cell in _unreduced_plan_of(SimpleNamespace(**recorded)).cells]
-
-
-def _unreduced_plan_of(options: Any) -> Plan:
-    """The plan without the choice of `--smoke`; sets the device counts in `options`."""
     if options.smoke and options.full:
         raise ConflictingOptionsError("--smoke and --full exclude each other: name one of them")
-    options.devices = options.devices or _default_device_counts(options.platform)
+    if options.topologies:
+        return _over_processes(options)
+    chosen = options.chosen = choose(options.platform, options.depth)
+    chosen.announce(options.platform)
+    named = options.devices_named = bool(options.devices)
+    options.devices = options.devices or _default_device_counts(options.platform, chosen)
     implementations = options.implementations or IMPLEMENTATIONS
-    return selecting.whole_plan_of(implementations, options.platform, options.devices, choice_of(options))
+    where = (options.platform, options.devices, choice_of(options), chosen.depth)
+    return planned(implementations, *where, named, options.smoke)
+
+
+def _over_processes(options: Any) -> Plan:
+    """The cells on the topologies that `--topology` names."""
+    given = {"--devices": options.devices, "--full": options.full, "--smoke": options.smoke, "--seed": options.seed}
+    if wrong := [name for name, value in given.items() if value]:
+        raise ConflictingOptionsError(f"--topology names what {wrong[0]} would choose from: name one of the two")
+    platforms = dict.fromkeys(topology.platform for topology in options.topologies)
+    if options.platform != "cpu":
+        platforms[options.platform] = None
+    if len(platforms) > 1:
+        raise ConflictingOptionsError(f"one run is on one platform, and these are several: {', '.join(platforms)}")
+    if options.depth not in (AUTO, Depth.RUN.value):
+        raise ConflictingOptionsError(f"several processes only run: --depth {options.depth} is for one process")
+    (options.platform,) = platforms
+    options.chosen = Chosen(Depth.RUN)
+    options.devices = tuple(sorted({topology.device_count for topology in options.topologies}))
+    return plan_over_processes(options.implementations or IMPLEMENTATIONS, options.topologies)
 
 
 def _named_cells(options: Any) -> tuple[Cell, ...]:
@@ -189,18 +237,35 @@ def _plan_of_entries(options: Any, expectations: Expectations) -> Plan:
         return Plan((), ())
     implementations = tuple(dict.fromkeys((*IMPLEMENTATIONS, *(options.implementations or ()))))
     device_counts = selecting.CPU_DEVICE_COUNTS if options.platform == "cpu" else options.devices
-    plan = selecting.undrawn_plan_of(implementations, options.platform, device_counts)
+    depth = options.chosen.depth
+    plan = at_depth(selecting.undrawn_plan_of(implementations, options.platform, device_counts), depth)
+    if options.platform == "cpu" and depth is Depth.RUN:
+        plan = plan.with_(plan_over_processes(implementations, [USUAL]))
     if not expectations.unmatched([cell.id for cell in plan.cells]):
         return plan
-    return selecting.whole_plan_of(implementations, options.platform, device_counts)
+    plan = plan.with_(at_depth(selecting.whole_plan_of(implementations, options.platform, device_counts), depth))
+    if depth is not Depth.COMPILE:
+        return plan
+    return replace(plan, cells=(*plan.cells, *multi_host_cells(plan, options.platform)))
 
 
-def _default_device_counts(platform: str) -> tuple[int, ...]:
-    if platform == "cpu":
+def _default_device_counts(platform: str, chosen: Chosen) -> tuple[int, ...]:
+    if chosen.depth is not Depth.RUN:
+        return DEVICE_COUNTS
+    count = chosen.device_count
+    if count is None:
         return selecting.CPU_DEVICE_COUNTS
-    # Only a process on that platform can count its devices.
-    with tempfile.TemporaryDirectory() as folder:
-        worker = WorkerProcess(Topology(platform, 0), None, Path(folder) / "probe.log")
-        count: int = worker.run_info["device_count"]
-        worker.finish()
     return (1,) if count == 1 else (1, count)
+
+
+def _depth_of(cells: Sequence[Cell], options: Any) -> Chosen:
+    """The depth in the ids of the cells; an id without one is at the depth that the user asks for."""
+    depths = {cell.topology.depth for cell in cells}
+    named = [depth for depth in Depth if depth in depths and depth is not Depth.RUN]
+    if len(depths) > 1 or (named and options.depth not in (AUTO, named[0].value)):
+        asked = [] if options.depth == AUTO else [f"--depth {options.depth}"]
+        there = sorted({f"@{depth.value}" for depth in depths} | {*asked})
+        raise ConflictingOptionsError(f"one run has one depth, and its cells and options name {' and '.join(there)}")
+    if named:
+        return Chosen(named[0])
+    return Chosen(Depth.RUN if options.depth == AUTO else Depth(options.depth))

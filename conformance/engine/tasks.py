@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ..expectations.entries import Expectations
+from ..spec.depths import Depth
 from ..spec.topology import Topology
 
 Kind: TypeAlias = tuple[str, Topology, tuple[str, ...]]
@@ -32,6 +33,11 @@ class Task:
     @property
     def kind(self) -> Kind:
         return self.implementation, self.topology, self.xla_flags
+
+    @property
+    def in_several_processes(self) -> bool:
+        """Whether several processes run the cell together: below the depth of a run, one process does."""
+        return self.topology.processes > 1 and self.topology.depth is Depth.RUN
 
 
 def in_running_order(tasks: Iterable[Task]) -> list[Task]:

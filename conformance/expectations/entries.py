@@ -5,11 +5,12 @@ from __future__ import annotations
 import fnmatch
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..oracle.verdicts import Outcome, Stage, Standing, Verdict
+from ..spec.depths import Depth
 from ..spec.versions import SpecifierError, version_matches
 
 _OF_THE_WHEEL = Path(__file__).with_name("platforms")
@@ -43,7 +44,13 @@ class Expectation:
     """Whether the cells may also pass, because the failure occurs only in some processes."""
 
     def matches(self, cell_id: str) -> bool:
-        return any(fnmatch.fnmatchcase(cell_id, pattern) for pattern in self.cells)
+        """A glob without a depth is about cells that run: what fails there may well be lowered and compiled."""
+        return any(_about(pattern, cell_id) for pattern in self.cells)
+
+    def at(self, depth: Depth) -> Expectation | None:
+        """The entry with those globs alone that may match cells of this depth; None if none may."""
+        cells = tuple(pattern for pattern in self.cells if _may_be_at(pattern, depth))
+        return replace(self, cells=cells) if cells else None
 
     def met_by(self, outcome: Outcome) -> bool:
         return self.verdict == outcome.label and self.stage in (None, outcome.stage)
@@ -55,6 +62,10 @@ class Expectations:
 
     def applicable(self, jax_version: str) -> Expectations:
         return Expectations(tuple(entry for entry in self.entries if version_matches(jax_version, entry.jax)))
+
+    def at(self, depth: Depth) -> Expectations:
+        """The entries about cells of this depth."""
+        return Expectations(tuple(found for entry in self.entries if (found := entry.at(depth))))
 
     def of(self, cell_id: str) -> Expectation | None:
         return next((entry for entry in self.entries if entry.matches(cell_id)), None)
@@ -71,7 +82,18 @@ class Expectations:
     def unmatched(self, planned: Sequence[str]) -> tuple[str, ...]:
         """Globs that match no planned cell: typing errors, or cells that are gone."""
         globs = [pattern for entry in self.entries for pattern in entry.cells]
-        return tuple(pattern for pattern in globs if not fnmatch.filter(planned, pattern))
+        return tuple(pattern for pattern in globs if not any(_about(pattern, cell_id) for cell_id in planned))
+
+
+def _about(pattern: str, cell_id: str) -> bool:
+    return ("@" in cell_id) == ("@" in pattern) and fnmatch.fnmatchcase(cell_id, pattern)
+
+
+def _may_be_at(pattern: str, depth: Depth) -> bool:
+    _, at, depths = pattern.partition("@")
+    if depth is Depth.RUN:
+        return not at
+    return bool(at) and fnmatch.fnmatchcase(depth.value, depths)
 
 
 def load_expectations(path: Path) -> Expectations:

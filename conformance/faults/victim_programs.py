@@ -116,24 +116,29 @@ def _outlive(thread: threading.Thread) -> None:
 
 
 @program
-def shared_executables(bench: Bench, callback_name: str, mark: str) -> None:
-    """A program with the same text in every process, and with a different function."""
+def shared_executables(bench: Bench, callback_names: str, mark: str) -> None:
+    """Programs with the same text in every process, and with different functions: two of each kind of callback."""
+    callbacks = [_BY_NAME[name] for name in callback_names.split()]
     if mark != "first":
         # Objects that are numbered in the order of their creation get other numbers here.
         for number in range(3):
-            earlier = bench.applying(_BY_NAME[callback_name], lambda operand: np.asarray(operand) + np.float32(1))
+            earlier = bench.applying(callbacks[0], lambda operand: np.asarray(operand) + np.float32(1))
             np.asarray(earlier(bench.operand + np.float32(number)))
         bench.implementation.barrier()
 
-    def host(operand: Any) -> Any:
-        say(mark)
-        return np.asarray(operand) + np.float32(1)
+    for callback in callbacks:
+        # The two programs of a kind are equal but for their functions.
+        for name in ("one", "another"):
 
-    compiled = bench.applying(_BY_NAME[callback_name], host)
-    at(Stage.RESULT)
-    np.asarray(compiled(bench.operand))
-    at(Stage.BARRIER)
-    bench.implementation.barrier()
+            def host(operand: Any, what: str = f"{name} {callback.name} of the {mark} process") -> Any:
+                say(what)
+                return np.asarray(operand) + np.float32(1)
+
+            compiled = bench.applying(callback, host)
+            at(Stage.RESULT)
+            np.asarray(compiled(bench.operand))
+            at(Stage.BARRIER)
+            bench.implementation.barrier()
 
 
 @program

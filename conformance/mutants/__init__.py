@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from . import failures, multiplicity, operands, order, outside, results, transformations
+from . import failures, multiplicity, operands, order, outside, processes, results, transformations
 from .mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -20,6 +20,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *results.MUTANTS,
     *failures.MUTANTS,
     *outside.MUTANTS,
+    *processes.MUTANTS,
 )
 
 

@@ -65,6 +65,9 @@ class Outcome:
     evidence: tuple[tuple[int, int], ...] = ()
     """For a wrong order: the sequence of each event of the witness, and its number in the witness."""
 
+    shown: str = ""
+    """What was seen of a good cell that did not run: that its program was `lowered`, `compiled` or `refused`."""
+
     @property
     def label(self) -> str:
         """The verdict as reports and expectation files write it: `fail`, `crash(SIGABRT)`."""
@@ -80,6 +83,7 @@ class Outcome:
             "signal": self.signal,
             "history": self.history,
             "evidence": [list(pair) for pair in self.evidence],
+            **({"shown": self.shown} if self.shown else {}),
         }
 
     @staticmethod
@@ -93,4 +97,5 @@ class Outcome:
             data["signal"],
             data["anomaly"],
             tuple((int(sequence), int(number)) for sequence, number in data.get("evidence", ())),
+            data.get("shown", ""),
         )

@@ -13,6 +13,7 @@ from ..model.programs import Program
 from ..spec.callbacks import Callback, DeviceChoice
 
 MAPS = ("pmap", "shard_map")
+COMPILING = ("jit", "pjit", "scan", "fori", "while_body", "while_cond", "cond", "remat")
 LOOPS_WITHOUT_REVERSE_MODE = ("while_body", "while_cond")
 
 
@@ -29,6 +30,18 @@ def ineligible(callback: Callback, program: Program, device_count: int) -> str |
         return "nothing says whether a checkpoint inside of a custom rule counts as differentiated, and JAX may refuse"
     if callback.vmap_method is not None and "vmap" not in names and len(names) > 1:
         return "vmap_method only matters under vmap; elsewhere this is the plain call"
+    return None
+
+
+def ineligible_over_processes(names: Sequence[str], placement: str) -> str | None:
+    """The reason if a program has no meaning where several processes have the devices; otherwise None."""
+    if placement not in ("all", "grid"):
+        return f"placement {placement} leaves out devices, and some processes would have none"
+    outside = names[: _first(names, lambda name: name in ("pmap", "pjit", "shard_map"))]
+    if "pmap" in names and _first(names, lambda name: name in COMPILING, 0) is not None and {*outside} & {*COMPILING}:
+        return "JAX has no pmap over several processes inside of a compiled program"
+    if len(outside) < len(names) and "grad" in outside and "custom_vjp" in outside:
+        return "nothing says in which processes a cotangent outside of the computation over all devices is"
     return None
 
 

@@ -34,7 +34,7 @@ def comparison(
             for cell in filter(lambda cell: selected(cell.id), run.cells):
                 parts = [name] if len(results) > 1 or not (by_implementation or by_platform) else []
                 parts += [cell.implementation] if by_implementation else []
-                parts += [run.platform] if by_platform else []
+                parts += [run.name] if by_platform else []
                 label = " ".join(parts)
                 columns.setdefault(label, {})[_matched(cell.id, run.platform, by_implementation, by_platform)] = cell
                 environments.setdefault(label, {}).update(_environment(run, by_platform))

@@ -35,7 +35,7 @@ def _page_data(runs: Sequence[RunRecord]) -> dict[str, Any]:
         "known": [{"verdict": k.verdict, "reason": " ".join(k.reason.split()), "link": k.link} for k in known],
         "runs": [
             {
-                "platform": run.platform,
+                "platform": run.name,
                 "totals": run.totals,
                 "seconds": run.seconds,
                 "problems": run.problems,

@@ -22,7 +22,7 @@ def junit(runs: Sequence[RunRecord]) -> str:
 
 
 def _suite(run: RunRecord) -> ElementTree.Element:
-    suite = _element("testsuite", name=f"conformance-{run.platform}", time=f"{run.seconds:.1f}")
+    suite = _element("testsuite", name=f"conformance-{run.name}", time=f"{run.seconds:.1f}")
     properties = ElementTree.SubElement(suite, "properties")
     for topology, info in run.environment.items():
         for name, value in info.items():

@@ -21,7 +21,7 @@ def markdown(runs: Sequence[RunRecord]) -> str:
 
 def _run(run: RunRecord) -> Iterable[str]:
     good = not run.unexpected and not run.problems and bool(run.cells)
-    yield f"# Conformance on {_text(run.platform)}: {'as expected' if good else 'NOT as expected'}"
+    yield f"# Conformance on {_text(run.name)}: {'as expected' if good else 'NOT as expected'}"
     yield ""
     yield f"{run.totals}, {run.seconds:.0f} s{', on a machine under load (`--stress`)' if run.stress else ''}."
     yield from _problems(run)

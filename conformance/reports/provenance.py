@@ -56,19 +56,19 @@ class Provenance:
     """The options that decide which cells there are and how they run."""
     required: RequiredCells | None = None
     """None if the cells of the run were named one by one."""
-    expectations: Path | None = None
-    """The file of known failures, if the run used one."""
+    expectations: Sequence[Path] = ()
+    """The files of known failures that the run used."""
     begin: str = field(default_factory=now)
-    _known_failures: str | None = None
+    _known_failures: str = ""
 
     def __post_init__(self) -> None:
         # Read now: the file may change while the cells run.
-        if self.expectations:
-            self._known_failures = self.expectations.read_text(encoding="utf-8")
+        self._known_failures = "\n".join(file.read_text(encoding="utf-8") for file in self.expectations)
 
     def as_json(self, ran: Collection[str]) -> dict[str, Any]:
         """What the results say; `ran` are the ids of their cells."""
-        known = {"name": self.expectations.name, "text": self._known_failures} if self.expectations else None
+        names = ", ".join(file.name for file in self.expectations)
+        known = {"name": names, "text": self._known_failures} if names else None
         return {
             "suite": this_suite().as_json(),
             "begin": self.begin,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,21 @@ from ..expectations.entries import Expectation, Expectations
 from ..oracle.repetition import Repetition
 from ..oracle.verdicts import Outcome, Standing, Verdict
 from ..planning.cells import Cell, Ineligible
+from ..spec.depths import Depth
 from ..spec.package import COMMAND
 from .provenance import Provenance
-from .results import SCHEMA_VERSION
+from .results import SCHEMA_VERSION, write_results
 
 MOST_SHOWN = 100
 """The summary shows at most this many unexpected results."""
 
 SLOWEST_SHOWN = 10
+
+AS_EXPECTED_AT = {Depth.RUN: 0, Depth.COMPILE: 3, Depth.LOWER: 4}
+"""The exit code of a run that is as expected, and whose depth the machine has chosen."""
+
+NOTHING_RAN = 2
+"""The exit code of a run that executed no cell."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,7 @@ class CellResult:
             "expected": self.expected,
             "known": _known(self.entry) if self.entry else None,
             "attempts": self.attempts,
+            **({"company": list(self.company)} if self.company else {}),
             "reproduce": self.reproduce,
             **({"repeated": self.repetition.as_json()} if self.repetition else {}),
         }
@@ -81,6 +88,15 @@ class Report:
     """Whether busy processes put load on the machine."""
     provenance: Provenance | None = None
     """How the run was made; None where nobody will want to judge its results again."""
+    depth: Depth = Depth.RUN
+    depth_asked: bool = True
+    """Whether the user has named the depth."""
+    gaps: Sequence[str] = ()
+    """Those of the problems that only say why cells did not run."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields: what the run was made of, and of which selection it is a part."""
+    empty_shard: bool = False
+    """Whether there is nothing to run, because the other shards have all cells."""
 
     def add(
         self,
@@ -103,16 +119,23 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 if all results are as expected, 1 if any is not, 2 if no cell was executed."""
+        """0 if all results are as expected, 1 if any is not, 2 if no cell was executed.
+
+        3 and 4 say as much as 0, of a run in which nothing ran, because there was nothing on which to run.
+        """
         executed = [r for r in self.results if r.outcome.verdict is not Verdict.MISSING]
-        if not executed:
-            return 2
-        return 1 if self.unexpected or self.problems else 0
+        if not executed and not self.empty_shard:
+            return NOTHING_RAN
+        if self.unexpected or self.problems:
+            return 1
+        return 0 if self.depth_asked else AS_EXPECTED_AT[self.depth]
 
     def as_json(self) -> dict[str, Any]:
         return {
             "schema": SCHEMA_VERSION,
             "platform": self.platform,
+            "depth": self.depth.value,
+            **self.fields,
             "run_info": self.run_info,
             "seconds": round(self.seconds, 1),
             "process_starts": self.process_starts,
@@ -120,13 +143,14 @@ class Report:
             **({"stress": True} if self.stress else {}),
             **({"run": self.provenance.as_json([r.cell.id for r in self.results])} if self.provenance else {}),
             "problems": self.problems,
+            "gaps": list(self.gaps),
             "stale_expectations": list(self.stale_expectations),
             "cells": [result.as_json() for result in self.results],
             "ineligible": [{"id": cell.id, "reason": cell.reason} for cell in self.ineligible],
         }
 
     def write(self, path: Path) -> None:
-        path.write_text(json.dumps(self.as_json(), indent=1) + "\n")
+        write_results(path, self.as_json())
 
     def summary(self) -> str:
         lines = [*self._table(), ""]
@@ -149,9 +173,19 @@ class Report:
             f" {len(self.unexpected)} unexpected results,"
             f" {len(self.ineligible)} cells not applicable, {self.seconds:.0f} s"
         )
-        if self.exit_code == 2:
+        lines += self._depth()
+        if self.empty_shard:
+            lines.append("This shard has no cell: there are more shards than cells.")
+        if self.exit_code == NOTHING_RAN:
             lines.append("ERROR: no cell was executed, so nothing is known.")
         return "\n".join(lines)
+
+    def _depth(self) -> list[str]:
+        if self.depth is Depth.RUN:
+            return []
+        shown = Counter(result.outcome.shown for result in self.results if result.outcome.shown)
+        counts = ", ".join(f"{count} {what}" for what, count in sorted(shown.items())) or "none shown"
+        return [f"At depth {self.depth.value} nothing ran on {self.platform}: {counts}."]
 
     def _repeated(self) -> list[str]:
         """How often each cell failed, the highest rate first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -72,6 +73,8 @@ class CellRecord:
     reproduce: str
     repetition: Repetition | None = None
     """What several runs of the cell have shown, if several were asked for."""
+    shown: str = ""
+    """Of a good cell that did not run: whether its program was `lowered`, `compiled` or `refused`."""
 
     @property
     def implementation(self) -> str:
@@ -104,6 +107,11 @@ class CellRecord:
         return f"{self.verdict}{stage}{expected}"
 
 
+def name_of(platform: str, depth: str) -> str:
+    """The name of a run in its files: the platform, and the depth if nothing ran."""
+    return platform if depth == "run" else f"{platform}@{depth}"
+
+
 @dataclass(frozen=True)
 class RunRecord:
     """One file: a run on one platform."""
@@ -122,10 +130,24 @@ class RunRecord:
     """The reasons of combinations that were not applicable, by id."""
     stress: bool = False
     """Whether busy processes put load on the machine."""
+    depth: str = "run"
+    """How far the cells were taken: `lower`, `compile` or `run`; the oldest files are all of depth `run`."""
+
+    @property
+    def name(self) -> str:
+        return name_of(self.platform, self.depth)
 
     @property
     def unexpected(self) -> tuple[CellRecord, ...]:
         return tuple(cell for cell in self.cells if not cell.standing.acceptable)
+
+    @property
+    def _shown(self) -> str:
+        if self.depth == "run":
+            return ""
+        shown = Counter(cell.shown for cell in self.cells if cell.shown)
+        counts = ", ".join(f"{count} {what}" for what, count in sorted(shown.items()))
+        return f"; depth {self.depth}: nothing ran, {counts or 'none shown'}"
 
     @property
     def totals(self) -> str:
@@ -133,7 +155,7 @@ class RunRecord:
         passed = sum(cell.passed for cell in self.cells)
         return (
             f"{passed} of {len(self.cells)} cells passed, {standings[Standing.KNOWN_FAILURE]} known failures,"
-            f" {len(self.unexpected)} unexpected results, {self.inapplicable} cells not applicable"
+            f" {len(self.unexpected)} unexpected results, {self.inapplicable} cells not applicable{self._shown}"
         )
 
 
@@ -158,6 +180,17 @@ def load_results(folder: Path) -> tuple[RunRecord, ...]:
     return tuple(_run(file) for file in files)
 
 
+def write_results(path: Path, data: Mapping[str, Any]) -> None:
+    """Write the JSON of a run, all of it or nothing: a killed process leaves the old file."""
+    new = path.with_name(f"{path.name}.new")
+    try:
+        new.write_text(json.dumps(data, indent=1) + "\n")
+        os.replace(new, path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
+
+
 def _run(file: Path) -> RunRecord:
     try:
         data = json.loads(file.read_text())
@@ -174,6 +207,7 @@ def _run(file: Path) -> RunRecord:
             data.get("process_starts"),
             {str(cell["id"]): str(cell["reason"]) for cell in data["ineligible"]},
             bool(data.get("stress")),
+            str(data.get("depth", "run")),
         )
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         raise UnreadableResultsError(f"{file} is no result of a run: {type(error).__name__}: {error}") from error
@@ -213,6 +247,7 @@ def _cell(data: dict[str, Any]) -> CellRecord:
         attempts=int(data["attempts"]),
         reproduce=str(data["reproduce"]),
         repetition=Repetition.from_json(data["repeated"]) if data.get("repeated") else None,
+        shown=str(data.get("shown", "")),
     )
 
 

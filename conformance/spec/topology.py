@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .depths import Depth
+from .platform_targets import TARGETS
 from .xla_flags import QUICK_COMPILATION, known, names
 
 JAX_NAMES = {"cpu": "cpu", "cuda": "cuda", "rocm": "rocm", "tpu": "tpu"}
@@ -72,14 +73,21 @@ class Topology:
         """
         environment = {name: value for name, value in inherited.items() if name not in OTHER_DEFAULTS}
         environment["JAX_PLATFORMS"] = self.jax_name if self.platform == "cpu" else f"{self.jax_name},cpu"
-        if self.platform == "cpu":
+        if self.depth is not Depth.RUN:
+            # Other platforms are lowered and compiled for beside the CPU's devices, which every machine has.
+            environment["JAX_PLATFORMS"] = "cpu"
+            target = TARGETS.get(self.platform)
+            if target is not None and target.compiler is not None:
+                environment = {**target.compiler.environment, **environment}
+        if environment["JAX_PLATFORMS"] == "cpu":
             flags = [
                 flag
                 for flag in inherited.get("XLA_FLAGS", "").split()
                 if not flag.startswith("--xla_force_host_platform_device_count")
             ]
-            flags.append(f"--xla_force_host_platform_device_count={self.local_device_count}")
-            if self.configuration != OPTIMISED:
+            local = self.local_device_count if self.depth is Depth.RUN else self.device_count
+            flags.append(f"--xla_force_host_platform_device_count={local}")
+            if self.configuration != OPTIMISED and (self.platform == "cpu" or self.depth is Depth.RUN):
                 # A flag that the user has set keeps its value.
                 flags += [flag for flag in known(quick, jaxlib) if not names(flag, " ".join(flags))]
             environment["XLA_FLAGS"] = " ".join(flags)

@@ -22,10 +22,14 @@ from ..implementations import Implementation, load
 from ..oracle.history import Recorder
 from ..oracle.verdicts import Outcome, Verdict
 from ..planning.cells import FaultCell, NotInReleaseError, TableCell, parse_cell
+from ..spec.depths import Depth
 from ..spec.topology import WrongPlatformError, parse_topology
+from .ahead import take_cell
 from .devices import devices_of
 from .execution import run_cell, run_table_cell
+from .member import join, serve_member
 from .parent import end_with_parent
+from .private_jax import quick_locations
 from .run_info import run_info
 
 
@@ -34,6 +38,8 @@ def main() -> None:
     parser.add_argument("topology", help="a name like cpu-8dev; with 0 devices for all there are")
     parser.add_argument("implementation", nargs="?", help="none to ask only what devices there are")
     parser.add_argument("--histories", action="store_true", help="report the history of cells that pass, too")
+    parser.add_argument("--process", type=int, default=0, metavar="N", help="which of the topology's processes this is")
+    parser.add_argument("--coordinator", metavar="HOST:PORT", help="where the topology's processes meet")
     arguments = parser.parse_args()
 
     end_with_parent()
@@ -44,15 +50,23 @@ def main() -> None:
     # The suite reads the stage of an error from the stack, with JAX's own frames.
     jax.config.update("jax_traceback_filtering", "off")
 
+    topology = parse_topology(arguments.topology)[0]
     try:
+        if arguments.coordinator:
+            # Before the import of an implementation, which might start JAX's devices.
+            join(topology, arguments.coordinator, arguments.process)
         # Load it before the devices exist: an implementation may change settings for them.
         implementation = load(arguments.implementation) if arguments.implementation else None
-        devices = devices_of(parse_topology(arguments.topology)[0])
+        if topology.depth is not Depth.RUN:
+            quick_locations()
+        devices = devices_of(topology)
     except WrongPlatformError as error:
         _report(reports, event="refused", reason=str(error))
         return
-    _report(reports, event="ready", run_info=run_info(devices))
-    if implementation is not None:
+    _report(reports, event="ready", run_info=run_info(devices, topology))
+    if implementation is not None and arguments.coordinator:
+        serve_member(reports, devices, implementation, arguments.histories)
+    elif implementation is not None:
         _serve(reports, devices, implementation, arguments.histories)
 
 
@@ -65,6 +79,8 @@ def _serve(reports: TextIO, devices: list[jax.Device], implementation: Implement
             cell = parse_cell(cell_id)
             if isinstance(cell, FaultCell):
                 outcome = run_fault(cell.fault, implementation, devices)
+            elif cell.topology.depth is not Depth.RUN:
+                outcome = take_cell(cell, implementation, recorder, devices)
             elif isinstance(cell, TableCell):
                 outcome = run_table_cell(cell, implementation, recorder, devices, histories)
             else:

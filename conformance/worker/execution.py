@@ -12,11 +12,12 @@ import jax
 import numpy as np
 
 from ..implementations import Implementation
-from ..model.programs import INPUTS
+from ..model.programs import INPUTS, Prediction
 from ..model.transforms import Setting
 from ..model.worlds import RefusalError
 from ..oracle.checkers import Anomaly, judge
 from ..oracle.history import History, Recorder
+from ..oracle.observations import Observation
 from ..oracle.stages import backend_says_unsupported, stage_of, summary
 from ..oracle.verdicts import Outcome, Stage, Verdict
 from ..planning.cells import ProgramCell, TableCell
@@ -39,7 +40,7 @@ def run_cell(
     """Run a cell; with `histories`, the outcome has the history also if the cell passes, and with hand-overs."""
     started = time.perf_counter()
     verdict, anomalies, history = _run(cell, implementation, recorder, devices, histories)
-    outcome = _outcome(verdict, anomalies, history, time.perf_counter() - started)
+    outcome = outcome_of(verdict, anomalies, history, time.perf_counter() - started)
     return replace(outcome, history=_events(history)) if histories else outcome
 
 
@@ -60,7 +61,7 @@ def run_table_cell(
             verdict = _verdict(anomalies)
         if anomalies:
             first = replace(anomalies[0], witness=f"in {program.program.name}: {anomalies[0].witness}")
-            return _outcome(verdict, [first, *anomalies[1:]], history, time.perf_counter() - started)
+            return outcome_of(verdict, [first, *anomalies[1:]], history, time.perf_counter() - started)
     kept = _events(history) if histories else []
     return Outcome(Verdict.PASS, seconds=time.perf_counter() - started, history=kept)
 
@@ -89,7 +90,7 @@ def _is_refused(cell: ProgramCell) -> bool:
     return False
 
 
-def _outcome(verdict: Verdict, anomalies: Sequence[Anomaly], history: History, seconds: float) -> Outcome:
+def outcome_of(verdict: Verdict, anomalies: Sequence[Anomaly], history: History, seconds: float) -> Outcome:
     if not anomalies:
         return Outcome(verdict, None, "", seconds)
     first = anomalies[0]
@@ -123,37 +124,13 @@ def _judged_run(
     recorder: Recorder,
     devices: Sequence[jax.Device],
 ) -> tuple[Verdict, list[Anomaly], History]:
-    try:
-        prediction = cell.prediction
-        refusal = None
-    except RefusalError as refused:
-        prediction, refusal = None, refused.refusals
-
-    recorder.start()
-    try:
-        with _in_force(cell, devices, recorder) as chosen:
-            probe = implementation.probe(cell.callback, recorder, chosen, cell.data)
-            function = cell.program.jax_function(Setting(probe, chosen, PLACEMENTS[cell.placement].grid))
-            results = [function(jax.numpy.float32(number)) for number in INPUTS]
-            values = [np.asarray(result) for result in results]
-    except Exception as error:
-        _barrier_after_failure(implementation)
-        if refusal is not None:
-            anomalies = _check_refusal(refusal, error)
-            return _verdict(anomalies), anomalies, recorder.history()
-        return *_judge_error(error, stage_of(error)), recorder.history()
-
-    try:
-        implementation.barrier()
-    except Exception as error:
-        return *_judge_error(error, Stage.BARRIER), recorder.history()
-    recorder.mark_barrier()
-
-    history = recorder.history()
-    if prediction is None:
-        what = " and ".join(refusal or {})
-        witness = f"the program ran, and {what} of {cell.callback.name} must be refused"
-        return Verdict.FAIL, [Anomaly("not refused", Stage.TRACE, witness)], history
+    seen, prediction = observed(cell, implementation, recorder, devices)
+    history = seen.history
+    if seen.refused:
+        return Verdict.PASS, [], history
+    if seen.verdict or prediction is None:
+        return seen.verdict or Verdict.FAIL, [*seen.anomalies], history
+    values = [parts[0] for parts in seen.results]
 
     def judged(history: History) -> list[Anomaly]:
         platform, ordered = cell.topology.platform, cell.callback.ordered
@@ -166,6 +143,57 @@ def _judged_run(
         history = recorder.history()
         anomalies = judged(history)
     return _verdict(anomalies), anomalies, history
+
+
+def observed(
+    cell: ProgramCell,
+    implementation: Implementation,
+    recorder: Recorder,
+    devices: Sequence[jax.Device],
+) -> tuple[Observation, Prediction | None]:
+    """Run a cell's program in this process, which may be one of several; None for a program that must be refused."""
+    process = jax.process_index()
+    try:
+        prediction = cell.prediction_in(process)
+        refusal = None
+    except RefusalError as refused:
+        prediction, refusal = None, refused.refusals
+
+    def ended(verdict: Verdict, anomalies: Sequence[Anomaly]) -> tuple[Observation, Prediction | None]:
+        return Observation(process, recorder.history(), (), verdict, tuple(anomalies)), prediction
+
+    recorder.start()
+    try:
+        with _in_force(cell, devices, recorder) as chosen:
+            probe = implementation.probe(cell.callback, recorder, chosen, cell.data)
+            function = cell.program.jax_function(Setting(probe, chosen, PLACEMENTS[cell.placement].grid))
+            results = [function(jax.numpy.float32(number)) for number in INPUTS]
+            values = [_parts(result) for result in results]
+    except Exception as error:
+        _barrier_after_failure(implementation)
+        if refusal is None:
+            return ended(*judge_error(error, stage_of(error)))
+        if anomalies := check_refusal(refusal, error):
+            return ended(Verdict.FAIL, anomalies)
+        return Observation(process, recorder.history(), refused=True), prediction
+
+    try:
+        implementation.barrier()
+    except Exception as error:
+        return ended(*judge_error(error, Stage.BARRIER))
+    recorder.mark_barrier()
+    if prediction is None:
+        what = " and ".join(refusal or {})
+        witness = f"the program ran, and {what} of {cell.callback.name} must be refused"
+        return ended(Verdict.FAIL, [Anomaly("not refused", Stage.TRACE, witness)])
+    return Observation(process, recorder.history(), values), prediction
+
+
+def _parts(result: jax.Array) -> list[np.ndarray[Any, Any]]:
+    """The whole result; if other processes have a part of it, once from each device of this process."""
+    if not isinstance(result, jax.Array) or result.is_fully_addressable or not result.is_fully_replicated:
+        return [np.asarray(result)]
+    return [np.asarray(shard.data) for shard in result.addressable_shards]
 
 
 @contextmanager
@@ -184,13 +212,13 @@ def _verdict(anomalies: Sequence[Anomaly]) -> Verdict:
     return Verdict.FAIL if anomalies else Verdict.PASS
 
 
-def _judge_error(error: Exception, stage: Stage) -> tuple[Verdict, list[Anomaly]]:
+def judge_error(error: Exception, stage: Stage) -> tuple[Verdict, list[Anomaly]]:
     if backend_says_unsupported(error, stage):
         return Verdict.UNSUPPORTED, [Anomaly("unsupported", stage, summary(error))]
     return Verdict.FAIL, [Anomaly("error", stage, summary(error))]
 
 
-def _check_refusal(refused: Mapping[str, Refusal], error: Exception) -> list[Anomaly]:
+def check_refusal(refused: Mapping[str, Refusal], error: Exception) -> list[Anomaly]:
     """The error has the right type, and its text names a remedy.
 
     If the callback refuses several transforms, JAX decides which of them reaches it first.

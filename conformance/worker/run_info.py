@@ -12,6 +12,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..spec.depths import Depth
+from ..spec.platform_targets import TARGETS
+from ..spec.topology import Topology
+
 _OF_RUNTIMES = (
     *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS"),
     *("LIBTPU_INIT_ARGS", "NCCL_DEBUG", "TF_CPP_MIN_LOG_LEVEL"),
@@ -19,7 +23,28 @@ _OF_RUNTIMES = (
 )
 
 
-def run_info(devices: Sequence[jax.Device]) -> dict[str, Any]:
+def run_info(devices: Sequence[jax.Device], topology: Topology) -> dict[str, Any]:
+    return _of_process(devices) | _of_depth(topology)
+
+
+def _of_depth(topology: Topology) -> dict[str, Any]:
+    """What a worker says where nothing runs."""
+    if topology.depth is Depth.RUN:
+        return {}
+    told: dict[str, Any] = {"platform": topology.platform, "depth": topology.depth.value}
+    if topology.depth is Depth.LOWER:
+        # The devices are those of the CPU in this process, for any platform.
+        return told | {"platform_version": "", "device_kind": ""}
+    compiler = TARGETS[topology.platform].compiler
+    assert compiler is not None
+    name = compiler.names.get((topology.processes, topology.device_count), "")
+    return told | {
+        "compiler": f"{compiler.package} {importlib.metadata.version(compiler.package)}",
+        "compiled_for": name,
+    }
+
+
+def _of_process(devices: Sequence[jax.Device]) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "jax": jax.__version__,

@@ -54,7 +54,10 @@ _RULE_CONTEXT = private(
     ("H1", "X1"),
     Cost.ALL,
     attributes=("module_context", "primitive", "name_stack", "avals_in", "avals_out", "tokens_in", "tokens_out"),
-    methods={"replace": called_with(1, "avals_in", "avals_out", "tokens_out"), "set_tokens_out": called_with(2)},
+    methods={
+        "replace": called_with(1, "avals_in", "avals_out", "tokens_in", "tokens_out"),
+        "set_tokens_out": called_with(2),
+    },
 )
 _TOKENS = private(
     "jax.interpreters.mlir:TokenSet",

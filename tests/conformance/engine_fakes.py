@@ -41,12 +41,20 @@ def _block(callback: Callback, site: str) -> bool:
     return True
 
 
+def _block_first_time(callback: Callback, site: str) -> bool:
+    if _is_meant(callback, site) and _first_time():
+        (FOLDER / "blocked").write_text(str(os.getpid()))
+        signal.pause()
+    return True
+
+
 def _fail_first_time(callback: Callback, site: str) -> bool:
     return not (_is_meant(callback, site) and _first_time())
 
 
 KILLS_PYTEST = InPlace(_kill_pytest)
 BLOCKS = InPlace(_block)
+BLOCKS_FIRST_TIME = InPlace(_block_first_time)
 FAILS_FIRST_TIME = InPlace(_fail_first_time)
 
 

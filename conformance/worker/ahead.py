@@ -1,0 +1,195 @@
+"""Takes a cell as far as a machine without the hardware can: lowers its program, or compiles it, and judges that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from ..implementations import Implementation
+from ..model.programs import Program
+from ..model.transforms import Probe, Setting
+from ..model.worlds import Need, RefusalError
+from ..oracle.checkers import Anomaly
+from ..oracle.history import History, Recorder
+from ..oracle.lowered import Module
+from ..oracle.lowered_checks import SITE_END, SITE_MARK, Wanted, compiled_sites, judge_lowered, lost_sites
+from ..oracle.stages import stage_of
+from ..oracle.verdicts import Outcome, Stage, Verdict
+from ..planning.cells import ProgramCell, TableCell
+from ..planning.depths import spans_devices
+from ..spec.callbacks import SITES, DeviceChoice, Refusal, Runs
+from ..spec.configurations import CONTEXTS, PLACEMENTS
+from ..spec.depths import Depth
+from ..spec.platform_targets import TARGETS, PlatformTarget
+from ..spec.support_table import GUARANTEED, RETURNS
+from .execution import check_refusal, judge_error, outcome_of
+from .private_jax import lowering_for
+from .stablehlo import read_module
+
+NOTHING = History(())
+
+
+@dataclass(frozen=True)
+class _Judgement:
+    verdict: Verdict
+    anomalies: list[Anomaly]
+    shown: str = ""
+    """What was seen of a good cell: `lowered`, `compiled` or `refused`."""
+
+
+def take_cell(
+    cell: ProgramCell | TableCell, implementation: Implementation, recorder: Recorder, devices: Sequence[jax.Device]
+) -> Outcome:
+    """The outcome of a cell at the depth of its topology."""
+    started = time.perf_counter()
+    taken = _table if isinstance(cell, TableCell) else _taken
+    judged = taken(cell, implementation, recorder, devices)  # type: ignore[arg-type]
+    outcome = outcome_of(judged.verdict, judged.anomalies, NOTHING, time.perf_counter() - started)
+    return replace(outcome, shown=judged.shown)
+
+
+def _table(
+    cell: TableCell, implementation: Implementation, recorder: Recorder, devices: Sequence[jax.Device]
+) -> _Judgement:
+    """The programs of an entry, until one of them contradicts it; what only a run shows is not asked."""
+    judged = _Judgement(Verdict.PASS, [])
+    for program in cell.programs:
+        judged = _taken(program, implementation, recorder, devices)
+        refused = judged.shown == "refused"
+        if not judged.anomalies and cell.entry.column not in (RETURNS, GUARANTEED) and refused == cell.entry.supported:
+            answer = "yes" if cell.entry.supported else "no"
+            words = f"the table says {answer}, the program shows the opposite"
+            judged = _Judgement(Verdict.FAIL, [Anomaly("table", Stage.TRACE, words)])
+        if judged.anomalies:
+            first = judged.anomalies[0]
+            named = replace(first, witness=f"in {program.program.name}: {first.witness}")
+            return replace(judged, anomalies=[named, *judged.anomalies[1:]])
+    return judged
+
+
+def _taken(
+    cell: ProgramCell, implementation: Implementation, recorder: Recorder, devices: Sequence[jax.Device]
+) -> _Judgement:
+    target = TARGETS[cell.topology.platform]
+    depth = cell.topology.depth
+    wanted, refusal = _wanted(cell, target)
+    impossible = target.cannot(cell.callback)
+    chosen = PLACEMENTS[cell.placement].choose(devices)
+    recorder.start()
+    try:
+        with CONTEXTS.get(cell.configuration, nullcontext)():
+            lowered, module = _lowered(cell, implementation, recorder, chosen)
+            compiled = lowered.compile() if depth is Depth.COMPILE else None
+    except Exception as error:
+        return _refused(error, refusal, impossible)
+    # What nothing uses, JAX may drop before it is refused.
+    if refusal is not None or (impossible and wanted.needed and _must_refuse(cell)):
+        what = " and ".join(refusal or {f"{cell.callback.name} on {target.name}": None})
+        done = "compiled" if compiled else "lowered"
+        words = f"the program was {done}, and {what} must be refused"
+        return _Judgement(Verdict.FAIL, [Anomaly("not refused", Stage.LOWER, words)])
+    anomalies = judge_lowered(module, wanted)
+    if compiled is not None:
+        anomalies += _judge_compiled(compiled, wanted, chosen)
+    shown = "compiled" if compiled is not None else "lowered"
+    return _Judgement(Verdict.FAIL if anomalies else Verdict.PASS, anomalies, "" if anomalies else shown)
+
+
+def _must_refuse(cell: ProgramCell) -> bool:
+    """On one device, shards are the whole: an implementation may offer a partitioned callback there."""
+    return cell.device_count > 1 or not cell.callback.partitioned
+
+
+def _refused(error: Exception, refusal: dict[str, Refusal] | None, impossible: Refusal | None) -> _Judgement:
+    """The model, or the table of what the platform cannot have, may have said so."""
+    expected = {**(refusal or {}), **({"what the platform lacks": impossible} if impossible else {})}
+    if not expected:
+        return _Judgement(*judge_error(error, stage_of(error)))
+    anomalies = check_refusal(expected, error)
+    return _Judgement(Verdict.FAIL if anomalies else Verdict.PASS, anomalies, "" if anomalies else "refused")
+
+
+def _wanted(cell: ProgramCell, target: PlatformTarget) -> tuple[Wanted, dict[str, Refusal] | None]:
+    """What the module must have, and the refusals that the model predicts in place of it."""
+    callback = cell.callback
+    refusal: dict[str, Refusal] | None = None
+    needed: set[str] = set()
+    possible: set[str] = set()
+    try:
+        # All of it is compiled as one program, also what a run would do eagerly.
+        whole = Program(("jit", *cell.program.names))
+        for event in whole.prediction(callback, cell.device_count, data=cell.data).events:
+            possible.add(event.site)
+            needed |= {event.site} if event.need is not Need.ANY_NUMBER else set()
+    except RefusalError as refused:
+        refusal = refused.refusals
+    pure = callback.runs is Runs.IF_NEEDED
+    spread = spans_devices(cell.program)
+    wanted = Wanted(
+        target,
+        cell.device_count if spread else 1,
+        needed=frozenset(needed),
+        unneeded=frozenset(SITES) - possible if pure and refusal is None else frozenset(),
+        ordered=callback.ordered,
+        effectful=not pure,
+        in_place=callback.function in ("buffer_callback", "dlpack_callback"),
+        aliased=callback.aliased,
+        partitioned=callback.partitioned,
+        device=cell.device_count - 1 if callback.device_choice is DeviceChoice.LAST else 0,
+    )
+    return wanted, refusal
+
+
+def _lowered(
+    cell: ProgramCell, implementation: Implementation, recorder: Recorder, chosen: Sequence[jax.Device]
+) -> tuple[Any, Module]:
+    probe = implementation.probe(cell.callback, recorder, chosen, cell.data)
+    setting = Setting(_named(probe), chosen, PLACEMENTS[cell.placement].grid)
+    spread = spans_devices(cell.program)
+    place = NamedSharding(setting.mesh, PartitionSpec()) if spread else SingleDeviceSharding(chosen[0])
+    # A pmap has a mesh of its own, which names the devices.
+    operand = jax.ShapeDtypeStruct((), np.float32, sharding=None if "pmap" in cell.program.names else place)
+    traced = jax.jit(cell.program.jax_function(setting)).trace(operand)
+    if cell.topology.depth is Depth.COMPILE or cell.topology.platform == "cpu":
+        lowered = traced.lower()
+        return lowered, read_module(lowered.compiler_ir())
+    with lowering_for(cell.topology.platform) as client:
+        lowered = traced.lower(lowering_platforms=(cell.topology.platform,))
+    transfers = TARGETS[cell.topology.platform].transfers
+    return lowered, read_module(lowered.compiler_ir(), client.callbacks if transfers else None)
+
+
+def _named(probe: Probe) -> Probe:
+    """The probe, with its site in the names of its operations."""
+
+    def named(site: str, value: jax.Array) -> jax.Array:
+        with jax.named_scope(f"{SITE_MARK}{site}{SITE_END}"):
+            return probe(site, value)
+
+    return named
+
+
+def _judge_compiled(compiled: Any, wanted: Wanted, chosen: Sequence[jax.Device]) -> list[Anomaly]:
+    """Whether it was compiled for these devices, and has kept its callbacks."""
+    shardings = jax.tree.leaves((compiled.input_shardings, compiled.output_shardings))
+    devices = {device for sharding in shardings for device in sharding.device_set}
+    expected = set(chosen if wanted.device_count > 1 else chosen[:1])
+    anomalies = []
+    # A program that names no device is compiled for the CPU, and shows nothing of this platform.
+    if devices != expected:
+        named = ", ".join(sorted(map(str, devices))) or "no device"
+        words = f"the program was compiled for {named}, expected {', '.join(sorted(map(str, expected)))}"
+        anomalies.append(Anomaly("devices", Stage.COMPILE, words))
+    left = compiled_sites(compiled.as_text() or "", wanted.target)
+    anomalies += [
+        Anomaly("lost", Stage.COMPILE, f"the compiled program does not call back at {site!r}, which it needs")
+        for site in lost_sites(wanted.needed, left)
+    ]
+    return anomalies

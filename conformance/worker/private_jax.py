@@ -1,0 +1,109 @@
+"""The private names of JAX that the depths `lower` and `compile` replace, and why no public name does.
+
+Each replacement is in force in a worker of these depths alone. Nothing that runs a program uses them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import jax
+
+from ..oracle.lowered import Callback
+
+_ELEMENTS = {
+    "bool": "i1",
+    "int2": "i2",
+    "int4": "i4",
+    "uint2": "ui2",
+    "uint4": "ui4",
+    "bfloat16": "bf16",
+    "complex64": "complex<f32>",
+    "complex128": "complex<f64>",
+    "float4_e2m1fn": "f4E2M1FN",
+}
+"""MLIR's names of NumPy's types, where they are not the first letters and the bits."""
+
+
+class StandIn:
+    """As much of a platform's client as JAX's emitter asks for while it lowers; it keeps what it was told."""
+
+    runtime_type = "stand-in"
+
+    def __init__(self, platform: str) -> None:
+        self.platform = platform
+        self.callbacks: list[Callback] = []
+
+    def make_python_callback_from_host_send_and_recv(
+        self,
+        function: Any,
+        operands: Sequence[Any],
+        results: Sequence[Any],
+        sends: Sequence[int],
+        receives: Sequence[int],
+        serializer: Any = None,
+    ) -> Any:
+        del serializer
+        types = tuple(map(_type, operands)), tuple(map(_type, results))
+        self.callbacks.append(Callback(tuple(sends), tuple(receives), *types))
+        return function
+
+
+def _type(shape: Any) -> str:
+    """A shape of XLA's as MLIR writes its type."""
+    name = shape.numpy_dtype().name
+    element = _ELEMENTS.get(name)
+    if element is None:
+        kind, _, rest = name.partition("_")
+        bits = kind.lstrip("abcdefghijklmnopqrstuvwxyz")
+        letters = {"uint": "ui", "int": "i", "float": "f"}[kind.removesuffix(bits)]
+        element = f"{letters}{bits}{rest.upper()}"
+    return f"tensor<{'x'.join([*map(str, shape.dimensions()), element])}>"
+
+
+@contextmanager
+def lowering_for(platform: str) -> Iterator[StandIn]:
+    """Let JAX lower for a platform that it does not have.
+
+    `emit_python_callback` asks `ModuleContext.get_backend` for the platform's client on every platform, although only
+    the TPU's lowering uses it: for the handler of its transfers.
+    """
+    client = StandIn(platform)
+    mlir = importlib.import_module("jax._src.interpreters.mlir")
+    with mock.patch.object(mlir.ModuleContext, "get_backend", return_value=client):
+        yield client
+
+
+def compile_callbacks_for_gpus() -> None:
+    """Let JAX's compile-only client of GPUs compile programs with Python callbacks.
+
+    `ModuleContext.get_backend` looks for a client by the name "gpu", which a compile-only one does not have; the
+    module's own client is the right one. `backend_compile_and_load` passes the callbacks as Python functions, where the
+    client wants capsules; it compiles without running, so it needs neither.
+    """
+    mlir: Any = importlib.import_module("jax._src.interpreters.mlir")
+    compiler: Any = importlib.import_module("jax._src.compiler")
+    mlir.ModuleContext.get_backend = lambda self, optional=False: self.backend
+    plain = compiler.backend_compile_and_load
+
+    def without_callbacks(backend: Any, module: Any, devices: Any, options: Any, callbacks: Any, *rest: Any) -> Any:
+        ahead = "CompileOnly" in type(backend).__name__
+        return plain(backend, module, devices, options, () if ahead else callbacks, *rest)
+
+    compiler.backend_compile_and_load = without_callbacks
+
+
+def without_amd_gpus() -> None:
+    """Let the plugin of ROCm load where there is no GPU: it asks the system how many there are, and refuses zero."""
+    hardware: Any = importlib.import_module("jax._src.hardware_utils")
+    hardware.num_available_amd_gpus = lambda stop_at=None: 1
+
+
+def quick_locations() -> None:
+    """Names of operations without the lines of the sources: to find those costs more than the lowering itself."""
+    if "jax_traceback_in_locations_limit" in jax.config.values:
+        jax.config.update("jax_traceback_in_locations_limit", 0)

@@ -11,6 +11,7 @@ from typing import Any
 from ..oracle.repetition import Repetition
 from ..oracle.verdicts import Outcome, Verdict
 from ..planning.cells import Cell, Ineligible, Plan, parse_cell
+from ..reports.provenance import RequiredCells
 from ..reports.results import UnreadableResultsError, load_results, name_of
 from ..spec.depths import Depth
 from .conclusions import Conclusion
@@ -106,6 +107,15 @@ class LastResults:
         return Plan(cells, tuple(ineligible))
 
     @property
+    def required(self) -> RequiredCells | None:
+        """The plan from which the cells were selected, if they were not named one by one."""
+        plan = self._data.get("run", {}).get("plan")
+        if not plan:
+            return None
+        ids = [cell["id"] for cell in self._data["cells"]]
+        return RequiredCells([*ids, *plan["unselected"], *plan["lacking"]], plan["lacking"])
+
+    @property
     def past(self) -> Past:
         """What the results say of the cells that do not run again."""
         try:
@@ -132,12 +142,6 @@ class LastResults:
     def fields(self) -> Mapping[str, Any]:
         """The fields that say which part of a selection the results have."""
         return {key: self._data[key] for key in ("shard", "selection", "merged") if key in self._data}
-
-    @property
-    def run(self) -> Mapping[str, Any] | None:
-        """How the results say that they were made."""
-        found: Mapping[str, Any] | None = self._data.get("run")
-        return found
 
     def check(self, options: Mapping[str, Any], implementations: Sequence[str]) -> None:
         """Refuse to add results of other versions, or of cells that run otherwise."""

@@ -28,7 +28,7 @@ from .locking import FolderInUseError
 from .origin import Origin
 from .parts import LastResults, PartError, balance_digest, cells_of_shard
 from .parts import check as check_parts
-from .recorded import planned, recorded, required, required_before
+from .recorded import planned, recorded, required
 from .run import Options, Run, task_of
 from .run_journal import ResumeError
 
@@ -66,12 +66,12 @@ UNUSABLE_BECAUSE = (
 def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
     """The run that the options ask for."""
     check_parts(options, patterns)
-    last = whole = None
+    last = needed = None
     if options.retry_missing:
         asked = None if options.depth == AUTO else Depth(options.depth)
         last = LastResults(options.results, options.platform, asked)
         options.chosen = Chosen(last.depth)
-        selection = last.selection
+        selection, needed = last.selection, last.required
         options.devices = tuple(sorted({cell.topology.device_count for cell in selection.cells}))
         options.implementations = list(dict.fromkeys(cell.implementation for cell in selection.cells))
     elif options.plan_file or options.cell_ids:
@@ -85,6 +85,7 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
     else:
         whole = whole_plan_of(options)
         selection = whole.on_this_release().select(patterns)
+        needed = required(recorded(options, options.implementations or IMPLEMENTATIONS, patterns), whole)
     if patterns and not (selection.cells or selection.ineligible):
         # Before anything is written: the results folder may have those of another run.
         raise ConflictingOptionsError(f"no cell's id matches {' or '.join(map(repr, patterns))}")
@@ -101,8 +102,6 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
     origin = _origin(options, of_run, selection.cells)
     if last:
         last.check(of_run.of_cells, options.implementations)
-    of_options = recorded(options, options.implementations or IMPLEMENTATIONS, patterns)
-    before = required_before(last.run, [cell.id for cell in selection.cells]) if last else None
     prepared = Run(
         _plan_of_entries(options, expectations.applicable(jax_version)),
         replace(selection, cells=tuple(origin.cells)),
@@ -112,7 +111,7 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
         origin,
         last.past if last else None,
         last.fields if last else None,
-        Provenance(of_options, required(of_options, whole) if whole else before, files),
+        Provenance(recorded(options, options.implementations or IMPLEMENTATIONS, patterns), needed, files),
     )
     if options.resume:
         prepared.resume()
@@ -166,11 +165,11 @@ def whole_plan_of(options: Any) -> Plan:
         return _over_processes(options)
     chosen = options.chosen = choose(options.platform, options.depth)
     chosen.announce(options.platform)
-    named = options.devices_named = bool(options.devices)
+    options.usual_devices = not options.devices
     options.devices = options.devices or _default_device_counts(options.platform, chosen)
     implementations = options.implementations or IMPLEMENTATIONS
     where = (options.platform, options.devices, choice_of(options), chosen.depth)
-    return planned(implementations, *where, named, options.smoke)
+    return planned(implementations, *where, options.usual_devices, options.smoke)
 
 
 def _over_processes(options: Any) -> Plan:
@@ -186,7 +185,7 @@ def _over_processes(options: Any) -> Plan:
     if options.depth not in (AUTO, Depth.RUN.value):
         raise ConflictingOptionsError(f"several processes only run: --depth {options.depth} is for one process")
     (options.platform,) = platforms
-    options.chosen = Chosen(Depth.RUN)
+    options.chosen, options.usual_devices = Chosen(Depth.RUN), False
     options.devices = tuple(sorted({topology.device_count for topology in options.topologies}))
     return plan_over_processes(options.implementations or IMPLEMENTATIONS, options.topologies)
 

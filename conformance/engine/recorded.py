@@ -22,15 +22,15 @@ def planned(
     devices: Sequence[int],
     choice: selecting.Choice,
     depth: Depth,
-    named: bool,
+    usual: bool,
     smoked: bool = False,
 ) -> Plan:
-    """The cells for every release; `named` says whether the user has named the numbers of devices."""
+    """The cells for every release; `usual` says whether the user has left the numbers of devices to the suite."""
     plan = selecting.whole_plan_of(implementations, platform, devices, choice)
-    if platform == "cpu" and not named and depth is Depth.RUN:
+    if platform == "cpu" and usual and depth is Depth.RUN:
         plan = plan.with_(plan_over_processes(implementations, [USUAL]))
     plan = at_depth(smoke(plan) if smoked else plan, depth)
-    if depth is Depth.COMPILE and not named and not smoked:
+    if depth is Depth.COMPILE and usual and not smoked:
         plan = replace(plan, cells=(*plan.cells, *multi_host_cells(plan, platform)))
     return plan
 
@@ -48,7 +48,7 @@ def recorded(options: Any, implementations: Sequence[str], patterns: Sequence[st
     }
     others = {
         "depth": options.chosen.depth.value,
-        "devices_named": getattr(options, "devices_named", True),
+        "usual_devices": getattr(options, "usual_devices", False),
         "plan_file": bool(options.plan_file),
         "maxfail": options.maxfail or None,
     }
@@ -67,14 +67,6 @@ def required(options: Mapping[str, Any], selected: Plan) -> RequiredCells:
     return RequiredCells([cell.id for cell in whole.cells], {cell.id: cell.lacking or "" for cell in lacking})
 
 
-def required_before(run: Mapping[str, Any] | None, cells: Sequence[str]) -> RequiredCells | None:
-    """The plan that results name which have these cells; None if they name none."""
-    plan = run and run["plan"]
-    if not plan:
-        return None
-    return RequiredCells([*dict.fromkeys((*cells, *plan["unselected"], *plan["lacking"]))], plan["lacking"])
-
-
 def _whole(options: Mapping[str, Any]) -> Plan:
     implementations = options["implementations"]
     if options["topologies"]:
@@ -85,5 +77,5 @@ def _whole(options: Mapping[str, Any]) -> Plan:
         options["devices"],
         selecting.Choice(options["seed"], options["full"]),
         Depth(options["depth"]),
-        options["devices_named"],
+        options["usual_devices"],
     )

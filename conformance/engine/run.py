@@ -47,13 +47,13 @@ class Options:
     """Whether busy processes put load on the machine."""
     histories: bool = False
     """Whether the report has the histories of passed cells as well."""
+    depth: Depth = Depth.RUN
+    depth_asked: bool = True
+    """Whether the user has named the depth. If the machine has chosen one, its exit code says so."""
     maxfail: int = 0
     """The number of unexpected results after which the run stops; 0 for none."""
     plugins: Sequence[str] = ()
     """The user's own pytest plugins."""
-    depth: Depth = Depth.RUN
-    depth_asked: bool = True
-    """Whether the user has named the depth. If the machine has chosen one, its exit code says so."""
 
     @property
     def name(self) -> str:

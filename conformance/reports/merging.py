@@ -102,6 +102,7 @@ def merged(parts: Sequence[Part], killed: Sequence[Path] = ()) -> dict[str, Any]
     ]
     return {
         **{name: value for name, value in first.data.items() if name != "shard"},
+        **_record(parts),
         "schema": SCHEMA_VERSION,
         "selection": {name: value for name, value in first.data["selection"].items() if name != "cells"},
         "merged": [{"shard": part.number, "of": part.of, "seconds": part.data["seconds"]} for part in parts],
@@ -115,6 +116,19 @@ def merged(parts: Sequence[Part], killed: Sequence[Path] = ()) -> dict[str, Any]
         "stale_expectations": stale,
         "cells": cells,
     }
+
+
+def _record(parts: Sequence[Part]) -> dict[str, Any]:
+    """How the whole was made: as its first shard, which left out the cells of the others."""
+    runs = [part.data["run"] for part in parts if "run" in part.data]
+    if len(runs) < len(parts):
+        return {}
+    first, selected = runs[0], parts[0].data["selection"]["cells"]
+    plan = first["plan"]
+    if plan:
+        plan = {**plan, "unselected": [cell for cell in plan["unselected"] if cell not in selected]}
+    begin, end = min(run["begin"] for run in runs), max(run["end"] for run in runs)
+    return {"run": {**first, "begin": begin, "end": end, "plan": plan}}
 
 
 def _check_same(one: Part, other: Part) -> None:

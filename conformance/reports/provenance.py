@@ -63,12 +63,13 @@ class Provenance:
 
     def __post_init__(self) -> None:
         # Read now: the file may change while the cells run.
-        self._known_failures = "\n".join(file.read_text(encoding="utf-8") for file in self.expectations)
+        if self.expectations:
+            self._known_failures = "\n".join(file.read_text(encoding="utf-8") for file in self.expectations)
 
     def as_json(self, ran: Collection[str]) -> dict[str, Any]:
         """What the results say; `ran` are the ids of their cells."""
         names = ", ".join(file.name for file in self.expectations)
-        known = {"name": names, "text": self._known_failures} if names else None
+        known = {"name": names, "text": self._known_failures} if self.expectations else None
         return {
             "suite": this_suite().as_json(),
             "begin": self.begin,

@@ -86,8 +86,6 @@ class Report:
     """Globs of the expectation file that match no planned cell."""
     stress: bool = False
     """Whether busy processes put load on the machine."""
-    provenance: Provenance | None = None
-    """How the run was made; None where nobody will want to judge its results again."""
     depth: Depth = Depth.RUN
     depth_asked: bool = True
     """Whether the user has named the depth."""
@@ -97,6 +95,8 @@ class Report:
     """Further fields: what the run was made of, and of which selection it is a part."""
     empty_shard: bool = False
     """Whether there is nothing to run, because the other shards have all cells."""
+    provenance: Provenance | None = None
+    """How the run was made; None where nobody will want to judge its results again."""
 
     def add(
         self,

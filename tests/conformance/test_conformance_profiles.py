@@ -206,6 +206,18 @@ def test_the_exit_codes_of_runs_in_which_nothing_ran(
     assert "the exit code is stored as 3, and it is 1" in capsys.readouterr().err
 
 
+def test_a_missing_cell_is_no_contradiction_if_it_had_a_known_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`merge` cannot say which failure was expected of a cell whose shard is missing."""
+    folder = fakes.write(tmp_path / "r", outcomes={fakes.CORE: MISSING}, known=fakes.KNOWN.format(cells=fakes.CORE))
+    fakes.changed(folder, lambda results: results["cells"][0].update(standing="unexpected"))
+    assert report.main(["bundle", str(folder)]) == 0
+    fakes.changed(folder, lambda results: results["cells"][0].update(standing="known_failure"))
+    assert report.main(["bundle", str(folder)]) == 2
+    assert "is stored as known_failure, and judged again it is changed_failure" in capsys.readouterr().err
+
+
 def test_results_of_shards_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The joined results have the plan of the first shard, to which the others' cells were unselected."""
     folder = fakes.changed(
@@ -262,5 +274,5 @@ def test_the_options_of_a_run_are_enough_to_plan_again(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(recorded.selecting, "whole_plan_of", undrawn)
     options = {"platform": "cpu", "devices": [1], "implementations": ["jax"], "seed": 7, "full": False, "smoke": True}
-    options |= {"depth": "run", "devices_named": True, "topologies": []}
+    options |= {"depth": "run", "usual_devices": False, "topologies": []}
     assert fakes.OF_JAX in recorded.planned_again(options)

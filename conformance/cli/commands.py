@@ -199,8 +199,7 @@ def _run(options: argparse.Namespace) -> int:
         return ended.exit_code
     # A missing package is known before the plan, which takes seconds.
     take_platform(options)
-    workers = workers_of(options.workers, options.platform)
-    require_tools(workers)
+    require_tools(options.workers or workers_of(None, options.platform))
     if options.scheduler:
         if options.stress or options.workers:
             raise ConflictingOptionsError("--scheduler has the cluster's workers: neither -n nor --stress goes with it")
@@ -209,7 +208,7 @@ def _run(options: argparse.Namespace) -> int:
     with FolderLock(options.results) as lock:
         prepared = prepare(options, options.patterns)
         lock.acquire()
-        found = run(prepared, workers_of(options.workers, options.platform))
+        found = run(prepared, workers_of(options.workers, options.platform, prepared.options.depth))
     print(found.summary())
     if found.exit_code != UNUSABLE:
         _add_to_job_summary(options.results, prepared.options.name)

@@ -179,8 +179,11 @@ def take_platform(options: Any) -> None:
     extend(options.platform)
 
 
-def workers_of(asked: int | None, platform: str) -> int:
+def workers_of(asked: int | None, platform: str, depth: Depth = Depth.RUN) -> int:
     """The number of worker processes: one for most accelerators, on which several would only take turns."""
+    if depth is not Depth.RUN:
+        # Only the CPU is used, by each of them.
+        return asked or platform_named("cpu").workers
     described = platform_named(platform)
     if asked and described.most_workers and asked > described.most_workers:
         raise ConflictingOptionsError(

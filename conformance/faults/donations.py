@@ -82,7 +82,8 @@ def _check_donated(bench: Bench, callback: Callback, width: int) -> list[Anomaly
     return anomalies[:3]
 
 
-@planted("jit pjit", f"{EVERY_KIND} debug_callback_ordered", also="H4")
+@planted("jit", f"{EVERY_KIND} debug_callback_ordered", also="H4")
+@planted("pjit", "id_tap call pure_callback", also="H4")
 def memory_kinds(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Operands and results in each of the device's memories, such as the host's."""
     anomalies: list[Anomaly] = []

@@ -77,7 +77,7 @@ def _persistent_cache() -> Iterator[None]:
 
 
 @planted("jit", EVERY_KIND_AND_ORDERED, "H18")
-@planted("pjit shard_map", "id_tap call io_callback", "H18")
+@planted("pjit shard_map", "id_tap io_callback", "H18")
 def equal_programs_from_a_cache(bench: Bench, callback: Callback) -> list[Anomaly]:
     """#38405: programs with equal HLO share an executable in the persistent cache, and each calls its own functions."""
     said: list[str] = []
@@ -107,7 +107,7 @@ def equal_programs_from_a_cache(bench: Bench, callback: Callback) -> list[Anomal
 
 
 @planted("jit", EVERY_KIND_AND_ORDERED, "H18")
-@planted("pjit pmap shard_map", "id_tap call io_callback", "H18")
+@planted("pjit pmap shard_map", "id_tap io_callback", "H18")
 def compiled_ahead(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Executables outlive the jitted functions that they come from; any thread calls them, in any order."""
     said: list[str] = []
@@ -161,7 +161,8 @@ def serialized(bench: Bench, callback: Callback) -> list[Anomaly]:
     return check_refused(lambda: serialize_executable.serialize(executable), "serialized an executable")
 
 
-@planted("jit pjit shard_map", EVERY_KIND_AND_ORDERED, "H18")
+@planted("jit", EVERY_KIND_AND_ORDERED, "H18")
+@planted("pjit shard_map", "id_tap pure_callback", "H18")
 def exported(bench: Bench, callback: Callback) -> list[Anomaly]:
     """`jax.export` refuses a function with a callback when it exports it, and the error says why."""
     compiled: Any = bench.applying(callback, _Saying("one", []))

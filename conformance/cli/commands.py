@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..bisecting.probe_journal import JournalError
+from ..engine.cluster import ClusterError
+from ..engine.dask_cluster import DaskClusterError
 from ..engine.locking import FolderLock
 from ..engine.options import add_pytest, add_running, add_selection, positive
 from ..engine.preparation import (
@@ -17,13 +19,14 @@ from ..engine.preparation import (
     UNUSABLE_BECAUSE,
     ConflictingOptionsError,
     choice_of,
-    default_workers,
     plan_of,
     prepare,
+    take_platform,
     whole_plan_of,
+    workers_of,
 )
 from ..engine.run import run
-from ..engine.tools import MissingToolError, require_tools
+from ..engine.tools import MissingToolError, require_distributed, require_tools
 from ..engine.user_plugins import PluginError, require_plugins
 from ..planning.coverage import coverage_of, show
 from ..planning.plan_file import plan_text
@@ -34,14 +37,30 @@ from ..reports.results import UnreadableResultsError, load_results
 from ..spec.package import COMMAND
 from ..spec.topology import WrongPlatformError
 from ..standalone.programs import NotStandaloneError
-from . import bisect, bisect_commits, environments, expect, known_bugs, minimise, mutants, releases, report, repro
+from . import (
+    bisect,
+    bisect_commits,
+    environments,
+    expect,
+    known_bugs,
+    minimise,
+    mutants,
+    never_run,
+    releases,
+    report,
+    repro,
+)
+from .distributed import run_distributed
 from .helping import add_command, add_version
+from .platforms import show_platforms
 
 DESCRIPTION = "Show, cell by cell, what host callbacks do on a platform."
 
 UNUSABLE = 2
 
 OTHER_REASONS = (
+    ClusterError,
+    DaskClusterError,
     JournalError,
     KnownBugsError,
     MissingToolError,
@@ -138,6 +157,9 @@ def _parser() -> argparse.ArgumentParser:
     list_parser.add_argument(
         "--plan", action="store_true", dest="as_plan", help="as a file for `run --plan`, the same on every release"
     )
+    list_parser.add_argument(
+        "--platforms", action="store_true", help="the platforms that the suite, packages and files describe"
+    )
     list_parser.add_argument("--ineligible", action="store_true", help="the cells that mean nothing, and why")
     add_running(run_parser.add_argument)
     add_pytest(run_parser.add_argument)
@@ -145,7 +167,15 @@ def _parser() -> argparse.ArgumentParser:
         "-n",
         dest="workers",
         type=positive(int),
-        help="pytest processes, each with one worker process; by default 2 on cpu, elsewhere 1",
+        help="pytest processes, each with one worker process; by default 2 on cpu, elsewhere what the platform says",
+    )
+    run_parser.add_argument(
+        "--scheduler", metavar="ADDRESS", help="run the cells on the Dask cluster of this scheduler, tcp://HOST:PORT"
+    )
+    run_parser.add_argument(
+        "--distributed",
+        action="store_true",
+        help="in a job of Slurm, Open MPI, Kubernetes or Cloud TPU, where every host runs this same command",
     )
     repro.add_parser(commands)
     minimise.add_parser(commands)
@@ -155,18 +185,31 @@ def _parser() -> argparse.ArgumentParser:
     releases.add_parser(commands)
     known_bugs.add_parser(commands)
     environments.add_parser(commands)
+    never_run.add_parser(commands)
     report.add_parsers(commands)
     return parser
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.distributed:
+        ended = run_distributed(options)
+        if isinstance(ended, int):
+            return ended
+        print(ended.summary())
+        return ended.exit_code
     # A missing package is known before the plan, which takes seconds.
-    require_tools(options.workers or default_workers(options.platform))
+    take_platform(options)
+    workers = workers_of(options.workers, options.platform)
+    require_tools(workers)
+    if options.scheduler:
+        if options.stress or options.workers:
+            raise ConflictingOptionsError("--scheduler has the cluster's workers: neither -n nor --stress goes with it")
+        require_distributed()
     require_plugins(options.pytest_plugins)
     with FolderLock(options.results) as lock:
         prepared = prepare(options, options.patterns)
         lock.acquire()
-        found = run(prepared, options.workers or default_workers(options.platform))
+        found = run(prepared, workers_of(options.workers, options.platform))
     print(found.summary())
     if found.exit_code != UNUSABLE:
         _add_to_job_summary(options.results, prepared.options.name)
@@ -182,6 +225,10 @@ def _add_to_job_summary(results: Path, name: str) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
+    if options.platforms:
+        take_platform(options)
+        print(show_platforms())
+        return 0
     if options.json and not options.coverage:
         raise ConflictingOptionsError("--json is for --coverage")
     if options.as_plan and (options.coverage or options.ineligible):
@@ -227,4 +274,5 @@ _MAIN: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "releases": releases.main,
     "known-bugs": known_bugs.main,
     "environments": environments.main,
+    "never-run": never_run.main,
 }

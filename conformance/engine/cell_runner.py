@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..oracle.verdicts import Outcome, Stage, Verdict
+from ..spec.platforms import platform_named
 from ..spec.topology import WrongPlatformError
 from ..spec.xla_flags import QUICK_COMPILATION, names
 from ..worker.gang import Gang
+from ..worker.links import Cluster
 from ..worker.processes import OtherPython, WorkerProcess, WorkerStartError
-from .gangs import Cluster, start_gang
+from .gangs import start_gang
 from .journal import Journal
 from .tasks import Kind, Task
 
@@ -51,6 +53,10 @@ class CellRunner:
     """The kind of the present process."""
     _quick: Sequence[str] = QUICK_COMPILATION
     """Flags for quick compilation, without those that this XLA has refused."""
+    causes: dict[str, str] = field(default_factory=dict)
+    """The causes for which the platform refuses programs, each with the cell that has shown it in two processes."""
+    _tried: dict[tuple[str, ...], Outcome] = field(default_factory=dict)
+    """The outcomes of trials of callbacks, by implementation, callback, layout and topology."""
     _refused: dict[Kind, WorkerStartError | WrongPlatformError] = field(default_factory=dict)
 
     def run(self, task: Task) -> tuple[Outcome, tuple[Task, ...]]:
@@ -59,21 +65,48 @@ class CellRunner:
         Raises the worker's error if a worker cannot start: then the cell did not run.
         """
         if task.isolated:
-            return self.run_alone(task), ()
+            if outcome := self._without_support(task):
+                self._write("begin", task)
+                self._write("end", task, outcome)
+            return outcome or self.run_alone(task), ()
+        worker = self._shared(task)
+        company = tuple(self.company[-COMPANY:])
+        outcome = self._observe(worker, task)
+        self.company.append(task)
+        return outcome, company
+
+    def _shared(self, task: Task) -> WorkerProcess | Gang:
+        """The process for cells of this kind."""
         if self._worker and (not self._worker.alive or self._kind != task.kind):
             self.finish()
         if self._worker is None:
             self._worker, self._kind = self._start(task), task.kind
-        company = tuple(self.company[-COMPANY:])
-        outcome = self._observe(self._worker, task)
-        self.company.append(task)
-        return outcome, company
+        return self._worker
+
+    def _without_support(self, task: Task) -> Outcome | None:
+        """The outcome of an isolated fault whose callback the platform refuses; None if the fault can be planted.
+
+        Each such fault would cost a process. So its callback is tried in a shared one, once for each layout.
+        """
+        if task.topology.platform == "cpu" or task.in_several_processes:
+            return None
+        implementation, callback, program, topology = task.id.split("/")
+        key = (implementation, callback, program.rpartition(".")[2], topology)
+        if key not in self._tried:
+            worker = self._shared(replace(task, isolated=False, xla_flags=()))
+            if isinstance(worker, WorkerProcess):
+                self._tried[key] = worker.run(task.id, task.deadline, trial=True)
+        outcome = self._tried.get(key)
+        return outcome if outcome and outcome.verdict is Verdict.UNSUPPORTED else None
 
     def run_alone(self, task: Task, after: Sequence[Task] = ()) -> Outcome:
         """Run a cell in a process of its own, after the cells in `after`, whose outcomes are ignored.
 
         For an isolated cell, the end of the process is part of the outcome.
         """
+        if self.cluster or platform_named(task.topology.platform).most_workers == 1:
+            # The devices are the shared process's until it ends; and the hosts of a job have one place to meet.
+            self.finish()
         worker = self._start(task)
         try:
             for predecessor in after:
@@ -153,9 +186,11 @@ class CellRunner:
         raise AssertionError("unreachable")
 
     def _observe(self, worker: WorkerProcess | Gang, task: Task) -> Outcome:
-        if self.journal:
-            self.journal.write(event="begin", cell=task.id)
+        self._write("begin", task)
         outcome = worker.run(task.id, task.deadline)
-        if self.journal:
-            self.journal.write(event="end", cell=task.id, outcome=outcome.as_json())
+        self._write("end", task, outcome)
         return outcome
+
+    def _write(self, event: str, task: Task, outcome: Outcome | None = None) -> None:
+        if self.journal:
+            self.journal.write(event=event, cell=task.id, **({"outcome": outcome.as_json()} if outcome else {}))

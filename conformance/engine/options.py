@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from ..spec.platform_files import why_no_name
 from ..spec.topology import Topology, UnknownTopologyError, parse_topology
 from .shards import parse_shard
 
@@ -21,7 +22,19 @@ AddOption: TypeAlias = Callable[..., Any]
 
 def add_selection(add: AddOption) -> None:
     """Add the options that select cells."""
-    add("--platform", type=_platform, default="cpu", metavar="NAME", help="cpu, cuda, rocm, tpu, ...")
+    add(
+        "--platform",
+        type=_platform,
+        default="cpu",
+        metavar="NAME",
+        help="one that JAX has a plugin for (`list --platforms`): cpu, cuda, rocm, tpu, ...",
+    )
+    add(
+        "--platform-file",
+        type=Path,
+        metavar="FILE",
+        help="the platform that this TOML file describes (docs/vendors.md)",
+    )
     add(
         "--devices",
         type=_device_counts,
@@ -125,11 +138,8 @@ def add_pytest(add: AddOption) -> None:
 
 
 def _platform(text: str) -> str:
-    # Ids of cells have the name, so that it has no slash; JAX_PLATFORMS has several names with commas between them.
-    if not text or {*text} & {*"/, "}:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no name of a platform: expected one, like cpu, cuda, rocm or tpu"
-        )
+    if reason := why_no_name(text):
+        raise argparse.ArgumentTypeError(reason)
     return text
 
 

@@ -132,7 +132,12 @@ def compiled_ahead(bench: Bench, callback: Callback) -> list[Anomaly]:
 
     for name in (*CLOSURES, *reversed(CLOSURES)):
         call(name, "without its function")
-    thread = threading.Thread(target=lambda: [call(name, "in another thread") for name in CLOSURES])
+
+    def call_each() -> None:
+        for name in CLOSURES:
+            call(name, "in another thread")
+
+    thread = threading.Thread(target=call_each)
     thread.start()
     thread.join()
     executables.clear()
@@ -153,17 +158,17 @@ def serialized(bench: Bench, callback: Callback) -> list[Anomaly]:
     """An executable with a callback is not serialized, and the error says why."""
     compiled: Any = bench.applying(callback, _Saying("one", []))
     executable = compiled.lower(bench.operand).compile()
-    return _check_refused(lambda: serialize_executable.serialize(executable), "serialized an executable")
+    return check_refused(lambda: serialize_executable.serialize(executable), "serialized an executable")
 
 
 @planted("jit pjit shard_map", EVERY_KIND_AND_ORDERED, "H18")
 def exported(bench: Bench, callback: Callback) -> list[Anomaly]:
     """`jax.export` refuses a function with a callback when it exports it, and the error says why."""
     compiled: Any = bench.applying(callback, _Saying("one", []))
-    return _check_refused(lambda: export.export(compiled)(bench.operand), "exported a function")
+    return check_refused(lambda: export.export(compiled)(bench.operand), "exported a function")
 
 
-def _check_refused(run: Callable[[], Any], what: str) -> list[Anomaly]:
+def check_refused(run: Callable[[], Any], what: str) -> list[Anomaly]:
     """A callback is a function of this process: what leaves the process cannot have it."""
     try:
         run()

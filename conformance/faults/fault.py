@@ -16,7 +16,7 @@ from typing import TypeAlias, TypeVar
 
 from ..oracle.checkers import Anomaly
 from ..spec.callbacks import Callback
-from ..spec.external_callbacks import ALL_CALLBACKS
+from ..spec.external_callbacks import callback_named
 from .bench import Bench
 
 Scenario: TypeAlias = Callable[[Bench, Callback], list[Anomaly]]
@@ -40,8 +40,6 @@ COLLECTIVE_TIMEOUT_FLAGS = (
     "--xla_cpu_collective_call_warn_stuck_timeout_seconds=1",
     "--xla_cpu_collective_call_terminate_timeout_seconds=2",
 )
-
-_BY_NAME = {callback.name: callback for callback in ALL_CALLBACKS}
 
 _PROMISE_OF = {
     "id_tap": "H14",
@@ -136,8 +134,8 @@ def planted(
 
     def enter_all(scenario: S) -> S:
         for name in callbacks.split():
-            callback = _BY_NAME[name]
-            of_callback = promises or f"{_PROMISE_OF[callback.function]} {also}"
+            callback = callback_named(name)
+            of_callback = promises or f"{_PROMISE_OF.get(callback.function, ' '.join(callback.promises))} {also}"
             for layout in layouts.split():
                 enter(
                     Fault(

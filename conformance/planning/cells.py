@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ..faults.catalogue import FAULTS, RUNTIME_TARGETS
+from ..faults.extensions import extend
 from ..faults.fault import Fault
 from ..implementations import callbacks_asked_of, why_not_offered
 from ..model.programs import Prediction, Program, all_programs
@@ -221,6 +222,7 @@ def _parse_any_topology(cell_id: str) -> Cell:
         )
     implementation, callback_name, program_name, topology_name = parts
     topology, placement, configuration = _parse_topology(topology_name)
+    extend(topology.platform)
 
     callback = next((c for c in callbacks_asked_of(implementation) if c.name == callback_name), None)
     if callback is None and callback_name not in runtime_targets_of(implementation, topology.platform):
@@ -326,6 +328,8 @@ def make_whole_plan(implementations: Sequence[str], topologies: Sequence[Topolog
 
     With `sampled`, the plan leaves out cells that test little more than other cells, with the reason.
     """
+    for topology in topologies:
+        extend(topology.platform)
     cells: list[Cell] = []
     unplanned: list[Ineligible] = []
     largest = max(topologies, key=lambda topology: topology.device_count)

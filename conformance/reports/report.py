@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,9 @@ from ..oracle.verdicts import Outcome, Standing, Verdict
 from ..planning.cells import Cell, Ineligible
 from ..spec.depths import Depth
 from ..spec.package import COMMAND
+from ..spec.platforms import platform_named
+from .capabilities import Claim, Observed, Result, judged_claims, observed, shown_in_lines
+from .causes import by_cause, in_words
 from .provenance import Provenance
 from .results import SCHEMA_VERSION, write_results
 
@@ -46,11 +50,18 @@ class CellResult:
     stress: bool = False
 
     @property
+    def cause(self) -> str:
+        """The platform's words for an unexpected refusal of the program, which other cells may share; else empty."""
+        return "" if self.standing.acceptable else self.outcome.cause
+
+    @property
     def reproduce(self) -> str:
         cells = (*self.company, self.cell.id)
         options = " -n 1" if self.company else ""
         options += f" --repeat {self.repetition.runs}" if self.repetition else ""
         options += " --stress" if self.stress else ""
+        if file := platform_named(self.cell.topology.platform).file:
+            options += f" --platform-file {shlex.quote(str(file))}"
         return f"{COMMAND} run{options} " + " ".join(f"--cell {c}" for c in cells)
 
     def as_json(self) -> dict[str, Any]:
@@ -86,6 +97,10 @@ class Report:
     """Globs of the expectation file that match no planned cell."""
     stress: bool = False
     """Whether busy processes put load on the machine."""
+    claims: Sequence[str] = ()
+    """The capabilities that the platform's vendor claims."""
+    whole: bool = False
+    """Whether all cells of the platform were asked for: then each claim must have been tested."""
     depth: Depth = Depth.RUN
     depth_asked: bool = True
     """Whether the user has named the depth."""
@@ -126,9 +141,23 @@ class Report:
         executed = [r for r in self.results if r.outcome.verdict is not Verdict.MISSING]
         if not executed and not self.empty_shard:
             return NOTHING_RAN
-        if self.unexpected or self.problems:
+        if self.unexpected or self.problems or any(claim.failed for claim in self.judged_claims):
             return 1
         return 0 if self.depth_asked else AS_EXPECTED_AT[self.depth]
+
+    @property
+    def capabilities(self) -> tuple[Observed, ...]:
+        outcomes = [(result.cell.id, result.outcome) for result in self.results]
+        return observed(Result(cell, one.label, one.refused or one.shown == "refused") for cell, one in outcomes)
+
+    @property
+    def judged_claims(self) -> tuple[Claim, ...]:
+        return judged_claims(self.claims, self.capabilities) if self.claims else ()
+
+    def conclude(self) -> None:
+        """After the last cell: a claim that a whole run on the hardware has not tested is a problem."""
+        if self.whole and any(result.cell.topology.depth is Depth.RUN for result in self.results):
+            self.problems += [claim.sentence for claim in self.judged_claims if not claim.cells]
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -143,6 +172,8 @@ class Report:
             **({"stress": True} if self.stress else {}),
             **({"run": self.provenance.as_json([r.cell.id for r in self.results])} if self.provenance else {}),
             "problems": self.problems,
+            "capabilities": [row.as_json() for row in self.capabilities if row.cells],
+            "claims": [claim.as_json() for claim in self.judged_claims],
             "gaps": list(self.gaps),
             "stale_expectations": list(self.stale_expectations),
             "cells": [result.as_json() for result in self.results],
@@ -153,17 +184,24 @@ class Report:
         write_results(path, self.as_json())
 
     def summary(self) -> str:
-        lines = [*self._table(), ""]
-        shown = [r for r in self.unexpected if r.outcome.verdict is not Verdict.MISSING]
+        lines = [*self._capabilities(), *self._table(), ""]
+        shown = [r for r in self.unexpected if r.outcome.verdict is not Verdict.MISSING and not r.cause]
         for result in shown[:MOST_SHOWN]:
             lines += _describe(result)
         if len(shown) > MOST_SHOWN:
             lines.append(f"... and {len(shown) - MOST_SHOWN} more unexpected results; `report` shows them")
+        for cause, refused in by_cause(self.unexpected).items():
+            lines += [
+                f"UNSUPPORTED: {in_words(cause, len(refused), refused[0].cell.id)}",
+                *(f"    {line}" for line in refused[0].outcome.reason.splitlines()[:30]),
+                f"    {refused[0].reproduce}",
+            ]
         lines += self._repeated()
         left_out = Counter(cell.lacking for cell in self.lacking)
         lines += [f"LEFT OUT: {count} cell{'s' * (count > 1)}: {reason}" for reason, count in left_out.items()]
         lines += self._missing()
         lines += [f"PROBLEM: {problem}" for problem in self.problems]
+        lines += [f"CLAIM FAILED: {claim.sentence}" for claim in self.judged_claims if claim.failed]
         executed = len(self.results)
         passed = sum(result.outcome.verdict is Verdict.PASS for result in self.results)
         known = sum(result.standing is Standing.KNOWN_FAILURE for result in self.results)
@@ -179,6 +217,16 @@ class Report:
         if self.exit_code == NOTHING_RAN:
             lines.append("ERROR: no cell was executed, so nothing is known.")
         return "\n".join(lines)
+
+    def _capabilities(self) -> list[str]:
+        """What was observed of each capability, and of each claim."""
+        rows = self.capabilities
+        tested = {row.name for row in rows if row.cells}
+        lines = shown_in_lines([row for row in rows if row.name in tested])
+        if untested := list(dict.fromkeys(row.name for row in rows if row.name not in tested)):
+            lines.append(f"not tested: {', '.join(untested)}")
+        lines += [claim.sentence for claim in self.judged_claims]
+        return [*lines, ""] if lines else []
 
     def _depth(self) -> list[str]:
         if self.depth is Depth.RUN:

@@ -13,6 +13,7 @@ from typing import Any
 from ..oracle.hand_overs import HandOver
 from ..oracle.repetition import Repetition
 from ..oracle.verdicts import Standing, Verdict
+from .capabilities import Claim, Observed, Result, observed
 
 SCHEMA_VERSION = 1
 """The version is raised when a field is removed or changes its meaning; a new field does not raise it."""
@@ -75,6 +76,15 @@ class CellRecord:
     """What several runs of the cell have shown, if several were asked for."""
     shown: str = ""
     """Of a good cell that did not run: whether its program was `lowered`, `compiled` or `refused`."""
+    refusal: str = ""
+    """Of an unsupported program, the platform's words that other cells share; empty in older files."""
+    refused: bool = False
+    """Whether the program had to be refused, and was."""
+
+    @property
+    def cause(self) -> str:
+        """The cause of an unexpected refusal."""
+        return "" if self.standing.acceptable else self.refusal
 
     @property
     def implementation(self) -> str:
@@ -132,10 +142,20 @@ class RunRecord:
     """Whether busy processes put load on the machine."""
     depth: str = "run"
     """How far the cells were taken: `lower`, `compile` or `run`; the oldest files are all of depth `run`."""
+    claims: tuple[Claim, ...] = ()
+    """The capabilities that the platform's vendor claims, and what the run says of each; none in older files."""
 
     @property
     def name(self) -> str:
         return name_of(self.platform, self.depth)
+
+    @property
+    def capabilities(self) -> tuple[Observed, ...]:
+        return observed(Result(cell.id, cell.verdict, cell.refused or cell.shown == "refused") for cell in self.cells)
+
+    @property
+    def wrong_claims(self) -> tuple[Claim, ...]:
+        return tuple(claim for claim in self.claims if claim.failed)
 
     @property
     def unexpected(self) -> tuple[CellRecord, ...]:
@@ -208,6 +228,7 @@ def _run(file: Path) -> RunRecord:
             {str(cell["id"]): str(cell["reason"]) for cell in data["ineligible"]},
             bool(data.get("stress")),
             str(data.get("depth", "run")),
+            tuple(Claim.from_json(claim) for claim in data.get("claims", ())),
         )
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         raise UnreadableResultsError(f"{file} is no result of a run: {type(error).__name__}: {error}") from error
@@ -247,6 +268,8 @@ def _cell(data: dict[str, Any]) -> CellRecord:
         attempts=int(data["attempts"]),
         reproduce=str(data["reproduce"]),
         repetition=Repetition.from_json(data["repeated"]) if data.get("repeated") else None,
+        refusal=str(data.get("cause", "")),
+        refused=bool(data.get("refused")),
         shown=str(data.get("shown", "")),
     )
 

@@ -17,7 +17,8 @@ from typing import Any, TextIO
 
 import jax
 
-from ..faults.running import run_fault
+from ..faults.extensions import PLATFORM, extend
+from ..faults.running import run_fault, try_callback_of
 from ..implementations import Implementation, load
 from ..oracle.history import Recorder
 from ..oracle.verdicts import Outcome, Verdict
@@ -30,6 +31,7 @@ from .execution import run_cell, run_table_cell
 from .member import join, serve_member
 from .parent import end_with_parent
 from .private_jax import quick_locations
+from .processes import TRIAL
 from .run_info import run_info
 
 
@@ -40,6 +42,9 @@ def main() -> None:
     parser.add_argument("--histories", action="store_true", help="report the history of cells that pass, too")
     parser.add_argument("--process", type=int, default=0, metavar="N", help="which of the topology's processes this is")
     parser.add_argument("--coordinator", metavar="HOST:PORT", help="where the topology's processes meet")
+    parser.add_argument(
+        "--first-device", type=int, metavar="N", help="the first of this machine's GPUs for the process"
+    )
     arguments = parser.parse_args()
 
     end_with_parent()
@@ -52,9 +57,11 @@ def main() -> None:
 
     topology = parse_topology(arguments.topology)[0]
     try:
+        os.environ[PLATFORM] = topology.platform
+        extend(topology.platform)
         if arguments.coordinator:
             # Before the import of an implementation, which might start JAX's devices.
-            join(topology, arguments.coordinator, arguments.process)
+            join(topology, arguments.coordinator, arguments.process, arguments.first_device)
         # Load it before the devices exist: an implementation may change settings for them.
         implementation = load(arguments.implementation) if arguments.implementation else None
         if topology.depth is not Depth.RUN:
@@ -73,11 +80,14 @@ def main() -> None:
 def _serve(reports: TextIO, devices: list[jax.Device], implementation: Implementation, histories: bool) -> None:
     recorder = Recorder({device.id: index for index, device in enumerate(devices)})
     for line in sys.stdin:
-        cell_id = line.strip()
+        # The engine asks for the trial of a callback in place of an isolated fault.
+        trial, cell_id = line.startswith(TRIAL), line.removeprefix(TRIAL).strip()
         _report(reports, event="begin", cell=cell_id)
         try:
             cell = parse_cell(cell_id)
-            if isinstance(cell, FaultCell):
+            if isinstance(cell, FaultCell) and trial:
+                outcome = try_callback_of(cell.fault, implementation, devices)
+            elif isinstance(cell, FaultCell):
                 outcome = run_fault(cell.fault, implementation, devices)
             elif cell.topology.depth is not Depth.RUN:
                 outcome = take_cell(cell, implementation, recorder, devices)

@@ -18,7 +18,7 @@ from ..model.worlds import RefusalError
 from ..oracle.checkers import Anomaly, judge
 from ..oracle.history import History, Recorder
 from ..oracle.observations import Observation
-from ..oracle.stages import backend_says_unsupported, stage_of, summary
+from ..oracle.stages import refusal_of, stage_of, summary
 from ..oracle.verdicts import Outcome, Stage, Verdict
 from ..planning.cells import ProgramCell, TableCell
 from ..spec.callbacks import Refusal, Runs
@@ -41,6 +41,8 @@ def run_cell(
     started = time.perf_counter()
     verdict, anomalies, history = _run(cell, implementation, recorder, devices, histories)
     outcome = outcome_of(verdict, anomalies, history, time.perf_counter() - started)
+    if not anomalies and not history.events and _is_refused(cell):
+        outcome = replace(outcome, refused=True)
     return replace(outcome, history=_events(history)) if histories else outcome
 
 
@@ -96,7 +98,8 @@ def outcome_of(verdict: Verdict, anomalies: Sequence[Anomaly], history: History,
     first = anomalies[0]
     more = f" (and {len(anomalies) - 1} more)" if len(anomalies) > 1 else ""
     words, events = f"{first}{more}", _events(history)
-    return Outcome(verdict, first.stage, words, seconds, events, anomaly=first.kind, evidence=first.evidence)
+    outcome = Outcome(verdict, first.stage, words, seconds, events, anomaly=first.kind, evidence=first.evidence)
+    return replace(outcome, cause=first.cause)
 
 
 def _events(history: History) -> list[dict[str, Any]]:
@@ -174,6 +177,9 @@ def observed(
         if refusal is None:
             return ended(*judge_error(error, stage_of(error)))
         if anomalies := check_refusal(refusal, error):
+            if refusal_of(error, stage_of(error)):
+                # The platform has refused the callback before the callback could refuse the program.
+                return ended(*judge_error(error, stage_of(error)))
             return ended(Verdict.FAIL, anomalies)
         return Observation(process, recorder.history(), refused=True), prediction
 
@@ -213,8 +219,8 @@ def _verdict(anomalies: Sequence[Anomaly]) -> Verdict:
 
 
 def judge_error(error: Exception, stage: Stage) -> tuple[Verdict, list[Anomaly]]:
-    if backend_says_unsupported(error, stage):
-        return Verdict.UNSUPPORTED, [Anomaly("unsupported", stage, summary(error))]
+    if cause := refusal_of(error, stage):
+        return Verdict.UNSUPPORTED, [Anomaly("unsupported", stage, summary(error), cause=cause)]
     return Verdict.FAIL, [Anomaly("error", stage, summary(error))]
 
 

@@ -178,6 +178,11 @@ def module_name(module_context: Any) -> str:
     return str(attributes["sym_name"].value) if "sym_name" in attributes else ""
 
 
+def client_of(module_context: Any) -> Any:
+    """The runtime's client that a module is lowered for; None if this JAX does not tell, which then has one for CPU."""
+    return getattr(module_context, "backend", None)
+
+
 def wrap_host_callbacks(wrap: Callable[[Any, Any], Any]) -> Callable[[Any, Any], None]:
     """Replace each Python callback that JAX or a library adds to a module, during its lowering, by `wrap`'s result.
 

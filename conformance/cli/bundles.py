@@ -99,7 +99,7 @@ def _verify(options: argparse.Namespace) -> int:
 def _replan(runs: tuple[JudgedRun, ...]) -> None:
     """Raise unless this suite plans the same cells with the options of each run."""
     # Imported here, because only this needs JAX.
-    from ..engine.preparation import planned_again
+    from ..engine.recorded import planned_again
     from ..reports.provenance import plan_digest
 
     for run in runs:

@@ -116,6 +116,11 @@ def _reasons(run: JudgedRun, ids: Sequence[str], lacks: Mapping[str, str], excus
     for callback, cell_id in {_callback(one): one for one in reversed(ids) if one in lacks}.items():
         if callback not in offered:
             yield f"all cells of {callback} were left out: {lacks[cell_id]}"
+    # A refusal in words is right where a platform lacks something, and shows no support of it.
+    through = {_callback(one) for one in wanted if one in run.cells and not run.cells[one].refused}
+    for callback in dict.fromkeys(_callback(one) for one in wanted if one in run.cells):
+        if callback not in through:
+            yield f"all programs with {callback} were refused"
     if run.problems:
         yield f"the run had {len(run.problems)} problems, the first is: {run.problems[0]}"
     if not any(one in run.cells and _passes(run, one) for one in wanted):

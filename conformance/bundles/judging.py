@@ -27,6 +27,8 @@ class JudgedCell:
     witness: str
     reason: str
     """That of the known failure, with its link; empty for other cells."""
+    refused: bool = False
+    """Whether it passed without running, because the platform refuses its program in words."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ def _judged_cell(cell_id: str, data: Mapping[str, Any], expectations: Expectatio
     standing, entry = expectations.standing(cell_id, outcome), expectations.of(cell_id)
     known = entry is not None and standing is Standing.KNOWN_FAILURE
     reason = f"{' '.join(entry.reason.split())} {entry.link}" if known and entry else ""
-    return JudgedCell(outcome, standing, str(data["witness"]), reason)
+    return JudgedCell(outcome, standing, str(data["witness"]), reason, data.get("shown") == "refused")
 
 
 _BADNESS = {0: 0, 3: 0, 4: 0, 1: 1, 2: 2}

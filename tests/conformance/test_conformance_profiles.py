@@ -183,6 +183,17 @@ def test_a_callback_that_is_not_offered_costs_the_profile(tmp_path: Path, capsys
     assert claimed["core hostcb run"]["reasons"] == ["all cells of io_callback were left out: mine has no io_callback"]
 
 
+@pytest.mark.parametrize("both", [True, False])
+def test_refusals_alone_are_no_support(both: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A program that must be refused is as right as one that must be lowered, but not all of a callback are such."""
+    cells = ["hostcb/buffer_callback/jit/tpu-1dev@lower", "hostcb/buffer_callback/vmap/tpu-1dev@lower"]
+    folder = fakes.write(tmp_path / "r", cells=cells)
+    fakes.changed(folder, lambda found: [one.update(shown="refused") for one in found["cells"][: 1 + both]])
+    assert report.main(["bundle", str(folder)]) == 0
+    assert report.main(["verify", str(folder / "bundle.zip")]) == int(both)
+    assert ("not earned: all programs with buffer_callback were refused" in capsys.readouterr().out) is both
+
+
 def test_a_problem_of_the_run_costs_all_profiles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, claimed = verified(tmp_path, capsys, problems=["the run was interrupted"])
     assert (code, earned(claimed)) == (1, set())

@@ -28,7 +28,7 @@ VERSION = 1
 LARGEST = 2**31
 """The greatest number of bytes of a bundle, and of its members together; zip itself allows about twice as many."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@-]*")
 _LOCAL = struct.Struct("<4s5H3L2H")
 _CENTRAL = struct.Struct("<4s6H3L5H2L")
 _END = struct.Struct("<4s4H2LH")
@@ -55,7 +55,7 @@ def pack(members: Mapping[str, bytes]) -> tuple[bytes, str]:
     """The archive of these members, and its digest."""
     for name, content in members.items():
         if not _NAME.fullmatch(name):
-            raise BadBundleError(f"{name!r} is no name for a member: letters, digits and ._+- are")
+            raise BadBundleError(f"{name!r} is no name for a member: letters, digits and ._+@- are")
         if len(content) > LARGEST:
             raise BadBundleError(f"{name} has {len(content)} bytes, and a bundle at most {LARGEST}")
     compressed = {name: _compress(content) for name, content in sorted(members.items())}

@@ -13,7 +13,8 @@ from typing import Any
 from ..expectations.entries import ExpectationError, Expectations, read_entries
 from ..oracle.verdicts import Outcome, Stage, Standing, Verdict
 from ..reports.provenance import plan_digest
-from ..reports.results import UnreadableResultsError, check_schema
+from ..reports.results import UnreadableResultsError, check_schema, name_of
+from ..spec.depths import Depth
 from ..spec.profiles import topology_of
 from .archive import BadBundleError, Bundle
 from .making import ENVIRONMENT, environment_of, expectations_name, journal_name, results_name
@@ -40,6 +41,11 @@ class JudgedRun:
     """Whether the bundle has the journal of the run, so that passes could be looked up."""
 
     @property
+    def name(self) -> str:
+        """As in the names of its files: the platform, and the depth if nothing ran."""
+        return _name(self.results)
+
+    @property
     def run(self) -> Mapping[str, Any]:
         of_run: Mapping[str, Any] = self.results["run"]
         return of_run
@@ -52,7 +58,8 @@ class JudgedRun:
     def plan(self) -> tuple[str, ...] | None:
         """All cells of the plan, also those that did not run; None if the cells were named one by one."""
         plan = self.run["plan"]
-        return (*self.cells, *plan["unselected"], *plan["lacking"]) if plan else None
+        # Of merged results, the plan is that of one shard, which did not select the cells of the others.
+        return tuple(dict.fromkeys((*self.cells, *plan["unselected"], *plan["lacking"]))) if plan else None
 
 
 def judged(bundle: Bundle) -> tuple[JudgedRun, ...]:
@@ -78,12 +85,13 @@ def judged(bundle: Bundle) -> tuple[JudgedRun, ...]:
 def _judged(bundle: Bundle, name: str, results: dict[str, Any]) -> JudgedRun:
     check_schema(name, results)
     platform = str(results["platform"])
-    if name != results_name(platform):
-        raise BadBundleError(f"{name} holds the results of {platform}")
+    run_name = _name(results)
+    if name != results_name(run_name):
+        raise BadBundleError(f"{name} holds the results of {run_name}")
     if not results.get("run"):
         raise BadBundleError(f"{name} does not say how its run was made")
-    expectations = _expectations(bundle, platform, results["run"])
-    journal = _passed_in(bundle, platform)
+    expectations = _expectations(bundle, run_name, results)
+    journal = _passed_in(bundle, run_name)
     cells: dict[str, JudgedCell] = {}
     for data in results["cells"]:
         cell_id = str(data["id"])
@@ -91,15 +99,17 @@ def _judged(bundle: Bundle, name: str, results: dict[str, Any]) -> JudgedRun:
         if cell_id in cells:
             raise BadBundleError(f"{name} has the cell {cell_id} twice")
         cells[cell_id] = found = _judged_cell(cell_id, data, expectations)
-        if data["standing"] != found.standing.value:
+        # `merge` cannot say which failure was expected of a cell whose shard is missing.
+        missing = found.outcome.verdict is Verdict.MISSING and not Standing(data["standing"]).acceptable
+        if data["standing"] != found.standing.value and not missing:
             raise BadBundleError(
                 f"{name}: {cell_id} is stored as {data['standing']}, and judged again it is {found.standing.value}"
             )
         if found.outcome.verdict is Verdict.PASS and journal is not None and cell_id not in journal:
-            raise BadBundleError(f"{name}: {cell_id} is stored as a pass, and {journal_name(platform)} has none of it")
-    run = JudgedRun(platform, results, cells, _exit_code(cells, results["problems"]), journal is not None)
+            raise BadBundleError(f"{name}: {cell_id} is stored as a pass, and {journal_name(run_name)} has none of it")
+    run = JudgedRun(platform, results, cells, _exit_code(cells, results), journal is not None)
     # A worse code may have a reason that this version does not know; a better one has none.
-    if not isinstance(results["exit_code"], int) or results["exit_code"] < run.exit_code:
+    if _BADNESS[results["exit_code"]] < _BADNESS[run.exit_code]:
         raise BadBundleError(f"{name}: the exit code is stored as {results['exit_code']}, and it is {run.exit_code}")
     if run.plan is not None and plan_digest(run.plan) != run.run["plan"]["digest"]:
         raise BadBundleError(f"{name}: its cells are not those of its plan: some were added or left out later")
@@ -117,29 +127,40 @@ def _judged_cell(cell_id: str, data: Mapping[str, Any], expectations: Expectatio
     return JudgedCell(outcome, standing, str(data["witness"]), reason)
 
 
-def _exit_code(cells: Mapping[str, JudgedCell], problems: list[Any]) -> int:
-    if all(cell.outcome.verdict is Verdict.MISSING for cell in cells.values()):
+_BADNESS = {0: 0, 3: 0, 4: 0, 1: 1, 2: 2}
+"""3 and 4 say as much as 0, of a run in which nothing ran, because there was nothing on which to run."""
+
+
+def _exit_code(cells: Mapping[str, JudgedCell], results: Mapping[str, Any]) -> int:
+    """0, 1 or 2; a shard has no cell if there are more shards than cells."""
+    empty_shard = "shard" in results and not cells
+    if not empty_shard and all(cell.outcome.verdict is Verdict.MISSING for cell in cells.values()):
         return 2
-    return 1 if problems or any(not cell.standing.acceptable for cell in cells.values()) else 0
+    return 1 if results["problems"] or any(not cell.standing.acceptable for cell in cells.values()) else 0
 
 
-def _expectations(bundle: Bundle, platform: str, run: Mapping[str, Any]) -> Expectations:
+def _name(results: Mapping[str, Any]) -> str:
+    return name_of(str(results["platform"]), str(results.get("depth", Depth.RUN.value)))
+
+
+def _expectations(bundle: Bundle, run_name: str, results: Mapping[str, Any]) -> Expectations:
     """The known failures that the run used: the member and the results must have the same text."""
-    name, known = expectations_name(platform), run["expectations"]
+    run, depth = results["run"], Depth(results.get("depth", Depth.RUN.value))
+    name, known = expectations_name(run_name), run["expectations"]
     text = bundle.members.get(name)
     if (None if known is None else known["text"].encode()) != text:
         raise BadBundleError(f"{name} is not the text of known failures that the run used")
     if text is None:
         return Expectations()
     try:
-        return Expectations(read_entries(text.decode(), name)).applicable(run["packages"]["jax"])
+        return Expectations(read_entries(text.decode(), name)).applicable(run["packages"]["jax"]).at(depth)
     except ExpectationError as error:
         raise BadBundleError(str(error)) from error
 
 
-def _passed_in(bundle: Bundle, platform: str) -> set[str] | None:
+def _passed_in(bundle: Bundle, run_name: str) -> set[str] | None:
     """The cells of which the journal has a pass; None without a journal, for example of merged results."""
-    text = bundle.members.get(journal_name(platform))
+    text = bundle.members.get(journal_name(run_name))
     if text is None:
         return None
     passed = set()
@@ -149,7 +170,7 @@ def _passed_in(bundle: Bundle, platform: str) -> set[str] | None:
         except json.JSONDecodeError:
             # A process may have been killed while it wrote the line.
             continue
-        if event.get("event") == "end" and event["outcome"]["verdict"] == Verdict.PASS.value:
+        if event.get("event") in ("end", "concluded") and event["outcome"]["verdict"] == Verdict.PASS.value:
             passed.add(event["cell"])
     return passed
 
@@ -158,9 +179,9 @@ def _check_members(bundle: Bundle, runs: list[JudgedRun]) -> None:
     """Every member belongs to a run, and the environment is that of the results."""
     known = {ENVIRONMENT}
     for run in runs:
-        known |= {name(run.platform) for name in (results_name, journal_name, expectations_name)}
+        known |= {name(run.name) for name in (results_name, journal_name, expectations_name)}
     for name in sorted({*bundle.members} - known):
         raise BadBundleError(f"{name} belongs to no result in the bundle")
-    environment = {run.platform: environment_of(run.results) for run in runs}
+    environment = {run.name: environment_of(run.results) for run in runs}
     if json.loads(bundle.members.get(ENVIRONMENT, b"null")) != environment:
         raise BadBundleError(f"{ENVIRONMENT} is not the environment that the results have")

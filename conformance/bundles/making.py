@@ -15,23 +15,24 @@ ENVIRONMENT = "environment.json"
 _OF_THE_RUN = ("begin", "end", "command", "suite", "python", "packages", "plugin_modules", "host")
 
 
-def results_name(platform: str) -> str:
-    return f"conformance-{platform}.json"
+def results_name(run: str) -> str:
+    """The name of the results of a run, which is called by its platform, and by its depth if nothing ran."""
+    return f"conformance-{run}.json"
 
 
-def journal_name(platform: str) -> str:
-    return f"journal-{platform}.jsonl"
+def journal_name(run: str) -> str:
+    return f"journal-{run}.jsonl"
 
 
-def expectations_name(platform: str) -> str:
-    return f"expectations-{platform}.toml"
+def expectations_name(run: str) -> str:
+    return f"expectations-{run}.toml"
 
 
 def members_of(folder: Path) -> dict[str, bytes]:
     """The members of a bundle, by name: results, journals, known failures and environment of each platform."""
     members, environments = {}, {}
     for run in load_results(folder):
-        file = folder / results_name(run.platform)
+        file = folder / results_name(run.name)
         text = without_home(file.read_text(encoding="utf-8"))
         results = json.loads(text)
         if not results.get("run"):
@@ -40,12 +41,12 @@ def members_of(folder: Path) -> dict[str, bytes]:
                 " run the cells again, and bundle that"
             )
         members[file.name] = text.encode()
-        environments[run.platform] = environment_of(results)
-        journal = folder / journal_name(run.platform)
+        environments[run.name] = environment_of(results)
+        journal = folder / journal_name(run.name)
         if journal.exists():
             members[journal.name] = without_home(journal.read_text(encoding="utf-8", errors="replace")).encode()
         if known := results["run"]["expectations"]:
-            members[expectations_name(run.platform)] = known["text"].encode()
+            members[expectations_name(run.name)] = known["text"].encode()
     members[ENVIRONMENT] = json.dumps(environments, indent=1).encode() + b"\n"
     return members
 

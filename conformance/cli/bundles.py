@@ -99,7 +99,7 @@ def _verify(options: argparse.Namespace) -> int:
 def _replan(runs: tuple[JudgedRun, ...]) -> None:
     """Raise unless this suite plans the same cells with the options of each run."""
     # Imported here, because only this needs JAX.
-    from ..engine.preparation import planned_again
+    from ..engine.recorded import planned_again
     from ..reports.provenance import plan_digest
 
     for run in runs:
@@ -109,7 +109,7 @@ def _replan(runs: tuple[JudgedRun, ...]) -> None:
         if plan_digest(ids) != run.run["plan"]["digest"]:
             differ = {*ids} ^ {*run.plan}
             raise BadBundleError(
-                f"conformance-{run.platform}.json: its plan differs in {len(differ)} cells, like {min(differ)},"
+                f"conformance-{run.name}.json: its plan differs in {len(differ)} cells, like {min(differ)},"
                 f" from that of this suite, {this_suite().words}; it is of {_suite(run)}"
             )
 
@@ -158,7 +158,7 @@ def _about(run: JudgedRun, replanned: bool) -> list[str]:
     packages = of_run["packages"]
     stored = "as stored" if code == run.exit_code else f"DIFFERS: {code} is stored"
     lines = [
-        f"{run.platform}: {_suite(run)}, JAX {packages['jax']}, {of_run['begin']} to {of_run['end']}",
+        f"{run.name}: {_suite(run)}, JAX {packages['jax']}, {of_run['begin']} to {of_run['end']}",
         f"  {of_run['command']}",
         f"  {len(run.cells)} cells judged again, all as stored; exit code {run.exit_code}, {stored}",
     ]

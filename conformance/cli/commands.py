@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..bisecting.probe_journal import JournalError
+from ..engine.cluster import ClusterError
+from ..engine.dask_cluster import DaskClusterError
 from ..engine.locking import FolderLock
 from ..engine.options import add_pytest, add_running, add_selection, positive
 from ..engine.preparation import (
@@ -24,7 +26,7 @@ from ..engine.preparation import (
     workers_of,
 )
 from ..engine.run import run
-from ..engine.tools import MissingToolError, require_tools
+from ..engine.tools import MissingToolError, require_distributed, require_tools
 from ..engine.user_plugins import PluginError, require_plugins
 from ..planning.coverage import coverage_of, show
 from ..planning.plan_file import plan_text
@@ -35,7 +37,20 @@ from ..reports.results import UnreadableResultsError, load_results
 from ..spec.package import COMMAND
 from ..spec.topology import WrongPlatformError
 from ..standalone.programs import NotStandaloneError
-from . import bisect, bisect_commits, environments, expect, known_bugs, minimise, mutants, releases, report, repro
+from . import (
+    bisect,
+    bisect_commits,
+    environments,
+    expect,
+    known_bugs,
+    minimise,
+    mutants,
+    never_run,
+    releases,
+    report,
+    repro,
+)
+from .distributed import run_distributed
 from .helping import add_command, add_version
 from .platforms import show_platforms
 
@@ -44,6 +59,8 @@ DESCRIPTION = "Show, cell by cell, what host callbacks do on a platform."
 UNUSABLE = 2
 
 OTHER_REASONS = (
+    ClusterError,
+    DaskClusterError,
     JournalError,
     KnownBugsError,
     MissingToolError,
@@ -152,6 +169,14 @@ def _parser() -> argparse.ArgumentParser:
         type=positive(int),
         help="pytest processes, each with one worker process; by default 2 on cpu, elsewhere what the platform says",
     )
+    run_parser.add_argument(
+        "--scheduler", metavar="ADDRESS", help="run the cells on the Dask cluster of this scheduler, tcp://HOST:PORT"
+    )
+    run_parser.add_argument(
+        "--distributed",
+        action="store_true",
+        help="in a job of Slurm, Open MPI, Kubernetes or Cloud TPU, where every host runs this same command",
+    )
     repro.add_parser(commands)
     minimise.add_parser(commands)
     expect.add_parser(commands)
@@ -160,20 +185,30 @@ def _parser() -> argparse.ArgumentParser:
     releases.add_parser(commands)
     known_bugs.add_parser(commands)
     environments.add_parser(commands)
+    never_run.add_parser(commands)
     report.add_parsers(commands)
     return parser
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.distributed:
+        ended = run_distributed(options)
+        if isinstance(ended, int):
+            return ended
+        print(ended.summary())
+        return ended.exit_code
     # A missing package is known before the plan, which takes seconds.
     take_platform(options)
-    workers = workers_of(options.workers, options.platform)
-    require_tools(workers)
+    require_tools(options.workers or workers_of(None, options.platform))
+    if options.scheduler:
+        if options.stress or options.workers:
+            raise ConflictingOptionsError("--scheduler has the cluster's workers: neither -n nor --stress goes with it")
+        require_distributed()
     require_plugins(options.pytest_plugins)
     with FolderLock(options.results) as lock:
         prepared = prepare(options, options.patterns)
         lock.acquire()
-        found = run(prepared, workers_of(options.workers, options.platform))
+        found = run(prepared, workers_of(options.workers, options.platform, prepared.options.depth))
     print(found.summary())
     if found.exit_code != UNUSABLE:
         _add_to_job_summary(options.results, prepared.options.name)
@@ -238,4 +273,5 @@ _MAIN: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "releases": releases.main,
     "known-bugs": known_bugs.main,
     "environments": environments.main,
+    "never-run": never_run.main,
 }

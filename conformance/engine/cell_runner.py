@@ -12,8 +12,9 @@ from ..spec.platforms import platform_named
 from ..spec.topology import WrongPlatformError
 from ..spec.xla_flags import QUICK_COMPILATION, names
 from ..worker.gang import Gang
+from ..worker.links import Cluster
 from ..worker.processes import OtherPython, WorkerProcess, WorkerStartError
-from .gangs import Cluster, start_gang
+from .gangs import start_gang
 from .journal import Journal
 from .tasks import Kind, Task
 
@@ -103,8 +104,8 @@ class CellRunner:
 
         For an isolated cell, the end of the process is part of the outcome.
         """
-        if platform_named(task.topology.platform).most_workers == 1:
-            # The devices are the shared process's until it ends.
+        if self.cluster or platform_named(task.topology.platform).most_workers == 1:
+            # The devices are the shared process's until it ends; and the hosts of a job have one place to meet.
             self.finish()
         worker = self._start(task)
         try:

@@ -67,9 +67,10 @@ class Controller:
             self.problems.append(f"a pytest plugin made the {report.when} of {cell} {report.outcome}: {words[-1]}")
         for name, value in report.user_properties:
             if name == MESSAGE and report.when == "call":
-                self._read(json.loads(str(value)))
+                self.read(json.loads(str(value)))
 
-    def _read(self, message: dict[str, Any]) -> None:
+    def read(self, message: dict[str, Any]) -> None:
+        """What one cell has shown, from a process that ran it."""
         self.note(Learnt(**message["learnt"]))
         refusal, problem = message.get("refusal"), message.get("no_start")
         # Every cell with the same problem reports it.

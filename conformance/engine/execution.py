@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from types import FrameType
 
 import pytest
 
@@ -18,6 +15,7 @@ from ..worker.processes import WorkerStartError
 from .cell_runner import CellRunner
 from .conclusions import Conclusion, run_repeatedly
 from .controller import CONTROLLER, Controller
+from .interrupts import terminated_like_interrupted
 from .journal import Journal
 from .tasks import Setup, in_running_order
 from .user_plugins import CONFIGURATION
@@ -56,7 +54,7 @@ def execute(
     arguments = [*ARGUMENTS, f"--maxfail={maxfail}", *(word for name in plugins for word in ("-p", name))]
     if workers > 1:
         arguments += ["-p", "xdist", "-n", str(workers), "--dist", "worksteal"]
-    with _only_our_plugins(), _terminated_like_interrupted():
+    with _only_our_plugins(), terminated_like_interrupted():
         code = pytest.main(arguments, plugins=[_Named(controller)])
     if controller.interrupted:
         controller.gaps.append("the run was interrupted")
@@ -85,7 +83,7 @@ def _run_lost(controller: Controller, concluded: Callable[[str, Conclusion], Non
     if not lost:
         return
     journal = Journal(setup.journal)
-    runner = CellRunner(setup.logs / "worker-lost.log", journal, setup.histories)
+    runner = CellRunner(setup.logs / "worker-lost.log", journal, setup.histories, cluster=setup.cluster)
     for task in lost:
         controller.problems.append(f"a pytest process ended while it ran {task.id}, which was run again")
         with contextlib.suppress(WorkerStartError, WrongPlatformError):
@@ -111,20 +109,3 @@ def _only_our_plugins() -> Iterator[None]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-
-
-@contextlib.contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Treat SIGTERM, with which batch systems end a job, like Ctrl-C, so that the run keeps its results."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

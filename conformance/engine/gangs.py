@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from ..worker.gang import Gang
-from ..worker.links import Link, Start
+from ..worker.links import Cluster
 from ..worker.processes import OtherPython, WorkerStartError
 from .tasks import Task
-
-
-class Cluster(Protocol):
-    """The hosts of a cluster's job, on each of which one process of a topology runs."""
-
-    coordinator: str
-
-    def start(self, starts: Sequence[Start]) -> Sequence[Link]: ...
 
 
 def start_gang(

@@ -6,26 +6,14 @@ Two results are parts of one whole, and a run can go on, only if these agree.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..expectations.entries import Expectations
 from ..planning.cells import Cell
-from ..spec.sources import source_digest, suite_digest
+from ..spec.sources import versions
 from .shards import Shard, digest
-
-
-def versions(implementations: Iterable[str]) -> dict[str, str]:
-    """The versions of JAX, and names for the sources of the suite and of the implementations."""
-    found = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib")}
-    found["suite"] = suite_digest()
-    for implementation in sorted({*implementations} - {"jax"}):
-        package = implementation.partition(":")[0].partition(".")[0]
-        if own := source_digest(package):
-            found[package] = own
-    return found
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from ..planning.cells import Cell, Ineligible, Plan, parse_cell
 from ..reports.provenance import RequiredCells
 from ..reports.results import UnreadableResultsError, load_results, name_of
 from ..spec.depths import Depth
+from ..spec.sources import versions
 from .conclusions import Conclusion
-from .origin import versions
 from .run_journal import Past, ResumeError, difference
 from .shards import Shard, shard_of
 from .tasks import Task

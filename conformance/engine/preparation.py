@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from ..expectations.entries import EXPECTATIONS, ExpectationError, Expectations, load_expectations
@@ -15,17 +14,15 @@ from ..faults.extensions import extend
 from ..implementations import ImplementationError
 from ..planning import selection as selecting
 from ..planning.cells import Cell, Plan, UnknownCellError, parse_cell
-from ..planning.depths import DEVICE_COUNTS, at_depth, moved_to, multi_host_cells
+from ..planning.depths import DEVICE_COUNTS, all_at_depth, at_depth, moved_to
 from ..planning.keywords import KeywordError
 from ..planning.plan_file import PlanFileError, read_plan
 from ..planning.processes import USUAL, plan_over_processes
-from ..planning.smoke import smoke
-from ..reports.provenance import Provenance, RequiredCells
+from ..reports.provenance import Provenance
 from ..reports.results import UnreadableResultsError
 from ..spec.depths import Depth
 from ..spec.entry_points import VendorError
 from ..spec.platforms import platform_named, use_file
-from ..spec.topology import parse_topology
 from ..spec.versions import HOSTCB_NEEDS, version_matches
 from ..worker.processes import WorkerStartError
 from .depths import AUTO, Chosen, choose
@@ -33,6 +30,7 @@ from .locking import FolderInUseError
 from .origin import Origin
 from .parts import LastResults, PartError, balance_digest, cells_of_shard
 from .parts import check as check_parts
+from .recorded import planned, recorded, required
 from .run import Options, Run, task_of
 from .run_journal import ResumeError
 
@@ -72,15 +70,17 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
     """The run that the options ask for."""
     take_platform(options)
     check_parts(options, patterns)
-    last = required = None
+    last = needed = None
     if options.retry_missing:
         asked = None if options.depth == AUTO else Depth(options.depth)
         last = LastResults(options.results, options.platform, asked)
         options.chosen = Chosen(last.depth)
-        selection, required = last.selection, last.required
+        selection, needed = last.selection, last.required
         options.devices = tuple(sorted({cell.topology.device_count for cell in selection.cells}))
         options.implementations = list(dict.fromkeys(cell.implementation for cell in selection.cells))
     elif options.plan_file or options.cell_ids:
+        if options.topologies:
+            raise ConflictingOptionsError("--cell and --plan name cells with their topologies: --topology adds nothing")
         cells = _named_cells(options)
         options.platform = _platform_of(cells, options.platform, "--plan" if options.plan_file else "--cell")
         options.devices = options.devices or tuple(sorted({cell.topology.device_count for cell in cells}))
@@ -89,21 +89,21 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
         cells = tuple(moved_to(cell, options.chosen.depth) for cell in cells)
         selection = at_depth(Plan(cells, ()).on_this_release(), options.chosen.depth).select(patterns)
     else:
-        plan = _unreduced_plan_of(options)
-        whole = _taken(plan, options)
-        here = whole.on_this_release()
-        required = RequiredCells([c.id for c in whole.cells], {c.id: c.lacking or "" for c in here.lacking})
-        selection = (_taken(smoke(plan), options).on_this_release() if options.smoke else here).select(patterns)
+        whole = whole_plan_of(options)
+        selection = whole.on_this_release().select(patterns)
+        needed = required(recorded(options, options.implementations or IMPLEMENTATIONS, patterns), whole)
     if patterns and not (selection.cells or selection.ineligible):
         # Before anything is written: the results folder may have those of another run.
         raise ConflictingOptionsError(f"no cell's id matches {' or '.join(map(repr, patterns))}")
     jax_version = importlib.metadata.version("jax")
-    files = _expectations_files(options, jax_version)
+    files = _expectation_files(options, jax_version)
     expectations = Expectations(tuple(entry for file in files for entry in load_expectations(file).entries))
     of_run = Options(
         *(options.platform, options.results, options.deadline, options.repeat, options.stress, options.histories),
         depth=options.chosen.depth,
         depth_asked=options.chosen.asked,
+        # pytest's own command line has no such option.
+        scheduler=getattr(options, "scheduler", None),
         maxfail=options.maxfail or 0,
         plugins=tuple(getattr(options, "pytest_plugins", ())),
         whole=_is_whole(options, patterns),
@@ -120,7 +120,7 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
         origin,
         last.past if last else None,
         last.fields if last else None,
-        Provenance(_recorded(options, patterns), required, files),
+        Provenance(recorded(options, options.implementations or IMPLEMENTATIONS, patterns), needed, files),
     )
     if options.resume:
         prepared.resume()
@@ -143,42 +143,23 @@ def _origin(options: Any, of_run: Options, cells: Sequence[Cell]) -> Origin:
     return Origin(cells, chosen, options.shard, balance)
 
 
-def _recorded(options: Any, patterns: Sequence[str]) -> dict[str, Any]:
-    """The options that the results keep."""
-    kept = ("platform", "seed", "full", "smoke", "deadline", "repeat", "stress", "histories")
-    lists = {
-        "devices": list(options.devices),
-        "topologies": [topology.name for topology in options.topologies or ()],
-        "implementations": list(options.implementations or IMPLEMENTATIONS),
-        "cells": list(options.cell_ids),
-        "patterns": list(patterns),
-        "plugins": list(getattr(options, "pytest_plugins", ())),
-    }
-    others = {
-        "plan_file": bool(options.plan_file),
-        "maxfail": options.maxfail or None,
-        "depth": options.chosen.depth.value,
-        "usual_devices": getattr(options, "usual_devices", False),
-    }
-    return {name: getattr(options, name) for name in kept} | lists | others
-
-
-def _expectations_files(options: Any, jax_version: str) -> tuple[Path, ...]:
-    """The file of known failures that the options name, or the platform's, which are for supported releases."""
-    supported = version_matches(jax_version, SUPPORTED)
-    if not options.expectations and not supported:
+def _expectation_files(options: Any, jax_version: str) -> tuple[Path, ...]:
+    """The file of known failures that the options name, or those of the platform, which are for supported releases."""
+    if options.expectations and not options.expectations.exists():
+        raise ExpectationError(
+            f"--expectations: there is no file {options.expectations}; an empty one says that no failure is known"
+        )
+    if options.expectations:
+        return (options.expectations,)
+    if not version_matches(jax_version, SUPPORTED):
         print(f"NOTE: known failures are listed for JAX {SUPPORTED}, none for {jax_version}", file=sys.stderr)
         return ()
-    path = options.expectations or known_failures_of(options.platform)
-    if options.expectations and not path.exists():
-        raise ExpectationError(f"--expectations: there is no file {path}; an empty one says that no failure is known")
-    # Those of JAX's own callbacks on every platform, where nothing runs.
-    ahead = EXPECTATIONS / "ahead.toml"
-    others = () if options.expectations or options.chosen.depth is Depth.RUN or not ahead.exists() else (ahead,)
+    path = known_failures_of(options.platform)
     if not path.exists():
         print(f"NOTE: there is no {path}: no failure is known", file=sys.stderr)
-        return others
-    return (path, *others)
+    # Known failures of JAX's own callbacks on every platform, where nothing runs.
+    ahead = [] if options.chosen.depth is Depth.RUN else [EXPECTATIONS / "ahead.toml"]
+    return tuple(file for file in (path, *ahead) if file.exists())
 
 
 def known_failures_of(platform: str) -> Path:
@@ -198,8 +179,11 @@ def take_platform(options: Any) -> None:
     extend(options.platform)
 
 
-def workers_of(asked: int | None, platform: str) -> int:
+def workers_of(asked: int | None, platform: str, depth: Depth = Depth.RUN) -> int:
     """The number of worker processes: one for most accelerators, on which several would only take turns."""
+    if depth is not Depth.RUN:
+        # Only the CPU is used, by each of them.
+        return asked or platform_named("cpu").workers
     described = platform_named(platform)
     if asked and described.most_workers and asked > described.most_workers:
         raise ConflictingOptionsError(
@@ -216,24 +200,6 @@ def plan_of(options: Any) -> Plan:
 def whole_plan_of(options: Any) -> Plan:
     """The cells that the options select, the same on every release; sets the device counts in `options`."""
     take_platform(options)
-    plan = _unreduced_plan_of(options)
-    return _taken(smoke(plan) if options.smoke else plan, options)
-
-
-def planned_again(recorded: Mapping[str, Any]) -> list[str]:
-    """The ids of all cells from which a run with these recorded options has selected."""
-    # This machine need not have the devices.
-    chosen = Chosen(Depth(recorded.get("depth", Depth.RUN.value)))
-    options = SimpleNamespace(**{"depth": AUTO, "usual_devices": False, "chosen": chosen, **recorded})
-    options.topologies = [parse_topology(name)[0] for name in recorded.get("topologies", ())]
-    if options.topologies:
-        options.devices, options.depth = (), AUTO
-    return [cell.id for cell in _taken(_unreduced_plan_of(options), options).cells]
-
-
-def _unreduced_plan_of(options: Any) -> Plan:
-    """The plan without the choice of `--smoke`, as if it ran; sets the device counts in `options`."""
-    extend(options.platform)
     if options.smoke and options.full:
         raise ConflictingOptionsError("--smoke and --full exclude each other: name one of them")
     if options.topologies:
@@ -242,23 +208,11 @@ def _unreduced_plan_of(options: Any) -> Plan:
         options.chosen = choose(options.platform, options.depth)
         options.chosen.announce(options.platform)
     chosen = options.chosen
-    # The record of a run says so, which names all devices.
-    options.usual_devices = getattr(options, "usual_devices", not options.devices)
+    options.usual_devices = not options.devices
     options.devices = options.devices or _default_device_counts(options.platform, chosen)
     implementations = options.implementations or IMPLEMENTATIONS
-    plan = selecting.whole_plan_of(implementations, options.platform, options.devices, choice_of(options))
-    if options.platform == "cpu" and options.usual_devices and chosen.depth is Depth.RUN:
-        plan = plan.with_(plan_over_processes(implementations, [USUAL]))
-    return plan
-
-
-def _taken(plan: Plan, options: Any) -> Plan:
-    """The plan at the depth of the run."""
-    depth = options.chosen.depth
-    plan = at_depth(plan, depth)
-    if depth is Depth.COMPILE and options.usual_devices and not options.smoke:
-        plan = replace(plan, cells=(*plan.cells, *multi_host_cells(plan, options.platform)))
-    return plan
+    where = (options.platform, options.devices, choice_of(options), chosen.depth)
+    return planned(implementations, *where, options.usual_devices, options.smoke)
 
 
 def _over_processes(options: Any) -> Plan:
@@ -324,17 +278,16 @@ def _plan_of_entries(options: Any, expectations: Expectations) -> Plan:
     if not expectations.entries:
         return Plan((), ())
     implementations = tuple(dict.fromkeys((*IMPLEMENTATIONS, *(options.implementations or ()))))
-    device_counts = selecting.CPU_DEVICE_COUNTS if options.platform == "cpu" else options.devices
     depth = options.chosen.depth
-    plan = at_depth(selecting.undrawn_plan_of(implementations, options.platform, device_counts), depth)
+    device_counts = selecting.CPU_DEVICE_COUNTS if options.platform == "cpu" else options.devices
+    if depth is not Depth.RUN:
+        device_counts = tuple(sorted({*DEVICE_COUNTS, *options.devices}))
+    plan = all_at_depth(selecting.undrawn_plan_of(implementations, options.platform, device_counts), depth)
     if options.platform == "cpu" and depth is Depth.RUN:
         plan = plan.with_(plan_over_processes(implementations, [USUAL]))
     if not expectations.unmatched([cell.id for cell in plan.cells]):
         return plan
-    plan = plan.with_(at_depth(selecting.whole_plan_of(implementations, options.platform, device_counts), depth))
-    if depth is not Depth.COMPILE:
-        return plan
-    return replace(plan, cells=(*plan.cells, *multi_host_cells(plan, options.platform)))
+    return plan.with_(all_at_depth(selecting.whole_plan_of(implementations, options.platform, device_counts), depth))
 
 
 def _default_device_counts(platform: str, chosen: Chosen) -> tuple[int, ...]:

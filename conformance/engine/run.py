@@ -19,6 +19,7 @@ from ..reports.results import name_of
 from ..spec.depths import Depth
 from ..spec.platforms import platform_named
 from ..spec.topology import WrongPlatformError
+from ..worker.links import Cluster
 from ..worker.stress import stress
 from .conclusions import Conclusion, conclude_repeated
 from .journal import Journal
@@ -50,6 +51,8 @@ class Options:
     """Whether the report has the histories of passed cells as well."""
     whole: bool = False
     """Whether all cells of the platform are asked for."""
+    scheduler: str | None = None
+    """The address of a Dask scheduler, on whose cluster the cells run."""
     depth: Depth = Depth.RUN
     depth_asked: bool = True
     """Whether the user has named the depth. If the machine has chosen one, its exit code says so."""
@@ -214,6 +217,13 @@ class Run:
             report.problems.append(f"{file} could not be written, so there are no results to read: {error.strerror}")
         return report
 
+    def leave(self) -> None:
+        """Bring back what `setup` has put away: nothing ran."""
+        if self._journal:
+            self._journal.close()
+        if self._last:
+            self._last.settle()
+
     def _in_journal(self, journal: Path) -> dict[str, Conclusion]:
         """Conclusions for cells without one in an interrupted run: from the first run, or from all that ended."""
         outcomes = _outcomes_in(journal)
@@ -235,11 +245,21 @@ class Run:
             self._report.problems.append(f"the journal could not be written, so --resume has gaps: {error.strerror}")
 
 
-def run(prepared: Run, workers: int) -> Report:
-    """Run the cells and write the report."""
+def run(prepared: Run, workers: int, cluster: Cluster | None = None) -> Report:
+    """Run the cells, in a cluster's job on its hosts, and write the report."""
     prepared.options.results.mkdir(parents=True, exist_ok=True)
     if not prepared.cells:
         return prepared.finish(None)
+    if prepared.options.scheduler:
+        from .dask_cluster import DaskClusterError, execute_on
+
+        prepared.show_progress()
+        try:
+            controller = execute_on(prepared.options.scheduler, prepared.setup(workers), prepared.concluded)
+        except DaskClusterError:
+            prepared.leave()
+            raise
+        return prepared.finish(controller)
     require_tools(workers)
     # Imported here, because planning and listing cells does not need pytest.
     from .execution import execute
@@ -247,9 +267,8 @@ def run(prepared: Run, workers: int) -> Report:
     prepared.show_progress()
     with prepared.load():
         options = prepared.options
-        controller = execute(
-            prepared.setup(workers), workers, prepared.concluded, maxfail=options.maxfail, plugins=options.plugins
-        )
+        setup = replace(prepared.setup(workers), cluster=cluster)
+        controller = execute(setup, workers, prepared.concluded, maxfail=options.maxfail, plugins=options.plugins)
     return prepared.finish(controller)
 
 

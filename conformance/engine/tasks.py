@@ -13,6 +13,7 @@ from typing import TypeAlias
 from ..expectations.entries import Expectations
 from ..spec.depths import Depth
 from ..spec.topology import Topology
+from ..worker.links import Cluster
 
 Kind: TypeAlias = tuple[str, Topology, tuple[str, ...]]
 """The kind of a worker process: an implementation, a topology, and additional flags for XLA."""
@@ -69,3 +70,5 @@ class Setup:
     """The number of unexpected cells that one pytest process runs again."""
     repeat: int = 1
     """How often each cell runs. With more than one run, no unexpected cell runs again."""
+    cluster: Cluster | None = None
+    """Where the processes of a topology are, if not all on this machine; then one pytest process runs all cells."""

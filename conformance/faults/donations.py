@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from ..oracle.checkers import Anomaly
-from ..oracle.stages import summary
+from ..oracle.stages import stage_of, summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback, Runs
 from ..spec.jax_versions import shard_map
@@ -72,13 +72,18 @@ def _check_donated(bench: Bench, callback: Callback, width: int) -> list[Anomaly
     if callback.runs is Runs.ONCE and len(kept) != RUNS * bench.callbacks_per_run:
         anomalies.append(Anomaly("wrong count", Stage.CALLBACK, f"{len(kept)} operands were kept in {RUNS} runs"))
     allowed = {float(operand.flat[0]) for operand in operands}
+    numbers = {float(array.flat[0]) for array in kept}
+    if callback.runs is Runs.ONCE and numbers != allowed:
+        witness = f"the kept operands are of {sorted(numbers)} later, expected {sorted(allowed)}"
+        anomalies.append(Anomaly("torn operand", Stage.CALLBACK, witness))
     for array in kept:
         if float(array.flat[0]) not in allowed or not (array == array.flat[0]).all():
             anomalies.append(Anomaly("torn operand", Stage.CALLBACK, f"a kept operand is {_short(array)} later"))
     return anomalies[:3]
 
 
-@planted("jit pjit", f"{EVERY_KIND} debug_callback_ordered", also="H4")
+@planted("jit", f"{EVERY_KIND} debug_callback_ordered", also="H4")
+@planted("pjit", "id_tap call pure_callback", also="H4")
 def memory_kinds(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Operands and results in each of the device's memories, such as the host's."""
     anomalies: list[Anomaly] = []
@@ -109,7 +114,7 @@ def memory_kinds(bench: Bench, callback: Callback) -> list[Anomaly]:
                 found = np.asarray(result)
                 bench.implementation.barrier()
             except Exception as error:
-                anomalies.append(Anomaly("error", Stage.COMPILE, f"{where}: {summary(error)}"))
+                anomalies.append(Anomaly("error", stage_of(error), f"{where}: {summary(error)}"))
                 continue
             if not np.array_equal(found, wanted):
                 anomalies.append(Anomaly("result", Stage.RESULT, f"{where}: {found.tolist()}, not {wanted.tolist()}"))

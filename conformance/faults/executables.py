@@ -77,7 +77,7 @@ def _persistent_cache() -> Iterator[None]:
 
 
 @planted("jit", EVERY_KIND_AND_ORDERED, "H18")
-@planted("pjit shard_map", "id_tap call io_callback", "H18")
+@planted("pjit shard_map", "id_tap io_callback", "H18")
 def equal_programs_from_a_cache(bench: Bench, callback: Callback) -> list[Anomaly]:
     """#38405: programs with equal HLO share an executable in the persistent cache, and each calls its own functions."""
     said: list[str] = []
@@ -107,7 +107,7 @@ def equal_programs_from_a_cache(bench: Bench, callback: Callback) -> list[Anomal
 
 
 @planted("jit", EVERY_KIND_AND_ORDERED, "H18")
-@planted("pjit pmap shard_map", "id_tap call io_callback", "H18")
+@planted("pjit pmap shard_map", "id_tap io_callback", "H18")
 def compiled_ahead(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Executables outlive the jitted functions that they come from; any thread calls them, in any order."""
     said: list[str] = []
@@ -132,7 +132,12 @@ def compiled_ahead(bench: Bench, callback: Callback) -> list[Anomaly]:
 
     for name in (*CLOSURES, *reversed(CLOSURES)):
         call(name, "without its function")
-    thread = threading.Thread(target=lambda: [call(name, "in another thread") for name in CLOSURES])
+
+    def call_each() -> None:
+        for name in CLOSURES:
+            call(name, "in another thread")
+
+    thread = threading.Thread(target=call_each)
     thread.start()
     thread.join()
     executables.clear()
@@ -153,17 +158,18 @@ def serialized(bench: Bench, callback: Callback) -> list[Anomaly]:
     """An executable with a callback is not serialized, and the error says why."""
     compiled: Any = bench.applying(callback, _Saying("one", []))
     executable = compiled.lower(bench.operand).compile()
-    return _check_refused(lambda: serialize_executable.serialize(executable), "serialized an executable")
+    return check_refused(lambda: serialize_executable.serialize(executable), "serialized an executable")
 
 
-@planted("jit pjit shard_map", EVERY_KIND_AND_ORDERED, "H18")
+@planted("jit", EVERY_KIND_AND_ORDERED, "H18")
+@planted("pjit shard_map", "id_tap pure_callback", "H18")
 def exported(bench: Bench, callback: Callback) -> list[Anomaly]:
     """`jax.export` refuses a function with a callback when it exports it, and the error says why."""
     compiled: Any = bench.applying(callback, _Saying("one", []))
-    return _check_refused(lambda: export.export(compiled)(bench.operand), "exported a function")
+    return check_refused(lambda: export.export(compiled)(bench.operand), "exported a function")
 
 
-def _check_refused(run: Callable[[], Any], what: str) -> list[Anomaly]:
+def check_refused(run: Callable[[], Any], what: str) -> list[Anomaly]:
     """A callback is a function of this process: what leaves the process cannot have it."""
     try:
         run()

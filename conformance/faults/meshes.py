@@ -119,9 +119,7 @@ def keys_on_a_mesh(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies
 
 
-@planted(
-    "shard_map", f"{EVERY_KIND} debug_callback_ordered", "H9 X4", minimum_devices=4, needs="shard_map", isolated=True
-)
+@planted("shard_map", f"{EVERY_KIND} debug_callback_ordered", "H9 X4", minimum_devices=4, needs="shard_map")
 def partially_manual(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A shard_map that leaves an axis to the compiler: one call for each manual part, or a refusal that says why."""
     seen: list[Any] = []

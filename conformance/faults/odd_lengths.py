@@ -29,6 +29,8 @@ REFUSING = ("buffer_callback", "dlpack_callback")
 @planted("shard_map", "call io_callback debug_callback buffer_callback", also="B2")
 def odd_lengths(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Operands and results of odd lengths in a tree: whole ones, and parts on several devices."""
+    # Two devices: JAX 0.10.2 hangs where all of the runtime's threads wait and a callback reads such a type.
+    bench = Bench(bench.implementation, bench.layout, bench.devices[:2])
     anomalies: list[Anomaly] = []
     packed = PACKED if bench.layout == "jit" else PACKED_ON_A_MESH
     # Older releases have fewer types.

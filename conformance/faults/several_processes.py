@@ -131,7 +131,7 @@ def barrier_of_each_process(bench: Bench, callback: Callback) -> list[Anomaly]:
     result = compiled(bench.operand)
     bench.implementation.barrier()
     if not slow:
-        distributed.global_state.client.key_value_set(key, "returned")
+        _client().key_value_set(key, "returned")
     own = 1 if bench.layout == "jit" else len(jax.local_devices())
     anomalies = _check_result("the program", lambda: result, bench.operand)
     if len(ended) != own:
@@ -143,10 +143,15 @@ def barrier_of_each_process(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies
 
 
+def _client() -> Any:
+    """What the processes of a job tell each other by, whatever their programs do."""
+    return distributed.global_state.client
+
+
 def _told(key: str) -> bool:
     """Whether another process has said this, now or soon."""
     try:
-        distributed.global_state.client.blocking_key_value_get(key, PATIENCE_MILLISECONDS)
+        _client().blocking_key_value_get(key, PATIENCE_MILLISECONDS)
     except JaxRuntimeError:
         return False
     return True

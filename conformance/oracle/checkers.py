@@ -132,8 +132,9 @@ def match(expected: Sequence[ExpectedEvent], events: Sequence[Event]) -> Matchin
         for position in candidates
         if expected[position].need is not Need.ANY_NUMBER
     )
-    several = any(event.process for event in (*expected, *events))
-    return Matching(tuple(expected), numbers, tuple(pairs), tuple(lost), tuple(surplus), _unplaced(expected), several)
+    several = any(one.process for one in expected) or any(one.process for one in events)
+    found = (tuple(pairs), tuple(lost), tuple(surplus))
+    return Matching(tuple(expected), numbers, *found, _unplaced(expected), several)
 
 
 def _unplaced(expected: Sequence[ExpectedEvent]) -> frozenset[int]:
@@ -204,7 +205,8 @@ def check_order(matching: Matching, device_name: str) -> list[Anomaly]:
                 Anomaly(
                     "order",
                     Stage.CALLBACK,
-                    f"{matching.place(device_name, position)} ran {matching.name(previous)} before {matching.name(position)}",
+                    f"{matching.place(device_name, position)} ran {matching.name(previous)}"
+                    f" before {matching.name(position)}",
                     (
                         (sequences[device], matching.numbers[previous]),
                         (event.sequence, matching.numbers[position]),

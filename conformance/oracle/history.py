@@ -41,7 +41,7 @@ class Event:
     """The process that ran it."""
 
     def as_json(self) -> dict[str, Any]:
-        further = {"handed_over": self.handed_over.as_json()} if self.handed_over else {}
+        further: dict[str, Any] = {"handed_over": self.handed_over.as_json()} if self.handed_over else {}
         further |= {"process": self.process} if self.process else {}
         return {
             "sequence": self.sequence,

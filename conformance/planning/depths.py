@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import jax
+
 from ..model.programs import Program
 from ..spec.configurations import JIT_DISABLED
 from ..spec.depths import Depth
-from ..spec.platform_targets import MULTI_HOST
+from ..spec.platform_targets import MULTI_HOST, TARGETS
 from ..spec.topology import CPU_CONFIGURATIONS, Topology
+from ..spec.versions import version_matches
 from .cells import Cell, FaultCell, Ineligible, Plan, ProgramCell, TableCell
-from .jax_limits import limit_of_devices
+from .jax_limits import limit_of_devices, limit_of_program
 
 OVER_DEVICES = frozenset({"pmap", "pjit", "shard_map"})
 
@@ -41,6 +44,11 @@ def at_depth(plan: Plan, depth: Depth) -> Plan:
     return Plan(tuple(cells.values()), tuple(left_out), tuple(moved_to(cell, depth) for cell in plan.lacking))
 
 
+def all_at_depth(plan: Plan, depth: Depth) -> Plan:
+    """All cells of a plan at another depth, also those that show nothing there: a user may name them."""
+    return plan if depth is Depth.RUN else Plan(tuple(moved_to(cell, depth) for cell in plan.cells), ())
+
+
 def moved_to(cell: Cell, depth: Depth) -> Cell:
     """The same cell at another depth."""
     return replace(cell, topology=replace(cell.topology, depth=depth))
@@ -53,6 +61,9 @@ def why_not_at_depth(cell: Cell) -> str | None:
         return None
     if isinstance(cell, FaultCell):
         return f"nothing runs at depth {depth.value}, and a fault shows only in what runs"
+    target = TARGETS.get(cell.topology.platform)
+    if target and cell.implementation == "jax" and not version_matches(jax.__version__, target.jax):
+        return f"JAX {jax.__version__} lowers no callbacks of its own for {target.name}"
     if isinstance(cell, TableCell):
         return None
     if "eager" in cell.program.names or cell.configuration == JIT_DISABLED:
@@ -91,8 +102,14 @@ def multi_host_cells(plan: Plan, platform: str) -> tuple[Cell, ...]:
         replace(cell, topology=topology)
         for cell in plan.cells
         if isinstance(cell, ProgramCell) and _is_plain(cell) and cell.topology.device_count > 1
-        if cell.implementation != "jax" or not limit_of_devices(cell.callback, cell.program.names, devices)
+        if cell.implementation != "jax" or not _limited(cell, devices)
     )
+
+
+def _limited(cell: ProgramCell, devices: int) -> bool:
+    """Whether JAX's own callback is known to fail there."""
+    names = cell.program.names
+    return bool(limit_of_devices(cell.callback, names, devices) or limit_of_program(cell.callback, names))
 
 
 def _is_plain(cell: ProgramCell) -> bool:

@@ -59,7 +59,7 @@ class Provenance:
     expectations: Sequence[Path] = ()
     """The files of known failures that the run used."""
     begin: str = field(default_factory=now)
-    _known_failures: str | None = None
+    _known_failures: str = ""
 
     def __post_init__(self) -> None:
         # Read now: the file may change while the cells run.

@@ -6,7 +6,7 @@ A platform without an entry has the depth `run` alone: nothing says what its pro
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .callbacks import Callback, Refusal
 
@@ -42,6 +42,12 @@ class PlatformTarget:
     in_place_for_all: bool = False
     """Whether an implementation may use those targets for its ordinary callbacks, too."""
     compiler: CompileOnly | None = None
+    plugins: tuple[str, ...] = ()
+    """The distributions with JAX's plugin for the platform, any of which is enough."""
+    jax: str = ""
+    """The releases whose own callbacks JAX lowers for the platform; all if empty."""
+    extra: str = ""
+    """The extra of JAX that installs one of them."""
 
     @property
     def transfers(self) -> bool:
@@ -75,7 +81,7 @@ CPU = PlatformTarget(
 )
 
 
-def _gpu(name: str, compiler: CompileOnly | None = None) -> PlatformTarget:
+def _gpu(name: str, compiler: CompileOnly | None, plugins: tuple[str, ...], extra: str) -> PlatformTarget:
     buffers = "xla_buffer_python_gpu_callback"
     return PlatformTarget(
         name,
@@ -83,18 +89,32 @@ def _gpu(name: str, compiler: CompileOnly | None = None) -> PlatformTarget:
         "xla_ffi_partitioned_python_gpu_callback",
         (buffers, f"{buffers}_cmd_buffer"),
         compiler=compiler,
+        plugins=plugins,
+        extra=extra,
     )
 
 
 # Slices, hosts of each, devices of each host.
 _GPU_TOPOLOGIES = {(1, 1): "1x1x1", (1, 2): "1x1x2", (1, 4): "1x1x4", (1, 8): "1x1x8", (2, 8): "1x2x4"}
 
-CUDA = _gpu("cuda", CompileOnly("jax-cuda13-plugin", _GPU_TOPOLOGIES, target_config="h100.txtpb", seconds=0.4))
-ROCM = _gpu("rocm", CompileOnly("jax-rocm7-plugin", _GPU_TOPOLOGIES, target_config="mi300x.txtpb", seconds=0.2))
-ONEAPI = _gpu("oneapi")
+CUDA = _gpu(
+    "cuda",
+    CompileOnly("jax-cuda13-plugin", _GPU_TOPOLOGIES, target_config="h100.txtpb", seconds=0.4),
+    ("jax-cuda13-plugin", "jax-cuda12-plugin"),
+    "cuda13",
+)
+ROCM = _gpu(
+    "rocm",
+    CompileOnly("jax-rocm7-plugin", _GPU_TOPOLOGIES, target_config="mi300x.txtpb", seconds=0.2),
+    ("jax-rocm7-plugin", "jax-rocm60-plugin"),
+    "rocm7-local",
+)
+ONEAPI = replace(_gpu("oneapi", None, ("intel-extension-for-openxla",), "oneapi"), jax=">=0.12")
 
 TPU = PlatformTarget(
     "tpu",
+    plugins=("libtpu",),
+    extra="tpu",
     compiler=CompileOnly(
         "libtpu",
         {(1, 1): "v5e:1x1", (1, 4): "v5e:2x2", (2, 8): "v5e:2x4", (4, 16): "v5e:4x4"},

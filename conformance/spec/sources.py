@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.metadata
 import importlib.util
+from collections.abc import Iterable
 from pathlib import Path
 
 from .package import PACKAGE
-
-
-def suite_digest() -> str:
-    """A name for the sources of the suite itself."""
-    return source_digest(PACKAGE)
 
 
 @functools.cache
@@ -28,3 +25,14 @@ def source_digest(package: str) -> str:
     if not spec.submodule_search_locations and spec.origin and Path(spec.origin).is_file():
         found.update(Path(spec.origin).read_bytes())
     return found.hexdigest()[:16]
+
+
+def versions(implementations: Iterable[str]) -> dict[str, str]:
+    """The versions of JAX, and names for the sources of the suite and of the implementations."""
+    found = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib")}
+    found["suite"] = source_digest(PACKAGE)
+    for implementation in sorted({*implementations} - {"jax"}):
+        package = implementation.partition(":")[0].partition(".")[0]
+        if own := source_digest(package):
+            found[package] = own
+    return found

@@ -42,6 +42,9 @@ def main() -> None:
     parser.add_argument("--histories", action="store_true", help="report the history of cells that pass, too")
     parser.add_argument("--process", type=int, default=0, metavar="N", help="which of the topology's processes this is")
     parser.add_argument("--coordinator", metavar="HOST:PORT", help="where the topology's processes meet")
+    parser.add_argument(
+        "--first-device", type=int, metavar="N", help="the first of this machine's GPUs for the process"
+    )
     arguments = parser.parse_args()
 
     end_with_parent()
@@ -58,7 +61,7 @@ def main() -> None:
         extend(topology.platform)
         if arguments.coordinator:
             # Before the import of an implementation, which might start JAX's devices.
-            join(topology, arguments.coordinator, arguments.process)
+            join(topology, arguments.coordinator, arguments.process, arguments.first_device)
         # Load it before the devices exist: an implementation may change settings for them.
         implementation = load(arguments.implementation) if arguments.implementation else None
         if topology.depth is not Depth.RUN:

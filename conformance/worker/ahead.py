@@ -29,11 +29,15 @@ from ..spec.configurations import CONTEXTS, PLACEMENTS
 from ..spec.depths import Depth
 from ..spec.platform_targets import TARGETS, PlatformTarget
 from ..spec.support_table import GUARANTEED, RETURNS
+from ..spec.versions import version_matches
 from .execution import check_refusal, judge_error, outcome_of
 from .private_jax import lowering_for
 from .stablehlo import read_module
 
 NOTHING = History(())
+
+LOOKS_INTO_LOOPS = ">=0.12"
+"""The releases of JAX that drop what nothing uses in a while loop: seen of 0.12.0.1, and not of 0.10.2."""
 
 
 @dataclass(frozen=True)
@@ -131,12 +135,14 @@ def _wanted(cell: ProgramCell, target: PlatformTarget) -> tuple[Wanted, dict[str
     except RefusalError as refused:
         refusal = refused.refusals
     pure = callback.runs is Runs.IF_NEEDED
+    # Older releases do not look into the body of a while loop for what nothing uses, and leave it to the compiler.
+    keeps = target.transfers and _has_while(cell.program) and not version_matches(jax.__version__, LOOKS_INTO_LOOPS)
     spread = spans_devices(cell.program)
     wanted = Wanted(
         target,
         cell.device_count if spread else 1,
         needed=frozenset(needed),
-        unneeded=frozenset(SITES) - possible if pure and refusal is None else frozenset(),
+        unneeded=frozenset(SITES) - possible if pure and refusal is None and not keeps else frozenset(),
         ordered=callback.ordered,
         effectful=not pure,
         in_place=callback.function in ("buffer_callback", "dlpack_callback"),
@@ -145,6 +151,10 @@ def _wanted(cell: ProgramCell, target: PlatformTarget) -> tuple[Wanted, dict[str
         device=cell.device_count - 1 if callback.device_choice is DeviceChoice.LAST else 0,
     )
     return wanted, refusal
+
+
+def _has_while(program: Program) -> bool:
+    return bool({"while_body", "while_cond"} & {*program.names})
 
 
 def _lowered(
@@ -156,7 +166,9 @@ def _lowered(
     place = NamedSharding(setting.mesh, PartitionSpec()) if spread else SingleDeviceSharding(chosen[0])
     # A pmap has a mesh of its own, which names the devices.
     operand = jax.ShapeDtypeStruct((), np.float32, sharding=None if "pmap" in cell.program.names else place)
-    traced = jax.jit(cell.program.jax_function(setting)).trace(operand)
+    function = cell.program.jax_function(setting)
+    # A program without operands is compiled for the CPU, and JAX drops an operand that nothing uses.
+    traced = jax.jit(lambda x: (function(x), x + 1)).trace(operand)
     if cell.topology.depth is Depth.COMPILE or cell.topology.platform == "cpu":
         lowered = traced.lower()
         return lowered, read_module(lowered.compiler_ir())

@@ -43,7 +43,8 @@ def _devices(topology: Topology, target: PlatformTarget, compiler: CompileOnly) 
     try:
         importlib.metadata.version(compiler.package)
     except importlib.metadata.PackageNotFoundError:
-        words = f"the compiler for {target.name} is not installed: pip install 'jax[{_extra(target)}]'"
+        extra = {"cuda": "cuda13-local"}.get(target.name, target.extra)
+        words = f"the compiler for {target.name} is not installed: pip install 'jax[{extra}]'"
         raise WrongPlatformError(words) from None
     if target.name == "rocm":
         without_amd_gpus()
@@ -53,10 +54,6 @@ def _devices(topology: Topology, target: PlatformTarget, compiler: CompileOnly) 
         # A plugin without its libraries raises errors of many types.
         words = f"{compiler.package} does not load, or does not know {compiler.names[key]!r}: {type(error).__name__}"
         raise WrongPlatformError(f"{words}: {' '.join(str(error).split())[:600]}") from error
-
-
-def _extra(target: PlatformTarget) -> str:
-    return {"cuda": "cuda13-local", "rocm": "rocm7-local"}.get(target.name, target.name)
 
 
 def _described(target: PlatformTarget, compiler: CompileOnly, key: tuple[int, int]) -> Any:

@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+
 import jax
 
 from ..spec.depths import Depth
+from ..spec.platform_targets import TARGETS
 from ..spec.topology import Topology, WrongPlatformError, check_devices
 from .compile_only import compile_only_devices, lowering_devices
+
+
+def _why_none(topology: Topology, error: Exception) -> str:
+    """What is missing: JAX raises many types of errors here, also a bare AssertionError."""
+    said = " ".join(str(error).split())
+    target = TARGETS.get(topology.platform)
+    if target is None or not target.plugins:
+        return said or f"it says no more than {type(error).__name__}; is its plugin installed?"
+    installed = [f"{name} {version}" for name in target.plugins if (version := _version(name))]
+    if not installed:
+        return f"its plugin is not installed, none of {', '.join(target.plugins)}: pip install 'jax[{target.extra}]'"
+    there = f"{' and '.join(installed)} {'is' if len(installed) == 1 else 'are'} installed"
+    return f"{there}, and no {topology.platform.upper()} device was found{f' ({said})' if said else ''}"
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def devices_of(topology: Topology) -> list[jax.Device]:
@@ -19,9 +42,9 @@ def devices_of(topology: Topology) -> list[jax.Device]:
         devices = jax.devices(topology.jax_name)
         default = jax.devices()
     except Exception as error:
-        # JAX raises many types of errors here, also a bare AssertionError.
-        words = str(error) or f"it says no more than {type(error).__name__}; is its plugin installed?"
-        raise WrongPlatformError(f"asked for {platform} devices, JAX found none: {words}") from error
+        raise WrongPlatformError(
+            f"asked for {platform} devices, JAX found none: {_why_none(topology, error)}"
+        ) from error
     if default[:1] != devices[:1]:
         # Programs that name no device would run on that other platform, and pass.
         raise WrongPlatformError(f"asked for {platform} devices, and by default JAX uses {default[0]}")

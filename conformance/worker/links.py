@@ -65,6 +65,16 @@ class Link(Protocol):
     def close(self) -> None: ...
 
 
+class Cluster(Protocol):
+    """The hosts of a cluster's job, on each of which one process of a topology runs."""
+
+    @property
+    def coordinator(self) -> str:
+        """Where JAX's processes meet, as HOST:PORT."""
+
+    def start(self, starts: Sequence[Start]) -> Sequence[Link]: ...
+
+
 class LocalLink:
     """A process on this machine."""
 
@@ -82,7 +92,8 @@ class LocalLink:
                 # Ctrl-C must reach only the run, which ends its workers itself.
                 start_new_session=True,
             )
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._commands, self._reports = self._process.stdin, self._process.stdout
         os.set_blocking(self._reports.fileno(), False)
         self._unread = b""

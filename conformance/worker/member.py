@@ -34,12 +34,13 @@ HEARTBEAT_SECONDS = 10
 SHUTDOWN_SECONDS = 10
 
 
-def join(topology: Topology, coordinator: str, process: int) -> None:
+def join(topology: Topology, coordinator: str, process: int, first_device: int | None = None) -> None:
     """Make this process one of the topology's processes."""
     own: list[int] | None = None
     if "gpu" in platform_named(topology.platform).devices:
         # Each process of a machine has its own part of the machine's devices.
-        own = [process * topology.local_device_count + place for place in range(topology.local_device_count)]
+        first = process * topology.local_device_count if first_device is None else first_device
+        own = [*range(first, first + topology.local_device_count)]
     jax.distributed.initialize(
         coordinator,
         num_processes=topology.processes,

@@ -14,7 +14,7 @@ from conformance.bundles.archive import pack
 from conformance.bundles.earning import NAMED
 from conformance.bundles.making import members_of
 from conformance.cli import report
-from conformance.engine import preparation
+from conformance.engine import recorded
 from conformance.model.programs import Program
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.planning.cells import Plan, ProgramCell, make_plan
@@ -189,6 +189,46 @@ def test_a_problem_of_the_run_costs_all_profiles(tmp_path: Path, capsys: pytest.
     assert claimed["core hostcb run"]["reasons"] == ["the run had 1 problems, the first is: the run was interrupted"]
 
 
+@pytest.mark.parametrize(("stored", "code"), [(0, 0), (3, 0), (4, 0), (1, 0), (5, 2), (None, 2)])
+def test_the_exit_codes_of_runs_in_which_nothing_ran(
+    stored: object, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """3 and 4 say as much as 0, and are no better than 1 where a cell failed."""
+    file = tmp_path / "bundle.zip"
+    cells = [f"{fakes.CORE}@compile"]
+    folder = fakes.write(tmp_path / "r", cells=cells, journal=False, depth="compile", exit_code=stored)
+    (folder / "conformance-cpu.json").rename(folder / "conformance-cpu@compile.json")
+    file.write_bytes(pack(members_of(folder))[0])
+    assert report.main(["verify", str(file)]) == code
+    fakes.write(tmp_path / "bad", outcomes={fakes.CORE: fakes.failing()}, exit_code=3)
+    file.write_bytes(pack(members_of(tmp_path / "bad"))[0])
+    assert report.main(["verify", str(file)]) == 2
+    assert "the exit code is stored as 3, and it is 1" in capsys.readouterr().err
+
+
+def test_a_missing_cell_is_no_contradiction_if_it_had_a_known_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`merge` cannot say which failure was expected of a cell whose shard is missing."""
+    folder = fakes.write(tmp_path / "r", outcomes={fakes.CORE: MISSING}, known=fakes.KNOWN.format(cells=fakes.CORE))
+    fakes.changed(folder, lambda results: results["cells"][0].update(standing="unexpected"))
+    assert report.main(["bundle", str(folder)]) == 0
+    fakes.changed(folder, lambda results: results["cells"][0].update(standing="known_failure"))
+    assert report.main(["bundle", str(folder)]) == 2
+    assert "is stored as known_failure, and judged again it is changed_failure" in capsys.readouterr().err
+
+
+def test_results_of_shards_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The joined results have the plan of the first shard, to which the others' cells were unselected."""
+    folder = fakes.changed(
+        fakes.write(tmp_path / "r"),
+        lambda results: results["run"]["plan"].update(unselected=[fakes.SHARDED, fakes.ORDERED]),
+    )
+    assert report.main(["bundle", str(folder)]) == 0
+    assert report.main(["verify", str(folder / "bundle.zip"), "--json"]) == 0
+    assert '"cells": 2' in capsys.readouterr().out
+
+
 def test_each_depth_is_earned_by_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     compiled = "hostcb/pure_callback/jit/tpu-1dev@compile"
     cells = (compiled, "hostcb/pure_callback/jit/tpu-1dev@lower", "hostcb/pure_callback/jit/tpu-1dev")
@@ -217,7 +257,7 @@ def test_the_plan_can_be_made_again(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(preparation, "planned_again", lambda options: [*planned])
+    monkeypatch.setattr(recorded, "planned_again", lambda options: [*planned])
     file = tmp_path / "bundle.zip"
     file.write_bytes(pack(members_of(fakes.write(tmp_path / "results")))[0])
     assert report.main(["verify", str(file), "--replan"]) == code
@@ -232,6 +272,7 @@ def test_the_options_of_a_run_are_enough_to_plan_again(monkeypatch: pytest.Monke
         assert choice == Choice(7, full=False)
         return make_plan(implementations, [Topology(platform, count) for count in devices])
 
-    monkeypatch.setattr(preparation.selecting, "whole_plan_of", undrawn)
-    recorded = {"platform": "cpu", "devices": [1], "implementations": ["jax"], "seed": 7, "full": False, "smoke": True}
-    assert fakes.OF_JAX in preparation.planned_again(recorded)
+    monkeypatch.setattr(recorded.selecting, "whole_plan_of", undrawn)
+    options = {"platform": "cpu", "devices": [1], "implementations": ["jax"], "seed": 7, "full": False, "smoke": True}
+    options |= {"depth": "run", "usual_devices": False, "topologies": []}
+    assert fakes.OF_JAX in recorded.planned_again(options)

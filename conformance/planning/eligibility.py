@@ -13,7 +13,6 @@ from ..model.programs import Program
 from ..spec.callbacks import Callback, DeviceChoice
 
 MAPS = ("pmap", "shard_map")
-COMPILING = ("jit", "pjit", "scan", "fori", "while_body", "while_cond", "cond", "remat")
 LOOPS_WITHOUT_REVERSE_MODE = ("while_body", "while_cond")
 
 
@@ -38,8 +37,8 @@ def ineligible_over_processes(names: Sequence[str], placement: str) -> str | Non
     if placement not in ("all", "grid"):
         return f"placement {placement} leaves out devices, and some processes would have none"
     outside = names[: _first(names, lambda name: name in ("pmap", "pjit", "shard_map"))]
-    if "pmap" in names and _first(names, lambda name: name in COMPILING, 0) is not None and {*outside} & {*COMPILING}:
-        return "JAX has no pmap over several processes inside of a compiled program"
+    if "pmap" in names and "pjit" in names:
+        return "a pmap takes the part of its own process, and a computation over all processes has none"
     if len(outside) < len(names) and "grad" in outside and "custom_vjp" in outside:
         return "nothing says in which processes a cotangent outside of the computation over all devices is"
     return None

@@ -18,9 +18,22 @@ USUAL = Topology("cpu", 4, processes=2)
 """The topology of a usual run: two processes of two devices show whatever more of them show."""
 
 EVERYWHERE = ("pjit", "shard_map", "pmap")
-"""Each callback is tried under these, on one device of each process, and with what the further programs put inside."""
+"""Each callback is tried under these, some on one device of each process, and some with a transform inside."""
 
 ON_ONE_DEVICE = ("jit",)
+
+LOCAL = (
+    "id_tap",
+    "id_tap_device",
+    "call",
+    "call_device",
+    "pure_callback",
+    "io_callback_ordered",
+    "debug_callback",
+    "debug_callback_ordered",
+    "buffer_callback",
+)
+"""Callbacks that are tried on one device of each process."""
 
 FURTHER = (
     "pjit.scan",
@@ -53,7 +66,8 @@ def plan_over_processes(implementations: Sequence[str], topologies: Sequence[Top
 def _candidates(implementation: str, topology: Topology) -> Iterator[tuple[Cell, str | None]]:
     for callback in callbacks_drawn_for(implementation):
         further = FURTHER if callback.name in WITH_FURTHER else ()
-        for name in (*EVERYWHERE, *ON_ONE_DEVICE, *further):
+        local = ON_ONE_DEVICE if callback.name in LOCAL else ()
+        for name in (*EVERYWHERE, *local, *further):
             program = Program(tuple(name.split(".")))
             reason = ineligible(callback, program, topology.device_count)
             yield (

@@ -86,7 +86,7 @@ def test_pmap_sums_over_the_devices_of_its_process() -> None:
     ("cell_id", "words"),
     [
         ("hostcb/id_tap/jit/cpu-2x2+last", "placement last leaves out devices"),
-        ("hostcb/id_tap/jit.pmap/cpu-2x2", "no pmap over several processes inside of a compiled program"),
+        ("hostcb/id_tap/pjit.pmap/cpu-2x2", "a pmap takes the part of its own process"),
         ("hostcb/id_tap/grad.custom_vjp.pjit/cpu-2x2", "nothing says in which processes a cotangent"),
         ("hostcb/id_tap/table.grad.can_be_differentiated/cpu-2x2", "table"),
         ("hostcb/id_tap/fault.raises.jit/cpu-2x2", "this fault is planted in one process"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ import jax
 import pytest
 
 from conformance.cli.commands import main
+from conformance.cli.never_run import never_run, page
 from conformance.engine import depths
 from conformance.engine.depths import Chosen, choose
 from conformance.engine.preparation import ConflictingOptionsError, _depth_of
@@ -235,3 +238,30 @@ def test_what_is_not_there_is_said() -> None:
     if not (pytest.importorskip("importlib.util").find_spec("libtpu")):
         with pytest.raises(WrongPlatformError, match=r"pip install 'jax\[tpu\]'"):
             compile_only.compile_only_devices(Topology("tpu", 1, depth=Depth.COMPILE))
+
+
+# What a machine with a GPU runs ----------------------------------------------------------------------------------
+
+
+def test_the_script_for_gpus_says_what_it_would_do(tmp_path: Path) -> None:
+    script = Path(__file__).parents[2] / "ci" / "gpu.sh"
+    assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
+    environment = {**os.environ, "PYTHON": "no-python"}
+    command = ["bash", str(script), "--dry-run", str(tmp_path / "out")]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    # A run without a GPU must fail, so that it asks for the depth.
+    assert f"conformance run --platform cuda --depth run --results {tmp_path / 'out'}" in ended.stdout
+    assert all(word in ended.stdout for word in ("gpu_recipes.py", "benchmarks --json", "conformance bundle"))
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_the_cells_that_never_ran(tmp_path: Path) -> None:
+    report(Depth.LOWER, asked=True).write(tmp_path / "conformance-tpu@lower.json")
+    (lowered,) = load_results(tmp_path)
+    report(Depth.RUN, asked=True).write(tmp_path / "conformance-tpu.json")
+    none, both = never_run("tpu", [lowered]), never_run("tpu", load_results(tmp_path))
+    assert len(none.cells) == none.planned == both.planned == len(both.cells) + 1
+    assert none.shown == {"lowered": 1}
+    assert both.shown == {}
+    assert f"| tpu | {both.planned:,} | 1 | {len(both.cells):,} | not in these results |" in page([both])

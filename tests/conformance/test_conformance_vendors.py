@@ -15,6 +15,7 @@ import pytest
 from vendor_packages import PLUGIN, installed, on_the_page
 
 from conformance.cli.commands import main
+from conformance.engine.preparation import ConflictingOptionsError, workers_of
 from conformance.faults import extensions
 from conformance.faults.fault import _ENTERED
 from conformance.model.transforms import TRANSFORMS
@@ -155,8 +156,8 @@ def test_a_file_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         "ACME_LOG": "quiet",
         "HOME": "/h",
     }
-    assert main(["run", "--platform", "acme", "-n", "3", "-k", "x"]) == 2
-    assert capsys.readouterr().err == "ERROR: -n 3: at most 2 process(es) may have the devices of acme\n"
+    with pytest.raises(ConflictingOptionsError, match=r"-n 3: at most 2 process\(es\) may have the devices of acme"):
+        workers_of(3, "acme")
 
 
 def test_the_names_may_all_differ(tmp_path: Path) -> None:

@@ -27,6 +27,11 @@ HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 HERE_JAX = next((jax for python, jax in SUPPORTED if python == HERE), "jax-newest")
 REQUIREMENTS = {"jax-0.10.2": ["jax==0.10.2", "jaxlib==0.10.2"], "jax-newest": ["jax", "jaxlib"]}
 
+# Each callback of hostcb in each layout, and further programs of the most common ones: a minute.
+VENDORS_CELLS = (
+    "2dev and ((hostcb and (/jit/ or /pjit/ or /shard_map/)) or (jax and /jit/) or (hostcb and "
+    "(/id_tap/ or /call/ or /io_callback_ordered/) and (/pmap/ or /scan/ or /vmap/ or /while_body/ or /cond/)))"
+)
 # With plugins, which go with one version of JAX.
 ACCELERATED_JAX = "0.12.0.1"
 
@@ -125,6 +130,21 @@ def conformance_rocm(session: nox.Session) -> None:
 def conformance_tpu(session: nox.Session) -> None:
     """Run the conformance matrix on this machine's TPU devices; without one, compile it with libtpu."""
     accelerator(session, "tpu", f"jax[tpu]=={ACCELERATED_JAX}")
+
+
+@nox.session(tags=["ci"], python=HERE)
+def vendor(session: nox.Session) -> None:
+    """Run cells on the platform of a vendor, as a package of its own: examples/platform, made of a real plugin."""
+    if shutil.which("cc") is None:
+        session.skip("the example's plugin is compiled when it starts, and there is no `cc` on the PATH")
+    install(session, HERE_JAX, "test")
+    # The plugin's metadata ask for an older JAX; it runs with newer ones.
+    session.install("--no-deps", "lammps-jax-pjrt-cpu==0.11.2", "./examples/platform")
+    session.run("pytest", "-n", "2", "tests/conformance/test_conformance_platform_example.py")
+    chosen = session.posargs or ["-k", VENDORS_CELLS]
+    session.run(
+        "python", "-m", "conformance", "run", "--platform", "toy", "-n", "2", "--results", "results/toy", *chosen
+    )
 
 
 # All of these releases have wheels for this Python.

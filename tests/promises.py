@@ -25,11 +25,12 @@ PAGE = TESTS.parent / "docs" / "promises.md"
 COMMAND = "python tests/promises.py"
 
 HEAD = f"""\
-# What holds each promise
+# The contract, with what holds each promise
 
 Written by `{COMMAND}`: do not edit it. Promises are those of [contract.md](contract.md).
-Tests are counted as functions, below `tests/`. Cells are those of the CPU for `hostcb`, as `python -m conformance list`
-has them. A mutant stands where a cell that must catch it cites the promise.
+Tests are counted as functions, below `tests/`. Cells are those of the CPU for `hostcb`; `python -m conformance list`
+prints their ids, each with its promises. `id_tap/* 12` stands for twelve cells whose ids begin with `hostcb/id_tap/`,
+and `*/fault.raises.* 3` for three cells of a fault. A mutant stands where a cell that must catch it cites the promise.
 
 | promise | tests | cells | mutants |
 | --- | --- | --- | --- |
@@ -39,6 +40,11 @@ has them. A mutant stands where a cell that must catch it cites the promise.
 def numbered() -> list[str]:
     """The numbers of the promises, in the order of the contract."""
     return re.findall(r"^\| ([A-Z]\d+) \|", CONTRACT.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def words() -> dict[str, str]:
+    """What each promise says, by its number. Its links lead to other pages of `docs/`, where this page is, too."""
+    return dict(re.findall(r"^\| ([A-Z]\d+) \| (.*) \|$", CONTRACT.read_text(encoding="utf-8"), re.MULTILINE))
 
 
 def complaint(numbers: Iterable[str]) -> str | None:
@@ -101,21 +107,27 @@ def mutants(cells: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
     return found
 
 
+def _counted(patterns: Iterable[str]) -> str:
+    """Patterns of ids, each with the number of cells that it stands for."""
+    return ", ".join(f"`{pattern}` {count}" for pattern, count in sorted(Counter(patterns).items())) or "none"
+
+
 def _names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in sorted(set(names))) or "none"
 
 
 def _scenario(program: str) -> str | None:
-    """A cell's fault without its layout, or its entry of the table; nothing for a composition of transforms."""
+    """A cell's fault with any layout, or its entry of the table; nothing for a composition of transforms."""
     kind, _, rest = program.partition(".")
     if kind not in ("fault", "table"):
         return None
-    return f"{kind}.{rest.partition('.')[0]}"
+    return f"{kind}.{rest.partition('.')[0]}{'.*' if kind == 'fault' else ''}"
 
 
 def page() -> str:
     of_tests, of_cells = tests(), cells()
     of_mutants = mutants(of_cells)
+    promised = words()
     table, sections = [], []
     for number in numbered():
         files = of_tests.get(number, Counter())
@@ -125,10 +137,10 @@ def page() -> str:
         scenarios = [scenario for _, program, _ in citing if (scenario := _scenario(program))]
         composed = [callback for callback, program, _ in citing if not _scenario(program)]
         sections.append(
-            f"\n## {number}\n\n"
+            f"\n## {number}\n\n{promised[number]}\n\n"
             f"- tests: {', '.join(f'`{file}` {count}' for file, count in sorted(files.items())) or 'none'}\n"
-            f"- callbacks in composed programs: {_names(composed)}\n"
-            f"- faults and entries of the table: {_names(scenarios)}\n"
+            f"- cells of composed programs: {_counted(f'{callback}/*' for callback in composed)}\n"
+            f"- cells of faults and of the table: {_counted(f'*/{scenario}' for scenario in scenarios)}\n"
             f"- mutants: {_names(breaking)}\n"
         )
     return HEAD + "".join(table + sections)

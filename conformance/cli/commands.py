@@ -10,19 +10,24 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..bisecting.probe_journal import JournalError
-from ..engine.options import add_running, add_selection, positive
+from ..engine.cluster import ClusterError
+from ..engine.dask_cluster import DaskClusterError
+from ..engine.locking import FolderLock
+from ..engine.options import add_pytest, add_running, add_selection, positive
 from ..engine.preparation import (
     IMPLEMENTATIONS,
     UNUSABLE_BECAUSE,
     ConflictingOptionsError,
     choice_of,
-    default_workers,
     plan_of,
     prepare,
+    take_platform,
     whole_plan_of,
+    workers_of,
 )
 from ..engine.run import run
-from ..engine.tools import MissingToolError, require_tools
+from ..engine.tools import MissingToolError, require_distributed, require_tools
+from ..engine.user_plugins import PluginError, require_plugins
 from ..planning.coverage import coverage_of, show
 from ..planning.plan_file import plan_text
 from ..releases.known_bugs import KnownBugsError
@@ -45,17 +50,22 @@ from . import (
     report,
     repro,
 )
-from .helping import add_command
+from .distributed import run_distributed
+from .helping import add_command, add_version
+from .platforms import show_platforms
 
 DESCRIPTION = "Show, cell by cell, what host callbacks do on a platform."
 
 UNUSABLE = 2
 
 OTHER_REASONS = (
+    ClusterError,
+    DaskClusterError,
     JournalError,
     KnownBugsError,
     MissingToolError,
     NotStandaloneError,
+    PluginError,
     ReleaseError,
     UnreadableResultsError,
     minimise.SuiteFailedError,
@@ -96,6 +106,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=COMMAND, description=DESCRIPTION)
+    add_version(parser)
     commands = parser.add_subparsers(dest="command", required=True)
 
     run_parser = add_command(
@@ -109,6 +120,8 @@ def _parser() -> argparse.ArgumentParser:
             "--platform tpu --depth lower",
             "-k 'id_tap and scan'",
             "--cell hostcb/call/jit/cpu-1dev --repeat 100",
+            "--shard 3/8 --results shard-3",
+            "--shard 3/8 --results shard-3 --resume",
         ],
         {
             0: "every cell is as expected: it passes, or is a known failure",
@@ -144,13 +157,25 @@ def _parser() -> argparse.ArgumentParser:
     list_parser.add_argument(
         "--plan", action="store_true", dest="as_plan", help="as a file for `run --plan`, the same on every release"
     )
+    list_parser.add_argument(
+        "--platforms", action="store_true", help="the platforms that the suite, packages and files describe"
+    )
     list_parser.add_argument("--ineligible", action="store_true", help="the cells that mean nothing, and why")
     add_running(run_parser.add_argument)
+    add_pytest(run_parser.add_argument)
     run_parser.add_argument(
         "-n",
         dest="workers",
         type=positive(int),
-        help="pytest processes, each with one worker process; by default 2 on cpu, elsewhere 1",
+        help="pytest processes, each with one worker process; by default 2 on cpu, elsewhere what the platform says",
+    )
+    run_parser.add_argument(
+        "--scheduler", metavar="ADDRESS", help="run the cells on the Dask cluster of this scheduler, tcp://HOST:PORT"
+    )
+    run_parser.add_argument(
+        "--distributed",
+        action="store_true",
+        help="in a job of Slurm, Open MPI, Kubernetes or Cloud TPU, where every host runs this same command",
     )
     repro.add_parser(commands)
     minimise.add_parser(commands)
@@ -166,12 +191,27 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.distributed:
+        ended = run_distributed(options)
+        if isinstance(ended, int):
+            return ended
+        print(ended.summary())
+        return ended.exit_code
     # A missing package is known before the plan, which takes seconds.
-    require_tools(options.workers or default_workers(options.platform))
-    prepared = prepare(options, options.patterns)
-    found = run(prepared, options.workers or default_workers(options.platform))
+    take_platform(options)
+    require_tools(options.workers or workers_of(None, options.platform))
+    if options.scheduler:
+        if options.stress or options.workers:
+            raise ConflictingOptionsError("--scheduler has the cluster's workers: neither -n nor --stress goes with it")
+        require_distributed()
+    require_plugins(options.pytest_plugins)
+    with FolderLock(options.results) as lock:
+        prepared = prepare(options, options.patterns)
+        lock.acquire()
+        found = run(prepared, workers_of(options.workers, options.platform, prepared.options.depth))
     print(found.summary())
-    _add_to_job_summary(options.results, prepared.options.name)
+    if found.exit_code != UNUSABLE:
+        _add_to_job_summary(options.results, prepared.options.name)
     return found.exit_code
 
 
@@ -184,6 +224,10 @@ def _add_to_job_summary(results: Path, name: str) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
+    if options.platforms:
+        take_platform(options)
+        print(show_platforms())
+        return 0
     if options.json and not options.coverage:
         raise ConflictingOptionsError("--json is for --coverage")
     if options.as_plan and (options.coverage or options.ineligible):

@@ -13,7 +13,7 @@ def main() -> int:
     # `python -m` finds modules in the current folder, so a console script finds implementations there as well.
     if not {"", os.getcwd()} & {*sys.path}:
         sys.path.append(os.getcwd())
-    if sys.argv[1:] and sys.argv[1] in report.COMMANDS:
+    if sys.argv[1:] and sys.argv[1] in (*report.COMMANDS, "--version"):
         # Reading results does not need JAX, and a CI system that makes reports may not have it.
         return report.main()
     from . import commands

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..engine.preparation import IMPLEMENTATIONS
+from ..engine.preparation import IMPLEMENTATIONS, known_failures_of
 from ..expectations.editing import ExpectationFile
-from ..expectations.entries import EXPECTATIONS, Expectation, Expectations, read_entries
+from ..expectations.entries import Expectation, Expectations, read_entries
 from ..oracle.verdicts import Stage, Verdict
 from ..planning import selection
 from ..planning.cells import parse_cell
@@ -102,10 +102,11 @@ def _widened(entry: Expectation, failing: Sequence[CellRecord], run: RunRecord, 
 
 
 def _groups(cells: Sequence[CellRecord]) -> list[list[CellRecord]]:
-    """Group the cells into entries: one for each callback and way to fail."""
+    """Group the cells into entries: one for each cause of the platform's, or for each callback and way to fail."""
     groups: dict[tuple[str, str, str, str | None], list[CellRecord]] = {}
     for cell in cells:
-        groups.setdefault((cell.implementation, cell.callback, cell.verdict, cell.stage), []).append(cell)
+        whose = ("", cell.cause) if cell.cause else (cell.implementation, cell.callback)
+        groups.setdefault((*whose, cell.verdict, cell.stage), []).append(cell)
     return list(groups.values())
 
 
@@ -170,7 +171,7 @@ def _versions(text: str) -> str:
 
 def main(options: argparse.Namespace) -> int:
     for run in load_results(options.results):
-        path = options.file or EXPECTATIONS / f"{run.platform}.toml"
+        path = options.file or known_failures_of(run.platform)
         text = path.read_text() if path.exists() else ""
         today = datetime.date.today().isoformat()
         found = update(text, str(path), run, _planned(run), today, options.jax)

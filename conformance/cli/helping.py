@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..spec.package import COMMAND
+from ..spec.suite import version_text
 
 EXAMPLES = "examples:"
 CODES = "exit codes:"
@@ -23,6 +24,18 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
         default = action.default
         shown = " ".join(map(str, default)) if isinstance(default, list | tuple) else default
         return f"{text} (default: {shown})".replace("%", "%%")
+
+
+class _Version(argparse.Action):
+    """Prints versions, which it looks up only when it is asked."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(version_text())
+        parser.exit()
+
+
+def add_version(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the versions of the suite and of JAX")
 
 
 def add_command(

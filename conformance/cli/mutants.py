@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..engine.locking import FolderLock
 from ..engine.options import positive
 from ..mutants import MUTANTS
 from ..mutants.mutant import Mutant
@@ -49,7 +50,9 @@ def main(options: argparse.Namespace) -> int:
     if not chosen:
         print(f"ERROR: no mutant's name contains {' or '.join(options.patterns)}", file=sys.stderr)
         return 2
-    matrix = run(chosen, Options(options.results, options.workers, options.deadline))
+    with FolderLock(options.results) as lock:
+        lock.acquire()
+        matrix = run(chosen, Options(options.results, options.workers, options.deadline))
     print(matrix.summary())
     return matrix.exit_code
 

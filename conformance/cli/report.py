@@ -1,4 +1,4 @@
-"""The commands that only read results: `report`, `diff` and `compare`."""
+"""The commands that need no JAX: `report`, `diff` and `compare`, and `merge`, which joins results."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..engine.locking import FolderInUseError
 from ..planning.keywords import KeywordError
 from ..reports import table_pages
 from ..reports.comparison import ComparisonError, comparison
@@ -15,14 +16,25 @@ from ..reports.diff import NothingToCompareError, difference
 from ..reports.html import html
 from ..reports.junit import junit
 from ..reports.markdown import markdown
+from ..reports.merging import MergeError
 from ..reports.results import RunRecord, UnreadableResultsError, load_results
 from ..reports.traces import file_name, trace
 from ..spec.package import COMMAND
-from .helping import add_command
+from . import bundles, merge
+from .helping import add_command, add_version
 
-COMMANDS = ("report", "diff", "compare")
+COMMANDS = ("report", "diff", "compare", "merge", *bundles.COMMANDS)
 
 WORSE, UNUSABLE = 1, 2
+
+UNUSABLE_BECAUSE = (
+    ComparisonError,
+    FolderInUseError,
+    KeywordError,
+    MergeError,
+    NothingToCompareError,
+    UnreadableResultsError,
+)
 
 
 def add_parsers(commands: Any) -> None:
@@ -95,11 +107,14 @@ def add_parsers(commands: Any) -> None:
     )
     compare.add_argument("--html", type=Path, metavar="FILE", help="the table as a page, with witnesses and histories")
     compare.set_defaults(read=_compare)
+    merge.add_parser(commands)
+    bundles.add_parsers(commands)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """These commands alone, where JAX may not be installed."""
     parser = argparse.ArgumentParser(prog=COMMAND)
+    add_version(parser)
     add_parsers(parser.add_subparsers(dest="command", required=True))
     return read(parser.parse_args(arguments))
 
@@ -107,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def read(options: argparse.Namespace) -> int:
     try:
         code: int = options.read(options)
-    except (UnreadableResultsError, ComparisonError, NothingToCompareError, KeywordError, OSError) as error:
+    except (*UNUSABLE_BECAUSE, OSError) as error:
         print(f"ERROR: {error}", file=sys.stderr)
         return UNUSABLE
     return code

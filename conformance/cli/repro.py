@@ -74,6 +74,44 @@ sys.exit(outcome.verdict is not Verdict.PASS)
 ''')
 
 
+_GANG_PROGRAM = Template('''\
+# $command
+"""The cell $cell_id in $processes processes, which this program starts: their history and the verdict.
+
+It needs JAX and the project that $package is from. The standard error of each process is in a file, which it names.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+# As with the command above, modules are found in the current folder, too; what this starts finds what this finds.
+sys.path.append(os.getcwd())
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (sys.path[0], os.environ.get("PYTHONPATH"))))
+
+import json
+
+from $package.oracle.verdicts import Verdict
+from $package.spec.topology import parse_topology
+from $package.worker.gang import Gang
+
+topology, _ = parse_topology($topology)
+log = Path.cwd() / "$log"
+processes = Gang(topology, $implementation, log, $flags, quick=(), histories=True)
+outcome = processes.run($quoted_id, $deadline)
+if not processes.buried:
+    processes.finish()
+
+for event in outcome.history:
+    print(json.dumps(event))
+print(f"their standard error: {log.stem}.process-*{log.suffix}")
+print($quoted_id + f": {outcome.label}" + (f" at {outcome.stage.value}" if outcome.stage else ""))
+if outcome.reason:
+    print(outcome.reason)
+sys.exit(outcome.verdict is not Verdict.PASS)
+''')
+
+
 def command_line(cell: Cell) -> str:
     return f"{COMMAND} run --cell {shlex.quote(cell.id)}"
 
@@ -82,6 +120,19 @@ def program(cell: Cell) -> str:
     # The environment of a worker on a machine without settings of its own.
     flags = cell.fault.xla_flags if isinstance(cell, FaultCell) else ()
     deadline = cell.fault.deadline if isinstance(cell, FaultCell) else None
+    if cell.topology.processes > 1 and cell.topology.depth is Depth.RUN:
+        return _GANG_PROGRAM.substitute(
+            package=PACKAGE,
+            command=command_line(cell),
+            cell_id=cell.id,
+            quoted_id=json.dumps(cell.id),
+            processes=cell.topology.processes,
+            topology=json.dumps(cell.topology.name),
+            implementation=json.dumps(cell.implementation),
+            log="cell.log",
+            flags=repr(flags),
+            deadline=deadline or DEADLINE,
+        )
     run_import, run = _run(cell)
     return _PROGRAM.substitute(
         package=PACKAGE,

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..oracle.verdicts import Outcome, Stage, Verdict
+from ..spec.platforms import platform_named
 from ..spec.topology import WrongPlatformError
 from ..spec.xla_flags import QUICK_COMPILATION, names
+from ..worker.gang import Gang
+from ..worker.links import Cluster
 from ..worker.processes import OtherPython, WorkerProcess, WorkerStartError
+from .gangs import start_gang
 from .journal import Journal
 from .tasks import Kind, Task
 
@@ -39,14 +43,20 @@ class CellRunner:
     """Whether the outcome of a cell that passes has its history, too."""
     python: OtherPython | None = None
     """The interpreter of the workers, if they run in another environment."""
+    cluster: Cluster | None = None
+    """Where the processes of a topology are, if not all on this machine."""
     company: list[Task] = field(default_factory=list)
     """The cells that have run in the present process."""
     _learnt: Learnt = field(default_factory=Learnt)
-    _worker: WorkerProcess | None = None
+    _worker: WorkerProcess | Gang | None = None
     _kind: Kind | None = None
     """The kind of the present process."""
     _quick: Sequence[str] = QUICK_COMPILATION
     """Flags for quick compilation, without those that this XLA has refused."""
+    causes: dict[str, str] = field(default_factory=dict)
+    """The causes for which the platform refuses programs, each with the cell that has shown it in two processes."""
+    _tried: dict[tuple[str, ...], Outcome] = field(default_factory=dict)
+    """The outcomes of trials of callbacks, by implementation, callback, layout and topology."""
     _refused: dict[Kind, WorkerStartError | WrongPlatformError] = field(default_factory=dict)
 
     def run(self, task: Task) -> tuple[Outcome, tuple[Task, ...]]:
@@ -55,21 +65,48 @@ class CellRunner:
         Raises the worker's error if a worker cannot start: then the cell did not run.
         """
         if task.isolated:
-            return self.run_alone(task), ()
+            if outcome := self._without_support(task):
+                self._write("begin", task)
+                self._write("end", task, outcome)
+            return outcome or self.run_alone(task), ()
+        worker = self._shared(task)
+        company = tuple(self.company[-COMPANY:])
+        outcome = self._observe(worker, task)
+        self.company.append(task)
+        return outcome, company
+
+    def _shared(self, task: Task) -> WorkerProcess | Gang:
+        """The process for cells of this kind."""
         if self._worker and (not self._worker.alive or self._kind != task.kind):
             self.finish()
         if self._worker is None:
             self._worker, self._kind = self._start(task), task.kind
-        company = tuple(self.company[-COMPANY:])
-        outcome = self._observe(self._worker, task)
-        self.company.append(task)
-        return outcome, company
+        return self._worker
+
+    def _without_support(self, task: Task) -> Outcome | None:
+        """The outcome of an isolated fault whose callback the platform refuses; None if the fault can be planted.
+
+        Each such fault would cost a process. So its callback is tried in a shared one, once for each layout.
+        """
+        if task.topology.platform == "cpu" or task.in_several_processes:
+            return None
+        implementation, callback, program, topology = task.id.split("/")
+        key = (implementation, callback, program.rpartition(".")[2], topology)
+        if key not in self._tried:
+            worker = self._shared(replace(task, isolated=False, xla_flags=()))
+            if isinstance(worker, WorkerProcess):
+                self._tried[key] = worker.run(task.id, task.deadline, trial=True)
+        outcome = self._tried.get(key)
+        return outcome if outcome and outcome.verdict is Verdict.UNSUPPORTED else None
 
     def run_alone(self, task: Task, after: Sequence[Task] = ()) -> Outcome:
         """Run a cell in a process of its own, after the cells in `after`, whose outcomes are ignored.
 
         For an isolated cell, the end of the process is part of the outcome.
         """
+        if self.cluster or platform_named(task.topology.platform).most_workers == 1:
+            # The devices are the shared process's until it ends; and the hosts of a job have one place to meet.
+            self.finish()
         worker = self._start(task)
         try:
             for predecessor in after:
@@ -106,11 +143,14 @@ class CellRunner:
         learnt, self._learnt = self._learnt, Learnt()
         return learnt
 
-    def _note(self, worker: WorkerProcess, ending: Outcome) -> None:
+    def _note(self, worker: WorkerProcess | Gang, ending: Outcome) -> None:
         if ending.verdict is not Verdict.PASS:
-            self._learnt.exit_problems.append(f"{worker.topology.name}: {ending.label}: {ending.reason}")
+            words = f"{worker.topology.name}: {ending.label}: {ending.reason}"
+            self._learnt.exit_problems.append(words)
+            if self.journal:
+                self.journal.write(event="problem", words=words)
 
-    def _start(self, task: Task) -> WorkerProcess:
+    def _start(self, task: Task) -> WorkerProcess | Gang:
         # Without this, thousands of cells of a kind that cannot start would each wait for the same error.
         if refusal := self._refused.get(task.kind):
             raise refusal
@@ -120,12 +160,17 @@ class CellRunner:
             self._refused[task.kind] = error
             raise
         self._learnt.run_info[task.topology.name] = worker.run_info
+        if self.journal:
+            self.journal.write(event="start", topology=task.topology.name, run_info=worker.run_info)
         return worker
 
-    def _start_or_try_again(self, task: Task) -> WorkerProcess:
+    def _start_or_try_again(self, task: Task) -> WorkerProcess | Gang:
         for last_time in (False, True):
             self._learnt.process_starts += 1
             try:
+                if task.in_several_processes:
+                    where = (self.log, self._quick, self.histories, self.python, self.cluster)
+                    return start_gang(task, *where)
                 return WorkerProcess(
                     *(task.topology, task.implementation, self.log, task.xla_flags),
                     quick=self._quick,
@@ -140,10 +185,12 @@ class CellRunner:
                     raise
         raise AssertionError("unreachable")
 
-    def _observe(self, worker: WorkerProcess, task: Task) -> Outcome:
-        if self.journal:
-            self.journal.write(event="begin", cell=task.id)
+    def _observe(self, worker: WorkerProcess | Gang, task: Task) -> Outcome:
+        self._write("begin", task)
         outcome = worker.run(task.id, task.deadline)
-        if self.journal:
-            self.journal.write(event="end", cell=task.id, outcome=outcome.as_json())
+        self._write("end", task, outcome)
         return outcome
+
+    def _write(self, event: str, task: Task, outcome: Outcome | None = None) -> None:
+        if self.journal:
+            self.journal.write(event=event, cell=task.id, **({"outcome": outcome.as_json()} if outcome else {}))

@@ -47,8 +47,13 @@ def run_with_second_chance(task: Task, runner: CellRunner, expectations: Expecta
     first, company = runner.run(task)
     if expectations.standing(task.id, first).acceptable:
         return Conclusion(first)
+    if seen := runner.causes.get(first.cause):
+        # Not by chance: another cell has shown it twice.
+        return Conclusion(replace(first, reason=f"{first.reason} (as in {seen}, which ran twice)"))
     alone = runner.run_alone(task)
     if not expectations.standing(task.id, alone).acceptable:
+        if first.cause and first.cause == alone.cause:
+            runner.causes[first.cause] = task.id
         return Conclusion(alone, attempts=2)
     ids = tuple(predecessor.id for predecessor in company)
     if not company:

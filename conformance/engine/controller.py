@@ -31,10 +31,16 @@ class Controller:
         """The reasons why requested devices are missing."""
         self.problems: list[str] = []
         """The problems of the run as a whole."""
+        self.gaps: list[str] = []
+        """Those problems that only say why cells did not run: a later run of these cells solves them."""
         self.lost: list[str] = []
         """Cells whose pytest process ended while it ran them."""
         self._concluded = concluded
         self.interrupted = False
+        self.maxfail = 0
+        """The number of unexpected results after which pytest stops; 0 for none."""
+        self._failed = 0
+        self._disturbed = False
         self._processes: list[int] = []
 
     def note(self, learnt: Learnt) -> None:
@@ -43,19 +49,36 @@ class Controller:
         self.learnt.exit_problems += learnt.exit_problems
         self.learnt.process_starts += learnt.process_starts
 
+    @property
+    def stopped(self) -> str | None:
+        """Why the run stopped early, if it did."""
+        if not self.maxfail or self._failed < self.maxfail:
+            return None
+        return f"the run stopped after {self._failed} unexpected results: --maxfail is {self.maxfail}"
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._failed += report.failed
+        if report.when in ("setup", "teardown") and not report.passed and not self._disturbed:
+            # A cell has neither, so this comes from a plugin of the user. The first one is enough to find it.
+            self._disturbed = True
+            told = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+            words = told.strip().splitlines() or ["no reason"]
+            cell = report.nodeid.partition("::")[2]
+            self.problems.append(f"a pytest plugin made the {report.when} of {cell} {report.outcome}: {words[-1]}")
         for name, value in report.user_properties:
             if name == MESSAGE and report.when == "call":
-                self._read(json.loads(str(value)))
+                self.read(json.loads(str(value)))
 
-    def _read(self, message: dict[str, Any]) -> None:
+    def read(self, message: dict[str, Any]) -> None:
+        """What one cell has shown, from a process that ran it."""
         self.note(Learnt(**message["learnt"]))
         refusal, problem = message.get("refusal"), message.get("no_start")
         # Every cell with the same problem reports it.
         if refusal and refusal not in self.refusals:
             self.refusals.append(refusal)
-        if problem and problem not in self.problems:
-            self.problems.append(problem)
+            self.gaps.append(refusal)
+        if problem and problem not in self.gaps:
+            self.gaps.append(problem)
         if conclusion := message.get("conclusion"):
             self._concluded(message["cell"], Conclusion.from_json(conclusion))
 
@@ -78,7 +101,8 @@ class Controller:
 
     def pytest_keyboard_interrupt(self) -> None:
         """End the other processes at once: their results so far are here, and their present cells may take minutes."""
-        self.interrupted = True
+        # xdist stops in this way, too.
+        self.interrupted = not self.stopped
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)

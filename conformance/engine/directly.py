@@ -12,6 +12,7 @@ from ..planning.keywords import matcher
 from ..reports.report import Report
 from ..spec.topology import WrongPlatformError
 from .controller import Controller
+from .locking import FolderLock
 from .preparation import UNUSABLE_BECAUSE, prepare
 
 
@@ -19,13 +20,17 @@ class DirectRun:
     """A plugin of the controlling process: it writes what the command `run` writes."""
 
     def __init__(self, config: pytest.Config, workers: int) -> None:
+        self._held = ExitStack()
         try:
+            lock = self._held.enter_context(FolderLock(config.option.results))
             # Otherwise each pytest process would fail on a wrong expression.
             if config.option.keyword:
                 matcher(config.option.keyword)
             self._run = prepare(config.option)
+            lock.acquire()
             setup = self._run.setup(workers)
         except (*UNUSABLE_BECAUSE, WrongPlatformError) as error:
+            self._held.close()
             raise pytest.UsageError(str(error)) from error
         self.controller = Controller(setup, self._run.concluded)
         self._load = ExitStack()
@@ -39,6 +44,7 @@ class DirectRun:
 
     def pytest_unconfigure(self) -> None:
         self._load.close()
+        self._held.close()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._selected.update(item.name for item in session.items)
@@ -51,7 +57,7 @@ class DirectRun:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if session.config.getoption("collectonly"):
             return
-        deselected = {cell.id for cell in self._run.cells} - self._selected
+        deselected = {task.id for task in self.controller.setup.tasks} - self._selected
         try:
             self._report = self._run.finish(self.controller, deselected)
         except WrongPlatformError as error:

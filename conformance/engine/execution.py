@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
-from types import FrameType
 
 import pytest
 
@@ -19,10 +15,12 @@ from ..worker.processes import WorkerStartError
 from .cell_runner import CellRunner
 from .conclusions import Conclusion, run_repeatedly
 from .controller import CONTROLLER, Controller
+from .interrupts import terminated_like_interrupted
 from .journal import Journal
 from .tasks import Setup, in_running_order
+from .user_plugins import CONFIGURATION
 
-OF_CELLS = ("-c", str(Path(__file__).with_name("any_name.ini")), "-p", f"{__package__}.plugin")
+OF_CELLS = ("-c", str(CONFIGURATION), "-p", f"{__package__}.plugin")
 """The options that make cells pytest's items."""
 
 ARGUMENTS = (
@@ -35,8 +33,16 @@ ARGUMENTS = (
 )
 
 
-def execute(setup: Setup, workers: int, concluded: Callable[[str, Conclusion], None]) -> Controller:
+def execute(
+    setup: Setup,
+    workers: int,
+    concluded: Callable[[str, Conclusion], None],
+    maxfail: int = 0,
+    plugins: Sequence[str] = (),
+) -> Controller:
     """Run every task once, and call `concluded` for each as soon as it has a conclusion.
+
+    Stop after `maxfail` unexpected results, if it is not 0. `plugins` are pytest plugins of the user.
 
     This also returns after crashes of cells and processes, and after an interrupt.
     """
@@ -45,16 +51,16 @@ def execute(setup: Setup, workers: int, concluded: Callable[[str, Conclusion], N
     if not setup.tasks:
         return controller
     workers = min(workers, len(setup.tasks))
-    arguments = [*ARGUMENTS]
+    arguments = [*ARGUMENTS, f"--maxfail={maxfail}", *(word for name in plugins for word in ("-p", name))]
     if workers > 1:
         arguments += ["-p", "xdist", "-n", str(workers), "--dist", "worksteal"]
-    with _only_our_plugins(), _terminated_like_interrupted():
+    with _only_our_plugins(), terminated_like_interrupted():
         code = pytest.main(arguments, plugins=[_Named(controller)])
     if controller.interrupted:
-        controller.problems.append("the run was interrupted")
-    elif code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        controller.problems.append(f"pytest ended with {code!r}")
-    if not controller.interrupted:
+        controller.gaps.append("the run was interrupted")
+    elif not controller.stopped and code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        controller.gaps.append(f"pytest ended with {code!r}")
+    if not controller.interrupted and not controller.stopped:
         _run_lost(controller, concluded)
     return controller
 
@@ -77,7 +83,7 @@ def _run_lost(controller: Controller, concluded: Callable[[str, Conclusion], Non
     if not lost:
         return
     journal = Journal(setup.journal)
-    runner = CellRunner(setup.logs / "worker-lost.log", journal, setup.histories)
+    runner = CellRunner(setup.logs / "worker-lost.log", journal, setup.histories, cluster=setup.cluster)
     for task in lost:
         controller.problems.append(f"a pytest process ended while it ran {task.id}, which was run again")
         with contextlib.suppress(WorkerStartError, WrongPlatformError):
@@ -103,20 +109,3 @@ def _only_our_plugins() -> Iterator[None]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-
-
-@contextlib.contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Treat SIGTERM, with which batch systems end a job, like Ctrl-C, so that the run keeps its results."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

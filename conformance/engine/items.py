@@ -36,7 +36,9 @@ class CellsRun:
         self._reruns_left = setup.reruns
         self._repeat = setup.repeat
         self._journal = Journal(setup.journal)
-        self._runner = CellRunner(setup.logs / f"worker-{name}.log", self._journal, setup.histories)
+        self._runner = CellRunner(
+            setup.logs / f"worker-{name}.log", self._journal, setup.histories, cluster=setup.cluster
+        )
 
     def run(self, task: Task) -> Conclusion:
         if self._repeat > 1:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 
-def set_aside(path: Path) -> None:
+def set_aside(path: Path) -> Path:
     """Give an old journal the next free name with a number: what it has found out may have taken hours."""
     number = 1
     while (free := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
         number += 1
-    path.rename(free)
+    return path.rename(free)
 
 
 class Journal:

@@ -10,6 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from ..spec.platform_files import why_no_name
+from ..spec.topology import Topology, UnknownTopologyError, parse_topology
+from .shards import parse_shard
+
 DEPTHS = ("auto", "lower", "compile", "run")
 
 AddOption: TypeAlias = Callable[..., Any]
@@ -18,7 +22,19 @@ AddOption: TypeAlias = Callable[..., Any]
 
 def add_selection(add: AddOption) -> None:
     """Add the options that select cells."""
-    add("--platform", type=_platform, default="cpu", metavar="NAME", help="cpu, cuda, rocm, tpu, ...")
+    add(
+        "--platform",
+        type=_platform,
+        default="cpu",
+        metavar="NAME",
+        help="one that JAX has a plugin for (`list --platforms`): cpu, cuda, rocm, tpu, ...",
+    )
+    add(
+        "--platform-file",
+        type=Path,
+        metavar="FILE",
+        help="the platform that this TOML file describes (docs/vendors.md)",
+    )
     add(
         "--devices",
         type=_device_counts,
@@ -30,6 +46,14 @@ def add_selection(add: AddOption) -> None:
         choices=DEPTHS,
         default=DEPTHS[0],
         help="how far the cells are taken: lower, compile (without the hardware), run; by default the deepest here",
+    )
+    add(
+        "--topology",
+        dest="topologies",
+        action="append",
+        type=_topology,
+        metavar="NAME",
+        help="only this topology of several processes, like cpu-2x4: two processes of four devices; may be repeated",
     )
     add(
         "--seed",
@@ -60,6 +84,19 @@ def add_running(add: AddOption) -> None:
         help="the cells in this file, as `list --plan` prints it; of these only the --implementation that is named",
     )
     add("--results", type=Path, default=Path("results"), metavar="DIR", help="where the results are written")
+    add(
+        "--shard",
+        type=parse_shard,
+        metavar="K/N",
+        help="one of N parts of the selected cells, which take about as long as each other; `merge` joins them",
+    )
+    add("--balance", type=Path, metavar="DIR", help="with --shard: split by the seconds of each cell in these results")
+    add("--resume", action="store_true", help="go on with the run in the results folder, which was killed")
+    add(
+        "--retry-missing",
+        action="store_true",
+        help="run only the cells that are missing in the results folder, or have a harness_error, and add them there",
+    )
     add("--deadline", type=positive(float), default=60.0, metavar="SECONDS", help="for each cell")
     add(
         "--repeat",
@@ -82,12 +119,27 @@ def add_running(add: AddOption) -> None:
     )
 
 
+def add_pytest(add: AddOption) -> None:
+    """Add options that pytest's own command line has as well."""
+    add(
+        "--maxfail",
+        type=positive(int),
+        metavar="N",
+        help="stop after N unexpected results; the other cells are MISSING then",
+    )
+    add(
+        "-p",
+        dest="pytest_plugins",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="load this pytest plugin into the pytest processes of the run, as pytest's -p does; may be repeated",
+    )
+
+
 def _platform(text: str) -> str:
-    # Ids of cells have the name, so that it has no slash; JAX_PLATFORMS has several names with commas between them.
-    if not text or {*text} & {*"/, "}:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no name of a platform: expected one, like cpu, cuda, rocm or tpu"
-        )
+    if reason := why_no_name(text):
+        raise argparse.ArgumentTypeError(reason)
     return text
 
 
@@ -96,6 +148,18 @@ def _device_counts(text: str) -> tuple[int, ...]:
         return tuple(sorted({positive(int)(count) for count in text.split(",")}))
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is no list of device counts, like 1,8") from error
+
+
+def _topology(text: str) -> Topology:
+    try:
+        topology, options = parse_topology(text)
+    except UnknownTopologyError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if options or topology.processes == 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no topology of several processes, like cpu-2x4; --devices gives those of one process"
+        )
+    return topology
 
 
 Number = TypeVar("Number", int, float)

@@ -45,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(direct)
         controller = direct.controller
         config.pluginmanager.register(controller, CONTROLLER)
+    controller.maxfail = config.getoption("maxfail")
     if not workers:
         # There is no other process, so the controller runs the cells itself.
         config.pluginmanager.register(CellsRunner(CellsRun(controller.setup, "0"), controller))

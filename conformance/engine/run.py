@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..expectations.entries import Expectations
 from ..oracle.verdicts import Outcome, Verdict
 from ..planning.cells import Cell, FaultCell, Plan
-from ..reports.report import Report
+from ..reports.provenance import Provenance
+from ..reports.report import NOTHING_RAN, Report
+from ..reports.results import name_of
 from ..spec.depths import Depth
+from ..spec.platforms import platform_named
 from ..spec.topology import WrongPlatformError
+from ..worker.links import Cluster
 from ..worker.stress import stress
 from .conclusions import Conclusion, conclude_repeated
+from .journal import Journal
+from .last_run import LastRun
+from .origin import Origin
 from .progress import Progress
+from .run_journal import Past, begin, events, past_of
 from .tasks import Setup, Task
 from .tools import require_tools
 
@@ -42,14 +49,28 @@ class Options:
     """Whether busy processes put load on the machine."""
     histories: bool = False
     """Whether the report has the histories of passed cells as well."""
+    whole: bool = False
+    """Whether all cells of the platform are asked for."""
+    scheduler: str | None = None
+    """The address of a Dask scheduler, on whose cluster the cells run."""
     depth: Depth = Depth.RUN
     depth_asked: bool = True
     """Whether the user has named the depth. If the machine has chosen one, its exit code says so."""
+    maxfail: int = 0
+    """The number of unexpected results after which the run stops; 0 for none."""
+    plugins: Sequence[str] = ()
+    """The user's own pytest plugins."""
 
     @property
     def name(self) -> str:
         """The name in the files of the results: the platform, and the depth if nothing runs."""
-        return self.platform if self.depth is Depth.RUN else f"{self.platform}@{self.depth.value}"
+        return name_of(self.platform, self.depth.value)
+
+    @property
+    def of_cells(self) -> dict[str, Any]:
+        """The options on which the conclusion of a cell depends."""
+        named = {"deadline": self.deadline, "repeat": self.repeat, "stress": self.stress}
+        return {**named, "histories": self.histories}
 
 
 class Run:
@@ -62,16 +83,35 @@ class Run:
         expectations: Expectations,
         options: Options,
         jax_version: str,
+        origin: Origin | None = None,
+        past: Past | None = None,
+        fields: Mapping[str, Any] | None = None,
+        provenance: Provenance | None = None,
     ) -> None:
-        """A run of the cells in `selection`, which may be outside the plan."""
+        """A run of the cells in `selection`, which may be outside the plan.
+
+        `origin` is the selection of which these cells are a part, `past` what is known of them already, and `fields`
+        are added to those of the results.
+        """
         self.options = options
         self.cells = selection.cells
+        origin = origin or Origin(self.cells, self.cells)
+        self._past = past or Past()
+        self._resumed = False
+        self._journal: Journal | None = None
+        self._last: LastRun | None = None
         expectations = expectations.applicable(jax_version).at(options.depth)
-        self._report = Report(options.platform, expectations, stress=options.stress)
+        self._report = Report(options.platform, expectations, stress=options.stress, provenance=provenance)
         self._report.depth, self._report.depth_asked = options.depth, options.depth_asked
+        self._report.claims = platform_named(options.platform).claims
+        self._report.whole = options.whole
         self._report.ineligible = selection.ineligible
         self._report.lacking = selection.lacking
-        planned = [cell.id for cell in (*plan.cells, *self.cells)]
+        self._report.fields = {**origin.as_json(options.of_cells), **(fields or {})}
+        self._report.empty_shard = bool(origin.shard and origin.whole and not self.cells)
+        self._header = origin.header(options.of_cells, expectations)
+        # A shard knows all cells of its selection: otherwise it would call entries for other shards stale.
+        planned = [cell.id for cell in (*plan.cells, *origin.whole)]
         self._report.stale_expectations = expectations.unmatched(planned)
         self._report.problems += [
             f"the expectation {pattern!r} matches no planned cell" for pattern in self._report.stale_expectations
@@ -80,13 +120,36 @@ class Run:
         self._progress: Progress | None = None
         self._started = time.monotonic()
 
+    def resume(self) -> None:
+        """Go on with the run in the results folder, from its journal."""
+        if self.options.results.is_dir():
+            LastRun(self.options.results, self._journal_name)
+        path = self.options.results / self._journal_name
+        self._past = past_of(path, self._header, self._report.expectations, [cell.id for cell in self.cells])
+        self._resumed = True
+
+    @property
+    def _journal_name(self) -> str:
+        return f"journal-{self.options.name}.jsonl"
+
+    @property
+    def tasks(self) -> list[Task]:
+        """The cells that have no conclusion yet."""
+        concluded = {**self._past.conclusions, **self._past.given_up}
+        return [task_of(cell, self.options.deadline) for cell in self.cells if cell.id not in concluded]
+
     def setup(self, workers: int) -> Setup:
-        """The setup of the engine; this also removes the files of an earlier run from the results folder."""
+        """The setup of the engine; this also puts away the files of an earlier run in the results folder."""
         self._started = time.monotonic()
-        journal = f"journal-{self.options.name}.jsonl"
-        clear(self.options.results, journal)
+        self.options.results.mkdir(parents=True, exist_ok=True)
+        self._last = LastRun(self.options.results, self._journal_name)
+        if not self._resumed:
+            self._last.put_away()
+        setup = setup_in(self.options.results, self._journal_name, self.tasks)
+        begin(setup.journal, self._header, self._past)
+        self._journal = Journal(setup.journal)
         return replace(
-            setup_in(self.options.results, journal, [task_of(cell, self.options.deadline) for cell in self.cells]),
+            setup,
             expectations=self._report.expectations,
             histories=self.options.histories,
             reruns=max(1, MAXIMUM_RERUNS // workers),
@@ -98,12 +161,16 @@ class Run:
         return stress() if self.options.stress else contextlib.nullcontext()
 
     def show_progress(self) -> None:
-        self._progress = Progress(len(self.cells))
+        self._progress = Progress(len(self.tasks))
 
     def concluded(self, cell_id: str, conclusion: Conclusion) -> None:
         """The engine calls this with the conclusion of a cell."""
-        self._conclusions[cell_id] = conclusion
+        conclusion = self._past.with_earlier(cell_id, conclusion, self._report.expectations)
         standing = self._report.expectations.standing(cell_id, conclusion.outcome)
+        # A plugin of the user may run a cell again: a good result does not take the place of a bad one.
+        if cell_id not in self._conclusions or not standing.acceptable:
+            self._conclusions[cell_id] = conclusion
+            self._write(event="concluded", cell=cell_id, **conclusion.as_json())
         if self._progress:
             self._progress.advance(cell_id, standing.acceptable)
 
@@ -113,18 +180,36 @@ class Run:
             self._progress.finish()
         report = self._report
         if controller:
+            conclusions = self._in_journal(controller.setup.journal) | self._conclusions
+            self._write(event="finished")
+            if self._journal:
+                self._journal.close()
+            if self._last:
+                self._last.settle()
             if controller.refusals and not self._conclusions:
                 raise WrongPlatformError(controller.refusals[0])
-            report.problems += [*controller.refusals, *controller.problems, *controller.learnt.exit_problems]
-            report.run_info = controller.learnt.run_info
-            report.process_starts = controller.learnt.process_starts
-            conclusions = self._in_journal(controller.setup.journal) | self._conclusions
+            never_run = _NEVER_RUN
+            if controller.stopped:
+                controller.gaps.append(controller.stopped)
+                never_run = Conclusion(Outcome(Verdict.MISSING, reason=controller.stopped), attempts=0)
+            report.problems += [*self._past.problems, *controller.gaps, *controller.problems]
+            report.problems += controller.learnt.exit_problems
+            report.gaps = controller.gaps
+            report.run_info = {**self._past.run_info} | controller.learnt.run_info
+            report.process_starts = self._past.process_starts + controller.learnt.process_starts
+            conclusions |= self._past.given_up
+            conclusions |= self._past.conclusions
             for cell in self.cells:
                 if cell.id not in deselected:
-                    found = conclusions.get(cell.id, _NEVER_RUN)
+                    found = conclusions.get(cell.id, never_run)
                     report.add(cell, found.outcome, found.attempts, found.company, found.repetition)
-        report.seconds = time.monotonic() - self._started
+        report.whole = report.whole and not deselected
+        report.conclude()
+        report.seconds = self._past.seconds + time.monotonic() - self._started
         file = self.options.results / f"conformance-{self.options.name}.json"
+        if report.exit_code == NOTHING_RAN and file.exists():
+            report.problems.append(f"{file} still has the results of an earlier run")
+            return report
         try:
             report.write(file)
         except OSError as error:
@@ -132,27 +217,58 @@ class Run:
             report.problems.append(f"{file} could not be written, so there are no results to read: {error.strerror}")
         return report
 
+    def leave(self) -> None:
+        """Bring back what `setup` has put away: nothing ran."""
+        if self._journal:
+            self._journal.close()
+        if self._last:
+            self._last.settle()
+
     def _in_journal(self, journal: Path) -> dict[str, Conclusion]:
         """Conclusions for cells without one in an interrupted run: from the first run, or from all that ended."""
         outcomes = _outcomes_in(journal)
-        if self.options.repeat == 1:
-            return {cell_id: Conclusion(found[0]) for cell_id, found in outcomes.items()}
         known = self._report.expectations
+        if self.options.repeat == 1:
+            first = {cell_id: Conclusion(found[0]) for cell_id, found in outcomes.items()}
+            return {cell_id: self._past.with_earlier(cell_id, one, known) for cell_id, one in first.items()}
         return {cell_id: conclude_repeated(cell_id, found, known) for cell_id, found in outcomes.items()}
 
+    def _write(self, **line: Any) -> None:
+        """Write a line to the journal. A full disk must not end the run, whose cells may have run for hours."""
+        try:
+            if self._journal:
+                self._journal.write(**line)
+        except OSError as error:
+            if self._journal:
+                self._journal.close()
+            self._journal = None
+            self._report.problems.append(f"the journal could not be written, so --resume has gaps: {error.strerror}")
 
-def run(prepared: Run, workers: int) -> Report:
-    """Run the cells and write the report."""
+
+def run(prepared: Run, workers: int, cluster: Cluster | None = None) -> Report:
+    """Run the cells, in a cluster's job on its hosts, and write the report."""
     prepared.options.results.mkdir(parents=True, exist_ok=True)
     if not prepared.cells:
         return prepared.finish(None)
+    if prepared.options.scheduler:
+        from .dask_cluster import DaskClusterError, execute_on
+
+        prepared.show_progress()
+        try:
+            controller = execute_on(prepared.options.scheduler, prepared.setup(workers), prepared.concluded)
+        except DaskClusterError:
+            prepared.leave()
+            raise
+        return prepared.finish(controller)
     require_tools(workers)
     # Imported here, because planning and listing cells does not need pytest.
     from .execution import execute
 
     prepared.show_progress()
     with prepared.load():
-        controller = execute(prepared.setup(workers), workers, prepared.concluded)
+        options = prepared.options
+        setup = replace(prepared.setup(workers), cluster=cluster)
+        controller = execute(setup, workers, prepared.concluded, maxfail=options.maxfail, plugins=options.plugins)
     return prepared.finish(controller)
 
 
@@ -181,10 +297,7 @@ _NEVER_RUN = Conclusion(Outcome(Verdict.MISSING, reason="planned and never run")
 def _outcomes_in(journal: Path) -> dict[str, list[Outcome]]:
     """The outcomes of all runs of each cell."""
     found: dict[str, list[Outcome]] = {}
-    for line in journal.read_text().splitlines() if journal.exists() else ():
-        # A process may have been killed while it wrote the last line.
-        with contextlib.suppress(json.JSONDecodeError):
-            event = json.loads(line)
-            if event["event"] == "end":
-                found.setdefault(event["cell"], []).append(Outcome.from_json(event["outcome"]))
+    for event in events(journal):
+        if event["event"] == "end":
+            found.setdefault(event["cell"], []).append(Outcome.from_json(event["outcome"]))
     return found

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ..expectations.entries import Expectations
+from ..spec.depths import Depth
 from ..spec.topology import Topology
+from ..worker.links import Cluster
 
 Kind: TypeAlias = tuple[str, Topology, tuple[str, ...]]
 """The kind of a worker process: an implementation, a topology, and additional flags for XLA."""
@@ -32,6 +34,11 @@ class Task:
     @property
     def kind(self) -> Kind:
         return self.implementation, self.topology, self.xla_flags
+
+    @property
+    def in_several_processes(self) -> bool:
+        """Whether several processes run the cell together: below the depth of a run, one process does."""
+        return self.topology.processes > 1 and self.topology.depth is Depth.RUN
 
 
 def in_running_order(tasks: Iterable[Task]) -> list[Task]:
@@ -63,3 +70,5 @@ class Setup:
     """The number of unexpected cells that one pytest process runs again."""
     repeat: int = 1
     """How often each cell runs. With more than one run, no unexpected cell runs again."""
+    cluster: Cluster | None = None
+    """Where the processes of a topology are, if not all on this machine; then one pytest process runs all cells."""

@@ -9,6 +9,13 @@ class MissingToolError(Exception):
     """A package that the engine needs is not installed."""
 
 
+def require_distributed() -> None:
+    """Report that the client of a Dask cluster is missing."""
+    require_tools(1)
+    if importlib.util.find_spec("distributed") is None:
+        raise MissingToolError("--scheduler needs Dask's package distributed: pip install 'hostcb[distributed]'")
+
+
 def require_tools(workers: int) -> None:
     """Report a missing package before a module that needs it is imported."""
     needed = ("pytest", "xdist") if workers > 1 else ("pytest",)

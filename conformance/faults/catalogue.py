@@ -9,13 +9,19 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     data,
     derivatives,
     devices,
+    donations,
+    executables,
     failures,
     jax_inside,
     lifetime,
+    meshes,
+    odd_lengths,
     processes,
     raw,
     reported_bugs,
     reports,
+    several_processes,
+    solvers,
     taps,
     threads,
     twins,
@@ -23,7 +29,8 @@ from . import (  # noqa: F401 - the import of a module registers its faults
 from .fault import entered
 from .runtime_targets import TARGETS
 
-FAULTS = entered()
+FAULTS = [*entered()]
+"""`extensions` adds those of vendors."""
 
 RUNTIME_TARGETS = tuple(TARGETS)
 """The runtime's targets that JAX and hostcb use for callbacks on CPU; their cells count as JAX's."""

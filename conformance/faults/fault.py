@@ -16,7 +16,7 @@ from typing import TypeAlias, TypeVar
 
 from ..oracle.checkers import Anomaly
 from ..spec.callbacks import Callback
-from ..spec.external_callbacks import ALL_CALLBACKS
+from ..spec.external_callbacks import callback_named
 from .bench import Bench
 
 Scenario: TypeAlias = Callable[[Bench, Callback], list[Anomaly]]
@@ -40,8 +40,6 @@ COLLECTIVE_TIMEOUT_FLAGS = (
     "--xla_cpu_collective_call_warn_stuck_timeout_seconds=1",
     "--xla_cpu_collective_call_terminate_timeout_seconds=2",
 )
-
-_BY_NAME = {callback.name: callback for callback in ALL_CALLBACKS}
 
 _PROMISE_OF = {
     "id_tap": "H14",
@@ -72,15 +70,26 @@ class Fault:
     """Whether the fault runs in a process of its own, because it may end, hang or poison its process."""
     needs: str = ""
     """A function of `jax` that the scenario uses and that some releases lack."""
+    processes: bool = False
+    """Whether the fault is planted in several processes; otherwise it is planted in one."""
+    ends: tuple[int, ...] = ()
+    """The processes that the scenario itself ends or stops: what becomes of the others is the outcome."""
 
     @property
     def name(self) -> str:
         return f"fault.{self.kind}.{self.layout}"
 
-    def ineligible(self, device_count: int) -> str | None:
+    def ineligible(self, device_count: int, processes: int = 1) -> str | None:
+        if reason := self.ineligible_in(processes):
+            return reason
         if device_count < self.minimum_devices:
             return f"needs {self.minimum_devices} devices, the topology has {device_count}"
         return None
+
+    def ineligible_in(self, processes: int) -> str | None:
+        if self.processes == (processes > 1):
+            return None
+        return "needs several processes" if self.processes else "is planted in one process"
 
 
 _ENTERED: dict[tuple[str, str], Fault] = {}
@@ -114,6 +123,8 @@ def planted(
     deadline: float | None = None,
     isolated: bool = False,
     needs: str = "",
+    processes: bool = False,
+    ends: tuple[int, ...] = (),
 ) -> Callable[[S], S]:
     """Register a scenario for every combination of these layouts and callbacks, each a list of words.
 
@@ -123,8 +134,8 @@ def planted(
 
     def enter_all(scenario: S) -> S:
         for name in callbacks.split():
-            callback = _BY_NAME[name]
-            of_callback = promises or f"{_PROMISE_OF[callback.function]} {also}"
+            callback = callback_named(name)
+            of_callback = promises or f"{_PROMISE_OF.get(callback.function, ' '.join(callback.promises))} {also}"
             for layout in layouts.split():
                 enter(
                     Fault(
@@ -138,6 +149,8 @@ def planted(
                         deadline if deadline or isolated else SLOWEST,
                         isolated,
                         needs,
+                        processes,
+                        ends,
                     )
                 )
         return scenario

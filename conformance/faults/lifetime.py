@@ -134,6 +134,11 @@ class _Host:
         return np.asarray(operand)
 
 
+class _HoldingHost(_Host):
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+
 def _in_a_loop(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     # In a shard_map, the type of a result of JAX's own callback is replicated, and the carry's type is not.
     return lambda x: jax.lax.fori_loop(0, 2, lambda _, carry: function(carry) + 0 * carry, x)
@@ -181,3 +186,35 @@ def is_forgotten(bench: Bench, callback: Callback) -> list[Anomaly]:
             witness = f"the program is gone, and the function that it called {', '.join(alive)} is still alive"
             return [Anomaly("leak", Stage.EXIT, witness)]
         time.sleep(0.01)
+
+
+MANY = 5
+
+
+@planted("jit", f"{EVERY_KIND} debug_callback_ordered", "H18")
+@planted("pjit shard_map", "call", "H18")
+def many_are_forgotten(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Jitted functions that are made, run and dropped, again and again: neither functions nor arrays add up."""
+    held = np.zeros(LARGE, np.int8)
+
+    def run() -> weakref.ref[_Host]:
+        # A function often holds data, which a leak of the function keeps as well.
+        host = _HoldingHost(held.copy())
+        np.asarray(bench.applying(callback, host)(bench.operand))
+        return weakref.ref(host)
+
+    def alive(references: list[weakref.ref[_Host]]) -> int:
+        return sum(reference() is not None for reference in references)
+
+    references: list[weakref.ref[_Host]] = []
+    for _ in range(MANY):
+        references.append(run())
+    error_of(bench.implementation.barrier)
+    end = time.monotonic() + LATEST_SECONDS
+    gc.collect()
+    while alive(references) and time.monotonic() < end:
+        time.sleep(0.01)
+        gc.collect()
+    if not alive(references):
+        return check_quiet_barrier(bench, "after many programs")
+    return [Anomaly("leak", Stage.EXIT, f"{alive(references)} of {MANY} functions are alive that nobody has")]

@@ -21,16 +21,20 @@ from ..oracle.verdicts import Outcome, Verdict
 from ..spec.jax_versions import JaxRuntimeError
 from .bench import Bench
 from .fault import Fault
+from .support import outcome_in_place_of_waiting, outcome_without_support
 from .victims import VictimEndedError
 
 
 def run_fault(fault: Fault, implementation: Implementation, devices: Sequence[jax.Device]) -> Outcome:
     bench = Bench(implementation, fault.layout, devices)
     started = time.perf_counter()
+    if waiting := outcome_in_place_of_waiting(fault, bench):
+        return waiting
     try:
         anomalies = fault.plant(bench)
     except VictimEndedError as error:
-        return replace(error.outcome, seconds=time.perf_counter() - started)
+        lacking = outcome_without_support(fault, bench, started)
+        return replace(lacking or error.outcome, seconds=time.perf_counter() - started)
     except Exception as error:
         if not _is_of_the_program(error, implementation):
             raise
@@ -38,8 +42,18 @@ def run_fault(fault: Fault, implementation: Implementation, devices: Sequence[ja
     seconds = time.perf_counter() - started
     if not anomalies:
         return Outcome(Verdict.PASS, seconds=seconds)
+    if lacking := outcome_without_support(fault, bench, started):
+        return replace(lacking, seconds=time.perf_counter() - started)
     witness = "; ".join(str(anomaly) for anomaly in anomalies)
     return Outcome(Verdict.FAIL, anomalies[0].stage, witness, seconds, anomaly=anomalies[0].kind)
+
+
+def try_callback_of(fault: Fault, implementation: Implementation, devices: Sequence[jax.Device]) -> Outcome:
+    """In place of a fault, which needs a process of its own, try whether the platform has its callback at all.
+
+    A pass says that it has.
+    """
+    return outcome_without_support(fault, Bench(implementation, fault.layout, devices)) or Outcome(Verdict.PASS)
 
 
 _SUITE = Path(__file__).parents[1]

@@ -23,8 +23,9 @@ import numpy as np
 
 from ..implementations import load
 from ..oracle.verdicts import Stage
-from ..spec.external_callbacks import ALL_CALLBACKS
+from ..spec.external_callbacks import callback_named
 from .bench import Bench
+from .extensions import extend_as_started
 from .runtime_targets import raw_program
 from .victims import MARK
 
@@ -33,8 +34,6 @@ PENDING_TAPS = 5
 PATIENCE = 10.0
 STILL_RUNNING_SECONDS = 0.3
 """The time for which a callback goes on after the main thread has ended."""
-
-_BY_NAME = {callback.name: callback for callback in ALL_CALLBACKS}
 
 
 def at(stage: Stage) -> None:
@@ -69,7 +68,7 @@ def os_exit(bench: Bench, callback_name: str) -> None:
         at(Stage.CALLBACK)
         os._exit(EXIT_STATUS)
 
-    compiled = bench.applying(_BY_NAME[callback_name], host)
+    compiled = bench.applying(callback_named(callback_name), host)
     at(Stage.DISPATCH)
     result = compiled(bench.operand)
     at(Stage.RESULT)
@@ -95,7 +94,7 @@ def running_at_exit(bench: Bench, callback_name: str) -> None:
             say("ended")
         return np.asarray(operand) + np.float32(1)
 
-    compiled = bench.applying(_BY_NAME[callback_name], host)
+    compiled = bench.applying(callback_named(callback_name), host)
     at(Stage.RESULT)
     for _ in range(3):
         np.asarray(compiled(bench.operand))
@@ -116,24 +115,29 @@ def _outlive(thread: threading.Thread) -> None:
 
 
 @program
-def shared_executables(bench: Bench, callback_name: str, mark: str) -> None:
-    """A program with the same text in every process, and with a different function."""
+def shared_executables(bench: Bench, callback_names: str, mark: str) -> None:
+    """Programs with the same text in every process, and with different functions: two of each kind of callback."""
+    callbacks = [callback_named(name) for name in callback_names.split()]
     if mark != "first":
         # Objects that are numbered in the order of their creation get other numbers here.
         for number in range(3):
-            earlier = bench.applying(_BY_NAME[callback_name], lambda operand: np.asarray(operand) + np.float32(1))
+            earlier = bench.applying(callbacks[0], lambda operand: np.asarray(operand) + np.float32(1))
             np.asarray(earlier(bench.operand + np.float32(number)))
         bench.implementation.barrier()
 
-    def host(operand: Any) -> Any:
-        say(mark)
-        return np.asarray(operand) + np.float32(1)
+    for callback in callbacks:
+        # The two programs of a kind are equal but for their functions.
+        for name in ("one", "another"):
 
-    compiled = bench.applying(_BY_NAME[callback_name], host)
-    at(Stage.RESULT)
-    np.asarray(compiled(bench.operand))
-    at(Stage.BARRIER)
-    bench.implementation.barrier()
+            def host(operand: Any, what: str = f"{name} {callback.name} of the {mark} process") -> Any:
+                say(what)
+                return np.asarray(operand) + np.float32(1)
+
+            compiled = bench.applying(callback, host)
+            at(Stage.RESULT)
+            np.asarray(compiled(bench.operand))
+            at(Stage.BARRIER)
+            bench.implementation.barrier()
 
 
 @program
@@ -148,7 +152,7 @@ def signals(bench: Bench, callback_name: str) -> None:
             os.kill(os.getpid(), number)
         return np.asarray(operand) + np.float32(1)
 
-    compiled = bench.applying(_BY_NAME[callback_name], host)
+    compiled = bench.applying(callback_named(callback_name), host)
     say(np.asarray(compiled(bench.operand)).tolist())
     bench.implementation.barrier()
     say(_happens(handled.is_set))
@@ -239,6 +243,7 @@ def pending_at_exit(bench: Bench) -> None:
 def main() -> None:
     name, path, layout, count, *arguments = sys.argv[1:]
     faulthandler.enable()
+    extend_as_started()
     run = _PROGRAMS[name]
     # Load it before the devices exist: an implementation may change settings for them.
     implementation = load(path)

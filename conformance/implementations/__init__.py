@@ -20,7 +20,7 @@ from ..oracle.hand_overs import TracedRun
 from ..oracle.history import Recorder
 from ..spec.callbacks import Callback
 from ..spec.data import PLAIN, DataKind
-from ..spec.external_callbacks import ALL_CALLBACKS, EXTERNAL_CALLBACKS
+from ..spec.external_callbacks import ALL_CALLBACKS, OWN_FUNCTIONS, callbacks_of_jax, functions_of
 from ..spec.jax_versions import why_no_hostcb
 from ..spec.package import module
 
@@ -98,7 +98,7 @@ def callbacks_of(name: str) -> tuple[Callback, ...]:
 
 def callbacks_asked_of(name: str) -> tuple[Callback, ...]:
     """The callbacks that an implementation could have. They do not depend on the installed release of JAX."""
-    return EXTERNAL_CALLBACKS if name == "jax" else ALL_CALLBACKS
+    return callbacks_of_jax() if name == "jax" else tuple(ALL_CALLBACKS)
 
 
 def callbacks_drawn_for(name: str) -> tuple[Callback, ...]:
@@ -116,7 +116,8 @@ def why_not_offered(name: str, callback: Callback) -> str | None:
     """The reason, from the implementation itself, if it does not have a callback; otherwise None."""
     if name == "hostcb" or name.startswith(f"{module('mutants')}:"):
         # These have all callbacks. Planning does not import them, because their import changes the process.
-        return why_no_hostcb()
+        further = next((function for function in functions_of(callback) if function not in OWN_FUNCTIONS), None)
+        return f"{name} has no {further}" if further else why_no_hostcb()
     lacks = getattr(_load_for_planning(name), "lacks", None)
     missing = lacks(callback) if lacks else None
     return f"{name} has no {missing}" if missing else None

@@ -51,7 +51,10 @@ def simpler(cell: Cell) -> Iterator[Step[Cell]]:
             found = parse_cell(cell_id)
         except UnknownCellError:
             continue
-        if not isinstance(found, FaultCell) or found.fault.ineligible(found.topology.device_count) is None:
+        if (
+            not isinstance(found, FaultCell)
+            or found.fault.ineligible(found.topology.device_count, found.topology.processes) is None
+        ):
             yield step, found
 
 
@@ -100,6 +103,10 @@ def _data(data: DataKind) -> Iterator[DataKind]:
 
 
 def _topologies(topology: Topology) -> Iterator[Topology]:
+    if topology.processes > 1:
+        yield replace(topology, processes=1)
+        yield replace(topology, processes=2, device_count=2)
+        return
     for count in DEVICE_COUNTS:
         if count < topology.device_count:
             yield replace(topology, device_count=count)

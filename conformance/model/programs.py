@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -96,8 +96,13 @@ class Program:
         inputs: Sequence[float] = INPUTS,
         data: DataKind = PLAIN,
         jit_disabled: bool = False,
+        processes: int = 1,
+        process: int = 0,
     ) -> Prediction:
-        """The right callbacks and results; raises `RefusalError` if the program must be refused."""
+        """The right callbacks and results in one of the processes that have the devices.
+
+        Raises `RefusalError` if the program must be refused.
+        """
 
         def base(world: World, x: Value) -> Value:
             result: Value = base_function(world.probe, x)
@@ -108,12 +113,23 @@ class Program:
             function = transform.model_face(function, stride)
         events: list[ExpectedEvent] = []
         results = []
-        # Such a callback is tried only under a mesh. Callbacks outside that program have operands from its device.
-        device = device_count - 1 if callback.device_choice is DeviceChoice.LAST else 0
+        around = World(
+            callback, device_count, events, data=data, jit_disabled=jit_disabled, processes=processes, process=process
+        )
         for number in inputs:
-            world = World(callback, device_count, events, device, data=data, jit_disabled=jit_disabled)
+            world = replace(around, device=self._device_outside(around))
             results.append(function(world, Value.constant(number)).data)
         return Prediction(tuple(events), tuple(results))
+
+    def _device_outside(self, world: World) -> int:
+        """The device of callbacks outside of a computation over all devices."""
+        if world.callback.device_choice is DeviceChoice.LAST:
+            # Such a callback is tried only under a mesh. Callbacks outside that program have operands from its device.
+            return world.device_count - 1
+        # What a computation over all processes returns is an array of all of them, and calls back in one of them. An
+        # array of one process, or a callback of which every process has a part, calls back in every process.
+        joint = {"pjit", "shard_map"} & {*self.names} and not world.callback.partitioned
+        return 0 if joint else world.own_devices[0]
 
 
 @dataclass(frozen=True)

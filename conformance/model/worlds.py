@@ -48,6 +48,8 @@ class ExpectedEvent:
     leaves: tuple[Data, ...]
     transforms: Transforms = ()
     need: Need = Need.ONCE
+    process: int = 0
+    """The process that has the device."""
 
 
 class RefusalError(Exception):
@@ -89,6 +91,16 @@ class World:
     data: DataKind = PLAIN
     """The kind of the callback's operands and results."""
     jit_disabled: bool = False
+    processes: int = 1
+    """How many processes have the devices, each as many as the others."""
+    process: int = 0
+    """The process for which this world is: each runs the whole program, and its own devices' callbacks alone."""
+
+    @property
+    def own_devices(self) -> range:
+        """The devices of this world's process."""
+        count = self.device_count // self.processes
+        return range(self.process * count, (self.process + 1) * count)
 
     def on_device(self, device: int) -> World:
         return replace(self, device=device, compiled=not self.jit_disabled)
@@ -109,6 +121,9 @@ class World:
         if refused := self._refused(callback, operand):
             raise RefusalError(refused)
         need = self._need(callback, site)
+        if callback.on_every_device and self.on_whole_mesh:
+            # The callbacks are equal and pure, so one device may stand for all of a process.
+            return replace(self, device=self.own_devices[0], on_whole_mesh=False).probe(site, operand)
         if need is None or (self.recomputing and not callback.recomputed):
             pass
         elif callback.partitioned and self.on_whole_mesh:
@@ -146,6 +161,8 @@ class World:
         return Need.AT_LEAST_ONCE
 
     def _emit(self, callback: Callback, site: str, operand: Value, need: Need) -> None:
+        if self.device not in self.own_devices:
+            return
         leaves: tuple[Data, ...] = (_float32(operand.data),)
         if not self.data.plain:
             leaves = tuple(self.data.operand(operand.data, np))
@@ -163,7 +180,7 @@ class World:
         transforms: Transforms = ()
         if callback.receives_transforms:
             transforms = (("batch", {"batch_dims": dims}),) * len(operand.levels)
-        self.history.append(ExpectedEvent(site, self.device, leaves, transforms, need))
+        self.history.append(ExpectedEvent(site, self.device, leaves, transforms, need, self.process))
 
     def _emit_lanes(self, callback: Callback, site: str, operand: Value, need: Need) -> None:
         # The innermost vmap batches the callback first, and becomes the outermost loop.

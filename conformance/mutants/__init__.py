@@ -9,7 +9,17 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from . import failures, multiplicity, operands, order, outside, results, transformations
+from . import (
+    failures,
+    multiplicity,
+    operands,
+    order,
+    outside,
+    processes,
+    results,
+    surroundings,
+    transformations,
+)
 from .mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -20,6 +30,8 @@ MUTANTS: tuple[Mutant, ...] = (
     *results.MUTANTS,
     *failures.MUTANTS,
     *outside.MUTANTS,
+    *processes.MUTANTS,
+    *surroundings.MUTANTS,
 )
 
 

@@ -240,7 +240,12 @@ MUTANTS = (
         "kept_alive",
         "functions are kept though no program uses them any more",
         _kept_alive,
-        ("id_tap/fault.is_forgotten.*", "call/fault.is_forgotten.jit/*", "io_callback/fault.is_forgotten.jit/*"),
+        (
+            "id_tap/fault.is_forgotten.*",
+            "call/fault.many_are_forgotten.jit/*",
+            "call/fault.is_forgotten.jit/*",
+            "io_callback/fault.is_forgotten.jit/*",
+        ),
         at(Stage.EXIT, "leak"),
     ),
 )

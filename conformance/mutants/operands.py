@@ -131,7 +131,12 @@ MUTANTS = (
         "shared_buffer",
         "all callbacks are given one buffer, which is written anew for each",
         _shared_buffer,
-        (*_OF_ONE_OPERAND, "io_callback_ordered/scan/cpu-8dev", "io_callback/fault.keeps_its_operand.jit/cpu-8dev"),
+        (
+            *_OF_ONE_OPERAND,
+            "io_callback_ordered/scan/cpu-8dev",
+            "io_callback/fault.keeps_its_operand.jit/cpu-8dev",
+            "io_callback/fault.donated.jit/cpu-8dev",
+        ),
         at(Stage.CALLBACK, "torn operand"),
     ),
     Mutant(
@@ -145,14 +150,19 @@ MUTANTS = (
         "signs_lost",
         "integers of less than a byte come without their signs",
         _signs_lost,
-        ("id_tap/fault.narrow_dtypes.*", "call/fault.narrow_dtypes.*", "io_callback/fault.narrow_dtypes.*"),
+        (
+            "id_tap/fault.narrow_dtypes.*",
+            "id_tap/fault.odd_lengths.jit/*",
+            "call/fault.narrow_dtypes.*",
+            "io_callback/fault.narrow_dtypes.*",
+        ),
         at(Stage.CALLBACK, "wrong operand"),
     ),
     Mutant(
         "keys_refused",
         "a typed key cannot be an operand",
         _keys_refused,
-        ("id_tap/fault.typed_keys.*", "call*/fault.typed_keys.*"),
+        ("id_tap/fault.typed_keys.*", "id_tap/fault.keys_on_a_mesh.*", "call*/fault.typed_keys.*"),
         at(Stage.TRACE, "error"),
     ),
     Mutant(

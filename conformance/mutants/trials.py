@@ -15,6 +15,7 @@ from ..engine.tasks import Setup
 from ..engine.tools import require_tools
 from ..oracle.verdicts import Verdict
 from ..planning.cells import Cell, make_plan
+from ..planning.processes import USUAL, plan_over_processes
 from ..spec.topology import Topology
 from .matrix import Matrix, Row
 from .mutant import Mutant
@@ -37,9 +38,20 @@ class NoSuchCellError(ValueError):
 def cells_of(mutant: Mutant, planned: Sequence[Cell]) -> list[Cell]:
     """The planned cells that a mutant names, with the unbroken implementation."""
     for glob in mutant.cells:
-        if not any(fnmatch.fnmatchcase(_name(cell), glob) for cell in planned):
+        if not any(_is_named(cell, glob) for cell in planned):
             raise NoSuchCellError(f"the mutant {mutant.name} names {glob!r}, and no planned cell is called so")
-    return [cell for cell in planned if any(fnmatch.fnmatchcase(_name(cell), glob) for glob in mutant.cells)]
+    return [cell for cell in planned if any(_is_named(cell, glob) for glob in mutant.cells)]
+
+
+def planned_cells() -> tuple[Cell, ...]:
+    """The cells that mutants may name."""
+    return make_plan([UNBROKEN], TOPOLOGIES).with_(plan_over_processes([UNBROKEN], [USUAL]).on_this_release()).cells
+
+
+def _is_named(cell: Cell, glob: str) -> bool:
+    # Several processes take seconds to start, so a glob for any topology is not about theirs.
+    wanted = cell.topology.processes == 1 or glob.endswith(f"/{cell.topology.name}")
+    return wanted and fnmatch.fnmatchcase(_name(cell), glob)
 
 
 def _name(cell: Cell) -> str:
@@ -61,7 +73,7 @@ def run(mutants: Sequence[Mutant], options: Options) -> Matrix:
     # Imported here, because worker processes also look up mutants, and do not need pytest.
     from ..engine.execution import execute
 
-    planned = make_plan([UNBROKEN], TOPOLOGIES).cells
+    planned = planned_cells()
     cells = {mutant.name: cells_of(mutant, planned) for mutant in mutants}
     control = list({cell.id: cell for named in cells.values() for cell in named}.values())
     owners = {mutant.implementation: mutant for mutant in mutants}
@@ -81,11 +93,11 @@ def run(mutants: Sequence[Mutant], options: Options) -> Matrix:
     started = time.monotonic()
     clear(options.results, "mutants-journal.jsonl")
     unbroken = execute(_setup(control, options), options.workers, note_control)
-    matrix.problems += [*unbroken.refusals, *unbroken.problems, *unbroken.learnt.exit_problems]
+    matrix.problems += [*unbroken.gaps, *unbroken.problems, *unbroken.learnt.exit_problems]
     if not unbroken.interrupted:
         planted = execute(_setup(broken, options), options.workers, note)
         # The end of a mutant's worker does not count: a broken implementation may break that, too.
-        matrix.problems += [*planted.refusals, *planted.problems]
+        matrix.problems += [*planted.gaps, *planted.problems]
     matrix.seconds = time.monotonic() - started
     matrix.write(options.results)
     return matrix

@@ -30,6 +30,8 @@ class Anomaly:
     witness: str
     evidence: tuple[tuple[int, int], ...] = ()
     """For a wrong order, the recorded events of the witness: the sequence of each, and its number in the witness."""
+    cause: str = ""
+    """For an unsupported program: what `Outcome.cause` says."""
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.witness}"
@@ -48,6 +50,8 @@ class Matching:
     surplus: tuple[Event, ...]
     unplaced: frozenset[int] = frozenset()
     """Positions of expected events that are equal to an event of another device."""
+    several: bool = False
+    """Whether the events are of several processes."""
 
     def placed(self) -> Iterator[tuple[int, Event]]:
         """The pairs with a known device; checks of the order on a device use only these."""
@@ -60,6 +64,15 @@ class Matching:
         event = self.expected[position]
         return f"#{self.numbers[position]} ({event.site} {_show(event.leaves)})"
 
+    def place(self, device_name: str, position: int) -> str:
+        """The device of an expected event."""
+        event = self.expected[position]
+        return f"{device_name}:{event.device}{self.in_process(event)}"
+
+    def in_process(self, event: Event | ExpectedEvent) -> str:
+        """The event's process in words, if there are several."""
+        return f" in process {event.process}" if self.several else ""
+
 
 def _show(leaves: Sequence[npt.NDArray[Any]]) -> str:
     shown = [f"{leaf.dtype}{list(leaf.shape)} {leaf.tolist()}" for leaf in leaves]
@@ -69,6 +82,11 @@ def _show(leaves: Sequence[npt.NDArray[Any]]) -> str:
 
 def _key(site: str, leaves: Sequence[npt.NDArray[Any]]) -> tuple[Any, ...]:
     return (site, *((str(leaf.dtype), leaf.shape, leaf.tobytes()) for leaf in leaves))
+
+
+def _key_of(event: Event | ExpectedEvent) -> tuple[Any, ...]:
+    """Events are equal if their sites and operands are; those of two processes are different events."""
+    return event.process, *_key(event.site, event.leaves)
 
 
 _REPEATABLE = (Need.AT_LEAST_ONCE, Need.ANY_NUMBER)
@@ -87,16 +105,14 @@ def match(expected: Sequence[ExpectedEvent], events: Sequence[Event]) -> Matchin
     for position, event in enumerate(expected):
         counts[event.device] += 1
         numbers[position] = counts[event.device]
-        waiting[_key(event.site, event.leaves)].append(position)
+        waiting[_key_of(event)].append(position)
 
-    repeatable = {
-        _key(event.site, event.leaves): position for position, event in enumerate(expected) if event.need in _REPEATABLE
-    }
+    repeatable = {_key_of(event): position for position, event in enumerate(expected) if event.need in _REPEATABLE}
 
     pairs: list[tuple[int, Event]] = []
     surplus: list[Event] = []
     for recorded in events:
-        key = _key(recorded.site, recorded.leaves)
+        key = _key_of(recorded)
         if key in repeatable:
             # One run is enough for all equal evaluations.
             waiting[key].clear()
@@ -116,14 +132,16 @@ def match(expected: Sequence[ExpectedEvent], events: Sequence[Event]) -> Matchin
         for position in candidates
         if expected[position].need is not Need.ANY_NUMBER
     )
-    return Matching(tuple(expected), numbers, tuple(pairs), tuple(lost), tuple(surplus), _unplaced(expected))
+    several = any(one.process for one in expected) or any(one.process for one in events)
+    found = (tuple(pairs), tuple(lost), tuple(surplus))
+    return Matching(tuple(expected), numbers, *found, _unplaced(expected), several)
 
 
 def _unplaced(expected: Sequence[ExpectedEvent]) -> frozenset[int]:
     """The positions of events that are equal on several devices, since their element type has few values."""
     alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for position, event in enumerate(expected):
-        alike[_key(event.site, event.leaves)].append(position)
+        alike[_key_of(event)].append(position)
     several = (positions for positions in alike.values() if len({expected[p].device for p in positions}) > 1)
     return frozenset(position for positions in several for position in positions)
 
@@ -132,17 +150,22 @@ def check_multiplicity(matching: Matching, device_name: str) -> list[Anomaly]:
     """Every expected event occurs as often as needed, and no other event: lost, duplicate, wrong, stale operands."""
     anomalies = []
     lost = list(matching.lost)
-    known = {_key(event.site, event.leaves) for event in matching.expected}
+    known = {_key_of(event) for event in matching.expected}
+    anywhere = {_key(event.site, event.leaves): event.process for event in matching.expected}
     for event in matching.surplus:
-        duplicate = _key(event.site, event.leaves) in known
+        duplicate = _key_of(event) in known
+        where_due = None if duplicate else anywhere.get(_key(event.site, event.leaves))
         missing = next(
             (p for p in lost if _may_stand_for(event, matching.expected[p])),
             None,
         )
         shown = f"{event.site} {_show(event.leaves)}"
-        if missing is not None:
+        if where_due is not None:
+            witness = f"process {event.process} ran {shown}, a callback of process {where_due}"
+            anomalies.append(Anomaly("wrong process", Stage.CALLBACK, witness))
+        elif missing is not None:
             lost.remove(missing)
-            where = f"{device_name}:{matching.expected[missing].device}"
+            where = matching.place(device_name, missing)
             kind = "stale operand" if duplicate else "wrong operand"
             whose = ", the operand of another callback," if duplicate else ""
             anomalies.append(
@@ -153,17 +176,19 @@ def check_multiplicity(matching: Matching, device_name: str) -> list[Anomaly]:
                 )
             )
         elif duplicate:
-            anomalies.append(Anomaly("duplicate", Stage.CALLBACK, f"{shown} ran once too often"))
+            witness = f"{shown} ran once too often{matching.in_process(event)}"
+            anomalies.append(Anomaly("duplicate", Stage.CALLBACK, witness))
         else:
-            anomalies.append(Anomaly("unexpected", Stage.CALLBACK, f"{shown} ran; no such callback is expected"))
+            witness = f"{shown} ran{matching.in_process(event)}; no such callback is expected"
+            anomalies.append(Anomaly("unexpected", Stage.CALLBACK, witness))
     for position in lost:
-        where = f"{device_name}:{matching.expected[position].device}"
+        where = matching.place(device_name, position)
         anomalies.append(Anomaly("lost", Stage.CALLBACK, f"{where} never ran {matching.name(position)}"))
     return anomalies
 
 
 def _may_stand_for(event: Event, expected: ExpectedEvent) -> bool:
-    same_place = event.device is None or event.device == expected.device
+    same_place = event.process == expected.process and event.device in (None, expected.device)
     return same_place and event.site == expected.site
 
 
@@ -180,7 +205,8 @@ def check_order(matching: Matching, device_name: str) -> list[Anomaly]:
                 Anomaly(
                     "order",
                     Stage.CALLBACK,
-                    f"{device_name}:{device} ran {matching.name(previous)} before {matching.name(position)}",
+                    f"{matching.place(device_name, position)} ran {matching.name(previous)}"
+                    f" before {matching.name(position)}",
                     (
                         (sequences[device], matching.numbers[previous]),
                         (event.sequence, matching.numbers[position]),
@@ -198,7 +224,7 @@ def check_devices(matching: Matching, device_name: str) -> list[Anomaly]:
             "wrong device",
             Stage.CALLBACK,
             f"{matching.name(position)} ran on {device_name}:{event.device},"
-            f" expected {device_name}:{matching.expected[position].device}",
+            f" expected {matching.place(device_name, position)}",
         )
         for position, event in matching.pairs
         if event.device is not None and event.device != matching.expected[position].device
@@ -229,7 +255,7 @@ def check_overlap(matching: Matching, device_name: str) -> list[Anomaly]:
                 Anomaly(
                     "overlap",
                     Stage.CALLBACK,
-                    f"{device_name}:{device} began {matching.name(position)}"
+                    f"{matching.place(device_name, position)} began {matching.name(position)}"
                     f" while {matching.name(last[device][0])} was running",
                 )
             )
@@ -267,11 +293,13 @@ def check_barrier(history: History) -> list[Anomaly]:
     ]
 
 
-def check_results(expected: Sequence[npt.NDArray[Any]], results: Sequence[npt.NDArray[Any]]) -> list[Anomaly]:
+def check_results(
+    expected: Sequence[npt.NDArray[Any]], results: Sequence[npt.NDArray[Any]], where: str = ""
+) -> list[Anomaly]:
     """The results are exactly equal: the programs' numbers are exact in float32."""
     anomalies = []
     if len(expected) != len(results):
-        return [Anomaly("result", Stage.RESULT, f"{len(results)} results, not {len(expected)}")]
+        return [Anomaly("result", Stage.RESULT, f"{len(results)} results{where}, not {len(expected)}")]
     for run, (wanted, result) in enumerate(zip(expected, results, strict=True)):
         wanted32 = np.asarray(wanted, dtype=np.float32)
         if _key("", [wanted32 + 0.0]) != _key("", [np.asarray(result) + np.float32(0)]):
@@ -279,7 +307,7 @@ def check_results(expected: Sequence[npt.NDArray[Any]], results: Sequence[npt.ND
                 Anomaly(
                     "result",
                     Stage.RESULT,
-                    f"run {run} gave {_show([np.asarray(result)])}, expected {_show([wanted32])}",
+                    f"run {run}{where} gave {_show([np.asarray(result)])}, expected {_show([wanted32])}",
                 )
             )
     return anomalies

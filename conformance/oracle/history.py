@@ -37,9 +37,12 @@ class Event:
     """Monotonic nanoseconds."""
     handed_over: HandOver | None = None
     """When the device put the operand into a queue, where that is known."""
+    process: int = 0
+    """The process that ran it."""
 
     def as_json(self) -> dict[str, Any]:
-        handed_over = {"handed_over": self.handed_over.as_json()} if self.handed_over else {}
+        further: dict[str, Any] = {"handed_over": self.handed_over.as_json()} if self.handed_over else {}
+        further |= {"process": self.process} if self.process else {}
         return {
             "sequence": self.sequence,
             "site": self.site,
@@ -49,7 +52,7 @@ class Event:
             "thread": self.thread,
             "begin": self.begin,
             "end": self.end,
-        } | handed_over
+        } | further
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import re
 import traceback
 from collections.abc import Iterable
 
+from .causes import refusal_in
 from .verdicts import Stage
 
 _MARKS = (
@@ -60,17 +61,9 @@ def stacks_in(text: str) -> str:
     return text[found.start() :].strip()[:STACKS_LENGTH] if found else ""
 
 
-def backend_says_unsupported(error: BaseException, stage: Stage) -> bool:
-    """Whether the platform, not the library, reports that it does not support the program."""
-    if stage not in (Stage.LOWER, Stage.COMPILE):
-        return False
-    text = str(error)
-    return (
-        "UNIMPLEMENTED" in text
-        or "not supported on" in text
-        or "No translation rule" in text
-        or ("lowering rule" in text and "not found" in text)
-    )
+def refusal_of(error: BaseException, stage: Stage) -> str | None:
+    """The cause, if the platform, not the library, reports that it does not support the program; otherwise None."""
+    return refusal_in(str(error), stage)
 
 
 def summary(error: BaseException) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from .lowered import Block, Module, Operation
+from .lowered import Block, Module, Operation, Value
 
 RETURNS = ("func.return", "stablehlo.return", "sdy.return")
 
@@ -21,15 +21,19 @@ class _Walk:
     ordered: Callable[[Operation], bool]
     """Whether an operation keeps the order by its tokens."""
     _busy: dict[str, bool] = field(default_factory=dict)
-    _sources: dict[int, int] = field(default_factory=dict)
-    """What passes a token on unchanged, by the token that it returns."""
+    _sources: dict[int, Tokens] = field(default_factory=dict)
+    """The tokens for which an operation without an effect waits, by the token that it returns."""
 
     def block(self, block: Block, current: Tokens, nested: bool) -> Iterator[str]:
         """Follow the chain through a block. `current` are the tokens that its first callback may take."""
         for one in block.operations:
             if one.name == "stablehlo.optimization_barrier":
                 pairs = zip(one.results, one.operands, strict=True)
-                self._sources |= {result.number: operand.number for result, operand in pairs if result.is_token}
+                self._sources |= {
+                    result.number: self._tokens([operand]) for result, operand in pairs if result.is_token
+                }
+            elif one.name == "stablehlo.after_all" and one.operands:
+                self._sources |= {result.number: self._tokens(one.operands) for result in one.results}
             elif one.name in RETURNS:
                 returned = self._tokens(one.operands)
                 # The entry function may drop its token: the program ends there.
@@ -76,14 +80,11 @@ class _Walk:
             self._busy[one.callee] = self._block_has_order(self.module.functions[one.callee])
         return self._busy[one.callee]
 
-    def _tokens(self, values: object) -> Tokens:
-        found = set()
-        for value in values:  # type: ignore[attr-defined]
+    def _tokens(self, values: Iterable[Value]) -> Tokens:
+        found: set[int] = set()
+        for value in values:
             if value.is_token:
-                number = value.number
-                while number in self._sources:
-                    number = self._sources[number]
-                found.add(number)
+                found |= self._sources.get(value.number, {value.number})
         return frozenset(found)
 
 

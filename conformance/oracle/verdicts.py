@@ -67,6 +67,10 @@ class Outcome:
 
     shown: str = ""
     """What was seen of a good cell that did not run: that its program was `lowered`, `compiled` or `refused`."""
+    cause: str = ""
+    """For an unsupported program: the platform's words that all cells with the same cause share."""
+    refused: bool = False
+    """Whether the program had to be refused, and was: then the cell shows nothing of callbacks that run."""
 
     @property
     def label(self) -> str:
@@ -83,6 +87,8 @@ class Outcome:
             "signal": self.signal,
             "history": self.history,
             "evidence": [list(pair) for pair in self.evidence],
+            **({"cause": self.cause} if self.cause else {}),
+            **({"refused": True} if self.refused else {}),
             **({"shown": self.shown} if self.shown else {}),
         }
 
@@ -98,4 +104,6 @@ class Outcome:
             data["anomaly"],
             tuple((int(sequence), int(number)) for sequence, number in data.get("evidence", ())),
             data.get("shown", ""),
+            data.get("cause", ""),
+            data.get("refused", False),
         )

@@ -10,7 +10,7 @@ from ..model.transforms import TRANSFORMS
 from ..spec.callbacks import DeviceChoice, Runs
 from ..spec.configurations import CONFIGURATIONS, JIT_DISABLED, PLACEMENTS, X64
 from ..spec.data import ELEMENT_TYPES, REPRESENTATIVES, SHAPES, STRUCTURES, DataKind
-from ..spec.external_callbacks import ALL_CALLBACKS
+from ..spec.external_callbacks import callback_named
 from ..spec.topology import CPU_CONFIGURATIONS
 from .covering import Constraint, Space
 from .eligibility import MAPS, ineligible, meaningless
@@ -22,8 +22,6 @@ NONE = "none"
 AXES = ("callback", "outer", "inner", "placement", "devices", "configuration", "element", "shape", "structure")
 
 MESHES = ("pjit", "shard_map")
-
-_CALLBACKS = {callback.name: callback for callback in ALL_CALLBACKS}
 
 # NumPy's `from_dlpack` does not take these, and the suite's host functions use NumPy.
 _NOT_IN_DLPACK = ("int4", "bfloat16", "float8_e4m3fn")
@@ -76,7 +74,7 @@ def program_of(outer: str, inner: str) -> Program:
 
 
 def _program(callback: str, outer: str, inner: str) -> str | None:
-    return ineligible(_CALLBACKS[callback], program_of(outer, inner), 1)
+    return ineligible(callback_named(callback), program_of(outer, inner), 1)
 
 
 def _composition(outer: str, inner: str) -> str | None:
@@ -108,7 +106,7 @@ def _wide(element: str, configuration: str) -> str | None:
 
 def _tells(callback: str, element: str, shape: str, structure: str) -> str | None:
     data = DataKind(element, shape, structure)
-    if not data.tells_apart and _CALLBACKS[callback].runs is Runs.IF_NEEDED:
+    if not data.tells_apart and callback_named(callback).runs is Runs.IF_NEEDED:
         return "what has no result but an empty one need not run"
     return None
 
@@ -126,21 +124,21 @@ def _printed_key(callback: str, element: str) -> str | None:
 
 
 def _buffers(callback: str, element: str) -> str | None:
-    if _CALLBACKS[callback].function == "dlpack_callback" and element in _NOT_IN_DLPACK:
+    if callback_named(callback).function == "dlpack_callback" and element in _NOT_IN_DLPACK:
         return "NumPy has no such elements from DLPack"
-    if _CALLBACKS[callback].function == "buffer_callback" and element == "int4":
+    if callback_named(callback).function == "buffer_callback" and element == "int4":
         return "less than a byte is packed in device memory, where no host array can describe it"
     return None
 
 
 def _empty_shards(callback: str, shape: str) -> str | None:
-    if _CALLBACKS[callback].partitioned and shape == "empty":
+    if callback_named(callback).partitioned and shape == "empty":
         return "how what is empty is split over a mesh is the partitioner's affair"
     return None
 
 
 def _prints(callback: str) -> bool:
-    one = _CALLBACKS[callback]
+    one = callback_named(callback)
     return any(part.prints for part in (one, *one.parts))
 
 
@@ -151,7 +149,7 @@ def _without_jit(configuration: str, outer: str, inner: str) -> str | None:
 
 
 def _inside_of_maps(callback: str, outer: str, inner: str) -> str | None:
-    one = _CALLBACKS[callback]
+    one = callback_named(callback)
     if (one.partitioned or one.device_choice is DeviceChoice.LAST) and {outer, inner} & set(MAPS):
         return "inside of a map over devices every device calls back by itself"
     return None
@@ -175,20 +173,20 @@ CONSTRAINTS = (
 
 def _jax_callback(callback: str) -> str | None:
     # The limit of a mixture does not depend on the program.
-    return limit_of_program(_CALLBACKS[callback], ()) if _CALLBACKS[callback].parts else None
+    return limit_of_program(callback_named(callback), ()) if callback_named(callback).parts else None
 
 
 def _jax_program(callback: str, outer: str, inner: str) -> str | None:
-    return limit_of_program(_CALLBACKS[callback], program_of(outer, inner).names)
+    return limit_of_program(callback_named(callback), program_of(outer, inner).names)
 
 
 def _jax_devices(callback: str, outer: str, inner: str, placement: str, devices: str) -> str | None:
     names = program_of(outer, inner).names
-    return limit_of_devices(_CALLBACKS[callback], names, PLACEMENTS[placement].count(int(devices)))
+    return limit_of_devices(callback_named(callback), names, PLACEMENTS[placement].count(int(devices)))
 
 
 def _jax_element(callback: str, element: str) -> str | None:
-    return limit_of_element(_CALLBACKS[callback], element)
+    return limit_of_element(callback_named(callback), element)
 
 
 def _jax_copies(outer: str, inner: str, placement: str, devices: str, element: str, shape: str) -> str | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ..faults.catalogue import FAULTS, RUNTIME_TARGETS
+from ..faults.extensions import extend
 from ..faults.fault import Fault
 from ..implementations import callbacks_asked_of, why_not_offered
 from ..model.programs import Prediction, Program, all_programs
@@ -14,13 +15,14 @@ from ..model.transforms import TRANSFORMS
 from ..spec.callbacks import HOST_CALLBACKS, Callback
 from ..spec.configurations import CONTEXTS, JIT_DISABLED, PLACEMENTS, why_no_configuration
 from ..spec.data import PLAIN, DataKind, parse_data
+from ..spec.depths import Depth
 from ..spec.jax_versions import why_missing, why_no_runtime_targets
 from ..spec.package import COMMAND
 from ..spec.support_table import TABLE, TableEntry
 from ..spec.topology import DEFAULT, Topology, UnknownTopologyError, parse_topology
 from ..spec.xla_flags import why_unknown
 from .axes import variant_reason
-from .eligibility import ineligible
+from .eligibility import ineligible, ineligible_over_processes
 from .keywords import any_of
 from .sampling import left_out
 
@@ -57,8 +59,19 @@ class ProgramCell:
     @property
     def prediction(self) -> Prediction:
         """The right callbacks and results; raises `RefusalError` if the program must be refused."""
+        return self.prediction_in(0)
+
+    def prediction_in(self, process: int) -> Prediction:
+        """The part of one of the topology's processes in the right callbacks, and its results."""
         jit_disabled = self.configuration == JIT_DISABLED
-        return self.program.prediction(self.callback, self.device_count, data=self.data, jit_disabled=jit_disabled)
+        return self.program.prediction(
+            self.callback,
+            self.device_count,
+            data=self.data,
+            jit_disabled=jit_disabled,
+            processes=self.topology.processes,
+            process=process,
+        )
 
     @property
     def lacking(self) -> str | None:
@@ -182,6 +195,25 @@ def parse_cell(cell_id: str, any_release: bool = False) -> Cell:
 
 
 def _parse_known_cell(cell_id: str) -> Cell:
+    cell = _parse_any_topology(cell_id)
+    if reason := _why_not_there(cell):
+        raise UnknownCellError(f"{cell_id} means nothing: {reason}")
+    return cell
+
+
+def _why_not_there(cell: Cell) -> str | None:
+    """The reason if a cell has no meaning in as many processes as its topology has; otherwise None."""
+    processes = cell.topology.processes
+    if isinstance(cell, FaultCell):
+        return "this fault " + wrong if (wrong := cell.fault.ineligible_in(processes)) else None
+    if processes == 1 or cell.topology.depth is not Depth.RUN:
+        return None
+    if isinstance(cell, TableCell):
+        return "the table is checked in one process"
+    return ineligible_over_processes(cell.program.names, cell.placement)
+
+
+def _parse_any_topology(cell_id: str) -> Cell:
     parts = cell_id.split("/")
     if len(parts) != 4:
         raise UnknownCellError(
@@ -190,6 +222,7 @@ def _parse_known_cell(cell_id: str) -> Cell:
         )
     implementation, callback_name, program_name, topology_name = parts
     topology, placement, configuration = _parse_topology(topology_name)
+    extend(topology.platform)
 
     callback = next((c for c in callbacks_asked_of(implementation) if c.name == callback_name), None)
     if callback is None and callback_name not in runtime_targets_of(implementation, topology.platform):
@@ -267,6 +300,12 @@ class Plan:
         left_out = tuple(Ineligible(cell.id, reasons[cell.id] or "") for cell in lacking)
         return replace(self, cells=cells, ineligible=(*self.ineligible, *left_out), lacking=lacking)
 
+    def with_(self, other: Plan) -> Plan:
+        """The cells of both plans, each once."""
+        cells = {cell.id: cell for cell in (*self.cells, *other.cells)}
+        ineligible = {one.id: one for one in (*self.ineligible, *other.ineligible)}
+        return Plan(tuple(cells.values()), tuple(ineligible.values()), (*self.lacking, *other.lacking))
+
     def select(self, patterns: Sequence[str]) -> Plan:
         """The part of the plan whose ids match one of the expressions."""
         if not patterns:
@@ -289,6 +328,8 @@ def make_whole_plan(implementations: Sequence[str], topologies: Sequence[Topolog
 
     With `sampled`, the plan leaves out cells that test little more than other cells, with the reason.
     """
+    for topology in topologies:
+        extend(topology.platform)
     cells: list[Cell] = []
     unplanned: list[Ineligible] = []
     largest = max(topologies, key=lambda topology: topology.device_count)
@@ -318,7 +359,9 @@ def _candidates(
     names.update(runtime_targets_of(implementation, topology.platform))
     for fault in FAULTS:
         if fault.callback in names:
-            reason = fault.ineligible(topology.device_count) or _only_on(largest, topology, "faults are planted")
+            reason = fault.ineligible(topology.device_count, topology.processes) or _only_on(
+                largest, topology, "faults are planted"
+            )
             yield FaultCell(implementation, fault, topology), reason
 
 

@@ -32,6 +32,18 @@ def ineligible(callback: Callback, program: Program, device_count: int) -> str |
     return None
 
 
+def ineligible_over_processes(names: Sequence[str], placement: str) -> str | None:
+    """The reason if a program has no meaning where several processes have the devices; otherwise None."""
+    if placement not in ("all", "grid"):
+        return f"placement {placement} leaves out devices, and some processes would have none"
+    outside = names[: _first(names, lambda name: name in ("pmap", "pjit", "shard_map"))]
+    if "pmap" in names and "pjit" in names:
+        return "a pmap takes the part of its own process, and a computation over all processes has none"
+    if len(outside) < len(names) and "grad" in outside and "custom_vjp" in outside:
+        return "nothing says in which processes a cotangent outside of the computation over all devices is"
+    return None
+
+
 def _in_order(names: Sequence[str], *wanted: str) -> bool:
     """Whether the composition has these transforms, each inside the one before."""
     rest = iter(names)

@@ -12,6 +12,8 @@ from importlib import resources
 from typing import Any
 
 from ..oracle.repetition import Repetition
+from .capabilities import heading
+from .causes import by_cause
 from .results import CellRecord, EventRecord, Known, RunRecord
 
 PLACE_OF_RESULTS = "{{ results }}"
@@ -38,7 +40,13 @@ def _page_data(runs: Sequence[RunRecord]) -> dict[str, Any]:
                 "platform": run.name,
                 "totals": run.totals,
                 "seconds": run.seconds,
-                "problems": run.problems,
+                "problems": [*run.problems, *(f"CLAIM FAILED: {claim.sentence}" for claim in run.wrong_claims)],
+                "capabilities": _capabilities_data(run),
+                "claims": [claim.sentence for claim in run.claims],
+                "causes": [
+                    {"cause": cause, "cells": [cell.id for cell in refused]}
+                    for cause, refused in by_cause(run.unexpected).items()
+                ],
                 "environment": {
                     topology: {name: str(value) for name, value in info.items()}
                     for topology, info in run.environment.items()
@@ -46,6 +54,18 @@ def _page_data(runs: Sequence[RunRecord]) -> dict[str, Any]:
                 "cells": [_cell_data(cell, known) for cell in run.cells],
             }
             for run in runs
+        ],
+    }
+
+
+def _capabilities_data(run: RunRecord) -> dict[str, Any]:
+    """A table: capabilities down, implementations and depths across."""
+    rows = run.capabilities
+    return {
+        "columns": list(dict.fromkeys(heading(row.implementation, row.depth) for row in rows)),
+        "rows": [
+            [name, *(row.counted for row in rows if row.name == name)]
+            for name in dict.fromkeys(row.name for row in rows)
         ],
     }
 
@@ -63,6 +83,7 @@ def _cell_data(cell: CellRecord, known: Sequence[Known]) -> dict[str, Any]:
         "anomaly": cell.anomaly,
         "witness": cell.witness,
         "expected": None if cell.standing.acceptable else cell.expected,
+        "cause": cell.cause,
         "attempts": cell.attempts if cell.attempts != 1 else None,
         "known": known.index(cell.known) if cell.known else None,
         "history": _history_data(cell.history),

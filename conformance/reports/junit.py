@@ -7,6 +7,8 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 
 from ..oracle.verdicts import Standing
+from .capabilities import heading
+from .causes import by_cause, in_words
 from .results import CellRecord, RunRecord
 
 # Characters that XML 1.0 forbids, even escaped: a witness may quote a terminal's control sequences.
@@ -27,10 +29,24 @@ def _suite(run: RunRecord) -> ElementTree.Element:
     for topology, info in run.environment.items():
         for name, value in info.items():
             properties.append(_element("property", name=f"{topology}.{name}", value=str(value)))
+    for row in run.capabilities:
+        name = f"capability.{heading(row.implementation, row.depth)}.{row.name}"
+        properties.append(_element("property", name=name, value=row.counted))
+    for number, (cause, refused) in enumerate(by_cause(run.unexpected).items(), 1):
+        properties.append(
+            _element("property", name=f"cause {number}", value=in_words(cause, len(refused), refused[0].id))
+        )
     for cell in run.cells:
         suite.append(_case(cell))
     # Problems fail the run, so they must fail here, too. They belong to no cell, and a suite without cases would pass.
     problems = run.problems or (() if run.cells else ("no cell was run, so nothing is known",))
+    for claim in run.claims:
+        case = _element("testcase", classname="claim", name=claim.name, time="0")
+        if claim.failed:
+            case.append(_element("failure", "\n".join(claim.failed), type="claim", message=claim.sentence))
+        elif not claim.cells:
+            case.append(_element("skipped", message=claim.sentence))
+        suite.append(case)
     for number, problem in enumerate(problems, 1):
         case = _element("testcase", classname="run", name=f"problem {number}", time="0")
         case.append(_element("failure", problem, type="problem", message=problem))
@@ -54,7 +70,8 @@ def _case(cell: CellRecord) -> ElementTree.Element:
         reason = f"{' '.join(cell.known.reason.split())} {cell.known.link}" if cell.known else "a known failure"
         case.append(_element("skipped", f"{cell.headline}: {cell.witness}", message=f"known failure: {reason}"))
     elif not cell.standing.acceptable:
-        message = f"{cell.headline}: {cell.witness.partition(chr(10))[0]}" if cell.witness else cell.headline
+        why = cell.cause or cell.witness.partition("\n")[0]
+        message = f"{cell.headline}: {why}" if why else cell.headline
         text = f"{cell.witness}\n\n{cell.reproduce}\n"
         case.append(_element("failure", text, type=cell.standing.value, message=message))
     return case

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from ..oracle.rates import CONFIDENCE, percent
 from ..oracle.verdicts import Standing
+from .capabilities import heading
+from .causes import by_cause
 from .results import CellRecord, RunRecord, known_failures, slowest
 
 MOST_SHOWN = 100
@@ -20,17 +22,51 @@ def markdown(runs: Sequence[RunRecord]) -> str:
 
 
 def _run(run: RunRecord) -> Iterable[str]:
-    good = not run.unexpected and not run.problems and bool(run.cells)
+    good = not (run.unexpected or run.problems or run.wrong_claims) and bool(run.cells)
     yield f"# Conformance on {_text(run.name)}: {'as expected' if good else 'NOT as expected'}"
     yield ""
     yield f"{run.totals}, {run.seconds:.0f} s{', on a machine under load (`--stress`)' if run.stress else ''}."
+    yield from _capabilities(run)
     yield from _problems(run)
-    yield from _unexpected(run.unexpected)
+    yield from _unexpected([cell for cell in run.unexpected if not cell.cause])
+    yield from _refused(run.unexpected)
     yield from _repeated(run.cells)
     yield from _matrices(run.cells)
     yield from _known(run.cells)
     yield from _cost(run)
     yield from _environment(run)
+
+
+def _capabilities(run: RunRecord) -> Iterable[str]:
+    """What was observed of each capability, and of each claim of the vendor."""
+    rows = run.capabilities
+    columns = list(dict.fromkeys((row.implementation, row.depth) for row in rows))
+    if columns:
+        yield from ("", "## Capabilities", "")
+        yield f"| capability | {' | '.join(_text(heading(*column)) for column in columns)} |"
+        yield f"| --- {'| --- ' * len(columns)}|"
+        for name in dict.fromkeys(row.name for row in rows):
+            of_name = {(row.implementation, row.depth): row for row in rows if row.name == name}
+            words = next(iter(of_name.values())).words
+            named = f"{_code(name)}{f': {_text(words)}' if words else ''}"
+            yield f"| {named} | {' | '.join(of_name[column].counted for column in columns)} |"
+    if run.claims:
+        yield ""
+        yield from (f"- {'**FAILED**: ' if claim.failed else ''}{_text(claim.sentence)}" for claim in run.claims)
+
+
+def _refused(cells: Sequence[CellRecord]) -> Iterable[str]:
+    """Each cause for which the platform refuses programs, with the cells."""
+    groups = by_cause(cells)
+    if not groups:
+        return
+    yield from ("", f"## Unsupported: {sum(map(len, groups.values()))}, for {len(groups)} causes")
+    for cause, refused in groups.items():
+        yield from ("", f"**{_code(cause)}**: {len(refused)} cells", "")
+        lines = refused[0].witness.splitlines()[:WITNESS_LINES]
+        shown = [cell.id for cell in refused[:MOST_SHOWN]]
+        more = [f"... and {len(refused) - MOST_SHOWN} more"] if len(refused) > MOST_SHOWN else []
+        yield from _fenced("\n".join([*lines, f"$ {refused[0].reproduce}", *shown[1:], *more]))
 
 
 def _problems(run: RunRecord) -> Iterable[str]:

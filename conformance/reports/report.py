@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,11 @@ from ..oracle.verdicts import Outcome, Standing, Verdict
 from ..planning.cells import Cell, Ineligible
 from ..spec.depths import Depth
 from ..spec.package import COMMAND
-from .results import SCHEMA_VERSION
+from ..spec.platforms import platform_named
+from .capabilities import Claim, Observed, Result, judged_claims, observed, shown_in_lines
+from .causes import by_cause, in_words
+from .provenance import Provenance
+from .results import SCHEMA_VERSION, write_results
 
 MOST_SHOWN = 100
 """The summary shows at most this many unexpected results."""
@@ -24,6 +28,9 @@ SLOWEST_SHOWN = 10
 
 AS_EXPECTED_AT = {Depth.RUN: 0, Depth.COMPILE: 3, Depth.LOWER: 4}
 """The exit code of a run that is as expected, and whose depth the machine has chosen."""
+
+NOTHING_RAN = 2
+"""The exit code of a run that executed no cell."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +50,18 @@ class CellResult:
     stress: bool = False
 
     @property
+    def cause(self) -> str:
+        """The platform's words for an unexpected refusal of the program, which other cells may share; else empty."""
+        return "" if self.standing.acceptable else self.outcome.cause
+
+    @property
     def reproduce(self) -> str:
         cells = (*self.company, self.cell.id)
         options = " -n 1" if self.company else ""
         options += f" --repeat {self.repetition.runs}" if self.repetition else ""
         options += " --stress" if self.stress else ""
+        if file := platform_named(self.cell.topology.platform).file:
+            options += f" --platform-file {shlex.quote(str(file))}"
         return f"{COMMAND} run{options} " + " ".join(f"--cell {c}" for c in cells)
 
     def as_json(self) -> dict[str, Any]:
@@ -60,6 +74,7 @@ class CellResult:
             "expected": self.expected,
             "known": _known(self.entry) if self.entry else None,
             "attempts": self.attempts,
+            **({"company": list(self.company)} if self.company else {}),
             "reproduce": self.reproduce,
             **({"repeated": self.repetition.as_json()} if self.repetition else {}),
         }
@@ -82,9 +97,21 @@ class Report:
     """Globs of the expectation file that match no planned cell."""
     stress: bool = False
     """Whether busy processes put load on the machine."""
+    claims: Sequence[str] = ()
+    """The capabilities that the platform's vendor claims."""
+    whole: bool = False
+    """Whether all cells of the platform were asked for: then each claim must have been tested."""
     depth: Depth = Depth.RUN
     depth_asked: bool = True
     """Whether the user has named the depth."""
+    gaps: Sequence[str] = ()
+    """Those of the problems that only say why cells did not run."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields: what the run was made of, and of which selection it is a part."""
+    empty_shard: bool = False
+    """Whether there is nothing to run, because the other shards have all cells."""
+    provenance: Provenance | None = None
+    """How the run was made; None where nobody will want to judge its results again."""
 
     def add(
         self,
@@ -112,43 +139,69 @@ class Report:
         3 and 4 say as much as 0, of a run in which nothing ran, because there was nothing on which to run.
         """
         executed = [r for r in self.results if r.outcome.verdict is not Verdict.MISSING]
-        if not executed:
-            return 2
-        if self.unexpected or self.problems:
+        if not executed and not self.empty_shard:
+            return NOTHING_RAN
+        if self.unexpected or self.problems or any(claim.failed for claim in self.judged_claims):
             return 1
         return 0 if self.depth_asked else AS_EXPECTED_AT[self.depth]
+
+    @property
+    def capabilities(self) -> tuple[Observed, ...]:
+        outcomes = [(result.cell.id, result.outcome) for result in self.results]
+        return observed(Result(cell, one.label, one.refused or one.shown == "refused") for cell, one in outcomes)
+
+    @property
+    def judged_claims(self) -> tuple[Claim, ...]:
+        return judged_claims(self.claims, self.capabilities) if self.claims else ()
+
+    def conclude(self) -> None:
+        """After the last cell: a claim that a whole run on the hardware has not tested is a problem."""
+        if self.whole and any(result.cell.topology.depth is Depth.RUN for result in self.results):
+            self.problems += [claim.sentence for claim in self.judged_claims if not claim.cells]
 
     def as_json(self) -> dict[str, Any]:
         return {
             "schema": SCHEMA_VERSION,
             "platform": self.platform,
             "depth": self.depth.value,
+            **self.fields,
             "run_info": self.run_info,
             "seconds": round(self.seconds, 1),
             "process_starts": self.process_starts,
             "exit_code": self.exit_code,
             **({"stress": True} if self.stress else {}),
+            **({"run": self.provenance.as_json([r.cell.id for r in self.results])} if self.provenance else {}),
             "problems": self.problems,
+            "capabilities": [row.as_json() for row in self.capabilities if row.cells],
+            "claims": [claim.as_json() for claim in self.judged_claims],
+            "gaps": list(self.gaps),
             "stale_expectations": list(self.stale_expectations),
             "cells": [result.as_json() for result in self.results],
             "ineligible": [{"id": cell.id, "reason": cell.reason} for cell in self.ineligible],
         }
 
     def write(self, path: Path) -> None:
-        path.write_text(json.dumps(self.as_json(), indent=1) + "\n")
+        write_results(path, self.as_json())
 
     def summary(self) -> str:
-        lines = [*self._table(), ""]
-        shown = [r for r in self.unexpected if r.outcome.verdict is not Verdict.MISSING]
+        lines = [*self._capabilities(), *self._table(), ""]
+        shown = [r for r in self.unexpected if r.outcome.verdict is not Verdict.MISSING and not r.cause]
         for result in shown[:MOST_SHOWN]:
             lines += _describe(result)
         if len(shown) > MOST_SHOWN:
             lines.append(f"... and {len(shown) - MOST_SHOWN} more unexpected results; `report` shows them")
+        for cause, refused in by_cause(self.unexpected).items():
+            lines += [
+                f"UNSUPPORTED: {in_words(cause, len(refused), refused[0].cell.id)}",
+                *(f"    {line}" for line in refused[0].outcome.reason.splitlines()[:30]),
+                f"    {refused[0].reproduce}",
+            ]
         lines += self._repeated()
         left_out = Counter(cell.lacking for cell in self.lacking)
         lines += [f"LEFT OUT: {count} cell{'s' * (count > 1)}: {reason}" for reason, count in left_out.items()]
         lines += self._missing()
         lines += [f"PROBLEM: {problem}" for problem in self.problems]
+        lines += [f"CLAIM FAILED: {claim.sentence}" for claim in self.judged_claims if claim.failed]
         executed = len(self.results)
         passed = sum(result.outcome.verdict is Verdict.PASS for result in self.results)
         known = sum(result.standing is Standing.KNOWN_FAILURE for result in self.results)
@@ -159,9 +212,21 @@ class Report:
             f" {len(self.ineligible)} cells not applicable, {self.seconds:.0f} s"
         )
         lines += self._depth()
-        if self.exit_code == 2:
+        if self.empty_shard:
+            lines.append("This shard has no cell: there are more shards than cells.")
+        if self.exit_code == NOTHING_RAN:
             lines.append("ERROR: no cell was executed, so nothing is known.")
         return "\n".join(lines)
+
+    def _capabilities(self) -> list[str]:
+        """What was observed of each capability, and of each claim."""
+        rows = self.capabilities
+        tested = {row.name for row in rows if row.cells}
+        lines = shown_in_lines([row for row in rows if row.name in tested])
+        if untested := list(dict.fromkeys(row.name for row in rows if row.name not in tested)):
+            lines.append(f"not tested: {', '.join(untested)}")
+        lines += [claim.sentence for claim in self.judged_claims]
+        return [*lines, ""] if lines else []
 
     def _depth(self) -> list[str]:
         if self.depth is Depth.RUN:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any
 from ..oracle.hand_overs import HandOver
 from ..oracle.repetition import Repetition
 from ..oracle.verdicts import Standing, Verdict
+from .capabilities import Claim, Observed, Result, observed
 
 SCHEMA_VERSION = 1
 """The version is raised when a field is removed or changes its meaning; a new field does not raise it."""
@@ -74,6 +76,15 @@ class CellRecord:
     """What several runs of the cell have shown, if several were asked for."""
     shown: str = ""
     """Of a good cell that did not run: whether its program was `lowered`, `compiled` or `refused`."""
+    refusal: str = ""
+    """Of an unsupported program, the platform's words that other cells share; empty in older files."""
+    refused: bool = False
+    """Whether the program had to be refused, and was."""
+
+    @property
+    def cause(self) -> str:
+        """The cause of an unexpected refusal."""
+        return "" if self.standing.acceptable else self.refusal
 
     @property
     def implementation(self) -> str:
@@ -106,6 +117,11 @@ class CellRecord:
         return f"{self.verdict}{stage}{expected}"
 
 
+def name_of(platform: str, depth: str) -> str:
+    """The name of a run in its files: the platform, and the depth if nothing ran."""
+    return platform if depth == "run" else f"{platform}@{depth}"
+
+
 @dataclass(frozen=True)
 class RunRecord:
     """One file: a run on one platform."""
@@ -126,11 +142,20 @@ class RunRecord:
     """Whether busy processes put load on the machine."""
     depth: str = "run"
     """How far the cells were taken: `lower`, `compile` or `run`; the oldest files are all of depth `run`."""
+    claims: tuple[Claim, ...] = ()
+    """The capabilities that the platform's vendor claims, and what the run says of each; none in older files."""
 
     @property
     def name(self) -> str:
-        """The platform, and the depth if nothing ran."""
-        return self.platform if self.depth == "run" else f"{self.platform}@{self.depth}"
+        return name_of(self.platform, self.depth)
+
+    @property
+    def capabilities(self) -> tuple[Observed, ...]:
+        return observed(Result(cell.id, cell.verdict, cell.refused or cell.shown == "refused") for cell in self.cells)
+
+    @property
+    def wrong_claims(self) -> tuple[Claim, ...]:
+        return tuple(claim for claim in self.claims if claim.failed)
 
     @property
     def unexpected(self) -> tuple[CellRecord, ...]:
@@ -175,17 +200,21 @@ def load_results(folder: Path) -> tuple[RunRecord, ...]:
     return tuple(_run(file) for file in files)
 
 
+def write_results(path: Path, data: Mapping[str, Any]) -> None:
+    """Write the JSON of a run, all of it or nothing: a killed process leaves the old file."""
+    new = path.with_name(f"{path.name}.new")
+    try:
+        new.write_text(json.dumps(data, indent=1) + "\n")
+        os.replace(new, path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
+
+
 def _run(file: Path) -> RunRecord:
     try:
         data = json.loads(file.read_text())
-        version = data["schema"]
-        if not isinstance(version, int):
-            raise TypeError(f"the schema is {version!r}, not a number")
-        if version > SCHEMA_VERSION:
-            raise UnreadableResultsError(
-                f"{file} has schema {version}, and this reader knows {SCHEMA_VERSION}:"
-                " read it with the version of conformance that wrote it, or a newer one"
-            )
+        check_schema(str(file), data)
         return RunRecord(
             str(data["platform"]),
             float(data["seconds"]),
@@ -199,9 +228,22 @@ def _run(file: Path) -> RunRecord:
             {str(cell["id"]): str(cell["reason"]) for cell in data["ineligible"]},
             bool(data.get("stress")),
             str(data.get("depth", "run")),
+            tuple(Claim.from_json(claim) for claim in data.get("claims", ())),
         )
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         raise UnreadableResultsError(f"{file} is no result of a run: {type(error).__name__}: {error}") from error
+
+
+def check_schema(name: str, data: Mapping[str, Any]) -> None:
+    """Refuse results of a version that this reader does not know."""
+    version = data["schema"]
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise TypeError(f"the schema is {version!r}, not a number")
+    if version > SCHEMA_VERSION:
+        raise UnreadableResultsError(
+            f"{name} has schema {version}, and this reader knows {SCHEMA_VERSION}:"
+            " read it with the version of conformance that wrote it, or a newer one"
+        )
 
 
 def _cell(data: dict[str, Any]) -> CellRecord:
@@ -226,6 +268,8 @@ def _cell(data: dict[str, Any]) -> CellRecord:
         attempts=int(data["attempts"]),
         reproduce=str(data["reproduce"]),
         repetition=Repetition.from_json(data["repeated"]) if data.get("repeated") else None,
+        refusal=str(data.get("cause", "")),
+        refused=bool(data.get("refused")),
         shown=str(data.get("shown", "")),
     )
 

@@ -120,6 +120,11 @@ class Callback:
         return self.function in ("id_print", "debug.print")
 
     @property
+    def on_every_device(self) -> bool:
+        """Whether every device of a computation over a mesh calls back with the whole operand."""
+        return self.function in ("buffer_callback", "dlpack_callback")
+
+    @property
     def differentiable(self) -> bool:
         return self.refusals.differentiation is None
 

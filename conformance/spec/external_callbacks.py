@@ -142,4 +142,32 @@ FURTHER_CALLBACKS: tuple[Callback, ...] = (
 )
 """The callbacks that JAX does not have."""
 
-ALL_CALLBACKS = (*HOST_CALLBACKS, *EXTERNAL_CALLBACKS, *FURTHER_CALLBACKS)
+ALL_CALLBACKS = [*HOST_CALLBACKS, *EXTERNAL_CALLBACKS, *FURTHER_CALLBACKS]
+"""Those of vendors are added to these."""
+
+OWN_FUNCTIONS = frozenset(callback.function for callback in ALL_CALLBACKS)
+_OF_JAX = frozenset(callback.function for callback in EXTERNAL_CALLBACKS)
+
+
+def callbacks_of_jax() -> tuple[Callback, ...]:
+    """The callbacks that JAX itself has, and a vendor's further options of their functions."""
+    added = ALL_CALLBACKS[len(HOST_CALLBACKS) + len(EXTERNAL_CALLBACKS) + len(FURTHER_CALLBACKS) :]
+    return (*EXTERNAL_CALLBACKS, *(callback for callback in added if {*functions_of(callback)} <= _OF_JAX))
+
+
+def functions_of(callback: Callback) -> tuple[str, ...]:
+    """The functions that a callback needs; a mixture needs those of its parts."""
+    return tuple(part.function for part in callback.parts) or (callback.function,)
+
+
+_NAMED = {callback.name: callback for callback in ALL_CALLBACKS}
+
+
+def callback_named(name: str) -> Callback:
+    return _NAMED[name]
+
+
+def add_callback(callback: Callback) -> None:
+    """Add a vendor's callback."""
+    ALL_CALLBACKS.append(callback)
+    _NAMED[callback.name] = callback

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .depths import Depth
 from .platform_targets import TARGETS
+from .platforms import platform_named
+from .topology_names import UnknownTopologyError as UnknownTopologyError
+from .topology_names import parts_of
 from .xla_flags import QUICK_COMPILATION, known, names
-
-JAX_NAMES = {"cpu": "cpu", "cuda": "cuda", "rocm": "rocm", "tpu": "tpu"}
-"""The names in `JAX_PLATFORMS` of the platforms that the suite knows; other names pass unchanged."""
-
-GPU_PLATFORMS = ("cuda", "rocm")
 
 OTHER_DEFAULTS = ("JAX_PLATFORM_NAME", "JAX_DEFAULT_DEVICE")
 """Settings with which programs that name no device would run on another one: every worker has a CPU device, too."""
@@ -58,8 +55,8 @@ class Topology:
 
     @property
     def jax_name(self) -> str:
-        """JAX's name for the platform."""
-        return JAX_NAMES.get(self.platform, self.platform)
+        """The name under which the platform is registered with JAX."""
+        return platform_named(self.platform).jax_name
 
     def environment(
         self, inherited: Mapping[str, str], quick: Sequence[str] = QUICK_COMPILATION, jaxlib: str | None = None
@@ -71,7 +68,9 @@ class Topology:
         `JAX_PLATFORMS` names the platform first: then JAX fails if the platform is absent. JAX's own callbacks need a
         CPU device beside it. `worker.devices` checks that no cell runs on that CPU device in the platform's name.
         """
-        environment = {name: value for name, value in inherited.items() if name not in OTHER_DEFAULTS}
+        platform = platform_named(self.platform)
+        own = {name: value for name, value in inherited.items() if name not in OTHER_DEFAULTS}
+        environment = {**platform.environment, **own}
         environment["JAX_PLATFORMS"] = self.jax_name if self.platform == "cpu" else f"{self.jax_name},cpu"
         if self.depth is not Depth.RUN:
             # Other platforms are lowered and compiled for beside the CPU's devices, which every machine has.
@@ -91,34 +90,22 @@ class Topology:
                 # A flag that the user has set keeps its value.
                 flags += [flag for flag in known(quick, jaxlib) if not names(flag, " ".join(flags))]
             environment["XLA_FLAGS"] = " ".join(flags)
+        elif platform.xla_flags:
+            inherited_flags = inherited.get("XLA_FLAGS", "")
+            added = [flag for flag in platform.xla_flags if not names(flag, inherited_flags)]
+            environment["XLA_FLAGS"] = " ".join((*inherited_flags.split(), *added))
         if self.configuration == SYNCHRONOUS:
             environment["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "0"
         return environment
 
 
-class UnknownTopologyError(ValueError):
-    """The name of no topology."""
-
-
-_NAME = re.compile(r"(?P<platform>.+)-(?:(?P<devices>\d+)dev|(?P<processes>[1-9]\d*)x(?P<local>[1-9]\d*))")
-_DEPTHS = {depth.value: depth for depth in Depth if depth is not Depth.RUN}
-
-
 def parse_topology(name: str) -> tuple[Topology, list[str]]:
     """The topology with this name, and the options of a cell in it."""
-    where, at, depth = name.partition("@")
-    plain, *options = where.split("+")
-    match = _NAME.fullmatch(plain)
-    if not match:
-        raise UnknownTopologyError(f"{name!r} is no topology: expected one like cpu-8dev, cpu-2x4 or tpu-4dev@compile")
-    if at and depth not in _DEPTHS:
-        raise UnknownTopologyError(f"{depth!r} in {name!r} is no depth: expected {' or '.join(_DEPTHS)}")
-    processes = int(match["processes"] or 1)
-    devices = int(match["devices"] or processes * int(match["local"] or 1))
-    own = [option for option in options if option in CPU_CONFIGURATIONS]
-    rest = [option for option in options if option not in own[:1]]
+    parts = parts_of(name)
+    own = [option for option in parts.options if option in CPU_CONFIGURATIONS]
+    rest = [option for option in parts.options if option not in own[:1]]
     configuration = own[0] if own else DEFAULT
-    return Topology(match["platform"], devices, configuration, processes, _DEPTHS.get(depth, Depth.RUN)), rest
+    return Topology(parts.platform, parts.devices, configuration, parts.processes, parts.depth), rest
 
 
 class WrongPlatformError(Exception):
@@ -128,15 +115,14 @@ class WrongPlatformError(Exception):
 def check_devices(topology: Topology, platforms: list[str], platform_version: str) -> None:
     """Raise `WrongPlatformError` if JAX's devices are not the requested ones.
 
-    `platforms` are the `platform` attributes of the devices that JAX returned for this platform. CUDA and ROCm devices
-    both have the platform "gpu", and differ in the platform version. The devices of an unknown plugin may have any
-    `platform`: JAX has looked them up by the plugin's name.
+    `platforms` are the `platform` attributes of the devices that JAX returned for this platform, by the name under
+    which it is registered. The devices of a platform that nobody has described may have any `platform`.
     """
+    wanted = platform_named(topology.platform)
     found = ", ".join(f"{platforms.count(name)} {name}" for name in sorted(set(platforms)))
-    wanted = "gpu" if topology.platform in GPU_PLATFORMS else topology.platform
-    if not platforms or (topology.platform in JAX_NAMES and set(platforms) != {wanted}):
+    if not platforms or (wanted.devices and not {*platforms} <= {*wanted.devices}):
         raise WrongPlatformError(f"asked for {topology.platform} devices, JAX found {found or 'none'}")
-    if topology.platform in GPU_PLATFORMS and topology.platform not in platform_version.lower():
+    if wanted.version and not any(word.lower() in platform_version.lower() for word in wanted.version):
         raise WrongPlatformError(f"asked for {topology.platform} devices, JAX found {found} of {platform_version!r}")
     if len(platforms) < topology.device_count:
         raise WrongPlatformError(f"asked for {topology.device_count} {topology.platform} devices, JAX found {found}")

@@ -20,6 +20,7 @@ KNOWN_TO = {
     "--xla_cpu_use_fusion_emitters": ">=0.5.3,<0.11.1",
     "--xla_cpu_collective_call_warn_stuck_timeout_seconds": ">=0.8.0",
     "--xla_cpu_collective_call_terminate_timeout_seconds": ">=0.8.0",
+    "--xla_cpu_collective_timeout_seconds": ">=0.8.0",
 }
 """The jaxlib versions that know a flag, if not all do from 0.4.31 on, the oldest version on which the suite runs."""
 

@@ -45,6 +45,11 @@ def standalone_program(cell: Cell, checks: Sequence[str] = ()) -> str:
     """The program of a cell, without an import of this package; raises `NotStandaloneError`."""
     if not isinstance(cell, ProgramCell):
         raise NotStandaloneError(_why_not(cell))
+    if cell.topology.processes > 1:
+        raise NotStandaloneError(
+            f"{cell.id} runs in {cell.topology.processes} processes, and a program without this project is one process:"
+            f" use `{COMMAND} repro {cell.id}` without --standalone, which starts them"
+        )
     if cell.implementation not in ("hostcb", "jax"):
         raise NotStandaloneError(
             f"only programs of hostcb and of JAX's own callbacks can be written out, and {cell.id} is of"

@@ -17,7 +17,8 @@ from typing import Any, TextIO
 
 import jax
 
-from ..faults.running import run_fault
+from ..faults.extensions import PLATFORM, extend
+from ..faults.running import run_fault, try_callback_of
 from ..implementations import Implementation, load
 from ..oracle.history import Recorder
 from ..oracle.verdicts import Outcome, Verdict
@@ -27,8 +28,10 @@ from ..spec.topology import WrongPlatformError, parse_topology
 from .ahead import take_cell
 from .devices import devices_of
 from .execution import run_cell, run_table_cell
+from .member import join, serve_member
 from .parent import end_with_parent
 from .private_jax import quick_locations
+from .processes import TRIAL
 from .run_info import run_info
 
 
@@ -37,6 +40,11 @@ def main() -> None:
     parser.add_argument("topology", help="a name like cpu-8dev; with 0 devices for all there are")
     parser.add_argument("implementation", nargs="?", help="none to ask only what devices there are")
     parser.add_argument("--histories", action="store_true", help="report the history of cells that pass, too")
+    parser.add_argument("--process", type=int, default=0, metavar="N", help="which of the topology's processes this is")
+    parser.add_argument("--coordinator", metavar="HOST:PORT", help="where the topology's processes meet")
+    parser.add_argument(
+        "--first-device", type=int, metavar="N", help="the first of this machine's GPUs for the process"
+    )
     arguments = parser.parse_args()
 
     end_with_parent()
@@ -47,10 +55,15 @@ def main() -> None:
     # The suite reads the stage of an error from the stack, with JAX's own frames.
     jax.config.update("jax_traceback_filtering", "off")
 
+    topology = parse_topology(arguments.topology)[0]
     try:
+        os.environ[PLATFORM] = topology.platform
+        extend(topology.platform)
+        if arguments.coordinator:
+            # Before the import of an implementation, which might start JAX's devices.
+            join(topology, arguments.coordinator, arguments.process, arguments.first_device)
         # Load it before the devices exist: an implementation may change settings for them.
         implementation = load(arguments.implementation) if arguments.implementation else None
-        topology, _ = parse_topology(arguments.topology)
         if topology.depth is not Depth.RUN:
             quick_locations()
         devices = devices_of(topology)
@@ -58,18 +71,23 @@ def main() -> None:
         _report(reports, event="refused", reason=str(error))
         return
     _report(reports, event="ready", run_info=run_info(devices, topology))
-    if implementation is not None:
+    if implementation is not None and arguments.coordinator:
+        serve_member(reports, devices, implementation, arguments.histories)
+    elif implementation is not None:
         _serve(reports, devices, implementation, arguments.histories)
 
 
 def _serve(reports: TextIO, devices: list[jax.Device], implementation: Implementation, histories: bool) -> None:
     recorder = Recorder({device.id: index for index, device in enumerate(devices)})
     for line in sys.stdin:
-        cell_id = line.strip()
+        # The engine asks for the trial of a callback in place of an isolated fault.
+        trial, cell_id = line.startswith(TRIAL), line.removeprefix(TRIAL).strip()
         _report(reports, event="begin", cell=cell_id)
         try:
             cell = parse_cell(cell_id)
-            if isinstance(cell, FaultCell):
+            if isinstance(cell, FaultCell) and trial:
+                outcome = try_callback_of(cell.fault, implementation, devices)
+            elif isinstance(cell, FaultCell):
                 outcome = run_fault(cell.fault, implementation, devices)
             elif cell.topology.depth is not Depth.RUN:
                 outcome = take_cell(cell, implementation, recorder, devices)

@@ -50,4 +50,15 @@ def devices_of(topology: Topology) -> list[jax.Device]:
         raise WrongPlatformError(f"asked for {platform} devices, and by default JAX uses {default[0]}")
     version = getattr(devices[0].client, "platform_version", "") if devices else ""
     check_devices(topology, [device.platform for device in devices], version)
+    if topology.processes > 1:
+        return _of_all_processes(topology, devices)
     return devices[: topology.device_count] if topology.device_count else devices
+
+
+def _of_all_processes(topology: Topology, devices: list[jax.Device]) -> list[jax.Device]:
+    """The devices of all processes, those of the first process first; each process must have as many."""
+    counts = [sum(device.process_index == process for device in devices) for process in range(jax.process_count())]
+    if counts != [topology.local_device_count] * topology.processes:
+        wanted = f"{topology.processes} processes with {topology.local_device_count} devices each"
+        raise WrongPlatformError(f"asked for {wanted}, JAX found processes with {counts} {topology.platform} devices")
+    return sorted(devices, key=lambda device: device.process_index)

@@ -12,12 +12,13 @@ import jax
 import numpy as np
 
 from ..implementations import Implementation
-from ..model.programs import INPUTS
+from ..model.programs import INPUTS, Prediction
 from ..model.transforms import Setting
 from ..model.worlds import RefusalError
 from ..oracle.checkers import Anomaly, judge
 from ..oracle.history import History, Recorder
-from ..oracle.stages import backend_says_unsupported, stage_of, summary
+from ..oracle.observations import Observation
+from ..oracle.stages import refusal_of, stage_of, summary
 from ..oracle.verdicts import Outcome, Stage, Verdict
 from ..planning.cells import ProgramCell, TableCell
 from ..spec.callbacks import Refusal, Runs
@@ -40,6 +41,8 @@ def run_cell(
     started = time.perf_counter()
     verdict, anomalies, history = _run(cell, implementation, recorder, devices, histories)
     outcome = outcome_of(verdict, anomalies, history, time.perf_counter() - started)
+    if not anomalies and not history.events and _is_refused(cell):
+        outcome = replace(outcome, refused=True)
     return replace(outcome, history=_events(history)) if histories else outcome
 
 
@@ -95,7 +98,8 @@ def outcome_of(verdict: Verdict, anomalies: Sequence[Anomaly], history: History,
     first = anomalies[0]
     more = f" (and {len(anomalies) - 1} more)" if len(anomalies) > 1 else ""
     words, events = f"{first}{more}", _events(history)
-    return Outcome(verdict, first.stage, words, seconds, events, anomaly=first.kind, evidence=first.evidence)
+    outcome = Outcome(verdict, first.stage, words, seconds, events, anomaly=first.kind, evidence=first.evidence)
+    return replace(outcome, cause=first.cause)
 
 
 def _events(history: History) -> list[dict[str, Any]]:
@@ -123,37 +127,13 @@ def _judged_run(
     recorder: Recorder,
     devices: Sequence[jax.Device],
 ) -> tuple[Verdict, list[Anomaly], History]:
-    try:
-        prediction = cell.prediction
-        refusal = None
-    except RefusalError as refused:
-        prediction, refusal = None, refused.refusals
-
-    recorder.start()
-    try:
-        with _in_force(cell, devices, recorder) as chosen:
-            probe = implementation.probe(cell.callback, recorder, chosen, cell.data)
-            function = cell.program.jax_function(Setting(probe, chosen, PLACEMENTS[cell.placement].grid))
-            results = [function(jax.numpy.float32(number)) for number in INPUTS]
-            values = [np.asarray(result) for result in results]
-    except Exception as error:
-        _barrier_after_failure(implementation)
-        if refusal is not None:
-            anomalies = check_refusal(refusal, error)
-            return _verdict(anomalies), anomalies, recorder.history()
-        return *judge_error(error, stage_of(error)), recorder.history()
-
-    try:
-        implementation.barrier()
-    except Exception as error:
-        return *judge_error(error, Stage.BARRIER), recorder.history()
-    recorder.mark_barrier()
-
-    history = recorder.history()
-    if prediction is None:
-        what = " and ".join(refusal or {})
-        witness = f"the program ran, and {what} of {cell.callback.name} must be refused"
-        return Verdict.FAIL, [Anomaly("not refused", Stage.TRACE, witness)], history
+    seen, prediction = observed(cell, implementation, recorder, devices)
+    history = seen.history
+    if seen.refused:
+        return Verdict.PASS, [], history
+    if seen.verdict or prediction is None:
+        return seen.verdict or Verdict.FAIL, [*seen.anomalies], history
+    values = [parts[0] for parts in seen.results]
 
     def judged(history: History) -> list[Anomaly]:
         platform, ordered = cell.topology.platform, cell.callback.ordered
@@ -166,6 +146,60 @@ def _judged_run(
         history = recorder.history()
         anomalies = judged(history)
     return _verdict(anomalies), anomalies, history
+
+
+def observed(
+    cell: ProgramCell,
+    implementation: Implementation,
+    recorder: Recorder,
+    devices: Sequence[jax.Device],
+) -> tuple[Observation, Prediction | None]:
+    """Run a cell's program in this process, which may be one of several; None for a program that must be refused."""
+    process = jax.process_index()
+    try:
+        prediction = cell.prediction_in(process)
+        refusal = None
+    except RefusalError as refused:
+        prediction, refusal = None, refused.refusals
+
+    def ended(verdict: Verdict, anomalies: Sequence[Anomaly]) -> tuple[Observation, Prediction | None]:
+        return Observation(process, recorder.history(), (), verdict, tuple(anomalies)), prediction
+
+    recorder.start()
+    try:
+        with _in_force(cell, devices, recorder) as chosen:
+            probe = implementation.probe(cell.callback, recorder, chosen, cell.data)
+            function = cell.program.jax_function(Setting(probe, chosen, PLACEMENTS[cell.placement].grid))
+            results = [function(jax.numpy.float32(number)) for number in INPUTS]
+            values = [_parts(result) for result in results]
+    except Exception as error:
+        _barrier_after_failure(implementation)
+        if refusal is None:
+            return ended(*judge_error(error, stage_of(error)))
+        if anomalies := check_refusal(refusal, error):
+            if refusal_of(error, stage_of(error)):
+                # The platform has refused the callback before the callback could refuse the program.
+                return ended(*judge_error(error, stage_of(error)))
+            return ended(Verdict.FAIL, anomalies)
+        return Observation(process, recorder.history(), refused=True), prediction
+
+    try:
+        implementation.barrier()
+    except Exception as error:
+        return ended(*judge_error(error, Stage.BARRIER))
+    recorder.mark_barrier()
+    if prediction is None:
+        what = " and ".join(refusal or {})
+        witness = f"the program ran, and {what} of {cell.callback.name} must be refused"
+        return ended(Verdict.FAIL, [Anomaly("not refused", Stage.TRACE, witness)])
+    return Observation(process, recorder.history(), values), prediction
+
+
+def _parts(result: jax.Array) -> list[np.ndarray[Any, Any]]:
+    """The whole result; if other processes have a part of it, once from each device of this process."""
+    if not isinstance(result, jax.Array) or result.is_fully_addressable or not result.is_fully_replicated:
+        return [np.asarray(result)]
+    return [np.asarray(shard.data) for shard in result.addressable_shards]
 
 
 @contextmanager
@@ -185,8 +219,8 @@ def _verdict(anomalies: Sequence[Anomaly]) -> Verdict:
 
 
 def judge_error(error: Exception, stage: Stage) -> tuple[Verdict, list[Anomaly]]:
-    if backend_says_unsupported(error, stage):
-        return Verdict.UNSUPPORTED, [Anomaly("unsupported", stage, summary(error))]
+    if cause := refusal_of(error, stage):
+        return Verdict.UNSUPPORTED, [Anomaly("unsupported", stage, summary(error), cause=cause)]
     return Verdict.FAIL, [Anomaly("error", stage, summary(error))]
 
 

@@ -21,6 +21,9 @@ from ..oracle.verdicts import Outcome, Stage, Verdict
 from ..spec.topology import Topology, WrongPlatformError
 from ..spec.xla_flags import QUICK_COMPILATION
 
+TRIAL = "try "
+"""Before the id of a fault: try whether the platform has its callback, and do not plant the fault."""
+
 START_DEADLINE = 120.0
 EXIT_DEADLINE = 20.0
 STACK_DUMP_SECONDS = 1.0
@@ -136,12 +139,15 @@ class WorkerProcess:
     def alive(self) -> bool:
         return not self.buried and self._process.poll() is None
 
-    def run(self, cell_id: str, deadline: float) -> Outcome:
-        """Run one cell. If the process ends or exceeds the deadline, that is this cell's outcome."""
+    def run(self, cell_id: str, deadline: float, trial: bool = False) -> Outcome:
+        """Run one cell. If the process ends or exceeds the deadline, that is this cell's outcome.
+
+        A `trial` asks only whether the platform has the callback of a fault.
+        """
         started = time.monotonic()
         self._cell_start = self.log.stat().st_size
         try:
-            self._pipe("stdin").write(cell_id.encode() + b"\n")
+            self._pipe("stdin").write(f"{TRIAL if trial else ''}{cell_id}\n".encode())
             self._pipe("stdin").flush()
         except BrokenPipeError:
             ended = self._ended(timeout=EXIT_DEADLINE)

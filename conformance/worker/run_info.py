@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,12 @@ import numpy as np
 from ..spec.depths import Depth
 from ..spec.platform_targets import TARGETS
 from ..spec.topology import Topology
+
+_OF_RUNTIMES = (
+    *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS"),
+    *("LIBTPU_INIT_ARGS", "NCCL_DEBUG", "TF_CPP_MIN_LOG_LEVEL"),
+    *("XLA_PYTHON_CLIENT_ALLOCATOR", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE"),
+)
 
 
 def run_info(devices: Sequence[jax.Device], topology: Topology) -> dict[str, Any]:
@@ -51,6 +58,14 @@ def _of_process(devices: Sequence[jax.Device]) -> dict[str, Any]:
         # The size of the CPU client's thread pool: callbacks that run JAX depend on it.
         "PJRT_NPROC": os.environ.get("PJRT_NPROC", ""),
         "NPROC": os.environ.get("NPROC", ""),
+        "variables": _variables(),
+        "process_count": jax.process_count(),
         "os": platform.platform(),
         "cores": os.cpu_count(),
     }
+
+
+def _variables() -> str:
+    """The environment variables that JAX and the runtimes of devices read: no others, which may hold secrets."""
+    names = {name.upper() for name in jax.config.values} | {*_OF_RUNTIMES}
+    return shlex.join(f"{name}={os.environ[name]}" for name in sorted(names) if name in os.environ)

@@ -17,6 +17,7 @@ _READ = frozenset(
         "stablehlo.send",
         "stablehlo.recv",
         "stablehlo.create_token",
+        "stablehlo.after_all",
         "stablehlo.optimization_barrier",
         "stablehlo.return",
         "sdy.return",

@@ -54,7 +54,10 @@ _RULE_CONTEXT = private(
     ("H1", "X1"),
     Cost.ALL,
     attributes=("module_context", "primitive", "name_stack", "avals_in", "avals_out", "tokens_in", "tokens_out"),
-    methods={"replace": called_with(1, "avals_in", "avals_out", "tokens_out"), "set_tokens_out": called_with(2)},
+    methods={
+        "replace": called_with(1, "avals_in", "avals_out", "tokens_in", "tokens_out"),
+        "set_tokens_out": called_with(2),
+    },
 )
 _TOKENS = private(
     "jax.interpreters.mlir:TokenSet",
@@ -173,6 +176,11 @@ def module_name(module_context: Any) -> str:
         return ""
     attributes = module_context.module.operation.attributes
     return str(attributes["sym_name"].value) if "sym_name" in attributes else ""
+
+
+def client_of(module_context: Any) -> Any:
+    """The runtime's client that a module is lowered for; None if this JAX does not tell, which then has one for CPU."""
+    return getattr(module_context, "backend", None)
 
 
 def wrap_host_callbacks(wrap: Callable[[Any, Any], Any]) -> Callable[[Any, Any], None]:

@@ -1,4 +1,4 @@
-"""Avoid four bugs of XLA in programs with a token; JAX's own ordered callbacks have them too.
+"""Avoid five bugs of XLA in programs with a token; JAX's own ordered callbacks have them too.
 
 Two bugs need a token without any value beside it (seen with JAX 0.12.0.1, not with 0.10.2). A dummy value avoids both:
 
@@ -6,6 +6,12 @@ Two bugs need a token without any value beside it (seen with JAX 0.12.0.1, not w
   of its loops then leaves the old loop beside the new one, fifty times over, each with its callbacks.
 - A `cond` without any result, followed by a call of a function that takes the token, makes the compiler contradict
   itself about the shape of a single token.
+
+One needs jit over a mesh (seen with JAX 0.12.0.1, not with 0.10.2):
+
+- A `shard_map` gives the token that it takes a replicated sharding. If that is the token of a callback outside of it,
+  which has results, the compiler refuses the callback: "side-effect HLO cannot have a replicated sharding". So the
+  `shard_map` takes the token of an operation without side effects.
 
 Two more need a `shard_map` that is manual over some mesh axes and a nested `shard_map` over the other axes:
 
@@ -53,24 +59,38 @@ def _shard_map_rule(plain: Callable[..., Any], effect: Any) -> Callable[..., Any
     def lower(context: Any, *operands: Any, **params: Any) -> Any:
         if effect not in getattr(params.get("jaxpr"), "effects", ()):
             return plain(context, *operands, **params)
-        jaxpr, out_specs = params["jaxpr"], params["out_specs"]
         if _compat.uses_shardy():
             _make_manual_with_size_one(params)
-            _refuse_token_in_part(jaxpr, params)
+            _refuse_token_in_part(params["jaxpr"], params)
+        inner = _with_token_of_its_own(context, effect)
+        results = widened(inner, operands, params)
+        context.set_tokens_out(inner.tokens_out)
+        return results
+
+    def widened(context: Any, operands: Any, params: dict[str, Any]) -> Any:
         if operands:
             return plain(context, *operands, **params)
         # The dummy is an operand and a result, since JAX removes unused values. A plain constant would be moved inside.
         dummy = hlo.OptimizationBarrierOp([mlir.ir_constant(np.uint32(0))]).results[0]
-        variable = jex.Var(_dummy())
+        jaxpr, out_specs, variable = params["jaxpr"], params["out_specs"], jex.Var(_dummy())
         everywhere = jax.sharding.PartitionSpec()
-        widened = context.replace(avals_in=[_dummy()], avals_out=[*context.avals_out, _dummy()])
+        wider = context.replace(avals_in=[_dummy()], avals_out=[*context.avals_out, _dummy()])
         params["jaxpr"] = jaxpr.replace(invars=[variable], outvars=[*jaxpr.outvars, variable])
         params.update(in_specs=(everywhere,), out_specs=(*out_specs, everywhere))
-        results = plain(widened, dummy, **params)
-        context.set_tokens_out(widened.tokens_out)
+        results = plain(wider, dummy, **params)
+        context.set_tokens_out(wider.tokens_out)
         return list(results)[:-1]
 
     return lower
+
+
+def _with_token_of_its_own(context: Any, effect: Any) -> Any:
+    """Return the context of a `shard_map`, copied; the outermost one gets a token that no callback returned."""
+    tokens = context.tokens_in
+    if isinstance(context.module_context.axis_context, mlir.SPMDAxisContext):
+        return context.replace()
+    own = mlir.TokenSet({effect: hlo.AfterAllOp([tokens.get(effect)]).result})
+    return context.replace(tokens_in=tokens.update_tokens(own))
 
 
 def _size(mesh: Any, axes: Iterable[Any]) -> int:

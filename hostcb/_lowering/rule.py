@@ -180,7 +180,7 @@ def _emit(site: Site, platform: str, device_index: Any) -> Emitted:
     program = site.crossing.host.program
     if count == 1:
         if platform == "cpu":
-            return views.views(site, _cpu_devices(), None)
+            return views.views(site, _cpu_devices(site), None)
         return _emit_arrays(site, platform, lambda _: program.device_at(0), None, None)
     if platform == "cpu" or platform in GPU_PLATFORMS:
         kind = "cpu" if platform == "cpu" else "gpu"
@@ -216,7 +216,7 @@ def _emit_per_device(site: Site, platform: str, axis_context: Any, device_index:
     if callback.kind.in_place:
         return _emit_in_place(site, platform, sharding, 1)
     if platform == "cpu":
-        return views.views(site, _cpu_devices(), sharding)
+        return views.views(site, _cpu_devices(site), sharding)
     # A position in the mesh is not a device id, so the handler asks the execution for its devices.
     position = hlo.PartitionIdOp().result
     program = site.crossing.host.program
@@ -242,7 +242,8 @@ def _emit_in_place(site: Site, platform: str, sharding: Any, count: int) -> Emit
             f"{callback} has side effects and was used under jit over {count} devices, where the compiler cannot give "
             "it to one of them. Use shard_map, in which each device calls with its part, or drop has_side_effect."
         )
-    return views.in_place(site, target, sharding, _cpu_devices() if platform == "cpu" else {})
+    devices = _cpu_devices(site) if platform == "cpu" else {}
+    return views.in_place(site, target, sharding, devices)
 
 
 def _emit_arrays(site: Site, platform: str, locate: Callable[..., Any], position: Any, sharding: Any) -> Emitted:
@@ -254,16 +255,17 @@ def _emit_arrays(site: Site, platform: str, locate: Callable[..., Any], position
 
 
 class _CpuDevices(dict[int, Any]):
-    """The device object for each device id of the runtime; an id is unique among all processes.
+    """The device object for each device id of a client; an id is unique among all its processes.
 
     An id without a device shows a bug in JAX. While an array that `np.asarray` made of a runtime's buffer is alive,
     nanobind mistakes a later buffer at the same stack address for the old one, and reads garbage from it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, client: Any = None) -> None:
         # JAX can lower a program for CPU without a CPU backend.
         with contextlib.suppress(RuntimeError):
-            self.update({device.id: device for device in jax.local_devices(backend="cpu")})
+            devices = jax.local_devices(backend="cpu") if client is None else client.local_devices()
+            self.update({device.id: device for device in devices})
 
     def __missing__(self, ordinal: int) -> Any:
         raise RuntimeError(
@@ -274,19 +276,23 @@ class _CpuDevices(dict[int, Any]):
         )
 
 
-# The devices of JAX's current client. A program keeps the table of its own client, even after `clear_backends`.
-_tables: list[_CpuDevices] = []
+# The devices of JAX's current clients. A program keeps the table of its own client, even after `clear_backends`.
+_tables: dict[Any, _CpuDevices] = {}
 _compat.on_backends_cleared(_tables.clear)
 
 
-def _cpu_devices() -> _CpuDevices:
-    """Return the CPU devices of this process, for a program that is being lowered."""
+def _cpu_devices(site: Site) -> _CpuDevices:
+    """Return the CPU devices of this process, for a program that is being lowered.
+
+    A platform of another name may have devices that are CPUs to JAX, with the same numbers: the program says whose.
+    """
+    client = _compat.client_of(site.context.module_context)
     if not _compat.clearing_is_told():
         # This JAX does not tell when it replaces its devices, so they are asked for each time.
         _tables.clear()
-    if not _tables:
-        _tables.append(_CpuDevices())
-    return _tables[-1]
+    if client not in _tables:
+        _tables[client] = _CpuDevices(client)
+    return _tables[client]
 
 
 # Errors ----------------------------------------------------------------------------------------------------------

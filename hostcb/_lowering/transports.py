@@ -211,15 +211,26 @@ def send_and_receive(site: Site, locate: Callable[[Sequence[Any]], Any], positio
         return exchange(locate(operands[:first]), operands[first:])
 
     avals_in = [*extra_avals, *site.crossing.operand_avals]
-    results, token, _ = mlir.emit_python_callback(
-        site.context.replace(avals_in=avals_in, avals_out=list(site.crossing.result_avals)),
-        handler,
-        site.token,
-        [*extra, *site.operands],
-        avals_in,
-        list(site.crossing.result_avals),
-        has_side_effect=not site.crossing.host.callback.kind.pure,
-        returns_token=site.token is not None,
-        sharding=sharding,
-    )
+    try:
+        results, token, _ = mlir.emit_python_callback(
+            site.context.replace(avals_in=avals_in, avals_out=list(site.crossing.result_avals)),
+            handler,
+            site.token,
+            [*extra, *site.operands],
+            avals_in,
+            list(site.crossing.result_avals),
+            has_side_effect=not site.crossing.host.callback.kind.pure,
+            returns_token=site.token is not None,
+            sharding=sharding,
+        )
+    except ValueError as error:
+        # JAX has a closed list of platforms. Those of other vendors need an emitter that knows them.
+        if "not supported" not in str(error):
+            raise
+        (platform,) = site.context.module_context.platforms
+        raise ValueError(
+            f"{site.crossing.host.callback}: host callbacks are not supported on {platform}: JAX has no "
+            f"`emit_python_callback` for it ({error}) The platform's plugin must bring one to JAX; without it, run "
+            "this program on another platform."
+        ) from error
     return Emitted(token, results)

@@ -80,6 +80,14 @@ class Program:
         current = next((execution for execution in list(self._executions) if not execution.done()), self._last)
         return current.mesh[position]
 
+    def __reduce__(self) -> Any:
+        # JAX serializes an executable together with what the executable keeps alive.
+        raise TypeError(
+            f"hostcb: {self} cannot be serialized. A host callback is a function of this process, and the process that "
+            "loads the program would not have it. Let that process compile its own program. With JAX 0.11 and newer, "
+            "processes share the compiler's work by jax_compilation_cache_dir."
+        )
+
     def __str__(self) -> str:
         return f"a program with {', '.join(self.callbacks) or 'host callbacks'}"
 

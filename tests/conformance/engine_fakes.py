@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 
+import jax
 from conformance_fakes import InPlace
 
 from conformance.spec.callbacks import Callback
@@ -41,13 +42,30 @@ def _block(callback: Callback, site: str) -> bool:
     return True
 
 
+def _block_first_time(callback: Callback, site: str) -> bool:
+    if _is_meant(callback, site) and _first_time():
+        (FOLDER / "blocked").write_text(str(os.getpid()))
+        signal.pause()
+    return True
+
+
 def _fail_first_time(callback: Callback, site: str) -> bool:
     return not (_is_meant(callback, site) and _first_time())
 
 
 KILLS_PYTEST = InPlace(_kill_pytest)
 BLOCKS = InPlace(_block)
+BLOCKS_FIRST_TIME = InPlace(_block_first_time)
 FAILS_FIRST_TIME = InPlace(_fail_first_time)
+
+
+def _die_in_second_process(callback: Callback, site: str) -> bool:
+    if _is_meant(callback, site) and jax.process_index() == 1:
+        os.abort()
+    return True
+
+
+DIES_IN_SECOND_PROCESS = InPlace(_die_in_second_process)
 
 
 class _LosesEveryThird:

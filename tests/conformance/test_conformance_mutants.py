@@ -15,9 +15,8 @@ from conformance.cli.commands import main
 from conformance.mutants import MUTANTS
 from conformance.mutants.matrix import Matrix, Row
 from conformance.mutants.mutant import Mutant, Symptom, at
-from conformance.mutants.trials import TOPOLOGIES, NoSuchCellError, Options, cells_of, run
+from conformance.mutants.trials import NoSuchCellError, Options, cells_of, planned_cells, run
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
-from conformance.planning.cells import make_plan
 
 pytestmark = pytest.mark.contract("C6")
 
@@ -119,7 +118,7 @@ def test_the_files(tmp_path: Path) -> None:
 
 # The mutants ---------------------------------------------------------------------------------------
 
-PLANNED = make_plan(["hostcb"], TOPOLOGIES).cells
+PLANNED = planned_cells()
 
 
 @pytest.mark.parametrize("broken", MUTANTS, ids=lambda broken: broken.name)

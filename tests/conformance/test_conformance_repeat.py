@@ -172,7 +172,7 @@ def test_runs_in_one_process_are_counted_and_reported(
     assert "## Repeated runs" in markdown(runs)
     assert words.replace(" runs failed", " |") in markdown(runs)
     assert words in html(runs)
-    ends = [line for line in (tmp_path / "journal-cpu.jsonl").read_text().splitlines() if '"end"' in line]
+    ends = [line for line in (tmp_path / "journal-cpu.jsonl").read_text().splitlines() if '"event": "end"' in line]
     assert len(ends) == 7
 
 

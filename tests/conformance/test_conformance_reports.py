@@ -405,7 +405,8 @@ def test_run_writes_what_is_read(tmp_path: Path) -> None:
     assert record.known is not None
     assert record.known.link.startswith("https://")
     assert record.history[0].site == "first"
-    ends = [json.loads(line) for line in (tmp_path / "journal-cpu.jsonl").read_text().splitlines()]
+    lines = map(json.loads, (tmp_path / "journal-cpu.jsonl").read_text().splitlines())
+    ends = [line for line in lines if line["event"] == "end"]
     # The same history as JSON lines, of every attempt.
     assert len(ends[-1]["outcome"]["history"]) == len(record.history)
 

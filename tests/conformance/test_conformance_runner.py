@@ -45,9 +45,9 @@ def report_of(folder: Path) -> dict[str, Any]:
 
 
 def in_flight(folder: Path, callback: str) -> list[str]:
-    """The journal's events about one cell."""
+    """The journal's events about runs of one cell."""
     lines = (folder / "journal-cpu.jsonl").read_text().splitlines()
-    events = [json.loads(line) for line in lines]
+    events = [event for event in map(json.loads, lines) if event["event"] in ("begin", "end")]
     return [event["event"] for event in events if f"/{callback}/" in event["cell"]]
 
 

@@ -63,3 +63,22 @@ def test_results_of_callbacks_alone_feed_a_shard_map(name: str) -> None:
     shape = jax.ShapeDtypeStruct((8,), np.float32)
     result = jax.jit(lambda: total(KINDS[name](jnp.arange(8.0), shape)))()
     assert result.tolist() == [56.0]
+
+
+@pytest.mark.contract("H5")
+@pytest.mark.usefixtures("_partitioner")
+@pytest.mark.parametrize("name", ["call", "ordered io_callback", "id_tap"])
+def test_ordered_callbacks_before_inside_and_after_a_shard_map(name: str) -> None:
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
+
+    def callback(x: Any) -> Any:
+        return KINDS[name](x, jax.ShapeDtypeStruct(x.shape, x.dtype))
+
+    inside = jax.shard_map(callback, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+    operand = jax.device_put(jnp.arange(16.0), NamedSharding(mesh, P("x")))
+    programs = {"before": (1, lambda x: inside(callback(x))), "after": (1, lambda x: callback(inside(x)))}
+    programs["both"] = (2, lambda x: callback(inside(callback(x))))
+    for where, (outside, program) in programs.items():
+        result = jax.jit(program)(operand)
+        assert result.tolist() == [2.0 ** (1 + outside) * i for i in range(16)], where
+    hcb.barrier_wait()

@@ -34,7 +34,7 @@ def device(kind: str, index: int) -> int | None:
     return index if kind in TOLD else None
 
 
-@pytest.mark.contract("H9")
+@pytest.mark.contract("H9", "H23")
 @pytest.mark.parametrize("number", range(2))
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_process_calls_back_on_its_own_devices(kind: str, number: int, outcomes: list[dict[str, Any]]) -> None:
@@ -54,7 +54,7 @@ def test_jax_takes_what_is_lent_in_every_process(number: int, outcomes: list[dic
     assert outcomes[number]["jnp.from_dlpack"] == [[[number + 1.0]], [[[number], None]], []]
 
 
-@pytest.mark.contract("H10")
+@pytest.mark.contract("H10", "H23")
 @pytest.mark.parametrize("number", range(2))
 def test_one_process_calls_back_for_all_of_a_mesh(number: int, outcomes: list[dict[str, Any]]) -> None:
     mine, own = outcomes[number], [2 * number, 2 * number + 1]
@@ -69,7 +69,7 @@ def test_one_process_calls_back_for_all_of_a_mesh(number: int, outcomes: list[di
         assert mine[f"call at {index}"] == [[SUM, SUM], [[WHOLE, index]] if index in own else [], []]
 
 
-@pytest.mark.contract("H15")
+@pytest.mark.contract("H15", "H23")
 @pytest.mark.parametrize("number", range(2))
 def test_a_failure_under_a_mesh_ends_the_program_in_all_processes(number: int, outcomes: list[dict[str, Any]]) -> None:
     mine, own = outcomes[number], f"failed in process {number}"

@@ -25,12 +25,12 @@ def _slices_source(place: Place, stride: float) -> str:
     return f"x + {offsets_source(place.device_count, stride)}{reshape}"
 
 
-def _model_per_device(function: ModelFunction, stride: float) -> ModelFunction:
-    """Every device runs the function on its own slice."""
+def _model_per_device(function: ModelFunction, stride: float, own: bool = False) -> ModelFunction:
+    """Every device runs the function on its own slice; with `own`, a process sums over its own devices alone."""
 
     def mapped(world: World, x: Value) -> Value:
         total = x - x
-        for device in range(world.device_count):
+        for device in world.own_devices if own else range(world.device_count):
             total = total + function(world.on_device(device), x + device * stride)
         return total
 
@@ -45,14 +45,17 @@ class Pmap:
     def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
         devices = setting.devices
         mapped = jax.pmap(function, devices=devices)
+        own = [place for place, device in enumerate(devices) if device.process_index == jax.process_index()]
 
         def per_device(x: jax.Array) -> jax.Array:
-            return jnp.sum(mapped(_slices(x, len(devices), stride)), axis=0)
+            slices = _slices(x, len(devices), stride)
+            # Over several processes, pmap takes and returns the slices of its own process's devices.
+            return jnp.sum(mapped(slices if len(own) == len(devices) else slices[own[0] : own[-1] + 1]), axis=0)
 
         return per_device
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
-        return _model_per_device(function, stride)
+        return _model_per_device(function, stride, own=True)
 
     def source(self, function: str, place: Place, stride: float) -> str:
         return f"""\

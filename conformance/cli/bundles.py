@@ -1,0 +1,176 @@
+"""The commands `bundle` and `verify`, which need no JAX."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..bundles.archive import BadBundleError, Bundle, pack, unpack
+from ..bundles.earning import Claim, claims
+from ..bundles.judging import JudgedRun, judged
+from ..bundles.making import members_of
+from ..spec.package import COMMAND
+from ..spec.profiles import PROFILES
+from ..spec.suite import this_suite
+from .helping import add_command
+
+COMMANDS = ("bundle", "verify")
+
+NOTHING_EARNED, UNUSABLE = 1, 2
+
+DEFAULT_NAME = "bundle.zip"
+
+
+def add_parsers(commands: Any) -> None:
+    """Add these commands to the subparsers of the command line."""
+    bundle = add_command(
+        commands,
+        "bundle",
+        "put a run's results, and all that it takes to judge them again, into one file",
+        "Write one archive with the results, journals, known failures and environment of a run, and their hashes.",
+        ["results", "results --output cuda-2026-11.zip"],
+        {0: "the bundle was written", UNUSABLE: "no results, or results that do not say how they were made"},
+    )
+    bundle.add_argument("results", type=Path, metavar="RESULTS", help="what `run --results` was given")
+    bundle.add_argument("--output", type=Path, metavar="FILE", help=f"by default RESULTS/{DEFAULT_NAME}")
+    bundle.set_defaults(read=_bundle)
+    verify = add_command(
+        commands,
+        "verify",
+        "check a bundle, judge its results again, and say which profiles they earn",
+        "Check every byte of a bundle, judge its results again, and print which profiles they earn. This needs no JAX.",
+        ["results/bundle.zip", "bundle.zip --digest 6d1c...", "bundle.zip --json", "bundle.zip --replan"],
+        {
+            0: "the bundle is genuine, and earns at least one profile",
+            NOTHING_EARNED: "the bundle is genuine, and earns no profile",
+            UNUSABLE: "no bundle, or one that was changed, is incomplete or contradicts itself",
+        },
+        "\nprofiles:\n" + "\n".join(f"  {name:<14} {words}" for name, words in PROFILES.items()),
+    )
+    verify.add_argument("file", type=Path, metavar="FILE", help="what `bundle` has written")
+    verify.add_argument("--digest", metavar="HEX", help="the digest that was published: it must be the bundle's")
+    verify.add_argument(
+        "--replan",
+        action="store_true",
+        help="plan the cells again with this suite, which needs JAX: they must be those of the bundle",
+    )
+    verify.add_argument("--json", action="store_true", help="print JSON")
+    verify.set_defaults(read=_verify)
+
+
+def _bundle(options: argparse.Namespace) -> int:
+    members = members_of(options.results)
+    output = options.output or options.results / DEFAULT_NAME
+    try:
+        data, digest = pack(members)
+        # It must not take another machine to find that the results contradict themselves.
+        judged(unpack(data))
+    except BadBundleError as error:
+        print(f"ERROR: {options.results} cannot be bundled: {error}", file=sys.stderr)
+        return UNUSABLE
+    output.write_bytes(data)
+    print(f"{output}: {len(members)} members, {len(data)} bytes")
+    print(f"digest {digest}")
+    print(f"Publish the digest elsewhere: `{COMMAND} verify {output.name} --digest {digest}`")
+    return 0
+
+
+def _verify(options: argparse.Namespace) -> int:
+    try:
+        bundle = unpack(options.file.read_bytes())
+        if options.digest and options.digest.lower() != bundle.digest:
+            raise BadBundleError(f"its digest is {bundle.digest}, and not the one that was published")
+        runs = judged(bundle)
+        if options.replan:
+            _replan(runs)
+    except BadBundleError as error:
+        if options.json:
+            print(json.dumps({"genuine": False, "reason": str(error)}))
+        print(f"ERROR: {options.file} is not genuine: {error}", file=sys.stderr)
+        return UNUSABLE
+    found = [claim for run in runs for claim in claims(run)]
+    print(_json(bundle, runs, found) if options.json else _text(options, bundle, runs, found))
+    return 0 if any(claim.earned for claim in found) else NOTHING_EARNED
+
+
+def _replan(runs: tuple[JudgedRun, ...]) -> None:
+    """Raise unless this suite plans the same cells with the options of each run."""
+    # Imported here, because only this needs JAX.
+    from ..engine.recorded import planned_again
+    from ..reports.provenance import plan_digest
+
+    for run in runs:
+        if run.plan is None:
+            continue
+        ids = planned_again(run.run["options"])
+        if plan_digest(ids) != run.run["plan"]["digest"]:
+            differ = {*ids} ^ {*run.plan}
+            raise BadBundleError(
+                f"conformance-{run.name}.json: its plan differs in {len(differ)} cells, like {min(differ)},"
+                f" from that of this suite, {this_suite().words}; it is of {_suite(run)}"
+            )
+
+
+def _json(bundle: Bundle, runs: tuple[JudgedRun, ...], found: list[Claim]) -> str:
+    about = [
+        {
+            "platform": run.platform,
+            "exit_code": run.exit_code,
+            "stored_exit_code": run.results["exit_code"],
+            "cells": len(run.cells),
+            "problems": run.problems,
+            "journal": run.journal,
+            "suite": run.run["suite"],
+            "plan": run.run["plan"] and run.run["plan"]["digest"],
+        }
+        for run in runs
+    ]
+    claimed = [claim.as_json() for claim in found]
+    return json.dumps({"genuine": True, "digest": bundle.digest, "runs": about, "profiles": claimed}, indent=1)
+
+
+def _text(options: argparse.Namespace, bundle: Bundle, runs: tuple[JudgedRun, ...], found: list[Claim]) -> str:
+    lines = [
+        f"{options.file}: {len(bundle.members)} members, every byte as its manifest says",
+        f"digest {bundle.digest}",
+    ]
+    if not options.digest:
+        lines.append(
+            "NOTE: whoever changes a bundle can write its manifest again: only a digest that was published elsewhere,"
+            " given by --digest, shows that nobody did"
+        )
+    for run in runs:
+        lines += ["", *_about(run, options.replan)]
+    rows = [["platform", "profile", "implementation", "depth", "result"]]
+    rows += [[one.platform, one.profile, one.implementation, one.depth, one.words] for one in found]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines += ["", *("  ".join([*map(str.ljust, row, widths), row[4]]) for row in rows)]
+    # A fault may belong to several profiles.
+    known = {cell_id: reason for claim in found if claim.earned for cell_id, reason in claim.known.items()}
+    return "\n".join([*lines, *(f"KNOWN: {cell_id}: {reason}" for cell_id, reason in known.items())])
+
+
+def _about(run: JudgedRun, replanned: bool) -> list[str]:
+    of_run, code = run.run, run.results["exit_code"]
+    packages = of_run["packages"]
+    stored = "as stored" if code == run.exit_code else f"DIFFERS: {code} is stored"
+    lines = [
+        f"{run.name}: {_suite(run)}, JAX {packages['jax']}, {of_run['begin']} to {of_run['end']}",
+        f"  {of_run['command']}",
+        f"  {len(run.cells)} cells judged again, all as stored; exit code {run.exit_code}, {stored}",
+    ]
+    if not run.journal:
+        lines.append("  no journal, so no pass could be looked up there")
+    if run.plan is not None:
+        whose = "as this suite plans it" if replanned else "not compared: --replan does that, with JAX"
+        lines.append(f"  plan {of_run['plan']['digest']}, {of_run['plan']['count']} cells, {whose}")
+    return [*lines, *(f"  PROBLEM: {problem}" for problem in run.problems)]
+
+
+def _suite(run: JudgedRun) -> str:
+    suite = run.run["suite"]
+    changed = " with uncommitted changes" if suite["changed"] else ""
+    return f"suite {suite['version']}, {'commit ' + suite['commit'] + changed if suite['commit'] else 'no checkout'}"

@@ -1,0 +1,63 @@
+"""`run --distributed`: the run of a cluster's job, with one process on each host."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ..engine.cluster import Hub, Place, detected, plan_digest, serve
+from ..engine.locking import FolderLock
+from ..engine.preparation import ConflictingOptionsError, prepare
+from ..engine.run import Run, run
+from ..engine.tools import require_tools
+from ..reports.report import Report
+from ..spec.topology import Topology
+
+CPU_DEVICES = 2
+"""The devices of each process, on CPU, if no topology is named."""
+
+
+def run_distributed(options: argparse.Namespace) -> Report | int:
+    """The report of the job's first process; the exit code of the others, which is the same."""
+    if (options.workers or 1) > 1:
+        raise ConflictingOptionsError("--distributed runs one cell at a time in all processes: it takes no -n")
+    if options.scheduler:
+        raise ConflictingOptionsError("--distributed has the hosts of a job, and --scheduler those of a Dask cluster")
+    require_tools(1)
+    place = detected()
+    if not (options.cell_ids or options.plan_file or options.topologies):
+        options.topologies = [_usual(place, options.platform)]
+    # Every process plans, so that bad input is told on every host, and none waits for another one.
+    prepared = prepare(options, options.patterns)
+    _check(prepared, place)
+    plan = plan_digest([cell.id for cell in prepared.cells])
+    if place.process:
+        return serve(place, plan)
+    hub = Hub(place, plan)
+    code = 2
+    try:
+        hub.gather()
+        with FolderLock(options.results) as lock:
+            lock.acquire()
+            report = run(prepared, 1, hub)
+        code = report.exit_code
+        return report
+    finally:
+        hub.end(code)
+
+
+def _usual(place: Place, platform: str) -> Topology:
+    if platform != "cpu":
+        named = f"{platform}-{place.processes}x4"
+        raise ConflictingOptionsError(
+            f"--distributed on {platform} needs --topology: for example {named} for hosts of four devices"
+        )
+    return Topology(platform, place.processes * CPU_DEVICES, processes=place.processes)
+
+
+def _check(prepared: Run, place: Place) -> None:
+    wrong: list[Any] = [cell for cell in prepared.cells if cell.topology.processes != place.processes]
+    if wrong:
+        raise ConflictingOptionsError(
+            f"this job has {place.processes} processes, and {wrong[0].id} needs {wrong[0].topology.processes}"
+        )

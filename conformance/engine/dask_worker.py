@@ -1,0 +1,137 @@
+"""What a Dask worker does for a run: it keeps one worker process of the suite, and runs batches of cells in it.
+
+A Dask worker imports this module, and neither JAX nor pytest. Its threads take turns, so that its cells run one by one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..expectations.entries import Expectations
+from ..spec.sources import versions
+from ..spec.topology import WrongPlatformError
+from ..worker.processes import WorkerStartError
+from .cell_runner import CellRunner, Learnt
+from .conclusions import run_once, run_repeatedly, run_with_second_chance
+from .tasks import Task
+
+
+class OtherVersionsError(Exception):
+    """A Dask worker has another JAX, or another version of the suite, than the client."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the batches of a run have in common."""
+
+    run: str
+    """A name that no other run has; also that of the topic of its events."""
+    versions: Mapping[str, str]
+    implementations: tuple[str, ...]
+    expectations: Expectations
+    histories: bool
+    repeat: int
+    reruns: int
+    """The number of unexpected cells that one Dask worker runs again."""
+
+
+class Site:
+    """One Dask worker's part in a run."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._folder = tempfile.TemporaryDirectory(prefix="conformance-")
+        self._runner = CellRunner(Path(self._folder.name) / "worker.log", None, order.histories)
+        self._reruns_left = order.reruns
+        # A worker process ends with the thread that has started it, so that one thread starts all of them.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="conformance")
+
+    def run(self, tasks: Sequence[Task], tell: Callable[[str, str], None]) -> list[dict[str, Any]]:
+        return self._thread.submit(self._run, tasks, tell).result()
+
+    def _run(self, tasks: Sequence[Task], tell: Callable[[str, str], None]) -> list[dict[str, Any]]:
+        messages = []
+        for task in tasks:
+            tell("begin", task.id)
+            message: dict[str, Any] = {"cell": task.id}
+            try:
+                message["conclusion"] = self._conclusion(task)
+            except WrongPlatformError as error:
+                message["refusal"] = str(error)
+            except WorkerStartError as error:
+                message["no_start"] = str(error)
+            tell("end", task.id)
+            messages.append({**message, "learnt": dataclasses.asdict(self._runner.learnt())})
+        return messages
+
+    def _conclusion(self, task: Task) -> dict[str, Any]:
+        order = self._order
+        if order.repeat > 1:
+            return run_repeatedly(task, self._runner, order.expectations, order.repeat).as_json()
+        if not self._reruns_left:
+            return run_once(task, self._runner).as_json()
+        found = run_with_second_chance(task, self._runner, order.expectations)
+        self._reruns_left -= found.attempts > 1
+        return found.as_json()
+
+    def close(self, interrupted: bool) -> Learnt:
+        """Let the worker process end; kill it if the run was `interrupted`, or its client is gone."""
+        if interrupted:
+            # Not in the thread, which may be in a cell for minutes.
+            self._runner.abandon()
+        else:
+            self._thread.submit(self._runner.finish).result()
+        self._thread.shutdown(wait=not interrupted, cancel_futures=True)
+        self._folder.cleanup()
+        return self._runner.learnt()
+
+
+_sites: dict[str, Site] = {}
+_lock = threading.Lock()
+
+
+def run_batch(order: Order, tasks: Sequence[Task]) -> list[dict[str, Any]]:
+    """Run cells in the Dask worker that calls this; the messages are those of a pytest process."""
+    # Only a Dask worker calls this.
+    from distributed import get_worker
+
+    worker = get_worker()
+    if (found := versions(order.implementations)) != order.versions:
+        raise OtherVersionsError(described(worker.address, order.versions, found))
+
+    def tell(event: str, cell_id: str) -> None:
+        # If this worker is lost, its client knows which cell was in flight.
+        worker.log_event(order.run, {"event": event, "cell": cell_id})
+
+    return _site(order).run(tasks, tell)
+
+
+def _site(order: Order) -> Site:
+    with _lock:
+        for run in [run for run in _sites if run != order.run]:
+            # A client that was killed has left it.
+            _sites.pop(run).close(interrupted=True)
+        if order.run not in _sites:
+            _sites[order.run] = Site(order)
+        return _sites[order.run]
+
+
+def close_site(run: str, interrupted: bool) -> Learnt | None:
+    """End what the run has in this Dask worker."""
+    with _lock:
+        site = _sites.pop(run, None)
+    return site.close(interrupted) if site else None
+
+
+def described(address: str, expected: Mapping[str, str], found: Mapping[str, str]) -> str:
+    """How the versions of a Dask worker differ, in words."""
+    names = [name for name in dict.fromkeys((*expected, *found)) if expected.get(name) != found.get(name)]
+    words = ", ".join(f"{name} is {found.get(name)} there and {expected.get(name)} here" for name in names)
+    return f"the Dask worker {address} has other versions: {words}"

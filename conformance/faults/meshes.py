@@ -1,0 +1,157 @@
+"""Fault cells of meshes: parts of operands for buffer callbacks, keys, nested and partially manual computations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from ..oracle.checkers import Anomaly
+from ..oracle.stages import stage_of, summary
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback, Runs
+from ..spec.jax_versions import shard_map
+from .bench import Bench
+from .checks import check_quiet_barrier, check_value, error_of
+from .fault import EVERY_KIND, planted
+
+OF_BUFFERS = "buffer_callback buffer_callback_side_effect dlpack_callback dlpack_callback_side_effect"
+KEY_WORDS = {"threefry2x32": 2, "rbg": 4}
+
+
+@planted("pjit pmap shard_map", OF_BUFFERS, "B5", minimum_devices=2)
+def parts_of_buffers(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Each device calls with its part, or with the whole operand under jit over a mesh, or the callback is refused."""
+    seen: list[Any] = []
+
+    def host(operand: Any) -> Any:
+        seen.append(np.array(operand))
+        return seen[-1] * np.float32(2) + np.float32(1)
+
+    program = bench.applying(callback, host)
+    operand = bench.operand + np.float32(1)
+    try:
+        result = np.asarray(program(jax.device_put(operand, bench.split)))
+        bench.implementation.barrier()
+    except Exception as error:
+        refusal = callback.refusals.mesh
+        if bench.layout != "pjit" or refusal is None:
+            raise
+        if isinstance(error, refusal.errors) and any(word in str(error) for word in refusal.words):
+            return []
+        witness = f"a side effect under jit over a mesh must be refused with its reason: {summary(error)}"
+        return [Anomaly("poor error", stage_of(error), witness)]
+    anomalies = check_value("the program", lambda: result, operand * 2 + 1)
+    parts = [operand] if bench.layout == "pjit" else [row.reshape(bench.callback_shape) for row in operand]
+    found = sorted(array.tolist() for array in seen)
+    if bench.layout == "pjit":
+        found = found[:1] if all(each == found[0] for each in found) else found
+    elif callback.runs is Runs.IF_NEEDED:
+        found = [each for number, each in enumerate(found) if each not in found[:number]]
+    if found != [part.tolist() for part in parts]:
+        witness = f"the callbacks saw {found}, expected {[part.tolist() for part in parts]}"
+        anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
+    return anomalies + check_quiet_barrier(bench, "after buffers on several devices")
+
+
+@planted("pjit", f"{EVERY_KIND} debug_callback_ordered", "H9 H10", minimum_devices=2)
+def around_shard_map(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """One program over a mesh calls back before a shard_map, in it, and after it."""
+    if callback.refusals.mesh:
+        return []
+
+    def through(x: Any) -> Any:
+        return bench.apply(callback, lambda operand: np.asarray(operand) + np.float32(1), x)
+
+    rows = bench.split.spec
+    inside = shard_map(lambda x: through(x * 2), mesh=bench.mesh, in_specs=rows, out_specs=rows)
+    program = jax.jit(lambda x: through(inside(through(x)) * 3), in_shardings=bench.split)
+
+    def due(x: Any) -> Any:
+        return bench.expected(callback, x)
+
+    wanted = due(due(due(bench.operand) * 2) * 3)
+    anomalies = check_value("the program", lambda: program(bench.operand), wanted)
+    anomalies += check_value("the program again", lambda: program(bench.operand), wanted)
+    return anomalies + check_quiet_barrier(bench, "after callbacks around a shard_map")
+
+
+@planted("pjit", EVERY_KIND, "H3 X2 X3 X4 B1 D1", minimum_devices=2)
+@planted("shard_map", "id_tap call io_callback_ordered buffer_callback", "H3 X3 B1", minimum_devices=2)
+def keys_on_a_mesh(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Typed keys of two generators as arguments of a program over a mesh, each device with its part of the keys."""
+    anomalies: list[Anomaly] = []
+    for generator, size in KEY_WORDS.items():
+        seen: list[tuple[int, ...]] = []
+
+        def host(operand: Any, seen: list[tuple[int, ...]] = seen, size: int = size) -> Any:
+            leaf = operand["key"]
+            typed = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+            words = np.asarray(jax.random.key_data(leaf) if typed else leaf)
+            seen.extend(tuple(row) for row in words.reshape(-1, size).tolist())
+            return np.asarray(operand["number"]) + np.float32(1)
+
+        def computation(operand: Any, host: Any = host) -> Any:
+            wanted = jax.ShapeDtypeStruct(operand["number"].shape, np.float32)
+            result = bench.apply(callback, host, operand, wanted)
+            return result if callback.returns_new_value else operand["number"]
+
+        keys = jax.random.split(jax.random.key(7, impl=generator), len(bench.devices))
+        numbers = bench.operand[:, 0]
+        operand = {"key": jax.device_put(keys, bench.split), "number": jax.device_put(numbers, bench.split)}
+        try:
+            result = np.asarray(bench.compile(computation)(operand))
+            bench.implementation.barrier()
+        except Exception as error:
+            error_of(bench.implementation.barrier)
+            anomalies.append(Anomaly("error", stage_of(error), f"with keys of {generator}: {summary(error)}"))
+            continue
+        anomalies += check_value(f"with keys of {generator}", lambda r=result: r, bench.expected(callback, numbers))  # type: ignore[misc]
+        wanted = sorted(tuple(row) for row in np.asarray(jax.random.key_data(keys)).tolist())
+        # On a mesh a buffer callback runs on each device, and a pure one as often as it is needed.
+        found = sorted({*seen}) if callback.runs is Runs.IF_NEEDED else sorted(seen)
+        if found != wanted:
+            witness = f"keys of {generator}: the callbacks saw {found}, expected {wanted}"
+            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
+    return anomalies
+
+
+@planted("shard_map", f"{EVERY_KIND} debug_callback_ordered", "H9 X4", minimum_devices=4, needs="shard_map")
+def partially_manual(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A shard_map that leaves an axis to the compiler: one call for each manual part, or a refusal that says why."""
+    seen: list[Any] = []
+
+    def host(operand: Any) -> Any:
+        seen.append(np.array(operand))
+        return seen[-1] + np.float32(1)
+
+    mesh = Mesh(np.asarray(bench.devices).reshape(2, -1), ("manual", "automatic"))
+    rows = PartitionSpec("manual")
+    mapped = jax.shard_map(
+        lambda x: bench.apply(callback, host, x), mesh=mesh, in_specs=rows, out_specs=rows, axis_names={"manual"}
+    )
+    program = jax.jit(mapped, in_shardings=NamedSharding(mesh, PartitionSpec("manual", "automatic")))
+    operand = np.arange(4 * len(bench.devices), dtype=np.float32).reshape(4, -1)
+    try:
+        result = np.asarray(program(operand))
+        bench.implementation.barrier()
+    except Exception as error:
+        error_of(bench.implementation.barrier)
+        refused = isinstance(error, NotImplementedError | ValueError) and any(
+            word in str(error) for word in ("manual", "axis", "axes")
+        )
+        if refused:
+            return []
+        return [Anomaly("poor error", stage_of(error), f"the refusal gives no reason: {summary(error)}")]
+    anomalies = check_value("the program", lambda: result, bench.expected(callback, operand))
+    parts = [part.tolist() for part in np.split(operand, 2)]
+    found = sorted(array.tolist() for array in seen)
+    if callback.runs is Runs.IF_NEEDED:
+        found = [each for number, each in enumerate(found) if each not in found[:number]]
+    if found != parts:
+        witness = f"the callbacks of two parts saw {found}, expected {parts}"
+        anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
+    return anomalies

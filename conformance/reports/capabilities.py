@@ -1,0 +1,164 @@
+"""The capabilities that a run has observed, and the claims of a vendor that it contradicts.
+
+It judges finished cells by their ids, and imports no JAX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..oracle.verdicts import Verdict
+from ..spec.capabilities import Shown, capabilities, shown_by
+from ..spec.depths import Depth
+
+MOST_NAMED = 3
+"""So many cells of a failed claim are named; the JSON has all."""
+
+_SHOW_NOTHING = {Verdict.MISSING.value, Verdict.HARNESS_ERROR.value}
+
+
+@dataclass(frozen=True)
+class Result:
+    """The part of a cell's result that matters here."""
+
+    id: str
+    verdict: str
+    refused: bool = False
+    """Whether the program had to be refused."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What the cells of one implementation have shown of a capability, at one depth."""
+
+    name: str
+    words: str
+    implementation: str
+    depth: Depth
+    passed: int
+    failed: tuple[str, ...]
+    """The cells that did not pass, those with known failures, too."""
+
+    @property
+    def cells(self) -> int:
+        return self.passed + len(self.failed)
+
+    @property
+    def answer(self) -> str:
+        if not self.cells:
+            return "not tested"
+        return "partly" if self.passed and self.failed else "no" if self.failed else "yes"
+
+    @property
+    def counted(self) -> str:
+        """The answer, and the number of cells."""
+        return f"{self.answer} ({self.passed} of {self.cells})" if self.cells else self.answer
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "implementation": self.implementation,
+            "depth": self.depth.value,
+            "observed": self.answer,
+            "passed": self.passed,
+            "cells": self.cells,
+            "failed": list(self.failed),
+        }
+
+
+def observed(results: Iterable[Result]) -> tuple[Observed, ...]:
+    """A row for each capability, implementation and depth of the results."""
+    found = [(result, shown) for result in results if (shown := shown_by(result.id))]
+    where = dict.fromkeys((shown.implementation, shown.depth) for _, shown in found)
+    judged = [
+        (result, shown) for result, shown in found if not result.refused and _verdict(result) not in _SHOW_NOTHING
+    ]
+    rows = []
+    for implementation, depth in sorted(where, key=lambda one: (one[0], -one[1].place)):
+        own = [one for one in judged if (one[1].implementation, one[1].depth) == (implementation, depth)]
+        had = _of_functions_that_are_had(own)
+        for capability in capabilities():
+            # What is used with a function that the platform refuses everywhere shows nothing of its own.
+            about = [] if capability.of_functions else [result for result, shown in had if capability.shows(shown)]
+            about = about or [result for result, shown in own if capability.shows(shown)]
+            failed = tuple(result.id for result in about if result.verdict != Verdict.PASS.value)
+            passed = len(about) - len(failed)
+            rows.append(Observed(capability.name, capability.words, implementation, depth, passed, failed))
+    return tuple(rows)
+
+
+def _of_functions_that_are_had(found: Sequence[tuple[Result, Shown]]) -> Sequence[tuple[Result, Shown]]:
+    """The cells without those of functions with which every cell is unsupported."""
+    had = {_function(shown) for result, shown in found if result.verdict != Verdict.UNSUPPORTED.value}
+    return [one for one in found if _function(one[1]) in had]
+
+
+def _function(shown: Shown) -> str:
+    return shown.callback.function if shown.callback else ""
+
+
+def _verdict(result: Result) -> str:
+    return result.verdict.partition("(")[0]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a run says of a capability that the platform's vendor claims."""
+
+    name: str
+    """As the vendor writes it: `ordered`, or `hostcb:ordered`."""
+    cells: int
+    failed: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        return "failed" if self.failed else "holds" if self.cells else "not tested"
+
+    @property
+    def sentence(self) -> str:
+        if not self.cells:
+            return f"claimed capability `{self.name}`: no cell of this run tested it"
+        if not self.failed:
+            return f"claimed capability `{self.name}` holds in {self.cells} cells"
+        more = f" and {len(self.failed) - MOST_NAMED} more" if len(self.failed) > MOST_NAMED else ""
+        return (
+            f"claimed capability `{self.name}` failed in {len(self.failed)} of {self.cells} cells:"
+            f" {', '.join(self.failed[:MOST_NAMED])}{more}"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return {"name": self.name, "verdict": self.verdict, "cells": self.cells, "failed": list(self.failed)}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Claim:
+        return Claim(str(data["name"]), int(data["cells"]), tuple(str(cell) for cell in data["failed"]))
+
+
+def judged_claims(claims: Sequence[str], rows: Sequence[Observed]) -> tuple[Claim, ...]:
+    """Each claim with the cells that it is about, of all depths. A known failure contradicts it like any other."""
+    found = []
+    for claim in claims:
+        implementation, _, name = claim.rpartition(":")
+        about = [row for row in rows if row.name == name and implementation in ("", row.implementation)]
+        failed = tuple(cell for row in about for cell in row.failed)
+        found.append(Claim(claim, sum(row.cells for row in about), failed))
+    return tuple(found)
+
+
+def shown_in_lines(rows: Sequence[Observed]) -> list[str]:
+    """A table as text: capabilities down, implementations and depths across."""
+    columns = list(dict.fromkeys((row.implementation, row.depth) for row in rows))
+    if not columns:
+        return []
+    table = [["capability", *(heading(*column) for column in columns)]]
+    for name in dict.fromkeys(row.name for row in rows):
+        of_name = {(row.implementation, row.depth): row for row in rows if row.name == name}
+        table.append([name, *(of_name[column].counted for column in columns)])
+    widths = [max(len(row[place]) for row in table) for place in range(len(table[0]))]
+    return ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in table]
+
+
+def heading(implementation: str, depth: Depth) -> str:
+    return implementation if depth is Depth.RUN else f"{implementation} at {depth.value}"

@@ -1,0 +1,92 @@
+"""How a run was made: what its results must say so that somebody else can judge them again.
+
+The run itself writes this into its results. A bundle that was made later could only guess.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import shlex
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..spec.suite import this_suite
+from .machine import host, packages, plugin_modules, without_home
+
+
+def plan_digest(ids: Iterable[str]) -> str:
+    """The digest of a plan: it depends neither on the order of the cells nor on the release of JAX."""
+    return hashlib.sha256("".join(f"{cell_id}\n" for cell_id in sorted({*ids})).encode()).hexdigest()
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class RequiredCells:
+    """The plan from which a run has selected its cells."""
+
+    ids: Sequence[str]
+    """All cells, also those that were not selected."""
+    lacking: Mapping[str, str]
+    """The reasons why this release or this implementation lacks some of them, by id."""
+
+    def as_json(self, ran: Collection[str]) -> dict[str, Any]:
+        """The plan without the cells that the results have anyway."""
+        known = {*ran}
+        return {
+            "digest": plan_digest(self.ids),
+            "count": len(self.ids),
+            "unselected": [one for one in self.ids if one not in known and one not in self.lacking],
+            "lacking": dict(self.lacking),
+        }
+
+
+@dataclass
+class Provenance:
+    """What a run knows of itself before its first cell."""
+
+    options: Mapping[str, Any]
+    """The options that decide which cells there are and how they run."""
+    required: RequiredCells | None = None
+    """None if the cells of the run were named one by one."""
+    expectations: Sequence[Path] = ()
+    """The files of known failures that the run used."""
+    begin: str = field(default_factory=now)
+    _known_failures: str = ""
+
+    def __post_init__(self) -> None:
+        # Read now: the file may change while the cells run.
+        if self.expectations:
+            self._known_failures = "\n".join(file.read_text(encoding="utf-8") for file in self.expectations)
+
+    def as_json(self, ran: Collection[str]) -> dict[str, Any]:
+        """What the results say; `ran` are the ids of their cells."""
+        names = ", ".join(file.name for file in self.expectations)
+        known = {"name": names, "text": self._known_failures} if self.expectations else None
+        return {
+            "suite": this_suite().as_json(),
+            "begin": self.begin,
+            "end": now(),
+            "command": _command(),
+            "options": dict(self.options),
+            "plan": self.required.as_json(ran) if self.required else None,
+            "expectations": known,
+            "python": platform.python_version(),
+            "packages": packages(),
+            "plugin_modules": plugin_modules(),
+            "host": host(),
+        }
+
+
+def _command() -> str:
+    """The command line of this process, as one would write it."""
+    module = getattr(sys.modules["__main__"], "__spec__", None)
+    program = f"python -m {module.name.removesuffix('.__main__')}" if module else Path(sys.argv[0]).name
+    return without_home(f"{program} {shlex.join(sys.argv[1:])}".rstrip())

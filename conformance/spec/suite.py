@@ -1,0 +1,89 @@
+"""The version of the suite, and the commit of its checkout, where it runs from one. This module needs no JAX."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+"""The checkout, if the suite runs from one; otherwise the folder in which the wheel is installed."""
+
+GIT_DEADLINE = 20.0
+
+
+@dataclass(frozen=True)
+class Suite:
+    version: str
+    commit: str | None = None
+    """None outside of a checkout, and where git does not answer."""
+    changed: bool | None = None
+    """Whether files of the suite, of hostcb or of the expectations differ from the commit; None without a commit."""
+
+    @property
+    def words(self) -> str:
+        if self.commit is None:
+            return f"{self.version}, not from a checkout"
+        return f"{self.version}, commit {self.commit}{' with uncommitted changes' if self.changed else ''}"
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@functools.cache
+def this_suite() -> Suite:
+    if not (ROOT / ".git").exists():
+        return Suite(_version())
+    commit = _git("rev-parse", "HEAD")
+    if commit is None:
+        return Suite(_version())
+    changes = _git("status", "--porcelain", "--", "conformance", "hostcb", "ci/expectations")
+    return Suite(_version(), commit, None if changes is None else bool(changes))
+
+
+def installed(package: str) -> str | None:
+    """The installed version of a package, or None."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    return None
+
+
+def version_text() -> str:
+    """What `--version` prints."""
+    found = {name: installed(package) for name, package in (("JAX", "jax"), ("jaxlib", "jaxlib"))}
+    lines = [f"conformance suite of hostcb {this_suite().words}"]
+    lines += [f"{name} {version}" if version else f"{name} is not installed" for name, version in found.items()]
+    return "\n".join([*lines, f"Python {platform.python_version()}"])
+
+
+def _version() -> str:
+    # A checkout runs without an installed hostcb, and importing hostcb would import JAX.
+    source = ROOT / "hostcb" / "_version.py"
+    text = source.read_text(encoding="utf-8") if source.exists() else ""
+    found = re.search(r'^__version__ = "(.+)"$', text, re.MULTILINE)
+    return found[1] if found else installed("hostcb") or "unknown"
+
+
+def _git(*arguments: str) -> str | None:
+    """The output of a git command in the checkout; None if there is none."""
+    # Inside of a hook, git's variables name another repository.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        ended = subprocess.run(
+            ["git", "-C", str(ROOT), *arguments],
+            env=environment | {"GIT_OPTIONAL_LOCKS": "0"},
+            capture_output=True,
+            text=True,
+            timeout=GIT_DEADLINE,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return ended.stdout.strip()

@@ -1,0 +1,153 @@
+"""What a run has observed of a platform's capabilities, and what it says of those that a vendor claims."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from conformance.expectations.entries import Expectation, Expectations
+from conformance.faults.catalogue import FAULTS
+from conformance.oracle.verdicts import Outcome, Stage, Verdict
+from conformance.planning.cells import parse_cell
+from conformance.reports.capabilities import Observed, Result, judged_claims, observed
+from conformance.reports.html import html
+from conformance.reports.junit import junit
+from conformance.reports.markdown import markdown
+from conformance.reports.report import Report
+from conformance.reports.results import load_results
+from conformance.spec.capabilities import ERROR_FAULTS, why_no_claim
+
+pytestmark = pytest.mark.contract("C52")
+
+PASS, FAIL, UNSUPPORTED = "pass", "fail", "unsupported"
+
+
+def rows(*results: tuple[str, str]) -> dict[tuple[str, str], Observed]:
+    found = observed(Result(cell, verdict) for cell, verdict in results)
+    return {(row.implementation, row.name): row for row in found}
+
+
+@pytest.mark.parametrize(
+    ("cell", "shows"),
+    [
+        ("hostcb/id_tap/vmap.scan/toy-1dev", {"id_tap", "ordered", "vmap", "loops"}),
+        ("hostcb/pure_callback/pjit+int8-matrix-dict/toy-2dev", {"pure_callback", "sharded", "element-types"}),
+        ("jax/io_callback_ordered/grad.cond/toy-1dev", {"io_callback", "ordered", "grad", "cond"}),
+        ("jax/debug_callback/shard_map/toy-2x4", {"debug.callback", "shard_map", "multi-process"}),
+        ("jax/buffer_callback/pmap/toy-2dev", {"buffer_callback", "zero-copy", "pmap"}),
+        ("jax/pure_callback/fault.raises.jit/toy-2dev", {"errors"}),
+        ("hostcb/call/table.returns/toy-2dev", set()),
+        ("mine/unknown_callback/while_body/toy-2dev", {"loops"}),
+    ],
+)
+def test_what_a_cell_shows(cell: str, shows: set[str]) -> None:
+    assert {name for (_, name), row in rows((cell, PASS)).items() if row.cells} == shows
+
+
+def test_the_faults_of_errors_are_there() -> None:
+    assert {*ERROR_FAULTS} <= {fault.kind for fault in FAULTS}
+
+
+def test_the_answers() -> None:
+    found = rows(
+        ("jax/io_callback/jit/toy-1dev", PASS),
+        ("jax/io_callback/scan/toy-1dev", FAIL),
+        ("jax/pure_callback/jit/toy-1dev", "crash(SIGABRT)"),
+        ("jax/debug_callback/jit/toy-1dev", "missing"),
+        ("hostcb/io_callback/jit/toy-1dev", PASS),
+        ("hostcb/io_callback/jit/toy-1dev@compile", FAIL),
+    )
+    assert found["jax", "io_callback"].counted == "partly (1 of 2)"
+    assert found["jax", "pure_callback"].counted == "no (0 of 1)"
+    assert found["jax", "loops"].counted == "no (0 of 1)"
+    assert found["jax", "debug.callback"].counted == "not tested"
+    assert len([row for row in observed([Result("hostcb/io_callback/jit/toy-1dev@compile", PASS)]) if row.cells]) == 1
+
+
+def test_a_program_that_must_be_refused_shows_nothing() -> None:
+    (one,) = {row.cells for row in observed([Result("jax/pure_callback/vmap/toy-1dev", PASS, refused=True)])}
+    assert one == 0
+
+
+def test_a_function_that_is_refused_everywhere_is_left_out_of_what_it_is_used_with() -> None:
+    refused = (("jax/buffer_callback/vmap/toy-1dev", UNSUPPORTED), ("jax/buffer_callback/jit/toy-1dev", UNSUPPORTED))
+    found = rows(*refused, ("jax/io_callback/vmap/toy-1dev", PASS))
+    assert found["jax", "vmap"].counted == "yes (1 of 1)"
+    assert found["jax", "buffer_callback"].counted == found["jax", "zero-copy"].counted == "no (0 of 2)"
+    # If nothing else is there, that is the answer.
+    assert rows(*refused)["jax", "vmap"].counted == "no (0 of 1)"
+
+
+def test_claims() -> None:
+    good = [Result(f"hostcb/{name}/scan/toy-1dev", PASS) for name in ("id_tap", "call")]
+    found = observed([Result("jax/id_tap/scan/toy-1dev", FAIL), *good])
+    claims = judged_claims(["ordered", "hostcb:ordered", "sharded"], found)
+    assert [claim.verdict for claim in claims] == ["failed", "holds", "not tested"]
+    assert claims[0].sentence == ("claimed capability `ordered` failed in 1 of 3 cells: jax/id_tap/scan/toy-1dev")
+    assert why_no_claim("hostcb:ordered") is None
+    assert "'odered' is no capability; there are id_tap, " in (why_no_claim("odered") or "")
+
+
+# In reports -----------------------------------------------------------------------------------------
+
+CAUSE = "`EmitPythonCallback` not supported on toy_npu backend"
+ORDERED = "jax/io_callback_ordered/scan/toy-1dev"
+REFUSED = [f"jax/{name}/jit/toy-1dev" for name in ("pure_callback", "pure_callback_sequential", "io_callback")]
+
+
+def report(known: bool = False) -> Report:
+    entries = (Expectation((ORDERED,), "fail", "planted", "none", "2026-11-23"),) if known else ()
+    made = Report("toy", Expectations(entries), claims=("ordered",))
+    made.add(parse_cell(ORDERED), Outcome(Verdict.FAIL, Stage.CALLBACK, "order: planted", anomaly="order"))
+    made.add(parse_cell("jax/io_callback_ordered/jit/toy-1dev"), Outcome(Verdict.PASS))
+    return made
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_claim_that_fails_is_a_verdict_of_its_own(tmp_path: Path, known: bool) -> None:
+    """Also where the failure is known: to list it is not to have the capability."""
+    made = report(known)
+    assert made.exit_code == 1
+    words = f"claimed capability `ordered` failed in 1 of 2 cells: {ORDERED}"
+    summary = made.summary()
+    assert f"CLAIM FAILED: {words}" in summary
+    assert summary.startswith("capability") and "ordered      partly (1 of 2)" in summary
+    made.write(tmp_path / "conformance-toy.json")
+    data = json.loads((tmp_path / "conformance-toy.json").read_text())
+    assert data["claims"] == [{"name": "ordered", "verdict": "failed", "cells": 2, "failed": [ORDERED]}]
+    (ordered,) = (row for row in data["capabilities"] if row["name"] == "ordered")
+    assert (ordered["observed"], ordered["passed"], ordered["cells"]) == ("partly", 1, 2)
+    runs = load_results(tmp_path)
+    assert "NOT as expected" in markdown(runs)
+    assert "| `ordered`: callbacks in the order of the program | partly (1 of 2) |" in markdown(runs)
+    assert f'<failure type="claim" message="{words}">' in junit(runs)
+    assert words in html(runs)
+
+
+def test_a_claim_that_a_whole_run_has_not_tested_is_a_problem() -> None:
+    for whole in (False, True):
+        made = report(known=True)
+        made.claims, made.whole = ("sharded",), whole
+        made.conclude()
+        assert made.exit_code == whole
+        assert ("PROBLEM: claimed capability `sharded`: no cell of this run tested it" in made.summary()) == whole
+
+
+@pytest.mark.contract("C51")
+def test_a_cause_is_named_once_in_every_report(tmp_path: Path) -> None:
+    made = Report("toy", Expectations())
+    for cell in REFUSED:
+        words = f"unsupported: ValueError: {CAUSE}."
+        made.add(parse_cell(cell), Outcome(Verdict.UNSUPPORTED, Stage.LOWER, words, anomaly="unsupported", cause=CAUSE))
+    summary = made.summary()
+    assert f"UNSUPPORTED: {CAUSE}: 3 cells, {REFUSED[0]} for one" in summary
+    assert "UNEXPECTED" not in summary
+    made.write(tmp_path / "conformance-toy.json")
+    runs = load_results(tmp_path)
+    page = markdown(runs)
+    assert "## Unsupported: 3, for 1 causes" in page
+    assert page.count("not supported on toy") == 2  # its heading, and the witness of the first cell
+    assert junit(runs).count('<property name="cause 1" value=') == 1
+    assert '"causes":[{"cause":"' in html(runs)

@@ -1,0 +1,300 @@
+"""What vendors' packages and files add to the suite, and what is said of those that cannot be used."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from vendor_packages import PLUGIN, installed, on_the_page
+
+from conformance.cli.commands import main
+from conformance.faults import extensions
+from conformance.faults.fault import _ENTERED
+from conformance.model.transforms import TRANSFORMS
+from conformance.planning.cells import parse_cell
+from conformance.spec import external_callbacks, platforms
+from conformance.spec.entry_points import VendorError
+from conformance.spec.platforms import Platform, platform_in, platform_named
+from conformance.spec.topology import Topology
+
+pytestmark = pytest.mark.contract("C50")
+
+ROOT = Path(__file__).parents[2]
+SUITE = on_the_page("acme_suite.py")
+
+
+@pytest.fixture(autouse=True)
+def no_vendor_stays() -> Iterator[None]:
+    """Undo what a test has added to the suite."""
+    callbacks, transforms, faults = [*external_callbacks.ALL_CALLBACKS], {**TRANSFORMS}, {**_ENTERED}
+    named, done, path, modules = {**external_callbacks._NAMED}, {*extensions._done}, [*sys.path], {*sys.modules}
+    yield
+    external_callbacks.ALL_CALLBACKS[:] = callbacks
+    for registry, before in ((TRANSFORMS, transforms), (_ENTERED, faults), (external_callbacks._NAMED, named)):
+        registry.clear()  # type: ignore[attr-defined]
+        registry.update(before)  # type: ignore[attr-defined]
+    extensions._renew()
+    extensions._done.clear()
+    extensions._done.update(done)
+    sys.path[:] = path
+    for name in {*sys.modules} - modules:
+        if name.startswith("acme"):
+            del sys.modules[name]
+    os.environ.pop(platforms.FILES, None)
+    forget()
+
+
+def forget() -> None:
+    platforms._platform_named.cache_clear()
+    platforms._in_files.cache_clear()
+    importlib.invalidate_caches()
+
+
+def use(folder: Path) -> None:
+    """Let this process find the packages in a folder, as if it had just started."""
+    sys.path.insert(0, str(folder))
+    extensions._done.clear()
+    forget()
+
+
+def conformance(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "conformance", *arguments],
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{folder}", "XLA_FLAGS": "", **environment},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+# A whole package ------------------------------------------------------------------------------------
+
+CELLS = (
+    "jax/pure_callback_unrolled/vmap/acme-1dev",
+    "jax/pure_callback/twice.jit/acme-1dev",
+    "jax/pure_callback/fault.acme_runs_again.jit/acme-1dev",
+)
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """The package of docs/vendors.md, with a plugin of its own."""
+    table = tomllib.loads(on_the_page("pyproject.toml"))
+    groups = table["project"]["entry-points"]
+    # What the modules of the platform add, entry points do not add again.
+    groups = {name: points for name, points in groups.items() if name.endswith(("jax_plugins", "platforms"))}
+    # Without what no CPU can have.
+    own = [line for line in on_the_page("acme.toml").splitlines() if not line.startswith(("version", "xla_flags"))]
+    files = {
+        "acme.toml": "\n".join(own).replace("acme_npu", "cpu"),
+        "acme_known.toml": "",
+        "acme_platform.py": on_the_page("acme_platform.py"),
+        "acme_plugin.py": PLUGIN,
+        "acme_suite.py": SUITE,
+    }
+    return installed(tmp_path / "site", groups, files)
+
+
+def test_a_package_adds_a_platform_and_its_cells(tmp_path: Path, package: Path) -> None:
+    """Planning, the worker and the report know the same; the claims are judged, and one is not tested."""
+    results = tmp_path / "results"
+    asked = [word for cell in CELLS for word in ("--cell", cell)]
+    ended = conformance(package, "run", "--platform", "acme", *asked, "--results", str(results))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    report = json.loads((results / "conformance-acme.json").read_text())
+    assert {cell["id"]: cell["verdict"] for cell in report["cells"]} == dict.fromkeys(CELLS, "pass")
+    assert report["claims"] == [
+        {"name": "ordered", "verdict": "not tested", "cells": 0, "failed": []},
+        {"name": "hostcb:call", "verdict": "not tested", "cells": 0, "failed": []},
+    ]
+    assert "claimed capability `ordered`: no cell of this run tested it" in ended.stdout
+
+
+def test_the_suite_answers_to_both_names(tmp_path: Path, package: Path) -> None:
+    """A module that imports `hostcb_conformance` gets the classes of the suite that runs as `conformance`."""
+    module = package / "acme_suite.py"
+    module.write_text(SUITE.replace("from conformance.", "from hostcb_conformance."))
+    use(package)
+    assert parse_cell(CELLS[0]).callback_name == "pure_callback_unrolled"
+    assert parse_cell(CELLS[2]).promises == ("X2",)
+    assert sys.modules["acme_suite"].planted is importlib.import_module("conformance.faults.fault").planted
+
+
+def test_entry_points_add_for_every_platform(tmp_path: Path) -> None:
+    groups = tomllib.loads(on_the_page("pyproject.toml"))["project"]["entry-points"]
+    groups = {name: points for name, points in groups.items() if name.endswith(("callbacks", "transforms", "faults"))}
+    use(installed(tmp_path, groups, {"acme_suite.py": SUITE}))
+    for cell in CELLS:
+        assert parse_cell(cell.replace("acme-", "cpu-")).id == cell.replace("acme-", "cpu-")
+    # hostcb has the callback as well, since it is a further option of a function that hostcb has.
+    assert parse_cell(CELLS[0].replace("jax/", "hostcb/"))
+
+
+def test_a_file_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "acme_known.toml").touch()
+    (tmp_path / "acme_suite.py").write_text(SUITE)
+    file = tmp_path / "acme.toml"
+    file.write_text(on_the_page("acme.toml"))
+    use(tmp_path)
+    assert main(["list", "--platforms", "--platform-file", str(file)]) == 0
+    shown = capsys.readouterr().out.partition("\nacme, by ")[2]
+    for words in ("acme_npu", "acme runtime", "acme_callback", "--xla_acme=1", "ACME_LOG=quiet", "at most 2", "1,4"):
+        assert words in shown
+    environment = Topology("acme", 1).environment({"XLA_FLAGS": "--xla_acme=0", "HOME": "/h"})
+    assert environment == {
+        "JAX_PLATFORMS": "acme,cpu",
+        "XLA_FLAGS": "--xla_acme=0",
+        "ACME_LOG": "quiet",
+        "HOME": "/h",
+    }
+    assert main(["run", "--platform", "acme", "-n", "3", "-k", "x"]) == 2
+    assert capsys.readouterr().err == "ERROR: -n 3: at most 2 process(es) may have the devices of acme\n"
+
+
+def test_the_names_may_all_differ(tmp_path: Path) -> None:
+    file = tmp_path / "one.toml"
+    file.write_text('[platform]\nname = "one"\nregistered = "two"\ndevices = "three"\nversion = "four"\n')
+    found = platform_in(file)
+    assert (found.name, found.jax_name, found.devices, found.version) == ("one", "two", ("three",), ("four",))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        '{"name": "acme", "registered": "other"}',
+        'Platform("acme", registered="other")',
+        'lambda: Platform("acme", registered="other")',
+    ],
+)
+def test_what_an_entry_point_may_name(tmp_path: Path, value: str) -> None:
+    source = f"from conformance.spec.platforms import Platform\nFOUND = {value}\n"
+    use(installed(tmp_path, {"hostcb_conformance.platforms": {"acme": "acme_one:FOUND"}}, {"acme_one.py": source}))
+    assert platform_named("acme").registered == "other"
+    assert "the entry point acme = 'acme_one:FOUND'" in platform_named("acme").source
+
+
+def test_a_platform_that_nobody_describes_is_any_plugin() -> None:
+    assert platform_named("nobody") == Platform("nobody", source="nothing: a plugin of JAX's may have the name")
+
+
+# What cannot be used --------------------------------------------------------------------------------
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line of an error in the options."""
+    assert main(["list", "-k", "no such cell", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("ERROR: ")
+    return line
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "has no table [platform]"),
+        ("[platfrom]\nname = 'a'", "unknown key 'platfrom'"),
+        ("[platform", "is not TOML"),
+        ("[platform]\nname = 3", "'name' in [platform] is a text in quotes, not 3"),
+        ("[platform]", "'name' in [platform] is a text in quotes, not None"),
+        ("[platform]\nname = 'a/b'", "'a/b' is no name of a platform"),
+        ("[platform]\nname = 'a'\nclaim = 'ordered'", "unknown key 'claim' in [platform]; there are name, registered"),
+        ("[platform]\nname = 'a'\nclaims = 'odered'", "'odered' is no capability; there are id_tap"),
+        ("[platform]\nname = 'a'\ndevices = [1]", "'devices' in [platform] is a text in quotes, or a list of them"),
+        ("[platform]\nname = 'a'\nworkers = 2", "'workers' is a table of 'default' and 'maximum'"),
+        ("[platform]\nname = 'a'\nworkers = {default = 3, maximum = 2}", "a default of 3, and a maximum of 2"),
+        ("[platform]\nname = 'a'\ndevice_counts = [0]", "numbers greater than 0, not [0]"),
+        ("[platform]\nname = 'a'\nexpectations = 'none.toml'", "there is no file"),
+        ("[platform]\nname = 'a'\nenvironment = {A = 1}", "'environment' is a table of texts in quotes"),
+        ("[platform]\nname = 'a'\nenvironment = {XLA_FLAGS = ''}", "say 'xla_flags' in place of it"),
+        ("[platform]\nname = 'cpu'", "the platform 'cpu' is described twice, by the suite and"),
+        (
+            "[platform]\nname = 'a'\nmodules = 'acme_absent'",
+            "raised ModuleNotFoundError: No module named 'acme_absent'",
+        ),
+    ],
+)
+def test_wrong_files(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, words: str) -> None:
+    file = tmp_path / "wrong.toml"
+    file.write_text(text)
+    line = said(capsys, "--platform-file", str(file))
+    assert str(file) in line
+    assert words in line
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "cannot be read: No such file" in said(capsys, "--platform-file", str(tmp_path / "none.toml"))
+
+
+def test_a_file_of_another_platform(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text("[platform]\nname = 'a'")
+    line = said(capsys, "--platform", "b", "--platform-file", str(file))
+    assert line == f"ERROR: --platform names b, and {file} describes a"
+
+
+@pytest.mark.parametrize(
+    ("group", "source", "words"),
+    [
+        ("platforms", "FOUND = 3", "is 3: expected a Platform, a table like that of a file, the path of a file"),
+        ("platforms", "FOUND = {'name': 'b'}", "describes the platform 'b': the two names must be the same"),
+        ("platforms", "FOUND = 'here.toml'", "is the path 'here.toml': expected an absolute one"),
+        ("platforms", "import acme_absent", "raised ModuleNotFoundError: No module named 'acme_absent'"),
+        ("platforms", "", "raised AttributeError: module 'acme_one' has no attribute 'FOUND'"),
+        ("callbacks", "FOUND = [3]", "has 3: expected a conformance.spec.callbacks.Callback"),
+        ("callbacks", "def FOUND(): raise KeyError('x')", "raised KeyError: 'x'"),
+        ("callbacks", "raise SystemExit(3)", "raised SystemExit: 3"),
+        ("callbacks", "(", "raised SyntaxError: '(' was never closed"),
+        (
+            "callbacks",
+            "from conformance.spec.external_callbacks import callback_named as named\nFOUND = named('io_callback')",
+            "there is a callback 'io_callback' already: give it another name",
+        ),
+        ("transforms", "FOUND = [object()]", "which is no transform: it has no name"),
+        (
+            "transforms",
+            "from conformance.model.transforms import TRANSFORMS\nFOUND = TRANSFORMS['scan']",
+            "there is a transform 'scan' already",
+        ),
+        ("faults", "FOUND = 'text'", "has 'text': expected a conformance.faults.fault.Fault, or a module"),
+        (
+            "faults",
+            "from conformance.faults.catalogue import FAULTS\nFOUND = FAULTS[0]",
+            "is entered twice: give one of the two another kind",
+        ),
+    ],
+)
+def test_wrong_entry_points(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], group: str, source: str, words: str
+) -> None:
+    group = f"hostcb_conformance.{group}"
+    use(installed(tmp_path, {group: {"acme": "acme_one:FOUND"}}, {"acme_one.py": source}))
+    line = said(capsys, "--platform", "acme", "--devices", "1")
+    assert f"the entry point acme = 'acme_one:FOUND' in the group {group} of acme-conformance 1.0" in line
+    assert words in line
+
+
+def test_two_packages_with_one_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = "FOUND = {'name': 'acme'}"
+    for name in ("one", "two"):
+        points = {"hostcb_conformance.platforms": {"acme": f"acme_{name}:FOUND"}}
+        installed(tmp_path, points, {f"acme_{name}.py": source}, name)
+    use(tmp_path)
+    assert "the platform 'acme' is described twice, by the entry point acme = 'acme_one:FOUND'" in said(
+        capsys, "--platform", "acme", "--devices", "1"
+    )
+
+
+def test_a_wrong_description_of_one_platform_is_not_in_the_way_of_another(tmp_path: Path) -> None:
+    points = {"hostcb_conformance.platforms": {"acme": "acme_absent:FOUND"}}
+    use(installed(tmp_path, points))
+    assert platform_named("cpu").name == "cpu"
+    with pytest.raises(VendorError):
+        platform_named("acme")

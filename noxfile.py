@@ -32,8 +32,8 @@ VENDORS_CELLS = (
     "2dev and ((hostcb and (/jit/ or /pjit/ or /shard_map/)) or (jax and /jit/) or (hostcb and "
     "(/id_tap/ or /call/ or /io_callback_ordered/) and (/pmap/ or /scan/ or /vmap/ or /while_body/ or /cond/)))"
 )
-# With plugins, which go with one version of JAX.
-ACCELERATED_JAX = "0.12.0.1"
+# With plugins, which go with one version of JAX. Newer ones need a newer Python.
+ACCELERATED_JAX = "0.10.2" if HERE == "3.11" else "0.12.0.1"
 
 # The platforms whose programs are lowered where there is none of them.
 LOWERED = ("cuda", "rocm", "tpu", "oneapi")
@@ -122,7 +122,8 @@ def conformance_cuda(session: nox.Session) -> None:
 def conformance_rocm(session: nox.Session) -> None:
     """Run the conformance matrix on this machine's ROCm devices; without one, lower it."""
     # JAX's extra for ROCm wants a plugin of its own version, which is not published; this one works with it.
-    plugin = ("jax-rocm7-plugin==0.12.0", "jax-rocm7-pjrt==0.12.0") if shutil.which("rocminfo") else ()
+    version = ACCELERATED_JAX.removesuffix(".1")
+    plugin = (f"jax-rocm7-plugin=={version}", f"jax-rocm7-pjrt=={version}") if shutil.which("rocminfo") else ()
     accelerator(session, "rocm", f"jax=={ACCELERATED_JAX}", *plugin)
 
 

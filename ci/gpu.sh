@@ -14,7 +14,9 @@ if [ "${1:-}" = "--dry-run" ]; then
 fi
 results="${1:-gpu-results}"
 python="${PYTHON:-python3}"
-jax="${JAX_VERSION:-0.12.0.1}"
+# Newer releases of JAX need a newer Python.
+if "$python" -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; then newest=0.10.2; else newest=0.12.0.1; fi
+jax="${JAX_VERSION:-$newest}"
 environment="${ENVIRONMENT:-.venv-gpu}"
 failed=""
 

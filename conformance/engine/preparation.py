@@ -281,7 +281,7 @@ def _plan_of_entries(options: Any, expectations: Expectations) -> Plan:
     depth = options.chosen.depth
     device_counts = selecting.CPU_DEVICE_COUNTS if options.platform == "cpu" else options.devices
     if depth is not Depth.RUN:
-        device_counts = tuple(sorted({*DEVICE_COUNTS, *options.devices}))
+        device_counts = DEVICE_COUNTS
     plan = all_at_depth(selecting.undrawn_plan_of(implementations, options.platform, device_counts), depth)
     if options.platform == "cpu" and depth is Depth.RUN:
         plan = plan.with_(plan_over_processes(implementations, [USUAL]))

@@ -68,6 +68,8 @@ def why_not_at_depth(cell: Cell) -> str | None:
         return None
     if "eager" in cell.program.names or cell.configuration == JIT_DISABLED:
         return f"without jit there is no program to {depth.value}"
+    if "pmap" in cell.program.names and cell.topology.processes > 1:
+        return "pmap compiles for the devices of its own process, and here one process has all"
     if cell.topology.configuration in CPU_CONFIGURATIONS:
         return f"{cell.topology.configuration} is about how a CPU runs programs"
     return None
@@ -102,6 +104,7 @@ def multi_host_cells(plan: Plan, platform: str) -> tuple[Cell, ...]:
         replace(cell, topology=topology)
         for cell in plan.cells
         if isinstance(cell, ProgramCell) and _is_plain(cell) and cell.topology.device_count > 1
+        if "pmap" not in cell.program.names
         if cell.implementation != "jax" or not _limited(cell, devices)
     )
 

@@ -32,11 +32,12 @@ def at_depth(plan: Plan, depth: Depth) -> Plan:
     if depth is Depth.RUN:
         return plan
     smallest = {_on_one(cell) for cell in plan.cells if cell.topology.device_count == 1}
+    larger = {_on_one(cell) for cell in plan.cells if cell.topology.device_count > 1}
     cells: dict[str, Cell] = {}
     left_out = [Ineligible(_id_at(one.id, depth), one.reason) for one in plan.ineligible]
     for cell in plan.cells:
         moved = moved_to(cell, depth)
-        reason = why_not_at_depth(moved) or _same_as_on_one(cell, smallest)
+        reason = why_not_at_depth(moved) or _same_as_on_one(cell, smallest) or _less_than_on_several(cell, larger)
         if reason:
             left_out.append(Ineligible(moved.id, reason))
         else:
@@ -81,6 +82,14 @@ def _same_as_on_one(cell: Cell, smallest: set[tuple[object, ...]]) -> str | None
     if _on_one(cell) not in smallest:
         return None
     return "the program is for one device, and the cell on one device has the same"
+
+
+def _less_than_on_several(cell: Cell, larger: set[tuple[object, ...]]) -> str | None:
+    if not isinstance(cell, ProgramCell) or cell.topology.device_count > 1 or len(cell.program.names) == 1:
+        return None
+    if not spans_devices(cell.program) or _on_one(cell) not in larger:
+        return None
+    return "the cell on several devices has the same composition over devices"
 
 
 def _on_one(cell: Cell) -> tuple[object, ...]:

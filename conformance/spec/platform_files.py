@@ -51,6 +51,9 @@ def fields_of(table: Mapping[str, Any], where: str, folder: Path | None) -> dict
     for key in ("name", "registered"):
         if key == "name" or key in table:
             found[key] = _name(table, key, where)
+    for flag in found.get("xla_flags", ()):
+        if not flag.startswith("--") or len(flag.split()) != 1:
+            raise VendorError(f"{where}: 'xla_flags' is a list of flags like '--xla_name=value', and has {flag!r}")
     if "environment" in table:
         found["environment"] = _environment(table["environment"], where)
     if "device_counts" in table:
@@ -69,7 +72,9 @@ def fields_of(table: Mapping[str, Any], where: str, folder: Path | None) -> dict
 
 
 def _name(table: Mapping[str, Any], key: str, where: str) -> str:
-    name = table.get(key)
+    if key not in table:
+        raise VendorError(f"{where}: [platform] has no {key!r}, which is needed ({PAGE})")
+    name = table[key]
     if not isinstance(name, str):
         raise VendorError(f"{where}: {key!r} in [platform] is a text in quotes, not {name!r}")
     if reason := why_no_name(name):
@@ -88,6 +93,9 @@ def _texts(table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
 def _environment(value: Any, where: str) -> dict[str, str]:
     if not isinstance(value, Mapping) or not all(isinstance(text, str) for pair in value.items() for text in pair):
         raise VendorError(f"{where}: 'environment' is a table of texts in quotes, not {value!r}")
+    for name, text in value.items():
+        if not name or "=" in name or "\0" in name + text:
+            raise VendorError(f"{where}: 'environment': no process can have the variable {name!r} with {text!r}")
     for name in ("JAX_PLATFORMS", "XLA_FLAGS"):
         if name in value:
             instead = "'registered'" if name == "JAX_PLATFORMS" else "'xla_flags'"
@@ -96,7 +104,9 @@ def _environment(value: Any, where: str) -> dict[str, str]:
 
 
 def _workers(value: Any, where: str) -> dict[str, int]:
-    if not isinstance(value, Mapping) or value.keys() - {*_WORKERS} or not all(map(_positive, value.values())):
+    if isinstance(value, Mapping) and (unknown := sorted(map(str, value.keys() - {*_WORKERS}))):
+        raise VendorError(f"{where}: unknown key {unknown[0]!r} in 'workers'; there are {', '.join(_WORKERS)}")
+    if not isinstance(value, Mapping) or not all(map(_positive, value.values())):
         raise VendorError(
             f"{where}: 'workers' is a table of 'default' and 'maximum', numbers greater than 0: {value!r}"
         )

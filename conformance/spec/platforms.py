@@ -112,7 +112,7 @@ def _in_files(files: str) -> tuple[Platform, ...]:
 
 def platform_in(path: Path) -> Platform:
     """The platform that a TOML file describes."""
-    return _made(read_table(path), str(path), path.parent)
+    return _made(read_table(path), str(path), path.absolute().parent)
 
 
 def use_file(path: Path) -> Platform:

@@ -247,6 +247,13 @@ class Gang:
             for rank, answer in answers.items()
             if answer.get("observation", {}).get("verdict")
         ]
+        # Whatever a process waits for, it writes its stacks when it is told to, unless it is stopped.
+        stopped = [rank for rank in hanging if crashed and not stacks_in(self._links[rank].written())]
+        if stopped:
+            told = " and ".join(f"process {rank}" for rank in stopped)
+            ends = ", ".join(f"process {rank} ended with {cause(self._ended[rank])}" for rank in crashed)
+            words = f"{told} is stopped: it gave no answer and no stacks; {ends}"
+            return Outcome(Verdict.HANG, stage, "; ".join([words, *failed, self._words_of_all()]), seconds)
         if crashed:
             causes = {rank: cause(self._ended[rank]) for rank in crashed}
             first = crashed[0]

@@ -338,6 +338,16 @@ def test_the_end_of_one_process_ends_all_with_the_words_of_each() -> None:
 
 
 @pytest.mark.usefixtures("quick")
+def test_a_stopped_process_is_blamed_and_not_the_one_that_gave_up_waiting() -> None:
+    """JAX ends the processes that wait for a stopped one, which alone writes no stacks."""
+    links = [FakeLink({}, status=-signal.SIGABRT, words="the service detected fatal errors"), FakeLink({})]
+    outcome, _ = outcome_with(links)
+    assert outcome.label == "hang"
+    assert outcome.reason.startswith("process 1 is stopped")
+    assert "process 0 ended with SIGABRT" in outcome.reason
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_process_without_an_answer_is_a_hang_of_the_cell() -> None:
     failed = Observation(0, verdict=Verdict.FAIL, anomalies=(Anomaly("error", Stage.DISPATCH, "ValueError: no"),))
     links = [FakeLink({"run": {"observation": failed.as_json(), "seconds": 0.1}}), FakeLink({}, words="in psum")]

@@ -204,7 +204,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("[platfrom]\nname = 'a'", "unknown key 'platfrom'"),
         ("[platform", "is not TOML"),
         ("[platform]\nname = 3", "'name' in [platform] is a text in quotes, not 3"),
-        ("[platform]", "'name' in [platform] is a text in quotes, not None"),
+        ("[platform]", "[platform] has no 'name', which is needed"),
         ("[platform]\nname = 'a/b'", "'a/b' is no name of a platform"),
         ("[platform]\nname = 'a'\nclaim = 'ordered'", "unknown key 'claim' in [platform]; there are name, registered"),
         ("[platform]\nname = 'a'\nclaims = 'odered'", "'odered' is no capability; there are id_tap"),
@@ -214,6 +214,11 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("[platform]\nname = 'a'\ndevice_counts = [0]", "numbers greater than 0, not [0]"),
         ("[platform]\nname = 'a'\nexpectations = 'none.toml'", "there is no file"),
         ("[platform]\nname = 'a'\nenvironment = {A = 1}", "'environment' is a table of texts in quotes"),
+        ("[platform]\nname = 'a'\nenvironment = {'A=B' = '1'}", "no process can have the variable 'A=B'"),
+        ("[platform]\nname = 'a'\nenvironment = {A = \"a\\u0000b\"}", "no process can have the variable 'A'"),
+        ("[platform]\nname = 'a'\nxla_flags = 'xla_a=1'", "flags like '--xla_name=value', and has 'xla_a=1'"),
+        ("[platform]\nname = 'a'\nxla_flags = '--xla_a=1 --xla_b=2'", "and has '--xla_a=1 --xla_b=2'"),
+        ("[platform]\nname = 'a'\nworkers = {minimum = 1}", "unknown key 'minimum' in 'workers'"),
         ("[platform]\nname = 'a'\nenvironment = {XLA_FLAGS = ''}", "say 'xla_flags' in place of it"),
         ("[platform]\nname = 'cpu'", "the platform 'cpu' is described twice, by the suite and"),
         (
@@ -228,6 +233,14 @@ def test_wrong_files(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: s
     line = said(capsys, "--platform-file", str(file))
     assert str(file) in line
     assert words in line
+
+
+def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths in a file begin where the file is, whichever way it is named."""
+    (tmp_path / "known.toml").write_text("")
+    (tmp_path / "a.toml").write_text("[platform]\nname = 'a'\nexpectations = 'known.toml'")
+    monkeypatch.chdir(tmp_path)
+    assert platform_in(Path("a.toml")).expectations == tmp_path / "known.toml"
 
 
 def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,7 +81,7 @@ def _bundle(options: argparse.Namespace) -> int:
 def _verify(options: argparse.Namespace) -> int:
     try:
         bundle = unpack(options.file.read_bytes())
-        if options.digest and options.digest.lower() != bundle.digest:
+        if options.digest is not None and options.digest.lower() != bundle.digest:
             raise BadBundleError(f"its digest is {bundle.digest}, and not the one that was published")
         runs = judged(bundle)
         if options.replan:
@@ -137,7 +137,7 @@ def _text(options: argparse.Namespace, bundle: Bundle, runs: tuple[JudgedRun, ..
         f"{options.file}: {len(bundle.members)} members, every byte as its manifest says",
         f"digest {bundle.digest}",
     ]
-    if not options.digest:
+    if options.digest is None:
         lines.append(
             "NOTE: whoever changes a bundle can write its manifest again: only a digest that was published elsewhere,"
             " given by --digest, shows that nobody did"

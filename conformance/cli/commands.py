@@ -13,7 +13,7 @@ from ..bisecting.probe_journal import JournalError
 from ..engine.cluster import ClusterError
 from ..engine.dask_cluster import DaskClusterError
 from ..engine.locking import FolderLock
-from ..engine.options import add_pytest, add_running, add_selection, positive
+from ..engine.options import add_pytest, add_running, add_selection, positive, scheduler_address
 from ..engine.preparation import (
     IMPLEMENTATIONS,
     UNUSABLE_BECAUSE,
@@ -170,7 +170,10 @@ def _parser() -> argparse.ArgumentParser:
         help="pytest processes, each with one worker process; by default 2 on cpu, elsewhere what the platform says",
     )
     run_parser.add_argument(
-        "--scheduler", metavar="ADDRESS", help="run the cells on the Dask cluster of this scheduler, tcp://HOST:PORT"
+        "--scheduler",
+        type=scheduler_address,
+        metavar="ADDRESS",
+        help="run the cells on the Dask cluster of this scheduler, tcp://HOST:PORT",
     )
     run_parser.add_argument(
         "--distributed",

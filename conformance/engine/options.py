@@ -6,6 +6,7 @@ This module does not import JAX, since the pytest processes of a run do not need
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -140,6 +141,14 @@ def add_pytest(add: AddOption) -> None:
 def _platform(text: str) -> str:
     if reason := why_no_name(text):
         raise argparse.ArgumentTypeError(reason)
+    return text
+
+
+def scheduler_address(text: str) -> str:
+    """The type of an option that is the address of a Dask scheduler."""
+    match = re.fullmatch(r"\w+://.+:(\d{1,5})", text, re.ASCII)
+    if not match or not 0 < int(match[1]) < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text!r} is no address of a Dask scheduler, like tcp://host:8786")
     return text
 
 

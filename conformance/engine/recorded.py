@@ -30,7 +30,9 @@ def planned(
     plan = selecting.whole_plan_of(implementations, platform, devices, choice)
     if platform == "cpu" and usual and depth is Depth.RUN:
         plan = plan.with_(plan_over_processes(implementations, [USUAL]))
-    plan = at_depth(smoke(plan) if smoked else plan, depth)
+    # In this order: what has no meaning at the depth must not stand for what has.
+    plan = at_depth(plan, depth)
+    plan = smoke(plan) if smoked else plan
     if depth is Depth.COMPILE and usual and not smoked:
         plan = replace(plan, cells=(*plan.cells, *multi_host_cells(plan, platform)))
     return plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..spec.depths import Depth
 from ..spec.topology import DEFAULT
 from .cells import Cell, FaultCell, Plan, ProgramCell
 from .selection import row_of
@@ -20,8 +21,10 @@ def smoke(plan: Plan) -> Plan:
     largest = max((cell.topology.device_count for cell in programs), default=0)
     # Plain cells come first: their failures are clearer than those of cells with other data or placements.
     there = [cell for cell in programs if cell.topology.configuration == DEFAULT]
-    there = [cell for cell in there if cell.topology.device_count == largest]
+    # Where nothing runs, programs for one device have cells on one device alone, and no worker costs seconds.
+    there = [cell for cell in there if cell.topology.device_count == largest or cell.topology.depth is not Depth.RUN]
     there.sort(key=lambda cell: (not cell.data.plain, cell.placement != "all", len(cell.program.names)))
+    there.sort(key=lambda cell: cell.topology.device_count < largest)
     chosen: dict[str, Cell] = {}
     seen: set[tuple[str, ...]] = set()
     for cell in there:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..oracle.verdicts import Standing, Verdict
 from ..spec.package import COMMAND
+from .capabilities import Result, judged_claims, observed
 from .results import SCHEMA_VERSION, load_results, name_of, write_results
 
 MOST_NAMED = 10
@@ -100,6 +101,8 @@ def merged(parts: Sequence[Part], killed: Sequence[Path] = ()) -> dict[str, Any]
         *(f"the expectation {pattern!r} matches no planned cell" for pattern in stale),
         *_problems(parts),
     ]
+    rows = observed(Result(cell["id"], cell["verdict"], _was_refused(cell)) for cell in cells)
+    claims = judged_claims([claim["name"] for claim in first.data.get("claims", ())], rows)
     return {
         **{name: value for name, value in first.data.items() if name != "shard"},
         **_record(parts),
@@ -110,12 +113,18 @@ def merged(parts: Sequence[Part], killed: Sequence[Path] = ()) -> dict[str, Any]
         # The shards of a matrix run at the same time.
         "seconds": max(part.data["seconds"] for part in parts),
         "process_starts": sum(part.data.get("process_starts") or 0 for part in parts),
-        "exit_code": _exit_code(cells, problems),
+        "exit_code": _exit_code(cells, problems) or int(any(claim.failed for claim in claims)),
+        "capabilities": [row.as_json() for row in rows if row.cells],
+        "claims": [claim.as_json() for claim in claims],
         "problems": problems,
         "gaps": gaps,
         "stale_expectations": stale,
         "cells": cells,
     }
+
+
+def _was_refused(cell: Mapping[str, Any]) -> bool:
+    return bool(cell.get("refused")) or cell.get("shown") == "refused"
 
 
 def _record(parts: Sequence[Part]) -> dict[str, Any]:
@@ -128,7 +137,8 @@ def _record(parts: Sequence[Part]) -> dict[str, Any]:
     if plan:
         plan = {**plan, "unselected": [cell for cell in plan["unselected"] if cell not in selected]}
     begin, end = min(run["begin"] for run in runs), max(run["end"] for run in runs)
-    return {"run": {**first, "begin": begin, "end": end, "plan": plan}}
+    commands = " && ".join(dict.fromkeys(run["command"] for run in runs))
+    return {"run": {**first, "command": commands, "begin": begin, "end": end, "plan": plan}}
 
 
 def _check_same(one: Part, other: Part) -> None:

@@ -77,9 +77,14 @@ def accelerator(session: nox.Session, platform: str, *packages: str) -> None:
 def tests(session: nox.Session, jax: str) -> None:
     """Run the tests of the library and of the suite, on each supported pair of Python and JAX."""
     install(session, jax, "test")
-    # All rounds, and programs compiled as users compile them, with one JAX; see CONTRIBUTING.md.
-    amount = "thorough" if jax == "jax-newest" else "usual"
-    session.run("pytest", "-n", "2", *session.posargs, env={"HOSTCB_TESTS": amount})
+    session.run("pytest", "-n", "2", *session.posargs)
+
+
+@nox.session(default=False, python=HERE)
+def thorough(session: nox.Session) -> None:
+    """Run the tests with all rounds of what goes wrong by chance, and programs compiled as users compile them."""
+    install(session, HERE_JAX, "test")
+    session.run("pytest", "-n", "2", *session.posargs, env={"HOSTCB_TESTS": "thorough"})
 
 
 @nox.session(default=False, python=HERE)

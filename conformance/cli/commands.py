@@ -11,7 +11,6 @@ from pathlib import Path
 
 from ..bisecting.probe_journal import JournalError
 from ..engine.cluster import ClusterError
-from ..engine.dask_cluster import DaskClusterError
 from ..engine.locking import FolderLock
 from ..engine.options import add_pytest, add_running, add_selection, positive, scheduler_address
 from ..engine.preparation import (
@@ -26,7 +25,7 @@ from ..engine.preparation import (
     workers_of,
 )
 from ..engine.run import run
-from ..engine.tools import MissingToolError, require_distributed, require_tools
+from ..engine.tools import DaskClusterError, MissingToolError, require_distributed, require_tools
 from ..engine.user_plugins import PluginError, require_plugins
 from ..planning.coverage import coverage_of, show
 from ..planning.plan_file import plan_text

@@ -20,6 +20,7 @@ from .dask_worker import Order, OtherVersionsError, close_site, described, run_b
 from .interrupts import terminated_like_interrupted
 from .journal import Journal
 from .tasks import Setup, Task, in_running_order
+from .tools import DaskClusterError
 
 CONNECT_SECONDS = 20
 RERUNS = 20
@@ -35,10 +36,6 @@ MOST_AGAIN = 10
 
 BATCHES_FOR_EACH = 4
 """So many batches for each worker, so that none waits long for the others at the end."""
-
-
-class DaskClusterError(Exception):
-    """A cluster that cannot run the cells."""
 
 
 def execute_on(address: str, setup: Setup, concluded: Callable[[str, Conclusion], None]) -> Controller:

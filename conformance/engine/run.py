@@ -28,7 +28,7 @@ from .origin import Origin
 from .progress import Progress
 from .run_journal import Past, begin, events, past_of
 from .tasks import Setup, Task
-from .tools import require_tools
+from .tools import DaskClusterError, require_tools
 
 if TYPE_CHECKING:
     from .controller import Controller
@@ -251,7 +251,7 @@ def run(prepared: Run, workers: int, cluster: Cluster | None = None) -> Report:
     if not prepared.cells:
         return prepared.finish(None)
     if prepared.options.scheduler:
-        from .dask_cluster import DaskClusterError, execute_on
+        from .dask_cluster import execute_on
 
         prepared.show_progress()
         try:

@@ -1,4 +1,4 @@
-"""The packages that the engine needs."""
+"""The packages that the engine needs, and the errors of what is not there. It needs none of them itself."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import importlib.util
 
 class MissingToolError(Exception):
     """A package that the engine needs is not installed."""
+
+
+class DaskClusterError(Exception):
+    """A Dask cluster that cannot run the cells."""
 
 
 def require_distributed() -> None:

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from conformance.cli import commands
-from conformance.engine.dask_cluster import MOST_LOST, DaskClusterError, _ClusterRun, batches
+from conformance.engine.dask_cluster import MOST_LOST, _ClusterRun, batches
 from conformance.engine.dask_worker import described
 from conformance.engine.tasks import Setup, Task
+from conformance.engine.tools import DaskClusterError
 from conformance.spec.sources import versions
 from conformance.spec.topology import Topology
 

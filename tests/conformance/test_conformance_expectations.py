@@ -9,6 +9,7 @@ import pytest
 from conformance.engine.preparation import IMPLEMENTATIONS
 from conformance.expectations.entries import EXPECTATIONS, ExpectationError, Expectations, load_expectations
 from conformance.oracle.verdicts import Outcome, Stage, Standing, Verdict
+from conformance.planning.processes import USUAL, plan_over_processes
 from conformance.planning.selection import CPU_DEVICE_COUNTS, plan_of
 from conformance.spec.versions import SpecifierError, version_matches
 
@@ -137,6 +138,6 @@ def test_version_comparison_refuses_what_it_cannot_read() -> None:
 
 
 def test_files_of_the_project_match_their_plans() -> None:
-    plan = plan_of(IMPLEMENTATIONS, "cpu", CPU_DEVICE_COUNTS)
+    plan = plan_of(IMPLEMENTATIONS, "cpu", CPU_DEVICE_COUNTS).with_(plan_over_processes(IMPLEMENTATIONS, [USUAL]))
     expectations = load_expectations(EXPECTATIONS / "cpu.toml")
     assert expectations.unmatched([cell.id for cell in plan.cells]) == ()

@@ -48,8 +48,9 @@ def run(
     """The run of as many cells, and its results."""
     (folder / "fake.py").write_text(implementation)
     cells = [word for callback in CALLBACKS[:count] for word in ("--cell", f"fake/{callback}/eager/cpu-1dev")]
-    # With these, pytest would put colours into what it says.
-    inherited = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "PY_COLORS")}
+    # The first two would put colours into what pytest says; the third is this session's, if it has several processes.
+    ours = ("FORCE_COLOR", "PY_COLORS", "PYTEST_XDIST_WORKER")
+    inherited = {name: value for name, value in os.environ.items() if name not in ours}
     ended = subprocess.run(
         [sys.executable, "-m", "conformance", "run", *cells, "--expectations", os.devnull, *options],
         cwd=folder,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import jax
 import pytest
 from jax.interpreters import mlir
 
+from conformance.cli import commands
 from conformance.engine.preparation import prepare
 from conformance.expectations.entries import Expectations
 from conformance.faults.catalogue import RUNTIME_TARGETS
@@ -187,11 +187,9 @@ since = "2026-11-22"
 
 
 def known_failures(path: Path | None) -> Expectations:
-    cell = "jax/pure_callback/jit/cpu-1dev"
-    options = Namespace(cell_ids=[cell], platform="cpu", devices=None, implementations=None, plan_file=None, repeat=1)
-    more = Namespace(expectations=path, results=Path("none"), deadline=1.0, stress=False, histories=False)
-    prepared = prepare(Namespace(**vars(options), **vars(more)))
-    return prepared._report.expectations
+    named = ["--expectations", str(path)] if path else []
+    options = commands._parsed(["run", "--cell", "jax/pure_callback/jit/cpu-1dev", "--results", "none", *named])
+    return prepare(options)._report.expectations
 
 
 @pytest.mark.contract("C7")

@@ -160,8 +160,13 @@ class CellRunner:
             self._refused[task.kind] = error
             raise
         self._learnt.run_info[task.topology.name] = worker.run_info
-        if self.journal:
-            self.journal.write(event="start", topology=task.topology.name, run_info=worker.run_info)
+        try:
+            if self.journal:
+                self.journal.write(event="start", topology=task.topology.name, run_info=worker.run_info)
+        except OSError:
+            # Nobody else knows of this process yet.
+            worker.kill()
+            raise
         return worker
 
     def _start_or_try_again(self, task: Task) -> WorkerProcess | Gang:

@@ -44,9 +44,13 @@ def say(what: Any) -> None:
     _write(said=what)
 
 
+_writing = threading.RLock()
+
+
 def _write(**line: Any) -> None:
-    # One write per line: callbacks of several devices write at the same time. It begins a line, whatever was printed.
-    os.write(1, f"\n{MARK}{json.dumps(line)}\n".encode())
+    # Callbacks of several devices write at the same time. A report begins a line, whatever was printed before.
+    with _writing:
+        os.write(1, f"\n{MARK}{json.dumps(line)}\n".encode())
 
 
 Program: TypeAlias = Callable[..., None]
@@ -65,8 +69,10 @@ def os_exit(bench: Bench, callback_name: str) -> None:
     """A callback ends the process by `os._exit`."""
 
     def host(operand: Any) -> Any:
-        at(Stage.CALLBACK)
-        os._exit(EXIT_STATUS)
+        # No other thread writes between the last report and the end.
+        with _writing:
+            at(Stage.CALLBACK)
+            os._exit(EXIT_STATUS)
 
     compiled = bench.applying(callback_named(callback_name), host)
     at(Stage.DISPATCH)

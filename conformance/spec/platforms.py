@@ -120,6 +120,8 @@ def use_file(path: Path) -> Platform:
     platform = platform_in(path)
     others = [one for one in os.environ.get(FILES, "").split(os.pathsep) if one and Path(one) != path.resolve()]
     os.environ[FILES] = os.pathsep.join([*others, str(path.resolve())])
+    # Raises for a name that is described elsewhere, too.
+    platform_named(platform.name)
     return platform
 
 

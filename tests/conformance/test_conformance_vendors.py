@@ -235,6 +235,15 @@ def test_wrong_files(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: s
     assert words in line
 
 
+def test_a_name_described_twice_after_the_platform_has_been_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    extensions.extend("cpu")
+    file = tmp_path / "cpu.toml"
+    file.write_text("[platform]\nname = 'cpu'")
+    assert "the platform 'cpu' is described twice" in said(capsys, "--platform-file", str(file))
+
+
 def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Paths in a file begin where the file is, whichever way it is named."""
     (tmp_path / "known.toml").write_text("")

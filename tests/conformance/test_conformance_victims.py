@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import jax
 import pytest
 
-from conformance.faults import victims
+from conformance.faults import victim_programs, victims
 from conformance.faults.bench import Bench
 from conformance.faults.catalogue import FAULTS
 from conformance.faults.fault import Fault
@@ -131,6 +132,28 @@ def test_what_an_implementation_prints_is_no_report(
     implementation = implementation_of(MODULE.format(planted=planted), tmp_path, monkeypatch)
     ended = run_victim(Bench(implementation, "pmap", devices), "os_exit", "pure_callback")
     assert (ended.status, ended.stage, ended.said) == (7, Stage.CALLBACK, ())
+
+
+def test_no_thread_reports_after_the_last_stage(
+    devices: list[jax.Device], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The main thread may be ready to say that it waits for results while a callback ends the process."""
+    others: list[bool] = []
+
+    def end(status: int) -> None:
+        thread = threading.Thread(target=lambda: others.append(victim_programs._writing.acquire(blocking=False)))
+        thread.start()
+        thread.join()
+        raise RuntimeError("the end")
+
+    monkeypatch.setattr("os._exit", end)
+    hostcb = load("hostcb")
+    with pytest.raises(RuntimeError):
+        victim_programs.os_exit(Bench(hostcb, "jit", devices), "pure_callback")
+    with pytest.raises(hostcb.callback_exception):
+        hostcb.barrier()
+    assert others == [False]
+    assert '{"stage": "callback"}' in capfd.readouterr().out
 
 
 # Which implementation -------------------------------------------------------------------------------

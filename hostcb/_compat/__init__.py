@@ -16,6 +16,7 @@ from .control_flow import (
 )
 from .dispatch_end import place_of_hook
 from .effects import register_effect
+from .handlers import python_handler
 from .held_functions import HOLDING_FUNCTIONS, check_holders, holding_function, imported
 from .lowering import (
     ABORTS_ON_TOKEN_IN_PART,
@@ -94,6 +95,7 @@ __all__ = [
     "one_device_sharding",
     "place_of_hook",
     "predicate_is_batched",
+    "python_handler",
     "refuse_if_unusable",
     "register_config_option",
     "register_effect",

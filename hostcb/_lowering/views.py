@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.extend.backend
 import numpy as np
 
 from .. import _compat
+from .._native.library import PYTHON_TARGET, TARGET, library
 from .._runtime import recording
 from .._runtime.blocks import LEAST_BYTES, blocks
 from .._runtime.failures import forget_locals
@@ -22,7 +24,10 @@ from .._runtime.pages import LEAST_BYTES as LEAST_MAPPED
 from .._runtime.pages import advise
 from .._runtime.postponed import end_by_exception, has_failed, postpone
 from .._runtime.programs import Program
+from .._runtime.queues import queues
 from .._runtime.running import called_by_runtime, running, runs_callbacks
+from .._runtime.sites import Keeper, suits
+from .._runtime.sites import Site as CallSite
 from .._spec.results import returned_something
 from .._spec.shapes import size_of
 from .crossing import Crossing
@@ -37,13 +42,15 @@ Devices = Mapping[int, Any]
 def views(site: Site, devices: Devices, sharding: Any) -> Emitted:
     """CPU, on one device or on each shard of a mesh: the handler gets views of the device's memory."""
     crossing = site.crossing
+    native = _is_native(crossing, site.context.module_context)
     if crossing.handler is None:
-        crossing.handler = _handler(crossing, devices)
-        if sharding is not None and site.operands and site.context.module_context.axis_context.mesh.size > 1:
+        crossing.handler = _native_tap(crossing, devices) if native else _handler(crossing, devices)
+        # Most taps of the library in C do not come to Python, where turns are counted.
+        if not native and sharding is not None and site.operands and site.context.module_context.axis_context.mesh.size > 1:
             crossing.handler = crossing.host.program.turns.taking(crossing.handler, crossing.host.program)
     results = custom_call(
         site.context,
-        "xla_buffer_python_cpu_callback",
+        TARGET if native else PYTHON_TARGET,
         crossing.handler,
         with_token(site, site.operands, site.token),
         with_token(site, crossing.operand_avals, _compat.abstract_token),
@@ -67,6 +74,28 @@ def _handler(crossing: Crossing, devices: Devices) -> Handler:
     if kind.ordered:
         return _in_order(host, devices, copy_operands, write_results)
     return _in_any_order(host, devices, len(crossing.operand_avals), copy_operands, write_results)
+
+
+def _is_native(crossing: Crossing, module_context: Any) -> bool:
+    """Return whether the library in C takes the values of a tap."""
+    if not crossing.host.callback.kind.identity or not crossing.host.program.told or not suits(crossing.operand_avals):
+        return False
+    return library.is_ready() and _compat.client_of(module_context) in (None, jax.extend.backend.get_backend("cpu"))
+
+
+def _native_tap(crossing: Crossing, devices: Devices) -> Handler:
+    """Return the handler for the first value of each executable, and for those that the library in C does not take."""
+    host, copy_operands, is_unbound = crossing.host, _operand_copier(crossing), library.held.hostcb_is_unbound
+    keeper = Keeper(CallSite(host, crossing.decode, crossing.operand_avals, host.program.through_python))
+
+    @called_by_runtime
+    def taps(_: Any, token: Any, *buffers: Any) -> None:
+        device = devices[token.__dlpack_device__()[1]]
+        if is_unbound():
+            queues[device].bind(keeper.site)
+        host.tap(device, copy_operands(buffers))
+
+    return taps
 
 
 def _operand_copier(crossing: Crossing) -> Callable[[Sequence[Any]], Sequence[np.ndarray]]:

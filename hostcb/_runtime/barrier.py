@@ -84,7 +84,7 @@ def wait_for_callbacks(name: str) -> None:
         waiting.settle_thread()
         waiting.settle_platforms()
     executions = tracker.live()
-    with _reporting(name, bool(executions) or any(queue.items for queue in queues.all())):
+    with _reporting(name, bool(executions) or any(queue.is_pending() for queue in queues.all())):
         for _ in range(GENERATIONS):
             for execution in executions:
                 execution.wait()

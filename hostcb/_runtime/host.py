@@ -141,7 +141,7 @@ class Host:
             program = self.program
             if not (program.nested and program.nested_on(device)):
                 queue = queues[device]
-                if queue.items:
+                if queue.items or queue.is_pending():
                     queue.drain()
         frame.depth = outer + 1
         try:

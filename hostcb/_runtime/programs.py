@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import threading
 from collections.abc import Sequence
@@ -36,6 +37,8 @@ class Program:
         self.lowered_for: tuple[Any, ...] | None = None
         # Whether any of its executions was started from inside a callback; `nested_on` knows which.
         self.nested = False
+        # The same for the library in C, which then passes its taps to Python.
+        self.through_python = ctypes.c_int32(0)
         # The turns of its devices, under pmap and shard_map.
         self.turns = Turns()
         # Its executions, in the order of their start.
@@ -51,7 +54,9 @@ class Program:
                 self._executions.pop(each, None)
         self._executions[execution] = None
         self._last = execution
-        self.nested = self.nested or execution.nested
+        if execution.nested:
+            self.nested = True
+            self.through_python.value = 1
 
     def idle(self) -> bool:
         return all(execution.done() for execution in list(self._executions))

@@ -4,6 +4,9 @@ A signal handler or a finalizer may tap, call or wait at a barrier in the middle
 interrupt may end the function there. So a lock protects only the running of user functions. Python takes and releases
 it in one step, by a `with` statement of the lock itself. All other changes are single operations on a deque, or
 statements without a call between them: CPython switches threads and runs signal handlers only after calls and jumps.
+
+A queue may have a ring, into which the library in C writes values without the interpreter lock (`rings`). A value that
+Python accepts notes how far the ring had come, so the two are one sequence.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ import numpy as np
 from .. import _compat
 from .._spec import flags
 from .._spec.callback import HostCallback
+from . import sites
+from .rings import Ring
 from .running import inside_callback, locals_of, runs_callbacks
 
 logger = logging.getLogger("hostcb")
@@ -55,22 +60,35 @@ class Receiver(Protocol):
         """Take the value out of the item and run the user function on it, without raising."""
 
 
-# A receiver and a value. The value becomes None when its function begins, and the receiver when the function ends.
+# A receiver and a value. The value becomes None when its function begins, and the receiver when the function ends. With
+# a ring there is a third: the ring's end when Python accepted the value, or the end of the value's own record.
 Item = list[Any]
 
 
 class Consumer:
     """The thread that runs a queue's functions, and the bell that wakes it; any code may ring the bell."""
 
-    def __init__(self, device: Any, consume: Callable[[Consumer], None]):
+    def __init__(self, device: Any, ring: Ring | None, consume: Callable[[Consumer], None]):
+        # The bell of the ring, if there is one.
+        self.ring = ring
+        self.heard = 0
         self.bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=consume, args=(self,), name=f"hostcb-{device}", daemon=True)
 
     def is_current(self) -> bool:
         return self.thread.ident == threading.get_ident()
 
+    def wake(self) -> None:
+        if self.ring is not None:
+            self.ring.wake()
+        else:
+            self.bell.put(None)
+
     def sleep(self, timeout: float | None = None) -> bool:
-        """Wait for the bell; False if it did not ring in time."""
+        """Wait for the bell; False if it did not ring in time. Without a timeout, a value in the ring wakes it too."""
+        if self.ring is not None:
+            before, self.heard = self.heard, self.ring.sleep(timeout, self.heard)
+            return self.heard != before
         try:
             self.bell.get(timeout=timeout)
         except queue.Empty:
@@ -101,72 +119,121 @@ class DeviceQueue:
         self._consumer: Consumer | None = None
         # How many values this queue has ever accepted.
         self._accepted = 0
+        # The ring of values that C accepts, and the oldest of them if its function has begun.
+        self.ring: Ring | None = None
+        self._rings: dict[None, Ring] = {}
+        self._first: Item | None = None
+
+    def bind(self, site: sites.Site) -> None:
+        """Let the executable whose handler this thread runs hand its values over to this queue's ring."""
+        ring = self.ring
+        if ring is None:
+            # Several threads may do this at once.
+            ring = self.ring = self._rings.setdefault(None, Ring(self.budget, MOST_VALUES))
+            self._publish()
+        consumer = self._consumer
+        if consumer is not None and consumer.ring is not ring:
+            # It sleeps without the ring. The next value starts another.
+            self._consumer, self._idle = None, True
+            consumer.wake()
+        site.bind(ring)
+
+    def is_pending(self) -> bool:
+        """Whether a value's function has not ended."""
+        ring = self.ring
+        return bool(self.items) or (ring is not None and ring.counters.tail > ring.run)
 
     def put(self, receiver: Receiver, arrays: Sequence[np.ndarray]) -> None:
         """Accept a value; if the queue is full, first run the oldest values in this thread."""
         nbytes = receiver.nbytes
         while True:
-            if len(self.items) < MOST_VALUES:
+            ring = self.ring
+            if len(self.items) + (0 if ring is None else ring.counters.values) < MOST_VALUES:
                 # The bytes are added before the check, since other threads add theirs at the same time.
                 self._bytes += nbytes
-                if self._bytes <= self.budget or self._bytes == nbytes:
+                if ring is None:
+                    held = self._bytes
+                else:
+                    ring.counters.outside_bytes = self._bytes
+                    held = self._bytes + ring.counters.bytes
+                if held <= self.budget or held == nbytes:
                     self._accepted += 1
-                    self.items.append([receiver, arrays])
+                    self.items.append([receiver, arrays] if ring is None else [receiver, arrays, ring.counters.tail])
                     break
                 self._bytes -= nbytes
+                self._publish()
             self.make_room(nbytes)
         if self._idle:
             self._wake()
+
+    def _publish(self) -> None:
+        """Tell C of the bytes that Python holds. Between the two, there is no switch of threads."""
+        ring = self.ring
+        if ring is not None:
+            ring.counters.outside_bytes = self._bytes
 
     def make_room(self, nbytes: int) -> None:
         """Return when the queue has room for so many bytes; called before a large value is copied."""
         self._work_until(lambda: self._has_room(nbytes))
 
     def _has_room(self, nbytes: int) -> bool:
-        if len(self.items) >= MOST_VALUES:
-            return False
+        values, held = len(self.items), self._bytes
+        ring = self.ring
+        if ring is not None:
+            ring.give_back(at_once=True)
+            values, held = values + ring.counters.values, held + ring.counters.bytes
         # A value larger than the budget is accepted when the queue is empty.
-        return self._bytes == 0 or self._bytes + nbytes <= self.budget
+        return values < MOST_VALUES and (held == 0 or held + nbytes <= self.budget)
 
     def drain(self) -> None:
         """Return when all values accepted so far have run; the calling thread runs them too."""
-        last = self._newest()
-        if last is not None:
-            self._work_until(lambda: last[0] is None)
+        if self.is_pending():
+            self._work_until(self._end())
 
     def join(self) -> None:
         """As `drain`, but let the consumer run the values, so that Ctrl-C ends the waiting and not a user function."""
-        last = self._newest()
-        if last is None:
+        if not self.is_pending():
             return
+        ended = self._end()
         consumer = self._consumer
         # A finalizer may call this in the consumer, or a signal handler in the thread that runs the oldest item.
         if consumer is not None and not consumer.is_current() and not self._is_run_here():
-            consumer.bell.put(None)
-            while last[0] is not None and self._consumer is consumer and consumer.thread.is_alive():
-                self._wait_for_progress(lambda: last[0] is None)
+            consumer.wake()
+            while not ended() and self._consumer is consumer and consumer.thread.is_alive():
+                self._wait_for_progress(ended)
         # At interpreter exit Python starts no thread, so there may be no consumer.
-        self._work_until(lambda: last[0] is None)
+        self._work_until(ended)
 
-    def _newest(self) -> Item | None:
+    def _end(self) -> Callable[[], bool]:
+        """Return a function that tells whether all values accepted so far have run."""
         try:
-            return self.items[-1]
+            last: Item = self.items[-1]
         except IndexError:
-            return None
+            last = [None, None]
+        ring = self.ring
+        if ring is None:
+            return lambda: last[0] is None
+        tail = ring.counters.tail
+        return lambda: last[0] is None and ring.run >= tail
 
     def waiting(self) -> list[str]:
         """Return the callbacks of the values that have not run, for a log."""
         receivers = [item[0] for item in list(self.items)]
-        return [str(receiver.callback) for receiver in receivers if receiver is not None]
+        names = [str(receiver.callback) for receiver in receivers if receiver is not None]
+        return names if self.ring is None else sites.waiting(self.ring) + names
 
     def stop(self) -> None:
         """Run all values, then end the consumer; the next value starts another."""
         self.join()
         consumer, self._consumer, self._idle = self._consumer, None, True
+        if self.ring is not None:
+            self.ring.attend(False)
         if consumer is not None:
-            consumer.bell.put(None)
+            consumer.wake()
             if consumer.thread.is_alive() and not consumer.is_current():
                 consumer.thread.join()
+        # C may have accepted values until `attend`.
+        self.join()
 
     def disown(self) -> None:
         """Drop the items in a forked child: the parent process runs them."""
@@ -177,6 +244,10 @@ class DeviceQueue:
         self.items = deque(kept)
         self._bytes = sum(item[0].nbytes for item in kept)
         self._consumer, self._idle, self._baton = None, True, threading.Lock()
+        if self.ring is not None:
+            self.ring.disown()
+            self._first = None
+            self._publish()
         for item in gone:
             # Marked as ended, for a loop that waits for them.
             item[:] = None, None
@@ -184,11 +255,11 @@ class DeviceQueue:
     def _work_until(self, reached: Callable[[], bool]) -> None:
         """Run the oldest value, or wait until another thread has run one, until `reached()` is true."""
         while not reached():
-            if self.items and not self._baton.locked():
+            if self.is_pending() and not self._baton.locked():
                 self._take_turn(reached)
                 if self._waiting:
                     self._tell()
-            elif self.items and self._is_run_here():
+            elif self.is_pending() and self._is_run_here():
                 # A finalizer or a signal handler in a thread that holds the baton: no other thread can run the values.
                 self._run_oldest()
             else:
@@ -201,7 +272,7 @@ class DeviceQueue:
         A thread that holds the baton counts as inside a callback: it must not wait for threads that wait for the baton.
         """
         with self._baton:
-            if self.items and not reached():
+            if self.is_pending() and not reached():
                 self._run_oldest()
 
     def _is_run_here(self) -> bool:
@@ -214,6 +285,9 @@ class DeviceQueue:
         An interrupt, such as Ctrl-C, may come anywhere. A function that has begun then counts as run, and a value whose
         function has not begun stays in the queue.
         """
+        if self.ring is not None and self._ring_comes_first(self.ring):
+            self._run_oldest_of(self.ring)
+            return
         try:
             item = self.items[0]
         except IndexError:
@@ -228,6 +302,37 @@ class DeviceQueue:
                 self._bytes -= item[0].nbytes
                 item[0] = None
                 self.items.popleft()
+                self._publish()
+
+    def _ring_comes_first(self, ring: Ring) -> bool:
+        if not ring.is_pending():
+            return False
+        try:
+            item = self.items[0]
+        except IndexError:
+            return True
+        # Without a third entry, the value was there before the ring.
+        return len(item) > 2 and bool(item[2] > ring.run)
+
+    def _run_oldest_of(self, ring: Ring) -> None:
+        """As `_run_oldest`, for a value in the ring; its memory is free for C after its function has ended."""
+        item = self._first
+        if item is None or item[0] is None:
+            item = self._first = sites.oldest_item(ring)
+            if item is None:
+                return
+        try:
+            if item[1] is not None:
+                item[0].deliver(self.device, item)
+        finally:
+            if item[1] is None and item[0] is not None:
+                # No call and so no interrupt comes between these.
+                item[0] = self._first = None
+                if item[2] > ring.run:
+                    ring.run = item[2]
+        ring.give_back()
+        if sites.any_leaving():
+            sites.let_go()
 
     def _tell(self) -> None:
         """Notify all waiting threads that a function has ended."""
@@ -252,11 +357,11 @@ class DeviceQueue:
             self._start()
         else:
             self._idle = False
-            consumer.bell.put(None)
+            consumer.wake()
 
     def _start(self) -> None:
         # If several threads start a consumer at once, the last one stays, and the others end at once.
-        consumer = self._consumer = Consumer(self.device, self._consume)
+        consumer = self._consumer = Consumer(self.device, self.ring, self._consume)
         try:
             consumer.thread.start()
         except RuntimeError:
@@ -268,14 +373,15 @@ class DeviceQueue:
             self._idle = False
         try:
             while self._consumer is me:
-                self._work_until(lambda: not self.items or self._consumer is not me)
+                self._attend(me)
+                self._work_until(lambda: not self.is_pending() or self._consumer is not me)
                 # Not idle yet: a value that comes within the linger does not have to wake this thread.
                 self._linger(me)
-                if self.items or self._consumer is not me:
+                if self.is_pending() or self._consumer is not me:
                     continue
                 self._idle = True
                 # Checked again: a value may have come before `_idle` was set, and so has not woken this thread.
-                if not self.items:
+                if not self.is_pending():
                     me.sleep()
                 # `_idle` belongs to the current consumer, which may be a later one.
                 if self._consumer is me:
@@ -284,15 +390,30 @@ class DeviceQueue:
             if self._consumer is me:
                 # An exception ends this thread; the next value starts another.
                 self._consumer, self._idle = None, True
+                if me.ring is not None:
+                    me.ring.attend(False)
             self._tell()
+
+    def _attend(self, me: Consumer) -> None:
+        """Let C accept values, unless another thread has stopped this consumer."""
+        if me.ring is not None:
+            me.ring.attend(True)
+            if self._consumer is not me:
+                me.ring.attend(False)
 
     def _linger(self, me: Consumer) -> None:
         """Sleep for a linger, and sleep on while values come in quickly."""
         for number in range(MOST_LINGERS):
-            before, longer = self._accepted, 1 << number
+            before, longer = self._ever(), 1 << number
             asked_for = me.sleep(LINGER * longer)
-            if asked_for or self._accepted - before < RAPID * longer or 2 * self._bytes > self.budget:
+            if asked_for or self._ever() - before < RAPID * longer or 2 * self._held() > self.budget:
                 return
+
+    def _ever(self) -> int:
+        return self._accepted + (0 if self.ring is None else self.ring.counters.accepted)
+
+    def _held(self) -> int:
+        return self._bytes + (0 if self.ring is None else self.ring.counters.bytes)
 
 
 class Queues(dict[Any, DeviceQueue]):
@@ -308,6 +429,8 @@ class Queues(dict[Any, DeviceQueue]):
         """Set the budget of the existing queues, when `jax.config.update` changes it."""
         for each in self.all():
             each.budget = budget
+            if each.ring is not None:
+                each.ring.counters.budget = budget
 
     def stop(self) -> None:
         """Drain and end every queue."""

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .._native.library import library
 from .._spec.callback import HostCallback
 from .._spec.naming import shown
 from .running import running
@@ -280,5 +281,7 @@ def _switch() -> None:
     global on
     while True:
         on = _recording if _recording.recorders else None
+        # Python notes when a value is handed over.
+        library.all_through_python(on is not None)
         if bool(_recording.recorders) is (on is not None):
             return

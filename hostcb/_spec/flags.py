@@ -17,7 +17,7 @@ _TRUE = {"1", "true", "t", "yes", "y", "on"}
 _FALSE = {"", "0", "false", "f", "no", "n", "off"}
 
 
-def _parse_bool(name: str, text: str) -> bool:
+def parse_bool(name: str, text: str) -> bool:
     lowered = text.strip().lower()
     if lowered in _TRUE:
         return True
@@ -76,7 +76,7 @@ class Flag(Generic[T]):
 inline = Flag(
     "jax_host_callback_inline",
     False,
-    _parse_bool,
+    parse_bool,
     absl_flags.DEFINE_bool,
     "Outside jit and control flow, run host callbacks in the calling thread and let their exceptions through.",
 )
@@ -90,21 +90,21 @@ max_queue_byte_size = Flag(
 outfeed = Flag(
     "jax_host_callback_outfeed",
     False,
-    _parse_bool,
+    parse_bool,
     absl_flags.DEFINE_bool,
     "Accepted for old programs: hostcb needs no outfeed, and what this flag enabled on CPU works there without it.",
 )
 ad_transforms = Flag(
     "jax_host_callback_ad_transforms",
     False,
-    _parse_bool,
+    parse_bool,
     absl_flags.DEFINE_bool,
     "Tap tangents and cotangents too, with 'jvp' and 'transpose' among the transforms.",
 )
 jax_arrays = Flag(
     "hostcb_jax_arrays",
     False,
-    _parse_bool,
+    parse_bool,
     absl_flags.DEFINE_bool,
     "Give pure_callback, io_callback and debug.callback functions jax.Arrays, as JAX's own do, not NumPy arrays.",
 )

@@ -1,0 +1,357 @@
+/* The hand-over of tapped values without the interpreter lock. There is no Python in this file.
+ *
+ * `hostcb_tap` is a handler of XLA's typed FFI. It copies the operands of a tap into a ring, one for each device. Python
+ * reads the ring: see `_runtime/rings.py`. A call site that Python has not bound to a ring yet, and every tap that the ring does
+ * not take, goes to the runtime's own handler of Python callbacks, which gets the very same call frame.
+ *
+ * A position counts all bytes that were ever written to a ring. It only grows, so that a step that is done twice does no
+ * harm: Python may be interrupted between any two steps.
+ */
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "xla/ffi/api/c_api.h"
+
+#define EXPORTED __attribute__((visibility("default")))
+
+/* A site is bound for each of so many devices; the devices after these go to Python. */
+#define MOST_DEVICES 64
+/* The place of each operand in a record. Rings are aligned to it. */
+#define ALIGNMENT 32
+/* The site of a record that only fills the end of the ring. */
+#define FILLER UINT64_MAX
+
+static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGNMENT - 1) & ~(uint64_t)(ALIGNMENT - 1); }
+
+/* What Python reads and writes as fields; `rings.Counters` has the same fields. Python writes those of the second group.
+ */
+typedef struct {
+  uint64_t tail;     /* the end of the newest record */
+  uint64_t accepted; /* how many values were ever taken */
+  uint64_t bytes;    /* of values that have not run */
+  uint64_t values;   /* that have not run */
+
+  uint64_t budget;         /* the most bytes of all values of the device */
+  uint64_t most_values;    /* the most values of the device */
+  uint64_t outside_bytes;  /* of values that Python has queued by itself */
+  uint64_t outside_values; /* that Python has queued by itself */
+} Counters;
+
+typedef struct {
+  Counters counters; /* first, see above */
+  pthread_mutex_t mutex;
+  pthread_cond_t woken;
+  char* data;
+  uint64_t capacity;
+  uint64_t head;  /* the end of the newest record whose function has run */
+  uint64_t bells; /* how often Python has rung for the consumer */
+  int attended;   /* whether there is a consumer that sleeps in `hostcb_sleep` */
+  int sleeping;   /* whether a value has to wake it */
+} Ring;
+
+/* Every record begins with this, and has the operands after it, each aligned. */
+typedef struct {
+  uint64_t length; /* of the whole record */
+  uint64_t site;
+  uint64_t bytes; /* of the operands */
+} Record;
+
+/* A call site on one device. */
+typedef struct {
+  Ring* ring;
+  uint64_t site;
+  const int32_t* through_python; /* not 0 if taps of this program have to go through Python */
+  uint64_t bytes, length;
+  int64_t count;
+  uint64_t sizes[];
+} Binding;
+
+/* A call site of an executable. The runtime makes it with the executable, and frees it with it. */
+typedef struct {
+  Binding* bindings[MOST_DEVICES];
+} Site;
+
+static XLA_FFI_Handler* python_handler;
+/* Not 0 while all taps have to go through Python. */
+static int32_t all_through_python;
+
+/* The site that the current thread has sent through Python for want of a binding. */
+static __thread Site* unbound;
+static __thread int32_t unbound_ordinal;
+
+/* The handler ------------------------------------------------------------------------------------------------------ */
+
+/* One library serves runtimes with older and newer headers: it says that it needs the older of the two versions. */
+static XLA_FFI_TypeId site_type = {0};
+
+static int told_about_itself(XLA_FFI_CallFrame* frame, int64_t type) {
+  if (frame->extension_start == NULL || (int)frame->extension_start->type != XLA_FFI_Extension_Metadata) return 0;
+  XLA_FFI_Metadata* metadata = ((XLA_FFI_Metadata_Extension*)frame->extension_start)->metadata;
+  int runtimes = frame->api->api_version.minor_version;
+  metadata->api_version.struct_size = XLA_FFI_Api_Version_STRUCT_SIZE;
+  metadata->api_version.extension_start = NULL;
+  metadata->api_version.major_version = XLA_FFI_API_MAJOR;
+  metadata->api_version.minor_version = runtimes < XLA_FFI_API_MINOR ? runtimes : XLA_FFI_API_MINOR;
+  metadata->traits = 0;
+  metadata->state_type_id.type_id = type;
+  return 1;
+}
+
+static void free_site(void* object) {
+  Site* site = object;
+  for (int i = 0; i < MOST_DEVICES; ++i) free(site->bindings[i]);
+  free(site);
+}
+
+EXPORTED XLA_FFI_TypeId* hostcb_site_type(void) { return &site_type; }
+
+static XLA_FFI_TypeInfo site_info = {XLA_FFI_TypeInfo_STRUCT_SIZE, NULL, free_site};
+EXPORTED XLA_FFI_TypeInfo* hostcb_site_info(void) { return &site_info; }
+
+EXPORTED XLA_FFI_Error* hostcb_instantiate(XLA_FFI_CallFrame* frame) {
+  if (told_about_itself(frame, site_type.type_id)) return NULL;
+  Site* site = calloc(1, sizeof(Site));
+  if (site == NULL) {
+    XLA_FFI_Error_Create_Args error = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, NULL,
+                                       "hostcb: no memory for the call site of a tap",
+                                       XLA_FFI_Error_Code_RESOURCE_EXHAUSTED};
+    return frame->api->XLA_FFI_Error_Create(&error);
+  }
+  XLA_FFI_State_Set_Args set = {XLA_FFI_State_Set_Args_STRUCT_SIZE, NULL, frame->ctx,
+                                XLA_FFI_ExecutionStage_INSTANTIATE, &site_type, site};
+  return frame->api->XLA_FFI_State_Set(&set);
+}
+
+/* A record of `length` bytes at the end of the ring, in one piece; NULL if there is no room. */
+static Record* reserve(Ring* ring, uint64_t length, uint64_t* tail) {
+  uint64_t at = ring->counters.tail % ring->capacity, left = ring->capacity - at;
+  uint64_t skipped = length <= left ? 0 : left;
+  if (ring->counters.tail - ring->head + skipped + length > ring->capacity) return NULL;
+  if (skipped) {
+    Record* filler = (Record*)(ring->data + at);
+    filler->length = left, filler->site = FILLER, filler->bytes = 0;
+    at = 0;
+  }
+  *tail = ring->counters.tail + skipped + length;
+  return (Record*)(ring->data + at);
+}
+
+static uint64_t of_python(const uint64_t* field) { return __atomic_load_n(field, __ATOMIC_SEQ_CST); }
+
+static int has_room(Ring* ring, uint64_t bytes) {
+  Counters* c = &ring->counters;
+  uint64_t held = c->bytes + of_python(&c->outside_bytes), values = c->values + of_python(&c->outside_values);
+  return values < of_python(&c->most_values) && (held == 0 || held + bytes <= of_python(&c->budget));
+}
+
+static int taken(Binding* binding, XLA_FFI_CallFrame* frame) {
+  Ring* ring = binding->ring;
+  int taken = 0, wake = 0;
+  pthread_mutex_lock(&ring->mutex);
+  if (ring->attended && has_room(ring, binding->bytes)) {
+    uint64_t tail;
+    Record* record = reserve(ring, binding->length, &tail);
+    if (record != NULL) {
+      record->length = binding->length, record->site = binding->site, record->bytes = binding->bytes;
+      char* to = (char*)record + aligned(sizeof(Record));
+      for (int64_t i = 0; i < binding->count; ++i) {
+        /* The first operand is the token. */
+        memcpy(to, ((XLA_FFI_Buffer*)frame->args.args[i + 1])->data, binding->sizes[i]);
+        to += aligned(binding->sizes[i]);
+      }
+      ring->counters.bytes += binding->bytes;
+      ring->counters.values += 1;
+      __atomic_store_n(&ring->counters.accepted, ring->counters.accepted + 1, __ATOMIC_RELAXED);
+      __atomic_store_n(&ring->counters.tail, tail, __ATOMIC_RELEASE);
+      taken = 1, wake = ring->sleeping;
+      ring->sleeping = 0;
+    }
+  }
+  pthread_mutex_unlock(&ring->mutex);
+  if (wake) pthread_cond_broadcast(&ring->woken);
+  return taken;
+}
+
+EXPORTED XLA_FFI_Error* hostcb_tap(XLA_FFI_CallFrame* frame) {
+  if (told_about_itself(frame, site_type.type_id)) return NULL;
+  XLA_FFI_State_Get_Args got = {XLA_FFI_State_Get_Args_STRUCT_SIZE, NULL, frame->ctx,
+                                XLA_FFI_ExecutionStage_INSTANTIATE, &site_type, NULL};
+  XLA_FFI_Error* error = frame->api->XLA_FFI_State_Get(&got);
+  if (error != NULL) return error;
+  XLA_FFI_DeviceOrdinal_Get_Args device = {XLA_FFI_DeviceOrdinal_Get_Args_STRUCT_SIZE, NULL, frame->ctx, 0};
+  error = frame->api->XLA_FFI_DeviceOrdinal_Get(&device);
+  if (error != NULL) return error;
+  Site* site = got.state;
+  int32_t ordinal = device.device_ordinal;
+  if (ordinal < 0 || ordinal >= MOST_DEVICES) return python_handler(frame);
+  Binding* binding = __atomic_load_n(&site->bindings[ordinal], __ATOMIC_ACQUIRE);
+  if (binding == NULL) {
+    unbound = site, unbound_ordinal = ordinal;
+    error = python_handler(frame);
+    unbound = NULL;
+    return error;
+  }
+  if (!__atomic_load_n(&all_through_python, __ATOMIC_SEQ_CST) &&
+      !__atomic_load_n(binding->through_python, __ATOMIC_SEQ_CST) && frame->args.size == binding->count + 1 &&
+      taken(binding, frame))
+    return NULL;
+  return python_handler(frame);
+}
+
+/* What Python calls: short functions, which may keep the interpreter lock, since no thread waits for it while it holds
+ * a ring's mutex --------------------------------------------------------------------------------------------------- */
+
+/* The version of hostcb and the hash of this file: `library` refuses a library that was built from another one. */
+EXPORTED const char* hostcb_build(void) { return HOSTCB_BUILD; }
+
+/* Whether the current thread runs a Python handler for a call site that has no binding. */
+EXPORTED int hostcb_is_unbound(void) { return unbound != NULL; }
+
+EXPORTED void hostcb_set_python_handler(XLA_FFI_Handler* handler) { python_handler = handler; }
+
+EXPORTED void hostcb_all_through_python(int32_t yes) {
+  __atomic_store_n(&all_through_python, yes, __ATOMIC_SEQ_CST);
+}
+
+static int make_condition(pthread_cond_t* condition) {
+#ifdef __APPLE__
+  return pthread_cond_init(condition, NULL);
+#else
+  pthread_condattr_t attributes;
+  int failed = pthread_condattr_init(&attributes);
+  failed = failed || pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  failed = failed || pthread_cond_init(condition, &attributes);
+  pthread_condattr_destroy(&attributes);
+  return failed;
+#endif
+}
+
+/* Return a ring, which lives for ever: executables may be bound to it. NULL if there is no memory. */
+EXPORTED Ring* hostcb_ring(uint64_t capacity, void** data) {
+  Ring* ring = calloc(1, sizeof(Ring));
+  if (ring == NULL) return NULL;
+  if (posix_memalign((void**)&ring->data, ALIGNMENT, capacity) || pthread_mutex_init(&ring->mutex, NULL) ||
+      make_condition(&ring->woken)) {
+    free(ring->data);
+    free(ring);
+    return NULL;
+  }
+  ring->capacity = capacity;
+  *data = ring->data;
+  return ring;
+}
+
+/* Bind the call site for which the current thread runs a Python handler to a ring; only the first time counts. Return
+ * whether there is such a site. */
+EXPORTED int hostcb_bind(Ring* ring, uint64_t site, const int32_t* through_python, int64_t count,
+                         const uint64_t* sizes) {
+  Site* called = unbound;
+  if (called == NULL) return 0;
+  unbound = NULL;
+  Binding* binding = malloc(sizeof(Binding) + count * sizeof(uint64_t));
+  if (binding == NULL) return 0;
+  binding->ring = ring, binding->site = site, binding->through_python = through_python, binding->count = count;
+  binding->bytes = 0, binding->length = aligned(sizeof(Record));
+  for (int64_t i = 0; i < count; ++i) {
+    binding->sizes[i] = sizes[i];
+    binding->bytes += sizes[i];
+    binding->length += aligned(sizes[i]);
+  }
+  Binding* none = NULL;
+  if (!__atomic_compare_exchange_n(&called->bindings[unbound_ordinal], &none, binding, 0, __ATOMIC_ACQ_REL,
+                                   __ATOMIC_ACQUIRE)) {
+    free(binding);
+    return 0;
+  }
+  return 1;
+}
+
+/* Say whether there is a consumer. When this returns after a 0, the ring takes no more values. */
+EXPORTED void hostcb_attend(Ring* ring, int attended) {
+  pthread_mutex_lock(&ring->mutex);
+  ring->attended = attended;
+  pthread_mutex_unlock(&ring->mutex);
+}
+
+/* Write site, begin of the operands in the ring's memory, and end position of at most `most` records after a position;
+ * return how many. */
+EXPORTED int64_t hostcb_read(Ring* ring, uint64_t position, uint64_t* out, int64_t most) {
+  uint64_t tail = __atomic_load_n(&ring->counters.tail, __ATOMIC_ACQUIRE);
+  int64_t count = 0;
+  while (position < tail && count < most) {
+    uint64_t at = position % ring->capacity;
+    Record* record = (Record*)(ring->data + at);
+    position += record->length;
+    if (record->site == FILLER) continue;
+    out[3 * count] = record->site;
+    out[3 * count + 1] = at + aligned(sizeof(Record));
+    out[3 * count + 2] = position;
+    ++count;
+  }
+  return count;
+}
+
+/* Give back the memory of all records up to a position. */
+EXPORTED void hostcb_done(Ring* ring, uint64_t position) {
+  pthread_mutex_lock(&ring->mutex);
+  while (ring->head < position) {
+    Record* record = (Record*)(ring->data + ring->head % ring->capacity);
+    if (record->site != FILLER) ring->counters.values -= 1;
+    ring->counters.bytes -= record->bytes;
+    ring->head += record->length;
+  }
+  pthread_mutex_unlock(&ring->mutex);
+}
+
+EXPORTED void hostcb_wake(Ring* ring) {
+  pthread_mutex_lock(&ring->mutex);
+  ring->bells += 1;
+  pthread_mutex_unlock(&ring->mutex);
+  pthread_cond_broadcast(&ring->woken);
+}
+
+/* In a forked child: the values are the parent's, and a thread of the parent may have held the mutex. */
+EXPORTED void hostcb_forked(Ring* ring) {
+  pthread_mutex_init(&ring->mutex, NULL);
+  make_condition(&ring->woken);
+  ring->head = ring->counters.tail;
+  ring->counters.bytes = ring->counters.values = 0;
+  ring->attended = ring->sleeping = 0;
+}
+
+/* What Python calls without the interpreter lock -------------------------------------------------------------------- */
+
+/* Return how often the bell has rung: as soon as that is more than `heard`, or after so many microseconds, or, if they are
+ * negative, when there is a record after a position. */
+EXPORTED uint64_t hostcb_sleep(Ring* ring, uint64_t position, uint64_t heard, int64_t microseconds) {
+  struct timespec end;
+#ifdef __APPLE__
+  clock_gettime(CLOCK_REALTIME, &end);
+#else
+  clock_gettime(CLOCK_MONOTONIC, &end);
+#endif
+  if (microseconds > 0) {
+    end.tv_sec += microseconds / 1000000;
+    end.tv_nsec += microseconds % 1000000 * 1000;
+    end.tv_sec += end.tv_nsec / 1000000000;
+    end.tv_nsec %= 1000000000;
+  }
+  pthread_mutex_lock(&ring->mutex);
+  while (ring->bells == heard) {
+    if (microseconds >= 0) {
+      if (pthread_cond_timedwait(&ring->woken, &ring->mutex, &end) == ETIMEDOUT) break;
+    } else {
+      if (ring->counters.tail > position) break;
+      ring->sleeping = 1;
+      pthread_cond_wait(&ring->woken, &ring->mutex);
+    }
+  }
+  uint64_t rung = ring->bells;
+  pthread_mutex_unlock(&ring->mutex);
+  return rung;
+}

@@ -1,0 +1,134 @@
+"""The compiled library: found, checked, loaded, and registered with the runtime (H24).
+
+Nothing fails open. If the library is not there, is of another version, or the runtime refuses it, taps go through
+Python, and `hostcb.doctor` says why. `HOSTCB_NATIVE=0` turns the library off.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from .. import _compat
+from .._spec.flags import parse_bool
+from .._version import __version__
+
+VARIABLE = "HOSTCB_NATIVE"
+SOURCE = Path(__file__).with_name("handover.c")
+LIBRARY = Path(__file__).with_name("handover.so")
+
+# The target of a tap's custom call, and the runtime's target of Python callbacks, which `hostcb_tap` passes calls to.
+TARGET = "hostcb_tap"
+PYTHON_TARGET = "xla_buffer_python_cpu_callback"
+_SITE_TYPE = "hostcb_site"
+
+# Values of more bytes go through Python.
+MOST_BYTES = 1 << 16
+
+_POSITION, _ADDRESS, _COUNT = ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int64
+# What Python calls: the types of results and arguments. `hostcb_sleep` alone is called without the interpreter lock.
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "hostcb_build": (ctypes.c_char_p,),
+    "hostcb_site_type": (_ADDRESS,),
+    "hostcb_site_info": (_ADDRESS,),
+    "hostcb_set_python_handler": (None, _ADDRESS),
+    "hostcb_all_through_python": (None, ctypes.c_int32),
+    "hostcb_ring": (_ADDRESS, _POSITION, ctypes.POINTER(_ADDRESS)),
+    "hostcb_is_unbound": (ctypes.c_int,),
+    "hostcb_bind": (ctypes.c_int, _ADDRESS, _POSITION, _ADDRESS, _COUNT, ctypes.POINTER(ctypes.c_uint64)),
+    "hostcb_attend": (None, _ADDRESS, ctypes.c_int),
+    "hostcb_read": (_COUNT, _ADDRESS, _POSITION, ctypes.POINTER(ctypes.c_uint64), _COUNT),
+    "hostcb_done": (None, _ADDRESS, _POSITION),
+    "hostcb_wake": (None, _ADDRESS),
+    "hostcb_forked": (None, _ADDRESS),
+}
+
+
+def build_of(source: bytes) -> str:
+    """The mark of a library that was compiled from `source` for this version of hostcb."""
+    return f"{__version__} {hashlib.sha256(source).hexdigest()[:16]}"
+
+
+class Library:
+    """The library, and whether it is in use."""
+
+    def __init__(self) -> None:
+        self.held: Any = None
+        self.free: Any = None
+        # Why taps go through Python; None if they do not.
+        self.problem: str | None = None
+        self._registered = False
+        try:
+            self._load()
+        except (OSError, AttributeError) as error:
+            self.problem = f"it cannot be loaded: {error}"
+        if self.problem is not None:
+            self.held = self.free = None
+
+    def _load(self) -> None:
+        if not parse_bool(VARIABLE, os.environ.get(VARIABLE, "1")):
+            self.problem = f"{VARIABLE} turns it off"
+            return
+        if not LIBRARY.exists():
+            self.problem = "it was not built, for want of a C compiler when hostcb was installed"
+            return
+        if _compat.python_handler(PYTHON_TARGET) is None:
+            self.problem = "this JAX does not tell the handler of Python callbacks"
+            return
+        held = ctypes.PyDLL(str(LIBRARY))
+        for name, (result, *arguments) in _FUNCTIONS.items():
+            function = getattr(held, name)
+            function.restype, function.argtypes = result, arguments
+        build, wanted = held.hostcb_build().decode(), build_of(SOURCE.read_bytes())
+        if build != wanted:
+            self.problem = f"it was built for hostcb {build}, and this is {wanted}: install hostcb anew"
+            return
+        free = ctypes.CDLL(str(LIBRARY))
+        free.hostcb_sleep.restype, free.hostcb_sleep.argtypes = _POSITION, [_ADDRESS, _POSITION, _POSITION, _COUNT]
+        held.hostcb_set_python_handler(_compat.python_handler(PYTHON_TARGET))
+        self.held, self.free = held, free
+
+    def is_ready(self) -> bool:
+        """Whether programs that are lowered now may use the target; registers it the first time.
+
+        Only after JAX has made its CPU client does a refusal raise here; before, it would keep that client from
+        starting.
+        """
+        if self.problem is not None or self._registered:
+            return self.problem is None
+        if not _compat.backends_exist():
+            return False
+        try:
+            self._register()
+            self._registered = True
+        except Exception as error:
+            self.problem = f"JAX refuses it: {error}"
+        return self._registered
+
+    def _register(self) -> None:
+        capsule, held = jax.ffi.pycapsule, self.held
+        site = {"type_id": capsule(held.hostcb_site_type()), "type_info": capsule(held.hostcb_site_info())}
+        jax.ffi.register_ffi_type(_SITE_TYPE, site, platform="cpu")
+        stages = {"instantiate": capsule(held.hostcb_instantiate), "execute": capsule(held.hostcb_tap)}
+        jax.ffi.register_ffi_target(TARGET, stages, platform="cpu")
+
+    def all_through_python(self, yes: bool) -> None:
+        """Send all taps through Python, or no longer."""
+        if self.held is not None:
+            self.held.hostcb_all_through_python(yes)
+
+    def state(self) -> str:
+        """The state in words, for `hostcb.doctor`."""
+        if self.problem is None:
+            self.is_ready()
+        if self.problem is not None:
+            return f"taps are handed over in Python; the library in C is not in use: {self.problem}"
+        return "taps are handed over in C, without the interpreter lock"
+
+
+library = Library()

@@ -1,0 +1,124 @@
+"""The ring of a device, into which the library in C writes tapped values without the interpreter lock (H5, H11, H12).
+
+A ring is a part of the device's queue: `queues` decides whether the oldest value is in the ring or in Python. Records
+are found by their position, which only grows. So every step can be repeated, and an interrupt between any two steps
+loses nothing. The thread that holds the queue's baton is the only one that reads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from .._native.library import library
+
+CAPACITY = 1 << 22
+
+# So many records are read at once, and so many bytes are given back at once.
+MOST_READ = 256
+MOST_KEPT = CAPACITY >> 6
+
+Read = ctypes.c_uint64 * (3 * MOST_READ)
+
+
+class Counters(ctypes.Structure):
+    """The fields that C and Python share; the names are those of handover.c."""
+
+    tail: int
+    accepted: int
+    bytes: int
+    values: int
+    budget: int
+    most_values: int
+    outside_bytes: int
+    outside_values: int
+
+    _fields_ = [  # noqa: RUF012 - ctypes reads it
+        (name, ctypes.c_uint64)
+        for name in (
+            *("tail", "accepted", "bytes", "values"),
+            *("budget", "most_values", "outside_bytes", "outside_values"),
+        )
+    ]
+
+
+class Ring:
+    """One device's ring. The library never frees it: executables of any age may be bound to it."""
+
+    def __init__(self, budget: int, most_values: int) -> None:
+        data = ctypes.c_void_p()
+        self.address: int | None = library.held.hostcb_ring(CAPACITY, ctypes.byref(data))
+        if not self.address or data.value is None:
+            raise MemoryError(f"hostcb found no {CAPACITY} bytes for the tapped values of a device.")
+        self.memory = memoryview((ctypes.c_ubyte * CAPACITY).from_address(data.value))
+        self.counters = Counters.from_address(self.address)
+        self.counters.budget, self.counters.most_values = budget, most_values
+        # The end of the newest record whose function has run, and up to where C knows of that.
+        self.run = 0
+        self._given_back = 0
+        # Site, begin and end of each record that was read ahead, and the place of the oldest among them.
+        self._ahead: list[int] = []
+        self._place = 0
+
+    def is_pending(self) -> bool:
+        """Whether a function of one of its values has not ended."""
+        return self.counters.tail > self.run
+
+    def oldest(self) -> tuple[int, int, int] | None:
+        """Return site, begin and end of the oldest record; None if there is none.
+
+        A finalizer may call this in the middle of itself, and then run what was read ahead.
+        """
+        run, ahead, place = self.run, self._ahead, self._place
+        if place > len(ahead) or (place and ahead[place - 1] > run):
+            place = 0
+        while place < len(ahead) and ahead[place + 2] <= run:
+            place += 3
+        if place == len(ahead):
+            read = Read()
+            count = library.held.hostcb_read(self.address, run, read, MOST_READ)
+            ahead, place = read[: 3 * count], 0
+            if not count:
+                return None
+        self._ahead, self._place = ahead, place
+        return ahead[place], ahead[place + 1], ahead[place + 2]
+
+    def waiting(self) -> list[int]:
+        """Return the sites of all values whose functions have not ended."""
+        sites: list[int] = []
+        position = self.run
+        while True:
+            read = Read()
+            count = library.held.hostcb_read(self.address, position, read, MOST_READ)
+            if not count:
+                return sites
+            found = read[: 3 * count]
+            sites += found[::3]
+            position = found[-1]
+
+    def give_back(self, at_once: bool = False) -> None:
+        """Let C use the memory of the records that have run; many at a time, unless `at_once`."""
+        run = self.run
+        if run > self._given_back and (at_once or run - self._given_back >= MOST_KEPT or not self.is_pending()):
+            library.held.hostcb_done(self.address, run)
+            self._given_back = run
+
+    def attend(self, attended: bool) -> None:
+        """Say whether there is a consumer; the ring takes no value without one."""
+        library.held.hostcb_attend(self.address, attended)
+
+    def wake(self) -> None:
+        library.held.hostcb_wake(self.address)
+
+    def sleep(self, timeout: float | None, heard: int) -> int:
+        """Wait until the bell has rung more than `heard` times, or without a timeout for a value; return how often."""
+        microseconds = -1 if timeout is None else int(timeout * 1e6)
+        rung: int = library.free.hostcb_sleep(self.address, self.run, heard, microseconds)
+        return rung
+
+    def disown(self) -> None:
+        """Drop all values in a forked child: the parent process runs them."""
+        library.held.hostcb_forked(self.address)
+        self.run = self._given_back = self.counters.tail
+        self._ahead, self._place = [], 0
+

@@ -1,0 +1,109 @@
+"""The call sites whose values come by a ring: how a record becomes the arrays of a user function (H5, H18).
+
+C knows a site by its number, which is not in the program's text: the site is bound when it is first called, through
+Python. A function lives as long as its executables. An executable may end with values still in a ring. So the end of
+its handler leaves the site in the table until these values have run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .._native.library import MOST_BYTES, library
+from .._spec.shapes import size_of
+from .rings import Ring
+
+# As in handover.c: the place of each operand in a record.
+_ALIGNMENT = 32
+
+_numbers = itertools.count()
+
+# The sites by their numbers, and the ends of the rings' values when the handlers of some of them ended.
+_sites: dict[int, Site] = {}
+_leaving: dict[int, list[tuple[Ring, int]]] = {}
+
+
+def suits(carried: Sequence[Any]) -> bool:
+    """Return whether values of these types go by a ring; those of large ones go through Python."""
+    return sum(map(size_of, carried)) <= MOST_BYTES
+
+
+class Site:
+    """One callback in one program, whose handler the runtime calls on any of its devices."""
+
+    def __init__(
+        self, receiver: Any, decode: Callable[..., Any], carried: Sequence[Any], through_python: ctypes.c_int32
+    ) -> None:
+        self.number = next(_numbers)
+        # Of `queues.Receiver`.
+        self.receiver = receiver
+        self.rings: dict[Ring, None] = {}
+        self._decode = decode
+        self._through_python = through_python
+        sizes = [size_of(aval) for aval in carried]
+        self._sizes = (ctypes.c_uint64 * len(sizes))(*sizes)
+        places = itertools.accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=0)
+        self._operands = [
+            (aval.shape, np.dtype(aval.dtype), place) for aval, place in zip(carried, places, strict=False)
+        ]
+        _sites[self.number] = self
+
+    def bind(self, ring: Ring) -> None:
+        """Let the executable whose handler this thread runs hand its values over to a ring."""
+        self.rings[ring] = None
+        library.held.hostcb_bind(
+            ring.address, self.number, ctypes.addressof(self._through_python), len(self._sizes), self._sizes
+        )
+
+    def item(self, ring: Ring, begin: int, end: int) -> list[Any]:
+        """Return the value of a record as an item of the queue, with the record's end."""
+        memory = ring.memory
+        arrays = [np.ndarray(shape, dtype, memory, begin + place).copy() for shape, dtype, place in self._operands]
+        return [self.receiver, self._decode(arrays), end]
+
+
+class Keeper:
+    """What a handler keeps: its end is the end of the executables that call it."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+
+    def __del__(self) -> None:
+        site = self.site
+        marks = [(ring, ring.counters.tail) for ring in site.rings if ring.is_pending()]
+        if marks:
+            _leaving[site.number] = marks
+        else:
+            _sites.pop(site.number, None)
+
+
+def oldest_item(ring: Ring) -> list[Any] | None:
+    """Return the oldest value of a ring, and leave it there."""
+    found = ring.oldest()
+    if found is None:
+        return None
+    number, begin, end = found
+    return _sites[number].item(ring, begin, end)
+
+
+def waiting(ring: Ring) -> list[str]:
+    """Return the callbacks of a ring's values that have not run."""
+    sites = [_sites.get(number) for number in ring.waiting()]
+    return [str(site.receiver.callback) for site in sites if site is not None]
+
+
+def let_go() -> None:
+    """Forget the sites whose executables have ended, and whose values have run."""
+    for number, marks in list(_leaving.items()):
+        if all(ring.run >= mark for ring, mark in marks):
+            _leaving.pop(number, None)
+            _sites.pop(number, None)
+
+
+def any_leaving() -> bool:
+    return bool(_leaving)

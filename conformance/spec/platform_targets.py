@@ -74,7 +74,7 @@ CPU = PlatformTarget(
     "cpu",
     "xla_ffi_python_cpu_callback",
     "xla_ffi_partitioned_python_cpu_callback",
-    ("xla_buffer_python_cpu_callback",),
+    ("xla_buffer_python_cpu_callback", "hostcb_tap"),
     in_place_for_all=True,
     # The compiler of the CPU is in every jaxlib.
     compiler=CompileOnly("jaxlib", {(1, 1): "", (1, 2): "", (1, 4): "", (1, 8): ""}),

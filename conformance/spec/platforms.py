@@ -64,6 +64,8 @@ _CPU_TARGETS = (
     "xla_ffi_python_cpu_callback",
     "xla_ffi_partitioned_python_cpu_callback",
     "xla_buffer_python_cpu_callback",
+    # Of taps of hostcb, in C.
+    "hostcb_tap",
 )
 _GPU_TARGETS = (
     *("xla_ffi_python_gpu_callback", "xla_ffi_partitioned_python_gpu_callback"),

@@ -46,7 +46,12 @@ def views(site: Site, devices: Devices, sharding: Any) -> Emitted:
     if crossing.handler is None:
         crossing.handler = _native_tap(crossing, devices) if native else _handler(crossing, devices)
         # Most taps of the library in C do not come to Python, where turns are counted.
-        if not native and sharding is not None and site.operands and site.context.module_context.axis_context.mesh.size > 1:
+        if (
+            not native
+            and sharding is not None
+            and site.operands
+            and site.context.module_context.axis_context.mesh.size > 1
+        ):
             crossing.handler = crossing.host.program.turns.taking(crossing.handler, crossing.host.program)
     results = custom_call(
         site.context,

@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "xla/ffi/api/c_api.h"
@@ -23,6 +24,8 @@
 #define MOST_DEVICES 64
 /* The place of each operand in a record. Rings are aligned to it. */
 #define ALIGNMENT 32
+/* At least a page of the system. */
+#define PAGE 65536
 /* The site of a record that only fills the end of the ring. */
 #define FILLER UINT64_MAX
 
@@ -127,16 +130,20 @@ EXPORTED XLA_FFI_Error* hostcb_instantiate(XLA_FFI_CallFrame* frame) {
   return frame->api->XLA_FFI_State_Set(&set);
 }
 
+/* Fill the ring up to the end of its memory; return how many bytes that takes. */
+static uint64_t fill(Ring* ring) {
+  uint64_t at = ring->counters.tail % ring->capacity, left = ring->capacity - at;
+  Record* filler = (Record*)(ring->data + at);
+  filler->length = left, filler->site = FILLER, filler->bytes = 0;
+  return left;
+}
+
 /* A record of `length` bytes at the end of the ring, in one piece; NULL if there is no room. */
 static Record* reserve(Ring* ring, uint64_t length, uint64_t* tail) {
   uint64_t at = ring->counters.tail % ring->capacity, left = ring->capacity - at;
   uint64_t skipped = length <= left ? 0 : left;
   if (ring->counters.tail - ring->head + skipped + length > ring->capacity) return NULL;
-  if (skipped) {
-    Record* filler = (Record*)(ring->data + at);
-    filler->length = left, filler->site = FILLER, filler->bytes = 0;
-    at = 0;
-  }
+  if (skipped) fill(ring), at = 0;
   *tail = ring->counters.tail + skipped + length;
   return (Record*)(ring->data + at);
 }
@@ -235,7 +242,7 @@ static int make_condition(pthread_cond_t* condition) {
 EXPORTED Ring* hostcb_ring(uint64_t capacity, void** data) {
   Ring* ring = calloc(1, sizeof(Ring));
   if (ring == NULL) return NULL;
-  if (posix_memalign((void**)&ring->data, ALIGNMENT, capacity) || pthread_mutex_init(&ring->mutex, NULL) ||
+  if (posix_memalign((void**)&ring->data, PAGE, capacity) || pthread_mutex_init(&ring->mutex, NULL) ||
       make_condition(&ring->woken)) {
     free(ring->data);
     free(ring);
@@ -279,7 +286,7 @@ EXPORTED void hostcb_attend(Ring* ring, int attended) {
 }
 
 /* Write site, begin of the operands in the ring's memory, and end position of at most `most` records after a position;
- * return how many. */
+ * return how many. After the last one comes the position up to which was read. */
 EXPORTED int64_t hostcb_read(Ring* ring, uint64_t position, uint64_t* out, int64_t most) {
   uint64_t tail = __atomic_load_n(&ring->counters.tail, __ATOMIC_ACQUIRE);
   int64_t count = 0;
@@ -293,6 +300,7 @@ EXPORTED int64_t hostcb_read(Ring* ring, uint64_t position, uint64_t* out, int64
     out[3 * count + 2] = position;
     ++count;
   }
+  out[3 * count] = position;
   return count;
 }
 
@@ -305,6 +313,19 @@ EXPORTED void hostcb_done(Ring* ring, uint64_t position) {
     ring->counters.bytes -= record->bytes;
     ring->head += record->length;
   }
+  if (ring->head == ring->counters.tail && ring->head % ring->capacity) {
+    /* The next value comes to the begin of the memory, which is the part that is mapped and in the caches. */
+    ring->head += fill(ring);
+    __atomic_store_n(&ring->counters.tail, ring->head, __ATOMIC_RELEASE);
+  }
+  pthread_mutex_unlock(&ring->mutex);
+}
+
+/* Give the memory of an empty ring back to the system. */
+EXPORTED void hostcb_trim(Ring* ring) {
+  pthread_mutex_lock(&ring->mutex);
+  if (ring->head == ring->counters.tail && ring->head % ring->capacity == 0)
+    madvise(ring->data, ring->capacity, MADV_DONTNEED);
   pthread_mutex_unlock(&ring->mutex);
 }
 

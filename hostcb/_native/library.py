@@ -44,6 +44,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hostcb_attend": (None, _ADDRESS, ctypes.c_int),
     "hostcb_read": (_COUNT, _ADDRESS, _POSITION, ctypes.POINTER(ctypes.c_uint64), _COUNT),
     "hostcb_done": (None, _ADDRESS, _POSITION),
+    "hostcb_trim": (None, _ADDRESS),
     "hostcb_wake": (None, _ADDRESS),
     "hostcb_forked": (None, _ADDRESS),
 }
@@ -112,7 +113,7 @@ class Library:
 
     def _register(self) -> None:
         capsule, held = jax.ffi.pycapsule, self.held
-        site = {"type_id": capsule(held.hostcb_site_type()), "type_info": capsule(held.hostcb_site_info())}
+        site: Any = {"type_id": capsule(held.hostcb_site_type()), "type_info": capsule(held.hostcb_site_info())}
         jax.ffi.register_ffi_type(_SITE_TYPE, site, platform="cpu")
         stages = {"instantiate": capsule(held.hostcb_instantiate), "execute": capsule(held.hostcb_tap)}
         jax.ffi.register_ffi_target(TARGET, stages, platform="cpu")

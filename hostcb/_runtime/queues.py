@@ -234,6 +234,8 @@ class DeviceQueue:
                 consumer.thread.join()
         # C may have accepted values until `attend`.
         self.join()
+        if self.ring is not None:
+            self.ring.trim()
 
     def disown(self) -> None:
         """Drop the items in a forked child: the parent process runs them."""
@@ -331,7 +333,7 @@ class DeviceQueue:
                 if item[2] > ring.run:
                     ring.run = item[2]
         ring.give_back()
-        if sites.any_leaving():
+        if sites.leaving:
             sites.let_go()
 
     def _tell(self) -> None:

@@ -8,17 +8,16 @@ loses nothing. The thread that holds the queue's baton is the only one that read
 from __future__ import annotations
 
 import ctypes
-from typing import Any
 
 from .._native.library import library
 
-CAPACITY = 1 << 22
+CAPACITY = 1 << 24
 
 # So many records are read at once, and so many bytes are given back at once.
 MOST_READ = 256
-MOST_KEPT = CAPACITY >> 6
+MOST_KEPT = CAPACITY >> 7
 
-Read = ctypes.c_uint64 * (3 * MOST_READ)
+Read = ctypes.c_uint64 * (3 * MOST_READ + 1)
 
 
 class Counters(ctypes.Structure):
@@ -33,7 +32,7 @@ class Counters(ctypes.Structure):
     outside_bytes: int
     outside_values: int
 
-    _fields_ = [  # noqa: RUF012 - ctypes reads it
+    _fields_ = [
         (name, ctypes.c_uint64)
         for name in (
             *("tail", "accepted", "bytes", "values"),
@@ -61,7 +60,7 @@ class Ring:
         self._place = 0
 
     def is_pending(self) -> bool:
-        """Whether a function of one of its values has not ended."""
+        """Whether a function of one of its values has not ended, or C has just gone back to the begin of the memory."""
         return self.counters.tail > self.run
 
     def oldest(self) -> tuple[int, int, int] | None:
@@ -79,6 +78,11 @@ class Ring:
             count = library.held.hostcb_read(self.address, run, read, MOST_READ)
             ahead, place = read[: 3 * count], 0
             if not count:
+                # C goes back to the begin of the memory when the ring is empty: up to there is nothing to run.
+                end = read[0]
+                # No call comes between these two.
+                if end > self.run:
+                    self.run = end
                 return None
         self._ahead, self._place = ahead, place
         return ahead[place], ahead[place + 1], ahead[place + 2]
@@ -102,6 +106,13 @@ class Ring:
         if run > self._given_back and (at_once or run - self._given_back >= MOST_KEPT or not self.is_pending()):
             library.held.hostcb_done(self.address, run)
             self._given_back = run
+            if self.is_pending():
+                self.oldest()
+
+    def trim(self) -> None:
+        """Give the memory of an empty ring back to the system."""
+        self.give_back(at_once=True)
+        library.held.hostcb_trim(self.address)
 
     def attend(self, attended: bool) -> None:
         """Say whether there is a consumer; the ring takes no value without one."""
@@ -121,4 +132,3 @@ class Ring:
         library.held.hostcb_forked(self.address)
         self.run = self._given_back = self.counters.tail
         self._ahead, self._place = [], 0
-

@@ -25,7 +25,7 @@ _numbers = itertools.count()
 
 # The sites by their numbers, and the ends of the rings' values when the handlers of some of them ended.
 _sites: dict[int, Site] = {}
-_leaving: dict[int, list[tuple[Ring, int]]] = {}
+leaving: dict[int, list[tuple[Ring, int]]] = {}
 
 
 def suits(carried: Sequence[Any]) -> bool:
@@ -75,9 +75,9 @@ class Keeper:
 
     def __del__(self) -> None:
         site = self.site
-        marks = [(ring, ring.counters.tail) for ring in site.rings if ring.is_pending()]
+        marks = [(ring, ring.counters.tail) for ring in site.rings if ring.oldest() is not None]
         if marks:
-            _leaving[site.number] = marks
+            leaving[site.number] = marks
         else:
             _sites.pop(site.number, None)
 
@@ -99,11 +99,7 @@ def waiting(ring: Ring) -> list[str]:
 
 def let_go() -> None:
     """Forget the sites whose executables have ended, and whose values have run."""
-    for number, marks in list(_leaving.items()):
+    for number, marks in list(leaving.items()):
         if all(ring.run >= mark for ring, mark in marks):
-            _leaving.pop(number, None)
+            leaving.pop(number, None)
             _sites.pop(number, None)
-
-
-def any_leaving() -> bool:
-    return bool(_leaving)

@@ -11,6 +11,7 @@ LAYERS = (
     "_oldest_jax",
     "_compat",
     "_spec",
+    "_native",
     "_runtime",
     "_lowering",
     "_primitive",

@@ -1,4 +1,4 @@
-"""Compile the hand-over of tapped values in C: for the build hook, and by hand with `python ci/editable/native.py`."""
+"""Compile the hand-over of tapped values in C: for the build hook, and by hand with `python ci/packaging/native.py`."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 sys.path.insert(0, os.path.dirname(__file__))
 
-import native  # noqa: E402
+import native
 
 WANTED = os.environ.get("HOSTCB_BUILD_NATIVE", "1") != "0"
 

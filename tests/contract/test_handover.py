@@ -1,0 +1,443 @@
+"""H24: taps that are handed over in C keep every promise, and without the library everything works as well."""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import gc
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import helpers
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import DEADLINE, Record
+from subprocesses import PRELUDE, ROOT, run_program
+
+import hostcb as hcb
+from hostcb._native import library as native
+from hostcb._runtime import rings
+from hostcb._runtime.queues import queues
+
+pytestmark = pytest.mark.contract("H24")
+
+needs_library = pytest.mark.skipif(native.library.problem is not None, reason=f"the library: {native.library.problem}")
+BUDGET = "jax_host_callback_max_queue_byte_size"
+
+
+def ring_of(device: Any) -> rings.Ring:
+    ring = queues[device].ring
+    assert ring is not None, "no tap of this device was handed over in C"
+    return ring
+
+
+def taps_in_loop(function: Any, steps: int) -> Any:
+    """A program that taps `x, x + 1, …` in a loop."""
+
+    def step(_: Any, x: Any) -> Any:
+        return hcb.id_tap(function, x) + 1
+
+    return jax.jit(lambda x: jax.lax.fori_loop(0, steps, step, x))
+
+
+@needs_library
+def test_a_tap_does_not_wait_for_the_interpreter_lock(devices: list[jax.Device]) -> None:
+    steps, seen = 100_000, []
+    program = taps_in_loop(lambda arg, transforms: seen.append(float(arg)), steps)
+    program(0.0).block_until_ready()
+    hcb.barrier_wait()
+    seen.clear()
+    counters = ring_of(devices[0]).counters
+    # A PyDLL keeps the interpreter lock: no other thread runs Python meanwhile.
+    wait = ctypes.PyDLL(None).usleep
+    before = counters.accepted
+    thread = threading.Thread(target=lambda: program(0.0).block_until_ready())
+    thread.start()
+    while counters.accepted == before:
+        pass
+    start = counters.accepted
+    wait(20_000)
+    taken = counters.accepted - start
+    thread.join()
+    hcb.barrier_wait()
+    assert seen == [float(n) for n in range(steps)]
+    assert taken > 100 or start - before > steps // 2, f"{taken} taps were handed over while Python was locked"
+
+
+@needs_library
+def test_the_text_of_a_program_has_no_numbers_of_the_process() -> None:
+    def text() -> str:
+        function = lambda arg, transforms: None
+        return str(jax.jit(lambda x: hcb.id_tap(function, hcb.id_tap(function, x) + 1)).lower(1.0).as_text())
+
+    first = text()
+    assert native.TARGET in first
+    taps_in_loop(lambda arg, transforms: None, 3)(0.0).block_until_ready()
+    assert text() == first
+
+
+def test_order_with_calls_eager_taps_and_meshes(devices: list[jax.Device]) -> None:
+    record = Record()
+    mesh = helpers.mesh_of(devices[:2])
+
+    def program(x: Any) -> Any:
+        x = hcb.id_tap(record.labelled("tap"), x)
+        x = hcb.call(record.caller("call"), x + 1, result_shape=x)
+        return hcb.id_tap(record.labelled("tap"), x + 1)
+
+    compiled = jax.jit(program)
+    spread = jax.jit(lambda x: hcb.id_tap(record.labelled("mesh"), x))
+    over = jax.device_put(np.arange(2.0), jax.NamedSharding(mesh, jax.P()))
+    for n in range(50):
+        hcb.id_tap(record.labelled("eager"), np.float32(10 * n - 1))
+        out = compiled(np.float32(10 * n))
+        hcb.id_tap(record.labelled("eager"), out)
+        if n % 10 == 0:
+            spread(over)
+    hcb.barrier_wait()
+    expected = []
+    for n in range(50):
+        expected += ["eager", "tap", "call", "tap", "eager"] + ["mesh"] * (n % 10 == 0)
+    assert record.labels == expected
+    assert [float(seen.arg) for seen in record.all if seen.label != "mesh"] == [
+        float(10 * n + k) for n in range(50) for k in (-1, 0, 1, 2, 2)
+    ]
+
+
+@pytest.fixture
+def small_budget() -> Iterator[int]:
+    hcb.barrier_wait()
+    budget = 4096
+    jax.config.update(BUDGET, budget)
+    yield budget
+    hcb.barrier_wait()
+    jax.config.update(BUDGET, None)
+
+
+@needs_library
+def test_ring_and_queue_together_keep_the_budget(small_budget: int, devices: list[jax.Device]) -> None:
+    held, values = [], []
+    queue = queues[devices[0]]
+
+    def tap(arg: Any, transforms: Any) -> None:
+        ring = queue.ring
+        held.append(queue._bytes + (ring.counters.bytes if ring is not None else 0))
+        values.append(int(arg[0]))
+        if len(values) % 50 == 0:
+            # The device goes on meanwhile, and fills the queue.
+            time.sleep(1e-3)
+
+    taps_in_loop(tap, 2000)(jnp.zeros(64, jnp.int32)).block_until_ready()
+    hcb.barrier_wait()
+    assert values == list(range(2000))
+    assert max(held) <= small_budget
+
+
+@needs_library
+def test_more_values_than_the_ring_holds(devices: list[jax.Device]) -> None:
+    gate, values = threading.Event(), []
+
+    def tap(arg: Any, transforms: Any) -> None:
+        assert gate.wait(DEADLINE)
+        values.append(int(arg[0]))
+
+    steps = rings.CAPACITY // 8192 + 500
+    program = taps_in_loop(tap, steps)
+    gate.set()
+    program(jnp.zeros(2048, jnp.int32)).block_until_ready()
+    hcb.barrier_wait()
+    values.clear()
+    gate.clear()
+    out = program(jnp.zeros(2048, jnp.int32))
+    gate.set()
+    hcb.barrier_wait()
+    assert int(out[0]) == steps and values == list(range(steps))
+
+
+def test_a_program_nested_in_a_callback_runs_its_taps_at_once() -> None:
+    """Also one that has handed over its values in C before, when it was not nested."""
+    seen: list[float] = []
+    inner = taps_in_loop(lambda arg, transforms: seen.append(float(arg)), 3)
+    inner(0.0).block_until_ready()
+    inner(3.0).block_until_ready()
+    hcb.barrier_wait()
+    assert seen == [0, 1, 2, 3, 4, 5]
+    at_return: list[list[float]] = []
+
+    def outer(arg: Any) -> Any:
+        seen.clear()
+        inner(arg).block_until_ready()
+        at_return.append(list(seen))
+        return arg
+
+    outer_program = jax.jit(lambda x: hcb.call(outer, x, result_shape=x))
+    for n in range(3):
+        outer_program(np.float32(n)).block_until_ready()
+    hcb.barrier_wait()
+    assert at_return == [[n, n + 1, n + 2] for n in range(3)]
+    inner(7.0).block_until_ready()
+    hcb.barrier_wait()
+    assert seen[-3:] == [7, 8, 9]
+
+
+def test_a_tap_whose_function_runs_a_program_that_taps() -> None:
+    """With a queue that is always full, where waiting for the consumer would hang."""
+    jax.config.update(BUDGET, 16)
+    try:
+        seen: list[float] = []
+        inner = taps_in_loop(lambda arg, transforms: seen.append(float(arg)), 2)
+
+        def tap(arg: Any, transforms: Any) -> None:
+            inner(arg).block_until_ready()
+
+        program = taps_in_loop(tap, 100)
+        for _ in range(3):
+            program(0.0).block_until_ready()
+        hcb.barrier_wait()
+    finally:
+        jax.config.update(BUDGET, None)
+    assert seen == [float(n + k) for n in range(100) for k in (0, 1)] * 3
+
+
+@needs_library
+def test_values_of_a_dropped_executable_arrive(devices: list[jax.Device]) -> None:
+    from hostcb._runtime import sites
+
+    gate, seen = threading.Event(), []
+
+    def tap(arg: Any, transforms: Any) -> None:
+        gate.wait(DEADLINE)
+        seen.append(float(arg))
+
+    gate.set()
+    program = taps_in_loop(tap, 200)
+    program(0.0).block_until_ready()
+    hcb.barrier_wait()
+    seen.clear()
+    gate.clear()
+    program(0.0).block_until_ready()
+    del program
+    jax.clear_caches()
+    gc.collect()
+    assert sites.leaving, "the executable should have ended, with values in the ring"
+    gate.set()
+    hcb.barrier_wait()
+    assert seen == [float(n) for n in range(200)]
+    queues[devices[0]].stop()
+    assert not sites.leaving
+
+
+@pytest.mark.contract("H17")
+def test_stop_and_go_on() -> None:
+    seen: list[float] = []
+    program = taps_in_loop(lambda arg, transforms: seen.append(float(arg)), 10)
+    for n in range(20):
+        program(10.0 * n).block_until_ready()
+        hcb.stop_outfeed_receiver()
+        assert len(seen) == 10 * (n + 1)
+    assert seen == [float(n) for n in range(200)]
+
+
+@pytest.mark.contract("H14")
+def test_failures_are_reported_once_each() -> None:
+    def tap(arg: Any, transforms: Any) -> None:
+        if int(arg) % 10 == 3:
+            raise ValueError(f"number {int(arg)}")
+
+    taps_in_loop(tap, 50)(0.0).block_until_ready()
+    with pytest.raises(hcb.CallbackException) as caught:
+        hcb.barrier_wait()
+    assert [str(each.exception) for each in caught.value.failures] == [f"number {n}" for n in (3, 13, 23, 33, 43)]
+
+
+STRESS = """
+def computing():
+    x = 0
+    while not over:
+        x += 1
+
+seen = collections.defaultdict(list)
+failed = [0]
+lock = threading.Lock()
+
+def tap(arg, transforms, device):
+    n = int(arg[1])
+    seen[int(arg[0]), device.id].append(n)
+    if n % 1000 == 999:
+        raise ValueError("asked for")
+
+inner = jax.jit(lambda x: hcb.id_tap(lambda a, t: nested.append(float(a)), x) + 1)
+nested = []
+
+def answer(arg, device):
+    n = int(arg[1])
+    seen[int(arg[0]), device.id].append(n)
+    if n % 2000 == 4:
+        before = len(nested)
+        inner(float(n)).block_until_ready()
+        nested_at_once.append(len(nested) > before)
+    return arg
+
+nested_at_once = []
+
+def step(i, x):
+    x = hcb.id_tap(tap, x, tap_with_device=True)
+    x = x.at[1].add(1)
+    calls = lambda x: hcb.call(answer, x, result_shape=x, call_with_device=True)
+    return jax.lax.cond(x[1] % 100 == 4, calls, lambda x: x, x)
+
+def program(steps):
+    return lambda x: jax.lax.fori_loop(0, steps, step, x)
+
+def thread(number, device):
+    compiled = jax.jit(program(STEPS))
+    for round in range(ROUNDS):
+        key = 100 * (number + 1) + round
+        compiled(jax.device_put(np.array([key, 0], np.int32), device)).block_until_ready()
+
+over = False
+busy = threading.Thread(target=computing)
+busy.start()
+threads = [threading.Thread(target=thread, args=(n, jax.devices()[n % 2])) for n in range(4)]
+for each in threads: each.start()
+for each in threads: each.join()
+failures = 0
+def finish():
+    global failures
+    try:
+        hcb.barrier_wait()
+    except hcb.CallbackException as error:
+        failures += len(error.failures)
+finish()
+# A callback of a program on several devices may not run one on several itself; this one runs one on a single device.
+spread = jax.pmap(program(STEPS))
+for round in range(ROUNDS):
+    x = np.array([[round, 0]] * 8, np.int32)
+    jax.block_until_ready(spread(x))
+finish()
+over = True
+busy.join()
+
+expected = []
+for n in range(STEPS):
+    expected.append(n)
+    if (n + 1) % 100 == 4:
+        expected.append(n + 1)
+runs = {(100 * (n + 1) + r, jax.devices()[n % 2].id) for n in range(4) for r in range(ROUNDS)}
+runs |= {(r, d.id) for r in range(ROUNDS) for d in jax.devices()}
+assert set(seen) == runs, sorted(set(seen) ^ runs)
+for key, got in seen.items():
+    wrong = [(i, a, b) for i, (a, b) in enumerate(zip(got, expected)) if a != b]
+    assert got == expected, (key, len(got), len(expected), wrong[:3])
+assert failures == len(runs) * (STEPS // 1000), failures
+assert nested_at_once and all(nested_at_once)
+from hostcb._native.library import library
+print(len(runs) * len(expected), library.problem)
+"""
+
+
+@needs_library
+def test_many_threads_devices_calls_failures_and_a_computing_thread() -> None:
+    """Nothing is lost, and on each device everything comes in its program's order."""
+    text = "import collections\nSTEPS, ROUNDS = 3000, 2\n" + STRESS
+    count, problem = run_program(text, timeout=200).check().lines[-1].split(maxsplit=1)
+    assert int(count) == 24 * 3030 and problem == "None"
+
+
+# Without the library ------------------------------------------------------------------------------------------------
+
+ONE_TAP = """
+seen = []
+program = jax.jit(lambda x: hcb.id_tap(lambda a, t: seen.append(float(a)), x) + 1)
+for n in range(3): program(float(n))
+hcb.barrier_wait()
+from hostcb._native.library import library
+print(json.dumps([seen, library.problem, [l for l in str(hcb.doctor()).splitlines() if "hand-over" in l]]))
+"""
+
+
+def doctored(text: str = ONE_TAP, **options: Any) -> tuple[str, str]:
+    env = {"HOSTCB_NATIVE": "1", **options.pop("env", {})}
+    seen, problem, lines = run_program(text, devices=None, env=env, **options).json()
+    assert seen == [0, 1, 2]
+    (line,) = lines
+    return problem, line
+
+
+def test_the_variable_turns_it_off() -> None:
+    problem, line = doctored(env={"HOSTCB_NATIVE": "0"})
+    assert problem == "HOSTCB_NATIVE turns it off" and problem in line
+
+
+def test_a_variable_that_is_no_truth_value_is_refused() -> None:
+    ended = run_program("", devices=None, env={"HOSTCB_NATIVE": "perhaps"})
+    assert ended.returncode == 1
+    assert "ValueError: HOSTCB_NATIVE must be a truth value such as 1, 0, true or false, got 'perhaps'." in ended.stderr
+
+
+@pytest.fixture
+def other_hostcb(tmp_path: Path) -> Path:
+    """A copy of hostcb, which a program imports in place of this one."""
+    shutil.copytree(ROOT / "hostcb", tmp_path / "hostcb", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path / "hostcb"
+
+
+def test_without_the_library(other_hostcb: Path) -> None:
+    (other_hostcb / "_native" / "handover.so").unlink(missing_ok=True)
+    problem, line = doctored(prelude=f"import sys; sys.path.insert(0, {str(other_hostcb.parent)!r})\n" + PRELUDE)
+    assert "it was not built" in problem and problem in line
+
+
+@needs_library
+@pytest.mark.parametrize("what", ["version", "source", "broken"])
+def test_a_library_of_another_version_is_refused(other_hostcb: Path, what: str) -> None:
+    if what == "version":
+        (other_hostcb / "_version.py").write_text('__version__ = "0.2.0"\n')
+    elif what == "source":
+        source = other_hostcb / "_native" / "handover.c"
+        source.write_text(source.read_text() + "\n")
+    else:
+        (other_hostcb / "_native" / "handover.so").write_bytes(b"no library")
+    problem, line = doctored(prelude=f"import sys; sys.path.insert(0, {str(other_hostcb.parent)!r})\n" + PRELUDE)
+    assert ("it cannot be loaded" if what == "broken" else "it was built for hostcb") in problem and problem in line
+
+
+@needs_library
+def test_a_runtime_that_refuses_the_library() -> None:
+    text = """
+def refuses(*args, **options):
+    raise RuntimeError("the version of its interface is too old")
+jax.ffi.register_ffi_target = refuses
+"""
+    problem, line = doctored(text + ONE_TAP)
+    assert "JAX refuses it: the version of its interface is too old" in problem and problem in line
+
+
+def test_counts_are_those_of_collections() -> None:
+    """With many small operands of several types, among them those that cross in wider ones."""
+    seen: list[Any] = []
+    operands = (
+        np.arange(3, dtype=np.int8),
+        np.float32(2.5),
+        np.zeros((0, 4), np.float32),
+        jnp.asarray([1, -2], jnp.int4),
+        jnp.asarray([1.5, -2], jnp.bfloat16),
+        np.array([True, False]),
+        np.array(1 + 2j, np.complex64),
+    )
+    program = jax.jit(lambda *x: hcb.id_tap(lambda arg, transforms: seen.append(arg), x))
+    for _ in range(3):
+        program(*operands)
+    hcb.barrier_wait()
+    assert len(seen) == 3
+    for got in seen:
+        for one, other in zip(got, operands, strict=True):
+            assert type(one) is np.ndarray and one.flags.writeable and one.flags.owndata
+            helpers.equal(one, np.asarray(other), "operand")
+    assert collections.Counter(map(len, seen)) == {7: 3}

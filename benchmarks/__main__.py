@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import devices, large, loop, matrix, memory, overlap, parts, single, staging
+from benchmarks import busy, devices, large, loop, matrix, memory, overlap, parts, single, staging
 from benchmarks.running import main
 
 MODULES = {
+    "busy": busy,
     "loop": loop,
     "single": single,
     "large": large,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 import types
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from benchmarks import (
+    busy,
     devices,
     large,
     loop,
@@ -233,6 +235,7 @@ def test_the_matrix_alone_has_to_be_asked_for() -> None:
 # Each runs -------------------------------------------------------------------------------------------------------
 
 SMALL: dict[str, Callable[[], list[Row]]] = {
+    "busy": lambda: busy.run(rounds=1, steps=10),
     "loop": lambda: loop.run(rounds=2),
     "single": lambda: single.run(rounds=2),
     "large": lambda: large.run(rounds=2, sizes=(1, 2), width=64),
@@ -247,6 +250,8 @@ SMALL: dict[str, Callable[[], list[Row]]] = {
 
 @pytest.mark.parametrize("name", MODULES)
 def test_each_benchmark_runs(name: str) -> None:
+    if name == "busy" and shutil.which("cc") is None:
+        pytest.skip("its pauses need a C compiler")
     measured = SMALL[name]()
     assert measured, "it should have measured something"
     assert {row.benchmark for row in measured} == {name}

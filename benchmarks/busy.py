@@ -1,0 +1,117 @@
+"""How long a tap holds the device up while a Python thread computes: `python -m benchmarks.busy`.
+
+A real program has Python threads, and a callback that finds the interpreter lock taken waits for a switch interval. The
+device pauses for 200 microseconds after each callback, as if it computed. The rows show the time between two pauses. An
+operation in C takes it, which the benchmark compiles; without a C compiler it fails.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks import running
+from benchmarks.rows import Row, compared
+from benchmarks.subjects import SUBJECTS, Subject, barrier
+
+STEPS = 200
+PAUSE = 200_000
+TARGET = "hostcb_benchmark_pause"
+# The share of JAX's time that ours may take: the median, and the 99th percentile.
+MOST = {"median": 0.005, "p99": 0.01}
+_COMPILER = "cc -std=c11 -D_GNU_SOURCE -O2 -fPIC -shared"
+
+
+@functools.cache
+def _library() -> ctypes.PyDLL:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "pause.so")
+        source = Path(__file__).with_name("pause.c")
+        command = [*shlex.split(_COMPILER), f"-I{jax.ffi.include_dir()}", str(source), "-o", str(path)]
+        subprocess.run(command, check=True)  # noqa: S603
+        library = ctypes.PyDLL(str(path))
+    library.begin.argtypes = [ctypes.c_uint64]
+    library.begin.restype = None
+    library.found.argtypes = [ctypes.POINTER(ctypes.c_int64)]
+    library.found.restype = ctypes.POINTER(ctypes.c_uint64)
+    jax.devices()
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.pause_device), platform="cpu")
+    return library
+
+
+def _paused(step: Subject, steps: int) -> Callable[[], Any]:
+    pause = jax.ffi.ffi_call(TARGET, jax.ShapeDtypeStruct((), jnp.float32), has_side_effect=True)
+    program = jax.jit(lambda start: jax.lax.fori_loop(0, steps, lambda _, carry: pause(step(carry)), start))
+    return functools.partial(program, jnp.float32(1))
+
+
+def _held_up(program: Callable[[], Any], pause: int) -> list[float]:
+    """Run a program, and return the microseconds between its pauses."""
+    library, number = _library(), ctypes.c_int64()
+    library.begin(pause)
+    jax.block_until_ready(program())
+    barrier()
+    gaps = library.found(ctypes.byref(number))
+    return [gaps[place] / 1e3 for place in range(number.value)]
+
+
+@contextmanager
+def computing(wanted: bool) -> Iterator[None]:
+    """While the block runs, another thread computes in Python, if `wanted`."""
+    over = threading.Event()
+
+    def compute() -> None:
+        number = 0
+        while not over.is_set():
+            for _ in range(1000):
+                number += 1
+
+    thread = threading.Thread(target=compute)
+    if wanted:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if wanted:
+            thread.join()
+
+
+def run(rounds: int = 5, steps: int = STEPS) -> list[Row]:
+    _library()
+    ours, theirs = "id_tap", "jax debug.callback"
+    programs = {name: _paused(SUBJECTS[name], steps) for name in (ours, theirs)}
+    for program in programs.values():
+        _held_up(program, 0)
+    rows: list[Row] = []
+    for busy in (True, False):
+        figures: dict[str, dict[str, list[float]]] = {name: {"median": [], "p99": []} for name in programs}
+        with computing(busy):
+            for _ in range(rounds):
+                for name, program in programs.items():
+                    gaps = _held_up(program, PAUSE)
+                    figures[name]["median"].append(statistics.median(gaps))
+                    figures[name]["p99"].append(statistics.quantiles(gaps, n=100)[-1])
+        where = "a computing thread" if busy else "idle"
+        for what, most in MOST.items():
+            target = most if busy else None
+            label = f"{ours}, {where}, {what}"
+            rows.append(compared("busy", label, theirs, figures[ours][what], figures[theirs][what], target))
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(running.main({"busy": sys.modules[__name__]}, None, ["busy"]))

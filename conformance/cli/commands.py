@@ -205,6 +205,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.scheduler:
         if options.stress or options.workers:
             raise ConflictingOptionsError("--scheduler has the cluster's workers: neither -n nor --stress goes with it")
+        if options.pytest_plugins:
+            raise ConflictingOptionsError("-p is for pytest processes, and a Dask cluster has none: leave it out")
         require_distributed()
     require_plugins(options.pytest_plugins)
     with FolderLock(options.results) as lock:

@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 
 from conformance.cli import commands
-from conformance.engine.dask_cluster import MOST_LOST, _ClusterRun, batches
+from conformance.engine.conclusions import Conclusion
+from conformance.engine.dask_client import MOST_LOST, check_versions
+from conformance.engine.dask_cluster import _ClusterRun, batches
 from conformance.engine.dask_worker import described
 from conformance.engine.tasks import Setup, Task
 from conformance.engine.tools import DaskClusterError
+from conformance.oracle.verdicts import Outcome, Verdict
 from conformance.spec.sources import versions
 from conformance.spec.topology import Topology
 
@@ -54,17 +57,15 @@ class Client:
         return self._found
 
 
-def test_workers_with_other_versions_are_refused(tmp_path: Path) -> None:
-    def check(found: Any) -> None:
-        setup = Setup((task(1),), tmp_path, tmp_path / "journal")
-        run = _ClusterRun(Client({"tcp://a": found}), setup, Answers())  # type: ignore[arg-type]
-        try:
-            run._check_versions()
-        finally:
-            run._journal.close()
-
+def test_workers_with_other_versions_are_refused() -> None:
     here = versions(["jax"])
+
+    def check(found: Any, *ignored: str) -> None:
+        kept = {name: version for name, version in here.items() if name not in ignored}
+        check_versions(Client({"tcp://a": found}), kept, ("jax",), "the cells", ignored)
+
     check(here)
+    check(here | {"jax": "0.4.31"}, "jax", "jaxlib")
     with pytest.raises(
         DaskClusterError, match=f"tcp://a has other versions: jax is 0.4.31 there and {here['jax']} here"
     ):
@@ -79,6 +80,7 @@ def test_workers_with_other_versions_are_refused(tmp_path: Path) -> None:
     [
         (["-n", "2"], "neither -n nor --stress goes with it"),
         (["--stress"], "neither -n nor --stress goes with it"),
+        (["-p", "xdist"], "-p is for pytest processes, and a Dask cluster has none"),
     ],
 )
 def test_options_of_this_machine_are_refused(
@@ -106,18 +108,25 @@ class Answers:
     def read(self, message: dict[str, Any]) -> None:
         self.found[message["cell"]] = message["conclusion"]
 
+    def note_failure(self) -> None: ...
+
 
 def test_a_cell_with_which_workers_are_lost_is_a_crash(tmp_path: Path) -> None:
-    """And the others of its batch run again, each for itself."""
-    deadly, good = task(1), task(2)
+    """And the others of its batch run again, each for itself, unless they have told what they show."""
+    done, deadly, good = task(0), task(1), task(2)
     answers = Answers()
-    run = _ClusterRun(Client({}), Setup((deadly, good), tmp_path, tmp_path / "journal"), answers)  # type: ignore[arg-type]
+    setup = Setup((done, deadly, good), tmp_path, tmp_path / "journal")
+    run = _ClusterRun(Client({}), "tcp://nowhere:1", setup, answers)  # type: ignore[arg-type]
+    message = {"cell": done.id, "conclusion": Conclusion(Outcome(Verdict.PASS)).as_json(), "learnt": {}}
+    run._note((0.0, {"event": "begin", "cell": done.id}))
+    run._note((0.0, {"event": "end", "cell": done.id, "message": json.dumps(message)}))
+    run._take(run._arrived.get(timeout=1))
+    assert answers.found[done.id]["attempts"] == 1
     for lost in range(1, MOST_LOST + 1):
-        run._note((0.0, {"event": "begin", "cell": good.id}))
-        run._note((0.0, {"event": "end", "cell": good.id}))
         run._note((0.0, {"event": "begin", "cell": deadly.id}))
-        again = run._lost((deadly, good))
+        again = run._lost((done, deadly, good))
         assert again == ([[deadly], [good]] if lost < MOST_LOST else [[good]])
+    assert answers.found[deadly.id]["attempts"] == MOST_LOST
     assert answers.found[deadly.id]["outcome"]["verdict"] == "crash"
     assert answers.found[deadly.id]["outcome"]["witness"] == "3 Dask workers were lost while they ran it"
     while again:

@@ -52,6 +52,7 @@ def add_parser(commands: Any) -> None:
             "jax/io_callback_ordered/scan/cpu-1dev --good 0.6.2 --bad 0.8.3",
             "-k 'jax and debug_callback and vmap' --all",
             "--script bug.py",
+            "-k 'jax and io_callback' --all --scheduler tcp://HOST:8786",
             "hostcb/call/scan/cpu-1dev --repo . --good v0.1 --bad HEAD",
         ],
         {

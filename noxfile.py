@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 import sys
 import tempfile
@@ -35,6 +36,15 @@ VENDORS_CELLS = (
 # With plugins, which go with one version of JAX. Newer ones need a newer Python.
 ACCELERATED_JAX = "0.10.2" if HERE == "3.11" else "0.12.0.1"
 
+# Each callback of hostcb in each layout, and those of four transports in further programs: under a minute for TPU.
+COMPILED_FOR_TPU = (
+    "hostcb and ((4dev and (/jit/ or /pjit/ or /shard_map/ or /pmap/)) or ((1dev or 4dev) and "
+    "(/id_tap/ or /call/ or /io_callback_ordered/ or /pure_callback/) and "
+    "(/pjit. or /shard_map. or /scan/ or /while_body/ or /cond/ or /grad/ or /vmap/)))"
+)
+# CUDA's compiler takes half a second for each.
+COMPILED_FOR_CUDA = "hostcb and ((1dev and /jit/) or (4dev and /shard_map/)) and not (_and_ or tree)"
+
 # The platforms whose programs are lowered where there is none of them.
 LOWERED = ("cuda", "rocm", "tpu", "oneapi")
 
@@ -48,12 +58,12 @@ def install(session: nox.Session, jax: str, *groups: str, extras: tuple[str, ...
     session.install("-e", ".", *REQUIREMENTS[jax], *dependencies, *extras)
 
 
-def conformance(session: nox.Session, platform: str, *arguments: str) -> None:
+def conformance(session: nox.Session, name: str, *arguments: str) -> None:
     """Run the matrix on one platform."""
-    session.run("python", "-m", "conformance", "run", "--platform", platform, *arguments, *session.posargs)
+    session.run("python", "-m", "conformance", "run", "--platform", name, *arguments, *session.posargs)
 
 
-def accelerator(session: nox.Session, platform: str, *packages: str) -> None:
+def accelerator(session: nox.Session, name: str, *packages: str) -> None:
     """Run the matrix of an accelerator to the deepest depth that this machine has; it says which, and why.
 
     One process runs cells, since an accelerator may allow one alone; `-- --depth compile -n 2` uses two cores.
@@ -61,7 +71,7 @@ def accelerator(session: nox.Session, platform: str, *packages: str) -> None:
     session.install("-e", ".", *nox.project.dependency_groups(PYPROJECT, "test"), *packages)
     # 3 and 4: all is as expected, and nothing ran, because there is nothing here to run on.
     asked = any(argument.startswith("--depth") for argument in session.posargs) and "auto" not in session.posargs
-    program = ("python", "-m", "conformance", "run", "--platform", platform)
+    program = ("python", "-m", "conformance", "run", "--platform", name)
     session.run(*program, *session.posargs, success_codes=[0] if asked else [0, 3, 4])
 
 
@@ -101,18 +111,18 @@ def conformance_cpu(session: nox.Session) -> None:
     install(session, HERE_JAX, "test")
     conformance(session, "cpu", "-n", "2")
     if not session.posargs:
-        for platform in LOWERED:
+        for name in LOWERED:
             # JAX's own callbacks are lowered for ROCm and oneAPI as for CUDA.
-            which = ("--implementation", "hostcb") if platform in ("rocm", "oneapi") else ()
-            conformance(session, platform, "--depth", "lower", "--smoke", "-n", "2", *which)
+            which = ("--implementation", "hostcb") if name in ("rocm", "oneapi") else ()
+            conformance(session, name, "--depth", "lower", "--smoke", "-n", "2", *which)
 
 
 @nox.session(name="conformance-lower", tags=["conformance"], default=False, python=HERE)
 def conformance_lower(session: nox.Session) -> None:
     """Lower all cells for each platform, and check the StableHLO; needs no hardware and no plugin."""
     install(session, HERE_JAX, "test")
-    for platform in ("cpu", *LOWERED):
-        conformance(session, platform, "--depth", "lower", "-n", "2")
+    for name in ("cpu", *LOWERED):
+        conformance(session, name, "--depth", "lower", "-n", "2")
 
 
 @nox.session(name="conformance-cuda", tags=["conformance"], default=False, python=HERE)
@@ -136,6 +146,18 @@ def conformance_rocm(session: nox.Session) -> None:
 def conformance_tpu(session: nox.Session) -> None:
     """Run the conformance matrix on this machine's TPU devices; without one, compile it with libtpu."""
     accelerator(session, "tpu", f"jax[tpu]=={ACCELERATED_JAX}")
+
+
+@nox.session(tags=["ci", "conformance"], python=HERE)
+def compiled(session: nox.Session) -> None:
+    """Compile a selection of cells for TPU and CUDA with the vendors' own compilers, which need no hardware."""
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        session.skip("libtpu is published for Linux on x86_64 only")
+    dependencies = nox.project.dependency_groups(PYPROJECT, "test")
+    session.install("-e", ".", *dependencies, f"jax[tpu,cuda13-local]=={ACCELERATED_JAX}")
+    session.run("pytest", "-n", "2", "tests/conformance/test_conformance_compilers.py")
+    for name, chosen in (("tpu", COMPILED_FOR_TPU), ("cuda", COMPILED_FOR_CUDA)):
+        conformance(session, name, "--depth", "compile", "-n", "2", "-k", chosen)
 
 
 @nox.session(tags=["ci"], python=HERE)

@@ -60,6 +60,7 @@ def between(old: int, new: int) -> Search[Answer]:
     """Find the first change between two ends that were named."""
 
     def search(evidence: Evidence) -> Answer:
+        evidence.require((old, new))
         if ends := _untestable(evidence, (old, new)):
             return Answer(Kind.UNTESTABLE, old, new, untestable=ends)
         if not evidence.differ(old, new):
@@ -79,6 +80,7 @@ def whole(count: int, named: Sequence[int] = ()) -> Search[Answer]:
     def search(evidence: Evidence) -> Answer:
         if ends := _untestable(evidence, named):
             return Answer(Kind.UNTESTABLE, 0, count - 1, untestable=ends)
+        evidence.require(dict.fromkeys((0, count - 1)))
         testable = _testable(evidence, range(count))
         old, untestable = next(testable, (None, ()))
         if old is None:
@@ -103,6 +105,7 @@ def every(count: int, named: Sequence[int] = ()) -> Search[Answer]:
     """
 
     def search(evidence: Evidence) -> Answer:
+        evidence.require(range(count))
         reasons = [evidence.why_untestable(index) for index in range(count)]
         testable = [index for index, reason in enumerate(reasons) if reason is None]
         if not testable:
@@ -174,6 +177,9 @@ def _halving(old: int, new: int) -> Iterator[int]:
 def confirmed(evidence: Evidence, old: int, new: int, changes: list[Change]) -> Answer:
     """The answer with these changes, if what lies beside each of them does the same again."""
     checked = []
+    if not evidence.rule.by_chance:
+        beside = dict.fromkeys(index for change in changes for index in (change.before, change.after))
+        evidence.require(beside, evidence.rule.confirming)
     for change in changes:
         varying = tuple(index for index in (change.before, change.after) if evidence.varies(index))
         checked.append(Change(change.before, change.after, change.skipped, change.unclear, varying))

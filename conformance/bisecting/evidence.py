@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -46,9 +46,10 @@ def rule_of(runs: int | None, confidence: float | None) -> Rule:
 class MissingRunsError(Exception):
     """A release must run so often in all before the search can go on."""
 
-    def __init__(self, index: int, runs: int) -> None:
+    def __init__(self, index: int, runs: int, others: Sequence[int] = ()) -> None:
+        """`others` must run as often, too. Who can run several releases at once need not wait for the first."""
         super().__init__(f"release {index} must run {runs} times")
-        self.index, self.runs = index, runs
+        self.index, self.runs, self.others = index, runs, others
 
 
 class Relation(Enum):
@@ -67,6 +68,13 @@ class Evidence:
 
     samples: Mapping[int, Sequence[Sample]]
     rule: Rule
+
+    def require(self, indexes: Iterable[int], runs: int | None = None) -> None:
+        """Ask for so many runs of all these, by default for the first ones."""
+        runs = runs or self.rule.batches[0]
+        lacking = [index for index in indexes if self._lacks(index, runs)]
+        if lacking:
+            raise MissingRunsError(lacking[0], runs, lacking[1:])
 
     def why_untestable(self, index: int) -> str | None:
         """The reason if nothing can be found out in a release; asks for its first run."""
@@ -111,10 +119,13 @@ class Evidence:
         return chance_of_difference(counts, others) <= allowed
 
     def _counts(self, index: int, runs: int) -> Counter[str]:
-        ran = self.samples.get(index, ())
-        if len(ran) < runs and not any(sample.untestable for sample in ran):
+        if self._lacks(index, runs):
             raise MissingRunsError(index, runs)
-        return counted(ran[:runs])
+        return counted(self.samples.get(index, ())[:runs])
+
+    def _lacks(self, index: int, runs: int) -> bool:
+        ran = self.samples.get(index, ())
+        return len(ran) < runs and not any(sample.untestable for sample in ran)
 
 
 def rate(ran: Sequence[Sample], confidence: float) -> Rate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from ..releases.release import ReleaseError
@@ -27,8 +28,12 @@ def answers(
     rule: Rule,
     probe: Prober,
     samples: Samples,
+    several: bool = False,
 ) -> Mapping[str, Found]:
-    """The answer for each subject. `samples` may hold what is known already, and has all that is known afterwards."""
+    """The answer for each subject. `samples` may hold what is known already, and has all that is known afterwards.
+
+    With `several`, the prober is called from several threads at once, for all releases that are asked for.
+    """
     finished: dict[str, Found] = {}
     while True:
         needs: dict[int, dict[str, int]] = {}
@@ -39,16 +44,34 @@ def answers(
             try:
                 finished[subject] = search(Evidence(runs_of, rule))
             except MissingRunsError as missing:
-                lacking = missing.runs - len(runs_of.get(missing.index, ()))
-                needs.setdefault(missing.index, {})[subject] = lacking
+                for place in (missing.index, *(missing.others if several else ())):
+                    needs.setdefault(place, {})[subject] = missing.runs - len(runs_of.get(place, ()))
         if not needs:
             return {subject: finished[subject] for subject in subjects}
-        # Many cells change in the same release: the release that most of them ask for comes first.
-        index = max(needs, key=lambda place: (len(needs[place]), place))
-        for runs in sorted({*needs[index].values()}):
-            wanted = [subject for subject, lacking in needs[index].items() if lacking == runs]
-            for subject, sample in _probed(probe, index, wanted, runs):
-                samples[subject].setdefault(index, []).append(sample)
+        if several and len(needs) > 1:
+            _probe_all(probe, needs, samples)
+        else:
+            # Many cells change in the same release: the release that most of them ask for comes first.
+            index = max(needs, key=lambda place: (len(needs[place]), place))
+            _probe(probe, index, needs[index], samples)
+
+
+def _probe(probe: Prober, index: int, needed: Mapping[str, int], samples: Samples) -> None:
+    for runs in sorted({*needed.values()}):
+        wanted = [subject for subject, lacking in needed.items() if lacking == runs]
+        for subject, sample in _probed(probe, index, wanted, runs):
+            samples[subject].setdefault(index, []).append(sample)
+
+
+def _probe_all(probe: Prober, needs: Mapping[int, Mapping[str, int]], samples: Samples) -> None:
+    """Each release in a thread, which only waits for what runs elsewhere."""
+    pool = ThreadPoolExecutor(len(needs))
+    try:
+        for waiting in [pool.submit(_probe, probe, index, needed, samples) for index, needed in needs.items()]:
+            waiting.result()
+    finally:
+        # After an interrupt, the threads end when the prober ends what they wait for.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _probed(probe: Prober, index: int, subjects: Sequence[str], runs: int) -> Iterator[tuple[str, Sample]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from ..bisecting import apart, findings
 from ..bisecting.bisection import Answer, between, every, whole
 from ..bisecting.candidates import Candidate, line_of, marked
 from ..bisecting.probing import ReleaseProber
-from ..bisecting.searching import Samples
-from ..engine.options import add_selection
+from ..bisecting.searching import Prober, Samples
+from ..bisecting.spreading import ClusterProber
+from ..bisecting.subjects import Cells
+from ..engine.options import add_scheduler, add_selection
 from ..engine.preparation import SUPPORTED, ConflictingOptionsError
 from ..planning.cells import parse_cell
 from ..planning.keywords import any_of
@@ -25,6 +28,7 @@ from . import bisect_commits
 from .helping import add_command
 from .hunting import Hunt, add_running, conclude, ending_orderly, hunting, question_of, tell
 from .release_options import add_environments
+from .scheduling import check_scheduler, cluster_for, implementations_of, place_on_workers
 
 INTERRUPTED = 130
 
@@ -48,6 +52,7 @@ def add_parser(commands: Any) -> None:
             "jax/io_callback_ordered/scan/cpu-1dev --good 0.6.2 --bad 0.8.3",
             "-k 'jax and debug_callback and vmap' --all",
             "--script bug.py",
+            "-k 'jax and io_callback' --all --scheduler tcp://HOST:8786",
             "hostcb/call/scan/cpu-1dev --repo . --good v0.1 --bad HEAD",
         ],
         {
@@ -71,6 +76,7 @@ def add_parser(commands: Any) -> None:
     add("--wheels", type=Path, metavar="DIR", help="a folder with more wheels of jax and jaxlib, such as nightly ones")
     add("--repo", type=Path, metavar="PATH", help="search the commits of this repository of hostcb or of JAX")
     add_running(add)
+    add_scheduler(add, "try the releases")
     add_environments(parser)
     add("--results", type=Path, default=Path("results/bisect"), metavar="DIR", help="where finished probes are kept")
     add("--resume", action="store_true", help="go on with the finished probes in the folder of results")
@@ -98,6 +104,12 @@ def _check(options: argparse.Namespace) -> None:
         raise ConflictingOptionsError("--all, --wheels and --apart are for releases, and --repo is for commits")
     if options.repo and not (options.good and options.bad):
         raise ConflictingOptionsError("--repo needs both ends: --good REV and --bad REV")
+    if options.scheduler and (options.repo or options.wheels):
+        where = "--repo" if options.repo else "--wheels"
+        raise ConflictingOptionsError(
+            f"{where} is a folder of this machine: --scheduler tries releases of the index alone"
+        )
+    check_scheduler(options.scheduler)
     if options.jaxlib and options.apart:
         raise ConflictingOptionsError("--jaxlib leaves no other jaxlib for --apart to try")
     # Errors that need no answer of the package index come first.
@@ -125,19 +137,27 @@ def _main(options: argparse.Namespace) -> int:
     both_ends = options.good and options.bad
     search = every(count, named) if options.every else between(0, count - 1) if both_ends else whole(count, named)
     good = None if not both_ends else count - 1 if line.swapped else 0
-    with hunting(options, question) as hunt:
-        probe = ReleaseProber(line.candidates, environments, question)
-        found, samples = hunt.search(search, probe, line.places, question.subjects, {})
+    implementations = implementations_of(question.subjects) if isinstance(question, Cells) else []
+    cluster = cluster_for(options.scheduler, implementations) if options.scheduler else contextlib.nullcontext()
+    # A cluster that is not there leaves the journal alone.
+    with cluster as work, hunting(options, question) as hunt:
+
+        def prober(candidates: Sequence[Candidate]) -> Prober:
+            if not work:
+                return ReleaseProber(candidates, environments, question)
+            return ClusterProber(work, candidates, place_on_workers(options.environments), question, options.stress)
+
+        found, samples = hunt.search(search, prober(line.candidates), line.places, question.subjects, {})
         code = conclude(hunt, found, samples, line.places, options.results, good)
         if options.apart:
-            for text in _apart(hunt, environments, wheels, line.candidates, found, samples):
+            for text in _apart(hunt, prober, wheels, line.candidates, found, samples):
                 print(text)
     return code
 
 
 def _apart(
     hunt: Hunt,
-    environments: Environments,
+    prober: Callable[[Sequence[Candidate]], Prober],
     wheels: Wheels | None,
     candidates: tuple[Candidate, ...],
     found: Mapping[str, Answer],
@@ -160,8 +180,7 @@ def _apart(
         if wheels:
             mixtures = marked(mixtures, wheels.mark)
         known = {subject: {0: samples[subject][before], 1: samples[subject][after]} for subject in subjects}
-        probe = ReleaseProber(mixtures, environments, hunt.question)
         places = [mixture.place for mixture in mixtures]
-        mixed, _ = hunt.search(apart.compared, probe, places, subjects, known)
+        mixed, _ = hunt.search(apart.compared, prober(mixtures), places, subjects, known)
         for subject, pair in mixed.items():
             yield "\n".join(("", subject, *(f"  {line}" for line in apart.verdict(old, new, *pair))))

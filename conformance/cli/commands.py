@@ -12,7 +12,7 @@ from pathlib import Path
 from ..bisecting.probe_journal import JournalError
 from ..engine.cluster import ClusterError
 from ..engine.locking import FolderLock
-from ..engine.options import add_pytest, add_running, add_selection, positive, scheduler_address
+from ..engine.options import add_pytest, add_running, add_scheduler, add_selection, positive
 from ..engine.preparation import (
     IMPLEMENTATIONS,
     UNUSABLE_BECAUSE,
@@ -168,12 +168,7 @@ def _parser() -> argparse.ArgumentParser:
         type=positive(int),
         help="pytest processes, each with one worker process; by default 2 on cpu, elsewhere what the platform says",
     )
-    run_parser.add_argument(
-        "--scheduler",
-        type=scheduler_address,
-        metavar="ADDRESS",
-        help="run the cells on the Dask cluster of this scheduler, tcp://HOST:PORT",
-    )
+    add_scheduler(run_parser.add_argument, "run the cells")
     run_parser.add_argument(
         "--distributed",
         action="store_true",
@@ -205,6 +200,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.scheduler:
         if options.stress or options.workers:
             raise ConflictingOptionsError("--scheduler has the cluster's workers: neither -n nor --stress goes with it")
+        if options.pytest_plugins:
+            raise ConflictingOptionsError("-p is for pytest processes, and a Dask cluster has none: leave it out")
         require_distributed()
     require_plugins(options.pytest_plugins)
     with FolderLock(options.results) as lock:

@@ -69,6 +69,8 @@ class Hunt:
     rule: Rule
     journal: ProbeJournal
     conditions: str
+    several: bool = False
+    """Whether several releases can be tried at once."""
 
     def search(
         self, search: Search[Found], probe: Prober, places: Sequence[Place], subjects: Sequence[str], known: Samples
@@ -78,7 +80,7 @@ class Hunt:
         samples = journaled.known(subjects)
         for subject, runs in known.items():
             samples[subject] |= runs
-        return answers(subjects, search, self.rule, journaled, samples), samples
+        return answers(subjects, search, self.rule, journaled, samples, self.several), samples
 
 
 @contextlib.contextmanager
@@ -89,9 +91,10 @@ def hunting(options: argparse.Namespace, question: Question, where: str = "") ->
     """
     rule = rule_of(options.runs, options.confidence)
     conditions = ", ".join(filter(None, (question.conditions, where, "stress" * options.stress)))
-    busy = stress() if options.stress else contextlib.nullcontext()
+    # The load belongs where the subjects run.
+    busy = stress() if options.stress and not options.scheduler else contextlib.nullcontext()
     with contextlib.closing(ProbeJournal(options.results, options.resume)) as journal, busy:
-        yield Hunt(question, rule, journal, conditions)
+        yield Hunt(question, rule, journal, conditions, bool(options.scheduler))
 
 
 def conclude(

@@ -19,6 +19,7 @@ from ..spec.package import COMMAND
 from .helping import add_command
 from .release_options import add_probing, check_page, environments_of, releases_of
 from .releases import add_journal, recorded, report_problems
+from .scheduling import check_scheduler
 
 INTRODUCTION = """\
 `{command} known-bugs` made this page from [{file}](../{file}), and `nox -s known-bugs` makes it again. The list
@@ -63,6 +64,7 @@ def add_parser(commands: Any) -> None:
 
 def main(options: argparse.Namespace) -> int:
     check_page(options.markdown)
+    check_scheduler(options.scheduler)
     known = load_known_bugs(options.list)
     for cell in known.cells:
         parse_cell(cell, any_release=True)

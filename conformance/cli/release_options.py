@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..engine.options import add_selection, positive
+from ..engine.options import add_scheduler, add_selection, positive
 from ..engine.preparation import ConflictingOptionsError, plan_of
 from ..planning.cells import parse_cell
 from ..planning.plan_file import read_plan
@@ -38,6 +38,7 @@ def add_probing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--deadline", type=positive(float), default=60.0, metavar="SECONDS", help="for each cell")
     parser.add_argument("--repeat", type=positive(int), default=1, metavar="N", help="how often each cell runs")
     parser.add_argument("--stress", action="store_true", help="keep all cores busy meanwhile: races need it")
+    add_scheduler(parser.add_argument, "try each release")
 
 
 def cells_of(options: argparse.Namespace) -> list[str]:

@@ -17,11 +17,13 @@ from ..releases.environments import Environments
 from ..releases.judging import harness_errors, problems_of
 from ..releases.records import Record, Records
 from ..releases.release import Release, ReleaseError
+from ..releases.spreading import Place, tabulate_on
 from ..releases.table import table_of, tried
 from ..releases.tabulating import How, tabulate
 from ..reports.table_pages import html, markdown
 from .helping import add_command
 from .release_options import add_cells, add_probing, cells_of, check_page, environments_of, lacking, releases_of
+from .scheduling import check_scheduler, cluster_for, implementations_of, place_on_workers
 
 WORSE = 1
 
@@ -32,7 +34,12 @@ def add_parser(commands: Any) -> None:
         "releases",
         "run cells with several releases of JAX, and show what changed when",
         "Run cells with several releases of JAX, each in a cached environment, and print a table of what changed.",
-        ["0.6.2 0.7.0 0.8.3", "--last 8 -k 'jax and ordered' --html releases.html", "0.6.0..0.8.3 --resume"],
+        [
+            "0.6.2 0.7.0 0.8.3",
+            "--last 8 -k 'jax and ordered' --html releases.html",
+            "0.6.0..0.8.3 --resume",
+            "--last 8 --scheduler tcp://HOST:8786",
+        ],
         {
             0: "all cells ran with all releases",
             1: "not all of them ran, fewer than --last are there, the suite failed, or --expectations are not met",
@@ -62,6 +69,7 @@ def add_journal(parser: argparse.ArgumentParser, default: str) -> None:
 
 def main(options: argparse.Namespace) -> int:
     check_page(options.html)
+    check_scheduler(options.scheduler)
     cells = cells_of(options)
     expected = _expectations(options.expectations)
     environments = environments_of(options)
@@ -90,8 +98,16 @@ def recorded(
 ) -> tuple[list[Record], list[str]]:
     """The runs of the cells with the releases, also those that the journal has already, and what went wrong."""
     how = How(options.journal.with_suffix(".log"), options.deadline, options.repeat, options.stress)
-    journal = Records(options.journal, options.resume, how.conditions(options.python))
-    with contextlib.closing(journal) as records, _sigterm_is_an_interrupt():
+    with contextlib.ExitStack() as stack:
+        # A cluster that is not there leaves the last journal alone.
+        work = (
+            stack.enter_context(cluster_for(options.scheduler, implementations_of(cells)))
+            if options.scheduler
+            else None
+        )
+        journal = Records(options.journal, options.resume, how.conditions(options.python))
+        records = stack.enter_context(contextlib.closing(journal))
+        stack.enter_context(_sigterm_is_an_interrupt())
         # The journal may have other releases and cells.
         wanted = [(release, cell) for release in releases for cell in cells]
         missing = sum(max(0, options.repeat - records.count(release, cell)) for release, cell in wanted)
@@ -100,7 +116,11 @@ def recorded(
         def note(record: Record) -> None:
             progress.advance(f"{record.release.label} {record.cell}", acceptable=True)
 
-        came = tabulate(releases, cells, environments, records, how, note)
+        if work:
+            place = Place(place_on_workers(options.environments), options.python)
+            came = tabulate_on(work, releases, cells, place, records, how, note)
+        else:
+            came = tabulate(releases, cells, environments, records, how, note)
         progress.finish()
         if not records.all and came.skipped and not came.interrupted:
             raise ReleaseError(came.skipped[0].reason)

@@ -56,6 +56,10 @@ class Controller:
             return None
         return f"the run stopped after {self._failed} unexpected results: --maxfail is {self.maxfail}"
 
+    def note_failure(self) -> None:
+        """Count an unexpected result of a cell that was no item of pytest."""
+        self._failed += 1
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._failed += report.failed
         if report.when in ("setup", "teardown") and not report.passed and not self._disturbed:

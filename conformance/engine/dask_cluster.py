@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import sys
+import json
+import queue
 import threading
 import uuid
 from collections import Counter
@@ -16,48 +17,39 @@ from ..oracle.verdicts import Outcome, Verdict
 from ..spec.sources import versions
 from .conclusions import Conclusion
 from .controller import Controller
-from .dask_worker import Order, OtherVersionsError, close_site, described, run_batch
+from .dask_client import MOST_AGAIN, MOST_LOST, check_versions, connected, gone
+from .dask_worker import Order, OtherVersionsError, close_site, run_batch
 from .interrupts import terminated_like_interrupted
 from .journal import Journal
 from .tasks import Setup, Task, in_running_order
-from .tools import DaskClusterError
 
-CONNECT_SECONDS = 20
 RERUNS = 20
 
 MOST_IN_BATCH = 16
 """Cells of one kind that share a worker process, and at most so many run again if a Dask worker is lost."""
 
-MOST_LOST = 3
-"""A cell with which this many Dask workers were lost is a crash."""
-
-MOST_AGAIN = 10
-"""A cell that was handed over this often is left, whatever it is that ends the workers."""
-
 BATCHES_FOR_EACH = 4
 """So many batches for each worker, so that none waits long for the others at the end."""
 
 
-def execute_on(address: str, setup: Setup, concluded: Callable[[str, Conclusion], None]) -> Controller:
+def execute_on(
+    address: str, setup: Setup, concluded: Callable[[str, Conclusion], None], maxfail: int = 0
+) -> Controller:
     """Run every task once on the cluster of this scheduler; like `execution.execute`."""
-    import distributed
-
     setup = replace(setup, tasks=tuple(in_running_order(setup.tasks)))
     controller = Controller(setup, concluded)
+    controller.maxfail = maxfail
     if not setup.tasks:
         return controller
-    try:
-        client = distributed.Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise DaskClusterError(f"--scheduler: no Dask scheduler answers at {address}: {error}") from error
-    with client:
-        _ClusterRun(client, setup, controller).run()
+    with connected(address) as client:
+        _ClusterRun(client, address, setup, controller).run()
     return controller
 
 
 class _ClusterRun:
-    def __init__(self, client: Any, setup: Setup, controller: Controller) -> None:
+    def __init__(self, client: Any, address: str, setup: Setup, controller: Controller) -> None:
         self._client = client
+        self._address = address
         self._setup = setup
         self._controller = controller
         implementations = tuple(dict.fromkeys(task.implementation for task in setup.tasks))
@@ -72,6 +64,12 @@ class _ClusterRun:
         )
         self._journal = Journal(setup.journal)
         self._batches: dict[str, tuple[Task, ...]] = {}
+        self._waiting: dict[str, Any] = {}
+        """The futures of the batches that have not ended."""
+        self._arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        """What cells have shown, as soon as they have, and futures of batches that have ended."""
+        self._heard: set[str] = set()
+        """The cells that have shown something. They run again if the worker is lost before their batch has ended."""
         self._lock = threading.Lock()
         self._in_flight: Counter[str] = Counter()
         """How often each cell has begun and not ended: now, and whenever its worker was lost."""
@@ -79,41 +77,32 @@ class _ClusterRun:
         """How often each cell was handed to the cluster again."""
 
     def run(self) -> None:
-        import distributed
-
-        try:
-            self._check_versions()
-        except DaskClusterError:
-            self._journal.close()
-            raise
-        self._client.subscribe_topic(self._order.run, self._note)
-        interrupted = True
+        unfinished = True
         try:
             with terminated_like_interrupted():
-                workers = max(1, len(self._client.nthreads()))
-                futures = distributed.as_completed(
-                    [self._submit(batch) for batch in batches(self._setup.tasks, workers)], loop=self._client.loop
-                )
-                for future in futures:
-                    futures.update(self._submit(batch) for batch in self._ended(future))
-                interrupted = False
+                check_versions(self._client, self._order.versions, self._order.implementations, "the cells")
+                self._client.subscribe_topic(self._order.run, self._note)
+                for batch in batches(self._setup.tasks, max(1, len(self._client.nthreads()))):
+                    self._submit(batch)
+                while self._waiting and not self._controller.stopped:
+                    self._take(self._arrived.get())
+                unfinished = bool(self._waiting)
         except KeyboardInterrupt:
             self._controller.interrupted = True
             self._controller.gaps.append("the run was interrupted")
         finally:
-            self._close(interrupted)
+            self._close(unfinished)
 
-    def _check_versions(self) -> None:
-        found = self._client.run(versions, self._order.implementations, on_error="return")
-        if not found:
-            print("NOTE: the cluster has no worker yet; the cells wait for one", file=sys.stderr)
-        for address, there in found.items():
-            if isinstance(there, BaseException):
-                raise DaskClusterError(f"the Dask worker {address} cannot run cells: {there!r}")
-            if there != self._order.versions:
-                raise DaskClusterError(described(address, self._order.versions, there))
+    def _take(self, arrived: Any) -> None:
+        if isinstance(arrived, tuple):
+            self._read(*arrived)
+            return
+        del self._waiting[arrived.key]
+        for batch in self._ended(arrived):
+            self._submit(batch)
 
     def _note(self, event: Any) -> None:
+        """Take what a worker tells of a cell. The thread of Dask's client calls this."""
         _, said = event
         with self._lock:
             self._in_flight[said["cell"]] += 1 if said["event"] == "begin" else -1
@@ -121,37 +110,54 @@ class _ClusterRun:
                 # A run that goes on later counts these, too. A full disk must not end this one.
                 with contextlib.suppress(OSError, ValueError):
                     self._journal.write(event="begin", cell=said["cell"])
+        if message := said.get("message"):
+            self._arrived.put((message, self._times_lost(said["cell"])))
 
     def _times_lost(self, cell: str) -> int:
         with self._lock:
             return max(0, self._in_flight[cell])
 
-    def _submit(self, tasks: Sequence[Task]) -> Any:
+    def _submit(self, tasks: Sequence[Task]) -> None:
         batch = f"cells-{self._order.run}-{len(self._batches)}"
         self._batches[batch] = tuple(tasks)
-        return self._client.submit(run_batch, self._order, tuple(tasks), key=batch, pure=False)
+        future = self._client.submit(run_batch, self._order, tuple(tasks), key=batch, pure=False)
+        self._waiting[batch] = future
+        future.add_done_callback(self._arrived.put)
 
     def _ended(self, future: Any) -> list[Sequence[Task]]:
         """Read what a batch has found out; the batches that are to be run in its place."""
         import distributed
 
         tasks = self._batches[future.key]
+        if future.cancelled():
+            self._add_gap(gone(self._address))
+            return []
         error = future.exception()
         if error is None:
-            for message in future.result():
-                self._read(message)
+            for message, task in zip(future.result(), tasks, strict=True):
+                self._read(message, self._times_lost(task.id))
             return []
         if isinstance(error, distributed.KilledWorker):
             return self._lost(tasks)
-        reason = str(error) if isinstance(error, OtherVersionsError) else f"a batch of cells failed: {error!r}"
-        if reason not in self._controller.gaps:
-            self._controller.gaps.append(reason)
+        self._add_gap(str(error) if isinstance(error, OtherVersionsError) else f"a batch of cells failed: {error!r}")
         return []
 
-    def _read(self, message: dict[str, Any]) -> None:
+    def _add_gap(self, reason: str) -> None:
+        if reason not in self._controller.gaps:
+            self._controller.gaps.append(reason)
+
+    def _read(self, text: str, times_lost: int = 0) -> None:
+        message = json.loads(text)
+        cell = message["cell"]
+        if cell in self._heard:
+            return
+        self._heard.add(cell)
         if conclusion := message.get("conclusion"):
-            conclusion["attempts"] += self._times_lost(message["cell"])
+            conclusion["attempts"] += times_lost
         self._controller.read(message)
+        outcome = Outcome.from_json(conclusion["outcome"]) if conclusion else None
+        if not outcome or not self._order.expectations.standing(cell, outcome).acceptable:
+            self._controller.note_failure()
 
     def _lost(self, tasks: Sequence[Task]) -> list[Sequence[Task]]:
         """Blame the cells that were in flight when workers were lost, and run the others again.
@@ -160,6 +166,8 @@ class _ClusterRun:
         """
         again = []
         for task in tasks:
+            if task.id in self._heard:
+                continue
             times = self._times_lost(task.id)
             self._again[task.id] += 1
             if times >= MOST_LOST:
@@ -173,14 +181,14 @@ class _ClusterRun:
     def _conclude(self, task: Task, verdict: Verdict, attempts: int, reason: str) -> None:
         conclusion = Conclusion(Outcome(verdict, reason=reason), attempts)
         learnt = {"run_info": {}, "exit_problems": [], "process_starts": 0}
-        self._controller.read({"cell": task.id, "conclusion": conclusion.as_json(), "learnt": learnt})
+        self._read(json.dumps({"cell": task.id, "conclusion": conclusion.as_json(), "learnt": learnt}))
 
-    def _close(self, interrupted: bool) -> None:
-        if interrupted:
-            self._client.cancel([*self._batches], force=True)
+    def _close(self, unfinished: bool) -> None:
         # The results are here. A cluster that is gone by now must not cost them.
         with contextlib.suppress(Exception):
-            found = self._client.run(close_site, self._order.run, interrupted, on_error="ignore")
+            if unfinished:
+                self._client.cancel([*self._waiting.values()], force=True)
+            found = self._client.run(close_site, self._order.run, unfinished, on_error="ignore")
             for learnt in filter(None, found.values()):
                 self._controller.note(learnt)
         with contextlib.suppress(Exception):

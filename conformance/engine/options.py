@@ -138,6 +138,15 @@ def add_pytest(add: AddOption) -> None:
     )
 
 
+def add_scheduler(add: AddOption, what: str) -> None:
+    add(
+        "--scheduler",
+        type=scheduler_address,
+        metavar="ADDRESS",
+        help=f"{what} on the Dask cluster of this scheduler, tcp://HOST:PORT (docs/spreading.md)",
+    )
+
+
 def _platform(text: str) -> str:
     if reason := why_no_name(text):
         raise argparse.ArgumentTypeError(reason)

@@ -255,7 +255,8 @@ def run(prepared: Run, workers: int, cluster: Cluster | None = None) -> Report:
 
         prepared.show_progress()
         try:
-            controller = execute_on(prepared.options.scheduler, prepared.setup(workers), prepared.concluded)
+            setup, maxfail = prepared.setup(workers), prepared.options.maxfail
+            controller = execute_on(prepared.options.scheduler, setup, prepared.concluded, maxfail)
         except DaskClusterError:
             prepared.leave()
             raise

@@ -231,7 +231,11 @@ def _shardings(module: Module, wanted: Wanted) -> Iterator[tuple[str, str]]:
             continue
         placement = one.sharding.placement if one.sharding else None
         if inside:
-            # Shardy knows that all of a manual computation is manual; GSPMD is told of each operation.
+            # Shardy knows that all results of a manual computation are manual, and says nothing of an operation without
+            # results; GSPMD is told of each operation.
+            if shardy and not one.results and placement is None:
+                yield "sharding", f"{one.shown}: inside of a manual computation it has no results and no sharding"
+                continue
             needs = not shardy
             if placement is Placement.ONE_DEVICE or (needs and placement is not Placement.MANUAL):
                 said = one.sharding.text if one.sharding else "none"

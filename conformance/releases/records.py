@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..engine.journal import Journal, set_aside
 from ..oracle.verdicts import Outcome, Verdict
@@ -24,6 +25,15 @@ class Record:
     release: Release
     cell: str
     outcome: Outcome
+
+    def as_json(self) -> dict[str, Any]:
+        release = {"jax": self.release.jax, "jaxlib": self.release.jaxlib}
+        return {"release": release, "cell": self.cell, "outcome": self.outcome.as_json()}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Record:
+        release = Release(data["release"]["jax"], data["release"]["jaxlib"])
+        return Record(release, str(data["cell"]), Outcome.from_json(data["outcome"]))
 
 
 class Records:
@@ -46,9 +56,7 @@ class Records:
     def add(self, record: Record) -> None:
         self.all.append(record)
         self._counts[_key(record)] += 1
-        release = {"jax": record.release.jax, "jaxlib": record.release.jaxlib}
-        outcome = record.outcome.as_json()
-        self._journal.write(release=release, cell=record.cell, conditions=self.conditions, outcome=outcome)
+        self._journal.write(**record.as_json(), conditions=self.conditions)
 
     def count(self, release: Release, cell: str) -> int:
         """How often the cell has run with the release."""
@@ -69,8 +77,7 @@ def _read(path: Path, conditions: str) -> Iterator[Record]:
             data = json.loads(line)
             if data["conditions"] != conditions:
                 continue
-            release = Release(data["release"]["jax"], data["release"]["jaxlib"])
-            outcome = Outcome.from_json(data["outcome"])
+            record = Record.from_json(data)
             # The next run may show what an error of the suite has not.
-            if outcome.verdict is not Verdict.HARNESS_ERROR:
-                yield Record(release, str(data["cell"]), outcome)
+            if record.outcome.verdict is not Verdict.HARNESS_ERROR:
+                yield record

@@ -47,7 +47,7 @@ def tabulate(
 ) -> Tried:
     """Run what the records do not have yet; Ctrl-C ends it, and keeps what is finished."""
     tried = Tried()
-    missing = {release: _missing(records, release, cells, how.repeat) for release in releases}
+    missing = {release: missing_of(records, release, cells, how.repeat) for release in releases}
     # The next environment is made while cells run in the one before.
     pool = ThreadPoolExecutor(max_workers=1)
     try:
@@ -82,6 +82,6 @@ def _try(
         tried.skipped.append(Skipped(release.label, str(error)))
 
 
-def _missing(records: Records, release: Release, cells: Sequence[str], repeat: int) -> list[str]:
+def missing_of(records: Records, release: Release, cells: Sequence[str], repeat: int) -> list[str]:
     """The cells that are still to run, each as often as it is."""
     return [cell for cell in cells for _ in range(repeat - records.count(release, cell))]

@@ -174,9 +174,13 @@ class Gang:
         self._put_down()
         return self._broken(crashed, hanging, {}, seconds, None if hanging else Stage.EXIT)
 
-    def kill(self) -> None:
+    def end(self) -> None:
+        """Kill the processes, from any thread: the one that runs cells sees their end, and buries them."""
         for link in self._links:
             link.kill()
+
+    def kill(self) -> None:
+        self.end()
         until = time.monotonic() + KILL_DEADLINE
         for rank, link in enumerate(self._links):
             self._ended.setdefault(rank, link.wait(max(0.0, until - time.monotonic())))

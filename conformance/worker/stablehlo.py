@@ -116,6 +116,9 @@ class _Reader:
     def _sharding(self, attributes: Any) -> Sharding | None:
         if "sdy.sharding" in attributes:
             text = str(attributes["sdy.sharding"])
+            if not re.search(r"<@", text):
+                # A list of none, as of an operation without results: the partitioner then finds no sharding.
+                return None
             for mesh in dict.fromkeys(re.findall(r"@([\w.]+)", text)):
                 device = re.search(r"device_ids=\[(\d+)\]", str(self._meshes[mesh])) if mesh in self._meshes else None
                 if device:

@@ -223,11 +223,15 @@ def one_device_sharding(index: int, results: int) -> Any:
 
 
 def whole_sharding(ranks: Sequence[int], manual: bool) -> Any:
-    """A sharding with the whole of each result on every device: replicated, or `manual`, where the devices differ."""
+    """A sharding with the whole of each result on every device: replicated, or `manual`, where the devices differ.
+
+    An operation without results has the sharding of one: with none, it has no sharding when it reaches the partitioner.
+    """
     if uses_shardy():
         closed = _made(_SDY_DIM, axes=(), is_open=False)
         arrays = [
-            _made(_SDY_ARRAY, mesh_shape=(), dim_shardings=(closed,) * rank, logical_device_ids=()) for rank in ranks
+            _made(_SDY_ARRAY, mesh_shape=(), dim_shardings=(closed,) * rank, logical_device_ids=())
+            for rank in ranks or (0,)
         ]
         return _made(_SDY_ARRAYS, tuple(arrays))
     sharding = _made(_OP_SHARDING)

@@ -195,7 +195,7 @@ def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
             [verdict, *group],
             [verdict_aval, *avals],
             avals,
-            _compat.whole_sharding([aval.ndim for aval in avals] or [0], manual=False),
+            _compat.whole_sharding([aval.ndim for aval in avals], manual=False),
             side_effect=not kind.pure,
         )
     return Emitted(emitted.token, judged)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -69,11 +69,42 @@ def _one_by_one(
 
     mapped = [_whole_along_batch(x) for x, is_batched in zip(operands, batched, strict=True) if is_batched]
     if not unroll:
-        return list(jax.lax.map(one, mapped))
+        return _mapped(one, mapped, [aval.dtype for aval in params["result_avals"]])
     rows = [one([x[i] for x in mapped]) for i in range(size)]
     if not rows:
         return [jnp.zeros((0, *aval.shape), aval.dtype) for aval in params["result_avals"]]
     return [jnp.stack(column) for column in zip(*rows, strict=True)]
+
+
+def _mapped(one: Callable[[Sequence[Any]], list[Any]], arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+    """`jax.lax.map`, with elements of less than a byte in bytes between the steps.
+
+    XLA packs them on GPUs, and does not compile a loop that takes one of them after the other: "Non-byte-aligned
+    dimension in slice", with JAX 0.10.2 and 0.12.0.1.
+    """
+
+    def step(elements: Sequence[Any]) -> list[Any]:
+        return _as(_in_bytes(results), one(_as([x.dtype for x in arrays], elements)))
+
+    return _as(results, jax.lax.map(step, _as(_in_bytes([x.dtype for x in arrays]), arrays)))
+
+
+def _as(dtypes: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
+    return [x if x.dtype == dtype else x.astype(dtype) for x, dtype in zip(arrays, dtypes, strict=True)]
+
+
+def _in_bytes(dtypes: Sequence[Any]) -> list[Any]:
+    return [_BYTES.get(str(dtype), dtype) for dtype in dtypes]
+
+
+# By name, since a release of JAX may lack one. All values of the type are among those of the byte.
+_BYTES = {
+    "int2": jnp.int8,
+    "int4": jnp.int8,
+    "uint2": jnp.uint8,
+    "uint4": jnp.uint8,
+    "float4_e2m1fn": jnp.float8_e4m3fn,
+}
 
 
 def _whole_along_batch(x: Any) -> Any:

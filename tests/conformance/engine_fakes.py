@@ -80,3 +80,15 @@ class _LosesEveryThird:
 
 
 FAILS_EVERY_THIRD_TIME = InPlace(_LosesEveryThird())
+
+
+def _block_in_pipe(callback: Callback, site: str) -> bool:
+    if _is_meant(callback, site):
+        # The test waits for the other end of the pipe, and for the end of all that hold it.
+        with (FOLDER / "blocked").open("w"):
+            signal.pause()
+    return True
+
+
+BLOCKS_IN_PIPE = InPlace(_block_in_pipe)
+FAILS_IN_CALL = InPlace(lambda callback, site: not _is_meant(callback, site))

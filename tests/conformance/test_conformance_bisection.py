@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import random
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance.bisecting.bisection import Answer, Kind, Search, between, every, whole
@@ -246,6 +247,43 @@ def test_cells_share_probes_of_a_release() -> None:
     assert {subject: pairs(answer) for subject, answer in found.items()} == {"3": [(2, 3)], "5": [(4, 5)], "9": []}
     assert calls[:2] == [(0, 3), (7, 3)]
     assert len(calls) <= 7
+
+
+@given(st.lists(st.sampled_from(["pass", "lost", None]), min_size=2, max_size=9))
+@settings(max_examples=25)
+def test_several_releases_at_once_give_the_same_answer(line: list[str | None]) -> None:
+    count = len(line)
+    for search in (between(0, count - 1), whole(count), every(count)):
+        at_once = answers([CELL], search, Rule(), Releases(line), {}, several=True)[CELL]
+        assert at_once == Releases(line).answer(search)
+
+
+@pytest.mark.parametrize(
+    ("search", "together"), [(between(0, 3), {0, 3}), (whole(4), {0, 3}), (every(4), {0, 1, 2, 3})]
+)
+def test_what_a_search_needs_first_runs_at_once(search: Search[Answer], together: set[int]) -> None:
+    """Each probe waits for the others."""
+    begun = threading.Barrier(len(together))
+    waited: set[int] = set()
+
+    def probe(index: int, subjects: Sequence[str], runs: int) -> Iterator[tuple[str, Sample]]:
+        if index in together - waited:
+            waited.add(index)
+            begun.wait(timeout=60)
+        yield subjects[0], Sample("pass" if index < 2 else "fail", index < 2)
+
+    (change,) = answers([CELL], search, rule_of(1, None), probe, {}, several=True)[CELL].changes
+    assert (change.before, change.after, waited) == (1, 2, together)
+
+
+def test_an_error_of_one_of_several_probes_ends_the_search() -> None:
+    def probe(index: int, subjects: Sequence[str], runs: int) -> Iterator[tuple[str, Sample]]:
+        if index == 1:
+            raise OSError("planted")
+        yield subjects[0], Sample("pass", True)
+
+    with pytest.raises(OSError, match="planted"):
+        answers([CELL], every(3), Rule(), probe, {}, several=True)
 
 
 def test_a_cell_without_an_outcome_does_not_stop_the_search() -> None:

@@ -11,12 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from releases_fakes import install
 
-from conformance.cli import commands
-from conformance.engine.dask_cluster import MOST_LOST, _ClusterRun, batches
+from conformance.cli import commands, release_options
+from conformance.engine import dask_client
+from conformance.engine.conclusions import Conclusion
+from conformance.engine.dask_client import MOST_LOST, check_versions
+from conformance.engine.dask_cluster import _ClusterRun, batches
 from conformance.engine.dask_worker import described
 from conformance.engine.tasks import Setup, Task
 from conformance.engine.tools import DaskClusterError
+from conformance.oracle.verdicts import Outcome, Verdict
+from conformance.releases.release import Release
 from conformance.spec.sources import versions
 from conformance.spec.topology import Topology
 
@@ -54,17 +60,15 @@ class Client:
         return self._found
 
 
-def test_workers_with_other_versions_are_refused(tmp_path: Path) -> None:
-    def check(found: Any) -> None:
-        setup = Setup((task(1),), tmp_path, tmp_path / "journal")
-        run = _ClusterRun(Client({"tcp://a": found}), setup, Answers())  # type: ignore[arg-type]
-        try:
-            run._check_versions()
-        finally:
-            run._journal.close()
-
+def test_workers_with_other_versions_are_refused() -> None:
     here = versions(["jax"])
+
+    def check(found: Any, *ignored: str) -> None:
+        kept = {name: version for name, version in here.items() if name not in ignored}
+        check_versions(Client({"tcp://a": found}), kept, ("jax",), "the cells", ignored)
+
     check(here)
+    check(here | {"jax": "0.4.31"}, "jax", "jaxlib")
     with pytest.raises(
         DaskClusterError, match=f"tcp://a has other versions: jax is 0.4.31 there and {here['jax']} here"
     ):
@@ -79,6 +83,7 @@ def test_workers_with_other_versions_are_refused(tmp_path: Path) -> None:
     [
         (["-n", "2"], "neither -n nor --stress goes with it"),
         (["--stress"], "neither -n nor --stress goes with it"),
+        (["-p", "xdist"], "-p is for pytest processes, and a Dask cluster has none"),
     ],
 )
 def test_options_of_this_machine_are_refused(
@@ -88,13 +93,55 @@ def test_options_of_this_machine_are_refused(
     assert words in capsys.readouterr().err
 
 
-def test_a_missing_package_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+COMMANDS = {
+    "run": ["run", "--cell", "jax/io_callback/eager/cpu-1dev"],
+    "releases": ["releases", "0.6.2", "--cell", "jax/io_callback/eager/cpu-1dev"],
+    "known-bugs": ["known-bugs", "0.6.2"],
+    "bisect": ["bisect", "jax/io_callback/eager/cpu-1dev"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_missing_package_is_told(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "distributed" else found(name, *rest)
     )
-    assert commands.main(["run", "--scheduler", "tcp://nowhere:1"]) == 2
-    assert "pip install 'hostcb[distributed]'" in capsys.readouterr().err
+    assert commands.main([*COMMANDS[command], "--scheduler", "tcp://nowhere:1"]) == 2
+    told = capsys.readouterr().err
+    assert told == "ERROR: --scheduler needs Dask's package distributed: pip install 'hostcb[distributed]'\n"
+
+
+@needs_dask
+@pytest.mark.parametrize("command", ["run", "releases", "bisect"])
+def test_a_scheduler_that_does_not_answer_is_told(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What an earlier run has left stays as it was."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dask_client, "CONNECT_SECONDS", 0.2)
+    install(monkeypatch, tmp_path)
+    monkeypatch.setattr(release_options, "release_of", lambda word, environments: Release(word, word))
+    kept = [tmp_path / "results" / name for name in ("releases.jsonl", "bisect/probes.jsonl", "journal-cpu.jsonl")]
+    for file in kept:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("kept\n")
+    assert commands.main([*COMMANDS[command], "--scheduler", "tcp://127.0.0.1:1"]) == 2
+    assert "ERROR: --scheduler: no Dask scheduler answers at tcp://127.0.0.1:1: " in capsys.readouterr().err
+    assert [file.read_text() for file in kept] == ["kept\n"] * 3
+
+
+@pytest.mark.parametrize("option", ["--repo", "--wheels"])
+def test_a_search_in_a_folder_of_this_machine_is_refused(
+    option: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    ends = ["--good", "a", "--bad", "b"]
+    words = [*COMMANDS["bisect"], *ends, option, str(tmp_path), "--scheduler", "tcp://nowhere:1"]
+    assert commands.main(words) == 2
+    told = capsys.readouterr().err
+    assert told == f"ERROR: {option} is a folder of this machine: --scheduler tries releases of the index alone\n"
 
 
 class Answers:
@@ -106,18 +153,25 @@ class Answers:
     def read(self, message: dict[str, Any]) -> None:
         self.found[message["cell"]] = message["conclusion"]
 
+    def note_failure(self) -> None: ...
+
 
 def test_a_cell_with_which_workers_are_lost_is_a_crash(tmp_path: Path) -> None:
-    """And the others of its batch run again, each for itself."""
-    deadly, good = task(1), task(2)
+    """And the others of its batch run again, each for itself, unless they have told what they show."""
+    done, deadly, good = task(0), task(1), task(2)
     answers = Answers()
-    run = _ClusterRun(Client({}), Setup((deadly, good), tmp_path, tmp_path / "journal"), answers)  # type: ignore[arg-type]
+    setup = Setup((done, deadly, good), tmp_path, tmp_path / "journal")
+    run = _ClusterRun(Client({}), "tcp://nowhere:1", setup, answers)  # type: ignore[arg-type]
+    message = {"cell": done.id, "conclusion": Conclusion(Outcome(Verdict.PASS)).as_json(), "learnt": {}}
+    run._note((0.0, {"event": "begin", "cell": done.id}))
+    run._note((0.0, {"event": "end", "cell": done.id, "message": json.dumps(message)}))
+    run._take(run._arrived.get(timeout=1))
+    assert answers.found[done.id]["attempts"] == 1
     for lost in range(1, MOST_LOST + 1):
-        run._note((0.0, {"event": "begin", "cell": good.id}))
-        run._note((0.0, {"event": "end", "cell": good.id}))
         run._note((0.0, {"event": "begin", "cell": deadly.id}))
-        again = run._lost((deadly, good))
+        again = run._lost((done, deadly, good))
         assert again == ([[deadly], [good]] if lost < MOST_LOST else [[good]])
+    assert answers.found[deadly.id]["attempts"] == MOST_LOST
     assert answers.found[deadly.id]["outcome"]["verdict"] == "crash"
     assert answers.found[deadly.id]["outcome"]["witness"] == "3 Dask workers were lost while they ran it"
     while again:

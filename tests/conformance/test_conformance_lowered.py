@@ -157,6 +157,23 @@ def test_without_shardy_each_transfer_in_a_shard_map_is_manual() -> None:
     assert kinds(changed(text, send, r"\1"), wanted("tpu", devices=4)) == ["sharding"]
 
 
+def shown(x: Any) -> Any:
+    with at("first"):
+        hostcb.debug.callback(lambda value: None, x)
+    return x
+
+
+@pytest.mark.parametrize("replacement", ["#sdy.sharding_per_value<[]>", None], ids=["of no result", "none"])
+def test_a_callback_without_results_in_a_shard_map_has_a_sharding_all_the_same(replacement: str | None) -> None:
+    """XLA's partitioner refuses it otherwise; Shardy makes only results manual."""
+    text, _ = lowered("cuda", jax.shard_map(shown, mesh=MESH, in_specs=P("x"), out_specs=P("x")), spread=True)
+    expected = wanted("cuda", ("first",), devices=4, ordered=False)
+    assert kinds(text, expected) == []
+    sharding = r"sdy.sharding = #sdy.sharding_per_value<\[<@empty_mesh, \[\]>\]>"
+    bad = changed(text, f", {sharding}", f", sdy.sharding = {replacement}" if replacement else "")
+    assert kinds(bad, expected) == ["sharding"]
+
+
 def test_another_target_is_found() -> None:
     text, _ = lowered("cuda", in_a_row)
     found = kinds(changed(text, "xla_ffi_python_gpu_callback", "xla_ffi_python_cpu_callback"), wanted("cuda"))

@@ -105,3 +105,19 @@ def test_several_platforms_at_once_are_refused() -> None:
 def test_a_platform_without_callbacks_is_refused() -> None:
     with pytest.raises((ValueError, NotImplementedError), match="nonesuch"):
         LAYOUTS["single"][0].trace(jax.ShapeDtypeStruct((), np.float32)).lower(lowering_platforms=("nonesuch",))
+
+
+@pytest.mark.contract("H8")
+@pytest.mark.parametrize("dtype", ["int4", "uint2", "float4_e2m1fn"])
+def test_a_loop_over_a_batch_slices_no_packed_elements(dtype: str) -> None:
+    """XLA does not compile such a slice for GPUs: "Non-byte-aligned dimension in slice"."""
+
+    def one(x):
+        return hcb.call(lambda value: value, x, result_shape=x, vmap_method="sequential")
+
+    operand = jax.ShapeDtypeStruct((3,), dtype)
+    text = jax.jit(jax.vmap(one)).trace(operand).lower(lowering_platforms=("cuda",)).as_text()
+    packed = {"int4": "i4", "uint2": "ui2", "float4_e2m1fn": "f4E2M1FN"}[dtype]
+    slices = [line for line in text.splitlines() if "slice" in line]
+    assert len(slices) >= 2
+    assert not [line for line in slices if re.search(rf"x{packed}>", line)]

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import busy, devices, large, loop, matrix, memory, overlap, parts, single, staging
+from benchmarks import busy, devices, interval, large, loop, matrix, memory, overlap, parts, single, staging, training
 from benchmarks.running import main
 
 MODULES = {
     "busy": busy,
+    "training": training,
+    "interval": interval,
     "loop": loop,
     "single": single,
     "large": large,

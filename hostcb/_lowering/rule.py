@@ -17,6 +17,7 @@ from .._runtime.foreign import foreign_callbacks_of
 from .._runtime.host import Host
 from .._runtime.postponed import is_handler
 from .._runtime.programs import Program
+from .._runtime.switching import switch_interval
 from .._spec.callback import HostCallback, Transforms
 from .._spec.effects import ordered
 from .._spec.placement import partial_automatic, placed_per_device, position_among
@@ -40,6 +41,7 @@ def program_of(context: Any) -> Program:
     program.told = tracker.informed
     program.lowered_for = _devices_of(module_context.axis_context)
     module_context.add_keepalive(program)
+    switch_interval.hold(program)
     foreign_callbacks_of(module_context).program = program
     return program
 

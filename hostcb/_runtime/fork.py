@@ -13,6 +13,7 @@ from . import recording
 from .executions import tracker
 from .failures import failure_log
 from .queues import queues
+from .switching import switch_interval
 
 
 def _forget() -> None:
@@ -23,6 +24,7 @@ def _forget() -> None:
     tracker.forget()
     failure_log.forget()
     recording.disown()
+    switch_interval.forked()
     # JAX would wait for the parent's tokens at exit.
     waiting.forget_tokens()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -35,6 +36,17 @@ def _parse_size(name: str, text: str) -> int:
     if number < 0 or not number.is_integer():
         raise ValueError(f"{name} must be a number of bytes, zero or more, got {text!r}.")
     return int(number)
+
+
+def _parse_interval(name: str, text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    # Python counts in whole microseconds.
+    if seconds != 0 and not 1e-6 <= seconds < math.inf:
+        raise ValueError(f"{name} must be a number of seconds, at least 0.000001, or 0 for never, got {text!r}.")
+    return seconds
 
 
 class Flag(Generic[T]):
@@ -107,4 +119,12 @@ jax_arrays = Flag(
     parse_bool,
     absl_flags.DEFINE_bool,
     "Give pure_callback, io_callback and debug.callback functions jax.Arrays, as JAX's own do, not NumPy arrays.",
+)
+switch_interval = Flag(
+    "hostcb_switch_interval",
+    1e-4,
+    _parse_interval,
+    absl_flags.DEFINE_float,
+    "While a program with callbacks is alive: the seconds after which a Python thread that computes lets callbacks in. "
+    "0 leaves the interval of the process as it is.",
 )

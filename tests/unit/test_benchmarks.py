@@ -17,6 +17,7 @@ import pytest
 from benchmarks import (
     busy,
     devices,
+    interval,
     large,
     loop,
     matrix,
@@ -29,6 +30,7 @@ from benchmarks import (
     running,
     single,
     staging,
+    training,
 )
 from benchmarks import rows as rows_module
 from benchmarks.__main__ import DEFAULT, MODULES
@@ -236,6 +238,8 @@ def test_the_matrix_alone_has_to_be_asked_for() -> None:
 
 SMALL: dict[str, Callable[[], list[Row]]] = {
     "busy": lambda: busy.run(rounds=1, steps=10),
+    "training": lambda: training.run(rounds=1, steps=2),
+    "interval": lambda: interval.run(rounds=1, work=4000),
     "loop": lambda: loop.run(rounds=2),
     "single": lambda: single.run(rounds=2),
     "large": lambda: large.run(rounds=2, sizes=(1, 2), width=64),

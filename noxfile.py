@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import sys
@@ -44,6 +45,14 @@ COMPILED_FOR_TPU = (
 )
 # CUDA's compiler takes half a second for each.
 COMPILED_FOR_CUDA = "hostcb and ((1dev and /jit/) or (4dev and /shard_map/)) and not (_and_ or tree)"
+
+# The suite's tools: they read results, or run cells in processes and environments of their own. CI tests them with the
+# oldest JAX alone.
+TOOLS = (
+    "bisect bisection bundle commit compare dask diff engine environments expect index known matrices maxfail merge "
+    "minimise mutants options own platforms probes profiles release repeat reports repro resume runner schema shards "
+    "statistics traces vendors"
+)
 
 # The platforms whose programs are lowered where there is none of them.
 LOWERED = ("cuda", "rocm", "tpu", "oneapi")
@@ -85,8 +94,16 @@ def accelerator(session: nox.Session, name: str, *packages: str) -> None:
     ],
 )
 def tests(session: nox.Session, jax: str) -> None:
-    """Run the tests of the library and of the suite, on each supported pair of Python and JAX."""
+    """Run the tests of the library and of the suite, on each supported pair of Python and JAX.
+
+    With `CI=true` the suite's tools are tested with the oldest JAX alone, and the newest runs the small matrix.
+    """
     install(session, jax, "test")
+    if jax == "jax-newest" and os.environ.get("CI") == "true" and not session.posargs:
+        left_out = [f"--ignore-glob=tests/conformance/test_conformance_{name}*" for name in TOOLS.split()]
+        session.run("pytest", "-n", "2", *left_out)
+        conformance(session, "cpu", "--smoke", "-n", "2")
+        return
     session.run("pytest", "-n", "2", *session.posargs)
 
 

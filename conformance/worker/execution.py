@@ -196,7 +196,12 @@ def observed(
 
 
 def _parts(result: jax.Array) -> list[np.ndarray[Any, Any]]:
-    """The whole result; if other processes have a part of it, once from each device of this process."""
+    """The whole result; if other processes have a part of it, once from each device of this process.
+
+    It waits for all devices, also where the first one has the whole result: callbacks of the others that run later
+    would be in the history of the next cell.
+    """
+    jax.block_until_ready(result)
     if not isinstance(result, jax.Array) or result.is_fully_addressable or not result.is_fully_replicated:
         return [np.asarray(result)]
     return [np.asarray(shard.data) for shard in result.addressable_shards]

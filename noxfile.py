@@ -7,7 +7,9 @@
 
 from __future__ import annotations
 
+import pathlib
 import platform
+import shlex
 import shutil
 import sys
 import tempfile
@@ -50,6 +52,15 @@ LOWERED = ("cuda", "rocm", "tpu", "oneapi")
 
 # Of three years; the suite runs on older ones than hostcb does.
 OLD_RELEASES = ("0.4.31", "0.5.0", "0.6.2", "0.8.3")
+
+# The platforms of wheels, and what zig's C compiler calls them. A library for macOS has a name of its own inside.
+WHEELS = {
+    "manylinux_2_17_x86_64": "x86_64-linux-gnu.2.17",
+    "manylinux_2_17_aarch64": "aarch64-linux-gnu.2.17",
+    "macosx_11_0_arm64": "aarch64-macos.11.0 -install_name @rpath/handover.so",
+    "any": "",
+}
+ZIG = "ziglang==0.16.0"
 
 
 def install(session: nox.Session, jax: str, *groups: str, extras: tuple[str, ...] = ()) -> None:
@@ -217,6 +228,26 @@ def wheel(session: nox.Session) -> None:
     with tempfile.TemporaryDirectory() as folder:
         session.run("python", "-m", "build", "--outdir", folder, ".", silent=True)
         session.run("python", "ci/try_wheel.py", folder, *REQUIREMENTS[HERE_JAX])
+
+
+@nox.session(default=False, python=HERE)
+def wheels(session: nox.Session) -> None:
+    """Build the sdist and the wheels of all platforms into dist/, and check them; the C compiler is downloaded."""
+    build = nox.project.dependency_groups(PYPROJECT, "build")
+    # What a build needs is installed once, and not for each wheel: headers of the oldest jaxlib, too.
+    needed = PYPROJECT["build-system"]["requires"]
+    session.install(*build, *needed, "jaxlib==0.10.2", ZIG)
+    zig = str(session.run("python", "-c", "import ziglang; print(*ziglang.__path__)", silent=True)).strip() + "/zig"
+    shutil.rmtree("dist", ignore_errors=True)
+    session.run("python", "-m", "build", "--no-isolation", "--sdist", "--outdir", "dist", ".")
+    # pip would keep the first wheel of the archive, and take it for the others.
+    pip = ("python", "-m", "pip", "wheel", "--no-cache-dir", "--no-deps", "--no-build-isolation")
+    sdist = next(str(path) for path in pathlib.Path("dist").glob("*.tar.gz"))
+    for platform_tag, target in WHEELS.items():
+        env = {"ZIG_GLOBAL_CACHE_DIR": session.create_tmp(), "HOSTCB_BUILD_PLATFORM": platform_tag}
+        env |= {"HOSTCB_BUILD_NATIVE": "1" if target else "0", "CC": f"{shlex.quote(zig)} cc -s -target {target}"}
+        session.run(*pip, "--wheel-dir", "dist", sdist, env=env)
+    session.run("python", "ci/check_wheels.py", "dist", *WHEELS)
 
 
 @nox.session(tags=["ci"], python=HERE)

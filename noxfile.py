@@ -35,6 +35,13 @@ VENDORS_CELLS = (
     "2dev and ((hostcb and (/jit/ or /pjit/ or /shard_map/)) or (jax and /jit/) or (hostcb and "
     "(/id_tap/ or /call/ or /io_callback_ordered/) and (/pmap/ or /scan/ or /vmap/ or /while_body/ or /cond/)))"
 )
+# What taps and prints go through, for the session without the library in C.
+TAPPING_TESTS = (
+    *("barrier", "exit", "failures", "finalizers", "fork", "handover", "inside_jax_callbacks", "interplay"),
+    *("order", "printing", "properties_of_barriers", "queue", "signals"),
+)
+TAPPING_CELLS = "hostcb and (/id_tap/ or /id_print/)"
+
 # With plugins, which go with one version of JAX. Newer ones need a newer Python.
 ACCELERATED_JAX = "0.10.2" if HERE == "3.11" else "0.12.0.1"
 
@@ -101,6 +108,15 @@ def tests(session: nox.Session, jax: str) -> None:
     session.run("pytest", "-n", "2", *session.posargs)
 
 
+@nox.session(name="in-python", tags=["ci"], python=HERE)
+def in_python(session: nox.Session) -> None:
+    """Run the tests and cells of taps without the library in C, as where hostcb was built without a C compiler."""
+    session.env |= {"HOSTCB_BUILD_NATIVE": "0", "HOSTCB_NATIVE": "0"}
+    install(session, HERE_JAX, "test")
+    session.run("pytest", "-n", "2", *(f"tests/contract/test_{name}.py" for name in TAPPING_TESTS))
+    conformance(session, "cpu", "-n", "2", "--smoke", "--results", "results/in-python", "-k", TAPPING_CELLS)
+
+
 @nox.session(default=False, python=HERE)
 def thorough(session: nox.Session) -> None:
     """Run the tests with all rounds of what goes wrong by chance, and programs compiled as users compile them."""
@@ -120,6 +136,8 @@ def conformance_cpu(session: nox.Session) -> None:
     """Run the conformance matrix on as many CPU devices as it asks for, and lower it for the other platforms."""
     # The engine of the matrix is pytest with xdist.
     install(session, HERE_JAX, "test")
+    # The matrix says nothing of the library in C where it is not in use.
+    session.run("pytest", "-q", "tests/contract/test_handover.py", "-k", "wherever_it_can_be_built")
     conformance(session, "cpu", "-n", "2")
     if not session.posargs:
         for name in LOWERED:

@@ -73,7 +73,13 @@ ZIG = "ziglang==0.16.0"
 def install(session: nox.Session, jax: str, *groups: str, extras: tuple[str, ...] = ()) -> None:
     """Install the project as a user would, with the given JAX."""
     dependencies = nox.project.dependency_groups(PYPROJECT, *groups) if groups else []
-    session.install("-e", ".", *REQUIREMENTS[jax], *dependencies, *extras)
+    install_beside(session, *REQUIREMENTS[jax], *dependencies, *extras)
+
+
+def install_beside(session: nox.Session, *packages: str) -> None:
+    """Install packages, jaxlib among them, and then the project: its build finds jaxlib's headers, and downloads none."""
+    session.install(*packages)
+    session.install("-e", ".")
 
 
 def conformance(session: nox.Session, name: str, *arguments: str) -> None:
@@ -86,7 +92,7 @@ def accelerator(session: nox.Session, name: str, *packages: str) -> None:
 
     One process runs cells, since an accelerator may allow one alone; `-- --depth compile -n 2` uses two cores.
     """
-    session.install("-e", ".", *nox.project.dependency_groups(PYPROJECT, "test"), *packages)
+    install_beside(session, *nox.project.dependency_groups(PYPROJECT, "test"), *packages)
     # 3 and 4: all is as expected, and nothing ran, because there is nothing here to run on.
     asked = any(argument.startswith("--depth") for argument in session.posargs) and "auto" not in session.posargs
     program = ("python", "-m", "conformance", "run", "--platform", name)
@@ -183,7 +189,7 @@ def compiled(session: nox.Session) -> None:
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         session.skip("libtpu is published for Linux on x86_64 only")
     dependencies = nox.project.dependency_groups(PYPROJECT, "test")
-    session.install("-e", ".", *dependencies, f"jax[tpu,cuda13-local]=={ACCELERATED_JAX}")
+    install_beside(session, *dependencies, f"jax[tpu,cuda13-local]=={ACCELERATED_JAX}")
     session.run("pytest", "-n", "2", "tests/conformance/test_conformance_compilers.py")
     for name, chosen in (("tpu", COMPILED_FOR_TPU), ("cuda", COMPILED_FOR_CUDA)):
         conformance(session, name, "--depth", "compile", "-n", "2", "-k", chosen)
@@ -259,7 +265,7 @@ def wheels(session: nox.Session) -> None:
     shutil.rmtree("dist", ignore_errors=True)
     session.run("python", "-m", "build", "--no-isolation", "--sdist", "--outdir", "dist", ".")
     # pip would keep the first wheel of the archive, and take it for the others.
-    pip = ("python", "-m", "pip", "wheel", "--no-cache-dir", "--no-deps", "--no-build-isolation")
+    pip = ("python", "-m", "pip", "wheel", "-q", "--no-cache-dir", "--no-deps", "--no-build-isolation")
     sdist = next(str(path) for path in pathlib.Path("dist").glob("*.tar.gz"))
     for platform_tag, target in WHEELS.items():
         env = {"ZIG_GLOBAL_CACHE_DIR": session.create_tmp(), "HOSTCB_BUILD_PLATFORM": platform_tag}

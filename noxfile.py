@@ -77,7 +77,7 @@ def install(session: nox.Session, jax: str, *groups: str, extras: tuple[str, ...
 
 
 def install_beside(session: nox.Session, *packages: str) -> None:
-    """Install packages, jaxlib among them, and then the project: its build finds jaxlib's headers, and downloads none."""
+    """Install packages, and then the project. Its build finds the headers of their jaxlib, and downloads no other."""
     session.install(*packages)
     session.install("-e", ".")
 

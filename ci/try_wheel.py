@@ -11,11 +11,15 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 import venv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from check_wheels import check_sdist, check_wheel, expect, native, platform_of, the_only
+from check_wheels import CHECKOUT, check_sdist, check_wheel, expect, native, platform_of, the_only
+
+with (CHECKOUT / "pyproject.toml").open("rb") as file:
+    BUILD_TOOLS: list[str] = tomllib.load(file)["build-system"]["requires"]
 
 PROGRAM = """\
 import jax, numpy as np
@@ -28,9 +32,11 @@ assert seen == [2.0], seen
 assert hostcb.call(lambda x: np.asarray(x) * 2, 4.0, result_shape=jax.ShapeDtypeStruct((), np.float32)) == 8.0
 """
 
-TAG = """\
+# The same with the tag of the wheel that was installed, and what `python -m hostcb` prints.
+SAYING = f"""\
+{PROGRAM}
 from importlib.metadata import distribution
-print(*(line for line in distribution("hostcb").read_text("WHEEL").splitlines() if line.startswith("Tag")))
+print(distribution("hostcb").read_text("WHEEL"), hostcb.doctor())
 """
 
 CELLS = (
@@ -40,6 +46,9 @@ CELLS = (
     "hostcb/pure_callback/fault.os_exit.pmap/cpu-1dev",
 )
 MUTANT = "hostcb_conformance.mutants:dropped/id_tap/jit/cpu-1dev"
+
+IN_C = "taps are handed over in C, without the interpreter lock"
+IN_PYTHON = "the library in C is not in use: it was not built"
 
 
 class Environment:
@@ -103,21 +112,18 @@ def try_out(environment: Environment) -> None:
 
 def try_hand_over(environment: Environment, in_c: bool) -> None:
     """Check the tag of the wheel that was installed, that taps work, and how they are handed over."""
-    environment.run("python", "-c", PROGRAM)
-    tag = environment.run("python", "-c", TAG).strip()
-    expect((tag != "Tag: py3-none-any") == in_c, f"the installed wheel says {tag!r}")
-    state = environment.run("python", "-m", "hostcb")
-    said = "handed over in C, without" if in_c else "the library in C is not in use: it was not built"
-    expect(said in state, f"`python -m hostcb` should say {said!r}, and says:\n{state}")
+    said = environment.run("python", "-c", SAYING)
+    expect(("Tag: py3-none-any\n" not in said) == in_c, f"the installed wheel has another tag:\n{said}")
+    expect((IN_C if in_c else IN_PYTHON) in said, f"hostcb should say how taps are handed over, and says:\n{said}")
 
 
-def try_source(environment: Environment, source: Path, why_not: str | None, variables: Mapping[str, str]) -> None:
+def try_source(environment: Environment, source: Path, why_not: str | None, *options: str, **variables: str) -> None:
     """Let pip build and install the unpacked sdist, with the library in C or with a warning that says why not.
 
     From the archive itself pip would keep the wheel, and install it the next time as well. The library of an earlier
     build is in the folder, and must not get into a wheel without one.
     """
-    said = environment.install("-v", "--no-deps", "--force-reinstall", str(source), variables=variables)
+    said = environment.install("-v", "--no-deps", "--force-reinstall", *options, str(source), variables=variables)
     if why_not is not None:
         warning = f"hostcb is built without its library in C: {why_not}. It works without it."
         expect(warning in said, f"pip should pass on {warning!r}, and says:\n{said}")
@@ -135,21 +141,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         environment = Environment(Path(folder))
         wheel = f"hostcb[conformance] @ {built.resolve().as_uri()}"
-        environment.install(wheel, *requirements)
+        environment.install(wheel, *BUILD_TOOLS, *requirements)
         try_out(environment)
         try_hand_over(environment, in_c=why_not is None)
+        state = environment.run("python", "-m", "hostcb")
+        expect((IN_C if why_not is None else IN_PYTHON) in state, f"`python -m hostcb` says:\n{state}")
         print(f"{built.name} works where it is installed")
         with tarfile.open(sdist) as archive:
             archive.extractall(folder, filter="data")
         source = Path(folder, sdist.name.removesuffix(".tar.gz"))
         if why_not is None:
-            try_source(environment, source, None, {})
-            # Nothing else is on this path.
-            no_compiler = {"PATH": str(environment.programs), "CC": ""}
-            try_source(environment, source, "there is no C compiler (set CC to name one)", no_compiler)
+            try_source(environment, source, None)
+            # Nothing else is on this path. The tools of an isolated build need not be installed again.
+            reason, path = "there is no C compiler (set CC to name one)", str(environment.programs)
+            try_source(environment, source, reason, "--no-build-isolation", PATH=path, CC="")
         else:
             print(f"left out: the library in C, since {why_not}")
-        try_source(environment, source, "HOSTCB_BUILD_NATIVE=0 asks for that", {"HOSTCB_BUILD_NATIVE": "0"})
+        reason = "HOSTCB_BUILD_NATIVE=0 asks for that"
+        try_source(environment, source, reason, "--no-build-isolation", HOSTCB_BUILD_NATIVE="0")
 
 
 if __name__ == "__main__":

@@ -36,10 +36,7 @@ VENDORS_CELLS = (
     "(/id_tap/ or /call/ or /io_callback_ordered/) and (/pmap/ or /scan/ or /vmap/ or /while_body/ or /cond/)))"
 )
 # What taps and prints go through, for the session without the library in C.
-TAPPING_TESTS = (
-    *("barrier", "exit", "failures", "finalizers", "fork", "handover", "inside_jax_callbacks", "interplay"),
-    *("order", "printing", "properties_of_barriers", "queue", "signals"),
-)
+TAPPING_TESTS = ("barrier", "exit", "failures", "fork", "handover", "order", "printing", "queue")
 TAPPING_CELLS = "hostcb and (/id_tap/ or /id_print/)"
 
 # With plugins, which go with one version of JAX. Newer ones need a newer Python.

@@ -8,7 +8,9 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import platform
+import shlex
 import shutil
 import sys
 import tempfile
@@ -34,6 +36,10 @@ VENDORS_CELLS = (
     "2dev and ((hostcb and (/jit/ or /pjit/ or /shard_map/)) or (jax and /jit/) or (hostcb and "
     "(/id_tap/ or /call/ or /io_callback_ordered/) and (/pmap/ or /scan/ or /vmap/ or /while_body/ or /cond/)))"
 )
+# What taps and prints go through, for the session without the library in C.
+TAPPING_TESTS = ("exit", "fork", "handover", "order", "printing", "queue")
+TAPPING_CELLS = "hostcb and (/id_tap/ or /id_print/)"
+
 # With plugins, which go with one version of JAX. Newer ones need a newer Python.
 ACCELERATED_JAX = "0.10.2" if HERE == "3.11" else "0.12.0.1"
 
@@ -60,11 +66,26 @@ LOWERED = ("cuda", "rocm", "tpu", "oneapi")
 # Of three years; the suite runs on older ones than hostcb does.
 OLD_RELEASES = ("0.4.31", "0.5.0", "0.6.2", "0.8.3")
 
+# The platforms of wheels, and what zig's C compiler calls them. A library for macOS has a name of its own inside.
+WHEELS = {
+    "manylinux_2_17_x86_64": "x86_64-linux-gnu.2.17",
+    "manylinux_2_17_aarch64": "aarch64-linux-gnu.2.17",
+    "macosx_11_0_arm64": "aarch64-macos.11.0 -install_name @rpath/handover.so",
+    "any": "",
+}
+ZIG = "ziglang==0.16.0"
+
 
 def install(session: nox.Session, jax: str, *groups: str, extras: tuple[str, ...] = ()) -> None:
     """Install the project as a user would, with the given JAX."""
     dependencies = nox.project.dependency_groups(PYPROJECT, *groups) if groups else []
-    session.install("-e", ".", *REQUIREMENTS[jax], *dependencies, *extras)
+    install_beside(session, *REQUIREMENTS[jax], *dependencies, *extras)
+
+
+def install_beside(session: nox.Session, *packages: str) -> None:
+    """Install packages, and then the project. Its build finds the headers of their jaxlib, and downloads no other."""
+    session.install(*packages)
+    session.install("-e", ".")
 
 
 def conformance(session: nox.Session, name: str, *arguments: str) -> None:
@@ -77,11 +98,18 @@ def accelerator(session: nox.Session, name: str, *packages: str) -> None:
 
     One process runs cells, since an accelerator may allow one alone; `-- --depth compile -n 2` uses two cores.
     """
-    session.install("-e", ".", *nox.project.dependency_groups(PYPROJECT, "test"), *packages)
+    install_beside(session, *nox.project.dependency_groups(PYPROJECT, "test"), *packages)
     # 3 and 4: all is as expected, and nothing ran, because there is nothing here to run on.
     asked = any(argument.startswith("--depth") for argument in session.posargs) and "auto" not in session.posargs
     program = ("python", "-m", "conformance", "run", "--platform", name)
     session.run(*program, *session.posargs, success_codes=[0] if asked else [0, 3, 4])
+
+
+def tap_in_python(session: nox.Session) -> None:
+    """Run the tests and cells of taps without the library in C."""
+    session.env["HOSTCB_NATIVE"] = "0"
+    session.run("pytest", "-n", "2", *(f"tests/contract/test_{name}.py" for name in TAPPING_TESTS))
+    conformance(session, "cpu", "-n", "2", "--smoke", "--results", "results/in-python", "-k", TAPPING_CELLS)
 
 
 # CI runs each JAX once. The newest JAX on a third Python runs only by `nox -s tests`.
@@ -96,15 +124,25 @@ def accelerator(session: nox.Session, name: str, *packages: str) -> None:
 def tests(session: nox.Session, jax: str) -> None:
     """Run the tests of the library and of the suite, on each supported pair of Python and JAX.
 
-    With `CI=true` the suite's tools are tested with the oldest JAX alone, and the newest runs the small matrix.
+    With `CI=true` the suite's tools are tested with the oldest JAX alone. The newest runs the small matrix, and taps
+    without the library in C.
     """
     install(session, jax, "test")
     if jax == "jax-newest" and os.environ.get("CI") == "true" and not session.posargs:
         left_out = [f"--ignore-glob=tests/conformance/test_conformance_{name}*" for name in TOOLS.split()]
         session.run("pytest", "-n", "2", *left_out)
         conformance(session, "cpu", "--smoke", "-n", "2")
+        tap_in_python(session)
         return
     session.run("pytest", "-n", "2", *session.posargs)
+
+
+@nox.session(name="in-python", default=False, python=HERE)
+def in_python(session: nox.Session) -> None:
+    """Run the tests and cells of taps without the library in C, as where hostcb was built without a C compiler."""
+    session.env["HOSTCB_BUILD_NATIVE"] = "0"
+    install(session, HERE_JAX, "test")
+    tap_in_python(session)
 
 
 @nox.session(default=False, python=HERE)
@@ -126,6 +164,8 @@ def conformance_cpu(session: nox.Session) -> None:
     """Run the conformance matrix on as many CPU devices as it asks for, and lower it for the other platforms."""
     # The engine of the matrix is pytest with xdist.
     install(session, HERE_JAX, "test")
+    # The matrix says nothing of the library in C where it is not in use.
+    session.run("pytest", "-q", "tests/contract/test_handover.py", "-k", "wherever_it_can_be_built")
     conformance(session, "cpu", "-n", "2")
     if not session.posargs:
         for name in LOWERED:
@@ -171,7 +211,7 @@ def compiled(session: nox.Session) -> None:
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         session.skip("libtpu is published for Linux on x86_64 only")
     dependencies = nox.project.dependency_groups(PYPROJECT, "test")
-    session.install("-e", ".", *dependencies, f"jax[tpu,cuda13-local]=={ACCELERATED_JAX}")
+    install_beside(session, *dependencies, f"jax[tpu,cuda13-local]=={ACCELERATED_JAX}")
     session.run("pytest", "-n", "2", "tests/conformance/test_conformance_compilers.py")
     for name, chosen in (("tpu", COMPILED_FOR_TPU), ("cuda", COMPILED_FOR_CUDA)):
         conformance(session, name, "--depth", "compile", "-n", "2", "-k", chosen)
@@ -234,6 +274,26 @@ def wheel(session: nox.Session) -> None:
     with tempfile.TemporaryDirectory() as folder:
         session.run("python", "-m", "build", "--outdir", folder, ".", silent=True)
         session.run("python", "ci/try_wheel.py", folder, *REQUIREMENTS[HERE_JAX])
+
+
+@nox.session(default=False, python=HERE)
+def wheels(session: nox.Session) -> None:
+    """Build the sdist and the wheels of all platforms into dist/, and check them; the C compiler is downloaded."""
+    build = nox.project.dependency_groups(PYPROJECT, "build")
+    # What a build needs is installed once, and not for each wheel: headers of the oldest jaxlib, too.
+    needed = PYPROJECT["build-system"]["requires"]
+    session.install(*build, *needed, "jaxlib==0.10.2", ZIG)
+    zig = str(session.run("python", "-c", "import ziglang; print(*ziglang.__path__)", silent=True)).strip() + "/zig"
+    shutil.rmtree("dist", ignore_errors=True)
+    session.run("python", "-m", "build", "--no-isolation", "--sdist", "--outdir", "dist", ".")
+    # pip would keep the first wheel of the archive, and take it for the others.
+    pip = ("python", "-m", "pip", "wheel", "-q", "--no-cache-dir", "--no-deps", "--no-build-isolation")
+    sdist = next(str(path) for path in pathlib.Path("dist").glob("*.tar.gz"))
+    for platform_tag, target in WHEELS.items():
+        env = {"ZIG_GLOBAL_CACHE_DIR": session.create_tmp(), "HOSTCB_BUILD_PLATFORM": platform_tag}
+        env |= {"HOSTCB_BUILD_NATIVE": "1" if target else "0", "CC": f"{shlex.quote(zig)} cc -s -target {target}"}
+        session.run(*pip, "--wheel-dir", "dist", sdist, env=env)
+    session.run("python", "ci/check_wheels.py", "dist", *WHEELS)
 
 
 @nox.session(tags=["ci"], python=HERE)

@@ -1,6 +1,7 @@
 """Checks the wheel and the sdist in a folder, as a user gets them: `python ci/try_wheel.py DIST REQUIREMENT...`.
 
 The wheel is installed in an empty environment, with these requirements beside it, and tried outside of the checkout.
+Then pip installs the sdist over it: with a C compiler, without one, and where the library in C is not wanted.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 import venv
-import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+from check_wheels import CHECKOUT, check_sdist, check_wheel, expect, native, platform_of, the_only
+
+with (CHECKOUT / "pyproject.toml").open("rb") as file:
+    BUILD_TOOLS: list[str] = tomllib.load(file)["build-system"]["requires"]
 
 PROGRAM = """\
 import jax, numpy as np
@@ -28,6 +32,13 @@ assert seen == [2.0], seen
 assert hostcb.call(lambda x: np.asarray(x) * 2, 4.0, result_shape=jax.ShapeDtypeStruct((), np.float32)) == 8.0
 """
 
+# The same with the tag of the wheel that was installed, and what `python -m hostcb` prints.
+SAYING = f"""\
+{PROGRAM}
+from importlib.metadata import distribution
+print(distribution("hostcb").read_text("WHEEL"), hostcb.doctor())
+"""
+
 CELLS = (
     "hostcb/id_tap/jit/cpu-1dev",
     "jax/pure_callback/vmap/cpu-1dev",
@@ -36,39 +47,8 @@ CELLS = (
 )
 MUTANT = "hostcb_conformance.mutants:dropped/id_tap/jit/cpu-1dev"
 
-
-class WrongWheelError(Exception):
-    """The wheel, the sdist or the installation is wrong."""
-
-
-def expect(right: bool, message: str) -> None:
-    if not right:
-        raise WrongWheelError(message)
-
-
-def the_only(folder: Path, pattern: str) -> Path:
-    found = sorted(folder.glob(pattern))
-    expect(len(found) == 1, f"{folder} must hold one {pattern}, and holds {[path.name for path in found]}")
-    return found[0]
-
-
-def check_wheel(path: Path) -> None:
-    names = zipfile.ZipFile(path).namelist()
-    information = f"{'-'.join(path.name.split('-')[:2])}.dist-info"
-    top = {name.partition("/")[0] for name in names}
-    expect(top == {"hostcb", "hostcb_conformance", information}, f"at the top of the wheel are {sorted(top)}")
-    sources = {str(file.relative_to(CHECKOUT / "conformance")) for file in (CHECKOUT / "conformance").rglob("*.py")}
-    missing = {f"hostcb_conformance/{name}" for name in sources} - {*names}
-    expect(not missing, f"the wheel lacks {sorted(missing)}")
-    for name in ("hostcb/py.typed", "hostcb_conformance/expectations/platforms/cpu.toml", f"{information}/METADATA"):
-        expect(name in names, f"the wheel lacks {name}")
-
-
-def check_sdist(path: Path) -> None:
-    with tarfile.open(path) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
-    for name in ("LICENSE", "README.md", "pyproject.toml", "conformance/__main__.py", "ci/expectations/cpu.toml"):
-        expect(name in names, f"the sdist lacks {name}")
+IN_C = "taps are handed over in C, without the interpreter lock"
+IN_PYTHON = "the library in C is not in use: it was not built"
 
 
 class Environment:
@@ -80,12 +60,14 @@ class Environment:
         self.work = folder / "work"
         self.work.mkdir()
 
-    def install(self, *requirements: str) -> None:
+    def install(self, *arguments: str, variables: Mapping[str, str] | None = None) -> str:
         """Install with the pip of this process, and without compiling bytecode, which saves half of the time."""
         pip = (sys.executable, "-m", "pip", "--python", str(self.programs / "python"))
-        command = [*pip, "install", "--no-compile", *requirements]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
-        expect(ended.returncode == 0, f"the wheel cannot be installed:\n{ended.stdout}{ended.stderr}")
+        command = [*pip, "install", "--no-compile", *arguments]
+        env = os.environ | (variables or {})
+        ended = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        expect(ended.returncode == 0, f"{' '.join(arguments)} failed:\n{ended.stdout}{ended.stderr}")
+        return ended.stdout + ended.stderr
 
     def run(self, program: str, *arguments: str) -> str:
         ended = self._run(program, arguments)
@@ -99,7 +81,9 @@ class Environment:
 
     def _run(self, program: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
         variables = {
-            name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PYTHON", "VIRTUAL_ENV", "HOSTCB_"))
         }
         variables["JAX_PLATFORMS"] = "cpu"
         command = [str(self.programs / program), *arguments]
@@ -107,7 +91,6 @@ class Environment:
 
 
 def try_out(environment: Environment) -> None:
-    environment.run("python", "-c", PROGRAM)
     expect("No module named 'conformance'" in environment.fails("python", "-c", "import conformance"), "another error")
 
     suite = "hostcb-conformance"
@@ -127,17 +110,55 @@ def try_out(environment: Environment) -> None:
     expect(f"{CELLS[0]}: pass" in environment.run("python", "-c", program), "the program of a cell does not pass")
 
 
+def try_hand_over(environment: Environment, in_c: bool) -> None:
+    """Check the tag of the wheel that was installed, that taps work, and how they are handed over."""
+    said = environment.run("python", "-c", SAYING)
+    expect(("Tag: py3-none-any\n" not in said) == in_c, f"the installed wheel has another tag:\n{said}")
+    expect((IN_C if in_c else IN_PYTHON) in said, f"hostcb should say how taps are handed over, and says:\n{said}")
+
+
+def try_source(environment: Environment, source: Path, why_not: str | None, *options: str, **variables: str) -> None:
+    """Let pip build and install the unpacked sdist, with the library in C or with a warning that says why not.
+
+    From the archive itself pip would keep the wheel, and install it the next time as well. The library of an earlier
+    build is in the folder, and must not get into a wheel without one.
+    """
+    said = environment.install("-v", "--no-deps", "--force-reinstall", *options, str(source), variables=variables)
+    if why_not is not None:
+        warning = f"hostcb is built without its library in C: {why_not}. It works without it."
+        expect(warning in said, f"pip should pass on {warning!r}, and says:\n{said}")
+    try_hand_over(environment, in_c=why_not is None)
+    print(f"{source.name} is installed by pip {f'without the library in C: {why_not}' if why_not else 'with it'}")
+
+
 def main() -> None:
     dist, *requirements = sys.argv[1:]
-    built = the_only(Path(dist), "*.whl")
-    check_wheel(built)
-    check_sdist(the_only(Path(dist), "*.tar.gz"))
+    built, sdist = the_only(Path(dist), "*.whl"), the_only(Path(dist), "*.tar.gz")
+    why_not = native.lacks()
+    print(f"{built.name}: {check_wheel(built)}")
+    print(f"{sdist.name}: {check_sdist(sdist)}")
+    expect((platform_of(built) == "any") == (why_not is not None), f"{built.name} was built, but: {why_not}")
     with tempfile.TemporaryDirectory() as folder:
         environment = Environment(Path(folder))
         wheel = f"hostcb[conformance] @ {built.resolve().as_uri()}"
-        environment.install(wheel, *requirements)
+        environment.install(wheel, *BUILD_TOOLS, *requirements)
         try_out(environment)
-    print(f"{built.name} works where it is installed")
+        try_hand_over(environment, in_c=why_not is None)
+        state = environment.run("python", "-m", "hostcb")
+        expect((IN_C if why_not is None else IN_PYTHON) in state, f"`python -m hostcb` says:\n{state}")
+        print(f"{built.name} works where it is installed")
+        with tarfile.open(sdist) as archive:
+            archive.extractall(folder, filter="data")
+        source = Path(folder, sdist.name.removesuffix(".tar.gz"))
+        if why_not is None:
+            try_source(environment, source, None)
+            # Nothing else is on this path. The tools of an isolated build need not be installed again.
+            reason, path = "there is no C compiler (set CC to name one)", str(environment.programs)
+            try_source(environment, source, reason, "--no-build-isolation", PATH=path, CC="")
+        else:
+            print(f"left out: the library in C, since {why_not}")
+        reason = "HOSTCB_BUILD_NATIVE=0 asks for that"
+        try_source(environment, source, reason, "--no-build-isolation", HOSTCB_BUILD_NATIVE="0")
 
 
 if __name__ == "__main__":

@@ -12,21 +12,17 @@ sys.path.insert(0, os.path.dirname(__file__))
 
 import native
 
-WANTED = os.environ.get("HOSTCB_BUILD_NATIVE", "1") != "0"
-
 
 class Hook(BuildHookInterface):  # type: ignore[type-arg]
     def dependencies(self) -> list[str]:
-        """The headers of XLA are in jaxlib."""
-        return ["jaxlib>=0.10.2"] if WANTED and native.compiler() else []
+        """The headers of XLA are in jaxlib, which is large: no build asks for it without need."""
+        return [f"jaxlib>={native.OLDEST_JAXLIB}"] if native.lacks() is None and native.headers() is None else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version == "editable":
             # Edits would not reach a copy.
             module = f"{self.root}/ci/editable/hostcb_conformance.py"
             build_data["force_include_editable"] = {module: "hostcb_conformance/__init__.py"}
-        if not WANTED:
-            return
         try:
             library = native.build()
         except native.NotBuiltError as error:

@@ -1,10 +1,18 @@
-"""Compile the hand-over of tapped values in C: for the build hook, and by hand with `python ci/packaging/native.py`."""
+"""Compile the hand-over of tapped values in C: for the build hook, and by hand with `python ci/packaging/native.py`.
+
+What the environment says:
+
+- `CC` names the C compiler, with options if need be.
+- `HOSTCB_BUILD_NATIVE=0`: no library.
+- `HOSTCB_BUILD_PLATFORM` names the platform of the wheel, for a compiler that compiles for another one.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -16,6 +24,10 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "hostcb" / "_native" / "handover.c"
 LIBRARY = SOURCE.with_suffix(".so")
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
+
+# The oldest headers that have all that the source uses, and the oldest jaxlib with them.
+OLDEST_HEADERS = 3
+OLDEST_JAXLIB = "0.10.2"
 
 
 class NotBuiltError(Exception):
@@ -31,14 +43,35 @@ def compiler() -> list[str]:
     return []
 
 
-def headers() -> Path:
-    """The folder of XLA's headers in the installed jaxlib."""
+def lacks() -> str | None:
+    """Why no library can be built here, whatever the headers; None if one can."""
+    wanted = os.environ.get("HOSTCB_BUILD_NATIVE", "1")
+    if wanted not in ("0", "1"):
+        raise ValueError(f"HOSTCB_BUILD_NATIVE must be 0 or 1, got {wanted!r}.")
+    if wanted == "0":
+        return "HOSTCB_BUILD_NATIVE=0 asks for that"
+    if os.name != "posix":
+        return f"it needs POSIX threads, and this is {sys.platform}"
+    if not compiler():
+        named = os.environ.get("CC")
+        return f"CC names {named!r}, which is not there" if named else "there is no C compiler (set CC to name one)"
+    return None
+
+
+def headers() -> Path | None:
+    """The folder of XLA's headers: in the jaxlib of the build, or of the environment that is installed into.
+
+    pip runs a build with the environment's own Python, which does not see the environment's packages then.
+    """
     spec = importlib.util.find_spec("jaxlib")
-    for place in (spec and spec.submodule_search_locations) or ():
-        folder = Path(place) / "include"
-        if (folder / "xla" / "ffi" / "api" / "c_api.h").exists():
-            return folder
-    raise NotBuiltError("jaxlib, whose headers it needs, is not installed here")
+    places = (spec and spec.submodule_search_locations) or ()
+    for place in (*places, os.path.join(sysconfig.get_path("platlib"), "jaxlib")):
+        header = Path(place, "include", "xla", "ffi", "api", "c_api.h")
+        if header.exists():
+            found = re.search(r"#define XLA_FFI_API_MINOR (\d+)", header.read_text())
+            if found and int(found[1]) >= OLDEST_HEADERS:
+                return Path(place, "include")
+    return None
 
 
 def mark() -> str:
@@ -52,18 +85,18 @@ def build(*flags: str) -> Path:
     """Compile the library beside its source, and return its path.
 
     Raises:
-        NotBuiltError: there is no C compiler, no header, or the compiler fails.
+        NotBuiltError: there is no C compiler, no header, or the compiler fails; or no library is wanted.
     """
-    command = compiler()
-    if not command:
-        raise NotBuiltError("there is no C compiler (set CC to name one)")
-    if os.name != "posix":
-        raise NotBuiltError(f"it needs POSIX threads, and this is {sys.platform}")
+    lacking, include, command = lacks(), headers(), compiler()
+    if lacking is not None:
+        raise NotBuiltError(lacking)
+    if include is None:
+        raise NotBuiltError(f"it needs the headers of jaxlib {OLDEST_JAXLIB} or newer, which is not installed here")
     # Another process may have loaded the old library, so a new file takes its place.
     new = LIBRARY.with_name(f"{LIBRARY.name}.{os.getpid()}")
     defined = f'-DHOSTCB_BUILD="{mark()}"'
     try:
-        arguments = [*command, *FLAGS, *flags, f"-I{headers()}", defined, str(SOURCE), "-o", str(new)]
+        arguments = [*command, *FLAGS, *flags, f"-I{include}", defined, str(SOURCE), "-o", str(new)]
         compiled = subprocess.run(arguments, capture_output=True, text=True, check=False)
         if compiled.returncode:
             raise NotBuiltError(f"the C compiler {command[0]} failed: {compiled.stderr.strip()}")
@@ -75,7 +108,14 @@ def build(*flags: str) -> Path:
 
 def platform_tag() -> str:
     """The platform of a wheel with the library, such as `linux_x86_64`."""
-    return sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    named = os.environ.get("HOSTCB_BUILD_PLATFORM")
+    if named:
+        return named
+    from packaging import tags
+
+    # Python's own name of the platform may be that of two processors, or of a macOS that this one never ran on. A
+    # library that was not built for an old C library may not call itself `manylinux`.
+    return next(tag for tag in tags.platform_tags() if not tag.startswith(("manylinux", "musllinux")))
 
 
 if __name__ == "__main__":

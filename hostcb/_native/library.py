@@ -76,7 +76,7 @@ class Library:
             self.problem = f"{VARIABLE} turns it off"
             return
         if not LIBRARY.exists():
-            self.problem = "it was not built, for want of a C compiler when hostcb was installed"
+            self.problem = "it was not built; that needs a C compiler, and `pip install -v` says what is missing"
             return
         if _compat.python_handler(PYTHON_TARGET) is None:
             self.problem = "this JAX does not tell the handler of Python callbacks"

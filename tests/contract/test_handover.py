@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import ctypes
 import gc
+import importlib.util
+import os
 import shutil
 import threading
 import time
@@ -24,6 +26,7 @@ import hostcb as hcb
 from hostcb._native import library as native
 from hostcb._runtime import rings
 from hostcb._runtime.queues import queues
+from hostcb._spec.flags import parse_bool
 
 pytestmark = pytest.mark.contract("H24")
 
@@ -44,6 +47,22 @@ def taps_in_loop(function: Any, steps: int) -> Any:
         return hcb.id_tap(function, x) + 1
 
     return jax.jit(lambda x: jax.lax.fori_loop(0, steps, step, x))
+
+
+def test_the_library_is_in_use_wherever_it_can_be_built() -> None:
+    """So that no other test is skipped for want of it, unless the environment asks for that."""
+    state = native.library.state()
+    if not parse_bool(native.VARIABLE, os.environ.get(native.VARIABLE, "1")):
+        assert state.endswith(f"{native.VARIABLE} turns it off")
+        return
+    spec = importlib.util.spec_from_file_location("packaging_native", ROOT / "ci" / "packaging" / "native.py")
+    assert spec is not None and spec.loader is not None
+    packaging = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(packaging)
+    reason = packaging.lacks()
+    if reason is not None:
+        pytest.skip(f"the library in C: {reason}")
+    assert native.library.problem is None, f"{state}; `python {packaging.__file__}` builds it"
 
 
 @needs_library

@@ -63,6 +63,18 @@ TOOLS = (
 # The platforms whose programs are lowered where there is none of them.
 LOWERED = ("cuda", "rocm", "tpu", "oneapi")
 
+# For each of gcc's sanitizers: its library, which Python has to load first, and its options. The sanitizer of threads
+# leaves out Python and JAX, which are compiled without it.
+SANITIZERS = {
+    "address,undefined": ("libasan.so", {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}),
+    "thread": (
+        "libtsan.so",
+        {"TSAN_OPTIONS": "ignore_noninstrumented_modules=1:suppressions=ci/packaging/thread_sanitizer.txt"},
+    ),
+}
+
+HANDOVER_TESTS = ("tests/contract/test_handover.py", "tests/contract/test_handover_interleavings.py")
+
 # Of three years; the suite runs on older ones than hostcb does.
 OLD_RELEASES = ("0.4.31", "0.5.0", "0.6.2", "0.8.3")
 
@@ -150,6 +162,26 @@ def thorough(session: nox.Session) -> None:
     """Run the tests with all rounds of what goes wrong by chance, and programs compiled as users compile them."""
     install(session, HERE_JAX, "test")
     session.run("pytest", "-n", "2", *session.posargs, env={"HOSTCB_TESTS": "thorough"})
+
+
+@nox.session(default=False, python=HERE)
+def sanitized(session: nox.Session) -> None:
+    """Run the tests of the hand-over in C, with a million taps, under gcc's sanitizers of memory and of threads."""
+    if (platform.system(), shutil.which("gcc") is not None) != ("Linux", True):
+        session.skip("this needs gcc and its sanitizers, on Linux")
+    install(session, HERE_JAX, "test")
+    build = ("python", "ci/packaging/native.py")
+    standard = str(session.run("gcc", "-print-file-name=libstdc++.so.6", external=True, silent=True)).strip()
+    try:
+        for sanitizer, (library, options) in SANITIZERS.items():
+            flags = ("-g", "-O1", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+            session.run(*build, *flags, env={"CC": "gcc"})
+            path = str(session.run("gcc", f"-print-file-name={library}", external=True, silent=True)).strip()
+            # The sanitizer of addresses wants to find the C++ library when it starts.
+            env = {"LD_PRELOAD": f"{path} {standard}", "HOSTCB_TESTS": "thorough", **options}
+            session.run("pytest", *(session.posargs or HANDOVER_TESTS), env=env)
+    finally:
+        session.run(*build)
 
 
 @nox.session(default=False, python=HERE)

@@ -85,7 +85,14 @@ def _is_native(crossing: Crossing, module_context: Any) -> bool:
     """Return whether the library in C takes the values of a tap."""
     if not crossing.host.callback.kind.identity or not crossing.host.program.told or not suits(crossing.operand_avals):
         return False
-    return library.is_ready() and _compat.client_of(module_context) in (None, jax.extend.backend.get_backend("cpu"))
+    if not library.is_ready():
+        return False
+    client = _compat.client_of(module_context)
+    try:
+        return client is None or client is jax.extend.backend.get_backend("cpu")
+    except RuntimeError:
+        # JAX can lower a program for CPU without a CPU client.
+        return False
 
 
 def _native_tap(crossing: Crossing, devices: Devices) -> Handler:

@@ -83,7 +83,7 @@ static XLA_FFI_Handler* python_handler;
 /* Not 0 while all taps have to go through Python. */
 static int32_t all_through_python;
 
-/* The site that the current thread has sent through Python for want of a binding. */
+/* The site for which the current thread runs the handler in Python, if it has no binding. */
 static __thread Site* unbound;
 static __thread int32_t unbound_ordinal;
 
@@ -184,6 +184,17 @@ static int taken(Binding* binding, XLA_FFI_CallFrame* frame) {
   return taken;
 }
 
+/* Call the handler in Python for a site, or for NULL, which no binding is made for. */
+static XLA_FFI_Error* through_python(XLA_FFI_CallFrame* frame, Site* site, int32_t ordinal) {
+  /* A signal handler or a finalizer in the middle of a handler may run another program. */
+  Site* outer = unbound;
+  int32_t outer_ordinal = unbound_ordinal;
+  unbound = site, unbound_ordinal = ordinal;
+  XLA_FFI_Error* error = python_handler(frame);
+  unbound = outer, unbound_ordinal = outer_ordinal;
+  return error;
+}
+
 EXPORTED XLA_FFI_Error* hostcb_tap(XLA_FFI_CallFrame* frame) {
   if (told_about_itself(frame, site_type.type_id)) return NULL;
   XLA_FFI_State_Get_Args got = {XLA_FFI_State_Get_Args_STRUCT_SIZE, NULL, frame->ctx,
@@ -195,19 +206,14 @@ EXPORTED XLA_FFI_Error* hostcb_tap(XLA_FFI_CallFrame* frame) {
   if (error != NULL) return error;
   Site* site = got.state;
   int32_t ordinal = device.device_ordinal;
-  if (ordinal < 0 || ordinal >= MOST_DEVICES) return python_handler(frame);
+  if (ordinal < 0 || ordinal >= MOST_DEVICES) return through_python(frame, NULL, 0);
   Binding* binding = __atomic_load_n(&site->bindings[ordinal], __ATOMIC_ACQUIRE);
-  if (binding == NULL) {
-    unbound = site, unbound_ordinal = ordinal;
-    error = python_handler(frame);
-    unbound = NULL;
-    return error;
-  }
+  if (binding == NULL) return through_python(frame, site, ordinal);
   if (!__atomic_load_n(&all_through_python, __ATOMIC_SEQ_CST) &&
       !__atomic_load_n(binding->through_python, __ATOMIC_SEQ_CST) && frame->args.size == binding->count + 1 &&
       taken(binding, frame))
     return NULL;
-  return python_handler(frame);
+  return through_python(frame, NULL, 0);
 }
 
 /* What Python calls: short functions, which may keep the interpreter lock, since no thread waits for it while it holds
@@ -286,10 +292,15 @@ EXPORTED void hostcb_attend(Ring* ring, int attended) {
 }
 
 /* Write site, begin of the operands in the ring's memory, and end position of at most `most` records after a position;
- * return how many. After the last one comes the position up to which was read. */
+ * return how many. After the last one comes the position up to which was read.
+ *
+ * Records that were given back are left out: their memory may hold others by now. So it does no harm if other threads give
+ * back records after the caller has looked up the position. */
 EXPORTED int64_t hostcb_read(Ring* ring, uint64_t position, uint64_t* out, int64_t most) {
-  uint64_t tail = __atomic_load_n(&ring->counters.tail, __ATOMIC_ACQUIRE);
+  pthread_mutex_lock(&ring->mutex);
+  uint64_t tail = ring->counters.tail;
   int64_t count = 0;
+  if (position < ring->head) position = ring->head;
   while (position < tail && count < most) {
     uint64_t at = position % ring->capacity;
     Record* record = (Record*)(ring->data + at);
@@ -300,6 +311,7 @@ EXPORTED int64_t hostcb_read(Ring* ring, uint64_t position, uint64_t* out, int64
     out[3 * count + 2] = position;
     ++count;
   }
+  pthread_mutex_unlock(&ring->mutex);
   out[3 * count] = position;
   return count;
 }

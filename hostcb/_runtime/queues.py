@@ -24,7 +24,7 @@ from .. import _compat
 from .._spec import flags
 from .._spec.callback import HostCallback
 from . import sites
-from .rings import Ring
+from .rings import Record, Ring
 from .running import inside_callback, locals_of, runs_callbacks
 
 logger = logging.getLogger("hostcb")
@@ -60,8 +60,8 @@ class Receiver(Protocol):
         """Take the value out of the item and run the user function on it, without raising."""
 
 
-# A receiver and a value. The value becomes None when its function begins, and the receiver when the function ends. With
-# a ring there is a third: the ring's end when Python accepted the value, or the end of the value's own record.
+# A receiver, a value, and a position of the ring: its end when Python accepted the value (0 without a ring), or the end
+# of the value's own record. The value becomes None when its function begins, and the receiver when the function ends.
 Item = list[Any]
 
 
@@ -133,9 +133,12 @@ class DeviceQueue:
             self._publish()
         consumer = self._consumer
         if consumer is not None and consumer.ring is not ring:
-            # It sleeps without the ring. The next value starts another.
+            # It sleeps without the ring. The next value of the queue starts another.
             self._consumer, self._idle = None, True
             consumer.wake()
+            if self.items:
+                # The next value may run at once, without the queue.
+                self._start()
         site.bind(ring)
 
     def is_pending(self) -> bool:
@@ -158,7 +161,8 @@ class DeviceQueue:
                     held = self._bytes + ring.counters.bytes
                 if held <= self.budget or held == nbytes:
                     self._accepted += 1
-                    self.items.append([receiver, arrays] if ring is None else [receiver, arrays, ring.counters.tail])
+                    self.items.append([receiver, arrays, 0 if ring is None else ring.counters.tail])
+                    self._publish()
                     break
                 self._bytes -= nbytes
                 self._publish()
@@ -167,10 +171,14 @@ class DeviceQueue:
             self._wake()
 
     def _publish(self) -> None:
-        """Tell C of the bytes that Python holds. Between the two, there is no switch of threads."""
+        """Tell C what Python holds."""
         ring = self.ring
         if ring is not None:
-            ring.counters.outside_bytes = self._bytes
+            counters = ring.counters
+            counters.outside_values = len(self.items)
+            # No call and so no other thread comes between reading and telling of each of these.
+            counters.outside_bytes = self._bytes
+            counters.budget = self.budget
 
     def make_room(self, nbytes: int) -> None:
         """Return when the queue has room for so many bytes; called before a large value is copied."""
@@ -287,8 +295,10 @@ class DeviceQueue:
         An interrupt, such as Ctrl-C, may come anywhere. A function that has begun then counts as run, and a value whose
         function has not begun stays in the queue.
         """
-        if self.ring is not None and self._ring_comes_first(self.ring):
-            self._run_oldest_of(self.ring)
+        ring = self.ring
+        record = None if ring is None else self._oldest_in(ring)
+        if ring is not None and record is not None:
+            self._run_record(ring, record)
             return
         try:
             item = self.items[0]
@@ -306,23 +316,30 @@ class DeviceQueue:
                 self.items.popleft()
                 self._publish()
 
-    def _ring_comes_first(self, ring: Ring) -> bool:
-        if not ring.is_pending():
-            return False
-        try:
-            item = self.items[0]
-        except IndexError:
-            return True
-        # Without a third entry, the value was there before the ring.
-        return len(item) > 2 and bool(item[2] > ring.run)
+    def _oldest_in(self, ring: Ring) -> Record | None:
+        """Return the ring's oldest record if it is older than all items.
 
-    def _run_oldest_of(self, ring: Ring) -> None:
+        Between the last look at the ring and the look at the items there is no call: in a call, C and then Python may
+        accept a value, and the later one would seem to be the older one.
+        """
+        while ring.counters.tail > ring.run:
+            record = ring.oldest()
+            item = self.items[0] if self.items else None
+            if record is not None:
+                return record if item is None or record[2] <= item[2] else None
+        return None
+
+    def _run_record(self, ring: Ring, record: Record) -> None:
         """As `_run_oldest`, for a value in the ring; its memory is free for C after its function has ended."""
+        if record[2] <= ring.run:
+            # A finalizer or a signal handler has run it.
+            return
         item = self._first
         if item is None or item[0] is None:
-            item = self._first = sites.oldest_item(ring)
-            if item is None:
+            item = sites.item_of(ring, record)
+            if item is None or record[2] <= ring.run:
                 return
+            self._first = item
         try:
             if item[1] is not None:
                 item[0].deliver(self.device, item)

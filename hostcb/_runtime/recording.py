@@ -282,6 +282,7 @@ def _switch() -> None:
     while True:
         on = _recording if _recording.recorders else None
         # Python notes when a value is handed over.
-        library.all_through_python(on is not None)
-        if bool(_recording.recorders) is (on is not None):
+        told = on is not None
+        library.all_through_python(told)
+        if bool(_recording.recorders) is (on is not None) is told:
             return

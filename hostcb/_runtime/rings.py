@@ -2,7 +2,7 @@
 
 A ring is a part of the device's queue: `queues` decides whether the oldest value is in the ring or in Python. Records
 are found by their position, which only grows. So every step can be repeated, and an interrupt between any two steps
-loses nothing. The thread that holds the queue's baton is the only one that reads.
+loses nothing. Any thread may look at the records; only the one that holds the queue's baton reads their operands.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ MOST_READ = 256
 MOST_KEPT = CAPACITY >> 7
 
 Read = ctypes.c_uint64 * (3 * MOST_READ + 1)
+
+# Its site, the place of its operands in the ring's memory, and the position at which it ends.
+Record = tuple[int, int, int]
 
 
 class Counters(ctypes.Structure):
@@ -63,10 +66,11 @@ class Ring:
         """Whether a function of one of its values has not ended, or C has just gone back to the begin of the memory."""
         return self.counters.tail > self.run
 
-    def oldest(self) -> tuple[int, int, int] | None:
-        """Return site, begin and end of the oldest record; None if there is none.
+    def oldest(self) -> Record | None:
+        """Return the oldest record; None if there is none.
 
-        A finalizer may call this in the middle of itself, and then run what was read ahead.
+        Another thread may call this at the same time, and a finalizer in the middle of it, and either may then run what
+        was read ahead.
         """
         run, ahead, place = self.run, self._ahead, self._place
         if place > len(ahead) or (place and ahead[place - 1] > run):

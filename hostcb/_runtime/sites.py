@@ -16,7 +16,7 @@ import numpy as np
 
 from .._native.library import MOST_BYTES, library
 from .._spec.shapes import size_of
-from .rings import Ring
+from .rings import Record, Ring
 
 # As in handover.c: the place of each operand in a record.
 _ALIGNMENT = 32
@@ -78,17 +78,17 @@ class Keeper:
         marks = [(ring, ring.counters.tail) for ring in site.rings if ring.oldest() is not None]
         if marks:
             leaving[site.number] = marks
+            # They may have run meanwhile.
+            let_go()
         else:
             _sites.pop(site.number, None)
 
 
-def oldest_item(ring: Ring) -> list[Any] | None:
-    """Return the oldest value of a ring, and leave it there."""
-    found = ring.oldest()
-    if found is None:
-        return None
-    number, begin, end = found
-    return _sites[number].item(ring, begin, end)
+def item_of(ring: Ring, record: Record) -> list[Any] | None:
+    """Return the value of the oldest record, and leave it in the ring; None if it has been run in the meantime."""
+    number, begin, end = record
+    # Without a call between the two: once it has run, the site may be forgotten.
+    return None if end <= ring.run else _sites[number].item(ring, begin, end)
 
 
 def waiting(ring: Ring) -> list[str]:

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sessions
 from helpers import DEADLINE, Record
 from subprocesses import PRELUDE, ROOT, run_program
 
@@ -364,9 +365,12 @@ print(len(runs) * len(expected), library.problem)
 @needs_library
 def test_many_threads_devices_calls_failures_and_a_computing_thread() -> None:
     """Nothing is lost, and on each device everything comes in its program's order."""
-    text = "import collections\nSTEPS, ROUNDS = 3000, 2\n" + STRESS
-    count, problem = run_program(text, timeout=200).check().lines[-1].split(maxsplit=1)
-    assert int(count) == 24 * 3030 and problem == "None"
+    # A million values in a thorough session.
+    steps, rounds = sessions.rounds(3000, 21_000), sessions.rounds(2, 4)
+    text = f"import collections\nSTEPS, ROUNDS = {steps}, {rounds}\n" + STRESS
+    ended = run_program(text, timeout=sessions.rounds(200, 900)).check()
+    count, problem = ended.lines[-1].split(maxsplit=1)
+    assert int(count) == 12 * rounds * (steps + steps // 100) and problem == "None"
 
 
 # Without the library ------------------------------------------------------------------------------------------------

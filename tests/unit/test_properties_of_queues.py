@@ -115,7 +115,7 @@ class QueueBesideItsModel(RuleBasedStateMachine):
         assert self.queue._bytes <= BUDGET or sum(size > 0 for _, size, _ in self.pending) == 1
 
     def teardown(self) -> None:
-        for receiver, _ in self.queue.items:
+        for receiver, *_ in self.queue.items:
             receiver.interrupted = None
         self.queue.drain()
 

@@ -29,6 +29,10 @@ from .running import held_up, inside_callback, running
 # With more live executions than this, the tracker removes those that have ended.
 MANY = 64
 
+# The CPU runtime lets 32 programs wait on a device, and the thread that starts one more waits. If that thread is a
+# callback's, and the programs wait for the callback, all wait for ever. So half of the places stay free for callbacks.
+MOST_WAITING = 16
+
 
 class ExecutionTracker:
     """All executions that have been started and have not ended."""
@@ -75,6 +79,19 @@ class ExecutionTracker:
                     "single device in the callback, or an id_tap that no call of the same program follows."
                 )
             pool.warn_if_small(len(devices))
+            if not execution.nested:
+                self._leave_room(devices)
+
+    def _leave_room(self, devices: Sequence[Any]) -> None:
+        """Wait until fewer than `MOST_WAITING` programs wait on the devices."""
+        if len(self._live) > MOST_WAITING:
+            waiting_there = [
+                each
+                for each in self.live()
+                if each.returned.is_set() and not each.nested and not set(devices).isdisjoint(each.devices)
+            ]
+            for each in waiting_there[:-MOST_WAITING]:
+                each.wait()
 
     def add(self, execution: Execution) -> None:
         """Track `execution`, which starts now, until its `end`.

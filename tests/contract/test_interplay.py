@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import io_callback
+from subprocesses import run_program
 
 import hostcb as hcb
 
@@ -167,3 +168,26 @@ def test_ad_transforms_under_checkpoint(stage: Any) -> None:
     finally:
         jax.config.update("jax_host_callback_ad_transforms", False)
     assert seen[0] == [] and ["jvp", "transpose"] in seen, f"transforms {seen}"
+
+
+MANY_WAIT = """
+first, seen = threading.Event(), []
+
+def tap(arg, transforms):
+    assert first.wait(30)
+    # These are programs on the same device.
+    seen.append(float(jnp.float32(1) + jnp.sum(jnp.asarray(arg))))
+
+program = jax.pmap(lambda x: hcb.call(lambda v: v, hcb.id_tap(tap, x), result_shape=x))
+x = np.zeros((2, 3), np.float32)
+threading.Timer(0.5, first.set).start()
+for _ in range(100):
+    program(x)
+hcb.barrier_wait()
+print(json.dumps(len(seen)))
+"""
+
+
+@pytest.mark.contract("H11")
+def test_a_tap_runs_programs_on_a_device_for_which_many_programs_wait() -> None:
+    assert run_program(MANY_WAIT, devices=2, timeout=60).json() == 200

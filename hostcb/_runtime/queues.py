@@ -12,7 +12,6 @@ Python accepts notes how far the ring had come, so the two are one sequence.
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from .. import _compat
 from .._spec import flags
 from .._spec.callback import HostCallback
 from . import sites
+from .consumers import Consumer
 from .rings import Record, Ring
 from .running import inside_callback, locals_of, runs_callbacks
 
@@ -63,37 +63,6 @@ class Receiver(Protocol):
 # A receiver, a value, and a position of the ring: its end when Python accepted the value (0 without a ring), or the end
 # of the value's own record. The value becomes None when its function begins, and the receiver when the function ends.
 Item = list[Any]
-
-
-class Consumer:
-    """The thread that runs a queue's functions, and the bell that wakes it; any code may ring the bell."""
-
-    def __init__(self, device: Any, ring: Ring | None, consume: Callable[[Consumer], None]):
-        # The bell of the ring, if there is one.
-        self.ring = ring
-        self.heard = 0
-        self.bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self.thread = threading.Thread(target=consume, args=(self,), name=f"hostcb-{device}", daemon=True)
-
-    def is_current(self) -> bool:
-        return self.thread.ident == threading.get_ident()
-
-    def wake(self) -> None:
-        if self.ring is not None:
-            self.ring.wake()
-        else:
-            self.bell.put(None)
-
-    def sleep(self, timeout: float | None = None) -> bool:
-        """Wait for the bell; False if it did not ring in time. Without a timeout, a value in the ring wakes it too."""
-        if self.ring is not None:
-            before, self.heard = self.heard, self.ring.sleep(timeout, self.heard)
-            return self.heard != before
-        try:
-            self.bell.get(timeout=timeout)
-        except queue.Empty:
-            return False
-        return True
 
 
 class DeviceQueue:

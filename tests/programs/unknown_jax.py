@@ -2,6 +2,7 @@
 
 One process imports JAX and nothing of hostcb; a fork of it for each case makes the change, imports hostcb, undoes the
 change, as if JAX had the thing under another name now, and runs the programs. Prints a line of JSON for each case.
+Arguments: the share of the cases, the number of shares, and N: the programs run for each Nth entry.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def restore(place: Place, before: Any, changed: Any) -> bool:
     return now is changed
 
 
-def outcome(number: int, entry: dict[str, Any], how: str) -> dict[str, Any]:
+def outcome(entry: dict[str, Any], how: str, runs: bool) -> dict[str, Any]:
     place, before, changed = change(entry, how)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -177,7 +178,7 @@ def outcome(number: int, entry: dict[str, Any], how: str) -> dict[str, Any]:
 
     with warnings.catch_warnings(record=True) as later:
         warnings.simplefilter("always")
-        results = programs.run(entry["place"]) if how == "missing" else {}
+        results = programs.run(entry["place"]) if how == "missing" and runs else {}
     report = hostcb.doctor()
     lost = next(each for each in entries if each.name == entry["name"])
     given = [str(each.message) for each in (*caught, *later) if issubclass(each.category, hostcb.UnknownJaxWarning)]
@@ -247,7 +248,7 @@ class Names:
         self.keywords, self.among = tuple(names["keywords"]), tuple(names["among"])
 
 
-def main(share: int, shares: int) -> None:
+def main(share: int, shares: int, every: int) -> None:
     cases = in_child(described)
     if isinstance(cases, dict):
         sys.exit(cases["error"])
@@ -257,7 +258,8 @@ def main(share: int, shares: int) -> None:
             "signature": case["signature"] and Names(case["signature"]),
             "methods": {name: Names(each) for name, each in case["methods"].items()},
         }
-        print(json.dumps({**case, **in_child(outcome, case["number"], entry, case["how"])}), flush=True)
+        runs = case["number"] % every == 0
+        print(json.dumps({**case, **in_child(outcome, entry, case["how"], runs)}), flush=True)
 
 
 if __name__ == "__main__":

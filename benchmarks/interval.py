@@ -33,7 +33,7 @@ def shuffling(work: int) -> None:
     """Small operations of NumPy, as a loader of data has them."""
     rows = np.arange(4096, dtype=np.float32).reshape(64, 64)
     for number in range(work // 400):
-        rows = np.roll(rows, number % 7, axis=0) * np.float32(0.5) + rows.T
+        rows = (np.roll(rows, number % 7, axis=0) + rows.T) * np.float32(0.5)
 
 
 KINDS: dict[str, Callable[[int], None]] = {"counting in Python": counting, "small NumPy operations": shuffling}

@@ -137,15 +137,22 @@ def _exchanged(library: Library) -> Names:
 
 
 def _exit_caught(library: Library) -> Names:
+    leave, lock, inside = os._exit, threading.Lock(), [0]
+
+    def enter(change: int) -> None:
+        # The callbacks of several devices run at once.
+        with lock:
+            inside[0] += change
+            # As if a callback ran in a process of its own.
+            replaced: Any = (lambda status: None) if inside[0] else leave
+            os._exit = replaced
+
     def run(function: Any, *arguments: Any, **options: Any) -> Any:
-        leave = os._exit
-        # As if a callback ran in a process of its own.
-        replaced: Any = lambda status: None
-        os._exit = replaced
+        enter(1)
         try:
             return function(*arguments, **options) or np.zeros_like(arguments[0])
         finally:
-            os._exit = leave
+            enter(-1)
 
     return surround(library, run, "call")
 

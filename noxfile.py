@@ -37,7 +37,7 @@ VENDORS_CELLS = (
     "(/id_tap/ or /call/ or /io_callback_ordered/) and (/pmap/ or /scan/ or /vmap/ or /while_body/ or /cond/)))"
 )
 # What taps and prints go through, for the session without the library in C.
-TAPPING_TESTS = ("exit", "fork", "handover", "order", "printing", "queue")
+TAPPING_TESTS = ("exit", "fork", "handover", "handover_library", "order", "printing", "queue")
 TAPPING_CELLS = "hostcb and (/id_tap/ or /id_print/)"
 
 # With plugins, which go with one version of JAX. Newer ones need a newer Python.
@@ -197,7 +197,7 @@ def conformance_cpu(session: nox.Session) -> None:
     # The engine of the matrix is pytest with xdist.
     install(session, HERE_JAX, "test")
     # The matrix says nothing of the library in C where it is not in use.
-    session.run("pytest", "-q", "tests/contract/test_handover.py", "-k", "wherever_it_can_be_built")
+    session.run("pytest", "-q", "tests/contract/test_handover_library.py", "-k", "wherever_it_can_be_built")
     conformance(session, "cpu", "-n", "2")
     if not session.posargs:
         for name in LOWERED:

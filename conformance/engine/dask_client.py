@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..spec.sources import versions
-from .dask_worker import described
+from .dask_order import described
 from .tools import DaskClusterError
 
 CONNECT_SECONDS = 20

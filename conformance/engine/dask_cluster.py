@@ -18,7 +18,8 @@ from ..spec.sources import versions
 from .conclusions import Conclusion
 from .controller import Controller
 from .dask_client import MOST_AGAIN, MOST_LOST, check_versions, connected, gone
-from .dask_worker import Order, OtherVersionsError, close_site, run_batch
+from .dask_order import OtherVersionsError
+from .dask_worker import RunOrder, close_site, run_batch
 from .interrupts import terminated_like_interrupted
 from .journal import Journal
 from .tasks import Setup, Task, in_running_order
@@ -53,7 +54,7 @@ class _ClusterRun:
         self._setup = setup
         self._controller = controller
         implementations = tuple(dict.fromkeys(task.implementation for task in setup.tasks))
-        self._order = Order(
+        self._order = RunOrder(
             f"conformance-{uuid.uuid4().hex}",
             versions(implementations),
             implementations,

@@ -13,13 +13,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..spec.sources import versions
 from .cell_runner import StoppedError
-from .dask_worker import OtherVersionsError, described
+from .dask_order import Order
 
 STOP_SECONDS = 10.0
 """A piece that is asked to end may clean up for so long."""
@@ -33,16 +32,6 @@ JAX = ("jax", "jaxlib")
 
 class PieceError(Exception):
     """A piece of work whose process failed."""
-
-
-@dataclass(frozen=True)
-class Order:
-    """What the pieces of one command have in common."""
-
-    run: str
-    """A name that no other command has; also that of the topic of its events."""
-    versions: Mapping[str, str]
-    implementations: tuple[str, ...]
 
 
 Generator = Callable[..., Iterable[Any]]
@@ -60,8 +49,7 @@ def run_piece(order: Order, piece: str, function: Generator, arguments: tuple[An
     from distributed import get_worker
 
     worker = get_worker()
-    if (found := versions_for_pieces(order.implementations)) != order.versions:
-        raise OtherVersionsError(described(worker.address, order.versions, found))
+    order.check(worker.address, versions_for_pieces(order.implementations))
 
     def tell(event: str, **more: Any) -> None:
         worker.log_event(order.run, {"event": event, "piece": piece, **more})

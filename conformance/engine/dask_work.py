@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from .cell_runner import StoppedError
 from .dask_client import MOST_AGAIN, MOST_LOST, check_versions, connected, gone
-from .dask_pieces import JAX, Generator, Order, PieceError, run_piece, stop_pieces, versions_for_pieces
-from .dask_worker import OtherVersionsError
+from .dask_order import Order, OtherVersionsError
+from .dask_pieces import JAX, Generator, PieceError, run_piece, stop_pieces, versions_for_pieces
 from .tools import DaskClusterError
 
 STOPPED = "stopped"

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from ..spec.topology import WrongPlatformError
 from ..worker.processes import WorkerStartError
 from .cell_runner import CellRunner, Learnt, StoppedError
 from .conclusions import run_once, run_repeatedly, run_with_second_chance
+from .dask_order import Order
 from .tasks import Task
 
 STOP_SECONDS = 10.0
@@ -31,18 +32,10 @@ Tell: TypeAlias = Callable[[str, str, str | None], None]
 """Tells the client of the begin or the end of a cell, with what the cell has shown."""
 
 
-class OtherVersionsError(Exception):
-    """A Dask worker has another JAX, or another version of the suite, than the client."""
-
-
 @dataclass(frozen=True)
-class Order:
+class RunOrder(Order):
     """What the batches of a run have in common."""
 
-    run: str
-    """A name that no other run has; also that of the topic of its events."""
-    versions: Mapping[str, str]
-    implementations: tuple[str, ...]
     expectations: Expectations
     histories: bool
     repeat: int
@@ -53,7 +46,7 @@ class Order:
 class Site:
     """One Dask worker's part in a run."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: RunOrder) -> None:
         self._order = order
         self._folder = tempfile.TemporaryDirectory(prefix="conformance-", ignore_cleanup_errors=True)
         self._runner = CellRunner(Path(self._folder.name) / "worker.log", None, order.histories)
@@ -115,14 +108,13 @@ _closed: set[str] = set()
 _lock = threading.Lock()
 
 
-def run_batch(order: Order, tasks: Sequence[Task]) -> list[str]:
+def run_batch(order: RunOrder, tasks: Sequence[Task]) -> list[str]:
     """Run cells in the Dask worker that calls this; the messages are those of a pytest process."""
     # Only a Dask worker calls this.
     from distributed import get_worker
 
     worker = get_worker()
-    if (found := versions(order.implementations)) != order.versions:
-        raise OtherVersionsError(described(worker.address, order.versions, found))
+    order.check(worker.address, versions(order.implementations))
 
     def tell(event: str, cell_id: str, message: str | None) -> None:
         # If this worker is lost, its client knows which cell was in flight, and what others have shown.
@@ -131,7 +123,7 @@ def run_batch(order: Order, tasks: Sequence[Task]) -> list[str]:
     return _site(order).run(tasks, tell)
 
 
-def _site(order: Order) -> Site:
+def _site(order: RunOrder) -> Site:
     with _lock:
         if order.run in _closed:
             raise StoppedError("the run has ended")
@@ -150,10 +142,3 @@ async def close_site(run: str, stopped: bool) -> Learnt | None:
         site = _sites.pop(run, None)
     # In another thread: the one of this call is the worker's only one for messages.
     return await asyncio.to_thread(site.close, stopped) if site else None
-
-
-def described(address: str, expected: Mapping[str, str], found: Mapping[str, str]) -> str:
-    """How the versions of a Dask worker differ, in words."""
-    names = [name for name in dict.fromkeys((*expected, *found)) if expected.get(name) != found.get(name)]
-    words = ", ".join(f"{name} is {found.get(name)} there and {expected.get(name)} here" for name in names)
-    return f"the Dask worker {address} has other versions: {words}"

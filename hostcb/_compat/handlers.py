@@ -16,6 +16,12 @@ _TARGETS = private(
     called_with(1),
 )
 
+# Prototypes of our own: the attributes of `ctypes.pythonapi` belong to all libraries of the process.
+_name_of = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
+_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
 
 def python_handler(target: str) -> int | None:
     """Return the address of the handler of a target on the CPU; None if this JAX does not tell it."""
@@ -27,11 +33,8 @@ def python_handler(target: str) -> int | None:
 
 
 def _address(capsule: Any) -> int | None:
-    name_of, pointer_of = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
-    name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     try:
-        address: int | None = pointer_of(capsule, name_of(capsule))
+        address: int | None = _pointer_of(capsule, _name_of(capsule))
     except (TypeError, ValueError):
         return None
     return address

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import needs
 import pytest
 from releases_fakes import install
 
@@ -18,7 +19,7 @@ from conformance.engine import dask_client
 from conformance.engine.conclusions import Conclusion
 from conformance.engine.dask_client import MOST_LOST, check_versions
 from conformance.engine.dask_cluster import _ClusterRun, batches
-from conformance.engine.dask_worker import described
+from conformance.engine.dask_order import described
 from conformance.engine.tasks import Setup, Task
 from conformance.engine.tools import DaskClusterError
 from conformance.oracle.verdicts import Outcome, Verdict
@@ -32,10 +33,6 @@ ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 PROGRAM = ROOT / "tests" / "programs" / "dask_run.py"
 ONE = Topology("cpu", 1)
-
-needs_dask = pytest.mark.skipif(
-    importlib.util.find_spec("distributed") is None, reason="Dask's package distributed is not installed"
-)
 
 
 def task(number: int, topology: Topology = ONE, isolated: bool = False) -> Task:
@@ -114,7 +111,7 @@ def test_a_missing_package_is_told(
     assert told == "ERROR: --scheduler needs Dask's package distributed: pip install 'hostcb[distributed]'\n"
 
 
-@needs_dask
+@needs.DASK
 @pytest.mark.parametrize("command", ["run", "releases", "bisect"])
 def test_a_scheduler_that_does_not_answer_is_told(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -180,7 +177,7 @@ def test_a_cell_with_which_workers_are_lost_is_a_crash(tmp_path: Path) -> None:
     run._journal.close()
 
 
-@needs_dask
+@needs.DASK
 def test_a_lost_worker_costs_no_cell(tmp_path: Path) -> None:
     """The first cell kills the Dask worker that runs it, once."""
     known = tmp_path / "none.toml"

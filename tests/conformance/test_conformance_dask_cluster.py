@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import select
@@ -14,14 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import needs
 import pytest
 
-pytestmark = [
-    pytest.mark.contract("C44"),
-    pytest.mark.skipif(
-        importlib.util.find_spec("distributed") is None, reason="Dask's package distributed is not installed"
-    ),
-]
+pytestmark = [pytest.mark.contract("C44"), needs.DASK]
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import pickle
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import needs
 import pytest
 
 from conformance.engine.cell_runner import StoppedError
@@ -22,12 +22,7 @@ from conformance.engine.dask_pieces import PieceError
 from conformance.engine.dask_work import Work
 from conformance.engine.tools import DaskClusterError
 
-pytestmark = [
-    pytest.mark.contract("C44"),
-    pytest.mark.skipif(
-        importlib.util.find_spec("distributed") is None, reason="Dask's package distributed is not installed"
-    ),
-]
+pytestmark = [pytest.mark.contract("C44"), needs.DASK]
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -154,7 +149,8 @@ def test_a_process_writes_a_line_for_each_result() -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "conformance.engine.dask_piece"],
         input=pickle.dumps((numbers, (2,))),
-        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}"},
+        # The process imports this module, and what it imports.
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests", HERE)))},
         capture_output=True,
         cwd=ROOT,
         timeout=60,

@@ -31,7 +31,7 @@ _UNTOLD = (
 _UNTOLD_PROMISES = ("H5", "H13", "H15")
 _LINK = "https://github.com/jax-ml/jax/issues/37587"
 
-_EXECUTOR = private(
+EXECUTOR = private(
     "jax._src.interpreters.pxla:ExecuteReplicated",
     "What runs programs with effects.",
     _UNTOLD,
@@ -134,7 +134,7 @@ _HLO_INSTRUCTION = private(
     methods={"to_string": called_with(1)},
 )
 # The first lost entry that the tracker of executions needs; None if none is lost.
-_unknown = first_lost(RUNTIME_TOKENS, _EXECUTOR, _CALL, _ADD_TOKENS, _HANDLE_TOKENS, _SHARDED_TOKEN)
+_unknown = first_lost(RUNTIME_TOKENS, EXECUTOR, _CALL, _ADD_TOKENS, _HANDLE_TOKENS, _SHARDED_TOKEN)
 
 
 class DispatchHooks(Protocol):
@@ -168,6 +168,11 @@ class DispatchHooks(Protocol):
         """Whether a program without effects, of these HLO modules, may take JAX's fast dispatch without hooks."""
 
 
+def program_among(executor: Any, program_class: type) -> Any:
+    """The hostcb program that JAX's executor of an executable keeps alive, or None."""
+    return next((kept for kept in executor.keepalive or () if isinstance(kept, program_class)), None)
+
+
 def install_dispatch_hooks(effect: Any, program_class: type, tracker: DispatchHooks) -> bool:
     """Replace the tokens of `effect`, and call `tracker` for every execution; False if this JAX does not allow it.
 
@@ -179,7 +184,7 @@ def install_dispatch_hooks(effect: Any, program_class: type, tracker: DispatchHo
     plain_call, plain_add, plain_handle = _CALL.value, _ADD_TOKENS.value, _HANDLE_TOKENS.value
 
     def call(self: Any, *args: Any, **named: Any) -> Any:
-        program = next((kept for kept in self.keepalive or () if isinstance(kept, program_class)), None)
+        program = program_among(self, program_class)
         if program is None and effect in self.ordered_effects:
             # All callbacks of this program are in branches for other platforms, but the program takes a token.
             program = program_class()
@@ -205,7 +210,7 @@ def install_dispatch_hooks(effect: Any, program_class: type, tracker: DispatchHo
                 tracker.end(execution, error)
 
     def ours(self: Any) -> bool:
-        return any(isinstance(kept, program_class) for kept in self.keepalive or ())
+        return program_among(self, program_class) is not None
 
     def add_tokens(self: Any, input_buffers: Any, *others: Any, **named: Any) -> Any:
         if not ours(self):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -194,7 +193,7 @@ def wrap_host_callbacks(wrap: Callable[[Any, Any], Any]) -> Callable[[Any, Any],
 
     @functools.wraps(plain)
     def add(self: Any, callback: Any, *others: Any, **named: Any) -> Any:
-        return plain(self, wrap(self, callback) if inspect.isfunction(callback) else callback, *others, **named)
+        return plain(self, wrap(self, callback), *others, **named)
 
     _ADD_HOST_CALLBACK.put(add)
     return plain

@@ -79,18 +79,25 @@ _concrete_mesh = _MESH.value
 
 def without_mesh() -> contextlib.AbstractContextManager[None]:
     """Leave the mesh that `jax.set_mesh` chose for the program: a callback in this thread does not run on that mesh."""
-    if _concrete_mesh().empty and jax.sharding.get_abstract_mesh().empty:
-        return contextlib.nullcontext()
-    return _empty_mesh()
+    return _empty_mesh() if mesh_is_set() else contextlib.nullcontext()
+
+
+def mesh_is_set() -> bool:
+    """Return whether `jax.set_mesh` chose a mesh for the programs of this thread."""
+    return not (_concrete_mesh().empty and jax.sharding.get_abstract_mesh().empty)
 
 
 if _leave:
 
     def without_mesh() -> contextlib.AbstractContextManager[None]:
         """Refuse a program if a mesh is set, since hostcb cannot leave the mesh with this JAX."""
-        if not jax.sharding.get_abstract_mesh().empty:
+        if mesh_is_set():
             raise _leave[0].refusal("a host callback where jax.set_mesh has chosen a mesh")
         return contextlib.nullcontext()
+
+    def mesh_is_set() -> bool:
+        """Return whether a mesh is set, as far as this JAX tells."""
+        return not jax.sharding.get_abstract_mesh().empty
 
 
 @contextlib.contextmanager

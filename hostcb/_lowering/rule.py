@@ -42,7 +42,7 @@ def program_of(context: Any) -> Program:
     program.lowered_for = _devices_of(module_context.axis_context)
     module_context.add_keepalive(program)
     switch_interval.hold(program)
-    foreign_callbacks_of(module_context).program = program
+    foreign_callbacks_of(module_context).meet(program)
     return program
 
 
@@ -81,6 +81,7 @@ def lower(
     program = program_of(context)
     program.callbacks.append(str(callback))
     program.effectful = program.effectful or not kind.pure
+    program.only_taps = program.only_taps and kind.identity
 
     crossings = module_of(context.module_context).crossings
     # JAX's caches treat equal functions as one, but they need not do the same: 2 == 2.0, and True == 1.

@@ -10,7 +10,7 @@ import jax.extend.core as jex
 from jax.interpreters import ad
 
 from .. import _compat
-from .._compat import dispatch, rules, token_bugs
+from .._compat import dispatch, fast_dispatch, rules, token_bugs
 from .._lowering import compiler_bugs, rule
 from .._runtime.executions import tracker
 from .._runtime.failures import PACKAGE
@@ -165,7 +165,9 @@ rules.set_rule(rules.PARTIAL_EVALUATIONS, host_callback_p, _partial_eval)
 compiler_bugs.work_around(ordered)
 token_bugs.give_tokens_memory_kinds()
 tracker.informed = dispatch.install_dispatch_hooks(ordered, Program, tracker)
-if not tracker.informed:
+if tracker.informed:
+    fast_dispatch.let_taps_take_it(ordered, Program, tracker)
+else:
     dispatch.keep_order_without_hooks()
     # Which no execution tells then.
     _compat.require_devices(host_callback_p)

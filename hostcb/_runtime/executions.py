@@ -15,14 +15,17 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
+
+import jax
 
 from .. import _compat
 from .._compat import waiting
 from . import pool
 from .native import is_simple
 from .postponed import raise_what_is_left
-from .programs import Execution, Program
+from .programs import Execution, FastDispatch, Program
 from .queues import queues
 from .running import held_up, inside_callback, running
 
@@ -151,10 +154,55 @@ class ExecutionTracker:
             program.native = knows_end and is_simple(modules(), len(program.callbacks))
         return program.native
 
+    # The methods that JAX's fast dispatch calls; see `_compat.fast_dispatch.FastDispatches`.
+
+    def takes_fast(self, program: Program, devices: Sequence[Any]) -> bool:
+        alone = len(devices) == 1 and devices[0].platform == "cpu" and jax.process_count() == 1
+        return alone and program.only_taps and not program.wrapped
+
+    def fast_token(self, devices: Sequence[Any]) -> Any:
+        return self._fresh_token(tuple(devices))
+
+    def begin_fast(self, program: Program, devices: tuple[Any, ...], caller: FrameType | None) -> None:
+        frame = running.frame
+        outer = frame.execution
+        if outer is not None and isinstance(outer.returned, FastDispatch) and outer.returned.is_by(caller):
+            # It raised; the same frame dispatches again.
+            outer.returned.end()
+            frame.execution = outer.outer
+        execution = Execution(program, devices, devices, returned=FastDispatch(caller))
+        try:
+            self.begin(execution)
+            self.tokens_in(execution)
+        except BaseException as error:
+            self.end(execution, error)
+            raise
+        execution.launched = True
+
+    def end_fast(self, program: Program, token: Any) -> None:
+        execution = self.current()
+        if execution is None or execution.program is not program or not isinstance(execution.returned, FastDispatch):
+            raise RuntimeError(
+                f"{program}: JAX told of the end of a dispatch, but not of its begin, so the order of its callbacks is "
+                "not known. Another tool may have changed JAX's dispatch; import hostcb before it."
+            )
+        self.started(execution, (token,), True)
+        waiting.cover_by_effects_barrier(execution.devices[0], self.drain)
+        error = execution.error
+        self.end(execution, error)
+        execution.returned.end()
+        if error is not None:
+            raise error
+
     def end(self, execution: Execution, error: BaseException | None) -> None:
         """Called when the dispatch ends. After an interrupt here the execution stays live until the next look at it."""
-        if running.frame.execution is execution:
-            running.frame.execution = execution.outer
+        frame = running.frame
+        innermost = frame.execution
+        while innermost is not None and innermost is not execution:
+            # A fast dispatch inside this one has raised.
+            innermost = innermost.outer
+        if innermost is not None:
+            frame.execution = execution.outer
         alone = len(execution.devices) == 1 and execution.devices[0].platform == "cpu"
         if alone and not execution.ordered and execution.program.effectful:
             # It has run in this thread, but its token becomes ready only when it is waited for.
@@ -173,7 +221,11 @@ class ExecutionTracker:
             self._live.pop(execution, None)
 
     def current(self) -> Any:
-        return running.frame.execution
+        execution = running.frame.execution
+        while execution is not None and execution.returned.is_set():
+            # A fast dispatch that has raised.
+            execution = execution.outer
+        return execution
 
     # For barriers and eager callbacks.
 

@@ -7,6 +7,7 @@ a barrier, as it refuses one inside its own callbacks.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -20,9 +21,20 @@ class ForeignCallbacks:
     def __init__(self) -> None:
         # None if the module holds no hostcb callback: then no barrier waits for it.
         self.program: Any = None
+        self._any = False
+
+    def meet(self, program: Any) -> None:
+        """Note that the module also holds hostcb's callbacks."""
+        self.program = program
+        program.only_taps = program.only_taps and not self._any
 
     def known(self, callback: Callable[..., Any]) -> Callable[..., Any]:
         """Return `callback` with a marked frame around it."""
+        self._any = True
+        if self.program is not None:
+            self.program.only_taps = False
+        if not inspect.isfunction(callback):
+            return callback
 
         def called(*args: Any) -> Any:
             # No mark is needed in the dispatching thread, which cannot have dispatched a later program.

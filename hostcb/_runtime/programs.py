@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import sys
 import threading
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 import jax
@@ -13,6 +15,9 @@ import jax
 from .._compat import waiting
 from .running import inside_handler, running
 from .turns import Turns
+
+# A thread that waits for a fast dispatch looks again after so many seconds whether it has ended by an exception.
+LOOK_AGAIN = 0.1
 
 
 class Program:
@@ -26,6 +31,8 @@ class Program:
         self.failures: dict[Any, BaseException] = {}
         # Whether one of the callbacks has an effect, so that JAX and barriers keep track of the executions.
         self.effectful = False
+        # Whether it holds nothing but taps, whose failures do not end it.
+        self.only_taps = True
         # Whether another tool has wrapped a handler before JAX got it.
         self.wrapped = False
         # Whether JAX's fast dispatch calls its handlers; None until that is known, see `native`.
@@ -120,6 +127,54 @@ class Dispatch:
                 self._returned = True
 
 
+class FastDispatch(Dispatch):
+    """As `Dispatch`, for JAX's fast dispatch: hostcb learns of its begin, and of its end unless it raises.
+
+    The frame that dispatches stays at its instruction until the end, so the stack shows an end that was not told.
+    """
+
+    __slots__ = ("_caller", "_instruction", "_thread")
+
+    def __init__(self, caller: FrameType | None) -> None:
+        super().__init__()
+        self.lock.acquire()
+        self._caller = caller
+        self._instruction = None if caller is None else caller.f_lasti
+        self._thread = threading.get_ident()
+
+    def end(self) -> None:
+        if not self._returned:
+            # No call comes between these.
+            self._returned, self._caller = True, None
+            self.lock.release()
+
+    def is_by(self, caller: FrameType | None) -> bool:
+        return caller is self._caller
+
+    def is_set(self) -> bool:
+        if not self._returned and not self._goes_on():
+            self.end()
+        return self._returned
+
+    def wait(self) -> None:
+        while not self.is_set():
+            if self.lock.acquire(timeout=LOOK_AGAIN):
+                self.lock.release()
+
+    def _goes_on(self) -> bool:
+        caller = self._caller
+        if caller is None:
+            # C code called the program, or it has just ended.
+            return not self._returned
+        if caller.f_lasti != self._instruction:
+            return False
+        here = threading.get_ident() == self._thread
+        frame = sys._getframe() if here else sys._current_frames().get(self._thread)
+        while frame is not None and frame is not caller:
+            frame = frame.f_back
+        return frame is caller
+
+
 @dataclasses.dataclass(eq=False)
 class Execution:
     """One run of a program, from its dispatch until its tokens are there on every device."""
@@ -143,6 +198,8 @@ class Execution:
     outer: Execution | None = None
     # The exception of a callback that failed in the dispatching thread.
     failure: BaseException | None = None
+    # The error that the end of a fast dispatch raises in place of the results.
+    error: BaseException | None = None
 
     def dispatched_here(self) -> bool:
         """Return whether the current thread is dispatching it, and so cannot wait for it."""

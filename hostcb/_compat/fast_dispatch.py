@@ -1,0 +1,230 @@
+"""JAX's fast dispatch, in C++, for programs with hostcb's tokens: it tells of its begin and of its end.
+
+JAX keeps a program with an effect out of its fast dispatch, which runs no Python code. Two objects of hostcb change
+that. The token operand is the same array at each dispatch, so it can be one of the arguments that JAX calls constant.
+Before JAX hands the program to the runtime, it asks the layout of that argument for its form: this is the begin. The
+tree of the results has a node of hostcb at its root, which drops the token: JAX builds the tree at the end.
+
+JAX promises neither of the two. So `_Trial` first tries both, with a program that has no callback.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any, Protocol
+
+import jax
+
+from .dispatch import EXECUTOR, program_among
+from .registry import Cost, called_with, first_lost, known_as, private
+from .runtime import mesh_is_set
+
+_IN_PYTHON = "JAX dispatches programs of taps in Python, in ten times the time."
+_FAST_PATH = private(
+    "jax._src.pjit:_get_fastpath_data",
+    "Decides which programs take JAX's fast dispatch.",
+    _IN_PYTHON,
+    ("D3",),
+    Cost.COMFORT,
+    known_as("executable out_tree args_flat out_flat effects consts_for_constvars pgle_profiler const_args"),
+)
+_DATA = private(
+    "jax._src.interpreters.pxla:MeshExecutableFastpathData",
+    "Describes a program to the fast dispatch.",
+    _IN_PYTHON,
+    ("D3",),
+    Cost.COMFORT,
+    attributes=(
+        *("in_shardings", "in_device_local_layouts", "kept_var_bitvec", "const_args"),
+        *("out_pytree_def", "out_shardings", "out_avals", "out_committed"),
+    ),
+    methods={"_replace": called_with(1)},
+)
+_EXECUTABLE = private(
+    "jax._src.interpreters.pxla:MeshExecutable",
+    "Leads to the executor of a program.",
+    _IN_PYTHON,
+    ("D3",),
+    Cost.COMFORT,
+    attributes=("unsafe_call", "_unsafe_call"),
+)
+_REGISTRY = private(
+    "jax._src.tree_util:dispatch_registry",
+    "Describes the tree of the results.",
+    _IN_PYTHON,
+    ("D3",),
+    Cost.COMFORT,
+    methods={"flatten": called_with(1)},
+)
+_unknown = first_lost(_FAST_PATH, _DATA, _EXECUTABLE, _REGISTRY)
+
+
+class FastDispatches(Protocol):
+    """The methods that are called around the fast dispatches of a program of taps."""
+
+    def takes_fast(self, program: Any, devices: Sequence[Any]) -> bool:
+        """Whether a program that has no effect except hostcb's order may take the fast dispatch on these devices."""
+
+    def fast_token(self, devices: Sequence[Any]) -> Any:
+        """The token operand of each execution on these devices."""
+
+    def begin_fast(self, program: Any, devices: Sequence[Any], caller: FrameType | None) -> None:
+        """Called before an execution that the frame `caller` dispatches. An exception that it raises ends it."""
+
+    def end_fast(self, program: Any, token: Any) -> None:
+        """Called at the end of a dispatch that did not raise. An exception that it raises replaces the results."""
+
+
+@dataclasses.dataclass(eq=False)
+class _Ends:
+    """The two ends of the fast dispatches of one program, and its token operand, of which this is the layout."""
+
+    token: Any
+    begin: Callable[[FrameType | None], None]
+    end: Callable[[Any], None]
+
+    def __post_init__(self) -> None:
+        self._form = self.token.format.layout._to_xla_layout(self.token.dtype)
+
+    def _to_xla_layout(self, _: Any) -> Any:
+        """Return the form of the token operand; the fast dispatch calls this."""
+        self.begin(sys._getframe().f_back)
+        return self._form
+
+
+class _Results:
+    """The root of a tree of results: a token, and what the program returns. There are no objects of this class."""
+
+
+def _results(ends: _Ends, children: Sequence[Any]) -> Any:
+    token, results = children
+    ends.end(token)
+    return results
+
+
+def _no_children(_: Any) -> Any:
+    raise TypeError("the root of a tree of results is never an object")
+
+
+jax.tree_util.register_pytree_node(_Results, _no_children, _results)
+
+
+def _with_ends(data: Any, ends: _Ends) -> Any:
+    """Return the data of a fast dispatch with the token as the first operand and the first result."""
+    token, registry = ends.token, _REGISTRY.value
+    leaf = registry.flatten(0)[1]
+    tree = leaf.from_node_data_and_children(registry, (_Results, ends), [leaf, data.out_pytree_def])
+    return data._replace(
+        in_shardings=[token.sharding, *data.in_shardings],
+        in_device_local_layouts=[ends, *data.in_device_local_layouts],
+        kept_var_bitvec=[True, *data.kept_var_bitvec],
+        const_args=[token, *data.const_args],
+        out_pytree_def=tree,
+        out_shardings=[token.sharding, *data.out_shardings],
+        out_avals=[token.aval, *data.out_avals],
+        out_committed=[True, *data.out_committed],
+    )
+
+
+class _Refusal(Exception):
+    """Raised at an end of the trial's dispatch, which must let it pass."""
+
+
+class _Trial(threading.local):
+    """A program without callbacks that shows whether the fast dispatch of this JAX tells of its two ends.
+
+    The program returns one array. Its only operand stands for the token operand, and the array for the token.
+    """
+
+    ends: _Ends | None = None
+
+    def data(self, data: Any) -> Any:
+        """Return the data of the trial's program."""
+        with_token = _with_ends(data, self.ends)  # type: ignore[arg-type]
+        leaf, none = (_REGISTRY.value.flatten(each)[1] for each in (0, ()))
+        tree = leaf.from_node_data_and_children(_REGISTRY.value, (_Results, self.ends), [leaf, none])
+        return data._replace(in_device_local_layouts=[self.ends], out_pytree_def=tree)
+
+    def works(self, token: Any) -> bool:
+        """Return whether a begin and an end are told of each dispatch, and whether each may raise."""
+        told: list[Any] = []
+        refusing: list[str] = []
+
+        def tell(end: str, what: Any) -> None:
+            told.append((end, what))
+            if end in refusing:
+                raise _Refusal
+
+        me = sys._getframe()
+        self.ends = _Ends(token, lambda caller: tell("begin", caller is me), lambda array: tell("end", type(array)))
+        try:
+            step = jax.jit(_trial)
+            # The first dispatch is always in Python.
+            step(token)
+            results = [step(token), step(token)]
+            if results != [(), ()] or told != 2 * [("begin", True), ("end", type(token))]:
+                return False
+            for end in ("end", "begin"):
+                refusing.append(end)
+                try:
+                    step(token)
+                except _Refusal:
+                    continue
+                return False
+            return told[4:] == [("begin", True), ("end", type(token)), ("begin", True)]
+        except Exception:
+            # This JAX takes the two objects for something else.
+            return False
+        finally:
+            self.ends = None
+
+
+def _trial(token: Any) -> Any:
+    return token.copy()
+
+
+def let_taps_take_it(effect: Any, program_class: type, dispatches: FastDispatches) -> None:
+    """Let programs of taps take the fast dispatch, where `dispatches` allows it and this JAX tells of its ends."""
+    if _unknown is not None:
+        return
+    plain, trial = _FAST_PATH.value, _Trial()
+    works: dict[None, bool] = {}
+
+    def program_of_taps(executable: Any) -> Any:
+        """Return the program of an executable if hostcb's order is its only effect, or None."""
+        executor = getattr(executable, "unsafe_call", None)
+        if not isinstance(executor, EXECUTOR.value) or executor.has_unordered_effects:
+            return None
+        return program_among(executor, program_class) if list(executor.ordered_effects) == [effect] else None
+
+    def fast_path_data(executable: Any, *others: Any, **named: Any) -> Any:
+        if trial.ends is not None:
+            return trial.data(plain(executable, *others, **named))
+        program = program_of_taps(executable)
+        if program is None:
+            return plain(executable, *others, **named)
+        executor = executable.unsafe_call
+        devices = tuple(executor._local_devices)
+        if mesh_is_set() or not dispatches.takes_fast(program, devices):
+            return None
+        token = dispatches.fast_token(devices)
+        if None not in works:
+            works[None] = trial.works(token)
+        if not works[None]:
+            return None
+        without_effect = copy.copy(executable)
+        without_effect._unsafe_call = copy.copy(executor)
+        without_effect._unsafe_call.ordered_effects = []
+        data = plain(without_effect, *others, **named)
+        if data is None:
+            return None
+        begin, end = dispatches.begin_fast, dispatches.end_fast
+        ends = _Ends(token, lambda caller: begin(program, devices, caller), lambda ended: end(program, ended))
+        return _with_ends(data, ends)
+
+    _FAST_PATH.put(fast_path_data)

@@ -192,7 +192,7 @@ def install_dispatch_hooks(effect: Any, program_class: type, tracker: DispatchHo
         if program is None:
             return plain_call(self, *args, **named)
         if not (self.ordered_effects or self.has_unordered_effects) and not tracker.dispatched_natively(
-            program, self._local_devices, functools.partial(_modules, self)
+            program, self._local_devices, functools.partial(modules_of, self)
         ):
             # JAX's fast dispatch would turn errors into ValueErrors. It never takes a program with an effect.
             self.has_unordered_effects = True
@@ -295,7 +295,7 @@ def check_order(subject: Any, platform: str) -> None:
         )
 
 
-def _modules(executor: Any) -> Sequence[Any]:
+def modules_of(executor: Any) -> Sequence[Any]:
     """The optimized HLO modules of the program that an executor runs; none if this JAX does not provide them."""
     if first_lost(_EXECUTABLE, _HLO_MODULE, _HLO_COMPUTATION, _HLO_INSTRUCTION) is not None:
         return ()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -20,11 +21,11 @@ from typing import Any, Protocol
 
 import jax
 
-from .dispatch import EXECUTOR, program_among
+from .dispatch import EXECUTOR, modules_of, program_among
 from .registry import Cost, called_with, first_lost, known_as, private
 from .runtime import mesh_is_set
 
-_IN_PYTHON = "JAX dispatches programs of taps in Python, in ten times the time."
+_IN_PYTHON = "JAX dispatches programs of ordered callbacks in Python, in ten times the time."
 _FAST_PATH = private(
     "jax._src.pjit:_get_fastpath_data",
     "Decides which programs take JAX's fast dispatch.",
@@ -65,10 +66,10 @@ _unknown = first_lost(_FAST_PATH, _DATA, _EXECUTABLE, _REGISTRY)
 
 
 class FastDispatches(Protocol):
-    """The methods that are called around the fast dispatches of a program of taps."""
+    """The methods that are called around the fast dispatches of a program with ordered callbacks."""
 
-    def takes_fast(self, program: Any, devices: Sequence[Any]) -> bool:
-        """Whether a program that has no effect except hostcb's order may take the fast dispatch on these devices."""
+    def takes_fast(self, program: Any, devices: Sequence[Any], modules: Callable[[], Sequence[Any]]) -> bool:
+        """Whether a program of these HLO modules, with hostcb's order, may take the fast dispatch on these devices."""
 
     def fast_token(self, devices: Sequence[Any]) -> Any:
         """The token operand of each execution on these devices."""
@@ -188,29 +189,34 @@ def _trial(token: Any) -> Any:
     return token.copy()
 
 
-def let_taps_take_it(effect: Any, program_class: type, dispatches: FastDispatches) -> None:
-    """Let programs of taps take the fast dispatch, where `dispatches` allows it and this JAX tells of its ends."""
+def let_ordered_take_it(effect: Any, harmless: Sequence[type], program_class: type, dispatches: FastDispatches) -> None:
+    """Let programs with `effect` take the fast dispatch, where `dispatches` allows it and this JAX tells of its ends.
+
+    They may have other effects of the classes `harmless`.
+    """
     if _unknown is not None:
         return
     plain, trial = _FAST_PATH.value, _Trial()
     works: dict[None, bool] = {}
 
-    def program_of_taps(executable: Any) -> Any:
-        """Return the program of an executable if hostcb's order is its only effect, or None."""
+    def program_of(executable: Any, effects: Any) -> Any:
+        """Return the program of an executable if it has hostcb's order and harmless effects alone, or None."""
         executor = getattr(executable, "unsafe_call", None)
-        if not isinstance(executor, EXECUTOR.value) or executor.has_unordered_effects:
+        if not isinstance(executor, EXECUTOR.value) or list(executor.ordered_effects) != [effect]:
             return None
-        return program_among(executor, program_class) if list(executor.ordered_effects) == [effect] else None
+        if not all(each == effect or isinstance(each, tuple(harmless)) for each in effects):
+            return None
+        return program_among(executor, program_class)
 
-    def fast_path_data(executable: Any, *others: Any, **named: Any) -> Any:
+    def fast_path_data(executable: Any, out_tree: Any, args: Any, out: Any, effects: Any, *others: Any) -> Any:
         if trial.ends is not None:
-            return trial.data(plain(executable, *others, **named))
-        program = program_of_taps(executable)
+            return trial.data(plain(executable, out_tree, args, out, effects, *others))
+        program = program_of(executable, effects)
         if program is None:
-            return plain(executable, *others, **named)
+            return plain(executable, out_tree, args, out, effects, *others)
         executor = executable.unsafe_call
         devices = tuple(executor._local_devices)
-        if mesh_is_set() or not dispatches.takes_fast(program, devices):
+        if mesh_is_set() or not dispatches.takes_fast(program, devices, functools.partial(modules_of, executor)):
             return None
         token = dispatches.fast_token(devices)
         if None not in works:
@@ -220,7 +226,8 @@ def let_taps_take_it(effect: Any, program_class: type, dispatches: FastDispatche
         without_effect = copy.copy(executable)
         without_effect._unsafe_call = copy.copy(executor)
         without_effect._unsafe_call.ordered_effects = []
-        data = plain(without_effect, *others, **named)
+        without_effect._unsafe_call.has_unordered_effects = False
+        data = plain(without_effect, out_tree, args, out, effects, *others)
         if data is None:
             return None
         begin, end = dispatches.begin_fast, dispatches.end_fast

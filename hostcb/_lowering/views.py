@@ -77,7 +77,7 @@ def _handler(crossing: Crossing, devices: Devices) -> Handler:
         return _tap(host, devices, copy_operands)
     write_results = _result_writer(crossing)
     if kind.ordered:
-        return _in_order(host, devices, copy_operands, write_results)
+        return _in_order(host, devices, len(crossing.operand_avals), copy_operands, write_results)
     return _in_any_order(host, devices, len(crossing.operand_avals), copy_operands, write_results)
 
 
@@ -102,10 +102,19 @@ def _native_tap(crossing: Crossing, devices: Devices) -> Handler:
 
     @called_by_runtime
     def taps(_: Any, token: Any, *buffers: Any) -> None:
-        device = devices[token.__dlpack_device__()[1]]
-        if is_unbound():
-            queues[device].bind(keeper.site)
-        host.tap(device, copy_operands(buffers))
+        program = host.program
+        if running.frame.pending is not None and has_failed(program):
+            return None
+        try:
+            device = devices[token.__dlpack_device__()[1]]
+            if is_unbound():
+                queues[device].bind(keeper.site)
+            host.tap(device, copy_operands(buffers))
+        except BaseException as exception:
+            # An interrupt, such as Ctrl-C, or no memory.
+            if not postpone(program, exception):
+                raise
+        return None
 
     return taps
 
@@ -145,28 +154,45 @@ def _tap(host: Host, devices: Devices, copy_operands: Any) -> Handler:
 
     @called_by_runtime
     def taps(_: Any, token: Any, *buffers: Any) -> None:
-        device = devices[token.__dlpack_device__()[1]]
-        if large:
-            host.make_room(device)
-        tap(device, copy_operands(buffers))
+        program = host.program
+        if running.frame.pending is not None and has_failed(program):
+            return None
+        try:
+            device = devices[token.__dlpack_device__()[1]]
+            if large:
+                host.make_room(device)
+            tap(device, copy_operands(buffers))
+        except BaseException as exception:
+            # An interrupt, such as Ctrl-C, or no memory.
+            if not postpone(program, exception):
+                raise
+        return None
 
     return taps
 
 
-def _in_order(host: Host, devices: Devices, copy_operands: Any, write_results: Any) -> Handler:
+def _in_order(host: Host, devices: Devices, operand_count: int, copy_operands: Any, write_results: Any) -> Handler:
     run = host.run
+    # The buffer of the token comes between those of the operands and those of the results.
+    first_result = operand_count + 1
 
     @called_by_runtime
     def in_order(_: Any, token: Any, *buffers: Any) -> None:
+        if running.frame.pending is not None and has_failed(host.program):
+            return skipped(host.program, buffers[first_result:])
         device = devices[token.__dlpack_device__()[1]]
         arrays = copy_operands(buffers)
         try:
             results = run(device, arrays)
         except BaseException as exception:
             error = host.refused(device, exception)
-            raise error from error.__cause__
+            clear(buffers[first_result:])
+            if not postpone(host.program, error):
+                raise error from error.__cause__
+            return None
         if results:
             write_results(buffers, results)
+        return None
 
     return in_order
 

@@ -17,7 +17,7 @@ from .._runtime.failures import PACKAGE
 from .._runtime.programs import Program
 from .._spec import flags
 from .._spec.callback import HostCallback
-from .._spec.effects import effects_of, ordered
+from .._spec.effects import HARMLESS, effects_of, ordered
 from . import tangents as tangent_rules
 from .batching import batch_callback
 from .eager import run_eagerly
@@ -166,7 +166,7 @@ compiler_bugs.work_around(ordered)
 token_bugs.give_tokens_memory_kinds()
 tracker.informed = dispatch.install_dispatch_hooks(ordered, Program, tracker)
 if tracker.informed:
-    fast_dispatch.let_taps_take_it(ordered, Program, tracker)
+    fast_dispatch.let_ordered_take_it(ordered, HARMLESS, Program, tracker)
 else:
     dispatch.keep_order_without_hooks()
     # Which no execution tells then.

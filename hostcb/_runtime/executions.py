@@ -149,6 +149,9 @@ class ExecutionTracker:
             # The dispatch returns before the callback runs, and an error is raised with the results, as it should be.
             self._unseen[tuple(devices)] = None
             return True
+        return self._is_native(program, modules)
+
+    def _is_native(self, program: Program, modules: Callable[[], Sequence[Any]]) -> bool:
         if program.native is None:
             knows_end = _compat.place_of_hook is not None and not program.wrapped
             program.native = knows_end and is_simple(modules(), len(program.callbacks))
@@ -156,9 +159,12 @@ class ExecutionTracker:
 
     # The methods that JAX's fast dispatch calls; see `_compat.fast_dispatch.FastDispatches`.
 
-    def takes_fast(self, program: Program, devices: Sequence[Any]) -> bool:
-        alone = len(devices) == 1 and devices[0].platform == "cpu" and jax.process_count() == 1
-        return alone and program.only_taps and not program.wrapped
+    def takes_fast(self, program: Program, devices: Sequence[Any], modules: Callable[[], Sequence[Any]]) -> bool:
+        if len(devices) > 1 or devices[0].platform != "cpu" or jax.process_count() > 1 or not program.alone:
+            return False
+        if program.only_taps and not program.wrapped:
+            program.native = _compat.place_of_hook is not None
+        return self._is_native(program, modules)
 
     def fast_token(self, devices: Sequence[Any]) -> Any:
         return self._fresh_token(tuple(devices))
@@ -167,7 +173,7 @@ class ExecutionTracker:
         frame = running.frame
         outer = frame.execution
         if outer is not None and isinstance(outer.returned, FastDispatch) and outer.returned.is_by(caller):
-            # It raised; the same frame dispatches again.
+            # Its dispatch has raised; the same frame dispatches again.
             outer.returned.end()
             frame.execution = outer.outer
         execution = Execution(program, devices, devices, returned=FastDispatch(caller))
@@ -181,18 +187,16 @@ class ExecutionTracker:
 
     def end_fast(self, program: Program, token: Any) -> None:
         execution = self.current()
-        if execution is None or execution.program is not program or not isinstance(execution.returned, FastDispatch):
+        returned = None if execution is None else execution.returned
+        if execution is None or execution.program is not program or not isinstance(returned, FastDispatch):
             raise RuntimeError(
                 f"{program}: JAX told of the end of a dispatch, but not of its begin, so the order of its callbacks is "
                 "not known. Another tool may have changed JAX's dispatch; import hostcb before it."
             )
         self.started(execution, (token,), True)
         waiting.cover_by_effects_barrier(execution.devices[0], self.drain)
-        error = execution.error
-        self.end(execution, error)
-        execution.returned.end()
-        if error is not None:
-            raise error
+        self.end(execution, None)
+        returned.end()
 
     def end(self, execution: Execution, error: BaseException | None) -> None:
         """Called when the dispatch ends. After an interrupt here the execution stays live until the next look at it."""

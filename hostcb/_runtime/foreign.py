@@ -26,13 +26,13 @@ class ForeignCallbacks:
     def meet(self, program: Any) -> None:
         """Note that the module also holds hostcb's callbacks."""
         self.program = program
-        program.only_taps = program.only_taps and not self._any
+        program.alone = program.alone and not self._any
 
     def known(self, callback: Callable[..., Any]) -> Callable[..., Any]:
         """Return `callback` with a marked frame around it."""
         self._any = True
         if self.program is not None:
-            self.program.only_taps = False
+            self.program.alone = False
         if not inspect.isfunction(callback):
             return callback
 

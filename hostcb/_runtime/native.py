@@ -18,6 +18,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .._native.library import PYTHON_TARGET, TARGET
+
 # XLA's CPU runtime runs up to so many operations, on values of up to so many bytes, one after another in the
 # dispatching thread. It splits larger work over its pool, and goes on in the pool's thread that finishes last.
 MOST_OPERATIONS = 8
@@ -25,7 +27,7 @@ MOST_BYTES = 16384
 # The limit for the steps of all loops of a program. After a failure the loops run to their end, a microsecond a step.
 # An interrupt in this time may make the next dispatch at the same place fail too; see `postponed`.
 MOST_STEPS = 1_000
-TARGET = "xla_buffer_python_cpu_callback"
+TARGETS = (PYTHON_TARGET, TARGET)
 
 # Opcodes by their names in jaxlib's `HloOpcode`. FREE ones cost nothing. One thread computes an ALONE one before it
 # goes on to the next (measured with JAX 0.10.2 and 0.12.0.1). The others choose operations by value (conditional), run
@@ -96,7 +98,7 @@ def is_simple(modules: Sequence[Any], callbacks: int) -> bool:
         return False
     calls = [each for own in computations.values() for each in own if each.opcode == "kCustomCall"]
     # Any other custom call could fail by itself, and end the dispatch before JAX calls the hook.
-    if not all(f', custom_call_target="{TARGET}"' in each.text for each in calls):
+    if not all(any(f', custom_call_target="{target}"' in each.text for target in TARGETS) for each in calls):
         return False
     if not 0 < len(calls) <= min(MOST_OPERATIONS, callbacks):
         return False

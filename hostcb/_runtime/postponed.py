@@ -118,7 +118,7 @@ def end_by_exception(program: Program) -> None:
     )
 
 
-def postpone(program: Program, error: Exception, *, inside: int = 0) -> bool:
+def postpone(program: Program, error: BaseException, *, inside: int = 0) -> bool:
     """Let the native dispatch that calls the handler raise `error` at its end; return False if there is none.
 
     `inside` is the number of user functions that the handler has added to `Frame.depth`.
@@ -131,6 +131,7 @@ def postpone(program: Program, error: Exception, *, inside: int = 0) -> bool:
     if (
         execution is not None
         and execution.program is program
+        and not execution.fast
         and not execution.returned.is_set()
         and execution.depth == running.frame.depth - inside
     ):
@@ -142,6 +143,8 @@ def postpone(program: Program, error: Exception, *, inside: int = 0) -> bool:
     program.failures.clear()
     if execution is not None and execution.program is program:
         execution.failure = None
+    # The library in C does not know of failures: its taps of this program now come to Python, which drops them.
+    program.through_python.value = 1
     pending = Pending(shown, program, handler)
     watched = False
     try:

@@ -31,7 +31,8 @@ class Program:
         self.failures: dict[Any, BaseException] = {}
         # Whether one of the callbacks has an effect, so that JAX and barriers keep track of the executions.
         self.effectful = False
-        # Whether it holds nothing but taps, whose failures do not end it.
+        # Whether it holds nothing but hostcb's callbacks, and nothing but taps, whose failures do not end it.
+        self.alone = True
         self.only_taps = True
         # Whether another tool has wrapped a handler before JAX got it.
         self.wrapped = False
@@ -198,8 +199,11 @@ class Execution:
     outer: Execution | None = None
     # The exception of a callback that failed in the dispatching thread.
     failure: BaseException | None = None
-    # The error that the end of a fast dispatch raises in place of the results.
-    error: BaseException | None = None
+
+    @property
+    def fast(self) -> bool:
+        """Whether JAX's fast dispatch started it."""
+        return isinstance(self.returned, FastDispatch)
 
     def dispatched_here(self) -> bool:
         """Return whether the current thread is dispatching it, and so cannot wait for it."""

@@ -74,7 +74,7 @@ class FastDispatches(Protocol):
     def fast_token(self, devices: Sequence[Any]) -> Any:
         """The token operand of each execution on these devices."""
 
-    def begin_fast(self, program: Any, devices: Sequence[Any], caller: FrameType | None) -> None:
+    def begin_fast(self, program: Any, devices: tuple[Any, ...], caller: FrameType | None) -> None:
         """Called before an execution that the frame `caller` dispatches. An exception that it raises ends it."""
 
     def end_fast(self, program: Any, token: Any) -> None:
@@ -132,7 +132,7 @@ def _with_ends(data: Any, ends: _Ends) -> Any:
     )
 
 
-class _Refusal(Exception):
+class _RefusalError(Exception):
     """Raised at an end of the trial's dispatch, which must let it pass."""
 
 
@@ -146,7 +146,6 @@ class _Trial(threading.local):
 
     def data(self, data: Any) -> Any:
         """Return the data of the trial's program."""
-        with_token = _with_ends(data, self.ends)  # type: ignore[arg-type]
         leaf, none = (_REGISTRY.value.flatten(each)[1] for each in (0, ()))
         tree = leaf.from_node_data_and_children(_REGISTRY.value, (_Results, self.ends), [leaf, none])
         return data._replace(in_device_local_layouts=[self.ends], out_pytree_def=tree)
@@ -159,7 +158,7 @@ class _Trial(threading.local):
         def tell(end: str, what: Any) -> None:
             told.append((end, what))
             if end in refusing:
-                raise _Refusal
+                raise _RefusalError
 
         me = sys._getframe()
         self.ends = _Ends(token, lambda caller: tell("begin", caller is me), lambda array: tell("end", type(array)))
@@ -174,7 +173,7 @@ class _Trial(threading.local):
                 refusing.append(end)
                 try:
                     step(token)
-                except _Refusal:
+                except _RefusalError:
                     continue
                 return False
             return told[4:] == [("begin", True), ("end", type(token)), ("begin", True)]

@@ -104,7 +104,7 @@ def _native_tap(crossing: Crossing, devices: Devices) -> Handler:
     def taps(_: Any, token: Any, *buffers: Any) -> None:
         program = host.program
         if running.frame.pending is not None and has_failed(program):
-            return None
+            return
         try:
             device = devices[token.__dlpack_device__()[1]]
             if is_unbound():
@@ -114,7 +114,6 @@ def _native_tap(crossing: Crossing, devices: Devices) -> Handler:
             # An interrupt, such as Ctrl-C, or no memory.
             if not postpone(program, exception):
                 raise
-        return None
 
     return taps
 
@@ -156,7 +155,7 @@ def _tap(host: Host, devices: Devices, copy_operands: Any) -> Handler:
     def taps(_: Any, token: Any, *buffers: Any) -> None:
         program = host.program
         if running.frame.pending is not None and has_failed(program):
-            return None
+            return
         try:
             device = devices[token.__dlpack_device__()[1]]
             if large:
@@ -166,7 +165,6 @@ def _tap(host: Host, devices: Devices, copy_operands: Any) -> Handler:
             # An interrupt, such as Ctrl-C, or no memory.
             if not postpone(program, exception):
                 raise
-        return None
 
     return taps
 

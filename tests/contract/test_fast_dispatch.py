@@ -1,0 +1,404 @@
+"""H5, H13, H15: programs that JAX's fast dispatch runs, from their second or third run on, keep every promise.
+
+The other tests run most of their programs once or twice, which JAX dispatches in Python.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import DEADLINE
+from subprocesses import run_program
+
+import hostcb as hcb
+from hostcb._runtime.executions import ExecutionTracker, tracker
+
+SCALAR = jax.ShapeDtypeStruct((), np.float32)
+X = np.float32(3)
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The programs of the fast dispatches that begin."""
+    programs: list[Any] = []
+    plain = ExecutionTracker.begin_fast
+
+    def begin_fast(self: Any, program: Any, devices: Any, caller: Any) -> None:
+        programs.append(program)
+        plain(self, program, devices, caller)
+
+    monkeypatch.setattr(ExecutionTracker, "begin_fast", begin_fast)
+    return programs
+
+
+def warm(program: Callable[..., Any], *operands: Any) -> Any:
+    """Run a program until the fast dispatch takes it, and wait for its callbacks."""
+    for _ in range(3):
+        jax.block_until_ready(program(*operands))
+    hcb.barrier_wait()
+    return program
+
+
+def in_thread(run: Callable[[], Any]) -> threading.Thread:
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+def ended(thread: threading.Thread) -> bool:
+    thread.join(DEADLINE)
+    return not thread.is_alive()
+
+
+PROGRAMS: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
+    "tap": lambda see: lambda x: {"out": hcb.id_tap(lambda v, _: see(v), x) + 1},
+    "print": lambda see: lambda x: {"out": (hcb.id_print(x, output_stream=Lines(see)), x + 1)[1]},
+    "taps_in_a_loop": lambda see: (
+        lambda x: {"out": jax.lax.fori_loop(0, 3, lambda _, c: hcb.id_tap(lambda v, t: see(v), c), x) + 1}
+    ),
+    "call": lambda see: lambda x: {"out": hcb.call(lambda v: (see(v), v)[1], x, result_shape=SCALAR) + 1},
+    "io": lambda see: lambda x: {"out": hcb.io_callback(lambda v: (see(v), v)[1], SCALAR, x, ordered=True) + 1},
+    "ordered_debug": lambda see: lambda x: (hcb.debug.callback(see, x, ordered=True), {"out": x + 1})[1],
+}
+
+
+class Lines:
+    def __init__(self, see: Callable[[Any], Any]) -> None:
+        self._see = see
+
+    def write(self, text: str) -> None:
+        self._see(text)
+
+
+@pytest.mark.contract("H5")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_fast_dispatch_runs_programs_on_one_device(name: str, begun: list[Any]) -> None:
+    seen: list[Any] = []
+    program = jax.jit(PROGRAMS[name](seen.append))
+    results = [program(X) for _ in range(6)]
+    hcb.barrier_wait()
+    assert len(begun) >= 3, "JAX dispatched the program in Python"
+    assert len(seen) == 6 * (3 if name == "taps_in_a_loop" else 1)
+    assert all(list(each) == ["out"] and float(each["out"]) == 4 for each in results)
+    assert tracker.live() == []
+
+
+@pytest.mark.contract("H5")
+@pytest.mark.parametrize("devices", [2])
+def test_several_devices_and_other_effects_are_dispatched_in_python(devices: int, begun: list[Any]) -> None:
+    seen: list[Any] = []
+    spread = jax.pmap(lambda x: hcb.id_tap(lambda v, _: seen.append(v), x), devices=jax.devices()[:devices])
+    foreign = jax.jit(lambda x: hcb.id_tap(lambda v, _: seen.append(v), jax.pure_callback(lambda v: v, SCALAR, x)) + 1)
+    endless = jax.jit(
+        lambda x: jax.lax.while_loop(lambda c: c < 5, lambda c: hcb.call(lambda v: v, c, result_shape=c) + 1, x)
+    )
+    for _ in range(4):
+        spread(np.ones(devices, np.float32)), foreign(X), endless(X)
+    hcb.barrier_wait()
+    assert begun == [] and len(seen) == 4 * devices + 4
+
+
+@pytest.mark.contract("H5")
+@pytest.mark.parametrize("kind", ["tap", "call"])
+def test_a_program_that_waits_for_its_operand_comes_before_later_ones(kind: str, begun: list[Any]) -> None:
+    """Its dispatch returns before it runs. Another thread, or the same one, then starts a quicker one."""
+    seen: list[Any] = []
+    gate = threading.Event()
+
+    def slow(value: Any) -> Any:
+        assert gate.wait(DEADLINE)
+        return value
+
+    # A callback on another device holds the operand back.
+    other = jax.devices()[1]
+    held = jax.jit(lambda x: jax.pure_callback(slow, SCALAR, x))
+    move = jax.jit(lambda x: x + 1)
+    early = warm(jax.jit(PROGRAMS["tap"](lambda v: seen.append("early"))), jax.device_put(X, jax.devices()[0]))
+    late = jax.jit(PROGRAMS[kind](lambda v: seen.append("late")))
+    gate.set()
+    warm(late, X), jax.block_until_ready(move(held(jax.device_put(X, other))))
+    gate.clear(), seen.clear(), begun.clear()
+
+    operand: list[Any] = []
+    producer = in_thread(lambda: operand.append(held(jax.device_put(X, other))))
+    threads = []
+    started = threading.Event()
+
+    def start_early() -> None:
+        producer.join(DEADLINE)
+        early(jax.device_put(operand[0], jax.devices()[0]))
+        started.set()
+
+    def start_late() -> None:
+        assert started.wait(DEADLINE)
+        late(X)
+
+    threads = [in_thread(start_early), in_thread(start_late)]
+    # Nothing may come before the operand.
+    threads[1].join(0.3)
+    assert seen == [], f"{seen} ran before the operand of the first program was ready"
+    gate.set()
+    assert ended(producer) and all(map(ended, threads))
+    hcb.barrier_wait()
+    assert seen == ["early", "late"] and len(begun) == 2
+
+
+@pytest.mark.contract("H13")
+def test_a_barrier_waits_for_a_fast_dispatch_of_another_thread(begun: list[Any]) -> None:
+    """The barrier comes in the middle of the program: after its first tap, before its last."""
+    seen: list[str] = []
+    first = threading.Event()
+
+    def begin(value: Any, _: Any) -> None:
+        seen.append("first")
+        first.set()
+
+    def step(x: Any) -> Any:
+        x = hcb.id_tap(begin, x)
+        x = jax.lax.fori_loop(0, 300, lambda _, c: jnp.sin(c @ c), jnp.full((160, 160), x))[0, 0]
+        return hcb.id_tap(lambda v, _: seen.append("last"), x)
+
+    program = warm(jax.jit(step), X)
+    seen.clear(), begun.clear(), first.clear()
+    thread = in_thread(lambda: program(X))
+    assert first.wait(DEADLINE)
+    hcb.barrier_wait()
+    assert seen == ["first", "last"] and len(begun) == 1
+    assert ended(thread)
+
+
+@pytest.mark.contract("H17")
+def test_jaxs_barrier_waits_for_the_taps_of_fast_dispatches(begun: list[Any]) -> None:
+    seen: list[Any] = []
+    gate = threading.Event()
+    program = jax.jit(lambda x: hcb.id_tap(lambda v, _: (gate.wait(DEADLINE), seen.append(v)), x) + 1)
+    gate.set()
+    warm(program, X)
+    for _ in range(2):
+        gate.clear(), seen.clear()
+        program(X)
+        timer = threading.Timer(0.1, gate.set)
+        timer.start()
+        jax.effects_barrier()
+        assert len(seen) == 1
+        timer.join()
+    assert len(begun) >= 3
+
+
+@pytest.mark.contract("H12")
+@pytest.mark.parametrize("outer", ["tap", "call", "pure"])
+def test_a_nested_program_runs_its_taps_at_once(outer: str, begun: list[Any]) -> None:
+    seen: list[Any] = []
+    inner = jax.jit(lambda x: hcb.id_tap(lambda v, _: seen.append("inner"), x) + 1)
+
+    def run_inner(value: Any, _: Any = None) -> Any:
+        # The value on its way: the program is started in the middle of a callback.
+        inner(X)
+        seen.append("outer")
+        return value
+
+    programs = {
+        "tap": lambda x: hcb.id_tap(run_inner, x) + 1,
+        "call": lambda x: hcb.call(run_inner, x, result_shape=SCALAR) + 1,
+        "pure": lambda x: hcb.pure_callback(run_inner, SCALAR, x) + 1,
+    }
+    warm(inner, X)
+    program = warm(jax.jit(programs[outer]), X)
+    seen.clear(), begun.clear()
+    for _ in range(3):
+        program(X)
+    hcb.barrier_wait()
+    assert seen == ["inner", "outer"] * 3 and len(begun) >= 3
+
+
+@pytest.mark.contract("H15")
+@pytest.mark.parametrize("kind", ["call", "io", "ordered_debug"])
+def test_a_failure_in_a_fast_dispatch_is_the_same_as_in_any_other(kind: str, begun: list[Any]) -> None:
+    armed, seen = [False], []
+
+    def function(value: Any) -> Any:
+        if armed[0]:
+            raise ValueError("armed")
+        return value
+
+    def step(x: Any) -> Any:
+        out = PROGRAMS[kind](function)(x)["out"]
+        out = hcb.id_tap(lambda v, _: seen.append("tap"), out)
+        return hcb.call(lambda v: (seen.append("call"), v)[1], out, result_shape=SCALAR)
+
+    def end(program: Any) -> tuple[str, Any]:
+        with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+            program(X)
+        with pytest.raises(hcb.CallbackException) as reported:
+            hcb.barrier_wait()
+        assert len(reported.value.failures) == 1
+        said = re.search(r"the result of .* was refused: expected .*", str(caught.value))
+        assert said is not None
+        return said[0], caught.value.__cause__
+
+    # JAX never lets a function whose first run fails take the fast dispatch.
+    armed[0] = True
+    in_python = end(jax.jit(lambda x: step(x)))
+    assert begun == []
+    armed[0] = False
+    program = warm(jax.jit(step), X)
+    for _ in range(2):
+        begun.clear(), seen.clear()
+        armed[0] = True
+        natively = end(program)
+        assert seen == [] and len(begun) == 1
+        assert natively[0] == in_python[0]
+        assert isinstance(natively[1], ValueError) and natively[1].args == ("armed",)
+        armed[0] = False
+        assert float(program(X)) == 4
+        hcb.barrier_wait()
+        assert seen == ["tap", "call"]
+    assert tracker.live() == []
+
+
+@pytest.mark.contract("H13")
+def test_a_dispatch_that_raises_after_its_begin_holds_nothing_up(begun: list[Any]) -> None:
+    """The runtime refuses to donate what another operand is, after hostcb has learned of the begin."""
+    seen: list[Any] = []
+    step = jax.jit(lambda x, y: hcb.id_tap(lambda v, _: seen.append(v), x) + y, donate_argnums=0)
+
+    def run(twice: bool = False) -> None:
+        one, other = jnp.ones(3), jnp.ones(3)
+        step(one, one if twice else other)
+
+    run(), run(), run()
+    hcb.barrier_wait()
+    begun.clear(), seen.clear()
+    for _ in range(3):
+        with pytest.raises(ValueError, match="donate"):
+            run(twice=True)
+        # Another thread waits at a barrier and starts programs in spite of it.
+        assert ended(in_thread(lambda: (hcb.barrier_wait(), run(), hcb.barrier_wait())))
+        run()
+    hcb.barrier_wait()
+    assert len(begun) == 9 and len(seen) == 6
+    assert tracker.live() == []
+
+
+INTERRUPTED = """
+import signal
+
+class Interrupt(BaseException):
+    pass
+
+seen = []
+program = jax.jit(lambda x: hcb.id_tap(lambda v, t: seen.append(float(v)), x) + 1)
+x = jnp.float32(1)
+for _ in range(3):
+    program(x)
+hcb.barrier_wait()
+
+# An interrupt at every call and every return of hostcb's functions around a fast dispatch, one at a time.
+class Moments:
+    def __init__(self, at):
+        self.at, self.count = at, 0
+
+    def __call__(self, frame, event, _):
+        if "hostcb" in frame.f_code.co_filename and event in ("call", "return"):
+            self.count += 1
+            if self.count == self.at:
+                sys.setprofile(None)
+                raise Interrupt
+
+at, results = 0, []
+while True:
+    at += 1
+    moments = Moments(at)
+    sys.setprofile(moments)
+    try:
+        program(x)
+    except BaseException as error:
+        results.append(type(error).__name__)
+    else:
+        if moments.count < at:
+            break
+    finally:
+        sys.setprofile(None)
+    # Nothing is left that another thread would wait for.
+    import threading
+    waiter = threading.Thread(target=lambda: (hcb.barrier_wait(), program(x), hcb.barrier_wait()), daemon=True)
+    waiter.start()
+    waiter.join(20)
+    assert not waiter.is_alive(), at
+    assert float(program(x)) == 2
+sys.setprofile(None)
+hcb.barrier_wait()
+from hostcb._runtime.executions import tracker
+print(json.dumps([at, len(results), [str(each) for each in tracker.live()]]))
+"""
+
+
+@pytest.mark.contract("H13")
+def test_an_interrupt_between_any_two_functions_leaves_nothing_that_never_ends() -> None:
+    moments, interrupted, left = run_program(INTERRUPTED, devices=1, timeout=120).json()
+    assert moments > 20 and interrupted > 20 and left == []
+
+
+@pytest.mark.contract("H18")
+def test_the_fast_dispatch_keeps_no_function_alive() -> None:
+    class Function:
+        def __call__(self, value: Any, _: Any) -> None:
+            pass
+
+    def run() -> weakref.ref[Function]:
+        function = Function()
+        warm(jax.jit(lambda x: hcb.id_tap(function, x) + 1), X)
+        return weakref.ref(function)
+
+    gone = run()
+    jax.clear_caches()
+    gc.collect()
+    assert gone() is None
+
+
+DISTRUST = """
+import jax
+from jax._src.interpreters import pxla
+{change}
+import jax.numpy as jnp, hostcb as hcb
+seen = []
+program = jax.jit(lambda x: hcb.id_tap(lambda v, t: seen.append(float(v)), x) + 1)
+outs = [float(program(jnp.float32(n))) for n in range(5)]
+hcb.barrier_wait()
+from hostcb._runtime.executions import ExecutionTracker
+print(json.dumps([outs, seen]))
+"""
+CHANGES = {
+    "layouts_that_are_not_asked": """
+plain = pxla.MeshExecutableFastpathData._replace
+pxla.MeshExecutableFastpathData._replace = lambda self, **named: plain(
+    self, **{**named, "in_device_local_layouts": [None] * len(named["in_device_local_layouts"])})
+""",
+    "no_fast_dispatch": """
+from jax._src import pjit
+pjit._get_fastpath_data = lambda executable, out_tree, args_flat, out_flat, effects, consts_for_constvars, \\
+    pgle_profiler, const_args: None
+""",
+    "another_fast_dispatch": """
+from jax._src import pjit
+pjit._get_fastpath_data = lambda *parts: None
+import warnings
+warnings.simplefilter("ignore")
+""",
+}
+
+
+@pytest.mark.contract("H21")
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_jax_that_tells_of_no_ends_dispatches_in_python(change: str) -> None:
+    outs, seen = run_program(DISTRUST.replace("{change}", CHANGES[change]), devices=1, timeout=60).json()
+    assert outs == [1, 2, 3, 4, 5] and seen == [0, 1, 2, 3, 4]

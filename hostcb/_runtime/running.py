@@ -70,15 +70,25 @@ def inside_callback(innermost: FrameType | None = None) -> bool:
 
     If `innermost` is given, only the frames from it outwards count.
     """
-    if any(id(frame.f_code) in _callbacks for frame in _stack(innermost)):
-        return True
+    frame: FrameType | None = innermost or sys._getframe(1)
+    while frame is not None:
+        if id(frame.f_code) in _callbacks:
+            return True
+        frame = frame.f_back
     running.frame.depth = 0
     return False
 
 
 def inside_handler() -> bool:
     """Return whether the thread is inside a user function or a handler, which a signal handler may have interrupted."""
-    return any(id(frame.f_code) in _callbacks or id(frame.f_code) in _handlers for frame in _stack())
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        # A loop, not a generator: each dispatch walks the whole stack.
+        number = id(frame.f_code)
+        if number in _callbacks or number in _handlers:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def locals_of(function: Callable[..., Any]) -> Iterator[dict[str, Any]]:
@@ -101,8 +111,8 @@ def held_up() -> Iterator[Any]:
                 yield program
 
 
-def _stack(innermost: FrameType | None = None) -> Iterator[FrameType]:
-    frame: FrameType | None = innermost or sys._getframe(1)
+def _stack() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         yield frame
         frame = frame.f_back

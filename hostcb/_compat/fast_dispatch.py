@@ -196,7 +196,8 @@ def let_ordered_take_it(effect: Any, harmless: Sequence[type], program_class: ty
     if _unknown is not None:
         return
     plain, trial = _FAST_PATH.value, _Trial()
-    works: dict[None, bool] = {}
+    # For one device, and for several.
+    works: dict[bool, bool] = {}
 
     def program_of(executable: Any, effects: Any) -> Any:
         """Return the program of an executable if it has hostcb's order and harmless effects alone, or None."""
@@ -218,9 +219,10 @@ def let_ordered_take_it(effect: Any, harmless: Sequence[type], program_class: ty
         if mesh_is_set() or not dispatches.takes_fast(program, devices, functools.partial(modules_of, executor)):
             return None
         token = dispatches.fast_token(devices)
-        if None not in works:
-            works[None] = trial.works(token)
-        if not works[None]:
+        alone = len(devices) == 1
+        if alone not in works:
+            works[alone] = trial.works(token)
+        if not works[alone]:
             return None
         without_effect = copy.copy(executable)
         without_effect._unsafe_call = copy.copy(executor)

@@ -121,6 +121,11 @@ def settle_thread() -> None:
         logger.debug("a computation ended with an error: %s", error)
 
 
+def on_each(token: Any) -> list[Any]:
+    """The tokens of the single devices of a token array, in the order of its devices."""
+    return [shard.data for shard in token.addressable_shards]
+
+
 def fresh_token(devices: Sequence[Any]) -> Any:
     """A token array that is ready, one empty shard on each device."""
     empty = np.zeros(0, np.bool_)

@@ -160,9 +160,13 @@ class ExecutionTracker:
     # The methods that JAX's fast dispatch calls; see `_compat.fast_dispatch.FastDispatches`.
 
     def takes_fast(self, program: Program, devices: Sequence[Any], modules: Callable[[], Sequence[Any]]) -> bool:
-        if len(devices) > 1 or devices[0].platform != "cpu" or jax.process_count() > 1 or not program.alone:
+        if devices[0].platform != "cpu" or jax.process_count() > 1 or not program.alone:
             return False
+        if len(devices) > 1:
+            # The dispatch returns before the callbacks run, and an error is raised with the results.
+            return True
         if program.only_taps and not program.wrapped:
+            # No operand or result depends on a failure.
             program.native = _compat.place_of_hook is not None
         return self._is_native(program, modules)
 
@@ -193,8 +197,10 @@ class ExecutionTracker:
                 f"{program}: JAX told of the end of a dispatch, but not of its begin, so the order of its callbacks is "
                 "not known. Another tool may have changed JAX's dispatch; import hostcb before it."
             )
-        self.started(execution, (token,), True)
-        waiting.cover_by_effects_barrier(execution.devices[0], self.drain)
+        devices = execution.devices
+        self.started(execution, (token,) if len(devices) == 1 else waiting.on_each(token), True)
+        for device in devices:
+            waiting.cover_by_effects_barrier(device, self.drain)
         self.end(execution, None)
         returned.end()
 

@@ -92,19 +92,59 @@ def test_the_fast_dispatch_runs_programs_on_one_device(name: str, begun: list[An
     assert tracker.live() == []
 
 
-@pytest.mark.contract("H5")
-@pytest.mark.parametrize("devices", [2])
-def test_several_devices_and_other_effects_are_dispatched_in_python(devices: int, begun: list[Any]) -> None:
+@pytest.mark.contract("H5", "H9")
+@pytest.mark.parametrize("kind", ["tap", "call", "ordered_debug"])
+@pytest.mark.parametrize("count", [2, 8])
+def test_the_fast_dispatch_runs_programs_on_several_devices(count: int, kind: str, begun: list[Any]) -> None:
     seen: list[Any] = []
-    spread = jax.pmap(lambda x: hcb.id_tap(lambda v, _: seen.append(v), x), devices=jax.devices()[:devices])
+    spread = jax.pmap(lambda x: PROGRAMS[kind](lambda v: seen.append(int(v)))(x)["out"], devices=jax.devices()[:count])
+    alone = jax.jit(PROGRAMS["tap"](lambda v: seen.append(100)))
+    for number in range(6):
+        out = spread(np.arange(count, dtype=np.float32))
+        assert [float(each) for each in out] == list(range(1, count + 1))
+        alone(jax.device_put(X, jax.devices()[count - 1]))
+    hcb.barrier_wait()
+    assert len(begun) >= 6, "JAX dispatched the programs in Python"
+    assert sorted(seen) == sorted([*range(count), 100] * 6)
+    # On the last device the two programs alternate.
+    assert [each for each in seen if each in (count - 1, 100)] == [count - 1, 100] * 6
+    assert tracker.live() == []
+
+
+@pytest.mark.contract("H5")
+def test_programs_of_which_hostcb_knows_too_little_are_dispatched_in_python(begun: list[Any]) -> None:
+    seen: list[Any] = []
     foreign = jax.jit(lambda x: hcb.id_tap(lambda v, _: seen.append(v), jax.pure_callback(lambda v: v, SCALAR, x)) + 1)
     endless = jax.jit(
         lambda x: jax.lax.while_loop(lambda c: c < 5, lambda c: hcb.call(lambda v: v, c, result_shape=c) + 1, x)
     )
     for _ in range(4):
-        spread(np.ones(devices, np.float32)), foreign(X), endless(X)
+        foreign(X), endless(X)
     hcb.barrier_wait()
-    assert begun == [] and len(seen) == 4 * devices + 4
+    assert begun == [] and len(seen) == 4
+
+
+@pytest.mark.contract("H15")
+def test_a_failure_on_one_of_several_devices_is_raised_with_the_results(begun: list[Any]) -> None:
+    armed = [False]
+
+    def function(value: Any) -> Any:
+        if armed[0] and value == 1:
+            raise ValueError("armed")
+        return value
+
+    program = jax.pmap(lambda x: hcb.call(function, x, result_shape=SCALAR) + 1, devices=jax.devices()[:2])
+    both = np.arange(2, dtype=np.float32)
+    warm(program, both)
+    armed[0] = True
+    begun.clear()
+    with pytest.raises(jax.errors.JaxRuntimeError, match="refused: expected float32"):
+        jax.block_until_ready(program(both))
+    with pytest.raises(hcb.CallbackException):
+        hcb.barrier_wait()
+    armed[0] = False
+    assert [float(each) for each in program(both)] == [1, 2] and len(begun) == 2
+    hcb.barrier_wait()
 
 
 @pytest.mark.contract("H5")

@@ -163,7 +163,7 @@ class _Trial(threading.local):
         me = sys._getframe()
         self.ends = _Ends(token, lambda caller: tell("begin", caller is me), lambda array: tell("end", type(array)))
         try:
-            step = jax.jit(_trial)
+            step = jax.jit(hostcb_trial)
             # The first dispatch is always in Python.
             step(token)
             results = [step(token), step(token)]
@@ -184,7 +184,7 @@ class _Trial(threading.local):
             self.ends = None
 
 
-def _trial(token: Any) -> Any:
+def hostcb_trial(token: Any) -> Any:
     return token.copy()
 
 

@@ -77,7 +77,7 @@ class Cuda:
         if self.problem is None:
             self.is_ready()
         if self.problem is not None:
-            return f"taps are handed over in Python; the hand-over in C is off: {self.problem}"
+            return f"taps are handed over in Python; taps in C are off: {self.problem}"
         return "taps are handed over in C, which has never run on a GPU"
 
 

@@ -31,7 +31,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 SCENARIOS = {
     "values": (1, "contents order large_values traced dropped_program per_device forked"),
-    "room": (1, "full_ring small_budget"),
+    "room": (1, "full_ring small_budget script_for_gpus"),
     "streams": (4, "out_of_order threads"),
     "failures": (1, "failures"),
     "broken": (1, "broken_stream"),
@@ -116,7 +116,7 @@ def test_it_is_off_unless_the_environment_asks_for_it(by_default: tuple[dict[str
     for text in texts.values():
         assert f"@{TODAYS}(" in text and "hostcb_cuda_tap" not in text
     assert line == (
-        "on CUDA: taps are handed over in Python; the hand-over in C is off: it has never run on a GPU; "
+        "on CUDA: taps are handed over in Python; taps in C are off: it has never run on a GPU; "
         "HOSTCB_NATIVE_CUDA=1 turns it on"
     )
 
@@ -139,7 +139,7 @@ def test_what_is_lowered_where_the_environment_asks_for_it(by_default: tuple[dic
 def test_without_the_plugin_it_is_not_used(by_default: tuple[dict[str, str], str]) -> None:
     texts, line = lowered(env=ASKED_FOR)
     assert texts == by_default[0]
-    assert "the hand-over in C is off: no plugin of JAX for CUDA tells its handler of Python callbacks" in line
+    assert "taps in C are off: no plugin of JAX for CUDA tells its handler of Python callbacks" in line
 
 
 @pytest.mark.parametrize(
@@ -173,4 +173,4 @@ register, jax.ffi.register_ffi_target = jax.ffi.register_ffi_target, refuses
         run_program(text + LOWERED, "told", devices=2, env=ASKED_FOR, timeout=60).check().lines[-1]
     )
     assert "hostcb_cuda_tap" not in texts["small"]
-    assert "the hand-over in C is off: JAX refuses it: the version of its interface is too old" in line
+    assert "taps in C are off: JAX refuses it: the version of its interface is too old" in line

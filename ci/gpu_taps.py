@@ -24,7 +24,7 @@ STEPS, ROUNDS = 2_000, 7
 
 
 def in_loop(device: Any, callback: Callable[[Any], Any], steps: int, width: int = 1) -> Callable[[], None]:
-    """A program that calls `callback` on an array of 0, of 1, …"""
+    """A program that calls `callback` on an array of 0, 1 and so on."""
 
     def step(_: int, x: jax.Array) -> Any:
         callback(x)

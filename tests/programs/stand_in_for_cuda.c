@@ -207,7 +207,7 @@ EXPORTED void stand_in_for(XLA_FFI_Handler* handler, int streams) {
 
 static XLA_FFI_Error* stream_get(XLA_FFI_Stream_Get_Args* args) {
   XLA_FFI_DeviceOrdinal_Get_Args device = {XLA_FFI_DeviceOrdinal_Get_Args_STRUCT_SIZE, NULL, args->ctx, 0};
-  XLA_FFI_Error* error = ordinal_of(&device);
+  XLA_FFI_Error* error = __atomic_load_n(&ordinal_of, __ATOMIC_SEQ_CST)(&device);
   args->stream = &queues[(device.device_ordinal * streams_a_device + turn++ % streams_a_device) % STREAMS];
   return error;
 }
@@ -220,7 +220,7 @@ EXPORTED XLA_FFI_Error* stand_in_tap(XLA_FFI_CallFrame* frame) {
   memcpy(room, frame->api, size);
   XLA_FFI_Api* api = (XLA_FFI_Api*)room;
   api->XLA_FFI_Stream_Get = stream_get;
-  ordinal_of = frame->api->XLA_FFI_DeviceOrdinal_Get;
+  __atomic_store_n(&ordinal_of, frame->api->XLA_FFI_DeviceOrdinal_Get, __ATOMIC_SEQ_CST);
   const XLA_FFI_Api* own = frame->api;
   int before = depth;
   frame->api = api;

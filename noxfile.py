@@ -257,6 +257,7 @@ def compiled(session: nox.Session) -> None:
     session.run("pytest", "-n", "2", "tests/conformance/test_conformance_compilers.py")
     for name, chosen in (("tpu", COMPILED_FOR_TPU), ("cuda", COMPILED_FOR_CUDA)):
         conformance(session, name, "--depth", "compile", "-n", "2", "-k", chosen)
+    session.run("pytest", "tests/contract/test_handover_cuda.py", "-k", "plugin or environment")
     in_c = ("--results", "results/taps-in-c", "-k", COMPILED_IN_C)
     conformance(session, "cuda", "--depth", "compile", "-n", "2", *in_c, HOSTCB_NATIVE_CUDA="1")
 

@@ -135,6 +135,13 @@ def test_what_is_lowered_where_the_environment_asks_for_it(by_default: tuple[dic
     assert {name: texts[name] for name in ("large", "call")} == {name: before[name] for name in ("large", "call")}
 
 
+@pytest.mark.skipif(_compat.cuda_python_handler() is None, reason="the plugin of CUDA is not installed")
+def test_with_the_plugin_it_is_used() -> None:
+    texts, line = lowered(env=ASKED_FOR)
+    assert "@hostcb_cuda_tap(" in texts["small"]
+    assert line == "on CUDA: taps are handed over in C, which has never run on a GPU"
+
+
 @pytest.mark.skipif(_compat.cuda_python_handler() is not None, reason="the plugin of CUDA is installed")
 def test_without_the_plugin_it_is_not_used(by_default: tuple[dict[str, str], str]) -> None:
     texts, line = lowered(env=ASKED_FOR)

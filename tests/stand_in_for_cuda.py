@@ -32,12 +32,18 @@ NAME, CONTEXT, PUSH, POP, ALLOCATE, COPY, CALL, WAIT = range(8)
 """The functions of the driver, as the stand-in counts them and lets them fail."""
 
 
-def compiled(folder: Path, *, is_driver: bool = True) -> Path:
-    """Compile the stand-in; `dlopen` takes it for the driver once a process has loaded it, because of its name."""
+def packaging() -> Any:
+    """The module that compiles the library."""
     spec = importlib.util.spec_from_file_location("packaging_native", ROOT / "ci" / "packaging" / "native.py")
     assert spec is not None and spec.loader is not None
     native = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(native)
+    return native
+
+
+def compiled(folder: Path, *, is_driver: bool = True) -> Path:
+    """Compile the stand-in; `dlopen` takes it for the driver once a process has loaded it, because of its name."""
+    native = packaging()
     path = folder / ("libcuda.so.1" if is_driver else "no_driver.so")
     named = [f"-Wl,-soname,{path.name}"]
     command = [*native.compiler(), *native.FLAGS, f"-I{native.headers()}", str(SOURCE), *named, "-o", str(path)]

@@ -198,6 +198,61 @@ def traced(driver: Driver) -> None:
     seen.must_be(rows(20) * 2)
 
 
+def nested(driver: Driver) -> None:
+    """Taps of a program that a callback starts run at once; once that has happened, its taps go through Python."""
+    seen = Seen()
+    inner = taps_in_loop(seen.tap, 3)
+
+    def function(arg: Any) -> Any:
+        inner(0)
+        seen.append("outer")
+        return arg
+
+    for _ in range(3):
+        inner(0)
+        driver.arrive()
+        jax.block_until_ready(jax.jit(lambda x: hcb.call(function, x, result_shape=x))(1.0))
+        driver.barrier()
+        seen.must_be([*rows(3), *rows(3), "outer"])
+
+
+def raising(driver: Driver) -> None:
+    """The failure of a user function is reported by the barrier, and the device goes on."""
+    seen = Seen()
+
+    def tap(arg: Any, transforms: Any) -> None:
+        seen.tap(arg, transforms)
+        if arg[0] == 5:
+            raise ValueError("planted")
+
+    taps_in_loop(tap, 20)(0)
+    try:
+        driver.barrier()
+        raise AssertionError("the barrier says nothing of the failure")
+    except hcb.CallbackException as error:
+        assert "planted" in str(error)
+    seen.must_be(rows(20))
+
+
+def stopped(driver: Driver) -> None:
+    """Stopping runs what has arrived; values that arrive later run, too."""
+    seen = Seen()
+    program = taps_in_loop(seen.tap, 20)
+    program(0)
+    driver.arrive()
+    hcb.stop_outfeed_receiver()
+    seen.must_be(rows(20))
+    program(0)
+    driver.barrier()
+    with driver.held():
+        program(0)
+        hcb.stop_outfeed_receiver()
+    driver.barrier()
+    program(0)
+    driver.barrier()
+    seen.must_be(rows(20) * 3)
+
+
 def dropped_program(driver: Driver) -> None:
     """Values of an executable that has been dropped still arrive."""
     seen = Seen()

@@ -1,4 +1,4 @@
-"""The transport of taps on CUDA through the library in C: copies on XLA's stream, for which nothing waits (H26).
+"""The transport of taps on CUDA through the library in C: copies on XLA's stream, which does not wait for Python (H26).
 
 It is off unless `HOSTCB_NATIVE_CUDA=1` asks for it. A callback of another transport waits for the stream before it
 comes to Python: then all values that the stream has handed over before have arrived, and the order is right.

@@ -52,6 +52,12 @@ COMPILED_FOR_TPU = (
 # CUDA's compiler takes half a second for each.
 COMPILED_FOR_CUDA = "hostcb and ((1dev and /jit/) or (4dev and /shard_map/)) and not (_and_ or tree)"
 
+# Taps that the library in C would hand over on CUDA, if the environment asked for that.
+COMPILED_IN_C = (
+    "hostcb and (/id_tap/ or /id_print/ or /call_print_and_tap/) and "
+    "((1dev and (/jit/ or /scan/ or /cond/)) or (4dev and /shard_map/))"
+)
+
 # The suite's tools: they read results, or run cells in processes and environments of their own. CI tests them with the
 # oldest JAX alone.
 TOOLS = (
@@ -73,7 +79,11 @@ SANITIZERS = {
     ),
 }
 
-HANDOVER_TESTS = ("tests/contract/test_handover.py", "tests/contract/test_handover_interleavings.py")
+HANDOVER_TESTS = (
+    "tests/contract/test_handover.py",
+    "tests/contract/test_handover_interleavings.py",
+    "tests/contract/test_handover_cuda.py",
+)
 
 # Of three years; the suite runs on older ones than hostcb does.
 OLD_RELEASES = ("0.4.31", "0.5.0", "0.6.2", "0.8.3")
@@ -100,9 +110,9 @@ def install_beside(session: nox.Session, *packages: str) -> None:
     session.install("-e", ".")
 
 
-def conformance(session: nox.Session, name: str, *arguments: str) -> None:
+def conformance(session: nox.Session, name: str, *arguments: str, **env: str) -> None:
     """Run the matrix on one platform."""
-    session.run("python", "-m", "conformance", "run", "--platform", name, *arguments, *session.posargs)
+    session.run("python", "-m", "conformance", "run", "--platform", name, *arguments, *session.posargs, env=env)
 
 
 def accelerator(session: nox.Session, name: str, *packages: str) -> None:
@@ -247,6 +257,9 @@ def compiled(session: nox.Session) -> None:
     session.run("pytest", "-n", "2", "tests/conformance/test_conformance_compilers.py")
     for name, chosen in (("tpu", COMPILED_FOR_TPU), ("cuda", COMPILED_FOR_CUDA)):
         conformance(session, name, "--depth", "compile", "-n", "2", "-k", chosen)
+    session.run("pytest", "tests/contract/test_handover_cuda.py", "-k", "plugin or environment")
+    in_c = ("--results", "results/taps-in-c", "-k", COMPILED_IN_C)
+    conformance(session, "cuda", "--depth", "compile", "-n", "2", *in_c, HOSTCB_NATIVE_CUDA="1")
 
 
 @nox.session(tags=["ci"], python=HERE)

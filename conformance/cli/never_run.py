@@ -73,6 +73,12 @@ def page(found: Sequence[NeverRun]) -> str:
     for name in dict.fromkeys(name for one in found for name in one.callbacks):
         lines.append(f"| `{name}` | {' | '.join(str(one.callbacks[name]) for one in found)} |")
     lines += ["", f"`{COMMAND} never-run --list` prints each cell, as `run --plan` reads them."]
+    if any(one.platform == "cuda" for one in found):
+        lines += [
+            "",
+            "Taps of hostcb on CUDA have a second way, in C, which has never run either and is off: H26 in",
+            "[contract.md](contract.md). `ci/gpu.sh` runs both ways; `HOSTCB_NATIVE_CUDA=1` turns the one in C on.",
+        ]
     return "\n".join(lines) + "\n"
 
 

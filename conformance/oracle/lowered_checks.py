@@ -71,7 +71,7 @@ def _devices(module: Module, wanted: Wanted) -> Iterator[tuple[str, str]]:
 def _targets(module: Module, wanted: Wanted) -> Iterator[tuple[str, str]]:
     """Whatever stands at a callback's site must call back in a way that the platform knows."""
     target = wanted.target
-    ordinary = (target.calls,) if not target.in_place_for_all else (target.calls, *target.in_place)
+    ordinary = (target.calls, *target.taps, *(target.in_place if target.in_place_for_all else ()))
     for one in module.operations:
         if one.site is None or not (one.is_transfer or one.name == "stablehlo.custom_call"):
             continue

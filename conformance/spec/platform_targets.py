@@ -39,6 +39,8 @@ class PlatformTarget:
     """The target of callbacks that every device of a mesh makes with its own shard."""
     in_place: tuple[str, ...] = ()
     """The targets of callbacks that get buffers of the device's memory; empty where there are none."""
+    taps: tuple[str, ...] = ()
+    """Targets that hostcb registers by itself, for its taps."""
     in_place_for_all: bool = False
     """Whether an implementation may use those targets for its ordinary callbacks, too."""
     compiler: CompileOnly | None = None
@@ -56,7 +58,7 @@ class PlatformTarget:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        return tuple(filter(None, (self.calls, self.partitioned, *self.in_place)))
+        return tuple(filter(None, (self.calls, self.partitioned, *self.in_place, *self.taps)))
 
     def cannot(self, callback: Callback) -> Refusal | None:
         """The refusal of a callback that the platform cannot have; None if it can."""
@@ -74,20 +76,24 @@ CPU = PlatformTarget(
     "cpu",
     "xla_ffi_python_cpu_callback",
     "xla_ffi_partitioned_python_cpu_callback",
-    ("xla_buffer_python_cpu_callback", "hostcb_tap"),
+    ("xla_buffer_python_cpu_callback",),
+    taps=("hostcb_tap",),
     in_place_for_all=True,
     # The compiler of the CPU is in every jaxlib.
     compiler=CompileOnly("jaxlib", {(1, 1): "", (1, 2): "", (1, 4): "", (1, 8): ""}),
 )
 
 
-def _gpu(name: str, compiler: CompileOnly | None, plugins: tuple[str, ...], extra: str) -> PlatformTarget:
+def _gpu(
+    name: str, compiler: CompileOnly | None, plugins: tuple[str, ...], extra: str, taps: tuple[str, ...] = ()
+) -> PlatformTarget:
     buffers = "xla_buffer_python_gpu_callback"
     return PlatformTarget(
         name,
         "xla_ffi_python_gpu_callback",
         "xla_ffi_partitioned_python_gpu_callback",
         (buffers, f"{buffers}_cmd_buffer"),
+        taps=taps,
         compiler=compiler,
         plugins=plugins,
         extra=extra,
@@ -102,6 +108,7 @@ CUDA = _gpu(
     CompileOnly("jax-cuda13-plugin", _GPU_TOPOLOGIES, target_config="h100.txtpb", seconds=0.4),
     ("jax-cuda13-plugin", "jax-cuda12-plugin"),
     "cuda13",
+    taps=("hostcb_cuda_tap",),
 )
 ROCM = _gpu(
     "rocm",

@@ -75,7 +75,7 @@ _GPU_TARGETS = (
 BUILT_IN = (
     Platform("cpu", devices=("cpu",), workers=min(2, os.cpu_count() or 1), targets=_CPU_TARGETS),
     # Devices of all three say "gpu"; the versions of their runtimes differ.
-    Platform("cuda", devices=("gpu",), version=("cuda",), targets=_GPU_TARGETS),
+    Platform("cuda", devices=("gpu",), version=("cuda",), targets=(*_GPU_TARGETS, "hostcb_cuda_tap")),
     Platform("rocm", devices=("gpu",), version=("rocm",), targets=_GPU_TARGETS),
     # libtpu lets one process have the chips.
     Platform("tpu", devices=("tpu",), most_workers=1),

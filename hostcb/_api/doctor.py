@@ -12,6 +12,7 @@ import numpy as np
 
 from .._compat.registry import Entry, entries, losses
 from .._lowering.rule import GPU_PLATFORMS
+from .._native.cuda import cuda
 from .._native.library import library
 from .._version import __version__
 
@@ -60,7 +61,8 @@ def doctor() -> Report:
             # Of modules that nobody has imported yet.
             entry.probe()
     lost = losses()
-    sections = [_versions(), _devices(), f"\nthe hand-over: {library.state()}", _summary(lost), *map(_line, entries)]
+    hand_over = f"\nthe hand-over: {library.state()}\n  on CUDA: {cuda.state()}"
+    sections = [_versions(), _devices(), hand_over, _summary(lost), *map(_line, entries)]
     return Report("\n".join(sections), tuple(entry.name for entry in lost))
 
 

@@ -16,7 +16,7 @@ from .control_flow import (
 )
 from .dispatch_end import place_of_hook
 from .effects import register_effect
-from .handlers import python_handler
+from .handlers import cuda_python_handler, python_handler
 from .held_functions import HOLDING_FUNCTIONS, check_holders, holding_function, imported
 from .lowering import (
     ABORTS_ON_TOKEN_IN_PART,
@@ -74,6 +74,7 @@ __all__ = [
     "check_shard_map",
     "clearing_is_told",
     "client_of",
+    "cuda_python_handler",
     "forced_cpu_devices",
     "hide_frames",
     "hold_weakly_in_caches",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 from typing import Any
 
 from .registry import Cost, called_with, private
@@ -15,6 +16,9 @@ _TARGETS = private(
     Cost.COMFORT,
     called_with(1),
 )
+
+# JAX's own packages for CUDA, which register these handlers with the runtime.
+_CUDA_PLUGINS = ("jax_cuda13_plugin.cuda_plugin_extension", "jax_cuda12_plugin.cuda_plugin_extension")
 
 # Prototypes of our own: the attributes of `ctypes.pythonapi` belong to all libraries of the process.
 _name_of = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
@@ -30,6 +34,17 @@ def python_handler(target: str) -> int | None:
     stages = _TARGETS.value("cpu").get(target)
     capsule = stages.get("execute") if isinstance(stages, dict) and set(stages) == {"execute"} else None
     return None if capsule is None else _address(capsule)
+
+
+def cuda_python_handler() -> int | None:
+    """Return the address of the handler of callbacks on buffers on CUDA; None without a plugin that tells it."""
+    for plugin in _CUDA_PLUGINS:
+        try:
+            capsule = importlib.import_module(plugin).ffi_handlers()["xla_buffer_python_gpu_callback"]
+        except (ImportError, AttributeError, LookupError, TypeError):
+            continue
+        return _address(capsule)
+    return None
 
 
 def _address(capsule: Any) -> int | None:

@@ -21,7 +21,7 @@ from .._runtime.switching import switch_interval
 from .._spec.callback import HostCallback, Transforms
 from .._spec.effects import ordered
 from .._spec.placement import partial_automatic, placed_per_device, position_among
-from . import transports, views
+from . import on_stream, transports, views
 from .crossing import Crossing
 from .custom_calls import module_of
 from .transports import Emitted, Site
@@ -184,6 +184,8 @@ def _emit(site: Site, platform: str, device_index: Any) -> Emitted:
     if count == 1:
         if platform == "cpu":
             return views.views(site, _cpu_devices(site), None)
+        if on_stream.takes(site, platform):
+            return on_stream.taps(site, None)
         return _emit_arrays(site, platform, lambda _: program.device_at(0), None, None)
     if platform == "cpu" or platform in GPU_PLATFORMS:
         kind = "cpu" if platform == "cpu" else "gpu"
@@ -220,6 +222,8 @@ def _emit_per_device(site: Site, platform: str, axis_context: Any, device_index:
         return _emit_in_place(site, platform, sharding, 1)
     if platform == "cpu":
         return views.views(site, _cpu_devices(site), sharding)
+    if on_stream.takes(site, platform):
+        return on_stream.taps(site, sharding)
     # A position in the mesh is not a device id, so the handler asks the execution for its devices.
     position = hlo.PartitionIdOp().result
     program = site.crossing.host.program

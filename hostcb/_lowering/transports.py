@@ -16,6 +16,8 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import mlir
 
 from .. import _compat
+from .._runtime.host import Host
+from .._runtime.queues import queues
 from .._runtime.running import called_by_runtime
 from .._spec.results import RefusedResultError
 from .crossing import Crossing
@@ -80,12 +82,26 @@ def _exchange(site: Site) -> Callable[[Any, Sequence[Any]], Sequence[np.ndarray]
     @called_by_runtime
     def exchange(device: Any, operands: Sequence[Any]) -> Sequence[np.ndarray]:
         owned = decode([np.array(operand) for operand in operands])
+        _settle(host, device)
         if host.callback.kind.identity:
             host.tap(device, owned)
             return ()
         return tuple(map(_contiguous, encode(host.call(device, owned))))
 
     return exchange
+
+
+def _settle(host: Host, device: Any) -> None:
+    """Before a callback that keeps an order: wait until the values have arrived that were tapped before, on CUDA."""
+    ring = queues[device].ring if host.callback.kind.ordered else None
+    if ring is None:
+        return
+    try:
+        ring.settle()
+    except RuntimeError as exception:
+        if host.callback.kind.identity:
+            raise
+        raise host.refused(device, exception) from exception
 
 
 def arrays(site: Site, target: str, locate: Callable[[Sequence[Any]], Any], position: Any, sharding: Any) -> Emitted:
@@ -139,14 +155,18 @@ def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
 
     @called_by_runtime
     def tap(token: Any, *operands: Any) -> Sequence[Any]:
-        host.tap(program.device_at(index), decode([np.array(operand) for operand in operands]))
+        device = program.device_at(index)
+        _settle(host, device)
+        host.tap(device, decode([np.array(operand) for operand in operands]))
         return (token,)
 
     @called_by_runtime
     def call(*operands: Any) -> Sequence[Any]:
         token, operands = operands[:has_token], operands[has_token:]
+        device = program.device_at(index)
         try:
-            results = host.call(program.device_at(index), decode([np.array(operand) for operand in operands]))
+            _settle(host, device)
+            results = host.call(device, decode([np.array(operand) for operand in operands]))
         except RefusedResultError:
             # `host.call` has recorded the failure, and `judge` raises it.
             blanks = [np.zeros(aval.shape, aval.dtype) for aval in result_avals]

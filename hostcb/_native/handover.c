@@ -1,4 +1,5 @@
-/* The hand-over of tapped values without the interpreter lock. There is no Python in this file.
+/* The hand-over of tapped values without the interpreter lock: the rings, and the handler for CPUs. There is no Python in
+ * this file.
  *
  * `hostcb_tap` is a handler of XLA's typed FFI. It copies the operands of a tap into a ring, one for each device. Python
  * reads the ring: see `_runtime/rings.py`. A call site that Python has not bound to a ring yet, and every tap that the ring does
@@ -8,76 +9,18 @@
  * harm: Python may be interrupted between any two steps.
  */
 
+#include "handover.h"
+
 #include <errno.h>
-#include <pthread.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 
-#include "xla/ffi/api/c_api.h"
-
-#define EXPORTED __attribute__((visibility("default")))
-
-/* A site is bound for each of so many devices; the devices after these go to Python. */
-#define MOST_DEVICES 64
-/* The place of each operand in a record. Rings are aligned to it. */
-#define ALIGNMENT 32
 /* At least a page of the system. */
 #define PAGE 65536
-/* The site of a record that only fills the end of the ring. */
+/* The site of a record without a value. */
 #define FILLER UINT64_MAX
-
-static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGNMENT - 1) & ~(uint64_t)(ALIGNMENT - 1); }
-
-/* What Python reads and writes as fields; `rings.Counters` has the same fields. Python writes those of the second group.
- */
-typedef struct {
-  uint64_t tail;     /* the end of the newest record */
-  uint64_t accepted; /* how many values were ever taken */
-  uint64_t bytes;    /* of values that have not run */
-  uint64_t values;   /* that have not run */
-
-  uint64_t budget;         /* the most bytes of all values of the device */
-  uint64_t most_values;    /* the most values of the device */
-  uint64_t outside_bytes;  /* of values that Python has queued by itself */
-  uint64_t outside_values; /* that Python has queued by itself */
-} Counters;
-
-typedef struct {
-  Counters counters; /* first, see above */
-  pthread_mutex_t mutex;
-  pthread_cond_t woken;
-  char* data;
-  uint64_t capacity;
-  uint64_t head;  /* the end of the newest record whose function has run */
-  uint64_t bells; /* how often Python has rung for the consumer */
-  int attended;   /* whether there is a consumer that sleeps in `hostcb_sleep` */
-  int sleeping;   /* whether a value has to wake it */
-} Ring;
-
-/* Every record begins with this, and has the operands after it, each aligned. */
-typedef struct {
-  uint64_t length; /* of the whole record */
-  uint64_t site;
-  uint64_t bytes; /* of the operands */
-} Record;
-
-/* A call site on one device. */
-typedef struct {
-  Ring* ring;
-  uint64_t site;
-  const int32_t* through_python; /* not 0 if taps of this program have to go through Python */
-  uint64_t bytes, length;
-  int64_t count;
-  uint64_t sizes[];
-} Binding;
-
-/* A call site of an executable. The runtime makes it with the executable, and frees it with it. */
-typedef struct {
-  Binding* bindings[MOST_DEVICES];
-} Site;
 
 static XLA_FFI_Handler* python_handler;
 /* Not 0 while all taps have to go through Python. */
@@ -92,7 +35,7 @@ static __thread int32_t unbound_ordinal;
 /* One library serves runtimes with older and newer headers: it says that it needs the older of the two versions. */
 static XLA_FFI_TypeId site_type = {0};
 
-static int told_about_itself(XLA_FFI_CallFrame* frame, int64_t type) {
+int told_about_itself(XLA_FFI_CallFrame* frame, int64_t type) {
   if (frame->extension_start == NULL || (int)frame->extension_start->type != XLA_FFI_Extension_Metadata) return 0;
   XLA_FFI_Metadata* metadata = ((XLA_FFI_Metadata_Extension*)frame->extension_start)->metadata;
   int runtimes = frame->api->api_version.minor_version;
@@ -116,110 +59,148 @@ EXPORTED XLA_FFI_TypeId* hostcb_site_type(void) { return &site_type; }
 static XLA_FFI_TypeInfo site_info = {XLA_FFI_TypeInfo_STRUCT_SIZE, NULL, free_site};
 EXPORTED XLA_FFI_TypeInfo* hostcb_site_info(void) { return &site_info; }
 
-EXPORTED XLA_FFI_Error* hostcb_instantiate(XLA_FFI_CallFrame* frame) {
-  if (told_about_itself(frame, site_type.type_id)) return NULL;
+XLA_FFI_Error* refusal(XLA_FFI_CallFrame* frame, XLA_FFI_Error_Code code, const char* text) {
+  XLA_FFI_Error_Create_Args error = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, NULL, text, code};
+  return frame->api->XLA_FFI_Error_Create(&error);
+}
+
+XLA_FFI_Error* new_site(XLA_FFI_CallFrame* frame, XLA_FFI_TypeId* type) {
+  if (told_about_itself(frame, type->type_id)) return NULL;
   Site* site = calloc(1, sizeof(Site));
-  if (site == NULL) {
-    XLA_FFI_Error_Create_Args error = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, NULL,
-                                       "hostcb: no memory for the call site of a tap",
-                                       XLA_FFI_Error_Code_RESOURCE_EXHAUSTED};
-    return frame->api->XLA_FFI_Error_Create(&error);
-  }
+  if (site == NULL)
+    return refusal(frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, "hostcb: no memory for the call site of a tap");
   XLA_FFI_State_Set_Args set = {XLA_FFI_State_Set_Args_STRUCT_SIZE, NULL, frame->ctx,
-                                XLA_FFI_ExecutionStage_INSTANTIATE, &site_type, site};
+                                XLA_FFI_ExecutionStage_INSTANTIATE, type, site};
   return frame->api->XLA_FFI_State_Set(&set);
 }
 
+EXPORTED XLA_FFI_Error* hostcb_instantiate(XLA_FFI_CallFrame* frame) { return new_site(frame, &site_type); }
+
 /* Fill the ring up to the end of its memory; return how many bytes that takes. */
 static uint64_t fill(Ring* ring) {
-  uint64_t at = ring->counters.tail % ring->capacity, left = ring->capacity - at;
+  uint64_t at = ring->counters.reserved % ring->capacity, left = ring->capacity - at;
   Record* filler = (Record*)(ring->data + at);
-  filler->length = left, filler->site = FILLER, filler->bytes = 0;
+  filler->length = left, filler->site = FILLER, filler->bytes = 0, filler->on_its_way = NULL;
   return left;
-}
-
-/* A record of `length` bytes at the end of the ring, in one piece; NULL if there is no room. */
-static Record* reserve(Ring* ring, uint64_t length, uint64_t* tail) {
-  uint64_t at = ring->counters.tail % ring->capacity, left = ring->capacity - at;
-  uint64_t skipped = length <= left ? 0 : left;
-  if (ring->counters.tail - ring->head + skipped + length > ring->capacity) return NULL;
-  if (skipped) fill(ring), at = 0;
-  *tail = ring->counters.tail + skipped + length;
-  return (Record*)(ring->data + at);
 }
 
 static uint64_t of_python(const uint64_t* field) { return __atomic_load_n(field, __ATOMIC_SEQ_CST); }
 
 static int has_room(Ring* ring, uint64_t bytes) {
   Counters* c = &ring->counters;
-  uint64_t held = c->bytes + of_python(&c->outside_bytes), values = c->values + of_python(&c->outside_values);
+  uint64_t held = c->bytes + ring->bytes_on_their_way + of_python(&c->outside_bytes);
+  uint64_t values = c->values + ring->values_on_their_way + of_python(&c->outside_values);
   return values < of_python(&c->most_values) && (held == 0 || held + bytes <= of_python(&c->budget));
+}
+
+Record* reserve(const Binding* binding, int on_its_way) {
+  Ring* ring = binding->ring;
+  Counters* c = &ring->counters;
+  if (!ring->attended || ring->given_up || !has_room(ring, binding->bytes)) return NULL;
+  uint64_t at = c->reserved % ring->capacity, left = ring->capacity - at;
+  uint64_t skipped = binding->length <= left ? 0 : left;
+  if (c->reserved - ring->head + skipped + binding->length > ring->capacity) return NULL;
+  if (skipped) fill(ring), at = 0;
+  Record* record = (Record*)(ring->data + at);
+  record->length = binding->length, record->site = binding->site, record->bytes = binding->bytes;
+  record->on_its_way = on_its_way ? ring : NULL;
+  if (on_its_way) ring->bytes_on_their_way += binding->bytes, ring->values_on_their_way += 1;
+  __atomic_store_n(&c->reserved, c->reserved + skipped + binding->length, __ATOMIC_RELEASE);
+  return record;
+}
+
+/* Show Python all records before the first that is on its way; return whether there is one more. */
+static int show(Ring* ring) {
+  Counters* c = &ring->counters;
+  uint64_t tail = c->tail;
+  while (tail < c->reserved) {
+    Record* record = (Record*)(ring->data + tail % ring->capacity);
+    if (record->on_its_way != NULL) break;
+    tail += record->length;
+    if (record->site == FILLER) continue;
+    c->bytes += record->bytes;
+    c->values += 1;
+    __atomic_store_n(&c->accepted, c->accepted + 1, __ATOMIC_RELAXED);
+  }
+  if (tail == c->tail) return 0;
+  __atomic_store_n(&c->tail, tail, __ATOMIC_RELEASE);
+  return 1;
+}
+
+int arrived(Ring* ring, Record* record, int whole) {
+  if (record->on_its_way != NULL) {
+    ring->bytes_on_their_way -= record->bytes, ring->values_on_their_way -= 1;
+    record->on_its_way = NULL;
+  }
+  if (!whole) record->site = FILLER, record->bytes = 0;
+  int wake = show(ring) && ring->sleeping;
+  if (wake) ring->sleeping = 0;
+  return wake;
 }
 
 static int taken(Binding* binding, XLA_FFI_CallFrame* frame) {
   Ring* ring = binding->ring;
-  int taken = 0, wake = 0;
+  int wake = 0;
   pthread_mutex_lock(&ring->mutex);
-  if (ring->attended && has_room(ring, binding->bytes)) {
-    uint64_t tail;
-    Record* record = reserve(ring, binding->length, &tail);
-    if (record != NULL) {
-      record->length = binding->length, record->site = binding->site, record->bytes = binding->bytes;
-      char* to = (char*)record + aligned(sizeof(Record));
-      for (int64_t i = 0; i < binding->count; ++i) {
-        /* The first operand is the token. */
-        memcpy(to, ((XLA_FFI_Buffer*)frame->args.args[i + 1])->data, binding->sizes[i]);
-        to += aligned(binding->sizes[i]);
-      }
-      ring->counters.bytes += binding->bytes;
-      ring->counters.values += 1;
-      __atomic_store_n(&ring->counters.accepted, ring->counters.accepted + 1, __ATOMIC_RELAXED);
-      __atomic_store_n(&ring->counters.tail, tail, __ATOMIC_RELEASE);
-      taken = 1, wake = ring->sleeping;
-      ring->sleeping = 0;
+  Record* record = reserve(binding, 0);
+  if (record != NULL) {
+    char* to = (char*)record + aligned(sizeof(Record));
+    for (int64_t i = 0; i < binding->count; ++i) {
+      /* The first operand is the token. */
+      memcpy(to, ((XLA_FFI_Buffer*)frame->args.args[i + 1])->data, binding->sizes[i]);
+      to += aligned(binding->sizes[i]);
     }
+    wake = arrived(ring, record, 1);
   }
   pthread_mutex_unlock(&ring->mutex);
   if (wake) pthread_cond_broadcast(&ring->woken);
-  return taken;
+  return record != NULL;
 }
 
-/* Call the handler in Python for a site, or for NULL, which no binding is made for. */
-static XLA_FFI_Error* through_python(XLA_FFI_CallFrame* frame, Site* site, int32_t ordinal) {
+XLA_FFI_Error* through_python(XLA_FFI_Handler* handler, XLA_FFI_CallFrame* frame, const Call* call) {
   /* A signal handler or a finalizer in the middle of a handler may run another program. */
   Site* outer = unbound;
   int32_t outer_ordinal = unbound_ordinal;
-  unbound = site, unbound_ordinal = ordinal;
-  XLA_FFI_Error* error = python_handler(frame);
+  unbound = call->binding == NULL ? call->site : NULL, unbound_ordinal = call->ordinal;
+  XLA_FFI_Error* error = handler(frame);
   unbound = outer, unbound_ordinal = outer_ordinal;
   return error;
 }
 
-EXPORTED XLA_FFI_Error* hostcb_tap(XLA_FFI_CallFrame* frame) {
-  if (told_about_itself(frame, site_type.type_id)) return NULL;
+XLA_FFI_Error* called(XLA_FFI_CallFrame* frame, XLA_FFI_TypeId* type, Call* call) {
   XLA_FFI_State_Get_Args got = {XLA_FFI_State_Get_Args_STRUCT_SIZE, NULL, frame->ctx,
-                                XLA_FFI_ExecutionStage_INSTANTIATE, &site_type, NULL};
+                                XLA_FFI_ExecutionStage_INSTANTIATE, type, NULL};
   XLA_FFI_Error* error = frame->api->XLA_FFI_State_Get(&got);
   if (error != NULL) return error;
   XLA_FFI_DeviceOrdinal_Get_Args device = {XLA_FFI_DeviceOrdinal_Get_Args_STRUCT_SIZE, NULL, frame->ctx, 0};
   error = frame->api->XLA_FFI_DeviceOrdinal_Get(&device);
   if (error != NULL) return error;
-  Site* site = got.state;
   int32_t ordinal = device.device_ordinal;
-  if (ordinal < 0 || ordinal >= MOST_DEVICES) return through_python(frame, NULL, 0);
-  Binding* binding = __atomic_load_n(&site->bindings[ordinal], __ATOMIC_ACQUIRE);
-  if (binding == NULL) return through_python(frame, site, ordinal);
-  if (!__atomic_load_n(&all_through_python, __ATOMIC_SEQ_CST) &&
-      !__atomic_load_n(binding->through_python, __ATOMIC_SEQ_CST) && frame->args.size == binding->count + 1 &&
-      taken(binding, frame))
-    return NULL;
-  return through_python(frame, NULL, 0);
+  int known = ordinal >= 0 && ordinal < MOST_DEVICES;
+  call->ordinal = ordinal;
+  call->site = known ? got.state : NULL;
+  call->binding = known ? __atomic_load_n(&call->site->bindings[ordinal], __ATOMIC_ACQUIRE) : NULL;
+  return NULL;
+}
+
+int goes_by_ring(const Binding* binding, const XLA_FFI_CallFrame* frame) {
+  return binding != NULL && !__atomic_load_n(&all_through_python, __ATOMIC_SEQ_CST) &&
+         !__atomic_load_n(binding->through_python, __ATOMIC_SEQ_CST) && frame->args.size == binding->count + 1;
+}
+
+EXPORTED XLA_FFI_Error* hostcb_tap(XLA_FFI_CallFrame* frame) {
+  if (told_about_itself(frame, site_type.type_id)) return NULL;
+  Call call;
+  XLA_FFI_Error* error = called(frame, &site_type, &call);
+  if (error != NULL) return error;
+  if (goes_by_ring(call.binding, frame) && taken(call.binding, frame)) return NULL;
+  return through_python(python_handler, frame, &call);
 }
 
 /* What Python calls: short functions, which may keep the interpreter lock, since no thread waits for it while it holds
  * a ring's mutex --------------------------------------------------------------------------------------------------- */
 
-/* The version of hostcb and the hash of this file: `library` refuses a library that was built from another one. */
+/* The version of hostcb and the hash of the sources: `library` refuses a library that was built from another one. */
 EXPORTED const char* hostcb_build(void) { return HOSTCB_BUILD; }
 
 /* Whether the current thread runs a Python handler for a call site that has no binding. */
@@ -244,18 +225,22 @@ static int make_condition(pthread_cond_t* condition) {
 #endif
 }
 
-/* Return a ring, which lives for ever: executables may be bound to it. NULL if there is no memory. */
-EXPORTED Ring* hostcb_ring(uint64_t capacity, void** data) {
+Ring* ring_of(void* data, uint64_t capacity) {
   Ring* ring = calloc(1, sizeof(Ring));
   if (ring == NULL) return NULL;
-  if (posix_memalign((void**)&ring->data, PAGE, capacity) || pthread_mutex_init(&ring->mutex, NULL) ||
-      make_condition(&ring->woken)) {
-    free(ring->data);
+  if (pthread_mutex_init(&ring->mutex, NULL) || make_condition(&ring->woken)) {
     free(ring);
     return NULL;
   }
-  ring->capacity = capacity;
-  *data = ring->data;
+  ring->data = data, ring->capacity = capacity;
+  return ring;
+}
+
+/* Return a ring, which lives for ever: executables may be bound to it. NULL if there is no memory. */
+EXPORTED Ring* hostcb_ring(uint64_t capacity, void** data) {
+  if (posix_memalign(data, PAGE, capacity)) return NULL;
+  Ring* ring = ring_of(*data, capacity);
+  if (ring == NULL) free(*data);
   return ring;
 }
 
@@ -325,18 +310,19 @@ EXPORTED void hostcb_done(Ring* ring, uint64_t position) {
     ring->counters.bytes -= record->bytes;
     ring->head += record->length;
   }
-  if (ring->head == ring->counters.tail && ring->head % ring->capacity) {
+  if (ring->head == ring->counters.reserved && ring->head % ring->capacity) {
     /* The next value comes to the begin of the memory, which is the part that is mapped and in the caches. */
     ring->head += fill(ring);
+    __atomic_store_n(&ring->counters.reserved, ring->head, __ATOMIC_RELEASE);
     __atomic_store_n(&ring->counters.tail, ring->head, __ATOMIC_RELEASE);
   }
   pthread_mutex_unlock(&ring->mutex);
 }
 
-/* Give the memory of an empty ring back to the system. */
+/* Give the memory of an empty ring back to the system, unless a device writes to it. */
 EXPORTED void hostcb_trim(Ring* ring) {
   pthread_mutex_lock(&ring->mutex);
-  if (ring->head == ring->counters.tail && ring->head % ring->capacity == 0)
+  if (!ring->pinned && ring->head == ring->counters.reserved && ring->head % ring->capacity == 0)
     madvise(ring->data, ring->capacity, MADV_DONTNEED);
   pthread_mutex_unlock(&ring->mutex);
 }
@@ -352,8 +338,9 @@ EXPORTED void hostcb_wake(Ring* ring) {
 EXPORTED void hostcb_forked(Ring* ring) {
   pthread_mutex_init(&ring->mutex, NULL);
   make_condition(&ring->woken);
-  ring->head = ring->counters.tail;
+  ring->head = ring->counters.tail = ring->counters.reserved;
   ring->counters.bytes = ring->counters.values = 0;
+  ring->bytes_on_their_way = ring->values_on_their_way = 0;
   ring->attended = ring->sleeping = 0;
 }
 

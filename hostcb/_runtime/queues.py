@@ -98,7 +98,7 @@ class DeviceQueue:
         ring = self.ring
         if ring is None:
             # Several threads may do this at once.
-            ring = self.ring = self._rings.setdefault(None, Ring(self.budget, MOST_VALUES))
+            ring = self.ring = self._rings.setdefault(None, Ring(self.budget, MOST_VALUES, site.pinned))
             self._publish()
         consumer = self._consumer
         if consumer is not None and consumer.ring is not ring:

@@ -8,6 +8,7 @@ loses nothing. Any thread may look at the records; only the one that holds the q
 from __future__ import annotations
 
 import ctypes
+import time
 
 from .._native.library import library
 
@@ -17,6 +18,9 @@ CAPACITY = 1 << 24
 MOST_READ = 256
 MOST_KEPT = CAPACITY >> 7
 
+# On CUDA a callback that keeps an order waits so many seconds at most for the values that the device hands over before.
+PATIENCE = 60.0
+
 Read = ctypes.c_uint64 * (3 * MOST_READ + 1)
 
 # Its site, the place of its operands in the ring's memory, and the position at which it ends.
@@ -24,12 +28,13 @@ Record = tuple[int, int, int]
 
 
 class Counters(ctypes.Structure):
-    """The fields that C and Python share; the names are those of handover.c."""
+    """The fields that C and Python share; the names are those of handover.h."""
 
     tail: int
     accepted: int
     bytes: int
     values: int
+    reserved: int
     budget: int
     most_values: int
     outside_bytes: int
@@ -38,7 +43,7 @@ class Counters(ctypes.Structure):
     _fields_ = [
         (name, ctypes.c_uint64)
         for name in (
-            *("tail", "accepted", "bytes", "values"),
+            *("tail", "accepted", "bytes", "values", "reserved"),
             *("budget", "most_values", "outside_bytes", "outside_values"),
         )
     ]
@@ -47,9 +52,17 @@ class Counters(ctypes.Structure):
 class Ring:
     """One device's ring. The library never frees it: executables of any age may be bound to it."""
 
-    def __init__(self, budget: int, most_values: int) -> None:
-        data = ctypes.c_void_p()
-        self.address: int | None = library.held.hostcb_ring(CAPACITY, ctypes.byref(data))
+    def __init__(self, budget: int, most_values: int, pinned: bool = False) -> None:
+        data, self.address = ctypes.c_void_p(), None
+        if pinned:
+            # In the middle of the handler of a tap on CUDA.
+            ring = ctypes.c_void_p()
+            refused = library.free.hostcb_cuda_ring(CAPACITY, ctypes.byref(data), ctypes.byref(ring))
+            if refused is not None:
+                raise RuntimeError(refused.decode())
+            self.address = ring.value
+        else:
+            self.address = library.held.hostcb_ring(CAPACITY, ctypes.byref(data))
         if not self.address or data.value is None:
             raise MemoryError(f"hostcb found no {CAPACITY} bytes for the tapped values of a device.")
         self.memory = memoryview((ctypes.c_ubyte * CAPACITY).from_address(data.value))
@@ -65,6 +78,27 @@ class Ring:
     def is_pending(self) -> bool:
         """Whether a function of one of its values has not ended, or C has just gone back to the begin of the memory."""
         return self.counters.tail > self.run
+
+    def is_expecting(self) -> bool:
+        """Whether a device of CUDA is handing values over."""
+        return self.counters.reserved > self.counters.tail
+
+    def settle(self) -> None:
+        """Wait until all values have arrived that a device of CUDA is handing over; see `_lowering.on_stream`.
+
+        Raises:
+            RuntimeError: they have not arrived in time.
+        """
+        counters = self.counters
+        end, deadline = counters.reserved, time.monotonic() + PATIENCE
+        while counters.tail < end:
+            if time.monotonic() > deadline:
+                raise RuntimeError(
+                    "hostcb: values that were tapped before this callback have not come from the device in "
+                    f"{PATIENCE:g} s, so their order is not known. HOSTCB_NATIVE_CUDA=0 in the environment hands them "
+                    "over in Python."
+                )
+            time.sleep(1e-4)
 
     def oldest(self) -> Record | None:
         """Return the oldest record; None if there is none.

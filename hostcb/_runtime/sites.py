@@ -37,8 +37,15 @@ class Site:
     """One callback in one program, whose handler the runtime calls on any of its devices."""
 
     def __init__(
-        self, receiver: Any, decode: Callable[..., Any], carried: Sequence[Any], through_python: ctypes.c_int32
+        self,
+        receiver: Any,
+        decode: Callable[..., Any],
+        carried: Sequence[Any],
+        through_python: ctypes.c_int32,
+        pinned: bool = False,
     ) -> None:
+        # Whether a device of CUDA writes to the ring.
+        self.pinned = pinned
         self.number = next(_numbers)
         # Of `queues.Receiver`.
         self.receiver = receiver
@@ -60,6 +67,15 @@ class Site:
             ring.address, self.number, ctypes.addressof(self._through_python), len(self._sizes), self._sizes
         )
 
+    def fetched(self) -> Any:
+        """Return the value of the tap on CUDA whose handler this thread runs; first all earlier ones arrive."""
+        arrays = [np.empty(shape, dtype) for shape, dtype, _ in self._operands]
+        places = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+        refused = library.free.hostcb_cuda_fetch(len(arrays), self._sizes, places)
+        if refused is not None:
+            raise RuntimeError(refused.decode())
+        return self._decode(arrays)
+
     def item(self, ring: Ring, begin: int, end: int) -> list[Any]:
         """Return the value of a record as an item of the queue, with the record's end."""
         memory = ring.memory
@@ -75,7 +91,7 @@ class Keeper:
 
     def __del__(self) -> None:
         site = self.site
-        marks = [(ring, ring.counters.tail) for ring in site.rings if ring.oldest() is not None]
+        marks = [(ring, ring.counters.reserved) for ring in site.rings if ring.oldest() or ring.is_expecting()]
         if marks:
             leaving[site.number] = marks
             # They may have run meanwhile.

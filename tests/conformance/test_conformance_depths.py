@@ -252,7 +252,9 @@ def test_the_script_for_gpus_says_what_it_would_do(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     # A run without a GPU must fail, so that it asks for the depth.
     assert f"conformance run --platform cuda --depth run --results {tmp_path / 'out'}" in ended.stdout
-    assert all(word in ended.stdout for word in ("gpu_recipes.py", "benchmarks --json", "conformance bundle"))
+    assert all(
+        word in ended.stdout for word in ("gpu_recipes.py", "gpu_taps.py", "benchmarks --json", "conformance bundle")
+    )
     assert [*tmp_path.iterdir()] == []
 
 

@@ -83,7 +83,7 @@ def test_a_library_of_another_version_is_refused(other_hostcb: Path, what: str) 
     if what == "version":
         (other_hostcb / "_version.py").write_text('__version__ = "0.2.0"\n')
     elif what == "source":
-        source = other_hostcb / "_native" / "handover.c"
+        source = other_hostcb / "_native" / "handover.h"
         source.write_text(source.read_text() + "\n")
     else:
         (other_hostcb / "_native" / "handover.so").write_bytes(b"no library")

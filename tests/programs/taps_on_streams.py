@@ -356,6 +356,10 @@ def out_of_order(driver: Driver) -> None:
     seen.must_be(rows(41))
 
 
+# JAX's fast dispatch, which CPU devices take here, raises an operation's own error as a ValueError.
+ENDED = (jax.errors.JaxRuntimeError, ValueError)
+
+
 def failures(driver: Driver) -> None:
     """Each failure of the driver fails the program with its name and number, and those that follow are well."""
     seen = Seen()
@@ -365,7 +369,7 @@ def failures(driver: Driver) -> None:
         driver.fail(function, after, code)
         try:
             program(0)
-        except jax.errors.JaxRuntimeError as error:
+        except ENDED as error:
             wanted = f"hostcb: {name} failed with {words.get(code, f'an error without a name ({code})')}"
             assert wanted in str(error), str(error)
         else:
@@ -402,7 +406,7 @@ def failures(driver: Driver) -> None:
     try:
         jax.block_until_ready(pair(1.0))
         raise AssertionError("the copy failed, and the program did not")
-    except jax.errors.JaxRuntimeError as error:
+    except ENDED as error:
         assert "cuMemcpyDtoHAsync_v2 failed" in str(error)
     launched = driver.calls(CALL)
     for n in range(1, 20):
@@ -425,7 +429,7 @@ def broken_stream(driver: Driver) -> None:
     try:
         jax.block_until_ready(jax.jit(lambda x: hcb.call(lambda v: v, x, result_shape=x))(1.0))
         raise AssertionError("the call came although the order is not known")
-    except jax.errors.JaxRuntimeError as error:
+    except ENDED as error:
         assert "have not come from the device in 0.1 s, so their order is not known" in str(error), str(error)
     try:
         hcb.barrier_wait()

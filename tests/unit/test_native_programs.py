@@ -40,6 +40,12 @@ def test_a_program_of_known_instructions_is_simple() -> None:
     assert simple(BEGINNING + ENTRY) and simple(ENTRY)
 
 
+@pytest.mark.parametrize("target", ["hostcb_tap", "hostcb_tap_17"])
+def test_taps_in_c_are_known_targets(target: str) -> None:
+    assert simple(ENTRY.replace("xla_buffer_python_cpu_callback", target))
+    assert not simple(ENTRY.replace("xla_buffer_python_cpu_callback", f"{target}_of_another"))
+
+
 def test_the_known_opcodes_are_the_compilers() -> None:
     opcodes = {opcode.name for opcode in HloOpcode}
     assert opcodes >= native.FREE | native.ALONE

@@ -62,8 +62,8 @@ COMPILED_IN_C = (
 # oldest JAX alone.
 TOOLS = (
     "bisect bisection bundle commit compare dask diff engine environments expect index known matrices maxfail merge "
-    "minimise mutants options own platforms probes profiles release repeat reports repro resume runner schema shards "
-    "statistics traces vendors"
+    "minimise mutants options own paths platforms probes profiles release repeat reports repro resume runner schema "
+    "selection shards statistics traces vendors"
 )
 
 # The platforms whose programs are lowered where there is none of them.

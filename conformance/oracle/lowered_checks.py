@@ -55,7 +55,7 @@ def callback_operations(module: Module, target: PlatformTarget) -> list[Operatio
 def _calls_back(one: Operation, target: PlatformTarget) -> bool:
     if target.transfers:
         return one.is_transfer and one.host_transfer
-    return one.callee in target.targets and one.name == "stablehlo.custom_call"
+    return target.target_of(one.callee) is not None and one.name == "stablehlo.custom_call"
 
 
 def _is_judge(one: Operation, wanted: Wanted) -> bool:
@@ -81,12 +81,12 @@ def _targets(module: Module, wanted: Wanted) -> Iterator[tuple[str, str]]:
             continue
         if one.is_transfer:
             yield "target", f"{one.shown}: {target.name} calls back by custom calls, and this is a transfer"
-        elif one.callee not in target.targets:
+        elif (named := target.target_of(one.callee)) is None:
             if not _known_to_compilers(one.callee):
                 yield "target", f"{one.shown}: {target.name} has no such target, it has {', '.join(target.targets)}"
-        elif wanted.in_place and one.callee not in target.in_place:
+        elif wanted.in_place and named not in target.in_place:
             yield "target", f"{one.shown}: a callback with the device's memory needs {' or '.join(target.in_place)}"
-        elif not wanted.in_place and one.callee != target.partitioned and one.callee not in ordinary:
+        elif not wanted.in_place and named != target.partitioned and named not in ordinary:
             yield "target", f"{one.shown}: this callback has arrays, and needs {target.calls}"
 
 
@@ -312,7 +312,7 @@ def compiled_sites(text: str, target: PlatformTarget) -> list[str | None]:
     if target.transfers:
         calls = r" (?:send|recv)\(.*is_host_transfer=true"
     else:
-        calls = rf' custom-call(?:-start)?\(.*custom_call_target="(?:{"|".join(target.targets)})"'
+        calls = rf' custom-call(?:-start)?\(.*custom_call_target="(?:{"|".join(target.targets)})(?:_\d+)?"'
     lines = (line for line in text.splitlines() if re.search(calls, line))
     return [next(iter(re.findall(rf"{SITE_MARK}(\w+?){SITE_END}", line)), None) for line in lines]
 

@@ -38,17 +38,17 @@ class _Asked:
 
     def __init__(self, axes: tuple[int, ...], constraint: Constraint) -> None:
         self.axes = axes
-        # A slice of one axis keeps the values of a constraint on it a tuple.
-        self._values_in = itemgetter(*axes) if len(axes) > 1 else itemgetter(slice(axes[0], axes[0] + 1))
+        # An axis twice keeps the values of a constraint on it alone a tuple.
+        self._values_in = itemgetter(*axes) if len(axes) > 1 else itemgetter(axes[0], axes[0])
         self._constraint = constraint
         self._answers: dict[tuple[str | None, ...], str | None] = {}
 
     def reason(self, row: Sequence[str | None]) -> str | None:
-        values = tuple(self._values_in(row))
+        values = self._values_in(row)
         try:
             return self._answers[values]
         except KeyError:
-            answer = None if None in values else self._constraint.reason(*values)
+            answer = None if None in values else self._constraint.reason(*values[: len(self.axes)])
             self._answers[values] = answer
             return answer
 
@@ -64,14 +64,23 @@ class Space:
         self.names = tuple(axes)
         self.values = tuple(tuple(values) for values in axes.values())
         self._asked = [_Asked(tuple(map(self.names.index, constraint.axes)), constraint) for constraint in constraints]
-        self._about = [[asked for asked in self._asked if axis in asked.axes] for axis in range(len(self.names))]
+        self._answering: dict[tuple[int, frozenset[int]], list[_Asked]] = {}
 
-    def reason(self, row: Sequence[str | None], axis: int | None = None) -> str | None:
-        """The reason if this row, perhaps incomplete, has no meaning; with `axis`, only by constraints on that axis."""
-        for asked in self._asked if axis is None else self._about[axis]:
-            if reason := asked.reason(row):
+    def reason(self, row: Sequence[str | None], asked: Iterable[_Asked] | None = None) -> str | None:
+        """The reason if this row, perhaps incomplete, has no meaning; with `asked`, by these constraints alone."""
+        for each in self._asked if asked is None else asked:
+            if reason := each.reason(row):
                 return reason
         return None
+
+    def answering(self, axis: int, filled: frozenset[int]) -> list[_Asked]:
+        """The constraints on an axis that a row with values on the axes `filled` can break; others wait for values."""
+        try:
+            return self._answering[axis, filled]
+        except KeyError:
+            found = [asked for asked in self._asked if axis in asked.axes and filled.issuperset(asked.axes)]
+            self._answering[axis, filled] = found
+            return found
 
     def pairs(self) -> list[Pair]:
         return [
@@ -142,6 +151,8 @@ def _complete(
         return reason
     row = list(start)
     free = [axis for axis, value in enumerate(row) if value is None]
+    filled = frozenset(range(len(row))) - {*free}
+    asked_of = [space.answering(axis, filled.union(free[: place + 1])) for place, axis in enumerate(free)]
     obstacle = ""
 
     def fill(position: int) -> bool:
@@ -151,7 +162,7 @@ def _complete(
         axis = free[position]
         for value in _by_gain(space, row, axis, partners, randomness):
             row[axis] = value
-            if reason := space.reason(row, axis):
+            if reason := space.reason(row, asked_of[position]):
                 # The first reason is the one most closely related to the pair.
                 obstacle = obstacle or reason
             elif fill(position + 1):

@@ -5,6 +5,7 @@ A platform without an entry has the depth `run` alone: nothing says what its pro
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -59,6 +60,13 @@ class PlatformTarget:
     @property
     def targets(self) -> tuple[str, ...]:
         return tuple(filter(None, (self.calls, self.partitioned, *self.in_place, *self.taps)))
+
+    def target_of(self, callee: str) -> str | None:
+        """Which of `targets` a custom call names; None if it does not call back.
+
+        A name of hostcb's may end with the number of a handler.
+        """
+        return next((each for each in (callee, re.sub(r"_\d+$", "", callee)) if each in self.targets), None)
 
     def cannot(self, callback: Callback) -> Refusal | None:
         """The refusal of a callback that the platform cannot have; None if it can."""

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from .._primitive.batching import check_method
-from .._primitive.binding import bind, check_callable
+from .._primitive.binding import bind, check_callable, repeated_tap
+from .._primitive.primitive import host_callback_p
 from .._spec import flags
 from .._spec.kinds import CALL, TAP
 from .._spec.naming import shown
@@ -70,6 +71,13 @@ def id_tap(
             FutureWarning,
             stacklevel=2,
         )
+    if type(device_index) is int and device_index == 0 and tap_with_device is False:
+        callback = repeated_tap(TAP, tap_func, arg)
+        if callback is not None:
+            (tapped,) = host_callback_p.bind(
+                arg, callback=callback, transforms=(), result_avals=(), device_index=0, vmap_method=None
+            )
+            return tapped if result is None else result
     check_callable(tap_func, TAP, "tap_func")
     tapped = bind(TAP, tap_func, arg, place=position(TAP, device_index), with_device=bool(tap_with_device))
     return tapped if result is None else result

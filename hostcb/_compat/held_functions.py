@@ -64,14 +64,19 @@ HOLDING_FUNCTIONS = {
 _unknown: list[tuple[str, Entry]] = []
 
 
+# The modules that have a primitive, of which one must have been imported; none for those that JAX itself imports.
+_MODULES = {name: (brought_by, _PRIMITIVES[name].module) for name, brought_by in _BROUGHT_BY.items()}
+
+
 def imported(names: Iterable[str]) -> list[str]:
     """Those of `names` whose module has been imported."""
-    modules = sys.modules
-    return [
-        name
-        for name in names
-        if _BROUGHT_BY.get(name) is None or _BROUGHT_BY[name] in modules or _PRIMITIVES[name].module in modules
-    ]
+    # Every callback that is traced asks this.
+    found = []
+    for name in names:
+        modules = _MODULES.get(name)
+        if modules is None or modules[0] in sys.modules or modules[1] in sys.modules:
+            found.append(name)
+    return found
 
 
 def holding_function(name: str) -> tuple[Any, Any]:

@@ -1,7 +1,8 @@
 """The custom call by which a program calls a handler.
 
 JAX's public builder makes the first custom call of each form. A program may have hundreds of the same form, so hostcb
-makes the others from the first one's attributes, with the index of another handler.
+makes the others from the first one's attributes, with the index of another handler. The index is an attribute of the
+operation, or the end of its target's name.
 """
 
 from __future__ import annotations
@@ -28,23 +29,30 @@ class Form:
     name: str
     result_types: list[Any]
     attributes: dict[str, Any]
-    # The attribute that holds the handler's index, and the other entries of that attribute.
-    numbered: str
+    # The attribute that tells the handler, and its other entries; none if it is the target's name.
+    telling: str
     others: dict[str, Any]
 
     @classmethod
-    def of(cls, op: Any) -> Form | None:
+    def of(cls, op: Any, numbered_target: str | None) -> Form | None:
         """Read the form of an operation; None if this JAX stores the index in a way that hostcb does not know."""
         attributes = {name: op.attributes[name] for name in _names(op.attributes)}
+        types = [result.type for result in op.results]
         for name, attribute in attributes.items():
-            if isinstance(attribute, mlir.ir.DictAttr) and _INDEX in attribute:
+            if numbered_target is not None:
+                if isinstance(attribute, mlir.ir.StringAttr) and attribute.value == numbered_target:
+                    return cls(op.operation.name, types, attributes, name, {})
+            elif isinstance(attribute, mlir.ir.DictAttr) and _INDEX in attribute:
                 others = {each: attribute[each] for each in _names(attribute) if each != _INDEX}
-                return cls(op.operation.name, [result.type for result in op.results], attributes, name, others)
+                return cls(op.operation.name, types, attributes, name, others)
         return None
 
-    def build(self, operands: Sequence[Any], index: Any) -> Any:
-        numbered = mlir.ir.DictAttr.get({**self.others, _INDEX: index})
-        attributes = {**self.attributes, self.numbered: numbered}
+    def build(self, operands: Sequence[Any], index: Any, numbered_target: str | None) -> Any:
+        if numbered_target is not None:
+            told: Any = mlir.ir.StringAttr.get(numbered_target)
+        else:
+            told = mlir.ir.DictAttr.get({**self.others, _INDEX: mlir.ir_attribute(index)})
+        attributes = {**self.attributes, self.telling: told}
         return mlir.ir.Operation.create(self.name, self.result_types, operands, attributes)
 
 
@@ -70,13 +78,15 @@ class Module:
             index = self._indices[handler] = np.uint64(len(context.host_callbacks) - 1)
         return index
 
-    def emit(self, context: Any, form_key: Any, make: Callable[[], Any], operands: Sequence[Any], index: Any) -> Any:
+    def emit(
+        self, form_key: Any, make: Callable[[], Any], operands: Sequence[Any], index: Any, numbered_target: str | None
+    ) -> Any:
         """Emit an operation of the form that `form_key` identifies; `make` emits the first of that form."""
         form = self._forms.get(form_key)
         if form is not None:
-            return form.build(operands, mlir.ir_attribute(index))
+            return form.build(operands, index, numbered_target)
         op = make()
-        self._forms[form_key] = Form.of(op)
+        self._forms[form_key] = Form.of(op, numbered_target)
         return op
 
 
@@ -102,21 +112,26 @@ def custom_call(
     *,
     side_effect: bool = True,
     aliases: Sequence[tuple[int, int]] = (),
+    numbered: Callable[[int], str | None] | None = None,
 ) -> Sequence[Any]:
-    """Emit a custom call to `handler`, and keep the handler alive as long as the executable."""
+    """Emit a custom call to `handler`, and keep the handler alive as long as the executable.
+
+    Where `numbered` has a target for the handler's index, that is used, and the operation has no attribute for it.
+    """
     module_context = context.module_context
     module = module_of(module_context)
     index = module.index_of(module_context, handler)
+    numbered_target = None if numbered is None else numbered(int(index))
 
     def make() -> Any:
         inner = context.replace(avals_in=list(avals_in), avals_out=list(avals_out))
         build = jax.ffi.build_ffi_lowering_function(
-            target, has_side_effect=side_effect, operand_output_aliases=dict(aliases)
+            numbered_target or target, has_side_effect=side_effect, operand_output_aliases=dict(aliases)
         )
-        return build(inner, *operands, **{_INDEX: index})
+        return build(inner, *operands, **({_INDEX: index} if numbered_target is None else {}))
 
-    form_key = (target, tuple(avals_in), tuple(avals_out), side_effect, tuple(aliases))
-    op = module.emit(module_context, form_key, make, operands, index)
+    form_key = (target, numbered_target is None, tuple(avals_in), tuple(avals_out), side_effect, tuple(aliases))
+    op = module.emit(form_key, make, operands, index, numbered_target)
     if sharding is not None:
         _compat.annotate(module_context, op, sharding)
     return list(op.results)

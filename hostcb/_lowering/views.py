@@ -62,6 +62,7 @@ def views(site: Site, devices: Devices, sharding: Any) -> Emitted:
         with_token(site, crossing.result_avals, _compat.abstract_token),
         sharding,
         side_effect=not crossing.host.callback.kind.pure,
+        numbered=library.numbered_target if native else None,
     )
     return split_token(site, results)
 

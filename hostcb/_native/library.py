@@ -24,7 +24,8 @@ VARIABLE = "HOSTCB_NATIVE"
 SOURCES = tuple(sorted(Path(__file__).parent.glob("*.[ch]")))
 LIBRARY = Path(__file__).with_name("handover.so")
 
-# The target of a tap's custom call, and the runtime's target of Python callbacks, which `hostcb_tap` passes calls to.
+# The target of a tap's custom call, which may end with the index of its handler in Python, and the runtime's target of
+# Python callbacks, which `hostcb_tap` passes calls to.
 TARGET = "hostcb_tap"
 PYTHON_TARGET = "xla_buffer_python_cpu_callback"
 _SITE_TYPE = "hostcb_site"
@@ -38,6 +39,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hostcb_build": (ctypes.c_char_p,),
     "hostcb_site_type": (_ADDRESS,),
     "hostcb_site_info": (_ADDRESS,),
+    "hostcb_numbered_tap": (_ADDRESS, ctypes.c_uint64),
     "hostcb_set_python_handler": (None, _ADDRESS),
     "hostcb_all_through_python": (None, ctypes.c_int32),
     "hostcb_ring": (_ADDRESS, _POSITION, ctypes.POINTER(_ADDRESS)),
@@ -83,6 +85,8 @@ class Library:
         # Why taps go through Python; None if they do not.
         self.problem: str | None = None
         self._registered = False
+        # The targets of taps by the index of their handler in Python.
+        self._targets: dict[int, str | None] = {}
         try:
             self._load()
         except (OSError, AttributeError) as error:
@@ -130,8 +134,28 @@ class Library:
         capsule, held = jax.ffi.pycapsule, self.held
         site: Any = {"type_id": capsule(held.hostcb_site_type()), "type_info": capsule(held.hostcb_site_info())}
         jax.ffi.register_ffi_type(_SITE_TYPE, site, platform="cpu")
-        stages = {"instantiate": capsule(held.hostcb_instantiate), "execute": capsule(held.hostcb_tap)}
-        jax.ffi.register_ffi_target(TARGET, stages, platform="cpu")
+        self._register_target(TARGET, held.hostcb_tap)
+
+    def _register_target(self, name: str, handler: Any) -> None:
+        capsule = jax.ffi.pycapsule
+        stages = {"instantiate": capsule(self.held.hostcb_instantiate), "execute": capsule(handler)}
+        jax.ffi.register_ffi_target(name, stages, platform="cpu")
+
+    def numbered_target(self, index: int) -> str | None:
+        """Return the target of the taps with this handler in Python; None if such taps have `TARGET` and an attribute.
+
+        XLA takes longer to compile an operation with an attribute.
+        """
+        try:
+            return self._targets[index]
+        except KeyError:
+            handler = self.held.hostcb_numbered_tap(index)
+            target = None if handler is None else f"{TARGET}_{index}"
+            if target is not None:
+                # Several threads may do this at once: JAX accepts the same handler again.
+                self._register_target(target, ctypes.c_void_p(handler))
+            self._targets[index] = target
+            return target
 
     def all_through_python(self, yes: bool) -> None:
         """Send all taps through Python, or no longer."""

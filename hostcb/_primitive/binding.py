@@ -8,9 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import ShapedArray, Tracer
 
 from .. import _compat
-from .._spec.callback import Float0, HostCallback, Static, shared
+from .._spec.callback import Float0, HostCallback, Static, known_tap, shared
 from .._spec.kinds import Kind
 from .._spec.naming import describe, never_runs, shown
 from .._spec.placement import partial_automatic, placed_per_device
@@ -93,6 +94,27 @@ def bind(
     return jax.tree_util.tree_unflatten(tree, restored)
 
 
+def repeated_tap(kind: Kind, function: Callable[..., Any], value: Any) -> HostCallback | None:
+    """Return the callback of a tap that repeats another one, on one traced array: the primitive can be bound as it is.
+
+    None if `bind` has to look closer. Each Python frame under the user's costs as much as half of what `bind` does, so
+    it is the caller who binds.
+    """
+    if not isinstance(value, Tracer):
+        return None
+    aval = value.aval
+    # Of the NumPy dtypes float0 alone has fields.
+    if type(aval) is not ShapedArray or not isinstance(aval.dtype, np.dtype) or aval.dtype.names is not None:
+        return None
+    callback = known_tap(kind, function)
+    if callback is not None:
+        say_effects()
+        _compat.refuse_if_unusable(callback, effectful=True)
+        _compat.check_holders(callback)
+        _check_axes(callback, 0)
+    return callback
+
+
 def _is_value(leaf: Any) -> bool:
     """Return whether `leaf` is a JAX value."""
     if _compat.is_ref(leaf):
@@ -108,12 +130,12 @@ def _is_value(leaf: Any) -> bool:
 
 def _is_plain(aval: Any) -> bool:
     """Return whether a value is an array with a NumPy dtype."""
-    return type(aval) is jax.core.ShapedArray and isinstance(aval.dtype, np.dtype)
+    return type(aval) is ShapedArray and isinstance(aval.dtype, np.dtype)
 
 
 def _operand(kind: Kind, leaf: Any) -> Any:
     """Return the operand for one leaf."""
-    if isinstance(leaf, jax.core.Tracer) and not kind.in_place and _is_plain(leaf.aval):
+    if isinstance(leaf, Tracer) and not kind.in_place and _is_plain(leaf.aval):
         # Nearly every operand is already a traced value.
         return leaf
     if _compat.is_ref(leaf):

@@ -1,24 +1,53 @@
-"""The thread that runs the functions of a queue, and how it sleeps and is woken (H11)."""
+"""The thread that runs the functions of a queue: how it sleeps, is woken, and lets values come together (H11)."""
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol
 
 from .rings import Ring
+
+# After its work a consumer waits so many seconds before it becomes idle. A tap in this time need not wake it; waking it
+# costs more than the tap. This bounds how late a lone tap can run.
+LINGER = 1e-3
+
+# If more than RAPID taps come in a linger, the consumer sleeps on: it would only take the interpreter lock from the
+# device. It sleeps MOST_LINGERS times, each twice as long, until the taps stop or half of the queue's budget is used.
+RAPID = 5
+MOST_LINGERS = 4
+
+
+class Queue(Protocol):
+    """What a consumer asks of its queue, `queues.DeviceQueue`."""
+
+    device: Any
+    budget: int
+    consumer: Consumer | None
+    idle: bool
+
+    def is_pending(self) -> bool: ...
+
+    def work_until(self, reached: Callable[[], bool]) -> None: ...
+
+    def tell(self) -> None: ...
+
+    def ever_accepted(self) -> int: ...
+
+    def held(self) -> int: ...
 
 
 class Consumer:
     """The thread that runs a queue's functions, and the bell that wakes it; any code may ring the bell."""
 
-    def __init__(self, device: Any, ring: Ring | None, consume: Callable[[Consumer], None]):
+    def __init__(self, queue: Queue, ring: Ring | None):
+        self._queue = queue
         # The bell of the ring, if there is one.
         self.ring = ring
         self.heard = 0
-        self.bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self.thread = threading.Thread(target=consume, args=(self,), name=f"hostcb-{device}", daemon=True)
+        self.bell: SimpleQueue[None] = SimpleQueue()
+        self.thread = threading.Thread(target=self._consume, name=f"hostcb-{queue.device}", daemon=True)
 
     def is_current(self) -> bool:
         return self.thread.ident == threading.get_ident()
@@ -36,6 +65,49 @@ class Consumer:
             return self.heard != before
         try:
             self.bell.get(timeout=timeout)
-        except queue.Empty:
+        except Empty:
             return False
         return True
+
+    def _consume(self) -> None:
+        queue = self._queue
+        if queue.consumer is self:
+            queue.idle = False
+        try:
+            while queue.consumer is self:
+                self._attend()
+                queue.work_until(lambda: not queue.is_pending() or queue.consumer is not self)
+                # Not idle yet: a value that comes within the linger does not have to wake this thread.
+                self._linger()
+                if queue.is_pending() or queue.consumer is not self:
+                    continue
+                queue.idle = True
+                # Checked again: a value may have come before `idle` was set, and so has not woken this thread.
+                if not queue.is_pending():
+                    self.sleep()
+                # `idle` belongs to the current consumer, which may be a later one.
+                if queue.consumer is self:
+                    queue.idle = False
+        finally:
+            if queue.consumer is self:
+                # An exception ends this thread; the next value starts another.
+                queue.consumer, queue.idle = None, True
+                if self.ring is not None:
+                    self.ring.attend(False)
+            queue.tell()
+
+    def _attend(self) -> None:
+        """Let C accept values, unless another thread has stopped this consumer."""
+        if self.ring is not None:
+            self.ring.attend(True)
+            if self._queue.consumer is not self:
+                self.ring.attend(False)
+
+    def _linger(self) -> None:
+        """Sleep for a linger, and sleep on while values come in quickly."""
+        queue = self._queue
+        for number in range(MOST_LINGERS):
+            before, longer = queue.ever_accepted(), 1 << number
+            asked_for = self.sleep(LINGER * longer)
+            if asked_for or queue.ever_accepted() - before < RAPID * longer or 2 * queue.held() > queue.budget:
+                return

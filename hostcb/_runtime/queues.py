@@ -1,4 +1,4 @@
-"""A bounded queue of tapped values for each device, and the thread that runs their functions (H5, H11, H12).
+"""A bounded queue of tapped values for each device; `consumers` has the thread that runs their functions (H5, H12).
 
 A signal handler or a finalizer may tap, call or wait at a barrier in the middle of any function of this module, and an
 interrupt may end the function there. So a lock protects only the running of user functions. Python takes and releases
@@ -28,15 +28,6 @@ from .rings import Record, Ring
 from .running import inside_callback, locals_of, runs_callbacks
 
 logger = logging.getLogger("hostcb")
-
-# After its work a consumer waits so many seconds before it becomes idle. A tap in this time need not wake it; waking it
-# costs more than the tap. This bounds how late a lone tap can run.
-LINGER = 1e-3
-
-# If more than RAPID taps come in a linger, the consumer sleeps on: it would only take the interpreter lock from the
-# device. It sleeps MOST_LINGERS times, each twice as long, until the taps stop or half of the queue's budget is used.
-RAPID = 5
-MOST_LINGERS = 4
 
 # A small value costs about 300 bytes, more than its own, so the number of values is bounded too.
 MOST_VALUES = 500_000
@@ -84,8 +75,9 @@ class DeviceQueue:
         # A lock for each thread that waits until a function has ended.
         self._waiting: deque[Any] = deque()
         # Whether a value has to wake or start the consumer.
-        self._idle = True
-        self._consumer: Consumer | None = None
+        self.idle = True
+        # The current one; an earlier one ends.
+        self.consumer: Consumer | None = None
         # How many values this queue has ever accepted.
         self._accepted = 0
         # The ring of values that C accepts, and the oldest of them if its function has begun.
@@ -100,10 +92,10 @@ class DeviceQueue:
             # Several threads may do this at once.
             ring = self.ring = self._rings.setdefault(None, Ring(self.budget, MOST_VALUES, site.pinned))
             self._publish()
-        consumer = self._consumer
+        consumer = self.consumer
         if consumer is not None and consumer.ring is not ring:
             # It sleeps without the ring. The next value of the queue starts another.
-            self._consumer, self._idle = None, True
+            self.consumer, self.idle = None, True
             consumer.wake()
             if self.items:
                 # The next value may run at once, without the queue.
@@ -136,7 +128,7 @@ class DeviceQueue:
                 self._bytes -= nbytes
                 self._publish()
             self.make_room(nbytes)
-        if self._idle:
+        if self.idle:
             self._wake()
 
     def _publish(self) -> None:
@@ -151,7 +143,7 @@ class DeviceQueue:
 
     def make_room(self, nbytes: int) -> None:
         """Return when the queue has room for so many bytes; called before a large value is copied."""
-        self._work_until(lambda: self._has_room(nbytes))
+        self.work_until(lambda: self._has_room(nbytes))
 
     def _has_room(self, nbytes: int) -> bool:
         values, held = len(self.items), self._bytes
@@ -165,21 +157,21 @@ class DeviceQueue:
     def drain(self) -> None:
         """Return when all values accepted so far have run; the calling thread runs them too."""
         if self.is_pending():
-            self._work_until(self._end())
+            self.work_until(self._end())
 
     def join(self) -> None:
         """As `drain`, but let the consumer run the values, so that Ctrl-C ends the waiting and not a user function."""
         if not self.is_pending():
             return
         ended = self._end()
-        consumer = self._consumer
+        consumer = self.consumer
         # A finalizer may call this in the consumer, or a signal handler in the thread that runs the oldest item.
         if consumer is not None and not consumer.is_current() and not self._is_run_here():
             consumer.wake()
-            while not ended() and self._consumer is consumer and consumer.thread.is_alive():
+            while not ended() and self.consumer is consumer and consumer.thread.is_alive():
                 self._wait_for_progress(ended)
         # At interpreter exit Python starts no thread, so there may be no consumer.
-        self._work_until(ended)
+        self.work_until(ended)
 
     def _end(self) -> Callable[[], bool]:
         """Return a function that tells whether all values accepted so far have run."""
@@ -202,7 +194,7 @@ class DeviceQueue:
     def stop(self) -> None:
         """Run all values, then end the consumer; the next value starts another."""
         self.join()
-        consumer, self._consumer, self._idle = self._consumer, None, True
+        consumer, self.consumer, self.idle = self.consumer, None, True
         if self.ring is not None:
             self.ring.attend(False)
         if consumer is not None:
@@ -222,7 +214,7 @@ class DeviceQueue:
         kept, gone = items[:count], items[count:]
         self.items = deque(kept)
         self._bytes = sum(item[0].nbytes for item in kept)
-        self._consumer, self._idle, self._baton = None, True, threading.Lock()
+        self.consumer, self.idle, self._baton = None, True, threading.Lock()
         if self.ring is not None:
             self.ring.disown()
             self._first = None
@@ -231,13 +223,13 @@ class DeviceQueue:
             # Marked as ended, for a loop that waits for them.
             item[:] = None, None
 
-    def _work_until(self, reached: Callable[[], bool]) -> None:
+    def work_until(self, reached: Callable[[], bool]) -> None:
         """Run the oldest value, or wait until another thread has run one, until `reached()` is true."""
         while not reached():
             if self.is_pending() and not self._baton.locked():
                 self._take_turn(reached)
                 if self._waiting:
-                    self._tell()
+                    self.tell()
             elif self.is_pending() and self._is_run_here():
                 # A finalizer or a signal handler in a thread that holds the baton: no other thread can run the values.
                 self._run_oldest()
@@ -272,7 +264,7 @@ class DeviceQueue:
         try:
             item = self.items[0]
         except IndexError:
-            # A nested call has run it; see `_work_until`.
+            # A nested call has run it; see `work_until`.
             return
         try:
             if item[1] is not None:
@@ -322,7 +314,7 @@ class DeviceQueue:
         if sites.leaving:
             sites.let_go()
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
         """Notify all waiting threads that a function has ended."""
         while True:
             try:
@@ -340,67 +332,28 @@ class DeviceQueue:
             notified.acquire(timeout=LOOK_AGAIN)
 
     def _wake(self) -> None:
-        consumer = self._consumer
+        consumer = self.consumer
         if consumer is None or not consumer.thread.is_alive():
             self._start()
         else:
-            self._idle = False
+            self.idle = False
             consumer.wake()
 
     def _start(self) -> None:
         # If several threads start a consumer at once, the last one stays, and the others end at once.
-        consumer = self._consumer = Consumer(self.device, self.ring, self._consume)
+        consumer = self.consumer = Consumer(self, self.ring)
         try:
             consumer.thread.start()
         except RuntimeError:
             logger.debug("no consumer for %s at interpreter exit: the barrier there runs the rest", self.device)
-            self._consumer = None
+            self.consumer = None
 
-    def _consume(self, me: Consumer) -> None:
-        if self._consumer is me:
-            self._idle = False
-        try:
-            while self._consumer is me:
-                self._attend(me)
-                self._work_until(lambda: not self.is_pending() or self._consumer is not me)
-                # Not idle yet: a value that comes within the linger does not have to wake this thread.
-                self._linger(me)
-                if self.is_pending() or self._consumer is not me:
-                    continue
-                self._idle = True
-                # Checked again: a value may have come before `_idle` was set, and so has not woken this thread.
-                if not self.is_pending():
-                    me.sleep()
-                # `_idle` belongs to the current consumer, which may be a later one.
-                if self._consumer is me:
-                    self._idle = False
-        finally:
-            if self._consumer is me:
-                # An exception ends this thread; the next value starts another.
-                self._consumer, self._idle = None, True
-                if me.ring is not None:
-                    me.ring.attend(False)
-            self._tell()
-
-    def _attend(self, me: Consumer) -> None:
-        """Let C accept values, unless another thread has stopped this consumer."""
-        if me.ring is not None:
-            me.ring.attend(True)
-            if self._consumer is not me:
-                me.ring.attend(False)
-
-    def _linger(self, me: Consumer) -> None:
-        """Sleep for a linger, and sleep on while values come in quickly."""
-        for number in range(MOST_LINGERS):
-            before, longer = self._ever(), 1 << number
-            asked_for = me.sleep(LINGER * longer)
-            if asked_for or self._ever() - before < RAPID * longer or 2 * self._held() > self.budget:
-                return
-
-    def _ever(self) -> int:
+    def ever_accepted(self) -> int:
+        """Return how many values the queue has accepted, by Python and by C."""
         return self._accepted + (0 if self.ring is None else self.ring.counters.accepted)
 
-    def _held(self) -> int:
+    def held(self) -> int:
+        """Return the bytes of the values whose functions have not ended."""
         return self._bytes + (0 if self.ring is None else self.ring.counters.bytes)
 
 

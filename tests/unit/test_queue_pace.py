@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 import hostcb as hcb
-from hostcb._runtime import queues
+from hostcb._runtime import consumers, queues
 from hostcb._runtime.blocks import LEAST_BYTES, blocks
 
 BUDGET = 4
@@ -75,7 +75,7 @@ def test_taps_run_without_being_waited_for(count: int) -> None:
 @pytest.mark.contract("H13")
 def test_a_barrier_does_not_wait_for_the_consumer_to_wake(monkeypatch: pytest.MonkeyPatch) -> None:
     # Were it to, this would take hours.
-    monkeypatch.setattr(queues, "LINGER", 3600.0)
+    monkeypatch.setattr(consumers, "LINGER", 3600.0)
     record, one = helpers.Record(), jax.jit(lambda x: hcb.id_tap(record.tap, x))
     for number in range(3):
         one(jnp.float32(number))
@@ -87,7 +87,7 @@ def test_a_barrier_does_not_wait_for_the_consumer_to_wake(monkeypatch: pytest.Mo
 
 @pytest.mark.contract("H5")
 def test_a_call_runs_what_the_consumer_sleeps_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queues, "LINGER", 3600.0)
+    monkeypatch.setattr(consumers, "LINGER", 3600.0)
     record = helpers.Record()
 
     @jax.jit
@@ -165,7 +165,7 @@ def test_an_interrupt_when_nobody_has_been_told_yet_holds_nobody_up(monkeypatch:
     first = threading.Thread(target=drain)
     first.start()
     assert entered.wait(helpers.DEADLINE)
-    monkeypatch.setattr(queue, "_tell", interrupted)
+    monkeypatch.setattr(queue, "tell", interrupted)
     second = threading.Thread(target=queue.drain)
     second.start()
     while not queue._waiting:

@@ -16,6 +16,7 @@ from helpers import Record
 import hostcb as hcb
 from hostcb import _compat
 from hostcb._lowering import custom_calls
+from hostcb._native.library import library
 
 
 def tap(arg: Any, transforms: Any) -> None: ...
@@ -46,7 +47,7 @@ def test_operations_are_the_same_with_and_without_what_is_remembered(monkeypatch
 
     remembered = texts()
     with monkeypatch.context() as patch:
-        patch.setattr(custom_calls.Form, "of", lambda op: None)
+        patch.setattr(custom_calls.Form, "of", lambda op, numbered_target: None)
         assert texts() == remembered
     # Nothing is remembered where this JAX has no place for it; then no handler is shared either.
     monkeypatch.setattr(_compat, "memory_of", lambda module_context: {})
@@ -57,7 +58,62 @@ def test_operations_are_the_same_with_and_without_what_is_remembered(monkeypatch
 def test_equal_callbacks_of_a_program_have_one_handler() -> None:
     lowered = jax.jit(lambda x: hcb.id_tap(tap, hcb.id_tap(tap, hcb.id_tap(lambda a, t: None, x)))).lower(1.0)
     text = lowered.as_text()
-    assert [text.count(f"index = {number} : ui64") for number in range(3)] == [1, 2, 0], text
+    # Without the library in C the index is an attribute.
+    marks = [(f"hostcb_tap_{number}(", f"index = {number} : ui64") for number in range(3)]
+    assert [sum(map(text.count, mark)) for mark in marks] == [1, 2, 0], text
+
+
+@pytest.mark.contract("H24")
+@pytest.mark.skipif(library.problem is not None, reason=f"the library: {library.problem}")
+def test_handlers_without_a_target_of_their_own_have_an_attribute() -> None:
+    count, seen = 520, []
+
+    def program(x: Any) -> Any:
+        for number in range(count):
+            x = hcb.id_tap(lambda arg, transforms, number=number: seen.append(number), x)
+        return x
+
+    lowered = jax.jit(program).lower(1.0)
+    text = lowered.as_text()
+    assert ("hostcb_tap_511(" in text, "hostcb_tap_512(" in text, text.count("hostcb_tap(")) == (True, False, 8)
+    assert [f"index = {number} : ui64" in text for number in (511, 512, 519)] == [False, True, True]
+    compiled = lowered.compile()
+    for _ in range(2):
+        # The first values go through Python, the others do not.
+        compiled(1.0)
+        hcb.barrier_wait()
+    assert seen == [*range(count)] * 2
+
+
+@pytest.mark.contract("H1")
+def test_a_repeated_tap_is_the_same_equation_as_the_first() -> None:
+    def program(x: Any, integer: Any) -> Any:
+        for value in (x, integer, x.astype(jnp.bfloat16), x.astype(jnp.int4), jax.random.key(0), 1.5, [x]):
+            for _ in range(2):
+                hcb.id_tap(tap, value)
+        return x
+
+    equations = jax.make_jaxpr(program)(jnp.zeros(2), 1).eqns
+    taps = [each for each in equations if each.primitive.name == "host_callback"]
+    shown = [(each.params, str(each.outvars[0].aval)) for each in taps]
+    assert len(shown) == 14
+    assert shown[::2] == shown[1::2]
+
+
+@pytest.mark.contract("H1", "H10")
+def test_a_repeated_tap_is_refused_as_the_first() -> None:
+    wrong: dict[str, Any] = {"device_index": -1, "unknown": 1}
+
+    @jax.jit
+    def program(x: Any) -> Any:
+        x = hcb.id_tap(tap, x)
+        for name, value in wrong.items():
+            with pytest.raises((TypeError, ValueError), match=name):
+                hcb.id_tap(tap, x, **{name: value})
+        assert hcb.id_tap(tap, x, result=3) == 3
+        return hcb.id_tap(tap, x, tap_with_device=False)
+
+    assert program(1.0) == 1
 
 
 @pytest.mark.contract("H5")

@@ -3,7 +3,8 @@
 JAX keeps a program with an effect out of its fast dispatch, which runs no Python code. Two objects of hostcb change
 that. The token operand is the same array at each dispatch, so it can be one of the arguments that JAX calls constant.
 Before JAX hands the program to the runtime, it asks the layout of that argument for its form: this is the begin. The
-tree of the results has a node of hostcb at its root, which drops the token: JAX builds the tree at the end.
+tree of the results begins with a node of hostcb, whose only child is the token: JAX builds the tree at the end, and
+this node before the user's.
 
 JAX promises neither of the two. So `_Trial` first tries both, with a program that has no callback.
 """
@@ -42,9 +43,8 @@ _DATA = private(
     Cost.COMFORT,
     attributes=(
         *("in_shardings", "in_device_local_layouts", "kept_var_bitvec", "const_args"),
-        *("out_pytree_def", "out_shardings", "out_avals", "out_committed"),
+        *("out_pytree_def", "out_shardings", "out_avals", "out_committed", "_replace"),
     ),
-    methods={"_replace": called_with(1)},
 )
 _EXECUTABLE = private(
     "jax._src.interpreters.pxla:MeshExecutable",
@@ -77,7 +77,7 @@ class FastDispatches(Protocol):
     def begin_fast(self, program: Any, devices: tuple[Any, ...], caller: FrameType | None) -> None:
         """Called before an execution that the frame `caller` dispatches. An exception that it raises ends it."""
 
-    def end_fast(self, program: Any, token: Any) -> None:
+    def end_fast(self, program: Any, token: Any, caller: FrameType | None) -> None:
         """Called at the end of a dispatch that did not raise. An exception that it raises replaces the results."""
 
 
@@ -87,7 +87,7 @@ class _Ends:
 
     token: Any
     begin: Callable[[FrameType | None], None]
-    end: Callable[[Any], None]
+    end: Callable[[Any, FrameType | None], None]
 
     def __post_init__(self) -> None:
         self._form = self.token.format.layout._to_xla_layout(self.token.dtype)
@@ -98,34 +98,48 @@ class _Ends:
         return self._form
 
 
+class _End:
+    """The node of a tree of results whose child is the token. There are no objects of this class."""
+
+
 class _Results:
-    """The root of a tree of results: a token, and what the program returns. There are no objects of this class."""
+    """The root of such a tree: an `_End`, and what the program returns. There are no objects of this class either."""
 
 
-def _results(ends: _Ends, children: Sequence[Any]) -> Any:
-    token, results = children
-    ends.end(token)
-    return results
+def _end(ends: _Ends, children: Sequence[Any]) -> Any:
+    (token,) = children
+    ends.end(token, sys._getframe().f_back)
+
+
+def _results(_: None, children: Sequence[Any]) -> Any:
+    return children[1]
 
 
 def _no_children(_: Any) -> Any:
-    raise TypeError("the root of a tree of results is never an object")
+    raise TypeError("the nodes of a tree of results are never objects")
 
 
+jax.tree_util.register_pytree_node(_End, _no_children, _end)
 jax.tree_util.register_pytree_node(_Results, _no_children, _results)
+
+
+def _tree_with_end(ends: _Ends, results: Any) -> Any:
+    """Return the tree of a token and of `results`, the tree of what a program returns."""
+    registry = _REGISTRY.value
+    leaf = registry.flatten(0)[1]
+    end = leaf.from_node_data_and_children(registry, (_End, ends), [leaf])
+    return leaf.from_node_data_and_children(registry, (_Results, None), [end, results])
 
 
 def _with_ends(data: Any, ends: _Ends) -> Any:
     """Return the data of a fast dispatch with the token as the first operand and the first result."""
-    token, registry = ends.token, _REGISTRY.value
-    leaf = registry.flatten(0)[1]
-    tree = leaf.from_node_data_and_children(registry, (_Results, ends), [leaf, data.out_pytree_def])
+    token = ends.token
     return data._replace(
         in_shardings=[token.sharding, *data.in_shardings],
         in_device_local_layouts=[ends, *data.in_device_local_layouts],
         kept_var_bitvec=[True, *data.kept_var_bitvec],
         const_args=[token, *data.const_args],
-        out_pytree_def=tree,
+        out_pytree_def=_tree_with_end(ends, data.out_pytree_def),
         out_shardings=[token.sharding, *data.out_shardings],
         out_avals=[token.aval, *data.out_avals],
         out_committed=[True, *data.out_committed],
@@ -139,35 +153,47 @@ class _RefusalError(Exception):
 class _Trial(threading.local):
     """A program without callbacks that shows whether the fast dispatch of this JAX tells of its two ends.
 
-    The program returns one array. Its only operand stands for the token operand, and the array for the token.
+    Its only operand stands for the token operand, its first result for the token, and its second for the results.
     """
 
     ends: _Ends | None = None
 
     def data(self, data: Any) -> Any:
         """Return the data of the trial's program."""
-        leaf, none = (_REGISTRY.value.flatten(each)[1] for each in (0, ()))
-        tree = leaf.from_node_data_and_children(_REGISTRY.value, (_Results, self.ends), [leaf, none])
-        return data._replace(in_device_local_layouts=[self.ends], out_pytree_def=tree)
+        ends: Any = self.ends
+        leaf = _REGISTRY.value.flatten(0)[1]
+        users = leaf.from_node_data_and_children(_REGISTRY.value, (_Users, ends), [leaf])
+        return data._replace(in_device_local_layouts=[ends], out_pytree_def=_tree_with_end(ends, users))
 
     def works(self, token: Any) -> bool:
-        """Return whether a begin and an end are told of each dispatch, and whether each may raise."""
+        """Return whether a begin and an end are told of each dispatch, in time, and whether each may raise."""
         told: list[Any] = []
         refusing: list[str] = []
+        # The code, not the frame, which would keep the frames around it alive.
+        mine = sys._getframe().f_code
 
-        def tell(end: str, what: Any) -> None:
-            told.append((end, what))
+        def tell(end: str, caller: FrameType | None) -> None:
+            told.append((end, caller is not None and caller.f_code is mine))
             if end in refusing:
                 raise _RefusalError
 
-        me = sys._getframe()
-        self.ends = _Ends(token, lambda caller: tell("begin", caller is me), lambda array: tell("end", type(array)))
+        self.ends = _TrialEnds(
+            token,
+            lambda caller: tell("begin", caller),
+            lambda _, caller: tell("end", caller),
+            lambda: tell("user", None),
+        )
+
+        # Each trial has a function of its own: JAX keeps one program of a function for all threads.
+        def hostcb_trial(token: Any) -> Any:
+            return token.copy(), token.copy()
+
         try:
             step = jax.jit(hostcb_trial)
             # The first dispatch is always in Python.
             step(token)
-            results = [step(token), step(token)]
-            if results != [(), ()] or told != 2 * [("begin", True), ("end", type(token))]:
+            once = [("begin", True), ("end", True), ("user", False)]
+            if [step(token), step(token)] != ["results"] * 2 or told != 2 * once:
                 return False
             for end in ("end", "begin"):
                 refusing.append(end)
@@ -176,16 +202,34 @@ class _Trial(threading.local):
                 except _RefusalError:
                     continue
                 return False
-            return told[4:] == [("begin", True), ("end", type(token)), ("begin", True)]
+            return told[6:] == [("begin", True), ("end", True), ("begin", True)]
         except Exception:
-            # This JAX takes the two objects for something else.
+            # This JAX takes hostcb's objects for something else.
             return False
         finally:
             self.ends = None
 
 
-def hostcb_trial(token: Any) -> Any:
-    return token.copy()
+@dataclasses.dataclass(eq=False)
+class _TrialEnds(_Ends):
+    """Tells also when JAX builds a node of the user."""
+
+    user: Callable[[], None]
+
+
+class _Users:
+    """A node of the user in the trial's tree of results."""
+
+
+def _users(ends: _TrialEnds, _: Any) -> Any:
+    ends.user()
+    return "results"
+
+
+jax.tree_util.register_pytree_node(_Users, _no_children, _users)
+
+# After so many trials without success programs are dispatched in Python; one may fail by an option of JAX.
+MOST_TRIALS = 3
 
 
 def let_ordered_take_it(effect: Any, harmless: Sequence[type], program_class: type, dispatches: FastDispatches) -> None:
@@ -196,8 +240,8 @@ def let_ordered_take_it(effect: Any, harmless: Sequence[type], program_class: ty
     if _unknown is not None:
         return
     plain, trial = _FAST_PATH.value, _Trial()
-    # For one device, and for several.
-    works: dict[bool, bool] = {}
+    # For one device, and for several: the results of the trials.
+    trials: dict[bool, list[bool]] = {True: [], False: []}
 
     def program_of(executable: Any, effects: Any) -> Any:
         """Return the program of an executable if it has hostcb's order and harmless effects alone, or None."""
@@ -219,10 +263,10 @@ def let_ordered_take_it(effect: Any, harmless: Sequence[type], program_class: ty
         if mesh_is_set() or not dispatches.takes_fast(program, devices, functools.partial(modules_of, executor)):
             return None
         token = dispatches.fast_token(devices)
-        alone = len(devices) == 1
-        if alone not in works:
-            works[alone] = trial.works(token)
-        if not works[alone]:
+        tried = trials[len(devices) == 1]
+        if True not in tried and len(tried) < MOST_TRIALS:
+            tried.append(trial.works(token))
+        if True not in tried:
             return None
         without_effect = copy.copy(executable)
         without_effect._unsafe_call = copy.copy(executor)
@@ -232,7 +276,13 @@ def let_ordered_take_it(effect: Any, harmless: Sequence[type], program_class: ty
         if data is None:
             return None
         begin, end = dispatches.begin_fast, dispatches.end_fast
-        ends = _Ends(token, lambda caller: begin(program, devices, caller), lambda ended: end(program, ended))
-        return _with_ends(data, ends)
+        return _with_ends(
+            data,
+            _Ends(
+                token,
+                lambda caller: begin(program, devices, caller),
+                lambda ended, caller: end(program, ended, caller),
+            ),
+        )
 
     _FAST_PATH.put(fast_path_data)

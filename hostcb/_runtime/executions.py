@@ -23,8 +23,8 @@ import jax
 from .. import _compat
 from .._compat import waiting
 from . import pool
-from .native import is_simple
-from .postponed import raise_what_is_left
+from .native import calls_nothing_else, is_simple
+from .postponed import raise_at_the_end, raise_what_is_left
 from .programs import Execution, FastDispatch, Program
 from .queues import queues
 from .running import held_up, inside_callback, running
@@ -165,9 +165,9 @@ class ExecutionTracker:
         if len(devices) > 1:
             # The dispatch returns before the callbacks run, and an error is raised with the results.
             return True
-        if program.only_taps and not program.wrapped:
+        if program.native is None and program.only_taps and not program.wrapped:
             # No operand or result depends on a failure.
-            program.native = _compat.place_of_hook is not None
+            program.native = _compat.place_of_hook is not None and calls_nothing_else(modules())
         return self._is_native(program, modules)
 
     def fast_token(self, devices: Sequence[Any]) -> Any:
@@ -176,7 +176,7 @@ class ExecutionTracker:
     def begin_fast(self, program: Program, devices: tuple[Any, ...], caller: FrameType | None) -> None:
         frame = running.frame
         outer = frame.execution
-        if outer is not None and isinstance(outer.returned, FastDispatch) and outer.returned.is_by(caller):
+        if outer is not None and outer.is_dispatched_by(caller):
             # Its dispatch has raised; the same frame dispatches again.
             outer.returned.end()
             frame.execution = outer.outer
@@ -189,20 +189,27 @@ class ExecutionTracker:
             raise
         execution.launched = True
 
-    def end_fast(self, program: Program, token: Any) -> None:
-        execution = self.current()
-        returned = None if execution is None else execution.returned
-        if execution is None or execution.program is not program or not isinstance(returned, FastDispatch):
+    def end_fast(self, program: Program, token: Any, caller: FrameType | None) -> None:
+        execution = running.frame.execution
+        while execution is not None and not (execution.program is program and execution.is_dispatched_by(caller)):
+            # A dispatch inside this one that has raised.
+            execution = execution.outer
+        if execution is None:
             raise RuntimeError(
                 f"{program}: JAX told of the end of a dispatch, but not of its begin, so the order of its callbacks is "
-                "not known. Another tool may have changed JAX's dispatch; import hostcb before it."
+                "not known, and its results are not returned."
             )
         devices = execution.devices
         self.started(execution, (token,) if len(devices) == 1 else waiting.on_each(token), True)
+        # Another thread may have taken it for a dispatch that had raised.
+        self._live[execution] = None
         for device in devices:
             waiting.cover_by_effects_barrier(device, self.drain)
         self.end(execution, None)
-        returned.end()
+        execution.returned.end()
+        if running.frame.pending is not None:
+            # Before JAX shows the zeros of a failed callback to a function of the user that builds the results.
+            raise_at_the_end(caller)
 
     def end(self, execution: Execution, error: BaseException | None) -> None:
         """Called when the dispatch ends. After an interrupt here the execution stays live until the next look at it."""

@@ -28,7 +28,8 @@ MOST_BYTES = 16384
 # An interrupt in this time may make the next dispatch at the same place fail too; see `postponed`.
 MOST_STEPS = 1_000
 # The targets of hostcb's callbacks: the runtime's, and those of taps in C, which may end with a number.
-_OWN = re.compile(rf', custom_call_target="({PYTHON_TARGET}|{TARGET}(_\d+)?)"')
+_TARGET = ', custom_call_target="'
+_OWN = re.compile(rf'{_TARGET}({PYTHON_TARGET}|{TARGET}(_\d+)?)"')
 
 # Opcodes by their names in jaxlib's `HloOpcode`. FREE ones cost nothing. One thread computes an ALONE one before it
 # goes on to the next (measured with JAX 0.10.2 and 0.12.0.1). The others choose operations by value (conditional), run
@@ -108,6 +109,12 @@ def is_simple(modules: Sequence[Any], callbacks: int) -> bool:
         return True
     largest = max(each.size for own in computations.values() for each in own)
     return all(len(each) <= MOST_OPERATIONS for each in sequences) and largest <= MOST_BYTES
+
+
+def calls_nothing_else(modules: Sequence[Any]) -> bool:
+    """Return whether all custom calls of a program are hostcb's; any other one could fail and end the dispatch."""
+    calls = [line for each in modules for line in each.to_string().splitlines() if _TARGET in line]
+    return len(modules) == 1 and all(map(_OWN.search, calls))
 
 
 def _sequences(

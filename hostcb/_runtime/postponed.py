@@ -167,6 +167,13 @@ def raise_what_is_left() -> None:
         raise error
 
 
+def raise_at_the_end(dispatcher: FrameType | None) -> None:
+    """Raise the error of the dispatch that the frame `dispatcher` makes, if it has one, before the hook does."""
+    error, _ = _at_the_end(dispatcher)
+    if error is not None:
+        raise error
+
+
 def _at_the_end(dispatcher: FrameType | None) -> tuple[BaseException | None, bool]:
     """Return the error that the end of a dispatch of this thread raises, and whether others are still pending."""
     over = [each for each in running.frame.pending or () if each.ends_with(dispatcher)]

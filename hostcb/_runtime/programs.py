@@ -16,8 +16,10 @@ from .._compat import waiting
 from .running import inside_handler, running
 from .turns import Turns
 
-# A thread that waits for a fast dispatch looks again after so many seconds whether it has ended by an exception.
+# A thread that waits for a fast dispatch looks again after so many seconds whether it has ended by an exception. So
+# many looks in a row have to say so.
 LOOK_AGAIN = 0.1
+LOOKS = 3
 
 
 class Program:
@@ -131,7 +133,9 @@ class Dispatch:
 class FastDispatch(Dispatch):
     """As `Dispatch`, for JAX's fast dispatch: hostcb learns of its begin, and of its end unless it raises.
 
-    The frame that dispatches stays at its instruction until the end, so the stack shows an end that was not told.
+    The frame that dispatches stays at its instruction until the end. So its thread's stack shows that a dispatch has
+    raised. In a loop over functions the frame may then call other C code at the same instruction: until that returns,
+    other threads take it for the dispatch. They do not wait for a dispatch by C code that has no frame around it.
     """
 
     __slots__ = ("_caller", "_instruction", "_thread")
@@ -139,41 +143,44 @@ class FastDispatch(Dispatch):
     def __init__(self, caller: FrameType | None) -> None:
         super().__init__()
         self.lock.acquire()
-        self._caller = caller
-        self._instruction = None if caller is None else caller.f_lasti
+        # Its identity: the frame itself would keep its local variables alive after a dispatch that has raised.
+        self._caller = id(caller)
+        self._instruction = -1 if caller is None else caller.f_lasti
         self._thread = threading.get_ident()
 
     def end(self) -> None:
         if not self._returned:
             # No call comes between these.
-            self._returned, self._caller = True, None
+            self._returned = True
             self.lock.release()
 
     def is_by(self, caller: FrameType | None) -> bool:
-        return caller is self._caller
+        return id(caller) == self._caller
 
     def is_set(self) -> bool:
-        if not self._returned and not self._goes_on():
+        """Return whether it has ended; another thread is told so only by `end`."""
+        if not self._returned and threading.get_ident() == self._thread and not self._is_around(sys._getframe()):
             self.end()
         return self._returned
 
     def wait(self) -> None:
-        while not self.is_set():
-            if self.lock.acquire(timeout=LOOK_AGAIN):
+        """Wait until it has ended, or until it is clear that it has raised."""
+        gone = 0
+        while not self._returned and gone < LOOKS:
+            found = self._is_around(sys._current_frames().get(self._thread))
+            # A generator that another thread suspends in the middle of the look has no frames around it.
+            gone = 0 if found else gone + 1
+            if self.lock.acquire(timeout=LOOK_AGAIN if found else LOOK_AGAIN / 10):
                 self.lock.release()
+        self.end()
 
-    def _goes_on(self) -> bool:
-        caller = self._caller
-        if caller is None:
-            # C code called the program, or it has just ended.
-            return not self._returned
-        if caller.f_lasti != self._instruction:
-            return False
-        here = threading.get_ident() == self._thread
-        frame = sys._getframe() if here else sys._current_frames().get(self._thread)
-        while frame is not None and frame is not caller:
+    def _is_around(self, frame: FrameType | None) -> bool:
+        """Return whether a stack has the frame that dispatches, at its instruction."""
+        while frame is not None:
+            if id(frame) == self._caller:
+                return frame.f_lasti == self._instruction
             frame = frame.f_back
-        return frame is caller
+        return False
 
 
 @dataclasses.dataclass(eq=False)
@@ -204,6 +211,10 @@ class Execution:
     def fast(self) -> bool:
         """Whether JAX's fast dispatch started it."""
         return isinstance(self.returned, FastDispatch)
+
+    def is_dispatched_by(self, caller: FrameType | None) -> bool:
+        """Return whether this is a fast dispatch that the frame `caller` made."""
+        return isinstance(self.returned, FastDispatch) and self.returned.is_by(caller)
 
     def dispatched_here(self) -> bool:
         """Return whether the current thread is dispatching it, and so cannot wait for it."""

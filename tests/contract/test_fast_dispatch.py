@@ -5,8 +5,11 @@ The other tests run most of their programs once or twice, which JAX dispatches i
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import gc
 import re
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -442,3 +445,175 @@ warnings.simplefilter("ignore")
 def test_a_jax_that_tells_of_no_ends_dispatches_in_python(change: str) -> None:
     outs, seen = run_program(DISTRUST.replace("{change}", CHANGES[change]), devices=1, timeout=60).json()
     assert outs == [1, 2, 3, 4, 5] and seen == [0, 1, 2, 3, 4]
+
+
+FRESH = """
+import gc, weakref
+
+class Large:
+    pass
+
+def user():
+    large = Large()
+    program = jax.jit(lambda x: hcb.id_tap(lambda v, t: None, x) + 1)
+    for _ in range(4):
+        program(jnp.float32(1))
+    return weakref.ref(large)
+
+large = user()
+hcb.barrier_wait()
+gc.collect()
+print(json.dumps(large() is None))
+"""
+
+
+@pytest.mark.contract("H18")
+def test_the_first_program_of_a_process_keeps_no_frame_alive() -> None:
+    assert run_program(FRESH, devices=1, timeout=60).json()
+
+
+TOGETHER = """
+import threading
+from hostcb._runtime.executions import ExecutionTracker
+plain, begun = ExecutionTracker.begin_fast, []
+ExecutionTracker.begin_fast = lambda self, program, *others: (begun.append(program), plain(self, program, *others))[1]
+barrier = threading.Barrier(4)
+
+def work(number):
+    program = jax.jit(lambda x: hcb.id_tap(lambda v, t: None, x) + number)
+    program.lower(jnp.float32(1)).compile()
+    barrier.wait(30)
+    for _ in range(4):
+        program(jnp.float32(1))
+
+threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+[each.start() for each in threads]
+[each.join(60) for each in threads]
+hcb.barrier_wait()
+print(json.dumps(len(set(map(id, begun)))))
+"""
+
+
+@pytest.mark.contract("D3")
+def test_first_programs_in_several_threads_take_the_fast_dispatch() -> None:
+    assert run_program(TOGETHER, devices=1, timeout=60).json() == 4
+
+
+@pytest.mark.contract("H18")
+def test_a_dispatch_that_raises_keeps_no_local_variable_alive() -> None:
+    class Large:
+        pass
+
+    step = jax.jit(lambda x, y: hcb.id_tap(lambda v, _: None, x) + y, donate_argnums=0)
+    for _ in range(3):
+        step(jnp.ones(3), jnp.ones(3))
+
+    def user() -> weakref.ref[Large]:
+        large = Large()
+        one = jnp.ones(3)
+        with contextlib.suppress(ValueError):
+            step(one, one)
+        return weakref.ref(large)
+
+    gone = user()
+    gc.collect()
+    assert gone() is None
+    hcb.barrier_wait()
+
+
+@jax.tree_util.register_pytree_node_class
+class Positive:
+    """A node of the user that looks at its leaf."""
+
+    def __init__(self, leaf: Any) -> None:
+        self.leaf = leaf
+
+    def tree_flatten(self) -> tuple[tuple[Any], None]:
+        return (self.leaf,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, leaves: Any) -> Positive:
+        (leaf,) = leaves
+        if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
+            built.append(float(leaf))
+            hcb.barrier_wait()
+        return cls(leaf)
+
+
+built: list[float] = []
+
+
+@pytest.mark.contract("H15")
+def test_a_failure_comes_before_the_users_nodes_of_the_results(begun: list[Any]) -> None:
+    armed = [False]
+
+    def function(value: Any) -> Any:
+        if armed[0]:
+            raise ValueError("armed")
+        return value
+
+    program = warm(jax.jit(lambda x: Positive(hcb.call(function, x, result_shape=SCALAR))), X)
+    armed[0] = True
+    built.clear(), begun.clear()
+    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+        program(X)
+    assert isinstance(caught.value.__cause__, ValueError) and built == [] and len(begun) == 1
+    with pytest.raises(hcb.CallbackException):
+        hcb.barrier_wait()
+    armed[0] = False
+    assert float(program(X).leaf) == 3 and built == [3]
+    assert float(warm(jax.jit(lambda x: hcb.call(lambda v: v, x, result_shape=SCALAR)), X)(X)) == 3
+
+
+@pytest.mark.contract("H13")
+def test_a_barrier_in_the_users_nodes_waits_for_the_program(begun: list[Any]) -> None:
+    seen: list[Any] = []
+    program = warm(jax.jit(lambda x: Positive(hcb.id_tap(lambda v, _: seen.append(float(v)), x) + 1)), X)
+    seen.clear(), built.clear(), begun.clear()
+    program(X)
+    assert seen == [3] and built == [4] and len(begun) == 1
+
+
+@pytest.mark.contract("H13")
+def test_a_thread_without_a_frame_whose_dispatch_raises_holds_nothing_up() -> None:
+    step = jax.jit(lambda x, y: hcb.id_tap(lambda v, _: None, x) + y, donate_argnums=0)
+    for _ in range(3):
+        step(jnp.ones(3), jnp.ones(3))
+    one, left = jnp.ones(3), threading.Event()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "unraisablehook", lambda _: left.set())
+        _thread.start_new_thread(step, (one, one))
+        assert left.wait(DEADLINE)
+    assert ended(in_thread(hcb.barrier_wait))
+    assert tracker.live() == []
+
+
+@pytest.mark.contract("H5")
+def test_a_dispatch_that_another_thread_took_for_ended_ends(begun: list[Any]) -> None:
+    """As where its thread suspended a generator in the middle of the other thread's look at its stack."""
+    seen: list[Any] = []
+
+    def function(value: Any) -> Any:
+        if armed[0]:
+            (execution,) = [each for each in tracker._live if each.fast]
+            execution.returned.end()
+            assert tracker._live.pop(execution, 0) is None
+        seen.append(float(value))
+        return value
+
+    armed = [False]
+    program = warm(jax.jit(lambda x: hcb.call(function, x, result_shape=SCALAR) + 1), X)
+    seen.clear(), begun.clear()
+    armed[0] = True
+    assert float(program(X)) == 4 and seen == [3] and len(begun) == 1
+    assert tracker.live() == []
+
+
+@pytest.mark.contract("H15")
+def test_a_program_with_another_custom_call_is_dispatched_in_python(begun: list[Any]) -> None:
+    program = jax.jit(lambda x: jnp.linalg.cholesky(hcb.id_tap(lambda v, _: None, jnp.eye(3) * x)))
+    for _ in range(4):
+        program(X)
+    hcb.barrier_wait()
+    assert begun == []

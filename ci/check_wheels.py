@@ -20,7 +20,7 @@ import binaries  # noqa: E402
 import native  # noqa: E402
 
 LIBRARY = "hostcb/_native/handover.so"
-SOURCE = "hostcb/_native/handover.c"
+SOURCES = [path.relative_to(CHECKOUT).as_posix() for path in native.SOURCES]
 
 
 class WrongWheelError(Exception):
@@ -58,7 +58,7 @@ def check_wheel(path: Path) -> str:
     missing = {f"hostcb_conformance/{name}" for name in sources} - {*names}
     expect(not missing, f"the wheel lacks {sorted(missing)}")
     platforms = "hostcb_conformance/expectations/platforms/cpu.toml"
-    for name in ("hostcb/py.typed", SOURCE, platforms, f"{information}/METADATA"):
+    for name in ("hostcb/py.typed", *SOURCES, platforms, f"{information}/METADATA"):
         expect(name in names, f"the wheel lacks {name}")
     for line in (f"Tag: py3-none-{platform}", f"Root-Is-Purelib: {str(library is None).lower()}"):
         expect(line in written, f"{path.name} says {written}, and should say {line!r}")
@@ -84,7 +84,7 @@ def check_library(data: bytes, platform: str) -> str:
         expect(found.signed, "the library has no signature, without which macOS loads nothing on arm64")
     # A name that begins with an underscore is the linker's.
     exported = {name for name in found.exported if not name.startswith("_")}
-    source = (CHECKOUT / SOURCE).read_text()
+    source = "".join(path.read_text() for path in native.SOURCES)
     meant = set(re.findall(r"^EXPORTED [^(]*?(hostcb_\w+)\(", source, re.MULTILINE))
     expect(exported == meant, f"the library exports other names than the source says: {sorted(exported ^ meant)}")
     expect(native.mark().encode() + b"\0" in data, f"the library does not bear the mark {native.mark()!r}")
@@ -97,7 +97,7 @@ def check_sdist(path: Path) -> str:
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     needed = ("LICENSE", "README.md", "pyproject.toml", "conformance/__main__.py", "ci/expectations/cpu.toml")
-    for name in (*needed, SOURCE, "ci/packaging/hook.py", "ci/packaging/native.py"):
+    for name in (*needed, *SOURCES, "ci/packaging/hook.py", "ci/packaging/native.py"):
         expect(name in names, f"the sdist lacks {name}")
     compiled = sorted(name for name in names if name.endswith((".so", ".o", ".dylib", ".pyc")))
     expect(not compiled, f"the sdist has compiled files: {compiled}")

@@ -21,8 +21,10 @@ import sysconfig
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "hostcb" / "_native" / "handover.c"
-LIBRARY = SOURCE.with_suffix(".so")
+FOLDER = ROOT / "hostcb" / "_native"
+# All files in C that the library is made of, the headers too.
+SOURCES = tuple(sorted(FOLDER.glob("*.[ch]")))
+LIBRARY = FOLDER / "handover.so"
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
 
 # The oldest headers that have all that the source uses, and the oldest jaxlib with them.
@@ -75,14 +77,15 @@ def headers() -> Path | None:
 
 
 def mark() -> str:
-    """The version of hostcb and the hash of the source, as `hostcb._native.library` computes them."""
+    """The version of hostcb and the hash of the sources, as `hostcb._native.library` computes them."""
     version: dict[str, str] = {}
     exec((ROOT / "hostcb" / "_version.py").read_text(), version)
-    return f"{version['__version__']} {hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]}"
+    source = b"".join(path.read_bytes() for path in SOURCES)
+    return f"{version['__version__']} {hashlib.sha256(source).hexdigest()[:16]}"
 
 
 def build(*flags: str) -> Path:
-    """Compile the library beside its source, and return its path.
+    """Compile the library beside its sources, and return its path.
 
     Raises:
         NotBuiltError: there is no C compiler, no header, or the compiler fails; or no library is wanted.
@@ -96,7 +99,8 @@ def build(*flags: str) -> Path:
     new = LIBRARY.with_name(f"{LIBRARY.name}.{os.getpid()}")
     defined = f'-DHOSTCB_BUILD="{mark()}"'
     try:
-        arguments = [*command, *FLAGS, *flags, f"-I{include}", defined, str(SOURCE), "-o", str(new)]
+        sources = [str(path) for path in SOURCES if path.suffix == ".c"]
+        arguments = [*command, *FLAGS, *flags, f"-I{include}", defined, *sources, "-o", str(new)]
         compiled = subprocess.run(arguments, capture_output=True, text=True, check=False)
         if compiled.returncode:
             raise NotBuiltError(f"the C compiler {command[0]} failed: {compiled.stderr.strip()}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from .._spec.flags import parse_bool
 from .._version import __version__
 
 VARIABLE = "HOSTCB_NATIVE"
-SOURCE = Path(__file__).with_name("handover.c")
+# All files in C that the library is made of, the headers too.
+SOURCES = tuple(sorted(Path(__file__).parent.glob("*.[ch]")))
 LIBRARY = Path(__file__).with_name("handover.so")
 
 # The target of a tap's custom call, and the runtime's target of Python callbacks, which `hostcb_tap` passes calls to.
@@ -31,7 +33,7 @@ _SITE_TYPE = "hostcb_site"
 MOST_BYTES = 1 << 16
 
 _POSITION, _ADDRESS, _COUNT = ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int64
-# What Python calls: the types of results and arguments. `hostcb_sleep` alone is called without the interpreter lock.
+# What Python calls: the types of results and arguments.
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hostcb_build": (ctypes.c_char_p,),
     "hostcb_site_type": (_ADDRESS,),
@@ -48,11 +50,24 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hostcb_wake": (None, _ADDRESS),
     "hostcb_forked": (None, _ADDRESS),
 }
+# What Python calls without the interpreter lock.
+_FREE_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "hostcb_sleep": (_POSITION, _ADDRESS, _POSITION, _POSITION, _COUNT),
+    "hostcb_copy": (None, _ADDRESS, _ADDRESS, ctypes.c_uint64),
+}
 
 
-def build_of(source: bytes) -> str:
-    """The mark of a library that was compiled from `source` for this version of hostcb."""
+def build_of(sources: Iterable[Path]) -> str:
+    """The mark of a library that was compiled from these files for this version of hostcb."""
+    source = b"".join(path.read_bytes() for path in sources)
     return f"{__version__} {hashlib.sha256(source).hexdigest()[:16]}"
+
+
+def _with_types(loaded: Any, functions: dict[str, tuple[Any, ...]]) -> Any:
+    for name, (result, *arguments) in functions.items():
+        function = getattr(loaded, name)
+        function.restype, function.argtypes = result, arguments
+    return loaded
 
 
 class Library:
@@ -81,16 +96,12 @@ class Library:
         if _compat.python_handler(PYTHON_TARGET) is None:
             self.problem = "this JAX does not tell the handler of Python callbacks"
             return
-        held = ctypes.PyDLL(str(LIBRARY))
-        for name, (result, *arguments) in _FUNCTIONS.items():
-            function = getattr(held, name)
-            function.restype, function.argtypes = result, arguments
-        build, wanted = held.hostcb_build().decode(), build_of(SOURCE.read_bytes())
+        held = _with_types(ctypes.PyDLL(str(LIBRARY)), _FUNCTIONS)
+        build, wanted = held.hostcb_build().decode(), build_of(SOURCES)
         if build != wanted:
             self.problem = f"it was built for hostcb {build}, and this is {wanted}: install hostcb anew"
             return
-        free = ctypes.CDLL(str(LIBRARY))
-        free.hostcb_sleep.restype, free.hostcb_sleep.argtypes = _POSITION, [_ADDRESS, _POSITION, _POSITION, _COUNT]
+        free = _with_types(ctypes.CDLL(str(LIBRARY)), _FREE_FUNCTIONS)
         held.hostcb_set_python_handler(_compat.python_handler(PYTHON_TARGET))
         self.held, self.free = held, free
 

@@ -27,7 +27,7 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_mark_is_the_one_that_the_installed_copy_looks_for() -> None:
-    assert native.mark() == library.build_of(library.SOURCE.read_bytes())
+    assert native.mark() == library.build_of(library.SOURCES)
 
 
 @pytest.mark.skipif(native.os.name != "posix", reason="no library is built without POSIX threads")

@@ -49,7 +49,9 @@ OF_EACH_SIZE = (
     ("id_tap", "jax debug.callback", 0.5),
     ("call", HOST_COPY, 1.6),
 )
-STEPS = 16
+# A run of the loop moves so many KiB at least, so that its dispatch does not count.
+IN_A_RUN = 32768
+LEAST_STEPS = 4
 
 
 def run(
@@ -73,17 +75,18 @@ def _dispatched(kibibytes: int, rounds: int) -> list[Row]:
 def _in_a_loop(kibibytes: int, rounds: int) -> list[Row]:
     """One callback a step of a device loop."""
     start = jnp.zeros((kibibytes, 256), jnp.float32)
-    programs = {name: _looped(name, start) for name in _subjects()}
+    steps = max(LEAST_STEPS, IN_A_RUN // kibibytes)
+    programs = {name: _looped(name, start, steps) for name in _subjects()}
     on_host = np.array(start)
 
     def copy() -> None:
-        for _ in range(STEPS):
+        for _ in range(steps):
             np.copy(on_host)
 
-    return _rows_of(f"{_named(kibibytes)} in a loop", measure({**programs, HOST_COPY: copy}, rounds, callbacks=STEPS))
+    return _rows_of(f"{_named(kibibytes)} in a loop", measure({**programs, HOST_COPY: copy}, rounds, callbacks=steps))
 
 
-def _looped(name: str, start: Any) -> Callable[[], Any]:
+def _looped(name: str, start: Any, steps: int) -> Callable[[], Any]:
     def step(_: Any, carry: Any) -> Any:
         value, total = carry
         # Each step has an operand of its own, so the compiler can spare no step.
@@ -92,7 +95,7 @@ def _looped(name: str, start: Any) -> Callable[[], Any]:
 
     @functools.partial(jax.jit, donate_argnums=0)
     def loop(value: Any) -> Any:
-        return jax.lax.fori_loop(0, STEPS, step, (value, jnp.float32(0)))
+        return jax.lax.fori_loop(0, steps, step, (value, jnp.float32(0)))
 
     # The next run gets the memory of this one, so that no run copies its argument.
     value = jnp.copy(start)

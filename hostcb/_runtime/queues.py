@@ -38,6 +38,10 @@ LINGER = 1e-3
 RAPID = 5
 MOST_LINGERS = 4
 
+# A value wakes a consumer that sleeps on if so many bytes wait. Their memory is used again when their functions have
+# ended, and by then the processor's caches should still have it.
+CACHED = 1 << 20
+
 # A small value costs about 300 bytes, more than its own, so the number of values is bounded too.
 MOST_VALUES = 500_000
 
@@ -85,6 +89,8 @@ class DeviceQueue:
         self._waiting: deque[Any] = deque()
         # Whether a value has to wake or start the consumer.
         self._idle = True
+        # Whether the consumer sleeps on, and may be woken.
+        self._lingering = False
         self._consumer: Consumer | None = None
         # How many values this queue has ever accepted.
         self._accepted = 0
@@ -136,7 +142,7 @@ class DeviceQueue:
                 self._bytes -= nbytes
                 self._publish()
             self.make_room(nbytes)
-        if self._idle:
+        if self._idle or (self._lingering and held >= CACHED):
             self._wake()
 
     def _publish(self) -> None:
@@ -344,7 +350,7 @@ class DeviceQueue:
         if consumer is None or not consumer.thread.is_alive():
             self._start()
         else:
-            self._idle = False
+            self._idle = self._lingering = False
             consumer.wake()
 
     def _start(self) -> None:
@@ -393,7 +399,9 @@ class DeviceQueue:
         """Sleep for a linger, and sleep on while values come in quickly."""
         for number in range(MOST_LINGERS):
             before, longer = self._ever(), 1 << number
+            self._lingering = True
             asked_for = me.sleep(LINGER * longer)
+            self._lingering = False
             if asked_for or self._ever() - before < RAPID * longer or 2 * self._held() > self.budget:
                 return
 

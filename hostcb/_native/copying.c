@@ -38,7 +38,9 @@ static void stream_pages(char* to, const char* from, uint64_t bytes) {
 }
 
 static void stream(char* to, const char* from, uint64_t bytes) {
-  uint64_t before = -(uintptr_t)to % LINE, whole = (bytes - before) / (PAGES * PAGE) * (PAGES * PAGE);
+  uint64_t before = -(uintptr_t)to % LINE;
+  if (before > bytes) before = bytes;
+  uint64_t whole = (bytes - before) / (PAGES * PAGE) * (PAGES * PAGE);
   memcpy(to, from, before);
   stream_pages(to + before, from + before, whole);
   memcpy(to + before + whole, from + before + whole, bytes - before - whole);

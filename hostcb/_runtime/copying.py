@@ -11,7 +11,8 @@ import numpy as np
 
 from .._native.library import library
 
-LEAST_BYTES = 8 << 20
+# Below that, copies past the caches take longer, and so does what reads them.
+LEAST_BYTES = 4 << 20
 
 
 def copy_into(target: np.ndarray, source: np.ndarray) -> None:

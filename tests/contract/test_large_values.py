@@ -16,7 +16,7 @@ import hostcb as hcb
 from hostcb._runtime import blocks, copying, pages
 
 # The sizes from which on there are blocks for tapped values and for all, large pages, and copies past the caches.
-SIZES = [blocks.LEAST_QUEUED_BYTES - 1, blocks.LEAST_BYTES, pages.LEAST_BYTES, copying.LEAST_BYTES]
+SIZES = sorted({blocks.LEAST_QUEUED_BYTES - 1, blocks.LEAST_BYTES, pages.LEAST_BYTES, copying.LEAST_BYTES})
 WORDS = [size // 4 + more for size in SIZES for more in (-1, 0, 1)]
 
 

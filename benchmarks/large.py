@@ -28,7 +28,9 @@ from benchmarks.subjects import SUBJECTS, Subject
 
 COPY = "plain copy"
 ONE = ", one element returned"
-# If the program returns the tapped value, the device copies it for the result, with or without a callback.
+DONATED = ", its argument donated"
+# If the program returns the tapped value, the device copies it for the result, with or without a callback; unless the
+# result may have the memory of a donated argument.
 COMPARISONS = (
     ("call", "jax pure_callback", 0.45),
     ("call", COPY, 1.6),
@@ -36,6 +38,7 @@ COMPARISONS = (
     ("id_tap", COPY, 1.3),
     ("id_tap" + ONE, "jax debug.callback" + ONE, 0.45),
     ("id_tap" + ONE, COPY, 1.3),
+    ("id_tap" + DONATED, "jax debug.callback" + DONATED, 0.45),
     ("buffer_callback", "jax buffer_callback", 1.05),
     ("dlpack_callback", "jax buffer_callback", 1.5),
 )
@@ -125,13 +128,12 @@ def _rows_of(what: str, times: Times) -> list[Row]:
 
 def _against_plain_copies(rounds: int, sizes: tuple[int, int], width: int) -> list[Row]:
     names = dict.fromkeys(name for ours, theirs, _ in COMPARISONS for name in (ours, theirs))
-    steps = {name: _step(name) for name in names}
     arguments = {size: jnp.zeros((size, width, width), jnp.float32) for size in sizes}
     # One series for both sizes, so that these are measured in turns too.
     times = measure(
         {
-            _key(name, size): functools.partial(jax.jit(step), argument)
-            for name, step in steps.items()
+            _key(name, size): _donating(name, argument) if name.endswith(DONATED) else _program(name, argument)
+            for name in names
             for size, argument in arguments.items()
         },
         rounds,
@@ -146,11 +148,24 @@ def _against_plain_copies(rounds: int, sizes: tuple[int, int], width: int) -> li
     return [*rows, *(_growth(times, name, sizes) for name in GROWING)]
 
 
-def _step(name: str) -> Subject:
+def _program(name: str, argument: Any) -> Callable[[], Any]:
     if name == COPY:
-        return jnp.copy
+        return functools.partial(jax.jit(jnp.copy), argument)
     whole = SUBJECTS[name.removesuffix(ONE)]
-    return (lambda value: whole(value)[0, 0, 0]) if name.endswith(ONE) else whole
+    step: Subject = (lambda value: whole(value)[0, 0, 0]) if name.endswith(ONE) else whole
+    return functools.partial(jax.jit(step), argument)
+
+
+def _donating(name: str, argument: Any) -> Callable[[], Any]:
+    program = jax.jit(SUBJECTS[name.removesuffix(DONATED)], donate_argnums=0)
+    value = jnp.copy(argument)
+
+    def run_once() -> Any:
+        nonlocal value
+        value = program(value)
+        return value
+
+    return run_once
 
 
 def _growth(times: Times, name: str, sizes: tuple[int, int]) -> Row:

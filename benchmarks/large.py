@@ -58,7 +58,7 @@ LEAST_STEPS = 4
 
 
 def run(
-    rounds: int = 30,
+    rounds: int = 20,
     sizes: tuple[int, int] = (1, 8),
     width: int = 1024,
     kibibytes: Sequence[int] = KIBIBYTES,

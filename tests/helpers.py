@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -209,6 +210,14 @@ COMPILED = (JIT, PMAP, SHARD_MAP, MESH)
 
 def named(layout: Layout) -> str:
     return layout.name
+
+
+def wait_until(reached: Callable[[], bool]) -> None:
+    """Wait for something of which no event tells; fail at the deadline."""
+    deadline = time.monotonic() + DEADLINE
+    while not reached():
+        assert time.monotonic() < deadline, "it did not come"
+        threading.Event().wait(0.001)
 
 
 def finish(out: Any = None) -> Any:

@@ -17,7 +17,8 @@ import numpy as np
 from .. import _compat
 from .._native.library import PYTHON_TARGET, TARGET, library
 from .._runtime import recording
-from .._runtime.blocks import LEAST_BYTES, blocks
+from .._runtime.blocks import LEAST_BYTES, LEAST_QUEUED_BYTES, blocks
+from .._runtime.copying import copy_into
 from .._runtime.failures import forget_locals
 from .._runtime.host import Host
 from .._runtime.pages import LEAST_BYTES as LEAST_MAPPED
@@ -124,7 +125,8 @@ def _operand_copier(crossing: Crossing) -> Callable[[Sequence[Any]], Sequence[np
 
     It copies because the device reuses the memory as soon as the handler returns.
     """
-    copies = [np.ndarray.copy if size_of(aval) < LEAST_BYTES else blocks.copy for aval in crossing.operand_avals]
+    least = LEAST_QUEUED_BYTES if crossing.host.callback.kind.identity else LEAST_BYTES
+    copies = [np.ndarray.copy if size_of(aval) < least else blocks.copy for aval in crossing.operand_avals]
     decode = crossing.decode
     if len(copies) == 1 and decode is unchanged:
         copy = copies[0]
@@ -144,7 +146,7 @@ def _result_writer(crossing: Crossing) -> Callable[[Sequence[Any], Sequence[np.n
 
     def write(buffers: Sequence[Any], results: Sequence[np.ndarray]) -> None:
         for buffer, value in zip(buffers[len(buffers) - count :], encode(results), strict=True):
-            advise(buffer.__array__())[...] = value
+            copy_into(advise(buffer.__array__()), value)
 
     return write
 

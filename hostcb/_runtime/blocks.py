@@ -3,6 +3,9 @@
 The user function owns an operand's copy and may keep it for ever. The pool reuses a block when no array refers to it:
 every array over a block refers to the first array over it, and the end of that first array returns the block. So only
 the blocks in use and the `MOST_BYTES` of ready ones exist, at any rate of operands.
+
+Tapped values wait in a queue, many at a time, and end in another thread than the one that copied them. The C library
+then gives their memory back and maps it anew. A call's operand usually ends before the next one is copied.
 """
 
 from __future__ import annotations
@@ -13,8 +16,12 @@ from collections import defaultdict
 
 import numpy as np
 
-# The C library reuses smaller pieces of memory by itself.
+from .._native.library import MOST_BYTES as MOST_IN_A_RING
+from .copying import copy_into
+
+# The C library reuses smaller pieces of memory by itself, except those of tapped values that do not fit the rings in C.
 LEAST_BYTES = 1 << 20
+LEAST_QUEUED_BYTES = MOST_IN_A_RING + 1
 # The limit for ready blocks. A block that would exceed it is freed when it comes back.
 MOST_BYTES = 64 << 20
 
@@ -46,7 +53,7 @@ class Blocks:
         return sum([size * len(stack) for size, stack in list(self._ready.items())])
 
     def copy(self, source: np.ndarray) -> np.ndarray:
-        """As `source.copy()`, for an array of at least `LEAST_BYTES`."""
+        """As `source.copy()`, for a large array."""
         block = self._take(source.nbytes)
         if block is None:
             block = np.empty(source.nbytes, np.uint8)
@@ -55,7 +62,7 @@ class Blocks:
         reference = weakref.ref(whole, self._come_back)
         self._lent[id(reference)] = reference, block
         result = whole.view(source.dtype).reshape(source.shape)
-        np.copyto(result, source)
+        copy_into(result, source)
         return result
 
     def clear(self) -> None:

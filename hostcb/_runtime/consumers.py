@@ -26,6 +26,7 @@ class Queue(Protocol):
     budget: int
     consumer: Consumer | None
     idle: bool
+    lingering: bool
 
     def is_pending(self) -> bool: ...
 
@@ -108,6 +109,8 @@ class Consumer:
         queue = self._queue
         for number in range(MOST_LINGERS):
             before, longer = queue.ever_accepted(), 1 << number
+            queue.lingering = True
             asked_for = self.sleep(LINGER * longer)
+            queue.lingering = False
             if asked_for or queue.ever_accepted() - before < RAPID * longer or 2 * queue.held() > queue.budget:
                 return

@@ -1,7 +1,8 @@
 """Large pages for the memory of large results, which the runtime allocates for each execution.
 
-The C library maps memory of 32 MiB or more anew each time. The kernel maps each page of 4 KiB when it is first written,
-which takes four times as long as the writing. With `madvise` it maps pages of 2 MiB; NumPy does so for its arrays.
+The C library maps memory of 32 MiB or more anew each time, and smaller memory often if several results are alive. The
+kernel maps each page of 4 KiB when it is first written, which takes four times as long as the writing. With `madvise`
+it maps pages of 2 MiB; NumPy does so for its arrays of 4 MiB or more.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-# The C library keeps smaller pieces mapped and reuses them.
-LEAST_BYTES = 32 << 20
+# As in NumPy.
+LEAST_BYTES = 4 << 20
 
 # Linux has the number 14 on every processor; `mmap` has the name only if the C library had it when Python was built.
 _HUGEPAGE = getattr(mmap, "MADV_HUGEPAGE", 14)

@@ -29,6 +29,10 @@ from .running import inside_callback, locals_of, runs_callbacks
 
 logger = logging.getLogger("hostcb")
 
+# A value wakes a consumer that sleeps on if so many bytes wait. Their memory is used again when their functions have
+# ended, and by then the processor's caches should still have it.
+CACHED = 1 << 20
+
 # A small value costs about 300 bytes, more than its own, so the number of values is bounded too.
 MOST_VALUES = 500_000
 
@@ -76,6 +80,8 @@ class DeviceQueue:
         self._waiting: deque[Any] = deque()
         # Whether a value has to wake or start the consumer.
         self.idle = True
+        # Whether the consumer sleeps on, and may be woken.
+        self.lingering = False
         # The current one; an earlier one ends.
         self.consumer: Consumer | None = None
         # How many values this queue has ever accepted.
@@ -128,7 +134,7 @@ class DeviceQueue:
                 self._bytes -= nbytes
                 self._publish()
             self.make_room(nbytes)
-        if self.idle:
+        if self.idle or (self.lingering and held >= CACHED):
             self._wake()
 
     def _publish(self) -> None:
@@ -336,7 +342,7 @@ class DeviceQueue:
         if consumer is None or not consumer.thread.is_alive():
             self._start()
         else:
-            self.idle = False
+            self.idle = self.lingering = False
             consumer.wake()
 
     def _start(self) -> None:

@@ -60,10 +60,6 @@ _FREE_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hostcb_sleep": (_POSITION, _ADDRESS, _POSITION, _POSITION, _COUNT),
     "hostcb_cuda_ring": (ctypes.c_char_p, _POSITION, ctypes.POINTER(_ADDRESS), ctypes.POINTER(_ADDRESS)),
     "hostcb_cuda_fetch": (ctypes.c_char_p, _COUNT, ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(_ADDRESS)),
-}
-# What Python calls without the interpreter lock.
-_FREE_FUNCTIONS: dict[str, tuple[Any, ...]] = {
-    "hostcb_sleep": (_POSITION, _ADDRESS, _POSITION, _POSITION, _COUNT),
     "hostcb_copy": (None, _ADDRESS, _ADDRESS, ctypes.c_uint64),
 }
 

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import ShapedArray, Tracer
 
 from .. import _compat
 from .._spec.callback import Float0, HostCallback, Static, known_tap, shared
@@ -100,11 +99,11 @@ def repeated_tap(kind: Kind, function: Callable[..., Any], value: Any) -> HostCa
     None if `bind` has to look closer. Each Python frame under the user's costs as much as half of what `bind` does, so
     it is the caller who binds.
     """
-    if not isinstance(value, Tracer):
+    if not isinstance(value, jax.core.Tracer):
         return None
     aval = value.aval
     # Of the NumPy dtypes float0 alone has fields.
-    if type(aval) is not ShapedArray or not isinstance(aval.dtype, np.dtype) or aval.dtype.names is not None:
+    if type(aval) is not jax.core.ShapedArray or not isinstance(aval.dtype, np.dtype) or aval.dtype.names is not None:
         return None
     callback = known_tap(kind, function)
     if callback is not None:
@@ -130,12 +129,12 @@ def _is_value(leaf: Any) -> bool:
 
 def _is_plain(aval: Any) -> bool:
     """Return whether a value is an array with a NumPy dtype."""
-    return type(aval) is ShapedArray and isinstance(aval.dtype, np.dtype)
+    return type(aval) is jax.core.ShapedArray and isinstance(aval.dtype, np.dtype)
 
 
 def _operand(kind: Kind, leaf: Any) -> Any:
     """Return the operand for one leaf."""
-    if isinstance(leaf, Tracer) and not kind.in_place and _is_plain(leaf.aval):
+    if isinstance(leaf, jax.core.Tracer) and not kind.in_place and _is_plain(leaf.aval):
         # Nearly every operand is already a traced value.
         return leaf
     if _compat.is_ref(leaf):

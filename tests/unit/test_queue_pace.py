@@ -59,7 +59,7 @@ def test_a_value_larger_than_the_budget_gets_in_alone(small_budget: None) -> Non
 def test_much_that_waits_wakes_a_consumer_that_sleeps_on(monkeypatch: pytest.MonkeyPatch) -> None:
     device = jax.devices()[0]
     hcb.stop_outfeed_receiver()
-    monkeypatch.setattr(queues, "LINGER", 10 * helpers.DEADLINE)
+    monkeypatch.setattr(consumers, "LINGER", 10 * helpers.DEADLINE)
     record = helpers.Record()
     program = jax.jit(lambda x: hcb.id_tap(record.tap, x))
     for count, words in enumerate([1, queues.CACHED // 4], start=1):

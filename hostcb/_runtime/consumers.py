@@ -111,6 +111,8 @@ class Consumer:
             before, longer = queue.ever_accepted(), 1 << number
             queue.lingering = True
             asked_for = self.sleep(LINGER * longer)
-            queue.lingering = False
+            if queue.consumer is self:
+                # A later consumer may sleep on already.
+                queue.lingering = False
             if asked_for or queue.ever_accepted() - before < RAPID * longer or 2 * queue.held() > queue.budget:
                 return

@@ -46,7 +46,8 @@ class Consumer:
         self._queue = queue
         # The bell of the ring, if there is one.
         self.ring = ring
-        self.heard = 0
+        # What rang for an earlier consumer does not ring for this one.
+        self.heard = 0 if ring is None else ring.sleep(0.0, 0)
         self.bell: SimpleQueue[None] = SimpleQueue()
         self.thread = threading.Thread(target=self._consume, name=f"hostcb-{queue.device}", daemon=True)
 

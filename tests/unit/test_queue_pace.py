@@ -58,10 +58,13 @@ def test_a_value_larger_than_the_budget_gets_in_alone(small_budget: None) -> Non
 @pytest.mark.contract("H11")
 def test_much_that_waits_wakes_a_consumer_that_sleeps_on(monkeypatch: pytest.MonkeyPatch) -> None:
     device = jax.devices()[0]
-    hcb.stop_outfeed_receiver()
-    monkeypatch.setattr(consumers, "LINGER", 10 * helpers.DEADLINE)
     record = helpers.Record()
     program = jax.jit(lambda x: hcb.id_tap(record.tap, x))
+    program(jnp.zeros(2, jnp.float32))
+    # This rings a bell, which is not the next consumer's.
+    hcb.stop_outfeed_receiver()
+    record.all.clear()
+    monkeypatch.setattr(consumers, "LINGER", 10 * helpers.DEADLINE)
     for count, words in enumerate([1, queues.CACHED // 4], start=1):
         jax.block_until_ready(program(jnp.zeros(words, jnp.float32)))
         helpers.wait_until(lambda count=count: len(record.args) == count and queues.queues[device].lingering)

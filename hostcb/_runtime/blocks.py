@@ -10,6 +10,7 @@ then gives their memory back and maps it anew. A call's operand usually ends bef
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import weakref
 from collections import defaultdict
@@ -22,7 +23,7 @@ from .copying import copy_into
 # The C library reuses smaller pieces of memory by itself, except those of tapped values that do not fit the rings in C.
 LEAST_BYTES = 1 << 20
 LEAST_QUEUED_BYTES = MOST_IN_A_RING + 1
-# The limit for ready blocks. A block that would exceed it is freed when it comes back.
+# The limit for ready blocks. For a block that would exceed it, blocks of other sizes are freed, or else it is itself.
 MOST_BYTES = 64 << 20
 
 
@@ -84,8 +85,18 @@ class Blocks:
 
     def _come_back(self, reference: weakref.ref[np.ndarray]) -> None:
         _, block = self._lent.pop(id(reference))
+        if block.nbytes <= MOST_BYTES:
+            self._make_room(block.nbytes)
         if self.ready_bytes + block.nbytes <= MOST_BYTES:
             self._ready[block.nbytes].append(block)
+
+    def _make_room(self, nbytes: int) -> None:
+        """Free ready blocks of other sizes, which the program may use no longer, until one of this size has room."""
+        for size, stack in list(self._ready.items()):
+            while size != nbytes and stack and self.ready_bytes + nbytes > MOST_BYTES:
+                with contextlib.suppress(IndexError):
+                    # Another thread may have taken the last one.
+                    stack.pop()
 
 
 blocks = Blocks()

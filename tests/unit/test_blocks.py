@@ -98,6 +98,19 @@ def test_what_lies_ready_is_bounded() -> None:
     assert blocks.ready_bytes == 0, "what is larger than the bound is let go"
 
 
+def test_sizes_that_are_used_no_longer_make_room() -> None:
+    blocks = Blocks()
+    kept = [blocks.copy(source(n)) for n in range(MOST_BYTES // LEAST_BYTES)]
+    kept.clear()
+    large = MOST_BYTES // 2
+    blocks.copy(np.ones(large, np.uint8))
+    # Not its address: the C library may give freed memory of this size out again.
+    assert len(blocks._ready[large]) == 1 and blocks.ready_bytes == MOST_BYTES
+    # What is larger than the bound takes no room.
+    blocks.copy(np.zeros(MOST_BYTES + 1, np.uint8))
+    assert blocks.ready_bytes == MOST_BYTES
+
+
 def test_as_many_blocks_exist_as_are_in_use_at_a_time() -> None:
     blocks, waiting, seen = Blocks(), [], set()
     for n in range(100):

@@ -5,13 +5,8 @@ The other tests run most of their programs once or twice, which JAX dispatches i
 
 from __future__ import annotations
 
-import _thread
-import contextlib
-import gc
 import re
-import sys
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import DEADLINE
-from subprocesses import run_program
 
 import hostcb as hcb
 from hostcb._runtime.executions import ExecutionTracker, tracker
@@ -332,195 +326,6 @@ def test_a_dispatch_that_raises_after_its_begin_holds_nothing_up(begun: list[Any
     assert tracker.live() == []
 
 
-INTERRUPTED = """
-import signal
-
-class Interrupt(BaseException):
-    pass
-
-seen = []
-program = jax.jit(lambda x: hcb.id_tap(lambda v, t: seen.append(float(v)), x) + 1)
-x = jnp.float32(1)
-for _ in range(3):
-    program(x)
-hcb.barrier_wait()
-
-# An interrupt at every call and every return of hostcb's functions around a fast dispatch, one at a time.
-class Moments:
-    def __init__(self, at):
-        self.at, self.count = at, 0
-
-    def __call__(self, frame, event, _):
-        if "hostcb" in frame.f_code.co_filename and event in ("call", "return"):
-            self.count += 1
-            if self.count == self.at:
-                sys.setprofile(None)
-                raise Interrupt
-
-at, results = 0, []
-while True:
-    at += 1
-    moments = Moments(at)
-    sys.setprofile(moments)
-    try:
-        program(x)
-    except BaseException as error:
-        results.append(type(error).__name__)
-    else:
-        if moments.count < at:
-            break
-    finally:
-        sys.setprofile(None)
-    # Nothing is left that another thread would wait for.
-    import threading
-    waiter = threading.Thread(target=lambda: (hcb.barrier_wait(), program(x), hcb.barrier_wait()), daemon=True)
-    waiter.start()
-    waiter.join(20)
-    assert not waiter.is_alive(), at
-    assert float(program(x)) == 2
-sys.setprofile(None)
-hcb.barrier_wait()
-from hostcb._runtime.executions import tracker
-print(json.dumps([at, len(results), [str(each) for each in tracker.live()]]))
-"""
-
-
-@pytest.mark.contract("H13")
-def test_an_interrupt_between_any_two_functions_leaves_nothing_that_never_ends() -> None:
-    moments, interrupted, left = run_program(INTERRUPTED, devices=1, timeout=120).json()
-    assert moments > 20 and interrupted > 20 and left == []
-
-
-@pytest.mark.contract("H18")
-def test_the_fast_dispatch_keeps_no_function_alive() -> None:
-    class Function:
-        def __call__(self, value: Any, _: Any) -> None:
-            pass
-
-    def run() -> weakref.ref[Function]:
-        function = Function()
-        warm(jax.jit(lambda x: hcb.id_tap(function, x) + 1), X)
-        return weakref.ref(function)
-
-    gone = run()
-    jax.clear_caches()
-    gc.collect()
-    assert gone() is None
-
-
-DISTRUST = """
-import jax
-from jax._src.interpreters import pxla
-{change}
-import jax.numpy as jnp, hostcb as hcb
-seen = []
-program = jax.jit(lambda x: hcb.id_tap(lambda v, t: seen.append(float(v)), x) + 1)
-outs = [float(program(jnp.float32(n))) for n in range(5)]
-hcb.barrier_wait()
-from hostcb._runtime.executions import ExecutionTracker
-print(json.dumps([outs, seen]))
-"""
-CHANGES = {
-    "layouts_that_are_not_asked": """
-plain = pxla.MeshExecutableFastpathData._replace
-pxla.MeshExecutableFastpathData._replace = lambda self, **named: plain(
-    self, **{**named, "in_device_local_layouts": [None] * len(named["in_device_local_layouts"])})
-""",
-    "no_fast_dispatch": """
-from jax._src import pjit
-pjit._get_fastpath_data = lambda executable, out_tree, args_flat, out_flat, effects, consts_for_constvars, \\
-    pgle_profiler, const_args: None
-""",
-    "another_fast_dispatch": """
-from jax._src import pjit
-pjit._get_fastpath_data = lambda *parts: None
-import warnings
-warnings.simplefilter("ignore")
-""",
-}
-
-
-@pytest.mark.contract("H21")
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_jax_that_tells_of_no_ends_dispatches_in_python(change: str) -> None:
-    outs, seen = run_program(DISTRUST.replace("{change}", CHANGES[change]), devices=1, timeout=60).json()
-    assert outs == [1, 2, 3, 4, 5] and seen == [0, 1, 2, 3, 4]
-
-
-FRESH = """
-import gc, weakref
-
-class Large:
-    pass
-
-def user():
-    large = Large()
-    program = jax.jit(lambda x: hcb.id_tap(lambda v, t: None, x) + 1)
-    for _ in range(4):
-        program(jnp.float32(1))
-    return weakref.ref(large)
-
-large = user()
-hcb.barrier_wait()
-gc.collect()
-print(json.dumps(large() is None))
-"""
-
-
-@pytest.mark.contract("H18")
-def test_the_first_program_of_a_process_keeps_no_frame_alive() -> None:
-    assert run_program(FRESH, devices=1, timeout=60).json()
-
-
-TOGETHER = """
-import threading
-from hostcb._runtime.executions import ExecutionTracker
-plain, begun = ExecutionTracker.begin_fast, []
-ExecutionTracker.begin_fast = lambda self, program, *others: (begun.append(program), plain(self, program, *others))[1]
-barrier = threading.Barrier(4)
-
-def work(number):
-    program = jax.jit(lambda x: hcb.id_tap(lambda v, t: None, x) + number)
-    program.lower(jnp.float32(1)).compile()
-    barrier.wait(30)
-    for _ in range(4):
-        program(jnp.float32(1))
-
-threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-[each.start() for each in threads]
-[each.join(60) for each in threads]
-hcb.barrier_wait()
-print(json.dumps(len(set(map(id, begun)))))
-"""
-
-
-@pytest.mark.contract("D3")
-def test_first_programs_in_several_threads_take_the_fast_dispatch() -> None:
-    assert run_program(TOGETHER, devices=1, timeout=60).json() == 4
-
-
-@pytest.mark.contract("H18")
-def test_a_dispatch_that_raises_keeps_no_local_variable_alive() -> None:
-    class Large:
-        pass
-
-    step = jax.jit(lambda x, y: hcb.id_tap(lambda v, _: None, x) + y, donate_argnums=0)
-    for _ in range(3):
-        step(jnp.ones(3), jnp.ones(3))
-
-    def user() -> weakref.ref[Large]:
-        large = Large()
-        one = jnp.ones(3)
-        with contextlib.suppress(ValueError):
-            step(one, one)
-        return weakref.ref(large)
-
-    gone = user()
-    gc.collect()
-    assert gone() is None
-    hcb.barrier_wait()
-
-
 @jax.tree_util.register_pytree_node_class
 class Positive:
     """A node of the user that looks at its leaf."""
@@ -572,21 +377,6 @@ def test_a_barrier_in_the_users_nodes_waits_for_the_program(begun: list[Any]) ->
     seen.clear(), built.clear(), begun.clear()
     program(X)
     assert seen == [3] and built == [4] and len(begun) == 1
-
-
-@pytest.mark.contract("H13")
-def test_a_thread_without_a_frame_whose_dispatch_raises_holds_nothing_up() -> None:
-    step = jax.jit(lambda x, y: hcb.id_tap(lambda v, _: None, x) + y, donate_argnums=0)
-    for _ in range(3):
-        step(jnp.ones(3), jnp.ones(3))
-    one, left = jnp.ones(3), threading.Event()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "unraisablehook", lambda _: left.set())
-        _thread.start_new_thread(step, (one, one))
-        assert left.wait(DEADLINE)
-    assert ended(in_thread(hcb.barrier_wait))
-    assert tracker.live() == []
 
 
 @pytest.mark.contract("H5")

@@ -179,15 +179,13 @@ class ExecutionTracker:
         if outer is not None and outer.is_dispatched_by(caller):
             # Its dispatch has raised; the same frame dispatches again.
             outer.returned.end()
-        frame.execution = self.current()
-        returned = FastDispatch(caller)
-        execution = Execution(program, devices, devices, returned=returned)
+            frame.execution = outer.outer
+        execution = Execution(program, devices, devices, returned=FastDispatch(caller))
         try:
             self.begin(execution)
             self.tokens_in(execution)
         except BaseException as error:
             self.end(execution, error)
-            returned.end()
             raise
         execution.launched = True
 

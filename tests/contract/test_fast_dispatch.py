@@ -407,19 +407,3 @@ def test_a_program_with_another_custom_call_is_dispatched_in_python(begun: list[
         program(X)
     hcb.barrier_wait()
     assert begun == []
-
-
-@pytest.mark.contract("H13")
-def test_a_begin_that_raises_is_over_for_other_threads(begun: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    program = warm(jax.jit(lambda x: hcb.id_tap(lambda v, _: None, x) + 1), X)
-
-    def interrupted(*_: Any) -> Any:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ExecutionTracker, "tokens_in", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            program(X)
-    idle: list[bool] = []
-    assert ended(in_thread(lambda: idle.append(begun[-1].idle())))
-    assert idle == [True]

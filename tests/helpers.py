@@ -15,6 +15,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import hostcb as hcb
+from hostcb._native.library import library
+from hostcb._runtime import blocks, owners
 
 # How long an event that must happen is waited for. In seconds.
 DEADLINE = 30.0
@@ -210,6 +212,12 @@ COMPILED = (JIT, PMAP, SHARD_MAP, MESH)
 
 def named(layout: Layout) -> str:
     return layout.name
+
+
+def bytes_in_blocks() -> int:
+    """The memory of all large operands that are held, from the pools of Python and of the library in C."""
+    mapped, ready = owners.mapped() if library.problem is None else (0, 0)
+    return sum(block.nbytes for _, block in list(blocks.blocks._lent.values())) + mapped - ready
 
 
 def wait_until(reached: Callable[[], bool]) -> None:

@@ -15,7 +15,7 @@ from .._native.cuda import TARGET, cuda
 from .._native.library import library
 from .._runtime.queues import queues
 from .._runtime.running import called_by_runtime
-from .._runtime.sites import Keeper, suits
+from .._runtime.sites import Keeper, is_small
 from .._runtime.sites import Site as CallSite
 from .crossing import Crossing
 from .custom_calls import custom_call
@@ -27,7 +27,7 @@ def takes(site: Site, platform: str) -> bool:
     host = site.crossing.host
     if platform != "cuda" or not host.callback.kind.identity or not host.program.told:
         return False
-    return suits(site.crossing.operand_avals) and cuda.is_ready()
+    return is_small(site.crossing.operand_avals) and cuda.is_ready()
 
 
 def taps(site: Site, sharding: Any) -> Emitted:

@@ -21,13 +21,14 @@ from .._runtime.blocks import LEAST_BYTES, LEAST_QUEUED_BYTES, blocks
 from .._runtime.copying import copy_into
 from .._runtime.failures import forget_locals
 from .._runtime.host import Host
+from .._runtime.owners import Shape
 from .._runtime.pages import LEAST_BYTES as LEAST_MAPPED
 from .._runtime.pages import advise
 from .._runtime.postponed import end_by_exception, has_failed, postpone
 from .._runtime.programs import Program
 from .._runtime.queues import queues
 from .._runtime.running import called_by_runtime, running, runs_callbacks
-from .._runtime.sites import Keeper, suits
+from .._runtime.sites import Keeper, is_small, suits
 from .._runtime.sites import Site as CallSite
 from .._spec.results import returned_something
 from .._spec.shapes import size_of
@@ -99,7 +100,9 @@ def _is_native(crossing: Crossing, module_context: Any) -> bool:
 
 def _native_tap(crossing: Crossing, devices: Devices) -> Handler:
     """Return the handler for the first value of each executable, and for those that the library in C does not take."""
-    host, copy_operands, is_unbound = crossing.host, _operand_copier(crossing), library.held.hostcb_is_unbound
+    host, is_unbound, large = crossing.host, library.held.hostcb_is_unbound, not is_small(crossing.operand_avals)
+    # In the memory that the library uses, so that there is no second pool.
+    copy_operands = _operand_copier(crossing, in_blocks=True)
     keeper = Keeper(CallSite(host, crossing.decode, crossing.operand_avals, host.program.through_python))
 
     @called_by_runtime
@@ -111,6 +114,8 @@ def _native_tap(crossing: Crossing, devices: Devices) -> Handler:
             device = devices[token.__dlpack_device__()[1]]
             if is_unbound():
                 queues[device].bind(keeper.site)
+            if large:
+                host.make_room(device)
             host.tap(device, copy_operands(buffers))
         except BaseException as exception:
             # An interrupt, such as Ctrl-C, or no memory.
@@ -120,13 +125,21 @@ def _native_tap(crossing: Crossing, devices: Devices) -> Handler:
     return taps
 
 
-def _operand_copier(crossing: Crossing) -> Callable[[Sequence[Any]], Sequence[np.ndarray]]:
+def _operand_copier(crossing: Crossing, in_blocks: bool = False) -> Callable[[Sequence[Any]], Sequence[np.ndarray]]:
     """Return the function that copies the operand buffers into NumPy arrays; later buffers are ignored.
 
-    It copies because the device reuses the memory as soon as the handler returns.
+    It copies because the device reuses the memory as soon as the handler returns. With `in_blocks`, large operands go
+    into blocks of the library in C.
     """
     least = LEAST_QUEUED_BYTES if crossing.host.callback.kind.identity else LEAST_BYTES
-    copies = [np.ndarray.copy if size_of(aval) < least else blocks.copy for aval in crossing.operand_avals]
+
+    def copy_of(aval: Any) -> Callable[[np.ndarray], np.ndarray]:
+        nbytes = size_of(aval)
+        if nbytes < least:
+            return np.ndarray.copy
+        return Shape(aval.shape, np.dtype(aval.dtype), nbytes).copy if in_blocks else blocks.copy
+
+    copies = [copy_of(aval) for aval in crossing.operand_avals]
     decode = crossing.decode
     if len(copies) == 1 and decode is unchanged:
         copy = copies[0]

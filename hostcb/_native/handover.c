@@ -21,6 +21,8 @@
 #define MOST_NUMBERED 512
 /* At least a page of the system. */
 #define PAGE 65536
+/* A consumer that sleeps on is woken if so many bytes of large values wait, as in `_runtime/queues.py`. */
+#define CACHED (1u << 20)
 /* The site of a record without a value. */
 #define FILLER UINT64_MAX
 /* In place of an index: the operation has it as an attribute. */
@@ -84,16 +86,18 @@ EXPORTED XLA_FFI_Error* hostcb_instantiate(XLA_FFI_CallFrame* frame) { return ne
 static uint64_t fill(Ring* ring) {
   uint64_t at = ring->counters.reserved % ring->capacity, left = ring->capacity - at;
   Record* filler = (Record*)(ring->data + at);
-  filler->length = left, filler->site = FILLER, filler->bytes = 0, filler->on_its_way = NULL;
+  filler->length = left, filler->blocks = 0, filler->site = FILLER, filler->bytes = 0, filler->on_its_way = NULL;
   return left;
 }
+
+static Block** blocks_of(Record* record) { return (Block**)((char*)record + aligned(sizeof(Record))); }
 
 static uint64_t of_python(const uint64_t* field) { return __atomic_load_n(field, __ATOMIC_SEQ_CST); }
 
 static int has_room(Ring* ring, uint64_t bytes) {
   Counters* c = &ring->counters;
-  uint64_t held = c->bytes + ring->bytes_on_their_way + of_python(&c->outside_bytes);
-  uint64_t values = c->values + ring->values_on_their_way + of_python(&c->outside_values);
+  uint64_t held = c->bytes + ring->counters.bytes_on_their_way + of_python(&c->outside_bytes);
+  uint64_t values = c->values + ring->counters.values_on_their_way + of_python(&c->outside_values);
   return values < of_python(&c->most_values) && (held == 0 || held + bytes <= of_python(&c->budget));
 }
 
@@ -107,8 +111,10 @@ Record* reserve(const Binding* binding, int on_its_way) {
   if (skipped) fill(ring), at = 0;
   Record* record = (Record*)(ring->data + at);
   record->length = binding->length, record->site = binding->site, record->bytes = binding->bytes;
+  record->blocks = binding->blocks;
+  memset(blocks_of(record), 0, binding->blocks * sizeof(Block*));
   record->on_its_way = on_its_way ? ring : NULL;
-  if (on_its_way) ring->bytes_on_their_way += binding->bytes, ring->values_on_their_way += 1;
+  if (on_its_way) ring->counters.bytes_on_their_way += binding->bytes, ring->counters.values_on_their_way += 1;
   __atomic_store_n(&c->reserved, c->reserved + skipped + binding->length, __ATOMIC_RELEASE);
   return record;
 }
@@ -124,6 +130,7 @@ static int show(Ring* ring) {
     if (record->site == FILLER) continue;
     c->bytes += record->bytes;
     c->values += 1;
+    if (record->blocks) c->in_blocks += record->bytes;
     __atomic_store_n(&c->accepted, c->accepted + 1, __ATOMIC_RELAXED);
   }
   if (tail == c->tail) return 0;
@@ -131,34 +138,98 @@ static int show(Ring* ring) {
   return 1;
 }
 
-int arrived(Ring* ring, Record* record, int whole) {
-  if (record->on_its_way != NULL) {
-    ring->bytes_on_their_way -= record->bytes, ring->values_on_their_way -= 1;
-    record->on_its_way = NULL;
-  }
-  if (!whole) record->site = FILLER, record->bytes = 0;
-  int wake = show(ring) && ring->sleeping;
-  if (wake) ring->sleeping = 0;
-  return wake;
+/* Whether a consumer does not sleep on: the ring might be full before it wakes by itself, or the memory of large values
+ * might leave the caches before it is used again. */
+static int is_due(const Ring* ring) {
+  const Counters* c = &ring->counters;
+  /* What is on its way cannot run yet. */
+  uint64_t held = c->bytes + of_python(&c->outside_bytes);
+  return c->tail - ring->head > ring->capacity / 2 || held > of_python(&c->budget) / 2 || c->in_blocks >= CACHED;
 }
 
+int arrived(Ring* ring, Record* record, int whole) {
+  if (record->on_its_way != NULL) {
+    ring->counters.bytes_on_their_way -= record->bytes, ring->counters.values_on_their_way -= 1;
+    record->on_its_way = NULL;
+  }
+  if (!whole) record->site = FILLER, record->bytes = 0, record->blocks = 0;
+  if (!show(ring)) return 0;
+  int wake = ring->sleeping || (ring->lingering && is_due(ring));
+  if (wake) ring->sleeping = ring->lingering = 0;
+  return wake || ring->waiting;
+}
+
+/* With the ring's mutex: wait until all records up to a position are shown. A record before it may be on its way, in a
+ * thread that needs nothing but the mutex to end. */
+static void wait_until_shown(Ring* ring, uint64_t position) {
+  while (ring->counters.tail < position) {
+    ring->waiting += 1;
+    pthread_cond_wait(&ring->woken, &ring->mutex);
+    ring->waiting -= 1;
+  }
+}
+
+/* The data of an operand. The first one is the token. */
+static const char* data_of(const XLA_FFI_CallFrame* frame, int64_t operand) {
+  return ((const XLA_FFI_Buffer*)frame->args.args[operand + 1])->data;
+}
+
+static int take_blocks(const Binding* binding, Record* record) {
+  Block** next = blocks_of(record);
+  for (int64_t i = 0; i < binding->count; ++i)
+    if (binding->sizes[i] > MOST_INSIDE && (*next++ = take_block(binding->sizes[i])) == NULL) return 0;
+  return 1;
+}
+
+static Block* give_blocks_back(Record* record, Block* list) {
+  for (uint32_t i = 0; i < record->blocks; ++i) {
+    Block* gone = give_block_back(blocks_of(record)[i]);
+    if (gone == NULL) continue;
+    Block** last = &gone->next;
+    while (*last != NULL) last = &(*last)->next;
+    *last = list, list = gone;
+  }
+  return list;
+}
+
+static void copy_operands(const Binding* binding, Record* record, const XLA_FFI_CallFrame* frame) {
+  Block** block = blocks_of(record);
+  char* to = (char*)block + aligned(binding->blocks * sizeof(Block*));
+  for (int64_t i = 0; i < binding->count; ++i) {
+    uint64_t size = binding->sizes[i];
+    if (size > MOST_INSIDE) {
+      copy((*block++)->data, data_of(frame, i), size);
+    } else {
+      memcpy(to, data_of(frame, i), size);
+      to += aligned(size);
+    }
+  }
+}
+
+/* A large value is copied without the mutex, for which the consumer and other threads may wait. When this returns, Python
+ * is shown the value: a call that comes next finds it. */
 static int taken(Binding* binding, XLA_FFI_CallFrame* frame) {
   Ring* ring = binding->ring;
-  int wake = 0;
+  int large = binding->bytes > MOST_INSIDE, whole = 1, wake = 0;
+  Block* gone = NULL;
   pthread_mutex_lock(&ring->mutex);
-  Record* record = reserve(binding, 0);
+  Record* record = reserve(binding, large);
   if (record != NULL) {
-    char* to = (char*)record + aligned(sizeof(Record));
-    for (int64_t i = 0; i < binding->count; ++i) {
-      /* The first operand is the token. */
-      memcpy(to, ((XLA_FFI_Buffer*)frame->args.args[i + 1])->data, binding->sizes[i]);
-      to += aligned(binding->sizes[i]);
+    uint64_t end = ring->counters.reserved;
+    if (large) {
+      pthread_mutex_unlock(&ring->mutex);
+      whole = take_blocks(binding, record);
+      if (!whole) gone = give_blocks_back(record, NULL);
     }
-    wake = arrived(ring, record, 1);
+    if (whole) copy_operands(binding, record, frame);
+    if (large) pthread_mutex_lock(&ring->mutex);
+    wake = arrived(ring, record, whole);
+    wait_until_shown(ring, end);
   }
   pthread_mutex_unlock(&ring->mutex);
   if (wake) pthread_cond_broadcast(&ring->woken);
-  return record != NULL;
+  unmap_blocks(gone);
+  return record != NULL && whole;
 }
 
 XLA_FFI_Error* through_python(XLA_FFI_Handler* handler, XLA_FFI_CallFrame* frame, const Call* call) {
@@ -299,12 +370,16 @@ EXPORTED int hostcb_bind(Ring* ring, uint64_t site, const int32_t* through_pytho
   Binding* binding = malloc(sizeof(Binding) + count * sizeof(uint64_t));
   if (binding == NULL) return 0;
   binding->ring = ring, binding->site = site, binding->through_python = through_python, binding->count = count;
-  binding->bytes = 0, binding->length = aligned(sizeof(Record));
+  binding->bytes = 0, binding->length = aligned(sizeof(Record)), binding->blocks = 0;
   for (int64_t i = 0; i < count; ++i) {
     binding->sizes[i] = sizes[i];
     binding->bytes += sizes[i];
-    binding->length += aligned(sizes[i]);
+    if (sizes[i] > MOST_INSIDE)
+      binding->blocks += 1;
+    else
+      binding->length += aligned(sizes[i]);
   }
+  binding->length += aligned(binding->blocks * sizeof(Block*));
   Binding* none = NULL;
   if (!__atomic_compare_exchange_n(&called->bindings[unbound_ordinal], &none, binding, 0, __ATOMIC_ACQ_REL,
                                    __ATOMIC_ACQUIRE)) {
@@ -314,10 +389,12 @@ EXPORTED int hostcb_bind(Ring* ring, uint64_t site, const int32_t* through_pytho
   return 1;
 }
 
-/* Say whether there is a consumer. When this returns after a 0, the ring takes no more values. */
+/* Say whether there is a consumer. When this returns after a 0, the ring takes no more values, and those that it took on a
+ * CPU are shown. */
 EXPORTED void hostcb_attend(Ring* ring, int attended) {
   pthread_mutex_lock(&ring->mutex);
   ring->attended = attended;
+  if (!attended && !ring->pinned) wait_until_shown(ring, ring->counters.reserved);
   pthread_mutex_unlock(&ring->mutex);
 }
 
@@ -346,13 +423,33 @@ EXPORTED int64_t hostcb_read(Ring* ring, uint64_t position, uint64_t* out, int64
   return count;
 }
 
+/* Let an owner refer to a block of the record with these operands and this end. Return 0 if the record was given back: its
+ * memory may hold others by now. */
+EXPORTED int hostcb_share(Ring* ring, uint64_t operands, uint64_t end, uint64_t index, Owner* owner) {
+  pthread_mutex_lock(&ring->mutex);
+  int there = ring->head < end;
+  if (there) {
+    Block* block = ((Block**)(ring->data + operands))[index];
+    share_block(block);
+    owner->data = block->data;
+    owner->block = block;
+  }
+  pthread_mutex_unlock(&ring->mutex);
+  return there;
+}
+
 /* Give back the memory of all records up to a position. */
 EXPORTED void hostcb_done(Ring* ring, uint64_t position) {
+  Block* gone = NULL;
   pthread_mutex_lock(&ring->mutex);
   while (ring->head < position) {
     Record* record = (Record*)(ring->data + ring->head % ring->capacity);
     if (record->site != FILLER) ring->counters.values -= 1;
     ring->counters.bytes -= record->bytes;
+    if (record->blocks) {
+      ring->counters.in_blocks -= record->bytes;
+      gone = give_blocks_back(record, gone);
+    }
     ring->head += record->length;
   }
   if (ring->head == ring->counters.reserved && ring->head % ring->capacity) {
@@ -362,10 +459,12 @@ EXPORTED void hostcb_done(Ring* ring, uint64_t position) {
     __atomic_store_n(&ring->counters.tail, ring->head, __ATOMIC_RELEASE);
   }
   pthread_mutex_unlock(&ring->mutex);
+  unmap_blocks(gone);
 }
 
-/* Give the memory of an empty ring back to the system, unless a device writes to it. */
+/* Give the memory of an empty ring back to the system, unless a device writes to it, and that of all ready blocks. */
 EXPORTED void hostcb_trim(Ring* ring) {
+  unmap_ready_blocks();
   pthread_mutex_lock(&ring->mutex);
   if (!ring->pinned && ring->head == ring->counters.reserved && ring->head % ring->capacity == 0)
     madvise(ring->data, ring->capacity, MADV_DONTNEED);
@@ -383,16 +482,27 @@ EXPORTED void hostcb_wake(Ring* ring) {
 EXPORTED void hostcb_forked(Ring* ring) {
   pthread_mutex_init(&ring->mutex, NULL);
   make_condition(&ring->woken);
-  ring->head = ring->counters.tail = ring->counters.reserved;
-  ring->counters.bytes = ring->counters.values = 0;
-  ring->bytes_on_their_way = ring->values_on_their_way = 0;
-  ring->attended = ring->sleeping = 0;
+  for (Record* record; ring->head < ring->counters.reserved; ring->head += record->length) {
+    record = (Record*)(ring->data + ring->head % ring->capacity);
+    unmap_blocks(give_blocks_back(record, NULL));
+  }
+  ring->counters.tail = ring->counters.reserved;
+  ring->counters.bytes = ring->counters.values = ring->counters.in_blocks = 0;
+  ring->counters.bytes_on_their_way = ring->counters.values_on_their_way = 0;
+  ring->attended = ring->sleeping = ring->lingering = ring->waiting = 0;
 }
 
 /* What Python calls without the interpreter lock -------------------------------------------------------------------- */
 
-/* Return how often the bell has rung: as soon as that is more than `heard`, or after so many microseconds, or, if they are
- * negative, when there is a record after a position. */
+/* Return when all values are shown that were on their way. */
+EXPORTED void hostcb_settle(Ring* ring) {
+  pthread_mutex_lock(&ring->mutex);
+  wait_until_shown(ring, ring->counters.reserved);
+  pthread_mutex_unlock(&ring->mutex);
+}
+
+/* Return how often the bell has rung: as soon as that is more than `heard`, or after so many microseconds or when `is_due`
+ * says so, or, if they are negative, when there is a record after a position. */
 EXPORTED uint64_t hostcb_sleep(Ring* ring, uint64_t position, uint64_t heard, int64_t microseconds) {
   struct timespec end;
 #ifdef __APPLE__
@@ -409,6 +519,8 @@ EXPORTED uint64_t hostcb_sleep(Ring* ring, uint64_t position, uint64_t heard, in
   pthread_mutex_lock(&ring->mutex);
   while (ring->bells == heard) {
     if (microseconds >= 0) {
+      if (is_due(ring)) break;
+      ring->lingering = 1;
       if (pthread_cond_timedwait(&ring->woken, &ring->mutex, &end) == ETIMEDOUT) break;
     } else {
       if (ring->counters.tail > position) break;

@@ -1,4 +1,5 @@
-/* What the handlers of taps share: the one for CPUs and the rings in handover.c, and the one for CUDA in cuda.c. */
+/* What the handlers of taps share: the one for CPUs and the rings in handover.c, the memory of large operands in blocks.c,
+ * copies in copying.c, and the handler for CUDA in cuda.c. */
 
 #ifndef HOSTCB_HANDOVER_H_
 #define HOSTCB_HANDOVER_H_
@@ -12,6 +13,8 @@
 
 /* A site is bound for each of so many devices; the devices after these go to Python. */
 #define MOST_DEVICES 64
+/* A larger operand is in a block, and a record of more bytes is written without the ring's mutex; as in library.py. */
+#define MOST_INSIDE (1u << 16)
 /* The place of each operand in a record. Rings are aligned to it. */
 #define ALIGNMENT 32
 
@@ -25,6 +28,9 @@ typedef struct {
   uint64_t bytes;    /* of the values that have not run, of those that it was shown */
   uint64_t values;   /* that have not run, of those that it was shown */
   uint64_t reserved; /* the end of the newest record, whose value may be on its way */
+  uint64_t in_blocks; /* bytes of the values with blocks that have not run, of those that it was shown */
+  uint64_t bytes_on_their_way;  /* of the records that it was not shown yet */
+  uint64_t values_on_their_way; /* how many they are */
 
   uint64_t budget;         /* the most bytes of all values of the device */
   uint64_t most_values;    /* the most values of the device */
@@ -42,17 +48,33 @@ typedef struct {
   uint64_t bells; /* how often Python has rung for the consumer */
   int attended;   /* whether there is a consumer that sleeps in `hostcb_sleep` */
   int sleeping;   /* whether a value has to wake it */
+  int lingering;  /* whether a value that makes the ring half full, or is large, has to wake it */
+  int waiting;    /* how many threads wait until a record is shown that is on its way */
 
   /* Of CUDA alone. */
-  uint64_t bytes_on_their_way;
-  uint64_t values_on_their_way;
   int pinned;   /* whether a device writes to the memory */
   int given_up; /* whether it may still do so after an error, so that no record may use the memory again */
 } Ring;
 
-/* Every record begins with this, and has the operands after it, each aligned. */
+/* The memory of one large operand. */
+typedef struct Block {
+  struct Block* next; /* in a list */
+  uint64_t size;
+  uint64_t references;
+  char* data;
+} Block;
+
+/* What Python's arrays over a block refer to; `owners.Owner` has the same fields. */
 typedef struct {
-  uint64_t length; /* of the whole record */
+  Block* block;
+  char* data;
+} Owner;
+
+/* Every record begins with this. After it come pointers to the blocks of the large operands, and then the other operands;
+ * the first pointer and each of these operands are aligned. */
+typedef struct {
+  uint32_t length; /* of the whole record */
+  uint32_t blocks; /* how many */
   uint64_t site;
   uint64_t bytes;   /* of the operands */
   Ring* on_its_way; /* the ring, until the operands are there; then NULL */
@@ -63,7 +85,8 @@ typedef struct {
   Ring* ring;
   uint64_t site;
   const int32_t* through_python; /* not 0 if taps of this program have to go through Python */
-  uint64_t bytes, length;
+  uint64_t bytes;
+  uint32_t length, blocks;
   int64_t count;
   uint64_t sizes[];
 } Binding;
@@ -106,5 +129,21 @@ Record* reserve(const Binding* binding, int on_its_way);
 /* With the ring's mutex: the operands of a record are there, or, if it is not `whole`, will never be. Return whether to
  * wake the consumer. */
 int arrived(Ring* ring, Record* record, int whole);
+
+/* As `memcpy`; large operands past the caches. */
+void copy(char* to, const char* from, uint64_t bytes);
+
+/* A block for so many bytes, with one reference; NULL if there is no memory. */
+Block* take_block(uint64_t bytes);
+
+/* One reference more. */
+void share_block(Block* block);
+
+/* One reference less. Return a list of blocks to unmap when no mutex is held. The block may be NULL. */
+Block* give_block_back(Block* block);
+
+void unmap_blocks(Block* list);
+
+void unmap_ready_blocks(void);
 
 #endif

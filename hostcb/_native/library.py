@@ -30,7 +30,7 @@ TARGET = "hostcb_tap"
 PYTHON_TARGET = "xla_buffer_python_cpu_callback"
 _SITE_TYPE = "hostcb_site"
 
-# Values of more bytes go through Python.
+# Larger operands are in blocks of their own; on CUDA, larger values go through Python.
 MOST_BYTES = 1 << 16
 
 _POSITION, _ADDRESS, _COUNT = ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int64
@@ -48,6 +48,10 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hostcb_attend": (None, _ADDRESS, ctypes.c_int),
     "hostcb_read": (_COUNT, _ADDRESS, _POSITION, ctypes.POINTER(ctypes.c_uint64), _COUNT),
     "hostcb_done": (None, _ADDRESS, _POSITION),
+    "hostcb_share": (ctypes.c_int, _ADDRESS, _POSITION, _POSITION, ctypes.c_uint64, _ADDRESS),
+    "hostcb_own": (ctypes.c_int, _ADDRESS, ctypes.c_uint64),
+    "hostcb_disown": (None, _ADDRESS),
+    "hostcb_mapped": (ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)),
     "hostcb_trim": (None, _ADDRESS),
     "hostcb_wake": (None, _ADDRESS),
     "hostcb_forked": (None, _ADDRESS),
@@ -60,6 +64,7 @@ _FREE_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hostcb_sleep": (_POSITION, _ADDRESS, _POSITION, _POSITION, _COUNT),
     "hostcb_cuda_ring": (ctypes.c_char_p, _POSITION, ctypes.POINTER(_ADDRESS), ctypes.POINTER(_ADDRESS)),
     "hostcb_cuda_fetch": (ctypes.c_char_p, _COUNT, ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(_ADDRESS)),
+    "hostcb_settle": (None, _ADDRESS),
     "hostcb_copy": (None, _ADDRESS, _ADDRESS, ctypes.c_uint64),
 }
 

@@ -98,9 +98,14 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, **params: Any) -> list
         params = tangent_rules.for_cotangents(params)
     else:
         untouched = []
-        params = {**params, "transforms": (*params["transforms"], ("transpose",))}
-    tapped = host_callback_p.bind(*cotangents, **params)
-    return [out if is_linear else None for out, is_linear in zip([*untouched, *tapped], linear, strict=True)]
+        params = tangent_rules.transposed(params, cotangents)
+    tapped = iter(host_callback_p.bind(*(each for each in cotangents if not _compat.is_float0(each)), **params))
+    # An integer has no cotangent. JAX cannot add two of its kind, where the integer's result goes into two taps.
+    outs = [
+        *(None if _compat.is_float0(each) else each for each in untouched),
+        *(None if _compat.is_float0(each) else next(tapped) for each in cotangents),
+    ]
+    return [out if is_linear else None for out, is_linear in zip(outs, linear, strict=True)]
 
 
 # Rematerialisation (H6, X4) --------------------------------------------------------------------------------------

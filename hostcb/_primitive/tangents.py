@@ -78,6 +78,34 @@ def for_cotangents(params: dict[str, Any]) -> dict[str, Any]:
     return {**changed, "callback": dataclasses.replace(pair.primal, absent=absent)}
 
 
+def transposed(params: dict[str, Any], cotangents: Sequence[Any]) -> dict[str, Any]:
+    """Return the parameters of the tap of these cotangents; float0 ones, of integers beside tangents, do not travel."""
+    without_value = [_compat.is_float0(cotangent) for cotangent in cotangents]
+    transforms = (*params["transforms"], ("transpose",))
+    if not any(without_value):
+        return {**params, "transforms": transforms}
+    callback = params["callback"]
+    absent_before = {position for position, _ in callback.absent}
+    positions = [each for each in range(callback.arg_tree.num_leaves) if each not in absent_before]
+    absent = [
+        *callback.absent,
+        *(
+            (position, Float0(tuple(np.shape(cotangent))))
+            for position, cotangent, is_absent in zip(positions, cotangents, without_value, strict=True)
+            if is_absent
+        ),
+    ]
+    changed = dataclasses.replace(callback, absent=tuple(sorted(absent, key=lambda each: each[0])))
+    # `batch_dims` are those of the values that travel.
+    transforms = tuple(
+        ("batch", tuple(dim for dim, is_absent in zip(entry[1], without_value, strict=True) if not is_absent))
+        if entry[0] == "batch" and len(entry[1]) == len(cotangents)
+        else entry
+        for entry in transforms
+    )
+    return {**params, "callback": changed, "transforms": transforms}
+
+
 def unpaired(params: dict[str, Any], *transforms: tuple[Any, ...]) -> dict[str, Any]:
     """Return the parameters of the tap before jvp, with `transforms` in place of the `("jvp",)` entry."""
     return {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
@@ -17,6 +19,11 @@ LINGER = 1e-3
 # device. It sleeps MOST_LINGERS times, each twice as long, until the taps stop or half of the queue's budget is used.
 RAPID = 5
 MOST_LINGERS = 4
+
+# A woken thread finds cold caches: for one value it takes ten times as long as for one of many. So if values come at
+# least once in this time, in seconds, and their functions take less than this share of it, they come together.
+STEADY = 15e-3
+LEISURE = 0.25
 
 
 class Queue(Protocol):
@@ -49,6 +56,8 @@ class Consumer:
         # What rang for an earlier consumer does not ring for this one.
         self.heard = 0 if ring is None else ring.sleep(0.0, 0)
         self.bell: SimpleQueue[None] = SimpleQueue()
+        # When it last began to run functions.
+        self._began = -math.inf
         self.thread = threading.Thread(target=self._consume, name=f"hostcb-{queue.device}", daemon=True)
 
     def is_current(self) -> bool:
@@ -78,9 +87,13 @@ class Consumer:
         try:
             while queue.consumer is self:
                 self._attend()
+                before, self._began = self._began, time.monotonic()
                 queue.work_until(lambda: not queue.is_pending() or queue.consumer is not self)
                 # Not idle yet: a value that comes within the linger does not have to wake this thread.
-                self._linger()
+                if self._is_steady(before):
+                    self._sleep_through(STEADY)
+                else:
+                    self._linger()
                 if queue.is_pending() or queue.consumer is not self:
                     continue
                 queue.idle = True
@@ -105,15 +118,26 @@ class Consumer:
             if self._queue.consumer is not self:
                 self.ring.attend(False)
 
+    def _is_steady(self, began_before: float) -> bool:
+        """Whether the thread began twice in a short time, and had little to do: it will catch up with what waits."""
+        apart = self._began - began_before
+        return apart < 2 * STEADY and time.monotonic() - self._began < LEISURE * apart
+
     def _linger(self) -> None:
         """Sleep for a linger, and sleep on while values come in quickly."""
         queue = self._queue
         for number in range(MOST_LINGERS):
             before, longer = queue.ever_accepted(), 1 << number
-            queue.lingering = True
-            asked_for = self.sleep(LINGER * longer)
-            if queue.consumer is self:
-                # A later consumer may sleep on already.
-                queue.lingering = False
+            asked_for = self._sleep_through(LINGER * longer)
             if asked_for or queue.ever_accepted() - before < RAPID * longer or 2 * queue.held() > queue.budget:
                 return
+
+    def _sleep_through(self, seconds: float) -> bool:
+        """Sleep while values come in; return whether the bell rang."""
+        queue = self._queue
+        queue.lingering = True
+        asked_for = self.sleep(seconds)
+        if queue.consumer is self:
+            # A later consumer may sleep on already.
+            queue.lingering = False
+        return asked_for

@@ -236,6 +236,8 @@ class ExecutionTracker:
         unseen = tokens is None and execution.launched and len(execution.devices) > 1
         if not unseen and all(token.is_ready() for token in tokens or ()):
             self._live.pop(execution, None)
+            # The next execution need not ask again whether this one has ended.
+            execution.program.drop(execution)
 
     def current(self) -> Any:
         execution = running.frame.execution

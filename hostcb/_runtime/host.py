@@ -91,6 +91,9 @@ class Host:
             traces = recording.on
             invoke = self._invoke if traces is None else traces.around(self.about, device, item[1], self._invoke)
             arrays, item[1] = item[1], None
+            if arrays is None:
+                # A signal handler that came before this line has run the value.
+                return
             if self._with_device:
                 invoke(device, *arrays)
             else:

@@ -68,6 +68,10 @@ class Program:
             self.nested = True
             self.through_python.value = 1
 
+    def drop(self, execution: Execution) -> None:
+        """Forget an execution that has ended."""
+        self._executions.pop(execution, None)
+
     def idle(self) -> bool:
         return all(execution.done() for execution in list(self._executions))
 

@@ -118,14 +118,14 @@ class DeviceQueue:
         nbytes = receiver.nbytes
         while True:
             ring = self.ring
-            if len(self.items) + (0 if ring is None else ring.counters.values) < MOST_VALUES:
+            if len(self.items) + (0 if ring is None else ring.held()[0]) < MOST_VALUES:
                 # The bytes are added before the check, since other threads add theirs at the same time.
                 self._bytes += nbytes
                 if ring is None:
                     held = self._bytes
                 else:
                     ring.counters.outside_bytes = self._bytes
-                    held = self._bytes + ring.counters.bytes
+                    held = self._bytes + ring.held()[1]
                 if held <= self.budget or held == nbytes:
                     self._accepted += 1
                     self.items.append([receiver, arrays, 0 if ring is None else ring.counters.tail])
@@ -156,7 +156,8 @@ class DeviceQueue:
         ring = self.ring
         if ring is not None:
             ring.give_back(at_once=True)
-            values, held = values + ring.counters.values, held + ring.counters.bytes
+            of_ring = ring.held()
+            values, held = values + of_ring[0], held + of_ring[1]
         # A value larger than the budget is accepted when the queue is empty.
         return values < MOST_VALUES and (held == 0 or held + nbytes <= self.budget)
 
@@ -239,8 +240,15 @@ class DeviceQueue:
             elif self.is_pending() and self._is_run_here():
                 # A finalizer or a signal handler in a thread that holds the baton: no other thread can run the values.
                 self._run_oldest()
+            elif not self.is_pending() and self._awaits_copies():
+                self.ring.wait_for_copies()  # type: ignore[union-attr]
             else:
                 self._wait_for_progress(lambda: reached() or not self._baton.locked())
+
+    def _awaits_copies(self) -> bool:
+        """Return whether all values that hold the queue's room are still being copied, by threads of a CPU device."""
+        ring = self.ring
+        return ring is not None and not ring.pinned and ring.is_expecting()
 
     @runs_callbacks
     def _take_turn(self, reached: Callable[[], bool]) -> None:

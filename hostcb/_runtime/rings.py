@@ -35,6 +35,9 @@ class Counters(ctypes.Structure):
     bytes: int
     values: int
     reserved: int
+    in_blocks: int
+    bytes_on_their_way: int
+    values_on_their_way: int
     budget: int
     most_values: int
     outside_bytes: int
@@ -43,7 +46,8 @@ class Counters(ctypes.Structure):
     _fields_ = [
         (name, ctypes.c_uint64)
         for name in (
-            *("tail", "accepted", "bytes", "values", "reserved"),
+            *("tail", "accepted", "bytes", "values", "reserved", "in_blocks"),
+            *("bytes_on_their_way", "values_on_their_way"),
             *("budget", "most_values", "outside_bytes", "outside_values"),
         )
     ]
@@ -68,12 +72,28 @@ class Ring:
         self.memory = memoryview((ctypes.c_ubyte * CAPACITY).from_address(data.value))
         self.counters = Counters.from_address(self.address)
         self.counters.budget, self.counters.most_values = budget, most_values
+        self.pinned = pinned
         # The end of the newest record whose function has run, and up to where C knows of that.
         self.run = 0
         self._given_back = 0
         # Site, begin and end of each record that was read ahead, and the place of the oldest among them.
         self._ahead: list[int] = []
         self._place = 0
+
+    def held(self) -> tuple[int, int]:
+        """The number of the values that C holds, and their bytes. On a CPU those that are being copied count as well.
+
+        They are read first: a value that is shown meanwhile counts twice, and never not at all.
+        """
+        counters = self.counters
+        if self.pinned:
+            return counters.values, counters.bytes
+        coming, coming_bytes = counters.values_on_their_way, counters.bytes_on_their_way
+        return coming + counters.values, coming_bytes + counters.bytes
+
+    def wait_for_copies(self) -> None:
+        """Wait until the values are there that threads of a CPU device are copying; they need no lock of Python."""
+        library.free.hostcb_settle(self.address)
 
     def is_pending(self) -> bool:
         """Whether a function of one of its values has not ended, or C has just gone back to the begin of the memory."""
@@ -139,9 +159,11 @@ class Ring:
             position = found[-1]
 
     def give_back(self, at_once: bool = False) -> None:
-        """Let C use the memory of the records that have run; many at a time, unless `at_once`."""
+        """Let C use the memory of the records that have run; many at a time, unless `at_once` or some are large."""
         run = self.run
-        if run > self._given_back and (at_once or run - self._given_back >= MOST_KEPT or not self.is_pending()):
+        if run > self._given_back and (
+            at_once or run - self._given_back >= MOST_KEPT or self.counters.in_blocks or not self.is_pending()
+        ):
             library.held.hostcb_done(self.address, run)
             self._given_back = run
             if self.is_pending():

@@ -16,10 +16,15 @@ import numpy as np
 
 from .._native.library import MOST_BYTES, library
 from .._spec.shapes import size_of
+from .owners import Owner, Shape
 from .rings import Record, Ring
 
-# As in handover.c: the place of each operand in a record.
+# As in handover.h: the place of each operand in a record.
 _ALIGNMENT = 32
+_POINTER = ctypes.sizeof(ctypes.c_void_p)
+
+# A value with more bytes in small operands goes through Python: a record takes a sixteenth of the ring at most.
+MOST_IN_RECORD = 1 << 20
 
 _numbers = itertools.count()
 
@@ -28,9 +33,18 @@ _sites: dict[int, Site] = {}
 leaving: dict[int, list[tuple[Ring, int]]] = {}
 
 
-def suits(carried: Sequence[Any]) -> bool:
-    """Return whether values of these types go by a ring; those of large ones go through Python."""
+def is_small(carried: Sequence[Any]) -> bool:
+    """Return whether values of these types go by a ring without blocks, as all on CUDA do."""
     return sum(map(size_of, carried)) <= MOST_BYTES
+
+
+def suits(carried: Sequence[Any]) -> bool:
+    """Return whether values of these types go by a ring; those of very many small operands go through Python."""
+    return sum(size for size in map(size_of, carried) if size <= MOST_BYTES) <= MOST_IN_RECORD
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 class Site:
@@ -54,10 +68,18 @@ class Site:
         self._through_python = through_python
         sizes = [size_of(aval) for aval in carried]
         self._sizes = (ctypes.c_uint64 * len(sizes))(*sizes)
-        places = itertools.accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=0)
+        # A record begins with pointers to the blocks of large operands. The others come after these.
+        self._blocks = [
+            Shape(aval.shape, np.dtype(aval.dtype), size)
+            for aval, size in zip(carried, sizes, strict=True)
+            if size > MOST_BYTES
+        ]
+        inside = [0 if size > MOST_BYTES else _aligned(size) for size in sizes]
+        places = itertools.accumulate(inside, initial=_aligned(len(self._blocks) * _POINTER))
         self._operands = [
             (aval.shape, np.dtype(aval.dtype), place) for aval, place in zip(carried, places, strict=False)
         ]
+        self._is_large = [size > MOST_BYTES for size in sizes]
         _sites[self.number] = self
 
     def bind(self, ring: Ring) -> None:
@@ -76,10 +98,26 @@ class Site:
             raise RuntimeError(refused.decode())
         return self._decode(arrays)
 
-    def item(self, ring: Ring, begin: int, end: int) -> list[Any]:
-        """Return the value of a record as an item of the queue, with the record's end."""
+    def item(self, ring: Ring, begin: int, end: int) -> list[Any] | None:
+        """Return the value of a record as an item of the queue, with the record's end.
+
+        None if it has run in the meantime.
+        """
         memory = ring.memory
-        arrays = [np.ndarray(shape, dtype, memory, begin + place).copy() for shape, dtype, place in self._operands]
+        if not self._blocks:
+            arrays = [np.ndarray(shape, dtype, memory, begin + place).copy() for shape, dtype, place in self._operands]
+            return [self.receiver, self._decode(arrays), end]
+        large = []
+        for index, block in enumerate(self._blocks):
+            owner = Owner()
+            if not library.held.hostcb_share(ring.address, begin, end, index, ctypes.byref(owner)):
+                return None
+            large.append(block.over(owner))
+        blocks = iter(large)
+        arrays = [
+            next(blocks) if is_large else np.ndarray(shape, dtype, memory, begin + place).copy()
+            for (shape, dtype, place), is_large in zip(self._operands, self._is_large, strict=True)
+        ]
         return [self.receiver, self._decode(arrays), end]
 
 

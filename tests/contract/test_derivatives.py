@@ -155,6 +155,57 @@ def test_custom_jvp_identity_that_taps_tangents_under_grad(stage: Any) -> None:
 
 
 @pytest.mark.contract("H6")
+@pytest.mark.parametrize("batched", [False, True], ids=["", "vmap"])
+@STAGING
+def test_a_tapped_tangent_beside_an_integer_is_transposed(stage: Any, batched: bool) -> None:
+    record = Record()
+
+    @jax.custom_jvp
+    def f(n: Any, x: Any) -> Any:
+        return 2 * x
+
+    @f.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        n, x = primals
+        _, tangent = hcb.id_tap(record.tap, (n, tangents[1]))
+        return f(n, x), 2 * tangent
+
+    gradient = jax.grad(f, 1)
+    if batched:
+        gradient = jax.vmap(gradient, (None, 0))
+    np.testing.assert_array_equal(
+        stage(gradient)(3, jnp.arange(2.0) if batched else 1.0), [2.0, 2.0] if batched else 2.0
+    )
+    hcb.barrier_wait()
+    # An integer's cotangent has no value.
+    ((number, slope),) = [each.arg for each in record.all]
+    assert number.dtype == jax.dtypes.float0
+    np.testing.assert_array_equal(np.broadcast_to(slope, (2,)), [2.0, 2.0])
+
+
+@pytest.mark.contract("H6")
+@STAGING
+def test_an_integer_goes_through_one_tap_of_tangents_into_two(stage: Any) -> None:
+    record = Record()
+
+    @jax.custom_jvp
+    def f(n: Any, x: Any) -> Any:
+        return 2 * x
+
+    @f.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        n, x = primals
+        number, tangent = hcb.id_tap(record.tap, (n, tangents[1]))
+        _, tangent = hcb.id_tap(record.tap, (number, 3 * tangent))
+        _, tangent = hcb.id_tap(record.tap, (number, tangent))
+        return f(n, x), 2 * tangent
+
+    assert stage(jax.grad(f, 1))(3, 1.0) == 6
+    hcb.barrier_wait()
+    assert [float(each.arg[1]) for each in record.all] == [2, 2, 6]
+
+
+@pytest.mark.contract("H6")
 @STAGING
 def test_custom_vjp_recipe_taps_cotangents(stage: Any) -> None:
     record, cotangents = Record(), Record()

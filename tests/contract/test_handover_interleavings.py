@@ -15,9 +15,11 @@ from helpers import DEADLINE
 from subprocesses import run_program
 
 import hostcb as hcb
+from hostcb._lowering import views
 from hostcb._native.library import library
 from hostcb._runtime import recording, sites
 from hostcb._runtime.queues import DeviceQueue, queues
+from hostcb._runtime.sites import is_small
 
 pytestmark = [
     pytest.mark.contract("H24"),
@@ -87,8 +89,10 @@ def test_order_when_python_accepts_a_value_just_after_the_ring_ran_empty(monkeyp
     def tap(arg: Any, transforms: Any) -> None:
         seen.append(float(np.ravel(arg)[0]))
 
+    monkeypatch.setattr(views, "suits", is_small)
+
     def mixed(x: Any) -> Any:
-        # Values of 160 KB go through Python.
+        # Values of 160 KB go through Python here.
         large = hcb.id_tap(tap, jnp.zeros(40_000) + x)
         return hcb.id_tap(tap, x + 1 + 0 * large[0])
 

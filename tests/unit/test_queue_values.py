@@ -1,0 +1,41 @@
+"""A queue holds so many values and no more: at that number, the thread that puts one more runs the oldest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import pytest
+
+from hostcb._runtime import queues
+from hostcb._runtime.queues import DeviceQueue
+
+pytestmark = pytest.mark.contract("H12", "C62")
+
+MOST = 4
+
+
+class Receiver:
+    callback: Any = None
+    nbytes = 8
+
+    def __init__(self, name: int, ran: list[int]):
+        self.name, self.ran = name, ran
+
+    def deliver(self, device: Any, item: Any) -> None:
+        item[1] = None
+        self.ran.append(self.name)
+
+
+@pytest.mark.parametrize("count", [MOST - 1, MOST, MOST + 1])
+def test_values_below_at_and_above_the_most(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert queues.MOST_VALUES == 500_000
+    monkeypatch.setattr(queues, "MOST_VALUES", MOST)
+    queue, ran = DeviceQueue(jax.devices()[0]), list[int]()
+    # Without a consumer.
+    queue._wake = lambda: None  # type: ignore[method-assign]
+    for name in range(count):
+        queue.put(Receiver(name, ran), ())
+    assert (len(queue.items), ran) == ((count, []) if count <= MOST else (MOST, [*range(count - MOST)]))
+    queue.drain()
+    assert ran == [*range(count)]

@@ -1,0 +1,172 @@
+"""The commands of the campaign."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+
+from . import equivalents, journal, sample
+from .campaigning import Options, campaign
+from .choice import chosen
+from .coverage import IMPORT, StaleCoverageError, load
+from .forks import in_forks
+from .mutant import Mutant, mutants_of
+from .overlay import PACKAGE
+from .pool import cells_of_pool, named
+from .recording import RecordingError, record
+from .report import report
+from .trial import KILLED, Job, Result, try_mutant, untried
+
+RESULTS = Path("results/mutation")
+COUNT = 320
+SEED = 7
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.command(options))
+    except (StaleCoverageError, RecordingError, equivalents.EquivalentsError) as error:
+        print(f"ERROR: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m campaign",
+        description="Change hostcb's source, one place at a time, and see which cells notice.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, command, words in (
+        ("list", _list, "print the chosen mutants"),
+        ("record", _record, "record which cells reach which lines, as far as the record lacks them"),
+        ("run", _run, "record, and try the chosen mutants that the journal does not have"),
+        ("try", _try, "try the mutants that -k names with the cells that --cell names, and write no journal"),
+        ("report", _report, "write report.md of the chosen mutants in the journal"),
+        ("sample", _sample, "try a few mutants, each with the cell that has killed it"),
+    ):
+        each = commands.add_parser(name, help=words, description=words.capitalize() + ".")
+        each.set_defaults(command=command)
+        each.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help=f"by default {RESULTS}")
+        each.add_argument("-n", dest="workers", type=_positive, default=os.cpu_count() or 1, help="mutants at a time")
+        of_sample = name == "sample"
+        count = sample.COUNT if of_sample else COUNT
+        each.add_argument("--count", type=_positive, default=count, help=f"how many mutants, by default {count}")
+        each.add_argument("--seed", type=int, default=SEED, help=f"of their choice, by default {SEED}")
+        each.add_argument("-k", dest="words", default="", metavar="TEXT", help="only mutants whose id has this text")
+        if name == "run":
+            each.add_argument("--budget", type=float, default=90.0, metavar="SECONDS", help="for the cells of a mutant")
+            each.add_argument("--minutes", type=float, default=1440.0, help="no further mutant begins after these")
+            each.add_argument("--as-recorded", action="store_true", help="record no further cells")
+            each.add_argument("--all-cells", action="store_true", help="do not stop at the first kill")
+        if name == "try":
+            each.add_argument("--cell", action="append", required=True, help="the id of a cell; may be repeated")
+        if name == "report":
+            each.add_argument("--save", action="store_true", help="write the kills to ci/mutation/, for the sample")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 1 on, not {text}")
+    return number
+
+
+def _known(options: argparse.Namespace) -> tuple[list[Mutant], dict[str, str]]:
+    """The chosen mutants, and the reasons of those that are equivalent."""
+    mutants = mutants_of(PACKAGE)
+    reasons = equivalents.load(equivalents.FILE, {mutant.id for mutant in mutants})
+    few = chosen(mutants, options.count, options.seed)
+    return [mutant for mutant in few if options.words in mutant.id], reasons
+
+
+def _list(options: argparse.Namespace) -> int:
+    mutants, _ = _known(options)
+    for mutant in mutants:
+        print(mutant.id, mutant.diff, sep="\n    ")
+    return 0
+
+
+def _record(options: argparse.Namespace) -> int:
+    coverage = record(cells_of_pool(jax.__version__), options.results / "lines.jsonl", options.workers)
+    for cell, why in coverage.left_out.items():
+        print(f"left out: {cell}: {why}")
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    mutants, reasons = _known(options)
+    mutants = [mutant for mutant in mutants if mutant.id not in reasons]
+    # Of all modules from the start: a campaign that is stopped is a fair sample.
+    random.Random(options.seed).shuffle(mutants)
+    lines = options.results / "lines.jsonl"
+    if options.as_recorded:
+        coverage = load(lines, PACKAGE)
+    else:
+        coverage = record(cells_of_pool(jax.__version__), lines, options.workers)
+    tasks = named(coverage.cells.keys() - {IMPORT})
+    path = options.results / "journal.jsonl"
+    how = Options(path, options.workers, options.budget, options.minutes, options.all_cells)
+    for result in campaign(mutants, tasks, coverage, how):
+        place = next(number for number, mutant in enumerate(mutants, 1) if mutant.id == result.id)
+        _show(f"{place}/{len(mutants)}", result)
+    return 0
+
+
+def _try(options: argparse.Namespace) -> int:
+    mutants = [mutant for mutant in mutants_of(PACKAGE) if options.words in mutant.id]
+    tasks = tuple(named(options.cell).values())
+    options.results.mkdir(parents=True, exist_ok=True)
+    log = options.results / "trials.log"
+    jobs = (Job(mutant, tasks, {}, math.inf, all_cells=True) for mutant in mutants)
+    for number, (_, told) in enumerate(in_forks(jobs, options.workers, lambda job: try_mutant(job, log).as_json()), 1):
+        _show(f"{number}/{len(mutants)}", Result.from_json(told))
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    mutants, reasons = _known(options)
+    found = journal.read(options.results / "journal.jsonl")
+    results = [found.get(mutant.id) or untried(mutant) for mutant in mutants if mutant.id in {*found, *reasons}]
+    page = options.results / "report.md"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(report(results, reasons, len(mutants)))
+    print(page.read_text().splitlines()[2], f"The report is {page}.", sep="\n")
+    if options.save:
+        sample.save(results, sample.KILLS)
+    return 0
+
+
+def _sample(options: argparse.Namespace) -> int:
+    mutants = mutants_of(PACKAGE)
+    reasons = equivalents.load(equivalents.FILE, {mutant.id for mutant in mutants})
+    kills = {name: cell for name, cell in json.loads(sample.KILLS.read_text()).items() if name not in reasons}
+    few = sample.drawn([mutant for mutant in mutants if options.words in mutant.id], kills, options.count, options.seed)
+    options.results.mkdir(parents=True, exist_ok=True)
+    results = []
+    for result in sample.try_sample(few, kills, options.workers, options.results / "sample.log"):
+        results.append(result)
+        _show(f"{len(results)}/{len(few)}", result)
+    survived = [result for result in results if result.verdict != KILLED]
+    print(f"{len(results) - len(survived)} of {len(results)} mutants are killed")
+    if not results and not options.words:
+        print(
+            "ERROR: the source has none of the mutants of ci/mutation/kills.json any more: run a campaign",
+            file=sys.stderr,
+        )
+        return 2
+    return 1 if survived else 0
+
+
+def _show(number: str, result: Result) -> None:
+    by = f" by {result.cell}: {result.how[:80]}" if result.cell else f": {result.tried} of {result.reaching} cells"
+    print(f"{number} {result.seconds:.0f} s {result.verdict}{by}\n    {result.diff[:200]}", flush=True)

@@ -1,0 +1,121 @@
+"""The trial of one mutant: cells run until one notices it, or until the time for a mutant is over."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from conformance.engine.tasks import Task
+from conformance.oracle.verdicts import Outcome, Verdict
+
+from .forks import temporary_folder
+from .mutant import Mutant
+from .overlay import environment_with, make_overlay
+from .running import Cells
+
+KILLED, SURVIVED, UNREACHED = "killed", "survived", "unreached"
+
+LEAST_DEADLINE = 15.0
+"""Seconds for a cell: a loaded machine is no killer."""
+TIMES = 10
+"""A cell may take so many times as long as it did with the unchanged source."""
+
+
+@dataclass(frozen=True)
+class Job:
+    mutant: Mutant
+    tasks: tuple[Task, ...]
+    """In the order in which they run."""
+    seconds: Mapping[str, float]
+    """What each cell took with the unchanged source."""
+    budget: float
+    """The seconds after which no further cell begins."""
+    all_cells: bool = False
+    """Whether the cells after the first kill run as well."""
+    passed: tuple[str, ...] = ()
+    """The cells that have not noticed the mutant in an earlier run of the campaign."""
+
+    def __str__(self) -> str:
+        return self.mutant.id
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a mutant: a line of the journal."""
+
+    id: str
+    module: str
+    kind: str
+    line: int
+    diff: str
+    verdict: str
+    cell: str = ""
+    """The first cell that killed it."""
+    how: str = ""
+    """The outcome of that cell, in a few words."""
+    killers: tuple[str, ...] = ()
+    """All cells that killed it, where all ran."""
+    passed: tuple[str, ...] = ()
+    """The cells that did not notice a mutant that survived: when the campaign goes on, the others run."""
+    tried: int = 0
+    reaching: int = 0
+    seconds: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(line: Mapping[str, Any]) -> Result:
+        return Result(**{**line, "killers": tuple(line["killers"]), "passed": tuple(line["passed"])})
+
+
+def try_mutant(job: Job, log: Path) -> Result:
+    """In a fork: run the cells of a mutant."""
+    started = time.monotonic()
+    killers: dict[str, str] = {}
+    passed = [*job.passed]
+    with temporary_folder() as folder:
+        overlay = make_overlay(folder, job.mutant.module, job.mutant.source)
+        os.environ.update(environment_with(overlay, os.environ))
+        sys.path.insert(0, str(overlay))
+        with Cells(log) as cells:
+            for task in job.tasks:
+                if time.monotonic() - started > job.budget:
+                    break
+                outcome = _run(cells, task, job.seconds.get(task.id, 1.0))
+                if outcome.verdict is Verdict.PASS:
+                    passed.append(task.id)
+                    continue
+                killers[task.id] = _words(outcome)
+                if not job.all_cells:
+                    break
+    result = replace(untried(job.mutant), seconds=round(time.monotonic() - started, 2))
+    result = replace(result, tried=len(passed) + len(killers), reaching=len(job.tasks) + len(job.passed))
+    if not killers:
+        return replace(result, verdict=SURVIVED, passed=tuple(passed))
+    cell, how = next(iter(killers.items()))
+    return replace(result, verdict=KILLED, cell=cell, how=how, killers=tuple(killers) if job.all_cells else ())
+
+
+def untried(mutant: Mutant) -> Result:
+    """The result of a mutant for which there is no cell, or that needs none."""
+    return Result(mutant.id, mutant.module, mutant.kind, mutant.line, mutant.diff, UNREACHED)
+
+
+def _run(cells: Cells, task: Task, usual: float) -> Outcome:
+    deadline = max(LEAST_DEADLINE, TIMES * usual)
+    outcome = cells.run(task, deadline)
+    if outcome.verdict is Verdict.HANG:
+        # Once more, with twice the time: the machine may have been busy.
+        outcome = cells.run(task, 2 * deadline)
+    return outcome
+
+
+def _words(outcome: Outcome) -> str:
+    where = f" at {outcome.stage.value}" if outcome.stage else ""
+    return " ".join(f"{outcome.label}{where}: {outcome.reason}".split())[:300]

@@ -1,0 +1,274 @@
+"""C60: a campaign goes on where it stopped, its report is honest, and its sample finds a mutant that survives."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaign import coverage, equivalents, journal, sample
+from campaign.commands import main
+from campaign.coverage import IMPORT, Coverage, Reached, StaleCoverageError
+from campaign.equivalents import EquivalentsError
+from campaign.lines import hostcb_lines
+from campaign.mutant import Mutant, mutants_in
+from campaign.order import Kills, Rarity, in_order
+from campaign.overlay import PACKAGE, PROJECT, environment_with, make_overlay
+from campaign.report import report
+from campaign.trial import KILLED, SURVIVED, UNREACHED, Result, untried
+from conformance.engine.tasks import Task
+from conformance.spec.topology import Topology
+
+pytestmark = pytest.mark.contract("C60")
+
+(MUTANT,) = (one for one in mutants_in("x = f(\n    a < 1,\n)", "toy.py") if one.kind == "comparison")
+ONE, TWO, THREE = (f"hostcb/{name}/cpu-8dev" for name in ("id_tap/jit", "id_tap/jit.scan", "call/fault.raises.jit"))
+
+
+def reached(cell: str, *lines: int, module: str = "toy.py", seconds: float = 1.0) -> Reached:
+    return Reached(cell, seconds, {module: frozenset(lines)} if lines else {})
+
+
+def result(name: str, verdict: str, **fields: Any) -> Result:
+    return replace(untried(MUTANT), id=name, verdict=verdict, **fields)
+
+
+# What reaches a line ---------------------------------------------------------------------------------------------
+
+
+def test_cells_that_reach_the_change_come_before_those_that_reach_its_statement() -> None:
+    cells = {ONE: reached(ONE, 1), TWO: reached(TWO, 1, 2), THREE: reached(THREE, 7)}
+    assert [one.cell for one in Coverage(cells).reaching(MUTANT)] == [TWO]
+    del cells[TWO]
+    assert [one.cell for one in Coverage(cells).reaching(MUTANT)] == [ONE]
+    del cells[ONE]
+    assert Coverage(cells).reaching(MUTANT) == []
+
+
+def test_a_line_of_the_import_is_reached_by_the_cells_of_its_module() -> None:
+    cells = {IMPORT: reached(IMPORT, 1, 2), ONE: reached(ONE, 9), TWO: reached(TWO)}
+    assert [one.cell for one in Coverage(cells).reaching(MUTANT)] == [ONE]
+    del cells[ONE]
+    assert [one.cell for one in Coverage(cells).reaching(MUTANT)] == [TWO], "every cell imports it"
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    package, path = tmp_path / "toy", tmp_path / "lines.jsonl"
+    package.mkdir()
+    (package / "toy.py").write_text("x = 1")
+    own = reached(TWO, 1, 8).with_(reached(TWO, 1, module="__init__.py"))
+    lines: list[dict[str, Any]] = [{"source": coverage.fingerprint(package)}]
+    lines += [reached(ONE, 1, 2, 3, 7).as_json(), own.as_json(), {"cell": THREE, "left_out": "fail: it fails"}]
+    lines += [reached(IMPORT, 1).as_json(), reached(IMPORT, 2).as_json()]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    found = coverage.load(path, package)
+    assert found.cells[ONE].lines == {"toy.py": {1, 2, 3, 7}} and found.left_out == {THREE: "fail: it fails"}
+    assert found.cells[IMPORT].lines == {"toy.py": {1, 2}}
+    assert found.cells[TWO].lines["toy.py"] == {8}, "its own process has imported the package"
+    (package / "toy.py").write_text("x = 2")
+    with pytest.raises(StaleCoverageError, match="remove it, and record again"):
+        coverage.load(path, package)
+
+
+@pytest.mark.skipif(not hostcb_lines.can_record, reason="sys.monitoring is new in Python 3.12")
+def test_lines_are_recorded_by_cell_in_every_thread(tmp_path: Path) -> None:
+    package = tmp_path / "toy"
+    package.mkdir()
+    (package / "__init__.py").write_text("def one():\n    return 1\n\ndef two():\n    return 2\n")
+    program = """
+import io, sys, threading
+from campaign.lines import hostcb_lines
+hostcb_lines.start()
+import toy
+for line in hostcb_lines.Commands(io.StringIO("first\\nsecond\\n")):
+    toy.one()
+    if line == "second\\n":
+        threading.Thread(target=toy.two).start()
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(PROJECT)))}
+    environment |= {hostcb_lines.FOLDER: str(tmp_path), hostcb_lines.PACKAGE: str(package)}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=60)
+    lines = {cell: {*numbers["__init__.py"]} for cell, numbers in coverage.read_lines(tmp_path).items()}
+    assert lines == {IMPORT: {1, 4}, "first": {2}, "second": {2, 5}}
+
+
+# The order of the cells ------------------------------------------------------------------------------------------
+
+
+def task(cell: str, isolated: bool = False) -> Task:
+    return Task(cell, "hostcb", Topology("cpu", 8), 60.0, isolated)
+
+
+def test_each_sort_of_cell_comes_once_before_any_comes_twice() -> None:
+    cells = [reached(ONE, seconds=1.0), reached(TWO, seconds=2.0), reached(THREE, seconds=3.0)]
+    tasks = {cell: task(cell) for cell in (ONE, TWO, THREE)}
+    rarity = Rarity(cells)
+    assert [each.id for each in in_order(cells, tasks, "toy.py", Kills(), rarity)] == [ONE, THREE, TWO]
+    kills = Kills()
+    kills.add(TWO, "toy.py")
+    assert [each.id for each in in_order(cells, tasks, "toy.py", kills, rarity)] == [TWO, THREE, ONE]
+
+
+def test_a_cell_that_reaches_what_few_others_do_comes_first() -> None:
+    cells = [reached(ONE, 1), reached(TWO, 1), reached(THREE, 1, 2)]
+    tasks = {cell: task(cell) for cell in (ONE, TWO, THREE)}
+    assert in_order(cells, tasks, "toy.py", Kills(), Rarity(cells))[0].id == THREE
+
+
+def test_cells_with_a_process_of_their_own_come_after_the_others_of_a_block() -> None:
+    tasks = {ONE: task(ONE, isolated=True), THREE: task(THREE)}
+    cells = [reached(ONE, seconds=0.1), reached(THREE, seconds=9.0)]
+    assert [each.id for each in in_order(cells, tasks, "toy.py", Kills(), Rarity(cells))] == [THREE, ONE]
+
+
+# The source that processes find ----------------------------------------------------------------------------------
+
+
+def test_processes_find_the_changed_module_and_all_others(tmp_path: Path) -> None:
+    package = tmp_path / "real" / "toy"
+    (package / "inner").mkdir(parents=True)
+    for name, source in {
+        "__init__.py": "",
+        "other.py": "x = 1",
+        "inner/__init__.py": "",
+        "inner/one.py": "y = 1",
+    }.items():
+        (package / name).write_text(source)
+    overlay = make_overlay(tmp_path / "overlay", "inner/one.py", "y = 2", package)
+    program = "import toy.other, toy.inner.one; print(toy.other.x, toy.inner.one.y)"
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment_with(overlay, os.environ),
+        cwd=package.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert ended.stdout == "1 2\n"
+    assert (package / "inner" / "one.py").read_text() == "y = 1"
+
+
+# Forks, the journal, the lists -----------------------------------------------------------------------------------
+
+
+def of_process(program: str) -> str:
+    """What a process without JAX's threads prints: this one may have them, and must not fork."""
+    command = [sys.executable, "-c", f"import os\nfrom campaign.forks import ForkEndedError, in_forks\n{program}"]
+    root = str(PACKAGE.parent)
+    return subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": root}, capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+
+
+def test_jobs_run_in_forks_some_at_a_time() -> None:
+    program = """
+me = os.getpid()
+print(sorted(in_forks(range(5), 2, lambda number: [number * number, os.getpid() != me])))
+"""
+    assert of_process(program) == f"{[(number, [number * number, True]) for number in range(5)]}\n"
+
+
+def test_a_job_whose_process_ends_is_no_result() -> None:
+    program = """
+try:
+    list(in_forks([0], 1, lambda _: os._exit(3)))
+except ForkEndedError as error:
+    print(error)
+"""
+    assert "the process for 0 ended with 3" in of_process(program)
+
+
+def test_a_journal_goes_on_after_half_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "journal.jsonl"
+    assert journal.read(path) == {}
+    first, second = result("one", SURVIVED, passed=(ONE,)), result("two", KILLED, cell=TWO)
+    journal.append(path, first)
+    with path.open("a") as file:
+        file.write('{"id": "half')
+    journal.append(path, second)
+    journal.append(path, replace(first, passed=(ONE, TWO)))
+    assert journal.read(path) == {"one": replace(first, passed=(ONE, TWO)), "two": second}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[equivalent]\ngone = "a reason"', "the source has no mutant 'gone' any more"),
+        ('[equivalent]\none = ""', "'one' needs one line that says why"),
+        ("[equivalent", "is not TOML"),
+    ],
+)
+def test_a_list_of_equivalents_that_is_not_true_is_an_error(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "equivalent.toml"
+    assert equivalents.load(path, {"one"}) == {}
+    path.write_text('[equivalent]\none = "a reason"')
+    assert equivalents.load(path, {"one"}) == {"one": "a reason"}
+    path.write_text(text)
+    with pytest.raises(EquivalentsError, match=words):
+        equivalents.load(path, {"one"})
+
+
+def test_the_list_of_equivalents_and_the_kills_are_of_this_source(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) >= 600
+    known = mutants()
+    kills = json.loads(sample.KILLS.read_text())
+    assert len(sample.drawn(known, kills, sample.COUNT, 0)) == sample.COUNT
+
+
+def mutants() -> list[Mutant]:
+    from campaign.mutant import mutants_of
+
+    return mutants_of(PACKAGE)
+
+
+# The report ------------------------------------------------------------------------------------------------------
+
+
+def test_the_report_counts_what_no_cell_reaches_as_not_killed() -> None:
+    results = [
+        result("one", KILLED, cell=ONE),
+        result("two", SURVIVED, tried=3, reaching=5),
+        result("three", UNREACHED, kind="drop copy"),
+        result("four", SURVIVED),
+    ]
+    text = report(results, {"four": "nobody reads it"}, 9)
+    assert "4 of 9 mutants were tried: 1 are killed, 1 survived, 1 are on lines that no cell" in text
+    assert "1 are equivalent. Killed of those not equivalent: 33.3 %." in text
+    assert "| `toy.py` | 0/1 | 1/2 | 1/3 |" in text and "| all | 0/1 | 1/2 | 1/3 |" in text
+    assert "(3 of 5 cells; then its time was over)" in text
+    assert "a < 1 → (a <= 1)`: nobody reads it" in text
+
+
+def test_a_mutant_that_is_killed_is_not_equivalent() -> None:
+    assert "1 are killed, 0 survived, 0 are on" in report([result("one", KILLED)], {"one": "nobody reads it"}, 1)
+
+
+def test_the_report_names_cells_that_kill_nothing_that_others_do_not() -> None:
+    results = [
+        result("one", KILLED, cell=ONE, killers=(ONE,)),
+        result("two", KILLED, cell=ONE, killers=(ONE, TWO)),
+        result("three", KILLED, cell=TWO, killers=(TWO, THREE)),
+        result("four", KILLED, cell=TWO, killers=(TWO, ONE)),
+    ]
+    text = report(results, {}, 4)
+    assert f"1 cells are the only killer of one:\n\n- 1 `{ONE}`" in text
+    assert text.endswith(f"1 cells killed nothing that a smaller set of cells does not:\n\n- `{THREE}`\n")
+
+
+# With hostcb -----------------------------------------------------------------------------------------------------
+
+
+def test_the_sample_kills_a_mutant_and_says_when_one_survives(tmp_path: Path) -> None:
+    kills = json.loads(sample.KILLS.read_text())
+    known = [mutant.id for mutant in mutants() if mutant.id in kills and mutant.module == "_api/host_callback.py"]
+    command = [sys.executable, "-m", "campaign", "sample", "-n", "1", "--results", str(tmp_path), "-k", known[0]]
+    ended = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=300)
+    assert (ended.returncode, ended.stdout.splitlines()[-1]) == (0, "1 of 1 mutants are killed"), ended

@@ -1,0 +1,291 @@
+"""A finding as a program of its own: plain JAX and hostcb, or JAX alone, with what must come written into it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .description import KINDS, ON_EACH_DEVICE, PURE_KINDS, UNORDERED_KINDS, Program, calls_of
+from .expected import Expected
+from .inputs import inputs_of
+from .matching import ONE_ORDER, ORDERS_OF_JAX
+from .source import function_of
+
+_PREAMBLE = '''\
+"""{title}"""
+
+import functools
+import os
+
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count={devices}")
+
+import numpy as np
+
+{imports}
+import jax
+import jax.numpy as jnp
+from jax import checkpoint, custom_jvp, custom_vjp, jit, lax, value_and_grad, vmap
+from jax.numpy import float32, int32
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+events = []
+
+
+def host(label, answers, operand, transforms=()):
+    where, tree = operand
+    leaves = [np.array(leaf) for leaf in jax.tree.leaves(tree)]
+    # A tap of cotangents has no value for an integer.
+    device = 0 if where.dtype == jax.dtypes.float0 else int(np.ravel(where)[0])
+    events.append((label, device, leaves, transforms))
+    if answers:
+        of_type = leaves[0].dtype.type
+        return np.asarray(np.fmod(leaves[0] * of_type(label % 3 + 1) + of_type(label % 5), of_type(16)))
+
+
+def wanted(tree):
+    first = jax.tree.leaves(tree)[0]
+    return jax.ShapeDtypeStruct(jnp.shape(first), first.dtype)
+
+
+def first_of(tree):
+    return jax.tree.leaves(tree)[0]
+
+
+'''
+
+_KINDS = {
+    "id_tap": """\
+def id_tap(label, where, tree, method):
+    _, tapped = hostcb.id_tap(functools.partial(host, label, False), (where, tree))
+    return first_of(tapped)
+""",
+    "call": """\
+def call(label, where, tree, method):
+    function = functools.partial(host, label, True)
+    return hostcb.call(function, (where, tree), result_shape=wanted(tree), vmap_method=method)
+""",
+    "pure_callback": """\
+def pure_callback(label, where, tree, method):
+    function = functools.partial(host, label, True)
+    return LIBRARY.pure_callback(function, wanted(tree), (where, tree), vmap_method=method)
+""",
+    "io_callback": """\
+def io_callback(label, where, tree, method):
+    return IO.io_callback(functools.partial(host, label, True), wanted(tree), (where, tree))
+""",
+    "io_callback_ordered": """\
+def io_callback_ordered(label, where, tree, method):
+    return IO.io_callback(functools.partial(host, label, True), wanted(tree), (where, tree), ordered=True)
+""",
+    "debug_callback": """\
+def debug_callback(label, where, tree, method):
+    LIBRARY.debug.callback(functools.partial(host, label, False), (where, tree))
+    return first_of(tree)
+""",
+    "debug_callback_ordered": """\
+def debug_callback_ordered(label, where, tree, method):
+    LIBRARY.debug.callback(functools.partial(host, label, False), (where, tree), ordered=True)
+    return first_of(tree)
+""",
+    "buffer_callback": """\
+def buffer_callback(label, where, tree, method):
+    def fill(context, out, operand):
+        out, = jax.tree.leaves(out)
+        np.asarray(out)[...] = host(label, True, jax.tree.map(lambda one: np.array(one), operand))
+
+    return BUFFERS.buffer_callback(fill, wanted(tree), vmap_method=method)((where, tree))
+""",
+}
+
+_COLLECTIVES = """\
+def psum(x):
+    return wrap(lax.psum(x, "devices"))
+
+
+def all_gather(x):
+    every = lax.all_gather(x, "devices")
+    return wrap(sum(every[place] * float32(place + 1) for place in range({devices})))
+
+
+def ppermute(x):
+    return lax.ppermute(x, "devices", [(place, (place + 1) % {devices}) for place in range({devices})])
+"""
+
+_JUDGING = '''\
+def axes_of(event):
+    """For each leaf the axis of the lanes of a vmap, or None."""
+    batches = [entry[1]["batch_dims"][-len(event[2]) :] for entry in event[3] if entry[0] == "batch"]
+    return list(batches[0]) if batches else [0 if not event[3] else None] * len(event[2])
+
+
+def is_due(event, due):
+    label, leaves, stacked, _ = due
+    if event[0] != label or len(event[2]) != len(leaves):
+        return False
+    for came, one, axis in zip(event[2], leaves, axes_of(event)):
+        if stacked and came.ndim == one.ndim and axis is not None:
+            came = np.moveaxis(came, axis, 0)
+        elif stacked:
+            came = np.broadcast_to(came, one.shape)
+        if came.shape != one.shape or not np.array_equal(came, one):
+            return False
+    return True
+
+
+def in_order(ran, due):
+    """Whether these events ran in this order; what is optional may be left out."""
+    places = {0}
+    for event in ran:
+        reached = set()
+        for start in places:
+            for place in range(start, len(due)):
+                if is_due(event, due[place]):
+                    reached.add(place + 1)
+                if not due[place][3]:
+                    break
+        places = reached
+    return any(all(one[3] for one in due[place:]) for place in places)
+
+
+def once_each(ran, due):
+    """Whether these events ran in any order."""
+    waiting = sorted(due, key=lambda one: one[3])
+    for event in ran:
+        place = next((place for place, one in enumerate(waiting) if is_due(event, one)), None)
+        if place is None:
+            return False
+        del waiting[place]
+    return all(one[3] for one in waiting)
+
+
+def array(dtype, value):
+    return np.asarray(value, dtype)
+
+
+for runs in (1, 1, 2):
+    events.clear()
+    results = [compiled(*operands()) for _ in range(runs)]
+    BARRIER()
+    for result in results:
+        for device, due in enumerate(RESULTS):
+            for came, one in zip(result, due):
+                came = np.asarray(came[device] if APART else came)
+                assert np.array_equal(came, one), f"device {device}: the result is {came}, expected {one}"
+    for device, due in enumerate(CALLS):
+        ran = [event for event in events if event[1] == device]
+        for labels in ORDERS:
+            due_now = [one for one in due if one[0] in labels] * runs
+            ran_now = [event for event in ran if event[0] in labels]
+            assert in_order(ran_now, due_now), f"device {device} ran {ran_now}, due were {due_now}"
+        due_now, ran_now = [one for one in due if one[0] in ONCE] * runs, [one for one in ran if one[0] in ONCE]
+        assert once_each(ran_now, due_now), f"device {device} ran {ran_now}, due were {due_now}"
+        for event in ran:
+            assert event[0] not in PURE or any(is_due(event, one) for one in due), f"device {device} ran {event}"
+print("all is as expected")
+'''
+
+
+def standalone_text(program: Program, expected: Sequence[Expected], implementation: str, title: str) -> str:
+    """The text of a program that fails while the finding is there, and imports nothing of the suite."""
+    ours = implementation != "jax"
+    calls = calls_of(program)
+    kinds = [kind for kind in KINDS if any(one.kind == kind for one in calls.values())]
+    imports = (
+        "import hostcb\n"
+        if ours
+        else "from jax.experimental import buffer_callback as buffers\nimport jax.experimental\n"
+    )
+    library, io, buffers = ("hostcb", "hostcb", "hostcb") if ours else ("jax", "jax.experimental", "buffers")
+    barrier = "hostcb.barrier_wait" if ours else "jax.effects_barrier"
+    names = {"LIBRARY": library, "IO": io, "BUFFERS": buffers, "BARRIER": barrier}
+    helpers = "\n\n".join(_KINDS[kind] for kind in kinds)
+    orders = [
+        tuple(label for label, one in sorted(calls.items()) if one.kind in order)
+        for order in (ONE_ORDER if ours else ORDERS_OF_JAX)
+    ]
+    apart = program.layout in ON_EACH_DEVICE
+    constants = [
+        f"APART = {apart}",
+        f"ORDERS = {orders}",
+        f"ONCE = {tuple(label for label, one in sorted(calls.items()) if one.kind in UNORDERED_KINDS)}",
+        f"PURE = {tuple(label for label, one in sorted(calls.items()) if one.kind in PURE_KINDS)}",
+        f"RESULTS = {_literal([one.results for one in expected])}",
+        f"CALLS = {_calls_literal(expected)}",
+    ]
+    for name, value in names.items():
+        helpers = helpers.replace(name, value)
+    judging = _JUDGING.replace("BARRIER", barrier)
+    head, of_array = judging.split("for runs in", 1)
+    return "\n".join(
+        [
+            _PREAMBLE.format(title=title, devices=max(program.devices, 2), imports=imports),
+            helpers,
+            "",
+            function_of(program),
+            "",
+            _COLLECTIVES.format(devices=program.devices) if apart else "",
+            _compiled(program),
+            "",
+            head,
+            *constants,
+            "",
+            f"for runs in{of_array}",
+        ]
+    )
+
+
+def _compiled(program: Program) -> str:
+    donated = tuple(place for place, one in enumerate(program.inputs, 1) if one.donated)
+    count = program.devices if program.layout in ON_EACH_DEVICE else 1
+    each = [inputs_of(program, device) for device in range(count)]
+    rows = []
+    for place, first in enumerate(each[0]):
+        value = [row[place].tolist() for row in each] if program.layout in ON_EACH_DEVICE else first.tolist()
+        rows.append(f"jnp.asarray({value}, {first.dtype})")
+    lines = ["def operands():", "    return [" + ", ".join(rows) + "]", "", ""]
+    mesh = f'mesh = Mesh(np.asarray(jax.devices()[:{program.devices}]), ("devices",))'
+    if program.layout == "eager":
+        lines.append("compiled = program")
+    elif program.layout == "jit":
+        lines.append(f"compiled = jit(program, donate_argnums={donated})")
+    elif program.layout == "pmap":
+        devices = f"jax.devices()[:{program.devices}]"
+        lines.append(f'compiled = jax.pmap(program, axis_name="devices", devices={devices}, donate_argnums={donated})')
+    elif program.layout == "mesh":
+        specs = ["P()", *('P("devices")' if one.name[0] == "v" else "P()" for one in program.inputs)]
+        shardings = ", ".join(f"NamedSharding(mesh, {spec})" for spec in specs)
+        lines += [mesh, f"compiled = jit(program, in_shardings=({shardings}), donate_argnums={donated})"]
+    else:
+        lines += [
+            mesh,
+            "",
+            "",
+            "def of_shard(*operands):",
+            "    return jax.tree.map(lambda one: one[None], program(*(one[0] for one in operands)))",
+            "",
+            "",
+            'by_device = P("devices")',
+            "mapped = jax.shard_map(of_shard, mesh=mesh, in_specs=by_device, out_specs=by_device, check_vma=False)",
+            f"compiled = jit(mapped, donate_argnums={donated})",
+        ]
+    return "\n".join(lines)
+
+
+def _literal(rows: Sequence[Sequence[object]]) -> str:
+    return "[" + ", ".join("[" + ", ".join(map(_array, row)) + "]" for row in rows) + "]"
+
+
+def _array(value: object) -> str:
+    return f'array("{value.dtype}", {value.tolist()})'  # type: ignore[attr-defined]
+
+
+def _calls_literal(expected: Sequence[Expected]) -> str:
+    """The label, the leaves of the tree, and whether it is stacked and optional, of each callback by device."""
+    lines = ["["]
+    for one in expected:
+        lines.append("    [")
+        for call in one.calls:
+            leaves = ", ".join(map(_array, call.leaves[1:]))
+            lines.append(f"        ({call.label}, [{leaves}], {call.stacked}, {call.optional}),")
+        lines.append("    ],")
+    return "\n".join([*lines, "]"])

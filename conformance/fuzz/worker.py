@@ -1,0 +1,48 @@
+"""The process that tries programs: one a line on standard input, and what was found of it on standard output.
+
+A program may crash or hang it; `trying` starts it, watches it, and takes a new one.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import sys
+import traceback
+from typing import Any
+
+from ..implementations import load
+from .description import from_json
+from .trial import try_program
+from .trying import MARK
+
+LONGEST = 600.0
+"""Seconds."""
+
+
+def main(implementation: str, platform: str) -> None:
+    import jax
+
+    faulthandler.enable()
+    loaded = load(implementation)
+    devices = jax.devices(platform)
+    _say({"devices": len(devices)})
+    for line in sys.stdin:
+        # The parent is more impatient. Without it nobody would end a process that hangs.
+        faulthandler.dump_traceback_later(LONGEST, exit=True)
+        try:
+            tried = try_program(from_json(json.loads(line)), loaded, devices)
+        except Exception:
+            # An error of the drawing, the interpreter or the comparison.
+            _say({"suite": traceback.format_exc()})
+            continue
+        anomalies = [[one.kind, one.stage.value, one.witness] for one in tried.anomalies]
+        _say({"anomalies": anomalies, "unjudged": tried.unjudged})
+
+
+def _say(found: dict[str, Any]) -> None:
+    print(MARK + json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,149 @@
+"""Random programs that run: the corpus, standalone programs, the worker, and defects that must be found."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import pytest
+
+from conformance.cli.commands import main
+from conformance.faults.catalogue import FAULTS
+from conformance.fuzz.corpus import kept
+from conformance.fuzz.description import Program
+from conformance.fuzz.oracle import expect
+from conformance.fuzz.standalone import standalone_text
+from conformance.fuzz.trial import try_program
+from conformance.fuzz.trying import Trying
+from conformance.implementations import load
+
+pytestmark = pytest.mark.contract("C63")
+
+CORPUS = {one.name: one.program for one in kept()}
+PROJECT = Path(__file__).parents[2]
+
+ENDING = """\
+import os
+import jax
+import hostcb
+from conformance.implementations.hostcb import Hostcb
+
+class Ending(Hostcb):
+    name = __name__
+
+    def tap(self, function, operand):
+        HOW
+
+IMPLEMENTATION = Ending(hostcb)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mutant", "program", "kind"),
+    [
+        ("duplicated", "grad_checkpoint_call", "duplicate"),
+        ("neighbours_swapped", "vmap_while_tap", "order"),
+        ("io_twice", "while_condition", "duplicate"),
+        ("lost_in_differentiated_loop", "grad_scan_io", "lost"),
+        ("permuted", "pmap_moves", "result"),
+    ],
+)
+def test_a_defect_is_found(mutant: str, program: str, kind: str) -> None:
+    tried = try_program(CORPUS[program], load(f"conformance.mutants:{mutant}"), jax.devices())
+    assert kind in {one.kind for one in tried.anomalies}, tried
+
+
+@pytest.fixture(scope="module")
+def trying() -> Iterator[Trying]:
+    with Trying("hostcb", devices=2) as trying:
+        yield trying
+
+
+@pytest.mark.parametrize("name", ["grad_scan_rules", "pmap_moves"])
+def test_a_worker_tries_programs_of_the_corpus(trying: Trying, name: str) -> None:
+    answer = trying.ask(CORPUS[name])
+    assert (answer.kind, answer.witness, answer.unjudged) == ("", "", "")
+
+
+def ending(folder: Path, monkeypatch: pytest.MonkeyPatch, how: str, deadline: float) -> tuple[str, Trying]:
+    (folder / "ending.py").write_text(ENDING.replace("HOW", how))
+    monkeypatch.setenv("PYTHONPATH", f"{folder}:{PROJECT}")
+    return "ending", Trying("ending", devices=2, deadline=deadline)
+
+
+def test_a_crash_costs_one_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, crashing = ending(tmp_path, monkeypatch, "os.abort()", 60)
+    with crashing:
+        answer = crashing.ask(CORPUS["grad_checkpoint_call"])
+        assert answer.kind == "crash"
+        assert answer.witness.startswith("SIGABRT")
+        # It has no tap.
+        assert crashing.ask(CORPUS["ordered_of_jax"]).kind == ""
+
+
+def test_a_hang_is_found_at_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, hanging = ending(tmp_path, monkeypatch, "import threading; threading.Event().wait()", 2)
+    with hanging:
+        answer = hanging.ask(CORPUS["grad_checkpoint_call"])
+    assert answer.kind == "hang"
+    assert "in tap" in answer.witness
+
+
+def standalone(folder: Path, program: Program, change: tuple[str, str] = ("", "")) -> subprocess.CompletedProcess[str]:
+    path = folder / "program.py"
+    path.write_text(standalone_text(program, expect(program), "hostcb", "a program").replace(*change))
+    return subprocess.run([sys.executable, str(path)], cwd=PROJECT, capture_output=True, text=True, check=False)
+
+
+def test_a_standalone_program_needs_nothing_of_the_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    ended = standalone(tmp_path, CORPUS["shard_map_loops"])
+    assert (ended.returncode, ended.stdout) == (0, "all is as expected\n"), ended.stderr
+    assert "conformance" not in (tmp_path / "program.py").read_text()
+
+
+def test_a_standalone_program_fails_if_a_callback_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    ended = standalone(
+        tmp_path, CORPUS["grad_checkpoint_call"], ("    events.append(", "    label == 2 or events.append(")
+    )
+    assert "AssertionError: device 0 ran" in ended.stderr
+
+
+def test_every_program_of_the_corpus_is_a_fault_of_the_matrix() -> None:
+    names = {fault.kind for fault in FAULTS}
+    assert [name for name in CORPUS if f"fuzz_{name}" not in names] == []
+    assert len(CORPUS) > 10
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--implementation", "jax", "--only", "call"], "ERROR: JAX has no call: choose among"),
+        (["--implementation", "no.such.module", "--seconds", "1"], "ERROR: no worker starts"),
+    ],
+)
+def test_what_cannot_be_tried_is_one_sentence(
+    options: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fuzz", *options, "--results", str(tmp_path)]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_without_hypothesis_it_says_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["fuzz", "--results", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == "ERROR: fuzz draws programs with hypothesis: pip install 'hostcb[fuzz]'\n"
+
+
+def test_the_command_finds_a_defect_and_writes_it_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--implementation", "conformance.mutants:dropped", "--only", "id_tap", "--layout", "jit"]
+    assert main(["fuzz", *options, "--programs", "6", "--results", str(tmp_path)]) == 1
+    assert "FOUND lost: device 0 did not run callback" in capsys.readouterr().out
+    (written,) = tmp_path.glob("*.py")
+    compile(written.read_text(), str(written), "exec")

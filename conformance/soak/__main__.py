@@ -1,0 +1,80 @@
+"""The process of a soak: `python -m conformance.soak OPTIONS`, with options as JSON.
+
+It writes lines of JSON: how far it is, each second, and at the end what it found. When its standard input closes, it
+ends early.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+from ..worker.parent import end_with_parent
+from .options import Options
+from .watching import REFUSED
+
+PROGRESS_SECONDS = 1.0
+
+
+def main() -> int:
+    options = Options.from_json(sys.argv[1])
+    end_with_parent()
+    # Ctrl-C must reach only the command, which closes this process's input.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+
+    import jax
+
+    from ..implementations import ImplementationError, load
+    from .rounds import Soak
+
+    try:
+        implementation: Any = load(options.implementation)
+    except ImplementationError as error:
+        _say(refused=str(error))
+        return REFUSED
+    namespace = getattr(implementation, "namespace", None)
+    if not all(hasattr(namespace, name) for name in ("id_tap", "call", "barrier_wait", "trace")):
+        _say(
+            refused=f"a soak needs id_tap, call, barrier_wait and trace, and {options.implementation} lacks one of them"
+        )
+        return REFUSED
+    soak = Soak(options, implementation, jax.devices()[: options.devices])
+    ended = threading.Event()
+    threading.Thread(target=_stop_with_input, args=(soak,), name="stopping", daemon=True).start()
+    saying = threading.Thread(target=_say_progress, args=(soak, ended), name="progress", daemon=True)
+    saying.start()
+    soak.run()
+    ended.set()
+    saying.join()
+    _say(ended=True, **soak.report())
+    return 0
+
+
+def _stop_with_input(soak: Any) -> None:
+    while os.read(0, 1):
+        pass
+    soak.stopped.set()
+
+
+def _say_progress(soak: Any, ended: threading.Event) -> None:
+    while not ended.wait(PROGRESS_SECONDS):
+        _say(**soak.progress())
+
+
+def _say(**words: Any) -> None:
+    _REPORTS.write(json.dumps(words) + "\n")
+    _REPORTS.flush()
+
+
+if __name__ == "__main__":
+    _REPORTS = os.fdopen(os.dup(1), "w")
+    # What the runtime writes there must not come between the reports.
+    os.dup2(2, 1)
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""What goes on beside the threads of a soak: signals, and a thread that computes in Python."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import get_opaque_trace_state
+
+from .ledger import Ledger
+from .programs import Program
+from .runs import Run
+from .shapes import EAGER, STRAIGHT, ProgramSpec
+
+SIGNAL_SECONDS = 0.03
+COMPUTING_SECONDS = 0.05
+
+HANDLERS_TAP = sys.version_info >= (3, 12)
+"""On Python 3.11 jaxlib can corrupt the heap if a handler runs JAX while jaxlib records a traceback, with or without
+hostcb: docs/contract.md, 'Threads'."""
+
+
+class Signals:
+    """A timer whose handler interrupts the main thread anywhere: it taps, or runs a little Python."""
+
+    def __init__(self, seed: int, ledger: Ledger, implementation: Any, devices: Sequence[jax.Device]) -> None:
+        spec = ProgramSpec(EAGER, STRAIGHT, ("id_tap",), 1)
+        self._ledger = ledger
+        self._program = Program(spec, ledger, implementation, devices)
+        self._random = Random(f"{seed}-signals")
+        self._top_level = get_opaque_trace_state()
+        self._inside = False
+        self.count = 0
+        self.taps = 0
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        # JAX imports modules when it first needs them, and a handler could find one half imported.
+        jax.block_until_ready(jax.jit(lambda x: x + 1)(1.0))
+        self._tap()
+        self.taps = 0
+        signal.signal(signal.SIGALRM, self._handle)
+        # A system call that a signal interrupts goes on, as with Python's own.
+        signal.siginterrupt(signal.SIGALRM, False)
+        self._start()
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    @contextlib.contextmanager
+    def off(self) -> Iterator[None]:
+        """No signal comes in this block."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        try:
+            yield
+        finally:
+            self._start()
+
+    def _start(self) -> None:
+        signal.setitimer(signal.ITIMER_REAL, SIGNAL_SECONDS, SIGNAL_SECONDS)
+
+    def _handle(self, *_: object) -> None:
+        if self._inside:
+            # A signal that comes while its handler runs.
+            return
+        self._inside = True
+        try:
+            self.count += 1
+            if HANDLERS_TAP and self._random.random() < 0.3 and self._outside_of_traces():
+                self._tap()
+            else:
+                sorted(str(number) for number in range(50))
+        finally:
+            self._inside = False
+
+    def _outside_of_traces(self) -> bool:
+        """Whether a handler can run JAX now.
+
+        What it runs in the middle of a trace would become a part of the traced program, and run with it each time. In
+        the middle of a bind JAX has no trace at all. Both are so without hostcb.
+        """
+        try:
+            return self._top_level == get_opaque_trace_state()
+        except (AssertionError, AttributeError):
+            return False
+
+    def _tap(self) -> None:
+        # In a callback it would run at once, and not after what is queued: each is for itself.
+        number = self._ledger.new_number()
+        lane = f"signal {self.count}"
+        run = Run(number, lane, self._program.shape(0), self._program.devices, inside=True)
+        self.taps += 1
+        self._ledger.begin(run)
+        self._program(run)
+        self._ledger.returned(run)
+        run.fetched = True
+
+
+class Computing(threading.Thread):
+    """A thread that computes in Python, in bursts, and so holds the interpreter lock whenever it can."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(name="computing", daemon=True)
+        self._random = Random(f"{seed}-computing")
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        while not self._ended.wait(2 * COMPUTING_SECONDS * self._random.random()):
+            for number in range(self._random.randrange(200_000)):
+                np.int32(number)
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join()

@@ -1,0 +1,196 @@
+"""One thread of a soak: it does what its plan says, and tells the ledger."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..spec.jax_versions import JaxRuntimeError
+from .drawing import Act, Deed, Special, drawn_nested
+from .ledger import Ledger
+from .programs import Program
+from .runs import Run
+from .shapes import EAGER, FORI, MESH, ONE_DEVICE, PMAP, ProgramSpec, Shape
+
+MOST_UNFETCHED = 6
+LONGEST_MOMENT = 0.05
+"""Seconds for which a slow callback waits."""
+
+FILLING, FILLING_SIZE, FILLING_SECONDS = 300, 16_000, 0.5
+"""Taps on each device, elements of each, and how long the first one waits. A queue's memory in C is 16 MiB."""
+
+DISPATCHING = threading.Lock()
+"""Held while a program on several devices is dispatched: threads that do so at once can hang XLA:CPU, with or without
+callbacks."""
+
+
+class Doer:
+    """What a thread has: programs, and results that it has not fetched."""
+
+    def __init__(
+        self, name: str, seed: int, ledger: Ledger, implementation: Any, devices: Sequence[jax.Device]
+    ) -> None:
+        self.name = name
+        self._ledger = ledger
+        self._implementation = implementation
+        self._devices = devices
+        self._programs: dict[int, Program] = {}
+        self._nested = self._program(drawn_nested(Random(f"{seed}-{name}-nested"), len(devices)))
+        self._unfetched: list[tuple[Run, Program, Any]] = []
+        self._never = threading.Event()
+
+    @property
+    def held_functions(self) -> int:
+        """How many functions its programs hold."""
+        return sum(len(program.spec.kinds) + 1 for program in (self._nested, *self._programs.values()))
+
+    def do(self, act: Act) -> None:
+        if act.deed is Deed.RUN:
+            self._run(act)
+        elif act.deed is Deed.NEW_PROGRAM:
+            assert act.spec is not None
+            self._programs.pop(act.program, None)
+            self._programs[act.program] = self._program(act.spec)
+        elif act.deed is Deed.BARRIER:
+            self.barrier(f"a barrier of {self.name}")
+        elif act.deed is Deed.EFFECTS_BARRIER:
+            before = self._ledger.tick()
+            jax.effects_barrier()
+            self._ledger.settle(before, f"jax.effects_barrier of {self.name}", self.name)
+        elif act.deed is Deed.COLLECT:
+            gc.collect()
+        elif act.deed is Deed.CLEAR_CACHES:
+            jax.clear_caches()
+        else:
+            self._trace(act)
+
+    def barrier(self, words: str) -> None:
+        """Wait for everything that was started before, from any thread."""
+        before = self._ledger.tick()
+        try:
+            self._implementation.barrier()
+        except self._implementation.callback_exception as error:
+            self._ledger.reported(failure.text for failure in error.failures)
+        self._ledger.settle(before, words)
+
+    def fill_queues(self) -> None:
+        """Let a lot be queued on each device: memory of queues that is used for the first time is no leak."""
+        layout = PMAP if len(self._devices) > 1 else ONE_DEVICE
+        program = self._program(ProgramSpec(layout, FORI, ("id_tap",), FILLING, FILLING_SIZE))
+        effects = {(slot, 0): lambda: self._never.wait(FILLING_SECONDS) for slot in range(len(program.devices))}
+        run = Run(self._ledger.new_number(), self.name, program.shape(0), program.devices, effects=effects)
+        self._dispatch(program, run)
+        self.end_round()
+        self.barrier("the first barrier")
+
+    def end_round(self) -> None:
+        """Fetch the results that are left, and drop the programs."""
+        while self._unfetched:
+            self._fetch(*self._unfetched.pop(0))
+        self._programs.clear()
+
+    def _program(self, spec: ProgramSpec) -> Program:
+        return Program(spec, self._ledger, self._implementation, self._devices)
+
+    def _run(self, act: Act) -> None:
+        # What runs outside of jit has no program to keep.
+        program = self._program(act.spec) if act.spec else self._programs[act.program]
+        shape = program.shape(act.trips)
+        for time in range(act.times):
+            special = act.special if time == act.times - 1 else Special.NONE
+            self._dispatch(program, self._prepared(program, shape, act, special))
+        while len(self._unfetched) > (MOST_UNFETCHED if act.keeps else 0):
+            self._fetch(*self._unfetched.pop(0))
+
+    def _dispatch(self, program: Program, run: Run) -> None:
+        one_at_a_time = DISPATCHING if program.spec.several_devices else contextlib.nullcontext()
+        self._ledger.begin(run)
+        result = None
+        try:
+            with one_at_a_time:
+                result = program(run)
+        except JaxRuntimeError as error:
+            self._failed(run, program, error)
+        finally:
+            self._ledger.returned(run)
+        if result is not None:
+            self._unfetched.append((run, program, result))
+
+    def _fetch(self, run: Run, program: Program, result: Any) -> None:
+        try:
+            values = np.asarray(jax.block_until_ready(result)).reshape(-1)
+        except JaxRuntimeError as error:
+            self._failed(run, program, error)
+            return
+        if run.fails_at is not None:
+            self._ledger.note("no error", f"{run} was to fail at {run.fails_at}, and has a result")
+            run.fetched = True
+            return
+        self._ledger.fetched(run, values.tolist())
+
+    def _failed(self, run: Run, program: Program, error: Exception) -> None:
+        if run.fails_at is None:
+            self._ledger.note("error", f"{run} ended with {type(error).__name__}: {str(error)[:600]}")
+            run.fetched = True
+            return
+        self._ledger.raised(run, error, program.spec.layout in (ONE_DEVICE, EAGER))
+
+    def _prepared(self, program: Program, shape: Shape, act: Act, special: Special) -> Run:
+        """The run of a program, with what happens in it."""
+        number = self._ledger.new_number()
+        where = self._where(program, shape, act, special)
+        if where is None:
+            return Run(number, self.name, shape, program.devices)
+        effect: Callable[[], Any]
+        fails = special is Special.CALL_RAISES
+        if special is Special.SLOW:
+            effect = lambda: self._never.wait(act.chance * LONGEST_MOMENT)
+        elif special is Special.NESTED:
+            effect = self._run_nested
+        else:
+            effect = self._ledger.plan_failure((number, *where), f"the failure of {special.value} in {program.spec}")
+        return Run(
+            number, self.name, shape, program.devices, fails_at=where if fails else None, effects={where: effect}
+        )
+
+    def _where(self, program: Program, shape: Shape, act: Act, special: Special) -> tuple[int, int] | None:
+        """The slot and the step of what is special, or None if this program has no place for it."""
+        if special is Special.NONE:
+            return None
+        if special is Special.TAP_RAISES:
+            places = shape.failing_places(taps=True)
+        elif special is Special.CALL_RAISES:
+            # After a failure ordered callbacks do not run. Others may, or may not.
+            places = [] if shape.once or shape.needed else shape.failing_places(taps=False)
+            if program.spec.layout == MESH:
+                # The devices refuse together, a moment later than the callback failed.
+                places = [place for place in places if place == shape.ordered[-1]]
+        else:
+            places = list(shape.steps)
+        slot = int(act.chance * len(program.devices))
+        return (slot, places[int(act.chance * len(places))]) if places else None
+
+    def _run_nested(self) -> None:
+        """Run a program in a callback: what it taps is not queued."""
+        program = self._nested
+        number = self._ledger.new_number()
+        run = Run(number, f"a callback of {self.name}", program.shape(0), program.devices, inside=True)
+        self._ledger.begin(run)
+        values = np.asarray(program(run)).reshape(-1)
+        self._ledger.returned(run)
+        self._ledger.fetched(run, values.tolist())
+        self._ledger.settle_one(run, "after a program that a callback ran")
+
+    def _trace(self, act: Act) -> None:
+        """Record what all threads do meanwhile."""
+        with tempfile.TemporaryDirectory() as folder, self._implementation.namespace.trace(Path(folder) / "trace.json"):
+            self._run(Act(Deed.RUN, act.program, trips=8))

@@ -1,0 +1,86 @@
+"""What a soak has found: the verdict, its text and its JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .options import Options
+from .series import ALLOWED
+from .slopes import Slope, slope_of
+
+NAME = "soak.json"
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Found:
+    options: Options
+    seconds: float
+    report: Mapping[str, Any]
+    """The last report of the process."""
+    anomalies: Sequence[str]
+    slopes: Mapping[str, Slope | None] = field(default_factory=dict)
+
+    @staticmethod
+    def of(options: Options, report: Mapping[str, Any], seconds: float) -> Found:
+        samples = report.get("samples", [])
+        places = [float(each["events"]) for each in samples]
+        slopes = {
+            name: slope_of(places, [each["values"][name] for each in samples], options.warm_up)
+            for name in (samples[0]["values"] if samples else ())
+        }
+        anomalies = [f"{each['kind']}: {each['witness']}" for each in report.get("anomalies", [])]
+        return Found(options, seconds, report, anomalies, slopes)
+
+    @property
+    def growing(self) -> list[str]:
+        """The series that grow."""
+        return [name for name, slope in self.slopes.items() if slope is not None and slope.grows(ALLOWED[name])]
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.anomalies or self.growing else 0
+
+    def summary(self) -> str:
+        report, events = self.report, self.report.get("events", 0)
+        lines = [
+            f"{events:,} events of {report.get('runs', 0):,} runs in {self.seconds:.0f} s, "
+            f"{events / self.seconds:,.0f} events/s; {report.get('failures', 0)} planted failures were reported; "
+            f"{report.get('signals', 0)} signals came, and {report.get('signal_taps', 0)} of their handlers tapped",
+        ]
+        by_kind = sorted(report.get("by_kind", {}).items(), key=lambda each: -each[1])
+        lines += [f"  {kind}: {count:,} ({count / self.seconds:,.0f}/s)" for kind, count in by_kind]
+        lines.append(f"growth in an event, over {len(report.get('samples', []))} samples, with an interval of 99.9 %:")
+        lines += [f"  {name}: {_words(slope, name)}" for name, slope in self.slopes.items()]
+        lines += [f"FAILED: {anomaly}" for anomaly in self.anomalies]
+        lines += [f"FAILED: growth: {name} {_words(self.slopes[name], name)}" for name in self.growing]
+        if report.get("interrupted"):
+            lines.append("interrupted: this is what was checked until then")
+        judged = all(slope is not None for slope in self.slopes.values())
+        growth = "nothing grows" if judged else "it was too short to say whether anything grows"
+        lines.append(f"every callback was right, and {growth}" if self.exit_code == 0 else "the soak failed")
+        return "\n".join(lines)
+
+    def write(self, folder: Path) -> None:
+        slopes = {name: None if slope is None else asdict(slope) for name, slope in self.slopes.items()}
+        record = {
+            "schema": SCHEMA,
+            "options": asdict(self.options),
+            "seconds": self.seconds,
+            "passed": self.exit_code == 0,
+            **{name: value for name, value in self.report.items() if name not in ("ended", "anomalies", "waiting")},
+            "anomalies": list(self.anomalies),
+            "slopes": slopes,
+            "growing": self.growing,
+        }
+        (folder / NAME).write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+
+
+def _words(slope: Slope | None, name: str) -> str:
+    if slope is None:
+        return "not known, since the samples are too few"
+    return f"{slope.slope:+.3g}, between {slope.low:+.3g} and {slope.high:+.3g} (allowed: {ALLOWED[name]:g})"

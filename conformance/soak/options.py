@@ -1,0 +1,33 @@
+"""What a soak is asked to do; the command hands it to the process that does it, as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class Options:
+    minutes: float = 0.0
+    """0 for no limit but that of events."""
+    events: int = 0
+    """0 for no limit but that of time."""
+    seed: int = 0
+    devices: int = 8
+    threads: int = 4
+    implementation: str = "hostcb"
+    library: str = "hostcb"
+    """The package whose objects must not become more."""
+    warm_up: int = 500_000
+    """The events before which no sample counts: pools fill, and each thread of the runtime has its first callback."""
+    programs: int = 3
+    """The programs that a thread has at a time."""
+    acts: int = 40
+    """The acts of each thread in a round. Between two rounds there is a look at everything."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Options:
+        return Options(**json.loads(text))

@@ -1,0 +1,207 @@
+"""Builds the programs of a soak with JAX, and lets their callbacks tell the ledger."""
+
+from __future__ import annotations
+
+import functools
+import re
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..spec.callbacks import Callback
+from ..spec.external_callbacks import callback_named
+from .codes import SMALL, base_code
+from .kinds import DEVICE_INDEX, KINDS
+from .ledger import Ledger
+from .runs import Run
+from .shapes import (
+    BRANCHES,
+    CONDITION_KIND,
+    EAGER,
+    FORI,
+    MESH,
+    ONE_DEVICE,
+    PMAP,
+    SCAN,
+    STRAIGHT,
+    WHILE,
+    WHILE_CONDITION,
+    ProgramSpec,
+    Shape,
+)
+
+AXIS = "devices"
+
+
+class HostFunction:
+    """The function of one callback of one program."""
+
+    alive: ClassVar[weakref.WeakSet[HostFunction]] = weakref.WeakSet()
+    """All of them: a program that is dropped takes its functions with it."""
+
+    def __init__(self, ledger: Ledger, spec: ProgramSpec, site: int) -> None:
+        self._ledger = ledger
+        self._spec = spec
+        self._site = site
+        HostFunction.alive.add(self)
+
+    def __call__(self, operand: Any, *_: Any, device: Any = None) -> Any:
+        code, data = operand if isinstance(operand, tuple) else (operand, None)
+        return self._ledger.saw(self._site, self._spec, int(code), data, None if device is None else device.id)
+
+
+class Printed:
+    """A stream for `id_print` and, as the standard output, for `debug.print`: what is printed are codes."""
+
+    _WORDS = re.compile(r"soak: (\d+)|what: soak\s+(\d+)")
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def write(self, text: str) -> int:
+        found = self._WORDS.findall(text)
+        if len(found) != 1 and text:
+            self._ledger.note("wrong operand", f"a print wrote {text[:200]!r}, expected one code")
+        for printed in found:
+            self._ledger.saw(-1, None, int(printed[0] or printed[1]), None, None)
+        return len(text)
+
+    def flush(self) -> None:
+        """There is nothing to flush."""
+
+
+class Program:
+    """A compiled program, or what runs outside of jit."""
+
+    def __init__(self, spec: ProgramSpec, ledger: Ledger, implementation: Any, devices: Sequence[jax.Device]) -> None:
+        self.spec = spec
+        self._ledger = ledger
+        self._implementation = implementation
+        self._devices = devices
+        self._shapes: dict[int, Shape] = {}
+        self._functions = [HostFunction(ledger, spec, site) for site in range(len(spec.kinds) + 1)]
+        self._mesh = jax.sharding.Mesh(np.array(devices), (AXIS,))
+        self._compiled = self._compile()
+
+    def shape(self, trips: int) -> Shape:
+        """The steps of a run with this number of rounds; only a `while_loop` is told one."""
+        wanted = min(trips, self.spec.trips) if self.spec.form in (WHILE, WHILE_CONDITION) else self.spec.trips
+        if wanted not in self._shapes:
+            if len(self._shapes) > 8:
+                self._shapes.clear()
+            self._shapes[wanted] = Shape(self.spec, wanted)
+        return self._shapes[wanted]
+
+    @property
+    def devices(self) -> list[int]:
+        """The numbers of the devices that call back."""
+        if self.spec.spread:
+            return [device.id for device in self._devices]
+        return [self._devices[self.spec.device].id]
+
+    def __call__(self, run: Run) -> Any:
+        """Dispatch it. The result is an array, of an element a device."""
+        trips = np.int32(run.shape.trips)
+        codes = np.asarray([base_code(run.number, slot) for slot in range(len(run.devices))], np.int32)
+        if self.spec.layout in (ONE_DEVICE, EAGER):
+            operands = jax.device_put((codes[0], trips), self._devices[self.spec.device])
+            return self._compiled(*operands)
+        if self.spec.layout == MESH:
+            return self._compiled(codes[0], trips)
+        return self._compiled(codes, np.full(len(codes), trips))
+
+    def _compile(self) -> Callable[..., Any]:
+        layout = self.spec.layout
+        if layout == EAGER:
+            return self._main
+        if layout == ONE_DEVICE:
+            return jax.jit(self._main)
+        if layout == PMAP:
+            return jax.pmap(self._main, axis_name=AXIS, devices=self._devices)
+        if layout == MESH:
+            everywhere = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
+            return jax.jit(self._main, in_shardings=everywhere, out_shardings=everywhere)
+        spread = jax.sharding.PartitionSpec(AXIS)
+
+        def on_shard(codes: jax.Array, trips: jax.Array) -> jax.Array:
+            return self._main(codes[0], trips[0])[None]
+
+        return jax.jit(
+            jax.shard_map(on_shard, mesh=self._mesh, in_specs=(spread, spread), out_specs=spread, check_vma=False)
+        )
+
+    def _main(self, code: jax.Array, trips: jax.Array) -> jax.Array:
+        """The program: its result is the sum of what its callbacks return."""
+        spec = self.spec
+        stride = np.int32(spec.stride)
+        body = self._body
+
+        def step(trip: Any, total: Any) -> Any:
+            return body(code + trip * stride, trip, total)
+
+        zero = jnp.zeros_like(code)
+        if spec.form == STRAIGHT:
+            return step(np.int32(0), zero)
+        if spec.form in (SCAN, BRANCHES):
+            rounds = jnp.arange(spec.trips, dtype=np.int32)
+            return jax.lax.scan(lambda total, trip: (step(trip, total), None), zero, rounds)[0]
+        if spec.form == FORI:
+            return jax.lax.fori_loop(np.int32(0), np.int32(spec.trips), step, zero)
+
+        def goes_on(carry: Any) -> Any:
+            trip, _ = carry
+            if spec.form == WHILE_CONDITION:
+                self._emit(CONDITION_KIND, len(spec.kinds), code + trip * stride)
+            return trip < trips
+
+        first = (jnp.zeros_like(trips), zero)
+        return jax.lax.while_loop(goes_on, lambda carry: (carry[0] + 1, step(*carry)), first)[1]
+
+    def _body(self, code: Any, trip: Any, total: Any) -> Any:
+        """One round of the loop."""
+        sites = range(len(self.spec.kinds))
+        code = code + np.int32(self.spec.form == WHILE_CONDITION)
+        if self.spec.form == BRANCHES:
+            run = functools.partial(jax.lax.cond, trip % 2 == 0, self._branch(sites), self._branch(sites[::-1]))
+            return run(code, total)
+        return self._branch(sites)(code, total)
+
+    def _branch(self, sites: Sequence[int]) -> Callable[[Any, Any], Any]:
+        def branch(code: Any, total: Any) -> Any:
+            for place, site in enumerate(sites):
+                returned = self._emit(self.spec.kinds[site], site, code + np.int32(place))
+                total = total if returned is None else total + returned
+            return total
+
+        return branch
+
+    def _emit(self, name: str, site: int, code: Any) -> Any:
+        """One callback; returns its result, if it has one."""
+        kind, spec, library = KINDS[name], self.spec, self._implementation.namespace
+        operand: Any = code
+        if spec.size and kind.data:
+            value = (code & 1 if spec.dtype == "bool" else code & SMALL).astype(spec.dtype)
+            operand = code, jnp.broadcast_to(value, (spec.size,))
+        function = self._functions[site]
+        index = {"device_index": spec.device} if spec.layout == MESH and name in DEVICE_INDEX else {}
+        if name in ("id_tap", "id_tap_device"):
+            library.id_tap(function, operand, tap_with_device=name == "id_tap_device", **index)
+            return None
+        if name == "id_print":
+            library.id_print(code, what="soak", output_stream=Printed(self._ledger), **index)
+            return None
+        if name.startswith("debug_print"):
+            library.debug.print("soak: {code}", code=code, ordered=kind.ordered)
+            return None
+        wanted = jax.ShapeDtypeStruct((), np.int32)
+        if name == "call":
+            return library.call(function, operand, result_shape=wanted, **index)
+        callback: Callback = callback_named(name)
+        returned = self._implementation.invoke(
+            callback, function, operand, wanted if kind.returns else None, self._devices
+        )
+        return returned if kind.returns else None

@@ -1,0 +1,137 @@
+"""A soak in this process: rounds, each of so many acts of every thread, and between them a look at everything."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from .disturbing import Computing, Signals
+from .doing import Doer
+from .drawing import rounds_of
+from .ledger import Ledger
+from .options import Options
+from .programs import Printed
+from .resources import Sample, sample
+
+
+@dataclass
+class Soak:
+    """The threads of a soak; the calling thread, which must be the main one, is the first of them."""
+
+    options: Options
+    implementation: Any
+    devices: Sequence[jax.Device]
+    ledger: Ledger = field(default_factory=Ledger)
+    samples: list[Sample] = field(default_factory=list)
+    acts: int = 0
+    stopped: threading.Event = field(default_factory=threading.Event)
+    """Set by whoever wants an early end."""
+
+    def __post_init__(self) -> None:
+        options = self.options
+        self._end = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
+        self._over = False
+        self._counting = threading.Lock()
+        self._meeting = threading.Barrier(options.threads)
+        self._signals = Signals(options.seed, self.ledger, self.implementation, self.devices)
+        self._doers = [
+            Doer(f"thread {number}", options.seed, self.ledger, self.implementation, self.devices)
+            for number in range(options.threads)
+        ]
+
+    def run(self) -> None:
+        computing = Computing(self.options.seed)
+        others = [
+            threading.Thread(target=self._thread, args=(number,), name=f"thread {number}", daemon=True)
+            for number in range(1, self.options.threads)
+        ]
+        computing.start()
+        for thread in others:
+            thread.start()
+        printed = contextlib.redirect_stdout(Printed(self.ledger))
+        with printed:
+            self._doers[0].fill_queues()
+        with printed, self._signals.on():
+            self._thread(0)
+        for thread in others:
+            thread.join()
+        computing.end()
+
+    def progress(self) -> dict[str, Any]:
+        """How far it is, for JSON."""
+        ledger = self.ledger
+        return {
+            "jax": jax.__version__,
+            "python": platform.python_version(),
+            "acts": self.acts,
+            "events": ledger.events,
+            "runs": ledger.runs,
+            "rounds": len(self.samples),
+            "found": len(ledger.anomalies),
+            "waiting": ledger.waiting(),
+        }
+
+    def report(self) -> dict[str, Any]:
+        """What was found, for JSON."""
+        ledger = self.ledger
+        return {
+            **self.progress(),
+            "by_kind": dict(ledger.by_kind),
+            "failures": ledger.failures,
+            "signals": self._signals.count,
+            "signal_taps": self._signals.taps,
+            "samples": [{"events": each.events, "values": dict(each.values)} for each in self.samples],
+            "anomalies": [{"kind": each.kind, "witness": each.witness} for each in ledger.anomalies],
+        }
+
+    def _thread(self, number: int) -> None:
+        doer = self._doers[number]
+        plan = rounds_of(self.options.seed, number, len(self.devices), self.options.programs, self.options.acts)
+        while not self._over:
+            for act in next(plan):
+                if self._leaves():
+                    break
+                self._guarded(lambda act=act: doer.do(act))  # type: ignore[misc]
+                with self._counting:
+                    self.acts += 1
+            self._guarded(doer.end_round)
+            # Nothing runs between these two but what the first thread does.
+            self._meeting.wait()
+            if number == 0:
+                self._guarded(self._look)
+            self._meeting.wait()
+
+    def _leaves(self) -> bool:
+        enough = self.options.events and self.ledger.events >= self.options.events
+        return bool(enough) or time.monotonic() >= self._end or self.stopped.is_set() or self.ledger.failed.is_set()
+
+    def _guarded(self, function: Callable[[], None]) -> None:
+        """What raises here is an error that no plan expects."""
+        try:
+            function()
+        except Exception:
+            self.ledger.note("error", f"{threading.current_thread().name}: {traceback.format_exc()[-3000:]}")
+
+    def _look(self) -> None:
+        """Nothing runs: all must be here, and the process must hold no more than before."""
+        with self._signals.off():
+            self._doers[0].barrier("a barrier while no thread runs programs")
+            self.ledger.check_reported()
+            self.ledger.check_empty()
+        # Else what JAX keeps of programs would be most of what grows.
+        jax.clear_caches()
+        if not self.ledger.failed.is_set():
+            held = sum(doer.held_functions for doer in self._doers)
+            self.samples.append(sample(self.ledger.events, self.options.library, held))
+        self._over = self._leaves()
+        if self.ledger.failed.is_set():
+            print(f"soak: {self.ledger.anomalies[0]}", file=sys.stderr)

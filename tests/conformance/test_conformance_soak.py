@@ -1,0 +1,173 @@
+"""The command `soak`: short ones of hostcb and of broken ones, and what ends one from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from subprocesses import ROOT, run_program
+
+from conformance.cli.commands import main
+from conformance.soak import watching
+from conformance.soak.found import NAME, Found
+from conformance.soak.options import Options
+from conformance.soak.series import ALLOWED, BLOCKS
+from conformance.soak.watching import RefusedError, watch
+
+pytestmark = pytest.mark.contract("C64")
+
+SHORT = {"events": 1500, "threads": 2}
+LEAKING = {"events": 12_000, "threads": 1, "acts": 2, "programs": 1, "warm_up": 0}
+BROKEN = {
+    "conformance.mutants:dropped": ("order", "lost"),
+    "conformance.mutants:neighbours_swapped": ("order",),
+    "conformance.mutants:shared_buffer": ("wrong operand", "torn operand", "order", "doubled", "no program"),
+    "conformance.mutants:early_barrier": ("lost",),
+}
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    """What short soaks of hostcb and of broken ones have found, in one process."""
+    asked = {"hostcb": SHORT, "leaking": LEAKING, **dict.fromkeys(BROKEN, SHORT)}
+    ended = run_program("soaks.py", json.dumps(asked), devices=2)
+    results: dict[str, Any] = ended.json()
+    return results
+
+
+def test_a_list_that_is_kept_for_each_tap_is_found(found: dict[str, Any]) -> None:
+    """Nothing else is wrong there; the slope of memory says nothing in so short a time."""
+    assert found["leaking"]["anomalies"] == []
+    assert BLOCKS in found["leaking"]["growing"]
+    assert BLOCKS not in found["hostcb"]["growing"]
+
+
+def test_a_short_soak_finds_nothing_in_hostcb(found: dict[str, Any]) -> None:
+    assert found["hostcb"]["anomalies"] == []
+    assert found["hostcb"]["events"] >= SHORT["events"]
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_short_soak_finds_a_defect(found: dict[str, Any], name: str) -> None:
+    (first, *_) = found[name]["anomalies"]
+    assert first.startswith(BROKEN[name]), first
+
+
+# What the parent says -----------------------------------------------------------------------------
+
+
+def report(values: list[dict[str, float]], **more: Any) -> dict[str, Any]:
+    samples = [{"events": 10_000 * number, "values": each} for number, each in enumerate(values)]
+    return {"events": 10_000 * len(values), "runs": 10, "samples": samples, "anomalies": [], **more}
+
+
+def found_of(values: list[dict[str, float]], **more: Any) -> Found:
+    return Found.of(Options(minutes=1.0, warm_up=0), report(values, **more), 60.0)
+
+
+def test_each_series_that_grows_fails_the_soak() -> None:
+    flat = dict.fromkeys(ALLOWED, 100.0)
+    assert found_of([flat] * 20).exit_code == 0
+    assert "nothing grows" in found_of([flat] * 20).summary()
+    for name, allowed in ALLOWED.items():
+        # One more in a thousand events; of memory as much as an object.
+        slope = 0.001 + 4 * allowed
+        soak = found_of([{**flat, name: 100.0 + slope * 10_000 * number} for number in range(20)])
+        assert (soak.growing, soak.exit_code) == ([name], 1)
+        assert f"FAILED: growth: {name}" in soak.summary()
+
+
+def test_a_soak_that_is_too_short_says_so() -> None:
+    soak = found_of([dict.fromkeys(ALLOWED, 1.0)] * 3)
+    assert soak.exit_code == 0
+    assert "too short to say whether anything grows" in soak.summary()
+
+
+def test_an_anomaly_fails_the_soak(tmp_path: Path) -> None:
+    soak = found_of([], anomalies=[{"kind": "lost", "witness": "run 7"}])
+    assert soak.exit_code == 1
+    assert "FAILED: lost: run 7" in soak.summary()
+    soak.write(tmp_path)
+    written = json.loads((tmp_path / NAME).read_text())
+    assert (written["passed"], written["anomalies"]) == (False, ["lost: run 7"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--minutes", "0"], "not greater than 0"),
+        (["--devices", "9"], "invalid choice"),
+        (["--threads", "none"], "invalid"),
+    ],
+)
+def test_unusable_options(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["soak", *arguments])
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+# What the parent does with the process -------------------------------------------------------------
+
+STAND_IN = """
+import faulthandler, json, os, signal, sys, threading
+faulthandler.register(signal.SIGUSR1, all_threads=True)
+def say(**words):
+    print(json.dumps(words), flush=True)
+def hang_for_ever():
+    threading.Event().wait()
+def progress(**more):
+    say(jax="1", python="3", events=5, acts=1, runs=1, rounds=0, found=0, waiting=["run 7 of thread 1: step 3"], **more)
+"""
+
+
+def watched(folder: Path, program: str, deadline: float = 60.0) -> Found:
+    return watch(Options(minutes=1.0), folder, deadline, lambda line: None, ("-c", STAND_IN + program))
+
+
+def test_a_process_that_cannot_begin(tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match="no taps"):
+        watched(tmp_path, "say(refused='no taps')")
+
+
+def test_a_hang_has_the_stacks_and_the_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "STACK_SECONDS", 0.5)
+    soak = watched(tmp_path, "progress(); hang_for_ever()", deadline=0.1)
+    (anomaly,) = soak.anomalies
+    assert soak.exit_code == 1
+    assert anomaly.startswith("hang: nothing has gone on for ")
+    assert "in hang_for_ever" in anomaly
+    assert anomaly.endswith("programs that are not over:\n  run 7 of thread 1: step 3")
+
+
+def test_progress_is_no_hang(tmp_path: Path) -> None:
+    lines = "for number in range(20):\n    progress(number=number)\nsay(ended=True, events=6, runs=2)"
+    assert watched(tmp_path, lines).anomalies == []
+
+
+def test_a_crash_has_its_signal_and_what_was_written(tmp_path: Path) -> None:
+    soak = watched(tmp_path, "progress(); print('F0101 of XLA', file=sys.stderr, flush=True); os.abort()")
+    (anomaly,) = soak.anomalies
+    assert anomaly.startswith("crash: the process of the soak ended with SIGABRT; it wrote:\nF0101 of XLA")
+    assert "run 7 of thread 1" in anomaly
+    assert soak.report["events"] == 5
+
+
+@pytest.mark.usefixtures("sigint_reaches_programs")
+def test_an_interrupt_ends_it_with_what_was_checked(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "conformance", "soak", "--results", str(tmp_path), "--devices", "2"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True)
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("a soak of hostcb with JAX ")
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert "interrupted: this is what was checked until then" in output

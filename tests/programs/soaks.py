@@ -1,0 +1,54 @@
+"""Short soaks, one after another: of hostcb, and of hostcb with defects. Says what each found, as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import jax
+
+import hostcb
+from conformance.implementations import load
+from conformance.implementations.hostcb import Hostcb
+from conformance.mutants.host_functions import surround
+from conformance.mutants.implementation import Broken
+from conformance.mutants.mutant import Library, Mutant, Names
+from conformance.soak.found import Found
+from conformance.soak.options import Options
+from conformance.soak.rounds import Soak
+
+KEPT: list[Any] = []
+
+
+def _leaking(library: Library) -> Names:
+    def run(function: Any, *arguments: Any, **options: Any) -> Any:
+        KEPT.append([object(), object(), object()])
+        return function(*arguments, **options)
+
+    return surround(library, run, "id_tap")
+
+
+def implementation(name: str) -> Hostcb:
+    if name == "leaking":
+        return Broken(Mutant("leaking", "keeps a list of objects for each tap", _leaking, (), ()))
+    loaded: Any = load(name)
+    return loaded
+
+
+def soak(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    one = Soak(Options(**options), implementation(name), jax.devices())
+    one.run()
+    found = Found.of(one.options, one.report(), 1.0)
+    return {
+        "anomalies": found.anomalies,
+        "growing": found.growing,
+        "events": one.ledger.events,
+        "summary": found.summary(),
+    }
+
+
+if __name__ == "__main__":
+    assert hostcb
+    asked = json.loads(sys.argv[1])
+    print(json.dumps({name: soak(name, options) for name, options in asked.items()}))

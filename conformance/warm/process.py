@@ -1,0 +1,308 @@
+"""Starts processes as forks of a server, with the interface of `subprocess.Popen` as far as the suite uses it.
+
+This module does not import JAX.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import IO, TypeAlias
+
+from ..spec.package import module
+from .environment import fixed
+
+COLD = "HOSTCB_CONFORMANCE_COLD"
+"""The environment variable that makes every process a fresh interpreter, if it is 1."""
+
+PRELOADED = ("numpy", "jax", "jax.numpy", "worker.__main__", "faults.victim_programs")
+"""What a server imports before it forks: modules, and those of the suite by their names in it."""
+
+START_DEADLINE = 120.0
+LONGEST_ANSWER = 64
+
+Process: TypeAlias = "subprocess.Popen[bytes] | Fork"
+
+
+def start(
+    program: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    stderr: int | IO[bytes] = subprocess.PIPE,
+    *,
+    stdin: int = subprocess.PIPE,
+    session: bool = False,
+    fresh: bool = False,
+) -> Process:
+    """Start a program of the suite, which is the name of a module with a `main`; `session` makes it a session's leader.
+
+    It is a fork where that makes no difference, and a fresh interpreter elsewhere, and with `fresh` everywhere.
+    """
+    if not fresh and (server := _server_for(environment)):
+        try:
+            return server.fork(program, arguments, environment, stdin, stderr, session)
+        except _NoForkError:
+            server.close()
+    return subprocess.Popen(
+        [sys.executable, "-m", program, *arguments],
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        env={**environment},
+        start_new_session=session,
+    )
+
+
+class _NoForkError(Exception):
+    """The server is gone, or has never begun."""
+
+
+class Fork:
+    """A process that was forked from a server. It is the server's child, so the server tells of its end."""
+
+    def __init__(self, control: socket.socket, streams: Mapping[str, int]) -> None:
+        self._control = control
+        self._ended = threading.Lock()
+        control.settimeout(START_DEADLINE)
+        try:
+            self.pid = self._told()
+            # The system may have forgotten it, if it has ended already.
+            self._reference = os.pidfd_open(self.pid)
+        except (TimeoutError, ProcessLookupError) as error:
+            raise _NoForkError from error
+        self.returncode: int | None = None
+        self.stdin = os.fdopen(streams["stdin"], "wb") if "stdin" in streams else None
+        self.stdout = os.fdopen(streams["stdout"], "rb")
+        self.stderr = os.fdopen(streams["stderr"], "rb") if "stderr" in streams else None
+
+    def _told(self) -> int:
+        try:
+            words = self._control.recv(LONGEST_ANSWER)
+        except (TimeoutError, BlockingIOError):
+            raise
+        except OSError:
+            words = b""
+        if not words:
+            raise _NoForkError
+        return int(words)
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0.0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        until = None if timeout is None else time.monotonic() + timeout
+        # Another thread may wait as well.
+        if not self._ended.acquire(timeout=-1 if timeout is None else timeout):
+            raise subprocess.TimeoutExpired([str(self.pid)], timeout or 0.0)
+        try:
+            if self.returncode is None:
+                self._control.settimeout(None if until is None else max(0.0, until - time.monotonic()))
+                try:
+                    self.returncode = self._told()
+                except (TimeoutError, BlockingIOError):
+                    raise subprocess.TimeoutExpired([str(self.pid)], timeout or 0.0) from None
+                except _NoForkError:
+                    # The server ends its forks when it ends.
+                    self.returncode = -signal.SIGKILL
+                self._control.close()
+                os.close(self._reference)
+            return self.returncode
+        finally:
+            self._ended.release()
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._reference, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float | None = None) -> tuple[bytes, bytes]:
+        """What it writes until its end; it is given no input. After a timeout, a later call has all of it."""
+        if self.stdin:
+            with contextlib.suppress(BrokenPipeError):
+                self.stdin.close()
+        until = None if timeout is None else time.monotonic() + timeout
+        parts = self.__dict__.setdefault("_parts", {self.stdout: [], self.stderr: []})
+        with selectors.DefaultSelector() as selector:
+            for stream in parts:
+                if stream is not None and not stream.closed:
+                    selector.register(stream, selectors.EVENT_READ)
+            while selector.get_map():
+                left = None if until is None else until - time.monotonic()
+                if left is not None and left <= 0:
+                    raise subprocess.TimeoutExpired([str(self.pid)], timeout or 0.0)
+                for key, _ in selector.select(left):
+                    received = os.read(key.fd, 1 << 16)
+                    parts[key.fileobj].append(received)
+                    if not received:
+                        selector.unregister(key.fileobj)
+                        key.fileobj.close()  # type: ignore[union-attr]
+        self.wait(None if until is None else max(0.0, until - time.monotonic()))
+        return b"".join(parts[self.stdout]), b"".join(parts[self.stderr])
+
+
+class _Server:
+    """The client's side of a server."""
+
+    def __init__(self, environment: Mapping[str, str], connection: socket.socket) -> None:
+        self.environment, self.folder = fixed(environment), os.getcwd()
+        self._connection = connection
+        self._sending = threading.Lock()
+        self.serves = True
+        self.process: subprocess.Popen[bytes] | None = None
+        """The server, if this process has started it."""
+        self.forks: list[Fork] = []
+        """Those that may still run."""
+
+    def fits(self, environment: Mapping[str, str]) -> bool:
+        return self.environment == fixed(environment) and self.folder == os.getcwd()
+
+    def fork(
+        self,
+        program: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        stdin: int,
+        stderr: int | IO[bytes],
+        session: bool,
+    ) -> Fork:
+        request = {"program": program, "arguments": [*arguments], "environment": dict(environment)}
+        words = json.dumps({**request, "folder": os.getcwd(), "session": session}).encode()
+        with contextlib.ExitStack() as unless_started, contextlib.ExitStack() as theirs:
+            ours: dict[str, int] = {}
+            unless_started.callback(_close_each, ours)
+            descriptors = [_stream(theirs, ours, "stdin", stdin, reads=True)]
+            descriptors.append(_stream(theirs, ours, "stdout", subprocess.PIPE))
+            descriptors.append(_stream(theirs, ours, "stderr", stderr))
+            control, told = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            unless_started.callback(control.close)
+            theirs.callback(told.close)
+            try:
+                with self._sending:
+                    socket.send_fds(self._connection, [words], [*descriptors, told.fileno()])
+            except OSError as error:
+                raise _NoForkError from error
+            # From here on, the control is at its end if the server is.
+            theirs.close()
+            fork = Fork(control, ours)
+            unless_started.pop_all()
+        self.forks = [*(one for one in self.forks if one.poll() is None), fork]
+        return fork
+
+    @property
+    def idle(self) -> bool:
+        return all(fork.poll() is not None for fork in self.forks)
+
+    def close(self) -> None:
+        """The server ends, and its forks with it."""
+        self.serves = False
+        self._connection.close()
+        if self.process:
+            self.process.communicate()
+
+
+def _close_each(descriptors: Mapping[str, int]) -> None:
+    for descriptor in descriptors.values():
+        os.close(descriptor)
+
+
+def _stream(
+    theirs: contextlib.ExitStack, ours: dict[str, int], name: str, wanted: int | IO[bytes], reads: bool = False
+) -> int:
+    """The descriptor for the fork; the other end of a pipe is added to `ours`."""
+    if not isinstance(wanted, int):
+        return wanted.fileno()
+    if wanted == subprocess.DEVNULL:
+        null = os.open(os.devnull, os.O_RDWR)
+        theirs.callback(os.close, null)
+        return null
+    reading, writing = os.pipe()
+    own, given = (writing, reading) if reads else (reading, writing)
+    theirs.callback(os.close, given)
+    ours[name] = own
+    return given
+
+
+_inherited: _Server | None = None
+"""The server of which this process is a fork."""
+_own: list[_Server] = []
+"""The servers that this process has started."""
+_finding = threading.Lock()
+
+
+@atexit.register
+def _close_all() -> None:
+    while _own:
+        _own.pop().close()
+
+
+MOST_SERVERS = 2
+"""A server takes as much memory as a worker. A run needs one."""
+
+
+def inherit(connection: socket.socket, environment: Mapping[str, str]) -> None:
+    """Called in a fork: from now on it asks its server for forks."""
+    global _inherited
+    _inherited = _Server(environment, connection)
+
+
+def is_fork() -> bool:
+    return _inherited is not None
+
+
+def _server_for(environment: Mapping[str, str]) -> _Server | None:
+    """A server whose forks are what a fresh interpreter is in this environment."""
+    if sys.platform != "linux" or not hasattr(os, "pidfd_open") or environment.get(COLD) == "1":
+        return None
+    if environment.get("JAX_PLATFORMS") != "cpu":
+        # The plugin of another platform may start threads when it is imported.
+        return None
+    if _inherited:
+        return _inherited if _inherited.serves and _inherited.fits(environment) else None
+    with _finding:
+        for server in _own:
+            if server.fits(environment):
+                # Where no server can be, none is started again and again.
+                return server if server.serves else None
+        if len(_own) >= MOST_SERVERS:
+            idle = [server for server in _own if server.idle]
+            if not idle:
+                return None
+            idle[0].close()
+            _own.remove(idle[0])
+        _own.append(_started(environment))
+        return _own[-1]
+
+
+def _started(environment: Mapping[str, str]) -> _Server:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    names = (module(name) if name.partition(".")[0] in ("worker", "faults") else name for name in PRELOADED)
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.server", str(theirs.fileno()), *names],
+            # Like the streams of a fork, these are no files. Nobody writes to them or reads from them.
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # The linear algebra of NumPy would start threads when it is imported.
+            env={"OPENBLAS_NUM_THREADS": "1", **fixed(environment)},
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+    server = _Server(environment, ours)
+    server.process = process
+    return server

@@ -1,0 +1,165 @@
+"""What runs first, and what runs alone: cells that kill mutants, and cells that need a quiet machine."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from conformance.cli import loaded
+from conformance.cli.commands import main
+from conformance.engine.first_cells import FIRST_CELLS, kills_in, place_of
+from conformance.engine.preparation import IMPLEMENTATIONS
+from conformance.engine.quiet import Turns
+from conformance.engine.recorded import planned
+from conformance.engine.run import task_of
+from conformance.engine.tasks import Task, in_running_order
+from conformance.faults.catalogue import FAULTS
+from conformance.mutants import MUTANTS
+from conformance.mutants.ranking import NoMatrixError, ranked, ranking_of
+from conformance.planning.selection import Choice
+from conformance.spec.depths import Depth
+from conformance.spec.topology import Topology
+
+ONE = Topology("cpu", 1)
+
+
+@pytest.fixture(scope="module")
+def tasks() -> list[Task]:
+    """Those of the default run."""
+    plan = planned(IMPLEMENTATIONS, "cpu", (1, 2, 4, 8), Choice(), Depth.RUN, True, False)
+    return [task_of(cell, 60.0) for cell in plan.on_this_release().cells]
+
+
+@pytest.mark.contract("C66")
+def test_the_first_cells_kill_nearly_all_mutants() -> None:
+    killed = {mutant for of_cell in kills_in(FIRST_CELLS.read_text()).values() for mutant in of_cell}
+    names = {mutant.name for mutant in MUTANTS}
+    assert killed <= names, "a mutant is gone: renew the file"
+    assert len(killed) >= 0.95 * len(names), names - killed
+
+
+@pytest.mark.contract("C66")
+def test_the_first_cells_are_planned_and_must_kill_their_mutants(tasks: list[Task]) -> None:
+    globs, cells = {mutant.name: mutant.cells for mutant in MUTANTS}, {task.id for task in tasks}
+    for cell, mutants in kills_in(FIRST_CELLS.read_text()).items():
+        assert f"hostcb/{cell}" in cells
+        for name in mutants:
+            assert any(fnmatch.fnmatchcase(cell, glob) for glob in globs[name]), f"{name}: renew the file"
+
+
+@pytest.mark.contract("C66")
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_each_process_begins_with_its_part_of_them(tasks: list[Task], processes: int) -> None:
+    ordered = in_running_order(tasks, processes)
+    assert sorted(task.id for task in ordered) == sorted(task.id for task in tasks)
+    first = len(kills_in(FIRST_CELLS.read_text()))
+    part = len(tasks) // processes
+    begun = {task.id for place in range(processes) for task in ordered[place * part :][: first // processes + 1]}
+    assert {task.id for task in tasks if place_of(task.id) is not None} <= begun
+
+
+@pytest.mark.contract("C66")
+def test_the_planned_order_has_no_first_cells(tasks: list[Task]) -> None:
+    of_run = in_running_order(tasks, planned=True)
+    shared = [task.id for task in of_run if not task.isolated and task.implementation == "hostcb"]
+    assert shared[:2] == ["hostcb/id_tap/eager/cpu-1dev", "hostcb/id_tap/jit/cpu-1dev"]
+
+
+@pytest.mark.contract("C66")
+def test_a_ranking_is_a_greedy_cover_and_prefers_quick_cells() -> None:
+    kills = {"a": {"x", "slow"}, "b": {"x", "slow"}, "c": {"y"}, "d": {"slow", "x"}}
+    assert ranked(kills, {"x": 1.0, "slow": 9.0, "y": 1.0}) == [("x", ["a", "b", "d"]), ("y", ["c"])]
+
+
+@pytest.mark.contract("C66")
+def test_a_ranking_needs_a_kill_matrix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = FIRST_CELLS.read_text()
+    assert main(["mutants", "--rank", str(tmp_path)]) == 2
+    assert "is no kill matrix" in capsys.readouterr().err
+    (tmp_path / "mutants.json").write_text(json.dumps({"mutants": [{"mutant": "m", "trials": []}]}))
+    with pytest.raises(NoMatrixError, match="no mutant is killed"):
+        ranking_of(tmp_path)
+    assert FIRST_CELLS.read_text() == before
+
+
+@pytest.mark.contract("C65")
+def test_a_quiet_cell_runs_alone(tmp_path: Path) -> None:
+    """Even where other processes have one cell after another: behind it nobody enters."""
+    entered, release, quiet_ran = threading.Event(), threading.Event(), threading.Event()
+    log: list[str] = []
+
+    def loud(name: str) -> None:
+        turns = Turns(tmp_path)
+        with turns.turn(quiet=False):
+            log.append(f"{name} begins")
+            entered.set()
+            release.wait(30)
+            log.append(f"{name} ends")
+        turns.close()
+
+    def quiet() -> None:
+        turns = Turns(tmp_path)
+        with turns.turn(quiet=True):
+            log.append("quiet")
+            quiet_ran.set()
+        turns.close()
+
+    threads = [threading.Thread(target=loud, args=["first"])]
+    threads[0].start()
+    assert entered.wait(30)
+    threads.append(threading.Thread(target=quiet))
+    threads[1].start()
+    assert not quiet_ran.is_set()
+    release.set()
+    for thread in threads:
+        thread.join(30)
+    assert log == ["first begins", "first ends", "quiet"]
+
+
+@pytest.mark.contract("C65")
+def test_two_cells_that_need_no_quiet_run_together(tmp_path: Path) -> None:
+    one, another = Turns(tmp_path), Turns(tmp_path)
+    with one.turn(quiet=False), another.turn(quiet=False):
+        pass
+    one.close()
+    another.close()
+
+
+@pytest.mark.contract("C65")
+def test_a_fault_that_needs_quiet_has_a_reason(tasks: list[Task]) -> None:
+    quiet = {fault.kind for fault in FAULTS if fault.quiet}
+    assert quiet
+    assert all(len(fault.quiet.split()) > 4 for fault in FAULTS if fault.quiet)
+    assert {task.id.split("/")[2].split(".")[1] for task in tasks if task.quiet} == quiet
+
+
+@pytest.mark.contract("C65")
+def test_loaded_runs_write_a_line_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands: list[list[str]] = []
+
+    def ended(command: list[str], check: bool) -> SimpleNamespace:
+        commands.append(command)
+        return SimpleNamespace(returncode=2 if len(commands) == 3 else 1)
+
+    monkeypatch.setattr(loaded.subprocess, "run", ended)
+    asked = ["run", "-k", "fault", "--loaded-by", "1", "--times", "5", "--results", str(tmp_path)]
+    assert main(asked) == 2
+    given = [command[3:] for command in commands]
+    assert given == [["run", "-k", "fault", "--results", str(tmp_path / f"run-{number}")] for number in (1, 2, 3)]
+    lines = (tmp_path / loaded.LOG).read_text().splitlines()
+    codes = ((1, 1), (2, 1), (3, 2))
+    assert lines[2:] == [f"| {number} | | no results | | | 0 | 1 | {code} |" for number, code in codes]
+    assert "| 3 | | no results" in capsys.readouterr().out
+
+
+@pytest.mark.contract("C65")
+def test_times_are_for_loaded_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--times", "3"]) == 2
+    assert "--times is for --loaded-by" in capsys.readouterr().err

@@ -27,12 +27,19 @@ from ..engine.preparation import (
 from ..engine.run import run
 from ..engine.tools import DaskClusterError, MissingToolError, require_distributed, require_tools
 from ..engine.user_plugins import PluginError, require_plugins
+from ..faults.catalogue import FAULTS
+from ..faults.kinds_asked import show as show_faults
+from ..fuzz.trying import WorkerError
+from ..mutants.ranking import NoMatrixError
 from ..planning.coverage import coverage_of, show
 from ..planning.plan_file import plan_text
+from ..planning.promised import promise_table
+from ..planning.promised import show as show_promises
 from ..releases.known_bugs import KnownBugsError
 from ..releases.release import ReleaseError
 from ..reports.markdown import markdown
 from ..reports.results import UnreadableResultsError, load_results
+from ..soak.watching import RefusedError
 from ..spec.package import COMMAND
 from ..spec.topology import WrongPlatformError
 from ..standalone.programs import NotStandaloneError
@@ -41,13 +48,16 @@ from . import (
     bisect_commits,
     environments,
     expect,
+    fuzz,
     known_bugs,
+    loaded,
     minimise,
     mutants,
     never_run,
     releases,
     report,
     repro,
+    soak,
 )
 from .distributed import run_distributed
 from .helping import add_command, add_version
@@ -63,10 +73,14 @@ OTHER_REASONS = (
     JournalError,
     KnownBugsError,
     MissingToolError,
+    NoMatrixError,
     NotStandaloneError,
     PluginError,
     ReleaseError,
+    RefusedError,
     UnreadableResultsError,
+    WorkerError,
+    fuzz.UnfitChoiceError,
     minimise.SuiteFailedError,
 )
 
@@ -95,7 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     try:
-        return _parser().parse_args(arguments)
+        parsed = _parser().parse_args(arguments)
+        parsed.arguments = [*(sys.argv[1:] if arguments is None else arguments)]
+        return parsed
     except SystemExit as ending:
         # `git bisect run` would take the usual exit code for a bad commit.
         if (sys.argv[1:] if arguments is None else arguments)[:1] == ["bisect-run"] and ending.code == UNUSABLE:
@@ -135,10 +151,15 @@ def _parser() -> argparse.ArgumentParser:
         "list",
         "list the cells there are",
         "List the selected cells with the promises that they test.",
-        ["-k fault.", "--coverage --json", "--ineligible", "--plan --smoke"],
-        {0: "there are cells", UNUSABLE: "bad input, or no cell"},
+        ["-k fault.", "--coverage --json", "--promises", "--ineligible", "--plan --smoke"],
+        {
+            0: "there are cells",
+            1: "with --promises: there is a hole, or a stale reason",
+            UNUSABLE: "bad input, or no cell",
+        },
     )
     mutants.add_parser(commands)
+    fuzz.add_parser(commands)
     for command in (run_parser, list_parser):
         add_selection(command.add_argument)
         command.add_argument(
@@ -152,6 +173,11 @@ def _parser() -> argparse.ArgumentParser:
     list_parser.add_argument(
         "--coverage", action="store_true", help="what of all axes is covered, and what not and why"
     )
+    list_parser.add_argument(
+        "--promises",
+        action="store_true",
+        help="a table of promises and kinds of callback: cells, or why there are none, or a hole",
+    )
     list_parser.add_argument("--json", action="store_true", help="with --coverage: as JSON")
     list_parser.add_argument(
         "--plan", action="store_true", dest="as_plan", help="as a file for `run --plan`, the same on every release"
@@ -161,6 +187,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     list_parser.add_argument("--ineligible", action="store_true", help="the cells that mean nothing, and why")
     add_running(run_parser.add_argument)
+    loaded.add_options(run_parser.add_argument)
     add_pytest(run_parser.add_argument)
     run_parser.add_argument(
         "-n",
@@ -183,11 +210,16 @@ def _parser() -> argparse.ArgumentParser:
     known_bugs.add_parser(commands)
     environments.add_parser(commands)
     never_run.add_parser(commands)
+    soak.add_parser(commands)
     report.add_parsers(commands)
     return parser
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.loaded_by:
+        return loaded.run_loaded(options, options.arguments)
+    if options.times:
+        raise ConflictingOptionsError("--times is for --loaded-by; --repeat N runs each cell N times in one run")
     if options.distributed:
         ended = run_distributed(options)
         if isinstance(ended, int):
@@ -229,8 +261,10 @@ def _list(options: argparse.Namespace) -> int:
         return 0
     if options.json and not options.coverage:
         raise ConflictingOptionsError("--json is for --coverage")
-    if options.as_plan and (options.coverage or options.ineligible):
-        raise ConflictingOptionsError("--plan prints cells, and neither --coverage nor --ineligible does")
+    if options.as_plan and (options.coverage or options.ineligible or options.promises):
+        raise ConflictingOptionsError("--plan prints cells, and --coverage, --ineligible and --promises do not")
+    if options.promises:
+        return _list_promises(options)
     plan = (whole_plan_of(options) if options.as_plan else plan_of(options)).select(options.patterns)
     if not (plan.cells or (plan.ineligible and not options.as_plan)):
         print("ERROR: no cell answers to that", file=sys.stderr)
@@ -250,6 +284,19 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
+def _list_promises(options: argparse.Namespace) -> int:
+    if options.coverage or options.ineligible or options.patterns:
+        raise ConflictingOptionsError(
+            "--promises prints a table of the whole plan: leave --coverage, --ineligible and -k out"
+        )
+    # The promises are hostcb's own; cells of JAX's callbacks show nothing about them.
+    options.implementations = options.implementations or ["hostcb"]
+    table = promise_table(plan_of(options).cells)
+    print(show_promises(table))
+    print(show_faults(FAULTS))
+    return 1 if table.holes or table.stale else 0
+
+
 def _described(options: argparse.Namespace) -> str:
     """The options that have selected the cells, as one would write them."""
     words = ["--platform", options.platform, "--devices", ",".join(map(str, options.devices))]
@@ -266,6 +313,7 @@ _MAIN: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "repro": repro.main,
     "minimise": minimise.main,
     "mutants": mutants.main,
+    "fuzz": fuzz.main,
     "expect": expect.main,
     "bisect": bisect.main,
     "bisect-run": bisect_commits.run_main,
@@ -273,4 +321,5 @@ _MAIN: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "known-bugs": known_bugs.main,
     "environments": environments.main,
     "never-run": never_run.main,
+    "soak": soak.main,
 }

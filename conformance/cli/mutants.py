@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..engine.first_cells import FIRST_CELLS, kills_in
 from ..engine.locking import FolderLock
 from ..engine.options import positive
 from ..mutants import MUTANTS
 from ..mutants.mutant import Mutant
+from ..mutants.ranking import ranking_of
 from ..mutants.trials import Options, run
 from .helping import add_command
 
@@ -23,7 +25,7 @@ def add_parser(commands: Any) -> None:
         "mutants",
         "break hostcb on purpose, and see that cells notice",
         "Run the cells that catch each mutant, a hostcb with one defect, with it and without it.",
-        ["-k lost -n 1", "--results results/mutants"],
+        ["-k lost -n 1", "--results results/mutants", "--rank results/mutants"],
         {
             0: "every mutant was killed for the right reason",
             1: "a mutant survived, or a cell failed without one",
@@ -43,9 +45,19 @@ def add_parser(commands: Any) -> None:
         "--results", type=Path, default=Path("results/mutants"), metavar="DIR", help="where the results are written"
     )
     parser.add_argument("--deadline", type=positive(float), default=30.0, metavar="SECONDS", help="for each cell")
+    parser.add_argument(
+        "--rank",
+        type=Path,
+        metavar="DIR",
+        help=f"try no mutant: write the cells that `run` begins with, {FIRST_CELLS.name}, from the kill matrix in DIR",
+    )
 
 
 def main(options: argparse.Namespace) -> int:
+    if options.rank:
+        FIRST_CELLS.write_text(ranking_of(options.rank))
+        print(f"{len(kills_in(FIRST_CELLS.read_text()))} cells are in {FIRST_CELLS}")
+        return 0
     chosen = _chosen(options.patterns)
     if not chosen:
         print(f"ERROR: no mutant's name contains {' or '.join(options.patterns)}", file=sys.stderr)

@@ -46,11 +46,11 @@ def execute(
 
     This also returns after crashes of cells and processes, and after an interrupt.
     """
-    setup = replace(setup, tasks=tuple(in_running_order(setup.tasks)))
+    workers = min(workers, len(setup.tasks))
+    setup = replace(setup, tasks=tuple(in_running_order(setup.tasks, max(1, workers), setup.planned_order)))
     controller = Controller(setup, concluded)
     if not setup.tasks:
         return controller
-    workers = min(workers, len(setup.tasks))
     arguments = [*ARGUMENTS, f"--maxfail={maxfail}", *(word for name in plugins for word in ("-p", name))]
     if workers > 1:
         arguments += ["-p", "xdist", "-n", str(workers), "--dist", "worksteal"]

@@ -16,6 +16,7 @@ from ..worker.processes import WorkerStartError
 from .cell_runner import CellRunner, Learnt
 from .conclusions import Conclusion, run_once, run_repeatedly, run_with_second_chance
 from .journal import Journal
+from .quiet import Turns
 from .tasks import Setup, Task
 
 MESSAGE = "conformance"
@@ -35,12 +36,17 @@ class CellsRun:
         self._judged = setup.expectations is not None
         self._reruns_left = setup.reruns
         self._repeat = setup.repeat
+        self._turns = Turns(setup.logs)
         self._journal = Journal(setup.journal)
         self._runner = CellRunner(
             setup.logs / f"worker-{name}.log", self._journal, setup.histories, cluster=setup.cluster
         )
 
     def run(self, task: Task) -> Conclusion:
+        with self._turns.turn(task.quiet):
+            return self._run(task)
+
+    def _run(self, task: Task) -> Conclusion:
         if self._repeat > 1:
             return run_repeatedly(task, self._runner, self.expectations, self._repeat)
         if not self._judged or not self._reruns_left:
@@ -62,6 +68,7 @@ class CellsRun:
         else:
             self._runner.finish()
         self._journal.close()
+        self._turns.close()
         return self._runner.learnt()
 
 

@@ -106,6 +106,12 @@ def add_running(add: AddOption) -> None:
         metavar="N",
         help="run each cell N times in one process, and report how often it fails",
     )
+    add(
+        "--order",
+        choices=("kills", "planned"),
+        default="kills",
+        help="begin with the cells that kill most mutants, which is the default, or run them in their places",
+    )
     add("--stress", action="store_true", help="keep every core of the machine busy meanwhile: races show under load")
     add(
         "--histories",

@@ -107,6 +107,7 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
         maxfail=options.maxfail or 0,
         plugins=tuple(getattr(options, "pytest_plugins", ())),
         whole=_is_whole(options, patterns),
+        planned_order=options.order == "planned",
     )
     origin = _origin(options, of_run, selection.cells)
     if last:

@@ -60,6 +60,8 @@ class Options:
     """The number of unexpected results after which the run stops; 0 for none."""
     plugins: Sequence[str] = ()
     """The user's own pytest plugins."""
+    planned_order: bool = False
+    """Whether the cells that kill most mutants do not run first."""
 
     @property
     def name(self) -> str:
@@ -154,6 +156,7 @@ class Run:
             histories=self.options.histories,
             reruns=max(1, MAXIMUM_RERUNS // workers),
             repeat=self.options.repeat,
+            planned_order=self.options.planned_order,
         )
 
     def load(self) -> AbstractContextManager[object]:
@@ -278,7 +281,8 @@ def task_of(cell: Cell, deadline: float) -> Task:
     if not isinstance(cell, FaultCell):
         return Task(cell.id, cell.implementation, cell.topology, deadline, cell.isolated)
     own = deadline if cell.fault.deadline is None else min(cell.fault.deadline, deadline)
-    return Task(cell.id, cell.implementation, cell.topology, own, cell.isolated, cell.fault.xla_flags)
+    quiet = bool(cell.fault.quiet)
+    return Task(cell.id, cell.implementation, cell.topology, own, cell.isolated, cell.fault.xla_flags, quiet)
 
 
 def clear(results: Path, journal: str) -> None:

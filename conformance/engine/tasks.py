@@ -14,6 +14,7 @@ from ..expectations.entries import Expectations
 from ..spec.depths import Depth
 from ..spec.topology import Topology
 from ..worker.links import Cluster
+from .first_cells import place_of
 
 Kind: TypeAlias = tuple[str, Topology, tuple[str, ...]]
 """The kind of a worker process: an implementation, a topology, and additional flags for XLA."""
@@ -30,6 +31,8 @@ class Task:
     isolated: bool = False
     """Whether the cell needs a process of its own, whose end is part of the outcome."""
     xla_flags: tuple[str, ...] = ()
+    quiet: bool = False
+    """Whether it runs while no other pytest process of the run has a cell."""
 
     @property
     def kind(self) -> Kind:
@@ -41,18 +44,39 @@ class Task:
         return self.topology.processes > 1 and self.topology.depth is Depth.RUN
 
 
-def in_running_order(tasks: Iterable[Task]) -> list[Task]:
-    """Slow cells first, then cells of one kind together.
+def in_running_order(tasks: Iterable[Task], processes: int = 1, planned: bool = False) -> list[Task]:
+    """First the cells that kill most mutants, then cells with a process of their own, then cells of one kind together.
 
-    Every pytest process takes consecutive cells, so it starts few worker processes. Near the end, when an
-    idle process takes cells from another one, only quick cells are left.
+    Each of these pytest processes begins with an equal part of the list. So each part begins with cells that kill
+    mutants and with slow ones, and has few kinds. Near the end, when an idle process takes cells from another one, only
+    quick cells are left. If the order is `planned`, no cell runs first because it kills mutants.
     """
+    first: list[Task] = []
     isolated: list[Task] = []
     by_kind: dict[Kind, list[Task]] = {}
     for task in tasks:
-        (isolated if task.isolated else by_kind.setdefault(task.kind, [])).append(task)
+        if not planned and place_of(task.id) is not None:
+            first.append(task)
+        elif task.isolated:
+            isolated.append(task)
+        else:
+            by_kind.setdefault(task.kind, []).append(task)
+    first.sort(key=lambda task: place_of(task.id) or 0)
+    # Several processes take longest to start.
+    first.sort(key=lambda task: task.topology.processes)
     isolated.sort(key=lambda task: -task.deadline)
-    return [*isolated, *(task for of_kind in by_kind.values() for task in of_kind)]
+    isolated.sort(key=lambda task: -task.topology.processes)
+    together = [task for of_kind in by_kind.values() for task in of_kind]
+    parts = [[*first[place::processes], *isolated[place::processes]] for place in range(processes)]
+    left = len(first) + len(isolated) + len(together)
+    for place, part in enumerate(parts):
+        # As xdist divides a list.
+        size = left // (processes - place)
+        left -= size
+        missing = max(0, size - len(part))
+        part += together[:missing]
+        del together[:missing]
+    return [task for part in parts for task in [*part]] + together
 
 
 @dataclass(frozen=True)
@@ -72,3 +96,5 @@ class Setup:
     """How often each cell runs. With more than one run, no unexpected cell runs again."""
     cluster: Cluster | None = None
     """Where the processes of a topology are, if not all on this machine; then one pytest process runs all cells."""
+    planned_order: bool = False
+    """Whether the cells that kill most mutants do not run first."""

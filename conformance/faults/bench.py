@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ..implementations import Implementation
 from ..spec.callbacks import Callback
 from ..spec.jax_versions import shard_map
+from .prints import PrintingTo, format_for
 
 WIDTH = 3
 
@@ -27,6 +28,7 @@ class Bench:
         self.layout = layout
         self.devices = devices
         self.mesh = Mesh(np.asarray(devices), ("devices",))
+        self._printed: list[Function] = []
 
     @property
     def operand(self) -> Any:
@@ -82,6 +84,13 @@ class Bench:
             wanted = jax.ShapeDtypeStruct(jnp.shape(x), np.float32) if wanted is None else wanted
             options = {} if callback.vmap_method is None else {"vmap_method": callback.vmap_method}
             return self.implementation.call(host, x, wanted, **options)
+        if callback.function == "id_print":
+            self.implementation.print_labelled(x, output_stream=PrintingTo(host))
+            return x
+        if callback.function == "debug.print":
+            self._printed.append(host)
+            self.implementation.print_as(format_for(host), x=x, ordered=callback.ordered)
+            return x
         return self.invoke(callback, host, x, wanted)
 
     def applying(self, callback: Callback, host: Function) -> Function:

@@ -126,7 +126,7 @@ def _short(value: Any) -> str:
     return " ".join(repr(value).split())[:200]
 
 
-@planted("jit", BATCHED, "H3 X2 X3 X4")
+@planted("jit", BATCHED, "H1 H3 X2 X3 X4")
 def typed_keys(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Typed keys as operands: an argument of the program, in a tree, in a vmap's batch, and in a loop's carry."""
     seen: list[tuple[int, ...]] = []

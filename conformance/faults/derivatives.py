@@ -13,15 +13,13 @@ from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import WIDTH, Bench
 from .checks import check_quiet_barrier, check_value
-from .fault import ORDERED, planted
-
-ON_EVERY_STEP = f"{ORDERED} io_callback debug_callback buffer_callback_side_effect dlpack_callback_side_effect"
+from .fault import EVERY_EFFECT, planted
 
 TRIPS = 5
 FACTOR = np.float32(2)
 
 
-@planted("jit", ON_EVERY_STEP, "H4 X3 X4")
+@planted("jit", EVERY_EFFECT, "H4 X3 X4")
 def scan_without_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
     """#16637, #28738: a loop-invariant callback in the body of a scan runs in each step, also under grad."""
     anomalies = []
@@ -88,8 +86,15 @@ def tapped_tangents(bench: Bench, callback: Callback) -> list[Anomaly]:
             # For (x**2)**2 the outer square comes first.
             [(18.0, [transposed]), (108.0, [transposed])],
         ),
+        "grad of checkpoint": (
+            lambda square: jax.jit(jax.grad(jax.checkpoint(lambda x: 7 * square(x))))(3.0),
+            [(42.0, [transposed])],
+        ),
     }
-    results = {"jvp": 30.0, "grad": 42.0, "grad, not compiled": 42.0, "vmap of grad": both * 2, "grad of scan": 108.0}
+    results = {
+        **{"jvp": 30.0, "grad": 42.0, "grad, not compiled": 42.0, "vmap of grad": both * 2, "grad of scan": 108.0},
+        "grad of checkpoint": 42.0,
+    }
     anomalies = []
     for label, (program, wanted) in programs.items():
         seen: list[Any] = []
@@ -99,12 +104,25 @@ def tapped_tangents(bench: Bench, callback: Callback) -> list[Anomaly]:
         if seen != wanted:
             witness = f"under {label} the tap was given and told {seen}, expected {wanted}"
             anomalies.append(Anomaly("wrong transforms", Stage.CALLBACK, witness))
+    seen = []
+    result = jax.jit(jax.grad(lambda x: 7 * _square(bench, seen, paired=True)(x)))(3.0)
+    anomalies += check_value("grad of a pair", lambda: result, np.float32(42))
+    anomalies += check_quiet_barrier(bench, "after grad of a pair")
+    if seen != [([42.0, 0.0], [transposed])]:
+        witness = f"of a pair of tangents one is not used; the tap was given and told {seen}, expected 42 and 0"
+        anomalies.append(Anomaly("wrong transforms", Stage.CALLBACK, witness))
     return anomalies
 
 
-def _square(bench: Bench, seen: list[Any]) -> Callable[[Any], Any]:
+def _square(bench: Bench, seen: list[Any], paired: bool = False) -> Callable[[Any], Any]:
     def host(operand: Any, transforms: Any) -> None:
-        seen.append((operand.tolist(), [(name, dict(parameters)) for name, parameters in transforms]))
+        values = [float(leaf) for leaf in operand] if paired else operand.tolist()
+        seen.append((values, [(name, dict(parameters)) for name, parameters in transforms]))
+
+    def tapped(tangent: Any) -> Any:
+        if paired:
+            return bench.implementation.tap(host, (tangent, 3 * tangent))[0]
+        return bench.implementation.tap(host, tangent)
 
     @jax.custom_jvp
     def square(x: Any) -> Any:
@@ -112,7 +130,7 @@ def _square(bench: Bench, seen: list[Any]) -> Callable[[Any], Any]:
 
     @square.defjvp
     def rule(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
-        return square(primals[0]), 2 * primals[0] * bench.implementation.tap(host, tangents[0])
+        return square(primals[0]), 2 * primals[0] * tapped(tangents[0])
 
     function: Callable[[Any], Any] = square
     return function

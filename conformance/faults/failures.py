@@ -20,7 +20,7 @@ from ..spec.callbacks import Callback
 from ..spec.jax_versions import JaxRuntimeError
 from .bench import WIDTH, Bench
 from .checks import ERROR_MARK, PLANTED, check_quiet_barrier, check_value, error_of
-from .fault import COLLECTIVE_TIMEOUT_FLAGS, EVERY_KIND, WITH_RESULTS, Scenario, planted
+from .fault import COLLECTIVE_TIMEOUT_FLAGS, EVERY_KIND, WITH_RESULTS, WITH_SIDE_EFFECT, Scenario, planted
 
 CALLS = 10
 
@@ -212,7 +212,7 @@ def legitimate_mark(bench: Bench, callback: Callback) -> list[Anomaly]:
 _SPECIAL_EXCEPTIONS = (KeyboardInterrupt, SystemExit, StopIteration, GeneratorExit, MemoryError)
 
 
-@planted("jit", EVERY_KIND)
+@planted("jit", f"{EVERY_KIND} {WITH_SIDE_EFFECT}", also="H14 H15")
 def special_exceptions(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Exceptions with a meaning for Python are ordinary failures: no thread ends, and no callback is lost."""
     anomalies = []

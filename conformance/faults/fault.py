@@ -16,7 +16,8 @@ from typing import TypeAlias, TypeVar
 
 from ..oracle.checkers import Anomaly
 from ..spec.callbacks import Callback
-from ..spec.external_callbacks import callback_named
+from ..spec.external_callbacks import callback_named, functions_of
+from ..spec.promises import OF_ORDER, is_about
 from .bench import Bench
 
 Scenario: TypeAlias = Callable[[Bench, Callback], list[Anomaly]]
@@ -28,8 +29,15 @@ EVERY_LAYOUT = "jit pmap pjit shard_map"
 ONE_OF_EACH = "id_tap call pure_callback io_callback debug_callback"
 OF_JAX = "pure_callback io_callback io_callback_ordered debug_callback buffer_callback dlpack_callback"
 EVERY_KIND = f"id_tap call {OF_JAX}"
+WITH_SIDE_EFFECT = "buffer_callback_side_effect dlpack_callback_side_effect"
+OF_ARRAYS_OF_JAX = "pure_callback io_callback io_callback_ordered debug_callback debug_callback_ordered"
 OF_ARRAYS = f"{ONE_OF_EACH} io_callback_ordered"
 ORDERED = "id_tap call io_callback_ordered debug_callback_ordered"
+EVERY_EFFECT = (
+    "id_tap id_print call io_callback io_callback_ordered debug_callback debug_callback_ordered debug_print"
+    " debug_print_ordered buffer_callback_side_effect dlpack_callback_side_effect"
+)
+"""One of each kind that must run even if its result is unused."""
 WITH_RESULTS = "call pure_callback io_callback"
 WITH_EFFECTS = "id_tap call io_callback_ordered debug_callback"
 
@@ -43,6 +51,7 @@ COLLECTIVE_TIMEOUT_FLAGS = (
 
 _PROMISE_OF = {
     "id_tap": "H14",
+    "id_print": "H14",
     "call": "H15",
     "pure_callback": "X2",
     "io_callback": "X3",
@@ -74,6 +83,10 @@ class Fault:
     """Whether the fault is planted in several processes; otherwise it is planted in one."""
     ends: tuple[int, ...] = ()
     """The processes that the scenario itself ends or stops: what becomes of the others is the outcome."""
+    crosses: tuple[str, ...] = ()
+    """The entries of `spec.thresholds` on both sides of which the scenario has sizes."""
+    quiet: str = ""
+    """Why the fault needs a quiet machine, if it does: then no other cell of the run runs meanwhile."""
 
     @property
     def name(self) -> str:
@@ -125,10 +138,13 @@ def planted(
     needs: str = "",
     processes: bool = False,
     ends: tuple[int, ...] = (),
+    crosses: tuple[str, ...] = (),
+    quiet: str = "",
 ) -> Callable[[S], S]:
     """Register a scenario for every combination of these layouts and callbacks, each a list of words.
 
-    The kind is the scenario's name. The promises are each callback's promise about failures, and those in `also`.
+    The kind is the scenario's name. The promises are each callback's promise about failures, and those in `also`; a
+    promise that names other functions is left out.
     A fault that shares its process with other cells always has a deadline.
     """
 
@@ -136,13 +152,17 @@ def planted(
         for name in callbacks.split():
             callback = callback_named(name)
             of_callback = promises or f"{_PROMISE_OF.get(callback.function, ' '.join(callback.promises))} {also}"
+            about = (p for p in of_callback.split() if is_about(p, callback.function, functions_of(callback)))
+            cited = tuple(p for p in about if callback.ordered or p != OF_ORDER)
+            if not cited:
+                raise ValueError(f"{scenario.__name__} of {name} cites no promise about {callback.function}")
             for layout in layouts.split():
                 enter(
                     Fault(
                         kind or scenario.__name__,
                         layout,
                         name,
-                        tuple(of_callback.split()),
+                        cited,
                         functools.partial(_plant, scenario, callback),
                         xla_flags,
                         minimum_devices,
@@ -151,6 +171,8 @@ def planted(
                         needs,
                         processes,
                         ends,
+                        crosses,
+                        quiet,
                     )
                 )
         return scenario

@@ -17,7 +17,7 @@ from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
 from .checks import check_quiet_barrier, check_value, error_of
-from .fault import EVERY_KIND, OF_ARRAYS, planted
+from .fault import EVERY_KIND, OF_ARRAYS, OF_ARRAYS_OF_JAX, WITH_SIDE_EFFECT, planted
 
 CALLS = 10
 LARGE = 1 << 18
@@ -29,7 +29,7 @@ LATEST_SECONDS = 2.0
 
 
 @planted("jit", "id_tap call", "H11")
-@planted("jit", "pure_callback io_callback debug_callback", also="H11")
+@planted("jit", OF_ARRAYS_OF_JAX, also="H11")
 def keeps_its_operand(bench: Bench, callback: Callback) -> list[Anomaly]:
     """The operand of a callback does not change, whichever programs run later."""
     kept: list[Any] = []
@@ -54,7 +54,7 @@ def keeps_its_operand(bench: Bench, callback: Callback) -> list[Anomaly]:
 
 
 @planted("jit", "id_tap call", "H11")
-@planted("jit", "pure_callback io_callback debug_callback", also="H11")
+@planted("jit", OF_ARRAYS_OF_JAX, also="H11")
 def changes_its_operand(bench: Bench, callback: Callback) -> list[Anomaly]:
     """If a callback can change its operand, no other code sees the change."""
 
@@ -160,7 +160,7 @@ _AROUND: dict[str, Callable[[Callable[[Any], Any]], Callable[[Any], Any]]] = {
 }
 
 
-@planted("jit", f"{EVERY_KIND} debug_callback_ordered", "H18")
+@planted("jit", f"{EVERY_KIND} debug_callback_ordered {WITH_SIDE_EFFECT}", "H18")
 @planted("pmap shard_map", "id_tap call io_callback", "H18")
 def is_forgotten(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A function is gone when its program is gone; caches are cleared only if JAX itself keeps the function."""

@@ -79,8 +79,8 @@ def around_shard_map(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies + check_quiet_barrier(bench, "after callbacks around a shard_map")
 
 
-@planted("pjit", EVERY_KIND, "H3 X2 X3 X4 B1 D1", minimum_devices=2)
-@planted("shard_map", "id_tap call io_callback_ordered buffer_callback", "H3 X3 B1", minimum_devices=2)
+@planted("pjit", EVERY_KIND, "H1 H3 X2 X3 X4 B1 D1", minimum_devices=2)
+@planted("shard_map", "id_tap call io_callback_ordered buffer_callback", "H1 H3 X3 B1", minimum_devices=2)
 def keys_on_a_mesh(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Typed keys of two generators as arguments of a program over a mesh, each device with its part of the keys."""
     anomalies: list[Anomaly] = []

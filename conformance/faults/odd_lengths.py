@@ -15,7 +15,7 @@ from ..spec.callbacks import Callback
 from .bench import Bench
 from .checks import check_quiet_barrier, error_of
 from .data import NARROW
-from .fault import EVERY_KIND, ONE_OF_EACH, planted
+from .fault import EVERY_KIND, ONE_OF_EACH, WITH_SIDE_EFFECT, planted
 
 LENGTHS = (1, 3, 5, 7)
 PACKED = ("int2", "uint2", "int4", "uint4", "float4_e2m1fn")
@@ -24,7 +24,7 @@ REFUSING = ("buffer_callback", "dlpack_callback")
 """Functions of device memory may refuse these types: no protocol of buffers has them."""
 
 
-@planted("jit", f"{EVERY_KIND} debug_callback_ordered", also="B2")
+@planted("jit", f"{EVERY_KIND} debug_callback_ordered {WITH_SIDE_EFFECT}", also="B2")
 @planted("pjit", ONE_OF_EACH)
 @planted("shard_map", "call io_callback debug_callback buffer_callback", also="B2")
 def odd_lengths(bench: Bench, callback: Callback) -> list[Anomaly]:

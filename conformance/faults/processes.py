@@ -27,16 +27,16 @@ _BY_NAME = {callback.name: callback for callback in ALL_CALLBACKS}
 @planted("pmap", ONE_OF_EACH)
 def os_exit(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A callback can end the process, with its own status, and no thread waits for the callback."""
-    ended = run_victim(bench, "os_exit", callback.name)
+    ended = run_victim(bench, "os_exit", callback.name, fresh=True)
     ended.check(EXIT_STATUS)
     return []
 
 
-@planted("jit pjit pmap shard_map", "pure_callback")
-@planted("pmap", "call io_callback debug_callback")
+@planted("jit pjit pmap shard_map", "pure_callback", also="H17")
+@planted("pmap", "call io_callback debug_callback", also="H17")
 def running_at_exit(bench: Bench, callback: Callback) -> list[Anomaly]:
     """The interpreter ends while callbacks run: the callbacks finish, and the process ends with status 0."""
-    ended = run_victim(bench, "running_at_exit", callback.name)
+    ended = run_victim(bench, "running_at_exit", callback.name, fresh=True)
     if ended.signal is not None:
         # Which signal differs from run to run.
         witness = f"callbacks were running, and {ended.signal} ended the process: {stacks_in(ended.errors)}"

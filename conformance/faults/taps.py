@@ -17,6 +17,7 @@ from ..spec.callbacks import Callback
 from .bench import Bench
 from .checks import PLANTED, check_failed_barrier, check_quiet_barrier, check_value
 from .fault import EVERY_LAYOUT, planted
+from .prints import PrintingTo
 from .victims import run_victim
 
 SLOW_SECONDS = 0.1
@@ -92,7 +93,7 @@ def tap_starts_callbacks(bench: Bench, callback: Callback) -> list[Anomaly]:
     return _check_inner_program(bench, lambda inner, x: bench.implementation.tap(lambda operand, _: inner(operand), x))
 
 
-@planted("jit", "call", "H12", kind="starts_callbacks", deadline=10.0, isolated=True)
+@planted("jit", "call", "H3", kind="starts_callbacks", deadline=10.0, isolated=True)
 def call_starts_callbacks(bench: Bench, callback: Callback) -> list[Anomaly]:
     """As above from a call, whose result comes from the inner program's result."""
 
@@ -151,6 +152,30 @@ def raising_tap(bench: Bench, callback: Callback) -> list[Anomaly]:
     return _failing_tap(bench, ValueError(PLANTED))
 
 
+@planted("jit", "id_print", kind="raises")
+def raising_print(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The stream of a print raises."""
+
+    def raising(operand: Any) -> None:
+        raise ValueError(PLANTED)
+
+    later: list[float] = []
+    stream = PrintingTo(lambda operand: later.append(float(np.sum(operand))))
+
+    def computation(x: Any) -> Any:
+        printed = bench.apply(callback, raising, x)
+        return bench.implementation.print_labelled(printed * 2.0, output_stream=stream)
+
+    compiled = bench.compile(computation)
+    wanted = bench.operand * 2
+    anomalies = check_value("the computation that prints", lambda: compiled(bench.operand), wanted)
+    anomalies += check_failed_barrier(bench, PLANTED)
+    if later != [float(wanted.sum())]:
+        witness = f"after a print had raised, later ones wrote sums {later}, expected {wanted.sum()}"
+        anomalies.append(Anomaly("lost", Stage.CALLBACK, witness))
+    return anomalies
+
+
 @planted("jit", "id_tap", isolated=True)
 def keyboard_interrupt(bench: Bench, callback: Callback) -> list[Anomaly]:
     return _failing_tap(bench, KeyboardInterrupt(PLANTED))
@@ -184,7 +209,7 @@ def _failing_tap(bench: Bench, failure: BaseException) -> list[Anomaly]:
 @planted("pmap", "id_tap", "H17", isolated=True)
 def pending_at_exit(bench: Bench, callback: Callback) -> list[Anomaly]:
     """The interpreter ends right after dispatch; every tap must run before it does."""
-    ended = run_victim(bench, "pending_at_exit")
+    ended = run_victim(bench, "pending_at_exit", fresh=True)
     if ended.status:
         return [Anomaly("error", Stage.EXIT, f"{ended.how}: {ended.errors.strip()[-300:]}")]
     ended.check()

@@ -149,7 +149,7 @@ def _check_each_thread(bench: Bench, callback: Callback, seen: dict[tuple[str, f
     return []
 
 
-@planted("pmap", "id_tap call", "H5")
+@planted("pmap", "id_tap call io_callback_ordered debug_callback_ordered", "H5")
 def order_across_threads(bench: Bench, callback: Callback) -> list[Anomaly]:
     """One thread dispatches a program, then another thread the next one: each device runs the callbacks in order."""
     lock = threading.Lock()
@@ -189,7 +189,7 @@ OVERTAKING_SECONDS = 0.5
 """The time in which a later program could run before one that cannot run yet."""
 
 
-@planted("jit", f"{ORDERED} pure_callback io_callback debug_callback", "H5", minimum_devices=3)
+@planted("jit", f"{ORDERED} pure_callback io_callback debug_callback", "H5 X2 X3 X4", minimum_devices=3)
 def waits_for_operand(bench: Bench, callback: Callback) -> list[Anomaly]:
     """One thread starts a program whose operand is not ready, then another thread one on the same device.
 
@@ -261,7 +261,7 @@ TAPS = 12
 STALL_SECONDS = 1.0
 
 
-@planted("jit", "id_tap", "H12")
+@planted("jit", "id_tap", "H12", crosses=("queue_bytes",))
 def full_queue(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A full queue makes the device wait, and the queue drops no value."""
     gate, done = threading.Event(), threading.Event()

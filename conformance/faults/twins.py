@@ -129,7 +129,7 @@ class _Stream(io.StringIO):
         return len(text)
 
 
-@planted("jit", f"{EVERY_KIND} id_print debug_print", "H18")
+@planted("jit", f"{EVERY_KIND} id_print debug_print debug_print_ordered", "H18")
 def equal_but_for_values(bench: Bench, callback: Callback) -> list[Anomaly]:
     """The two callbacks in one program, in functions that are compiled separately, and in two programs."""
     anomalies: list[Anomaly] = []

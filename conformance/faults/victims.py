@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 from ..implementations import path_of
 from ..oracle.stages import stacks_in
 from ..oracle.verdicts import Outcome, Stage, Verdict
+from ..warm.process import Process, start
 from .bench import Bench
 
 DEADLINE = 30.0
@@ -75,19 +75,24 @@ def run_victim(
     program: str,
     *arguments: str,
     environment: Mapping[str, str] | None = None,
+    fresh: bool = False,
 ) -> Ended:
-    """Run a program with the implementation, layout and devices of a bench."""
+    """Run a program with the implementation, layout and devices of a bench.
+
+    `fresh` starts a new interpreter for it, because the end of an interpreter is its subject.
+    """
     try:
         path = path_of(bench.implementation)
-        process = _start((program, path, bench.layout, str(len(bench.devices)), *arguments), environment or {})
+        process = _start((program, path, bench.layout, str(len(bench.devices)), *arguments), environment or {}, fresh)
     except Exception as error:
         raise _never_began(program, f"{type(error).__name__}: {error}") from error
     try:
-        output, errors = process.communicate(timeout=DEADLINE)
+        written = process.communicate(timeout=DEADLINE)
         status: int | None = process.returncode
     except subprocess.TimeoutExpired:
-        output, errors = _put_down(process)
+        written = _put_down(process)
         status = None
+    output, errors = (stream.decode(errors="replace") for stream in written)
     reports = _reports_in(output)
     stages = [Stage(report["stage"]) for report in reports if "stage" in report]
     said = tuple(report["said"] for report in reports if "said" in report)
@@ -98,16 +103,9 @@ def run_victim(
     return ended
 
 
-def _start(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", f"{__package__}.victim_programs", *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        env={**os.environ, **environment},
-    )
+def _start(arguments: Sequence[str], environment: Mapping[str, str], fresh: bool) -> Process:
+    program = f"{__package__}.victim_programs"
+    return start(program, arguments, {**os.environ, **environment}, stdin=subprocess.DEVNULL, fresh=fresh)
 
 
 def _never_began(program: str, why: str) -> VictimEndedError:
@@ -130,7 +128,7 @@ def _reports_in(output: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def _put_down(process: subprocess.Popen[str]) -> tuple[str, str]:
+def _put_down(process: Process) -> tuple[bytes, bytes]:
     """Abort a process that hangs; its fault handler then writes the stacks of all threads."""
     process.send_signal(signal.SIGABRT)
     try:

@@ -187,8 +187,19 @@ MUTANTS = (
         "out_of_the_loop",
         "a callback without operands runs once before a differentiated loop, and not in its steps",
         _out_of_the_loop,
-        ("io_callback*/fault.scan_without_operands.*", "debug_callback*/fault.scan_without_operands.*"),
+        (
+            "io_callback*/fault.scan_without_operands.*",
+            "debug_callback*/fault.scan_without_operands.*",
+            "io_callback*/fault.beside_derivatives.*",
+        ),
         at(Stage.CALLBACK, "wrong count"),
+    ),
+    Mutant(
+        "dropped_in_rule",
+        "a callback on a tangent is dropped by grad, which should refuse it",
+        _lost_in_differentiated_loop,
+        ("io_callback*/fault.called_with_tangents.*",),
+        at(Stage.TRACE, "accepted"),
     ),
     Mutant(
         "not_recomputed",

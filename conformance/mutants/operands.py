@@ -30,9 +30,11 @@ def _shared_buffer(library: Library) -> Names:
 
     def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
         with lock:
-            buffer = buffers.setdefault((operand.shape, operand.dtype), np.empty_like(operand))
-            buffer[...] = operand
-            return function(buffer, *arguments, **options)
+            leaves, tree = jax.tree.flatten(operand)
+            for place, leaf in enumerate(leaves):
+                leaves[place] = buffers.setdefault((place, leaf.shape, leaf.dtype), np.empty_like(leaf))
+                leaves[place][...] = leaf
+            return function(jax.tree.unflatten(tree, leaves), *arguments, **options)
 
     return surround(library, run, "id_tap", "io_callback")
 
@@ -143,7 +145,12 @@ MUTANTS = (
         "large_lent",
         "operands of 1 MiB and more lie in memory that is used again while a callback keeps them",
         _large_lent,
-        ("id_tap/fault.keeps_large_operands.*", "call/fault.keeps_large_operands.jit/*"),
+        (
+            "id_tap/fault.keeps_large_operands.jit/*",
+            "call/fault.keeps_large_operands.jit/*",
+            "id_tap/fault.sizes.jit/*",
+            "io_callback/fault.sizes.jit/*",
+        ),
         at(Stage.CALLBACK, "torn operand"),
     ),
     Mutant(

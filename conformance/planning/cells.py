@@ -26,7 +26,8 @@ from .eligibility import ineligible, ineligible_over_processes
 from .keywords import any_of
 from .sampling import left_out
 
-DEVICE_PROMISES = {"H9", "H10"}
+PROMISES_OF_ALL = {"H4", "H9", "H10"}
+"""Promises about transforms that hold for every callback. Those about the other transforms name their functions."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +87,12 @@ class ProgramCell:
     @property
     def promises(self) -> tuple[str, ...]:
         of_program = {*self.program.promises}
+        of_processes = {"H23"} if self.topology.processes > 1 else set()
         if self.callback not in HOST_CALLBACKS:
             # The promises of these callbacks say how the other transforms treat them.
-            of_program &= DEVICE_PROMISES
+            of_program &= PROMISES_OF_ALL
             of_program |= {"H5"} if self.callback.ordered else set()
-        return tuple(sorted({*self.callback.promises, *of_program}))
+        return tuple(sorted({*self.callback.promises, *of_program, *of_processes}))
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ ELEMENT_TYPES = {
     for element in (
         ElementType("float32"),
         ElementType("bool", 2),
-        ElementType("int4", 4),
+        ElementType("int4", 4, -3),
         ElementType("int8", 128, -64),
         ElementType("uint8", 128, 120),
         ElementType("int16", 2**14, -(2**15)),

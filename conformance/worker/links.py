@@ -8,11 +8,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+
+from ..warm.process import start as start_process
+from .processes import WORKER
 
 KILL_DEADLINE = 10.0
 """A killed process can outlast this only inside a driver call; then nobody waits for it."""
@@ -83,15 +85,9 @@ class LocalLink:
         self._log = log
         with log.open("ab") as stderr:
             self._marked = stderr.tell()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", __package__, *start.arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                env={**environment, **start.environment},
-                # Ctrl-C must reach only the run, which ends its workers itself.
-                start_new_session=True,
-            )
+            own = {**environment, **start.environment}
+            # Ctrl-C must reach only the run, which ends its workers itself.
+            self._process = start_process(WORKER, start.arguments, own, stderr, session=True)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._commands, self._reports = self._process.stdin, self._process.stdout

@@ -9,7 +9,6 @@ import re
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +19,12 @@ from ..oracle.stages import stacks_in, stage_of_stacks
 from ..oracle.verdicts import Outcome, Stage, Verdict
 from ..spec.topology import Topology, WrongPlatformError
 from ..spec.xla_flags import QUICK_COMPILATION
+from ..warm.process import Process, start
 
 TRIAL = "try "
 """Before the id of a fault: try whether the platform has its callback, and do not plant the fault."""
+
+WORKER = f"{__package__}.__main__"
 
 START_DEADLINE = 120.0
 EXIT_DEADLINE = 20.0
@@ -90,30 +92,33 @@ class WorkerProcess:
         quick: Sequence[str] = QUICK_COMPILATION,
         histories: bool = False,
         python: OtherPython | None = None,
+        fresh: bool = False,
     ) -> None:
-        """Start a worker, by default with this process's own interpreter."""
-        executable: str | Path = sys.executable
+        """Start a worker, by default with this process's own interpreter, and `fresh` if it must not be a fork."""
         jaxlib = None
         if python:
-            executable, jaxlib, environment = python.executable, python.jaxlib, python.environment(environment)
+            jaxlib, environment = python.jaxlib, python.environment(environment)
         self.topology = topology
         self.implementation = implementation
         self.log = log
         with log.open("ab") as stderr:
             self._log_start = self._cell_start = stderr.tell()
-            self._process = subprocess.Popen(
-                [
-                    *(executable, "-m", __package__, topology.name),
-                    *([implementation] if implementation else []),
-                    *(["--histories"] if histories else []),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                env=worker_environment(topology, extra_xla_flags, environment, quick, jaxlib),
-                # Ctrl-C must reach only the run, which ends its workers itself.
-                start_new_session=True,
-            )
+            arguments = [topology.name, *([implementation] if implementation else [])]
+            arguments += ["--histories"] if histories else []
+            own = worker_environment(topology, extra_xla_flags, environment, quick, jaxlib)
+            # Ctrl-C must reach only the run, which ends its workers itself.
+            self._process: Process
+            if python:
+                self._process = subprocess.Popen(
+                    [python.executable, "-m", WORKER, *arguments],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=stderr,
+                    env=own,
+                    start_new_session=True,
+                )
+            else:
+                self._process = start(WORKER, arguments, own, stderr, session=True, fresh=fresh)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._pipe("stdout"), selectors.EVENT_READ)
         self._unread = b""
@@ -217,7 +222,7 @@ class WorkerProcess:
     def _crash(self, seconds: float, stage: Stage | None = None) -> Outcome:
         self._process.wait()
         self._close()
-        code = self._process.returncode
+        code = self._process.wait()
         cause = signal.Signals(-code).name if code < 0 else f"exit {code}"
         written = self._log_from(self._cell_start)
         stacks = stacks_in(written)

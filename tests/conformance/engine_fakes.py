@@ -10,6 +10,7 @@ import jax
 from conformance_fakes import InPlace
 
 from conformance.spec.callbacks import Callback
+from conformance.warm import process
 
 FOLDER = Path(os.environ["ENGINE_FAKES"])
 
@@ -29,9 +30,18 @@ def _first_time() -> bool:
 
 def _kill_pytest(callback: Callback, site: str) -> bool:
     if _is_meant(callback, site) and _first_time():
-        os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(_pytest_process(), signal.SIGKILL)
         signal.pause()
     return True
+
+
+def _pytest_process() -> int:
+    """The process that has started this one, itself or by its server of forks."""
+    parent = os.getppid()
+    if not process.is_fork():
+        return parent
+    # After the name in parentheses come the state and the parent.
+    return int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _block(callback: Callback, site: str) -> bool:

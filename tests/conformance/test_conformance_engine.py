@@ -284,3 +284,5 @@ def test_running_order() -> None:
         Task("c", "hostcb", one, 60.0),
     ]
     assert [task.id for task in in_running_order(tasks)] == ["slow fault", "fault", "a", "c", "b"]
+    # Each of two processes begins with slow cells.
+    assert [task.id for task in in_running_order(tasks, 2)] == ["slow fault", "a", "fault", "c", "b"]

@@ -24,7 +24,7 @@ from conformance.spec.xla_flags import QUICK_COMPILATION, known, why_unknown
 from conformance.worker.processes import WorkerProcess, worker_environment
 
 ONE = Topology("cpu", 1)
-LEVEL, EMITTERS = QUICK_COMPILATION
+LEVEL, EMITTERS, ONE_MODULE = QUICK_COMPILATION
 installed = importlib.metadata.version
 
 
@@ -46,17 +46,17 @@ def release(monkeypatch: pytest.MonkeyPatch) -> Any:
     ("jaxlib", "quick", "collective"),
     [
         ("0.4.31", (LEVEL,), False),
-        ("0.5.0", (LEVEL,), False),
-        ("0.5.1", (LEVEL,), False),
+        ("0.5.0", (LEVEL, ONE_MODULE), False),
+        ("0.5.1", (LEVEL, ONE_MODULE), False),
         ("0.5.3", QUICK_COMPILATION, False),
         ("0.7.0", QUICK_COMPILATION, False),
         ("0.7.2", QUICK_COMPILATION, False),
         ("0.8.0", QUICK_COMPILATION, True),
         ("0.10.2", QUICK_COMPILATION, True),
         ("0.11.0", QUICK_COMPILATION, True),
-        ("0.11.1", (LEVEL,), True),
-        ("0.12.0.1", (LEVEL,), True),
-        ("0.13.0.dev20261122", (LEVEL,), True),
+        ("0.11.1", (LEVEL, ONE_MODULE), True),
+        ("0.12.0.1", (LEVEL, ONE_MODULE), True),
+        ("0.13.0.dev20261122", (LEVEL, ONE_MODULE), True),
     ],
 )
 def test_flags_by_version(jaxlib: str, quick: tuple[str, ...], collective: bool, release: Any) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from conformance.cli import commands
-from conformance.engine import locking, preparation, run_journal
+from conformance.engine import locking, preparation, quiet, run_journal
 from conformance.engine.conclusions import Conclusion
 from conformance.engine.last_run import LastRun
 from conformance.engine.locking import FolderInUseError, FolderLock
@@ -390,7 +390,9 @@ def test_the_last_results_stay(
         code = commands.main([*arguments, "--devices", "1"])
         assert "still has the results of an earlier run" in capsys.readouterr().out
     assert code == 2
-    (tmp_path / locking.NAME).unlink()
+    # Locks are no results.
+    for name in (locking.NAME, quiet.GATE, quiet.CELLS):
+        (tmp_path / name).unlink(missing_ok=True)
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == before
 
 

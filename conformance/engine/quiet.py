@@ -1,0 +1,38 @@
+"""A cell that needs a quiet machine runs while no other pytest process of the run has a cell.
+
+Each process shares one lock while it runs a cell, and a quiet cell has the lock alone. A second lock is the gate before
+the first one: behind a quiet cell that waits nobody else enters, so it waits for one cell of each process at most.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+
+GATE, CELLS = "quiet-gate.lock", "quiet-cells.lock"
+
+
+class Turns:
+    """The turns of one process, by two files in a folder that all processes of the run have."""
+
+    def __init__(self, folder: Path) -> None:
+        self._gate = (folder / GATE).open("ab")
+        self._cells = (folder / CELLS).open("ab")
+
+    @contextlib.contextmanager
+    def turn(self, quiet: bool) -> Iterator[None]:
+        fcntl.flock(self._gate, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._cells, fcntl.LOCK_EX if quiet else fcntl.LOCK_SH)
+        finally:
+            fcntl.flock(self._gate, fcntl.LOCK_UN)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._cells, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        self._gate.close()
+        self._cells.close()

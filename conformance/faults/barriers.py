@@ -1,0 +1,66 @@
+"""Fault cells of barriers: a callback of each kind is held up, and the barrier must not return before it ends."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from ..oracle.checkers import Anomaly
+from ..oracle.stages import summary
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from .bench import Bench
+from .fault import EVERY_EFFECT, planted
+
+PATIENCE = 15.0
+"""Seconds after which an event that must happen counts as missing."""
+
+EARLY_SECONDS = 0.1
+"""The time in which a barrier may return too early. It is one-sided: a slow machine can only miss the fault."""
+
+
+@planted("jit", EVERY_EFFECT, "H13")
+@planted("pmap", "id_tap call io_callback", "H13")
+def barrier_covers(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A thread starts a program and waits at the barrier; meanwhile the callback waits for an event."""
+    entered, release, passed = threading.Event(), threading.Event(), threading.Event()
+    ended: list[None] = []
+    in_time: list[int] = []
+    errors: list[Exception] = []
+
+    def host(operand: Any) -> Any:
+        entered.set()
+        release.wait(2 * PATIENCE)
+        ended.append(None)
+        return np.asarray(operand) + np.float32(1)
+
+    compiled = bench.applying(callback, host)
+
+    def run() -> None:
+        try:
+            compiled(bench.operand)
+            bench.implementation.barrier()
+        except Exception as error:
+            errors.append(error)
+        in_time.append(len(ended))
+        passed.set()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        if not entered.wait(PATIENCE):
+            return [Anomaly("lost", Stage.CALLBACK, "the callback did not begin")]
+        passed.wait(EARLY_SECONDS)
+    finally:
+        release.set()
+    thread.join(PATIENCE)
+    if thread.is_alive():
+        return [Anomaly("stuck", Stage.BARRIER, "the barrier did not return after the callback had ended")]
+    if errors:
+        return [Anomaly("error", Stage.BARRIER, f"the program or its barrier failed: {summary(errors[0])}")]
+    if in_time != [bench.callbacks_per_run]:
+        witness = f"{in_time[0]} of {bench.callbacks_per_run} callbacks had ended when the barrier returned"
+        return [Anomaly("early barrier", Stage.BARRIER, witness)]
+    return []

@@ -1,0 +1,204 @@
+"""Fault cells of wrong arguments: each is refused while the program is traced, with words, and no callback runs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..oracle.checkers import Anomaly
+from ..oracle.stages import summary
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from .bench import Bench
+from .checks import check_quiet_barrier
+from .fault import planted
+from .traces import library
+
+Refused = tuple[type[Exception] | tuple[type[Exception], ...], str]
+"""The type of the error, and a word of its text."""
+
+ONE = jax.ShapeDtypeStruct((3,), np.float32)
+
+
+def nothing(*args: Any, **kwargs: Any) -> None:
+    """A function that must not be called."""
+    raise AssertionError("a callback ran, and its program should have been refused")
+
+
+async def later(*args: Any) -> None:
+    """No function of a callback: it returns a coroutine."""
+
+
+def generated(*args: Any) -> Any:
+    """No function of a callback: it returns a generator."""
+    yield args
+
+
+def _refusals(bench: Bench, cases: dict[str, tuple[Callable[[Any], Any], Refused]]) -> list[Anomaly]:
+    anomalies = []
+    for what, (program, (kinds, word)) in cases.items():
+        try:
+            jax.block_until_ready(jax.jit(program)(np.arange(3, dtype=np.float32)))
+        except Exception as error:
+            if not isinstance(error, kinds) or word not in str(error):
+                witness = f"{what} must be refused with {kinds} and {word!r}, came {summary(error)}"
+                anomalies.append(Anomaly("wrong refusal", Stage.TRACE, witness))
+        else:
+            anomalies.append(Anomaly("not refused", Stage.TRACE, f"{what} was not refused"))
+    return anomalies + check_quiet_barrier(bench, "after what was refused")
+
+
+@planted("jit", "id_tap", "H1")
+def wrong_arguments(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """What is no function, no value, no device and no flag of a tap."""
+    tap, count = bench.implementation.tap, len(bench.devices)
+    direct = library(bench).id_tap
+    return _refusals(
+        bench,
+        {
+            "a number in place of the function": (lambda x: tap(3, x), (TypeError, "tap_func")),
+            "a coroutine function": (lambda x: tap(later, x), (TypeError, "coroutine")),
+            "a generator function": (lambda x: tap(generated, x), (TypeError, "generator")),
+            "a text in place of a value": (lambda x: tap(nothing, (x, "text")), (TypeError, "")),
+            "a device that is not there": (
+                lambda x: direct(nothing, x, device_index=count),
+                ((ValueError, IndexError), ""),
+            ),
+            "a negative device": (lambda x: direct(nothing, x, device_index=-1), ((ValueError, IndexError), "")),
+        },
+    )
+
+
+@planted("jit", "call", "H3")
+def wrong_arguments_of_a_call(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """What is no function, no shape and no method of a call."""
+    call = library(bench).call
+    return _refusals(
+        bench,
+        {
+            "a number in place of the function": (lambda x: call(3, x, result_shape=x), (TypeError, "callback_func")),
+            "a coroutine function": (lambda x: call(later, x, result_shape=x), (TypeError, "coroutine")),
+            "a text in place of a shape": (
+                lambda x: call(nothing, x, result_shape="text"),
+                ((TypeError, ValueError), ""),
+            ),
+            "a type that JAX lacks": (
+                lambda x: call(nothing, x, result_shape=np.zeros(2, "U1")),
+                ((TypeError, ValueError), ""),
+            ),
+            "an unknown method": (
+                lambda x: jax.vmap(lambda y: call(nothing, y, result_shape=y, vmap_method="any"))(x),
+                (ValueError, "vmap_method"),
+            ),
+        },
+    )
+
+
+def _with_ref(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def program(x: Any) -> Any:
+        ref = jax.new_ref(jnp.zeros(3))
+        return function(ref)
+
+    return program
+
+
+def _in_a_tree(function: Callable[..., Any], ref: Any) -> Any:
+    return function(1.0, {"a": [ref]})
+
+
+def _as_int4(function: Callable[..., Any], x: Any) -> Any:
+    return function(x.astype(jnp.int4))
+
+
+def _derived(function: Callable[..., Any], x: Any) -> Any:
+    return jax.grad(lambda y: function(y).sum())(x)
+
+
+def _aliased(bench: Bench, wanted: Any, aliases: dict[int, int], operands: int = 1) -> Callable[[Any], Any]:
+    def program(x: Any) -> Any:
+        return library(bench).buffer_callback(nothing, wanted, input_output_aliases=aliases)(*[x] * operands)
+
+    return program
+
+
+@planted("jit", "dlpack_callback", "B2 B3")
+def wrong_arguments_of_buffers(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """B2, B3: mutable arrays, types of less than a byte, and aliases that do not fit."""
+    cases: dict[str, tuple[Callable[[Any], Any], Refused]] = {}
+    for name in ("buffer_callback", "dlpack_callback"):
+        function = getattr(library(bench), name)(nothing, ONE)
+        cases |= {
+            f"a mutable array of {name}": (_with_ref(function), (TypeError, "[...]")),
+            f"a mutable array in a tree of {name}": (
+                _with_ref(functools.partial(_in_a_tree, function)),
+                (TypeError, ""),
+            ),
+            f"an int4 of {name}": (functools.partial(_as_int4, function), (TypeError, "int4")),
+            f"the derivative of {name}": (functools.partial(_derived, function), (ValueError, "custom_jvp")),
+        }
+    for what, aliases, word in (
+        ("an operand that is not there", {1: 0}, "1"),
+        ("a result that is not there", {0: 1}, "1"),
+        ("a negative operand", {-1: 0}, "-1"),
+    ):
+        cases[f"an alias of {what}"] = (_aliased(bench, ONE, aliases), (ValueError, word))
+    for what, shape, dtype in (("shape", (4,), np.float32), ("type", (3,), np.int32)):
+        wanted = jax.ShapeDtypeStruct(shape, dtype)
+        cases[f"an alias of another {what}"] = (_aliased(bench, wanted, {0: 0}), (ValueError, "0"))
+    twice = _aliased(bench, ONE, {0: 0, 1: 0}, 2)
+    cases["two operands of one result"] = (twice, (ValueError, "0"))
+    return _refusals(bench, cases)
+
+
+@planted("jit", "call_print_and_tap", "X4")
+def wrong_formats(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """X4: a format of `debug.print` with arguments that are missing or left over, or that is malformed."""
+    show = library(bench).debug.print
+    cases: dict[str, tuple[Callable[[Any], Any], Refused]] = {
+        "a missing argument": (lambda x: show("{} {}", x), ((ValueError, IndexError, KeyError, TypeError), "")),
+        "a missing name": (lambda x: show("{x} {y}", x=x), ((ValueError, IndexError, KeyError, TypeError), "")),
+        "an argument that is left over": (lambda x: show("{}", x, x), ((ValueError, TypeError), "")),
+        "a name that is left over": (lambda x: show("{x}", x=x, y=x), ((ValueError, TypeError), "")),
+        "a brace alone": (lambda x: show("{", x), (ValueError, "")),
+        "a specification that does not fit": (lambda x: show("{:s}", x), ((ValueError, TypeError), "")),
+    }
+    return _refusals(bench, cases)
+
+
+@planted("jit", "id_tap", "H16")
+def wrong_settings(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H16: a size and an interval that are none, and words that are no truth values, leave the setting as it was."""
+    anomalies = []
+    bad: dict[str, tuple[Any, ...]] = {
+        "jax_host_callback_max_queue_byte_size": (-1, "many", 1.5),
+        "jax_host_callback_inline": ("maybe", 2),
+        "hostcb_switch_interval": (-1.0, 1e-9, float("inf"), "soon"),
+    }
+    for name, values in bad.items():
+        for value in values:
+            try:
+                jax.config.update(name, value)
+            except ValueError as error:
+                if name.upper() not in str(error).upper():
+                    witness = f"{name}={value!r} is refused without the name: {summary(error)}"
+                    anomalies.append(Anomaly("poor error", Stage.TRACE, witness))
+            else:
+                jax.config.update(name, None)
+                anomalies.append(Anomaly("not refused", Stage.TRACE, f"{name}={value!r} was accepted"))
+    good: dict[str, tuple[Any, ...]] = {
+        "jax_host_callback_max_queue_byte_size": ("256e6", 0),
+        "jax_host_callback_inline": ("off", "0"),
+    }
+    for name, values in good.items():
+        for value in values:
+            try:
+                jax.config.update(name, value)
+            except ValueError as error:
+                anomalies.append(Anomaly("error", Stage.TRACE, f"{name}={value!r} is refused: {summary(error)}"))
+            jax.config.update(name, None)
+    return anomalies

@@ -1,0 +1,187 @@
+"""Fault cells of callbacks that are equal or nearly equal, of errors that travel, and of settings of the process."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import gc
+import pickle
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..oracle.checkers import Anomaly
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from .bench import Bench
+from .checks import PLANTED, error_of
+from .fault import planted
+from .traces import library
+
+
+class Adding:
+    """Functions that are equal if they add the same."""
+
+    def __init__(self, number: int, seen: list[Any]) -> None:
+        self.number = number
+        self.seen = seen
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Adding) and (self.number, self.seen is other.seen) == (other.number, True)
+
+    def __hash__(self) -> int:
+        # The same for all, so that equality decides.
+        return 7
+
+    def __call__(self, operand: Any, transforms: Any = ()) -> Any:
+        self.seen.append(self.number)
+        return np.asarray(operand) + np.float32(self.number)
+
+
+@planted("jit", "id_tap call pure_callback io_callback io_callback_ordered", "H18")
+def equal_functions(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H18: callbacks with equal functions are one in JAX's caches, and those with other functions are not."""
+    seen: list[int] = []
+    traces: list[None] = []
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def program(x: Any, function: Any) -> Any:
+        traces.append(None)
+        return applied(function, x)
+
+    def applied(function: Any, x: Any) -> Any:
+        # The function itself: what `Bench.apply` wraps around that of a tap is another one each time.
+        return (
+            bench.implementation.tap(function, x)
+            if callback.function == "id_tap"
+            else bench.apply(callback, function, x)
+        )
+
+    def jaxpr(function: Any) -> Any:
+        return jax.make_jaxpr(lambda x: applied(function, x))(bench.operand)
+
+    anomalies = []
+    for number in (1, 2, 1):
+        result = np.asarray(program(bench.operand, Adding(number, seen)))
+        bench.implementation.barrier()
+        wanted = bench.operand + np.float32(number) if callback.returns_new_value else bench.operand
+        if not np.array_equal(result, wanted):
+            anomalies.append(Anomaly("result", Stage.RESULT, f"adding {number} gave {result}, expected {wanted}"))
+    if seen != [1, 2, 1]:
+        anomalies.append(Anomaly("wrong callback", Stage.CALLBACK, f"{seen} were called, expected 1, 2 and 1"))
+    if len(traces) != 2:
+        anomalies.append(Anomaly("wrong count", Stage.TRACE, f"two functions were traced {len(traces)} times"))
+    one, same, other = (_parameters(jaxpr(Adding(number, seen))) for number in (1, 1, 2))
+    if one != same or one == other:
+        witness = f"equations with equal functions are {'equal' if one == same else 'not equal'}, with others the same"
+        anomalies.append(Anomaly("equality", Stage.TRACE, witness))
+    return anomalies
+
+
+def _parameters(closed: Any) -> list[Any]:
+    return [sorted(equation.params.items(), key=lambda item: item[0]) for equation in closed.jaxpr.eqns]
+
+
+@planted("jit", "id_tap call", "H14 H15")
+def errors_travel(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The barrier's exception can be pickled and copied, with its text and its failures, as multiprocessing does."""
+
+    class StaysHereError(Exception):
+        """An exception of a function, which no other process could make."""
+
+        def __reduce__(self) -> Any:
+            raise TypeError("this exception stays where it is")
+
+    anomalies = []
+    for kind in (ValueError, StaysHereError):
+
+        def failing(operand: Any, kind: type[Exception] = kind) -> Any:
+            raise kind(PLANTED)
+
+        error_of(lambda: bench.applying(callback, failing)(bench.operand))
+        try:
+            bench.implementation.barrier()
+        except bench.implementation.callback_exception as error:
+            caught: Any = error
+        else:
+            return [Anomaly("swallowed error", Stage.BARRIER, "the barrier did not raise")]
+        for way, again in (
+            ("pickled", pickle.loads(pickle.dumps(caught))),
+            ("copied", copy.copy(caught)),
+            ("copied deeply", copy.deepcopy(caught)),
+        ):
+            if type(again) is not type(caught) or str(again) != str(caught):
+                anomalies.append(Anomaly("poor error", Stage.BARRIER, f"{way} it is {again!r}, was {caught!r}"))
+            elif not _alike(again.failures, caught.failures):
+                anomalies.append(Anomaly("poor error", Stage.BARRIER, f"{way} it has {again.failures}"))
+        if len(caught.failures) != 1 or PLANTED not in str(caught.failures[0].exception):
+            anomalies.append(Anomaly("poor error", Stage.BARRIER, f"its failures are {caught.failures}"))
+    return anomalies
+
+
+def _alike(found: Any, wanted: Any) -> bool:
+    """An exception that no other process can make travels as its text."""
+    pairs = [*zip(found, wanted, strict=True)]
+    return bool(pairs) and all(
+        (one.callback, one.text) == (other.callback, other.text) and str(other.exception) in str(one.exception)
+        for one, other in pairs
+    )
+
+
+@planted("jit", "id_tap", "H16", isolated=True)
+def switch_interval(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The interval of the process is the setting's while a program with callbacks is alive, and the old one after."""
+    before = sys.getswitchinterval()
+    found: dict[str, tuple[float, float]] = {}
+
+    def alive(name: str, wanted: float) -> None:
+        compiled = bench.compile(lambda x: bench.implementation.tap(lambda *_: None, x))
+        compiled(bench.operand)
+        bench.implementation.barrier()
+        found[name] = sys.getswitchinterval(), wanted
+        del compiled
+        jax.clear_caches()
+        gc.collect()
+        found[f"after {name}"] = sys.getswitchinterval(), before
+
+    alive("the default", 1e-4)
+    jax.config.update("hostcb_switch_interval", 3e-4)
+    alive("another setting", 3e-4)
+    jax.config.update("hostcb_switch_interval", 0)
+    alive("never", before)
+    jax.config.update("hostcb_switch_interval", None)
+    return [
+        Anomaly("setting", Stage.DISPATCH, f"with {name} the switch interval is {seen:g} s, expected {wanted:g}")
+        for name, (seen, wanted) in found.items()
+        if abs(seen - wanted) > 1e-6
+    ]
+
+
+@planted("jit pmap", "call", "H3")
+def gets_jax_arrays(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """`jax_arrays` gives a function JAX arrays with the operand's values, and passes on its results and its errors."""
+    kinds: list[str] = []
+
+    def host(operand: Any) -> Any:
+        kinds.append(type(operand["a"]).__module__.partition(".")[0])
+        if not isinstance(operand["a"], jax.Array):
+            raise TypeError(f"{operand} is no JAX array")
+        return {"b": operand["a"] * 2}
+
+    wrapped = library(bench).jax_arrays(host)
+
+    def program(x: Any) -> Any:
+        return bench.implementation.call(wrapped, {"a": x}, {"b": jax.ShapeDtypeStruct(x.shape, x.dtype)})["b"]
+
+    result = np.asarray(bench.compile(program)(bench.operand))
+    bench.implementation.barrier()
+    anomalies = []
+    if not np.array_equal(result, bench.operand * 2):
+        anomalies.append(Anomaly("result", Stage.RESULT, f"it gave {result}, expected {bench.operand * 2}"))
+    if wrapped != library(bench).jax_arrays(host) or hash(wrapped) != hash(library(bench).jax_arrays(host)):
+        anomalies.append(Anomaly("equality", Stage.TRACE, "a function that is wrapped twice makes two programs"))
+    if wrapped.__wrapped__ is not host:
+        anomalies.append(Anomaly("value", Stage.TRACE, "the wrapped function is not `__wrapped__`"))
+    return anomalies

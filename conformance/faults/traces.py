@@ -1,0 +1,174 @@
+"""Fault cells of `hostcb.trace` and of `hostcb.doctor`: no other cell reads what they write."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..oracle.checkers import Anomaly
+from ..oracle.stages import summary
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from .bench import Bench
+from .checks import error_of
+from .fault import planted
+
+VICTIM_SECONDS = 60
+
+
+def library(bench: Bench) -> Any:
+    """The module whose functions these are; no other implementation has them."""
+    implementation: Any = bench.implementation
+    return implementation.namespace
+
+
+def _missing(what: str, seen: object, wanted: object) -> list[Anomaly]:
+    if seen == wanted:
+        return []
+    return [Anomaly("trace", Stage.CALLBACK, f"the trace has {what} as {seen!r}, expected {wanted!r}")]
+
+
+@planted("jit pmap", "id_tap call", "H22")
+def is_traced(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H22: each run is a slice with its kind, its program and its operands, on the track of its device."""
+
+    def shown_function(operand: Any) -> Any:
+        return np.asarray(operand) + np.float32(1)
+
+    compiled = bench.applying(callback, shown_function)
+    # Programs that were compiled before are recorded as well.
+    jax.block_until_ready(compiled(bench.operand))
+    bench.implementation.barrier()
+    with tempfile.TemporaryDirectory() as folder:
+        file, values = Path(folder) / "one.json", Path(folder) / "values.json"
+        with library(bench).trace(file), library(bench).trace(values, values=True):
+            for _ in range(2):
+                jax.block_until_ready(compiled(bench.operand))
+        bench.implementation.barrier()
+        plain, events = json.loads(file.read_text()), json.loads(values.read_text())
+    jax.block_until_ready(compiled(bench.operand))
+    bench.implementation.barrier()
+    return _check_events(bench, callback, plain, False) + _check_events(bench, callback, events, True)
+
+
+def _check_events(bench: Bench, callback: Callback, events: list[dict[str, Any]], values: bool) -> list[Anomaly]:
+    slices = [event for event in events if event["ph"] == "X"]
+    runs = [event for event in slices if event["cat"] != "hand-over"]
+    hand_overs = [event for event in slices if event["cat"] == "hand-over"]
+    tracks = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    wanted = 2 * bench.callbacks_per_run
+    anomalies = _missing("the number of runs", len(runs), wanted)
+    queued = wanted if callback.function == "id_tap" else 0
+    anomalies += _missing("the number of hand-overs", len(hand_overs), queued)
+    arrows = [sorted(event["id"] for event in events if event["ph"] == end) for end in "sf"]
+    anomalies += _missing("the ends of arrows", arrows[0], arrows[1]) + _missing("arrows", len(arrows[0]), queued)
+    devices = bench.devices if bench.layout == "pmap" else bench.devices[:1]
+    names = {tracks.get(run["tid"]) for run in runs}
+    anomalies += _missing("the number of tracks", len(names), len(devices))
+    if any(not any(str(device) in (name or "") for name in names) for device in devices):
+        anomalies += _missing("the tracks", sorted(map(str, names)), [*map(str, devices)])
+    for run in runs:
+        about = run["args"]
+        anomalies += _missing("the function", "shown_function" in run["name"] or callback.function == "id_tap", True)
+        anomalies += _missing("the kind", run["cat"], callback.function)
+        anomalies += _missing("the operands", about["operands"], [f"float32[{bench.operand.shape[-1]}]"])
+        anomalies += _missing("whether there are values", "values" in about, values)
+        anomalies += _missing("a program", bool(about["program"]), True)
+        anomalies += _missing("a run that took time", run["dur"] > 0 and run["ts"] >= 0, True)
+    sequence = [run["args"]["sequence"] for run in runs]
+    return anomalies + _missing("the order of the runs", sorted(sequence), sorted({*sequence}))
+
+
+@planted("jit", "id_tap call", "H22")
+def failure_is_traced(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H22: the slice of a run that failed has the error, and the failure is left for the next barrier."""
+
+    def failing(operand: Any) -> Any:
+        raise ValueError("planted failure")
+
+    compiled = bench.applying(callback, failing)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.json"
+        with library(bench).trace(file):
+            error_of(lambda: compiled(bench.operand))
+        events = json.loads(file.read_text())
+    runs = [event for event in events if event["ph"] == "X" and event["cat"] != "hand-over"]
+    errors = ["planted failure" in str(run["args"].get("error", "")) for run in runs]
+    anomalies = _missing("whether the runs failed", errors, [True])
+    try:
+        bench.implementation.barrier()
+    except bench.implementation.callback_exception:
+        return anomalies
+    return [*anomalies, Anomaly("swallowed error", Stage.BARRIER, "the end of the trace took the failure away")]
+
+
+@planted("jit", "id_tap", "H22")
+def trace_refuses(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H22: no path, a file that cannot be written, the same file twice, and a begin inside a callback."""
+    trace = library(bench).trace
+
+    def begin(path: Any) -> Exception | None:
+        try:
+            with trace(path):
+                pass
+        except Exception as error:
+            return error
+        return None
+
+    found: dict[str, Exception | None] = {"TypeError": begin(3)}
+    with tempfile.TemporaryDirectory() as folder:
+        found["OSError"] = begin(Path(folder) / "missing" / "trace.json")
+        file = Path(folder) / "trace.json"
+        with trace(file):
+            found["ValueError"] = begin(file)
+        inside: list[Exception | None] = []
+        bench.compile(lambda x: bench.implementation.tap(lambda *_: inside.append(begin(file)), x))(bench.operand)
+        bench.implementation.barrier()
+        found["RuntimeError"] = inside[0] if inside else None
+    kinds = {"TypeError": TypeError, "OSError": OSError, "ValueError": ValueError, "RuntimeError": RuntimeError}
+    return [
+        Anomaly("swallowed error", Stage.TRACE, f"a trace must be refused with {name}, came {error!r}")
+        for name, error in found.items()
+        if not isinstance(error, kinds[name])
+    ]
+
+
+@planted("jit", "id_tap", "H21", isolated=True)
+def doctor_tells(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H21: the report has the versions, the devices with their transports, and each part of JAX with its state."""
+    report = library(bench).doctor()
+    ended = subprocess.run(
+        [sys.executable, "-m", library(bench).__name__],
+        capture_output=True,
+        text=True,
+        timeout=VICTIM_SECONDS,
+        check=False,
+    )
+    text = str(report)
+    wanted = [f"JAX {jax.__version__}", f"NumPy {np.__version__}", "views: ", "one_of_many: ", "parts: ", "in_place: "]
+    wanted += [str(device) for device in bench.devices]
+    anomalies = [
+        Anomaly("report", Stage.TRACE, f"the report lacks {words!r}: {text[:500]}")
+        for words in wanted
+        if words not in text
+    ]
+    if not report.complete or report.lost or "things that hostcb uses hold" not in text:
+        anomalies.append(
+            Anomaly("report", Stage.TRACE, f"on a supported JAX the report says that {report.lost} are lost")
+        )
+    states = [line for line in text.splitlines() if line.startswith("  jax")]
+    if len(states) < 20 or states != [line for line in ended.stdout.splitlines() if line.startswith("  jax")]:
+        anomalies.append(
+            Anomaly("report", Stage.TRACE, f"the program prints other parts of JAX: {ended.stdout[-500:]}")
+        )
+    if ended.returncode != 0:
+        reason = f"`python -m` ended with {ended.returncode}: {summary(RuntimeError(ended.stderr[-300:]))}"
+        anomalies.append(Anomaly("report", Stage.EXIT, reason))
+    return anomalies

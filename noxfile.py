@@ -61,9 +61,9 @@ COMPILED_IN_C = (
 # The suite's tools: they read results, or run cells in processes and environments of their own. CI tests them with the
 # oldest JAX alone.
 TOOLS = (
-    "bisect bisection bundle commit compare dask diff engine environments expect index known matrices maxfail merge "
-    "minimise mutants options own paths platforms probes profiles release repeat reports repro resume runner schema "
-    "selection shards statistics traces vendors"
+    "bisect bisection bundle commit compare dask diff engine environments expect index known matrices maxfail "
+    "merge minimise mutants options order own paths platforms probes profiles promised release repeat reports repro "
+    "resume runner schema selection shards statistics thresholds traces vendors warm"
 )
 
 # The platforms whose programs are lowered where there is none of them.
@@ -82,6 +82,7 @@ SANITIZERS = {
 HANDOVER_TESTS = (
     "tests/contract/test_handover.py",
     "tests/contract/test_handover_interleavings.py",
+    "tests/contract/test_handover_large.py",
     "tests/contract/test_handover_cuda.py",
 )
 
@@ -305,11 +306,51 @@ def known_bugs(session: nox.Session) -> None:
     session.run("python", "-m", "conformance", "known-bugs", *page, *session.posargs)
 
 
+@nox.session(name="jax-bugs", default=False, python=HERE)
+def jax_bugs(session: nox.Session) -> None:
+    """Run the programs of docs/jax-bugs, and compare with their pages; `-- jax==0.8.3` names another release."""
+    # Neither hostcb nor the suite's dependencies: the programs are of JAX alone.
+    session.install(*(session.posargs or REQUIREMENTS[HERE_JAX]))
+    session.run("python", "tests/jax_bugs.py")
+
+
 @nox.session(default=False, python=HERE)
 def mutants(session: nox.Session) -> None:
     """Break hostcb on purpose, and check that conformance cells catch each mutant."""
     install(session, HERE_JAX, "test")
     session.run("python", "-m", "conformance", "mutants", "-n", "2", *session.posargs)
+
+
+@nox.session(default=False, python=HERE)
+def mutation(session: nox.Session) -> None:
+    """Change hostcb's source in hundreds of places, one at a time: `-- -n 2 --minutes 60`; goes on where it stopped."""
+    install(session, HERE_JAX, "test")
+    session.run("python", "-m", "campaign", "run", *session.posargs)
+    session.run("python", "-m", "campaign", "report")
+
+
+@nox.session(name="mutation-sample", tags=["ci"], python=HERE)
+def mutation_sample(session: nox.Session) -> None:
+    """Try thirty of the mutants that the last campaign killed, each with the cell that killed it; two minutes."""
+    install(session, HERE_JAX, "test")
+    session.run("python", "-m", "campaign", "sample", "-n", "2", *session.posargs)
+
+
+def soaking(session: nox.Session, *arguments: str) -> None:
+    install(session, HERE_JAX)
+    session.run("python", "-m", "conformance", "soak", *arguments)
+
+
+@nox.session(default=False, python=HERE)
+def soak(session: nox.Session) -> None:
+    """Run programs with callbacks for an hour, and check each callback: `-- --minutes 10`, and what `soak -h` says."""
+    soaking(session, *session.posargs)
+
+
+@nox.session(name="soak-sample", tags=["ci"], python=HERE)
+def soak_sample(session: nox.Session) -> None:
+    """Run two minutes of the soak."""
+    soaking(session, "--minutes", "2", *session.posargs)
 
 
 @nox.session(tags=["ci"], python=HERE)

@@ -20,6 +20,9 @@ LINGER = 1e-3
 RAPID = 5
 MOST_LINGERS = 4
 
+# What comes faster than one value in so many seconds is not run as it comes, either.
+QUICK = 20e-6
+
 # A woken thread finds cold caches: for one value it takes ten times as long as for one of many. So if values come at
 # least once in this time, in seconds, and their functions take less than this share of it, they come together.
 STEADY = 15e-3
@@ -38,6 +41,8 @@ class Queue(Protocol):
     def is_pending(self) -> bool: ...
 
     def work_until(self, reached: Callable[[], bool]) -> None: ...
+
+    def end(self) -> Callable[[], bool]: ...
 
     def tell(self) -> None: ...
 
@@ -88,7 +93,7 @@ class Consumer:
             while queue.consumer is self:
                 self._attend()
                 before, self._began = self._began, time.monotonic()
-                queue.work_until(lambda: not queue.is_pending() or queue.consumer is not self)
+                self._work()
                 # Not idle yet: a value that comes within the linger does not have to wake this thread.
                 if self._is_steady(before):
                     self._sleep_through(STEADY)
@@ -110,6 +115,16 @@ class Consumer:
                 if self.ring is not None:
                     self.ring.attend(False)
             queue.tell()
+
+    def _work(self) -> None:
+        """Run what is there, and what comes meanwhile, unless that comes quickly: it had better come together."""
+        queue = self._queue
+        while queue.is_pending() and queue.consumer is self:
+            before, began = queue.ever_accepted(), time.monotonic()
+            ended = queue.end()
+            queue.work_until(lambda: ended() or queue.consumer is not self)
+            if (queue.ever_accepted() - before) * QUICK > time.monotonic() - began:
+                return
 
     def _attend(self) -> None:
         """Let C accept values, unless another thread has stopped this consumer."""

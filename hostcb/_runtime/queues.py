@@ -164,13 +164,13 @@ class DeviceQueue:
     def drain(self) -> None:
         """Return when all values accepted so far have run; the calling thread runs them too."""
         if self.is_pending():
-            self.work_until(self._end())
+            self.work_until(self.end())
 
     def join(self) -> None:
         """As `drain`, but let the consumer run the values, so that Ctrl-C ends the waiting and not a user function."""
         if not self.is_pending():
             return
-        ended = self._end()
+        ended = self.end()
         consumer = self.consumer
         # A finalizer may call this in the consumer, or a signal handler in the thread that runs the oldest item.
         if consumer is not None and not consumer.is_current() and not self._is_run_here():
@@ -180,7 +180,7 @@ class DeviceQueue:
         # At interpreter exit Python starts no thread, so there may be no consumer.
         self.work_until(ended)
 
-    def _end(self) -> Callable[[], bool]:
+    def end(self) -> Callable[[], bool]:
         """Return a function that tells whether all values accepted so far have run."""
         try:
             last: Item = self.items[-1]

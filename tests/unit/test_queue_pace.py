@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from collections.abc import Iterator
@@ -125,6 +126,32 @@ def test_values_that_come_steadily_come_together(monkeypatch: pytest.MonkeyPatch
     lone, together, idle = consumers.LINGER, consumers.STEADY, -1.0
     # The first value; one soon after it; one whose functions took long; one after a long time.
     assert slept == [lone, idle, together, idle, lone, idle, lone]
+
+
+@pytest.mark.contract("H11")
+@pytest.mark.parametrize(("seconds", "ran"), [(0.5 * consumers.QUICK, [3]), (2 * consumers.QUICK, [3, 2, 1, 0])])
+def test_values_that_come_quickly_wait_for_each_other(
+    seconds: float, ran: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the function of each value runs, for so many seconds, another value comes."""
+    times = itertools.count(0.0, seconds)
+    queue, receiver = queues.DeviceQueue(jax.devices()[0]), Receiver(before=-1, after=-1)
+    consumer = queue.consumer = consumers.Consumer(queue, None)
+    monkeypatch.setattr(queue, "_wake", lambda: None)
+    monkeypatch.setattr(consumers.time, "monotonic", lambda: next(times))
+    plain = receiver.deliver
+
+    def deliver(device: Any, item: Any) -> None:
+        plain(device, item)
+        if receiver.ran[-1]:
+            queue.put(receiver, receiver.ran[-1] - 1)
+
+    monkeypatch.setattr(receiver, "deliver", deliver)
+    queue.put(receiver, 3)
+    consumer._work()
+    assert receiver.ran == ran
+    queue.work_until(lambda: not queue.is_pending())
+    assert receiver.ran == [3, 2, 1, 0]
 
 
 @pytest.mark.contract("H11")

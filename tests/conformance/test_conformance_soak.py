@@ -23,7 +23,7 @@ from conformance.soak.watching import RefusedError, watch
 pytestmark = pytest.mark.contract("C64")
 
 SHORT = {"events": 1500, "threads": 2}
-LEAKING = {"events": 12_000, "threads": 1, "acts": 2, "programs": 1, "warm_up": 0}
+LEAKING = {"events": 20_000, "threads": 1, "acts": 2, "programs": 1, "warm_up": 0}
 BROKEN = {
     "conformance.mutants:dropped": ("order", "lost"),
     "conformance.mutants:neighbours_swapped": ("order",),

@@ -23,7 +23,7 @@ KEPT: list[Any] = []
 
 def _leaking(library: Library) -> Names:
     def run(function: Any, *arguments: Any, **options: Any) -> Any:
-        KEPT.append([object(), object(), object()])
+        KEPT.append([object() for _ in range(30)])
         return function(*arguments, **options)
 
     return surround(library, run, "id_tap")

@@ -30,9 +30,17 @@ class Options:
 
 
 def campaign(
-    mutants: Sequence[Mutant], tasks: Mapping[str, Task], coverage: Coverage, options: Options
+    mutants: Sequence[Mutant],
+    tasks: Mapping[str, Task],
+    coverage: Coverage,
+    options: Options,
+    earlier_kills: Mapping[str, str],
+    checks: Mapping[str, str],
 ) -> Iterator[Result]:
-    """Try the mutants with the cells that have not tried them; each result is in the journal before it is given."""
+    """Try the mutants with the cells that have not tried them; each result is in the journal before it is given.
+
+    Of each mutant, the test that is named as its check comes first, and then the cell of an earlier campaign's kill.
+    """
     past = journal.read(options.journal)
     kills, rarity = Kills(), Rarity([one for name, one in coverage.cells.items() if name != IMPORT])
     for result in past.values():
@@ -49,9 +57,14 @@ def campaign(
                 continue
             passed = earlier.passed if earlier else ()
             reaching = [one for one in coverage.reaching(mutant) if one.cell not in passed]
-            if reaching or earlier is None:
+            first = [
+                tasks[cell] for cell in (earlier_kills.get(mutant.id, ""),) if cell in tasks and cell not in passed
+            ]
+            check = checks.get(mutant.id, "")
+            if reaching or first or check or earlier is None:
                 cells = in_order(reaching, tasks, mutant.module, kills, rarity)
-                yield Job(mutant, tuple(cells), seconds, options.budget, options.all_cells, passed)
+                cells = [*first, *(task for task in cells if task not in first)]
+                yield Job(mutant, tuple(cells), seconds, options.budget, options.all_cells, passed, check)
 
     run = functools.partial(_run, log=options.journal.with_name("trials.log"))
     for _, told in in_forks(jobs(), options.workers, run):
@@ -63,4 +76,4 @@ def campaign(
 
 
 def _run(job: Job, log: Path) -> dict[str, object]:
-    return (try_mutant(job, log) if job.tasks else untried(job.mutant)).as_json()
+    return (try_mutant(job, log) if job.tasks or job.check else untried(job.mutant)).as_json()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import random
@@ -13,14 +12,14 @@ from pathlib import Path
 
 import jax
 
-from . import equivalents, journal, sample
+from . import checks, equivalents, journal, sample
 from .campaigning import Options, campaign
 from .choice import chosen
 from .coverage import IMPORT, StaleCoverageError, load
 from .forks import in_forks
 from .mutant import Mutant, mutants_of
 from .overlay import PACKAGE
-from .pool import cells_of_pool, named
+from .pool import cells_of_pool, exists, named
 from .recording import RecordingError, record
 from .report import report
 from .trial import KILLED, Job, Result, try_mutant, untried
@@ -34,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return int(options.command(options))
-    except (StaleCoverageError, RecordingError, equivalents.EquivalentsError) as error:
+    except (StaleCoverageError, RecordingError, equivalents.EquivalentsError, checks.ChecksError) as error:
         print(f"ERROR: {error}", file=sys.stderr)
         return 2
 
@@ -113,10 +112,16 @@ def _run(options: argparse.Namespace) -> int:
         coverage = load(lines, PACKAGE)
     else:
         coverage = record(cells_of_pool(jax.__version__), lines, options.workers)
-    tasks = named(coverage.cells.keys() - {IMPORT})
+    earlier = {name: cell for name, cell in sample.kills_of_last().items() if exists(cell)}
+    tests = checks.load(checks.FILE, {mutant.id for mutant in mutants_of(PACKAGE)})
+    tests = {mutant.id: tests[mutant.id] for mutant in mutants if mutant.id in tests}
+    checks.must_pass(tests.values())
+    tasks = named(
+        (coverage.cells.keys() - {IMPORT}) | {earlier[mutant.id] for mutant in mutants if mutant.id in earlier}
+    )
     path = options.results / "journal.jsonl"
     how = Options(path, options.workers, options.budget, options.minutes, options.all_cells)
-    for result in campaign(mutants, tasks, coverage, how):
+    for result in campaign(mutants, tasks, coverage, how, earlier, tests):
         place = next(number for number, mutant in enumerate(mutants, 1) if mutant.id == result.id)
         _show(f"{place}/{len(mutants)}", result)
     return 0
@@ -149,7 +154,7 @@ def _report(options: argparse.Namespace) -> int:
 def _sample(options: argparse.Namespace) -> int:
     mutants = mutants_of(PACKAGE)
     reasons = equivalents.load(equivalents.FILE, {mutant.id for mutant in mutants})
-    kills = {name: cell for name, cell in json.loads(sample.KILLS.read_text()).items() if name not in reasons}
+    kills = {name: cell for name, cell in sample.kills_of_last().items() if name not in reasons}
     few = sample.drawn([mutant for mutant in mutants if options.words in mutant.id], kills, options.count, options.seed)
     options.results.mkdir(parents=True, exist_ok=True)
     results = []

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from conformance.engine.run import task_of
 from conformance.engine.tasks import Task
 from conformance.expectations.entries import EXPECTATIONS, load_expectations
-from conformance.planning.cells import Cell, ProgramCell, parse_cell
+from conformance.planning.cells import Cell, ProgramCell, UnknownCellError, parse_cell
 from conformance.planning.depths import at_depth
 from conformance.planning.processes import USUAL, plan_over_processes
 from conformance.planning.selection import plan_of, undrawn_plan_of
@@ -46,6 +46,15 @@ def cells_of_pool(jax_version: str, seed: int = 0) -> list[Task]:
 def named(cells: Iterable[str]) -> dict[str, Task]:
     """The tasks of cells with these ids."""
     return {cell: task_of(parse_cell(cell), DEADLINE) for cell in cells}
+
+
+def exists(cell: str) -> bool:
+    """Whether the suite still has this cell, and this release of JAX can run it."""
+    try:
+        parse_cell(cell)
+    except UnknownCellError:
+        return False
+    return True
 
 
 def _drawn(cells: Sequence[Cell], count: int, draw: random.Random) -> list[Cell]:

@@ -16,11 +16,13 @@ def report(results: Sequence[Result], equivalents: Mapping[str, str], asked: int
     survived = [result for result in counted if result.verdict == SURVIVED]
     unreached = [result for result in counted if result.verdict == UNREACHED]
     alike = [result for result in results if result not in counted]
+    by_tests = sum(result.cell.startswith("tests/") for result in killed)
     rate = f"{100 * len(killed) / len(counted):.1f} %" if counted else "none"
     lines = [
         "# Mutants of hostcb's source",
         "",
-        f"{len(results)} of {asked} mutants were tried: {len(killed)} are killed, {len(survived)} survived,"
+        f"{len(results)} of {asked} mutants were tried: {len(killed)} are killed ({by_tests} by a test, and no cell),"
+        f" {len(survived)} survived,"
         f" {len(unreached)} are on lines that no cell of the pool reaches, {len(alike)} are equivalent."
         f" Killed of those not equivalent: {rate}.",
         "",
@@ -75,7 +77,7 @@ def _equivalents(results: Sequence[Result], reasons: Mapping[str, str]) -> list[
 def _cells(killed: Sequence[Result]) -> list[str]:
     """What is known of the cells where all that reach a mutant ran, and else the cells that killed first."""
     lines = ["## Cells", ""]
-    first = Counter(result.cell for result in killed)
+    first = Counter(result.cell for result in killed if not result.cell.startswith("tests/"))
     lines += [f"{len(first)} cells killed a mutant before any other ran. Those that did most often:", ""]
     lines += [f"- {count} `{cell}`" for cell, count in first.most_common(10)]
     whole = [result for result in killed if result.killers]

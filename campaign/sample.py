@@ -28,10 +28,18 @@ QUICK_SECONDS = 6.0
 def save(results: Iterable[Result], path: Path) -> None:
     """Write the kills of a campaign that take seconds, without those of locks, which need two threads at one moment."""
     killed = [result for result in results if result.verdict == KILLED and result.kind != "drop lock"]
+    # A test is no cell.
+    killed = [result for result in killed if not result.cell.startswith("tests/")]
     quick = [result for result in killed if result.seconds < QUICK_SECONDS * result.tried]
     kills = {result.id: result.cell for result in sorted(quick, key=lambda result: result.id)}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(kills, indent=0) + "\n")
+
+
+def kills_of_last(path: Path = KILLS) -> dict[str, str]:
+    """The cells that killed in the last campaign that was saved, by the id of the mutant."""
+    kills: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    return kills
 
 
 def drawn(mutants: Sequence[Mutant], kills: Collection[str], count: int, seed: int) -> list[Mutant]:

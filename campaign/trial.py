@@ -13,6 +13,7 @@ from typing import Any
 from conformance.engine.tasks import Task
 from conformance.oracle.verdicts import Outcome, Verdict
 
+from . import checks
 from .forks import temporary_folder
 from .mutant import Mutant
 from .overlay import environment_with, make_overlay
@@ -39,6 +40,8 @@ class Job:
     """Whether the cells after the first kill run as well."""
     passed: tuple[str, ...] = ()
     """The cells that have not noticed the mutant in an earlier run of the campaign."""
+    check: str = ""
+    """A test that must notice it, because no cell can."""
 
     def __str__(self) -> str:
         return self.mutant.id
@@ -83,8 +86,10 @@ def try_mutant(job: Job, log: Path) -> Result:
         overlay = make_overlay(folder, job.mutant.module, job.mutant.source)
         os.environ.update(environment_with(overlay, os.environ))
         sys.path.insert(0, str(overlay))
+        if job.check and (how := checks.failure(job.check)):
+            killers[job.check] = how[:300]
         with Cells(log) as cells:
-            for task in job.tasks:
+            for task in job.tasks if not killers or job.all_cells else ():
                 if time.monotonic() - started > job.budget:
                     break
                 outcome = _run(cells, task, job.seconds.get(task.id, 1.0))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from campaign import coverage, equivalents, journal, sample
+from campaign import checks, coverage, equivalents, journal, sample
 from campaign.commands import main
 from campaign.coverage import IMPORT, Coverage, Reached, StaleCoverageError
 from campaign.equivalents import EquivalentsError
@@ -229,6 +229,42 @@ def mutants() -> list[Mutant]:
     return mutants_of(PACKAGE)
 
 
+# Checks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ('"one" = 3', "needs a test"),
+        ('"one" = "tests/unit/test_campaign.py"', "needs a test"),
+        ('"one" = "tests/unit/test_gone.py::test_it"', "needs a test"),
+        ('"gone" = "tests/unit/test_campaign.py::test_it"', "has no mutant 'gone' any more"),
+        ("[", "is not TOML"),
+    ],
+)
+def test_unusable_checks(entry: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "checks.toml"
+    path.write_text(f"[checks]\n{entry}\n")
+    with pytest.raises(checks.ChecksError, match=words):
+        checks.load(path, {"one"})
+
+
+def test_a_check_fails_where_its_test_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "test_mutant.py"
+    path.write_text("import os\ndef test_it():\n    assert 'MUTANT' not in os.environ, 'found'\n")
+    assert checks.failure(f"{path}::test_it") == ""
+    checks.must_pass([f"{path}::test_it"])
+    monkeypatch.setenv("MUTANT", "1")
+    assert "AssertionError: found" in checks.failure(f"{path}::test_it")
+    with pytest.raises(checks.ChecksError, match="fails without any mutant"):
+        checks.must_pass([f"{path}::test_it"])
+
+
+def test_a_test_that_is_not_there_is_no_kill_unnoticed(tmp_path: Path) -> None:
+    with pytest.raises(checks.ChecksError, match="fails without any mutant"):
+        checks.must_pass([f"{tmp_path}/test_gone.py::test_it"])
+
+
 # The report ------------------------------------------------------------------------------------------------------
 
 
@@ -240,7 +276,7 @@ def test_the_report_counts_what_no_cell_reaches_as_not_killed() -> None:
         result("four", SURVIVED),
     ]
     text = report(results, {"four": "nobody reads it"}, 9)
-    assert "4 of 9 mutants were tried: 1 are killed, 1 survived, 1 are on lines that no cell" in text
+    assert "4 of 9 mutants were tried: 1 are killed (0 by a test, and no cell), 1 survived, 1 are on lines" in text
     assert "1 are equivalent. Killed of those not equivalent: 33.3 %." in text
     assert "| `toy.py` | 0/1 | 1/2 | 1/3 |" in text and "| all | 0/1 | 1/2 | 1/3 |" in text
     assert "(3 of 5 cells; then its time was over)" in text
@@ -248,7 +284,9 @@ def test_the_report_counts_what_no_cell_reaches_as_not_killed() -> None:
 
 
 def test_a_mutant_that_is_killed_is_not_equivalent() -> None:
-    assert "1 are killed, 0 survived, 0 are on" in report([result("one", KILLED)], {"one": "nobody reads it"}, 1)
+    assert "1 are killed (0 by a test, and no cell), 0 survived, 0 are on" in report(
+        [result("one", KILLED)], {"one": "nobody reads it"}, 1
+    )
 
 
 def test_the_report_names_cells_that_kill_nothing_that_others_do_not() -> None:

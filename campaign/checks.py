@@ -1,0 +1,60 @@
+"""Mutants that tests kill, since no conformance cell can ask a platform about them: `ci/mutation/checks.toml`.
+
+Each names one test, which must pass with the unchanged source and fail with the mutant.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from .overlay import PROJECT
+
+FILE = PROJECT / "ci" / "mutation" / "checks.toml"
+DEADLINE = 120.0
+
+
+class ChecksError(Exception):
+    """A list that cannot be used as it stands."""
+
+
+def load(path: Path, known: Collection[str]) -> dict[str, str]:
+    """The tests, by the id of the mutant."""
+    if not path.exists():
+        return {}
+    try:
+        entries = tomllib.loads(path.read_text()).get("checks", {})
+    except tomllib.TOMLDecodeError as error:
+        raise ChecksError(f"{path} is not TOML: {error}") from error
+    for mutant, test in entries.items():
+        if not isinstance(test, str) or not (PROJECT / test.partition("::")[0]).is_file() or "::" not in test:
+            raise ChecksError(
+                f"{path}: {mutant!r} needs a test, as tests/unit/test_aliases.py::test_name, not {test!r}"
+            )
+        if mutant not in known:
+            raise ChecksError(f"{path}: the source has no mutant {mutant!r} any more; remove the entry")
+    return entries
+
+
+def failure(test: str, deadline: float = DEADLINE) -> str:
+    """Run a test with this process's environment and path; return how it fails, in a few words, or nothing."""
+    # pytest alone would put the project, and so the unchanged source, at the begin of the path.
+    program = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=", test)
+    try:
+        ended = subprocess.run(program, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=deadline)
+    except subprocess.TimeoutExpired:
+        return f"no end in {deadline:g} s"
+    if ended.returncode == 0:
+        return ""
+    said = [line for line in ended.stdout.splitlines() if line.startswith(("E  ", "FAILED", "ERROR"))]
+    return " ".join((said or ended.stderr.splitlines() or [f"exit status {ended.returncode}"])[0].split())
+
+
+def must_pass(tests: Iterable[str]) -> None:
+    """Raise ChecksError for a test that fails with the unchanged source."""
+    for test in sorted(set(tests)):
+        if why := failure(test):
+            raise ChecksError(f"{FILE.name}: {test} fails without any mutant: {why}")

@@ -121,10 +121,13 @@ class Consumer:
         queue = self._queue
         while queue.is_pending() and queue.consumer is self:
             before, began = queue.ever_accepted(), time.monotonic()
-            ended = queue.end()
-            queue.work_until(lambda: ended() or queue.consumer is not self)
+            self._work_until(queue.end())
             if (queue.ever_accepted() - before) * QUICK > time.monotonic() - began:
                 return
+
+    def _work_until(self, ended: Callable[[], bool]) -> None:
+        queue = self._queue
+        queue.work_until(lambda: ended() or queue.consumer is not self)
 
     def _attend(self) -> None:
         """Let C accept values, unless another thread has stopped this consumer."""

@@ -32,7 +32,10 @@ def main() -> int:
     import jax
 
     from ..implementations import ImplementationError, load
+    from .c_library import keep_little
     from .rounds import Soak
+
+    keep_little()
 
     try:
         implementation: Any = load(options.implementation)

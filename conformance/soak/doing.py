@@ -25,8 +25,16 @@ MOST_UNFETCHED = 6
 LONGEST_MOMENT = 0.05
 """Seconds for which a slow callback waits."""
 
-FILLING, FILLING_SIZE, FILLING_SECONDS = 300, 16_000, 0.5
-"""Taps on each device, elements of each, and how long the first one waits. A queue's memory in C is 16 MiB."""
+FILLINGS = (
+    ("id_tap", 300, 16_000, "float32"),
+    ("id_tap", 3, 1 << 20, "complex64"),
+    ("call", 1, 1 << 20, "complex64"),
+)
+"""Callbacks, how many on each device, and the elements of each. hostcb has 16 MiB for a queue, 64 MiB for the blocks of
+large taps, and 64 MiB for those of other large operands."""
+
+FILLING_SECONDS = 0.5
+"""How long the first callback waits, on each device."""
 
 DISPATCHING = threading.Lock()
 """Held while a program on several devices is dispatched: threads that do so at once can hang XLA:CPU, with or without
@@ -83,14 +91,17 @@ class Doer:
         self._ledger.settle(before, words)
 
     def fill_queues(self) -> None:
-        """Let a lot be queued on each device: memory of queues that is used for the first time is no leak."""
+        """Let a lot be queued and held on each device: memory of queues and pools that is used for the first time is no
+        leak.
+        """
         layout = PMAP if len(self._devices) > 1 else ONE_DEVICE
-        program = self._program(ProgramSpec(layout, FORI, ("id_tap",), FILLING, FILLING_SIZE))
-        effects = {(slot, 0): lambda: self._never.wait(FILLING_SECONDS) for slot in range(len(program.devices))}
-        run = Run(self._ledger.new_number(), self.name, program.shape(0), program.devices, effects=effects)
-        self._dispatch(program, run)
-        self.end_round()
-        self.barrier("the first barrier")
+        for kind, times, size, dtype in FILLINGS:
+            program = self._program(ProgramSpec(layout, FORI, (kind,), times, size, dtype))
+            effects = {(slot, 0): lambda: self._never.wait(FILLING_SECONDS) for slot in range(len(program.devices))}
+            run = Run(self._ledger.new_number(), self.name, program.shape(0), program.devices, effects=effects)
+            self._dispatch(program, run)
+            self.end_round()
+            self.barrier("one of the first barriers")
 
     def end_round(self) -> None:
         """Fetch the results that are left, and drop the programs."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import jax
 
+from .c_library import in_use, trim
 from .programs import HostFunction
 from .series import ARRAYS, BLOCKS, DESCRIPTORS, FUNCTIONS, HEAP, MEMORY, OBJECTS, PYTHON_THREADS, THREADS
 
@@ -26,7 +26,7 @@ def sample(events: int, library: str, held: int) -> Sample:
     """Collect garbage, give free memory back, and look. `held` is the number of functions that programs hold."""
     for _ in range(2):
         gc.collect()
-    _trim()
+    trim()
     return Sample(events, _values(library, held))
 
 
@@ -44,9 +44,9 @@ def _values(library: str, held: int) -> dict[str, float]:
         values[MEMORY] = float(fields["VmRSS"].split()[0]) * 1024
         values[THREADS] = float(fields["Threads"])
         values[DESCRIPTORS] = len(os.listdir("/proc/self/fd"))
-    in_use = _in_use()
-    if in_use is not None:
-        values[HEAP] = in_use
+    heap = in_use()
+    if heap is not None:
+        values[HEAP] = heap
     return values
 
 
@@ -54,29 +54,3 @@ def _is_of(thing: object, library: str) -> bool:
     """Whether a thing is an object of a class of the library under test."""
     module = getattr(type(thing), "__module__", None)
     return isinstance(module, str) and module.partition(".")[0] == library
-
-
-def _trim() -> None:
-    """Let the C library give free memory back to the system, where it can."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
-_FIELDS = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
-
-
-class _Mallinfo(ctypes.Structure):
-    """`struct mallinfo2` of glibc."""
-
-    _fields_ = tuple((name, ctypes.c_size_t) for name in _FIELDS)
-
-
-def _in_use() -> int | None:
-    """The bytes that the C library has handed out, where it says so: free memory in between is not among them."""
-    mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if mallinfo is None:
-        return None
-    mallinfo.restype = _Mallinfo
-    info = mallinfo()
-    return int(info.uordblks + info.hblkhd)

@@ -147,24 +147,28 @@ class FailureLog:
         return failure
 
     def raise_if_any(self) -> None:
-        """Raise the recorded failures, and forget them."""
-        kept, dropped = self._failures, self._dropped
-        failures = tuple(kept)
-        if not failures:
-            return
-        self.reports += 1
-        last = failures[-1]
-        count = len(failures) + dropped
-        message = f"There were exceptions during callback processing. Last one was: {last.text}"
-        if count > 1:
-            names = ", ".join(sorted({failure.callback for failure in failures}))
-            message += f"\n{count} callbacks failed since the last barrier ({names}); see `.failures` for each."
-        reported = CallbackException(message, failures)
-        number = len(failures)
-        # From here to the `raise` there is no call and so no interrupt: no failure is forgotten without being raised.
-        del kept[:number]
-        self._dropped -= dropped
-        raise reported from last.exception
+        """Raise the recorded failures, and forget them. Of several barriers at a time one raises them."""
+        while True:
+            reports, dropped = self.reports, self._dropped
+            failures = tuple(self._failures)
+            if not failures:
+                return
+            last = failures[-1]
+            count = len(failures) + dropped
+            message = f"There were exceptions during callback processing. Last one was: {last.text}"
+            if count > 1:
+                names = ", ".join(sorted({failure.callback for failure in failures}))
+                message += f"\n{count} callbacks failed since the last barrier ({names}); see `.failures` for each."
+            reported = CallbackException(message, failures)
+            number = len(failures)
+            # From here to the `raise` there is no call, and so no interrupt and no other thread: no failure is
+            # forgotten without being raised, and none is raised twice.
+            if self.reports == reports and self._dropped == dropped:
+                self.reports = reports + 1
+                del self._failures[:number]
+                self._dropped = 0
+                raise reported from last.exception
+            # Another barrier has raised these failures, or some of them were dropped for newer ones.
 
 
 def forget_locals(exception: BaseException) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from subprocesses import ROOT, run_program
+from subprocesses import PROGRAMS, ROOT, run_program
 
 from conformance.cli.commands import main
-from conformance.soak import watching
+from conformance.soak import c_library, watching
 from conformance.soak.found import NAME, Found
 from conformance.soak.options import Options
 from conformance.soak.series import ALLOWED, BLOCKS
@@ -57,6 +57,24 @@ def test_a_short_soak_finds_nothing_in_hostcb(found: dict[str, Any]) -> None:
 def test_a_short_soak_finds_a_defect(found: dict[str, Any], name: str) -> None:
     (first, *_) = found[name]["anomalies"]
     assert first.startswith(BROKEN[name]), first
+
+
+# What the C library keeps ------------------------------------------------------------------------
+
+FREEING, FREED = "freeing_threads", 6 * 12.0
+"""A program whose threads fill so many MiB of the C library's memory, and free them."""
+
+
+@pytest.mark.skipif(c_library.in_use() is None, reason="the C library is not glibc")
+def test_memory_that_the_c_library_keeps_free_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the resident memory of a soak rises for a long time with nothing leaked."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (ROOT, PROGRAMS))))
+    kept = run_program(f"{FREEING}.py", devices=None).json()
+    assert kept > FREED / 2, "this C library keeps nothing, so this test shows nothing"
+    with pytest.raises(RefusedError):
+        watch(Options(minutes=1.0, implementation=FREEING), tmp_path, 60.0, lambda line: None)
+    (grown,) = (tmp_path / watching.LOG).read_text().splitlines()
+    assert float(grown) < FREED / 4
 
 
 # What the parent says -----------------------------------------------------------------------------

@@ -1,0 +1,82 @@
+"""Barriers that report failures at the same time: each failure is reported once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from hostcb._runtime import failures
+from hostcb._runtime.failures import CallbackException, FailureLog
+
+pytestmark = pytest.mark.contract("H13")
+
+
+class Name(str):
+    """A callback's name. When a report first looks it up, something comes between, as another thread may."""
+
+    between: Callable[[], object] | None = None
+
+    def __hash__(self) -> int:
+        between, Name.between = Name.between, None
+        if between is not None:
+            between()
+        return super().__hash__()
+
+
+def record(log: FailureLog, *words: str) -> None:
+    for word in words:
+        log.record(Name("tap"), "cpu:0", ValueError(word), postponed=True)
+
+
+def reported(log: FailureLog) -> list[str]:
+    """What a barrier reports."""
+    try:
+        log.raise_if_any()
+    except CallbackException as error:
+        return [str(failure.exception) for failure in error.failures]
+    return []
+
+
+@pytest.fixture
+def log() -> FailureLog:
+    log = FailureLog()
+    record(log, "first", "second")
+    return log
+
+
+def test_another_barrier_comes_first(log: FailureLog) -> None:
+    others: list[str] = []
+    Name.between = lambda: others.extend(reported(log))
+    assert reported(log) == []
+    assert others == ["first", "second"]
+
+
+def test_a_failure_after_another_barrier_is_not_lost(log: FailureLog) -> None:
+    others: list[str] = []
+
+    def another_barrier_and_failures() -> None:
+        others.extend(reported(log))
+        record(log, "third", "fourth")
+
+    Name.between = another_barrier_and_failures
+    assert reported(log) == ["third", "fourth"]
+    assert others == ["first", "second"]
+    assert reported(log) == []
+
+
+def test_a_failure_during_a_report_waits_for_the_next(log: FailureLog) -> None:
+    Name.between = lambda: record(log, "third")
+    assert reported(log) == ["first", "second"]
+    assert reported(log) == ["third"]
+
+
+def test_a_failure_for_which_another_is_dropped_is_not_lost(log: FailureLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures, "KEPT_FAILURES", 2)
+    Name.between = lambda: record(log, "third")
+    with pytest.raises(CallbackException) as raised:
+        log.raise_if_any()
+    assert [str(failure.exception) for failure in raised.value.failures] == ["first", "third"]
+    assert re.search("3 callbacks failed since the last barrier", str(raised.value))
+    assert reported(log) == []

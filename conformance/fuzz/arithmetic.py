@@ -106,8 +106,7 @@ class Arithmetic:
         """The tangent of a result."""
         if name in _COLLECTIVES:
             # Another device's may not be zero.
-            tangent = tangents[0] or self.zeros(operands[0])
-            return self.operation("linear_collective", params, [tangent])
+            return self.operation("linear_collective", params, [tangents[0] or self.zeros(operands[0])])
         parts = []
         for place, tangent in enumerate(tangents):
             if tangent is None:
@@ -183,9 +182,9 @@ class Arithmetic:
             whole = [slope or self.zeros(result) for slope, result in zip(arrived, entry.results, strict=True)]
             of_results = union(one.flags for one in entry.results)
             depth, self.depth = self.depth, entry.depth
-            for operand, slope in zip(entry.operands, entry.pullback(whole), strict=True):
-                if slope is not None:
-                    slopes.add(operand, slope, of_results, entry.depth)
+            for operand, pulled in zip(entry.operands, entry.pullback(whole), strict=True):
+                if pulled is not None:
+                    slopes.add(operand, pulled, of_results, entry.depth)
             self.depth = depth
         return slopes
 

@@ -119,9 +119,9 @@ class Drawer:
         self.statements += 1
         choices = ["call", "call", "compute"]
         if place.depth < DEEPEST:
-            choices += ["loop", "loop", "branch", "wrapped", "wrapped"]
+            choices += ["loop", "loop", "branch", "wrapped", "wrapped", "wrapped"]
         if place.uniform:
-            choices.append("collective")
+            choices += ["collective", "collective"]
         before = len(made)
         one = getattr(self, self.one_of(choices))(names, made, place)
         # Conversions that the statement needed come before it.
@@ -203,8 +203,8 @@ class Drawer:
         kinds += ["checkpoint"] if len(place.derivatives) < MOST_DERIVATIVES else []
         # JAX refuses forward mode of a custom_vjp.
         kinds += [] if "jvp" in place.derivatives else ["custom_vjp"]
-        kinds += ["vmap"] if place.vmaps < MOST_VMAPS else []
-        kinds += ["grad", "grad", "jvp"] if len(place.derivatives) < MOST_DERIVATIVES and not place.checkpointed else []
+        kinds += ["vmap"] * 4 if place.vmaps < MOST_VMAPS else []
+        kinds += ["grad", "grad", "jvp", "jvp"] if len(place.derivatives) < MOST_DERIVATIVES and not place.checkpointed else []
         kind = self.one_of(kinds)
         if kind in ("custom_jvp", "custom_vjp"):
             return self.custom(kind, names, made, place)

@@ -268,10 +268,10 @@ class Interpreter(Arithmetic):
         derivative, custom = innermost(operands), params["custom"]
         if self.rules and self.rules[-1][0] is custom:
             # The rule may be optional. The function, which it calls, runs in any case.
-            rules, self.rules = self.rules, self.rules[:-1]
-            optional, self.optional = self.optional, rules[-1][1]
+            running, optional = self.rules, self.optional
+            self.rules, self.optional = running[:-1], running[-1][1]
             results = self.custom(params, operands)
-            self.rules, self.optional = rules, optional
+            self.rules, self.optional = running, optional
             return results
         if derivative is None:
             return self.closed(params["jaxpr"], operands)

@@ -14,7 +14,7 @@ from ..oracle.history import Recorder
 FORMAT = "conformance: {}: {}"
 """What `PrintedCallbacks` takes for a print of the program: its label and its values."""
 
-BRACKETS = {tuple: "()", list: "[]", dict: "{}"}
+BRACKETS: dict[type, tuple[str, str]] = {tuple: ("(", ")"), list: ("[", "]"), dict: ("{", "}")}
 NUMBER = re.compile(r"-?[\d.]+(?:e[-+]\d+)?")
 
 

@@ -49,6 +49,9 @@ WITH_RESULTS = ("call", *EXACTLY_ONCE, *PURE_KINDS)
 BATCHABLE = ("call", *EFFECTS_ON_BUFFERS, *PURE_KINDS)
 """Kinds with a `vmap_method`."""
 
+TOLD = ("id_tap", "id_print")
+"""Kinds that run once for all lanes, and are told of each vmap."""
+
 PASS_DERIVATIVES = (
     "id_tap",
     "id_print",

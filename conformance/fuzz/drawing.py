@@ -204,7 +204,11 @@ class Drawer:
         # JAX refuses forward mode of a custom_vjp.
         kinds += [] if "jvp" in place.derivatives else ["custom_vjp"]
         kinds += ["vmap"] * 4 if place.vmaps < MOST_VMAPS else []
-        kinds += ["grad", "grad", "jvp", "jvp"] if len(place.derivatives) < MOST_DERIVATIVES and not place.checkpointed else []
+        kinds += (
+            ["grad", "grad", "jvp", "jvp"]
+            if len(place.derivatives) < MOST_DERIVATIVES and not place.checkpointed
+            else []
+        )
         kind = self.one_of(kinds)
         if kind in ("custom_jvp", "custom_vjp"):
             return self.custom(kind, names, made, place)

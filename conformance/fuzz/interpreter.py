@@ -20,13 +20,12 @@ import numpy as np
 
 from . import flows
 from .arithmetic import Arithmetic, Exchange
-from .description import EXACTLY_ONCE, WIDTH, WITH_RESULTS
+from .description import EXACTLY_ONCE, TOLD, WIDTH, WITH_RESULTS
 from .expected import Expected, ExpectedCall, UnjudgedError
 from .host import answer
 from .values import Derivative, Plain, Traced, Value, below, innermost, lanes_of, plain, tangent_of, union
 
 _STACKED_BY_METHOD = "broadcast_all"
-_STACKED_KINDS = ("id_tap", "id_print")
 
 
 class Interpreter(Arithmetic):
@@ -122,7 +121,7 @@ class Interpreter(Arithmetic):
         by_lane = bool(lanes_of(predicate))
         if by_lane:
             kinds = {one.params["kind"] for one in _callbacks(params["cond_jaxpr"].jaxpr)}
-            if kinds - set(_STACKED_KINDS):
+            if kinds - set(TOLD):
                 raise UnjudgedError("JAX evaluates the condition of a batched loop as often as it wants")
             if kinds and self.depth > 1:
                 raise UnjudgedError("the first tap of a batched condition may lack the outer vmap")
@@ -345,7 +344,7 @@ class Interpreter(Arithmetic):
         arrays = [np.array(one.array) for one in operands]
         lanes = sorted(one for one in union(one.flags for one in operands) if isinstance(one, int))
         found = ExpectedCall(label, kind, tuple(arrays), 0, self.optional)
-        if kind in _STACKED_KINDS or (lanes and params["vmap_method"] == _STACKED_BY_METHOD):
+        if kind in TOLD or (lanes and params["vmap_method"] == _STACKED_BY_METHOD):
             self.expected.calls.append(replace(found, lanes=self.depth))
             return
         # The contract has no order for the lanes of two vmaps.

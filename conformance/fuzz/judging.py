@@ -4,8 +4,8 @@ JUDGING = '''\
 def axes_of(event, due):
     """For each leaf, and each vmap that the event knows of, the axis of its lanes, or None."""
     _, _, leaves, transforms = event
-    entries = [list(entry[1]["batch_dims"])[-len(leaves) :] for entry in transforms if entry[0] == "batch"]
-    if transforms:
+    if transforms is not None:
+        entries = [list(entry[1]["batch_dims"])[-len(leaves) :] for entry in transforms if entry[0] == "batch"]
         return [[dims[place] for dims in reversed(entries)] for place in range(len(leaves))]
     further = [came.ndim - one.ndim + due[2] for came, one in zip(leaves, due[1])]
     most = max(0, *further)

@@ -12,7 +12,7 @@ import numpy as np
 from ..oracle.checkers import Anomaly
 from ..oracle.history import Event
 from ..oracle.verdicts import Stage
-from .description import ORDERED_KINDS, PURE_KINDS, UNORDERED_KINDS
+from .description import ORDERED_KINDS, PURE_KINDS, TOLD, UNORDERED_KINDS
 from .expected import Expected, ExpectedCall
 
 ONE_ORDER = (ORDERED_KINDS,)
@@ -139,7 +139,7 @@ def _is(event: Event, due: ExpectedCall) -> bool:
 def _batch_axes(event: Event, due: ExpectedCall) -> list[list[int | None]]:
     """For each leaf, and each vmap that the event knows of, the outermost first: the axis of its lanes, or None."""
     entries = [list(entry[1]["batch_dims"]) for entry in event.transforms if entry[0] == "batch"]
-    if event.transforms:
+    if due.kind in TOLD:
         # A leaf without a value has none.
         padded = [[None] * (len(event.leaves) - len(dims)) + dims for dims in reversed(entries)]
         return [[dims[place] for dims in padded] for place in range(len(event.leaves))]

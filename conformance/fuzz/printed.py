@@ -46,6 +46,8 @@ class Reader:
                 end += 1
         elif found := NUMBER.match(self.text):
             end = found.end()
+        else:
+            raise ValueError(f"the printed text has no value at {self.text!r}")
         number, self.text = self.text[:end], self.text[end:].lstrip()
         return printed_array(number)
 

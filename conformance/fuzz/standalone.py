@@ -40,7 +40,7 @@ from jax.sharding import PartitionSpec as P
 events = []
 
 
-def host(label, answers, operand, transforms=()):
+def host(label, answers, operand, transforms=None):
     where, tree = operand
     leaves = [np.array(leaf) for leaf in jax.tree.leaves(tree)]
     # A tap of cotangents has no value for an integer.
@@ -128,7 +128,7 @@ def debug_print_ordered(label, where, tree, method):
 def buffer_callback(label, where, tree, method, effect=False):
     def fill(context, out, operand):
         out, = jax.tree.leaves(out)
-        np.asarray(out)[...] = host(label, True, jax.tree.map(lambda one: np.array(one), operand))
+        np.asarray(out)[...] = host(label, True, jax.tree.map(lambda one: np.asarray(one).copy(), operand))
 
     return BUFFERS.buffer_callback(fill, wanted(tree), has_side_effect=effect, vmap_method=method)((where, tree))
 

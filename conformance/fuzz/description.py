@@ -25,18 +25,42 @@ LAYOUTS = ("jit", "eager", "mesh", "pmap", "shard_map")
 ON_ONE_DEVICE = ("jit", "eager")
 ON_EACH_DEVICE = ("pmap", "shard_map")
 
-ORDERED_KINDS = ("id_tap", "call", "io_callback_ordered", "debug_callback_ordered")
-UNORDERED_KINDS = ("io_callback", "debug_callback")
-PURE_KINDS = ("pure_callback", "buffer_callback")
+ORDERED_KINDS = (
+    "id_tap",
+    "id_print",
+    "call",
+    "io_callback_ordered",
+    "debug_callback_ordered",
+    "debug_print_ordered",
+)
+EFFECTS_ON_BUFFERS = ("buffer_callback_side_effect", "dlpack_callback_side_effect")
+UNORDERED_KINDS = ("io_callback", "debug_callback", "debug_print", *EFFECTS_ON_BUFFERS)
+PURE_KINDS = ("pure_callback", "buffer_callback", "dlpack_callback")
 KINDS = (*ORDERED_KINDS, *UNORDERED_KINDS, *PURE_KINDS)
 """The callbacks of programs; each is the name of a callback of `spec`."""
 
-OWN_KINDS = ("id_tap", "call")
+OWN_KINDS = ("id_tap", "id_print", "call", "dlpack_callback", "dlpack_callback_side_effect")
 """Those that JAX has not."""
 
-WITH_RESULTS = ("call", "io_callback_ordered", "io_callback", *PURE_KINDS)
-BATCHABLE = ("call", *PURE_KINDS)
+EXACTLY_ONCE = ("io_callback", "io_callback_ordered", *EFFECTS_ON_BUFFERS)
+"""Kinds that are refused where JAX could not run them exactly once."""
+
+WITH_RESULTS = ("call", *EXACTLY_ONCE, *PURE_KINDS)
+BATCHABLE = ("call", *EFFECTS_ON_BUFFERS, *PURE_KINDS)
 """Kinds with a `vmap_method`."""
+
+TOLD = ("id_tap", "id_print")
+"""Kinds that run once for all lanes, and are told of each vmap."""
+
+PASS_DERIVATIVES = (
+    "id_tap",
+    "id_print",
+    "debug_callback",
+    "debug_callback_ordered",
+    "debug_print",
+    "debug_print_ordered",
+)
+"""The others refuse a differentiated value."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +125,10 @@ class Branch:
 
 @dataclass(frozen=True)
 class Wrapped:
-    """A function under `jit`, `checkpoint`, `vmap`, `grad`, `custom_jvp` or `custom_vjp`, and its call.
+    """A function under `jit`, `checkpoint`, `vmap`, `grad`, `jvp`, `custom_jvp` or `custom_vjp`, and its call.
 
-    `vmap` runs over its vectors. `grad` gives the value and the derivative by the first operand. A custom derivative
+    `vmap` runs over its vectors. `grad` gives the value and the derivative by the first operand. `jvp` gives the value
+    and the derivative by the first operand along the last, which the function does not get. A custom derivative
     has one operand. The rule of a `custom_vjp` gets the operand and the cotangent and returns the operand's
     cotangent; that of a `custom_jvp` gets the operand and the tangent and returns the tangent, which it may only tap
     and scale.

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from .description import (
     BATCHABLE,
+    EFFECTS_ON_BUFFERS,
+    EXACTLY_ONCE,
     KINDS,
     LAYOUTS,
     MODULUS,
@@ -36,6 +38,8 @@ DEEPEST = 3
 MOST_STATEMENTS = 6
 MOST_IN_PROGRAM = 40
 """A program with more statements is compiled for seconds."""
+MOST_VMAPS = 2
+MOST_DERIVATIVES = 2
 
 
 @dataclass(frozen=True)
@@ -45,11 +49,16 @@ class Place:
     depth: int = 0
     uniform: bool = False
     """Whether every device comes here equally often, so that a collective may be here."""
-    batched: bool = False
+    vmaps: int = 0
     branching: bool = False
     """Whether a branch or a trip count that depends on data is around it."""
-    differentiated: bool = False
+    derivatives: tuple[str, ...] = ()
+    """`grad` and `jvp`, the outermost first."""
     checkpointed: bool = False
+
+    @property
+    def batched(self) -> bool:
+        return self.vmaps > 0
 
     def inside(self, **changes: Any) -> Place:
         return replace(self, depth=self.depth + 1, **changes)
@@ -110,9 +119,9 @@ class Drawer:
         self.statements += 1
         choices = ["call", "call", "compute"]
         if place.depth < DEEPEST:
-            choices += ["loop", "loop", "branch", "wrapped", "wrapped"]
+            choices += ["loop", "loop", "branch", "wrapped", "wrapped", "wrapped"]
         if place.uniform:
-            choices.append("collective")
+            choices += ["collective", "collective"]
         before = len(made)
         one = getattr(self, self.one_of(choices))(names, made, place)
         # Conversions that the statement needed come before it.
@@ -139,7 +148,7 @@ class Drawer:
 
     def callback(self, kind: str, names: Sequence[str], made: list[Statement]) -> Call:
         operands = [self.variable(names, self.one_of("fvi"), made) for _ in range(self.whole(1, 3))]
-        if kind == "buffer_callback" and operands[0][0] == "i":
+        if kind.startswith("buffer_callback") and operands[0][0] == "i":
             operands[0] = self.variable(names, "f", made)
         self.numbers["label"] += 1
         method = self.one_of(("sequential", "broadcast_all")) if kind in BATCHABLE else "sequential"
@@ -150,12 +159,14 @@ class Drawer:
         return tuple(self.variable(names, type_, made) for type_ in self.one_of(("f", "fi", "v", "fv", "ffi")))
 
     def loop(self, names: list[str], made: list[Statement], place: Place) -> Statement:
-        kinds = ("fori", "scan") if place.differentiated else ("fori", "scan", "while")
+        # Reverse mode needs the number of steps.
+        reverse = "grad" in place.derivatives
+        kinds = ("fori", "scan") if reverse else ("fori", "scan", "while")
         kind = self.one_of(kinds)
         carry = self.carried(names, made)
         parameters, results = [self.new(name[0]) for name in carry], [name[0] for name in carry]
         trips: int | str = self.whole(1, MOST_TRIPS)
-        if kind == "while" or (kind == "fori" and not place.differentiated and self.draw(st.booleans())):
+        if kind == "while" or (kind == "fori" and not reverse and self.draw(st.booleans())):
             trips = self.variable(names, "i", made)
         depends = isinstance(trips, str)
         inner = place.inside(
@@ -187,32 +198,40 @@ class Drawer:
         return Branch(tuple(self.new(type_) for type_ in results), on, operands, branches)
 
     def wrapped(self, names: list[str], made: list[Statement], place: Place) -> Statement:
-        kinds = ["jit", "checkpoint", "custom_jvp", "custom_vjp"]
-        # One vmap and one derivative at a time.
-        kinds += [] if place.batched else ["vmap"]
-        kinds += [] if place.differentiated else ["grad", "grad"]
+        kinds = ["jit", "custom_jvp"]
+        # How often a checkpoint runs for derivatives of derivatives is not promised.
+        kinds += ["checkpoint"] if len(place.derivatives) < MOST_DERIVATIVES else []
+        # JAX refuses forward mode of a custom_vjp.
+        kinds += [] if "jvp" in place.derivatives else ["custom_vjp"]
+        kinds += ["vmap"] * 4 if place.vmaps < MOST_VMAPS else []
+        kinds += (
+            ["grad", "grad", "jvp", "jvp"]
+            if len(place.derivatives) < MOST_DERIVATIVES and not place.checkpointed
+            else []
+        )
         kind = self.one_of(kinds)
         if kind in ("custom_jvp", "custom_vjp"):
             return self.custom(kind, names, made, place)
-        inner = place.inside(uniform=place.uniform and kind == "jit")
-        if kind == "grad":
+        inner = place.inside(uniform=place.uniform and kind != "checkpoint")
+        if kind in ("grad", "jvp"):
             operand = self.variable(names, self.one_of("fv"), made)
             operands: tuple[str, ...] = (operand, *self.carried(names, made))
-            results, targets = "f", ["f", operand[0]]
-            inner = replace(inner, differentiated=True, checkpointed=False)
+            results = "f" if kind == "grad" else self.one_of("fv")
+            targets = [results, operand[0] if kind == "grad" else results]
+            inner = replace(inner, derivatives=(*place.derivatives, kind), checkpointed=False)
         elif kind == "vmap":
             operands = (self.variable(names, "v", made), *self.carried(names, made))
             results = self.one_of(("f", "ff"))
             targets = ["v" for _ in results]
-            inner = replace(inner, batched=True, uniform=False)
+            inner = replace(inner, vmaps=place.vmaps + 1)
         else:
             operands, results = self.carried(names, made), self.one_of(("f", "v", "fi"))
             targets = list(results)
             inner = replace(inner, checkpointed=place.checkpointed or kind == "checkpoint")
-        if kind != "jit":
-            inner = replace(inner, uniform=False)
         parameters = [self.new("f" if kind == "vmap" and name[0] == "v" else name[0]) for name in operands]
         body = self.block(parameters, (), results, inner, least=1)
+        if kind == "jvp":
+            operands = (*operands, self.variable(names, operands[0][0], made))
         return Wrapped(tuple(self.new(type_) for type_ in targets), kind, operands, body)
 
     def custom(self, kind: str, names: list[str], made: list[Statement], place: Place) -> Statement:
@@ -222,8 +241,8 @@ class Drawer:
         body = self.block([self.new(type_)], (), type_, inner)
         kept, slope = self.new(type_), self.new(type_)
         if kind == "custom_vjp":
-            # A rule for cotangents is not differentiated itself; what it computes may depend on anything.
-            within = replace(inner, differentiated=False, depth=max(inner.depth, DEEPEST - 1))
+            # Not by its own derivative, but by those around it. What it computes may depend on anything.
+            within = replace(inner, derivatives=place.derivatives[:-1], depth=max(inner.depth, DEEPEST - 1))
             rule = self.block([kept, slope], (), type_, replace(within, branching=place.branching))
             return Wrapped((self.new(type_),), kind, (operand,), body, rule)
         statements: list[Statement] = []
@@ -248,8 +267,8 @@ def _fits(kind: str, place: Place) -> bool:
     """Whether a callback promises to work in a place; in all others it is refused."""
     if kind == "io_callback_ordered" and place.batched:
         return False
-    if kind in ("io_callback", "io_callback_ordered"):
-        return not (place.batched and place.branching) and not (place.differentiated and place.checkpointed)
+    if kind in EXACTLY_ONCE:
+        return not (place.batched and place.branching) and not (place.derivatives and place.checkpointed)
     return True
 
 
@@ -266,6 +285,9 @@ def programs(draw: Any, most_devices: int, kinds: Sequence[str] = KINDS, layouts
     devices = drawer.one_of(counts)
     if devices > 1 and not set(kinds) & set(OWN_KINDS):
         drawer.kinds = [one for one in kinds if one not in ORDERED_KINDS]
+    if layout == "mesh":
+        # The compiler cannot place their effect.
+        drawer.kinds = [one for one in drawer.kinds if one not in EFFECTS_ON_BUFFERS]
     drawer.apart = layout in ON_EACH_DEVICE
     inputs = tuple(
         Input(drawer.new(type_), drawer.whole(-3, MODULUS - 1), layout != "eager" and draw(st.booleans()))

@@ -23,10 +23,12 @@ class ExpectedCall:
     label: int
     kind: str
     leaves: tuple[npt.NDArray[Any], ...]
-    stacked: bool = False
-    """Whether the leaves have a leading axis for the lanes. The callback may get one that does not vary without it."""
+    lanes: int = 0
+    """How many leading axes of the leaves are for lanes. The callback may get a leaf without those that it lacks."""
     optional: bool = False
     """Whether it may as well not run: a rule of derivatives that gets nothing but zeros."""
+    group: int = 0
+    """Calls of one group come in any order; 0 is for none."""
 
 
 @dataclass

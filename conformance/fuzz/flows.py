@@ -8,14 +8,7 @@ from typing import Any
 import numpy as np
 
 from .description import WITH_RESULTS
-from .values import DIFFERENTIATED, LANES, TANGENT, Flags
-
-NONE: Flags = frozenset()
-OF_DERIVATIVES = frozenset({DIFFERENTIATED, TANGENT})
-
-
-def union(flags: Sequence[Flags]) -> Flags:
-    return NONE.union(*flags)
+from .values import NONE, Flags, lanes_of, union
 
 
 def inner(params: Any) -> tuple[Any, Any]:
@@ -56,27 +49,27 @@ def of_equation(equation: Any, flags: list[Flags]) -> list[Flags]:
     elif name == "cond":
         found = of_branches(params["branches"], flags)
     elif name == "mark_vmap":
-        lanes = [one | {LANES} if each else one for one, each in zip(flags, params["batched"], strict=True)]
-        found = [one - {LANES} for one in of_jaxpr(params["jaxpr"].jaxpr, lanes)]
-    elif name == "mark_grad":
-        found = [union(flags) - OF_DERIVATIVES] * len(equation.outvars)
+        axis = params["axis"]
+        inside = [one | {axis} if each else one for one, each in zip(flags, params["batched"], strict=True)]
+        found = [one - {axis} for one in of_jaxpr(params["jaxpr"].jaxpr, inside)]
+    elif name in ("mark_grad", "mark_jvp"):
+        found = [*of_jaxpr(params["jaxpr"].jaxpr, flags[: len(params["jaxpr"].in_avals)]), union(flags)]
     elif name == "mark_callback":
-        with_result = params["kind"] in WITH_RESULTS
-        found = [union(flags) - OF_DERIVATIVES if with_result else flags[1]]
+        found = [lanes_of(union(flags)) if params["kind"] in WITH_RESULTS else flags[1]]
     elif name == "mark_custom":
         found = [one | union(flags) for one in of_jaxpr(params["jaxpr"].jaxpr, flags)]
     else:
-        taken = union(flags) - OF_DERIVATIVES if name == "stop_gradient" else union(flags)
+        taken = lanes_of(union(flags)) if name == "stop_gradient" else union(flags)
         found = [taken] * len(equation.outvars)
     return [
-        one if np.issubdtype(variable.aval.dtype, np.floating) else one - OF_DERIVATIVES
+        one if np.issubdtype(variable.aval.dtype, np.floating) else lanes_of(one)
         for one, variable in zip(found, equation.outvars, strict=True)
     ]
 
 
 def of_branches(branches: Any, flags: list[Flags]) -> list[Flags]:
     each = [of_jaxpr(branch.jaxpr, flags[1:]) for branch in branches]
-    return [union(results) | (flags[0] & {LANES}) for results in zip(*each, strict=True)]
+    return [union(results) | lanes_of(flags[0]) for results in zip(*each, strict=True)]
 
 
 def of_scan(params: Any, flags: list[Flags]) -> list[Flags]:
@@ -97,7 +90,7 @@ def of_while(params: Any, flags: list[Flags]) -> tuple[list[Flags], Flags]:
     while True:
         (predicate,) = of_jaxpr(params["cond_jaxpr"].jaxpr, [*of_condition, *carry])
         results = of_jaxpr(params["body_jaxpr"].jaxpr, [*of_body, *carry])
-        grown = [one | more | (predicate & {LANES}) for one, more in zip(carry, results, strict=True)]
+        grown = [one | more | lanes_of(predicate) for one, more in zip(carry, results, strict=True)]
         if grown == carry:
             return grown, predicate
         carry = grown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -11,13 +12,13 @@ import numpy as np
 from ..oracle.checkers import Anomaly
 from ..oracle.history import Event
 from ..oracle.verdicts import Stage
-from .description import ORDERED_KINDS, PURE_KINDS, UNORDERED_KINDS
+from .description import ORDERED_KINDS, PURE_KINDS, TOLD, UNORDERED_KINDS
 from .expected import Expected, ExpectedCall
 
 ONE_ORDER = (ORDERED_KINDS,)
 """hostcb's ordered callbacks of all kinds have one order."""
 
-ORDERS_OF_JAX = (("io_callback_ordered",), ("debug_callback_ordered",))
+ORDERS_OF_JAX = (("io_callback_ordered",), ("debug_callback_ordered", "debug_print_ordered"))
 """JAX has one for each of these."""
 
 
@@ -41,7 +42,8 @@ def judge(
         due = expected[device].calls * runs
         for order in orders:
             chosen = [one for one in due if one.kind in order]
-            found += _in_order(device, chosen, [one for one in ran if kinds[int(one.site)] in order])
+            steps = _steps([one for one in expected[device].calls if one.kind in order]) * runs
+            found += _in_order(device, chosen, steps, [one for one in ran if kinds[int(one.site)] in order])
         chosen = [one for one in due if one.kind in UNORDERED_KINDS]
         found += _once_each(device, chosen, [one for one in ran if kinds[int(one.site)] in UNORDERED_KINDS])
         possible = [one for one in due if one.kind in PURE_KINDS]
@@ -61,23 +63,36 @@ def _wrong_results(expected: Sequence[Expected], results: Sequence[Any], apart: 
     return []
 
 
-def _in_order(device: int, due: list[ExpectedCall], ran: list[Event]) -> list[Anomaly]:
-    # Row by row: the places in `due` that are possible after the events so far.
-    places = {0}
-    for event in ran:
-        reached = set()
-        for start in places:
-            for place in range(start, len(due)):
-                if _is(event, due[place]):
-                    reached.add(place + 1)
-                if not due[place].optional:
-                    break
-        if not reached:
-            break
-        places = reached
-    else:
-        if any(all(one.optional for one in due[place:]) for place in places):
-            return []
+def _steps(due: list[ExpectedCall]) -> list[list[ExpectedCall]]:
+    """The calls of each group together, and each other call alone."""
+    steps: list[list[ExpectedCall]] = []
+    for one in due:
+        if one.group and steps and steps[-1][0].group == one.group:
+            steps[-1].append(one)
+        else:
+            steps.append([one])
+    return steps
+
+
+def _in_order(device: int, due: list[ExpectedCall], steps: list[list[ExpectedCall]], ran: list[Event]) -> list[Anomaly]:
+    # After each event the steps that are possible next.
+    possible: list[set[int]] = [{0}, *(set[int]() for _ in ran)]
+    for place, starts in enumerate(possible):
+        waiting = sorted(starts)
+        while waiting:
+            start = waiting.pop()
+            if start == len(steps):
+                continue
+            step = steps[start]
+            least = sum(not one.optional for one in step)
+            if not least and start + 1 not in starts:
+                starts.add(start + 1)
+                waiting.append(start + 1)
+            for count in range(max(least, 1), min(len(step), len(ran) - place) + 1):
+                if not _once_each(device, step, ran[place : place + count]):
+                    possible[place + count].add(start + 1)
+    if len(steps) in possible[-1]:
+        return []
     if unlike := _once_each(device, due, ran):
         return unlike
     first = next((pair for pair in zip(due, ran, strict=False) if not _is(pair[1], pair[0])), (due[-1], ran[-1]))
@@ -108,26 +123,47 @@ def _counts(due: list[ExpectedCall], ran: list[Event], event: Event) -> bool:
 def _is(event: Event, due: ExpectedCall) -> bool:
     if int(event.site) != due.label or len(event.leaves) != len(due.leaves):
         return False
-    if not due.stacked:
+    if not due.lanes:
         return all(_equal(came, one) for came, one in zip(event.leaves, due.leaves, strict=True))
-    axes = _batch_axes(event)
-    return all(
-        _equal(np.moveaxis(came, axis, 0), one)
-        if came.ndim == one.ndim and axis is not None and axis < came.ndim
-        else came.ndim == one.ndim - 1 and all(_equal(came, lane) for lane in one)
-        for came, one, axis in zip(event.leaves, due.leaves, axes, strict=True)
+    axes = _batch_axes(event, due)
+    # A vmap of whose lanes JAX knows that they are alike is not among those of the event.
+    return any(
+        all(
+            _equal_lanes(came, one, due.lanes, dict(zip(vmaps, of_leaf, strict=True)))
+            for came, one, of_leaf in zip(event.leaves, due.leaves, axes, strict=True)
+        )
+        for vmaps in itertools.combinations(range(due.lanes), len(axes[0]))
     )
 
 
-def _batch_axes(event: Event) -> list[int | None]:
-    """For each leaf the axis of its lanes, or None where it has none. A function without `transforms` has the first."""
-    batches = [entry for entry in event.transforms if entry[0] == "batch"]
-    if not batches:
-        return [0] * len(event.leaves) if not event.transforms else [None] * len(event.leaves)
-    (entry,) = batches
-    dims = list(entry[1]["batch_dims"])
-    # A leaf without a value has none.
-    return [None] * (len(event.leaves) - len(dims)) + dims
+def _batch_axes(event: Event, due: ExpectedCall) -> list[list[int | None]]:
+    """For each leaf, and each vmap that the event knows of, the outermost first: the axis of its lanes, or None."""
+    entries = [list(entry[1]["batch_dims"]) for entry in event.transforms if entry[0] == "batch"]
+    if due.kind in TOLD:
+        # A leaf without a value has none.
+        padded = [[None] * (len(event.leaves) - len(dims)) + dims for dims in reversed(entries)]
+        return [[dims[place] for dims in padded] for place in range(len(event.leaves))]
+    # A function that is not told has all lanes in front, if it has them at all.
+    further = [came.ndim - one.ndim + due.lanes for came, one in zip(event.leaves, due.leaves, strict=True)]
+    most = max(0, *further)
+    return [[0] * most if more == most else [None] * most for more in further]
+
+
+def _equal_lanes(came: Any, due: Any, lanes: int, axis_of: dict[int, int | None]) -> bool:
+    if due.dtype.names is not None or came.dtype != due.dtype:
+        return bool(due.dtype == came.dtype)
+    # The axes of the lanes go to the front, and those that are missing come to be.
+    for vmap in range(lanes):
+        axis = axis_of.get(vmap)
+        if axis is None:
+            came = np.expand_dims(came, vmap)
+        elif vmap + axis < came.ndim:
+            came = np.moveaxis(came, vmap + axis, vmap)
+        else:
+            return False
+    if came.ndim != due.ndim or any(one not in (1, size) for one, size in zip(came.shape, due.shape, strict=True)):
+        return False
+    return bool(np.array_equal(np.broadcast_to(came, due.shape), due))
 
 
 def _device(event: Event) -> int:

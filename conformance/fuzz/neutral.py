@@ -6,6 +6,7 @@ for batching, differentiation or lowering: nothing but control flow, `jit` and `
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -39,12 +40,16 @@ def _callback_types(_: Any, first: Any, *others: Any, **params: Any) -> list[Any
     return [first]
 
 
-def _lanes_types(*operands: Any, jaxpr: Any, batched: Any) -> list[Any]:
+def _lanes_types(*operands: Any, jaxpr: Any, batched: Any, axis: int) -> list[Any]:
     return [one.update(shape=(WIDTH, *one.shape)) for one in jaxpr.out_avals]
 
 
 def _derivative_types(where: Any, operand: Any, *others: Any, jaxpr: Any) -> list[Any]:
     return [*jaxpr.out_avals, operand]
+
+
+def _forward_types(*operands: Any, jaxpr: Any) -> list[Any]:
+    return [*jaxpr.out_avals, *jaxpr.out_avals]
 
 
 def _custom_types(where: Any, operand: Any, **params: Any) -> list[Any]:
@@ -54,6 +59,7 @@ def _custom_types(where: Any, operand: Any, **params: Any) -> list[Any]:
 callback_p = _primitive("mark_callback", _callback_types)
 lanes_p = _primitive("mark_vmap", _lanes_types)
 derivative_p = _primitive("mark_grad", _derivative_types)
+forward_p = _primitive("mark_jvp", _forward_types)
 custom_p = _primitive("mark_custom", _custom_types)
 collective_p = _primitive("mark_collective", lambda operand, **params: [operand])
 
@@ -65,14 +71,27 @@ def _callback(kind: str) -> Callable[..., Any]:
     return mark
 
 
-def _vmap(function: Any, axes: tuple[Any, ...]) -> Any:
-    def mapped(*operands: Any) -> Any:
-        batched = tuple(axis is not None for axis in axes)
-        lanes = [one[0] if each else one for one, each in zip(operands, batched, strict=True)]
-        jaxpr = jax.make_jaxpr(function)(*lanes)
-        return tuple(lanes_p.bind(*operands, jaxpr=jaxpr, batched=batched))
+class _Depth:
+    """The number of vmaps around what is being traced."""
 
-    return mapped
+    def __init__(self) -> None:
+        self.now = 0
+
+    def traced(self, depth: int, function: Any, *operands: Any) -> Any:
+        outside, self.now = self.now, depth
+        try:
+            return jax.make_jaxpr(function)(*operands)
+        finally:
+            self.now = outside
+
+    def vmap(self, function: Any, axes: tuple[Any, ...]) -> Any:
+        def mapped(*operands: Any) -> Any:
+            batched, axis = tuple(one is not None for one in axes), self.now
+            lanes = [one[0] if each else one for one, each in zip(operands, batched, strict=True)]
+            jaxpr = self.traced(axis + 1, function, *lanes)
+            return tuple(lanes_p.bind(*operands, jaxpr=jaxpr, batched=batched, axis=axis))
+
+        return mapped
 
 
 def _value_and_grad(function: Any, place: int) -> Any:
@@ -80,48 +99,55 @@ def _value_and_grad(function: Any, place: int) -> Any:
     return lambda *operands: tuple(derivative_p.bind(*operands, jaxpr=jax.make_jaxpr(function)(*operands)))
 
 
+def _value_and_jvp(function: Any) -> Any:
+    return lambda *operands: tuple(forward_p.bind(*operands, jaxpr=jax.make_jaxpr(function)(*operands[:-1])))
+
+
 class _Custom:
-    def __init__(self, function: Any) -> None:
+    """A function with a rule of derivatives. Each is called at one place of the program, and by its own rule."""
+
+    kind = ""
+
+    def __init__(self, depth: _Depth, function: Any) -> None:
+        self.depth = depth
         self.function = function
         self.rule: Any = None
-        self.in_rule = False
 
     def __call__(self, where: Any, operand: Any) -> Any:
-        if self.in_rule:
-            # What a rule calls is not differentiated.
-            return self.function(where, operand)
+        self.place, self.type = self.depth.now, jax.typeof(operand)
         jaxpr = jax.make_jaxpr(self.function)(where, operand)
-        return custom_p.bind(
-            where, operand, jaxpr=jaxpr, rule=self.traced_rule(where, operand), kind=type(self).__name__
-        )[0]
+        return custom_p.bind(where, operand, jaxpr=jaxpr, custom=self)[0]
 
-    def traced_rule(self, where: Any, operand: Any) -> Any:
-        self.in_rule = True
-        try:
-            return self.ruled(where, operand)
-        finally:
-            self.in_rule = False
+    @functools.cached_property
+    def traced_rule(self) -> Any:
+        """Traced when a derivative comes to it: the rule calls the function again, for the derivatives further out."""
+        slope = jax.ShapeDtypeStruct(self.type.shape, self.type.dtype)
+        return self.depth.traced(self.place, self.ruled, jax.ShapeDtypeStruct((), jnp.int32), slope, slope)
 
-    def ruled(self, where: Any, operand: Any) -> Any:
+    def ruled(self, where: Any, operand: Any, slope: Any) -> Any:
         raise NotImplementedError
 
 
 class CustomJvp(_Custom):
+    kind = "custom_jvp"
+
     def defjvp(self, rule: Any) -> Any:
         self.rule = rule
         return rule
 
-    def ruled(self, where: Any, operand: Any) -> Any:
-        return jax.make_jaxpr(lambda w, x, t: self.rule((w, x), (None, t)))(where, operand, operand)
+    def ruled(self, where: Any, operand: Any, slope: Any) -> Any:
+        return self.rule((where, operand), (None, slope))
 
 
 class CustomVjp(_Custom):
+    kind = "custom_vjp"
+
     def defvjp(self, forward: Any, backward: Any) -> None:
         self.rule = backward
 
-    def ruled(self, where: Any, operand: Any) -> Any:
+    def ruled(self, where: Any, operand: Any, slope: Any) -> Any:
         # The forward function of these programs is the function itself, and keeps its operands.
-        return jax.make_jaxpr(lambda w, x, slope: self.rule((w, x), slope)[1])(where, operand, operand)
+        return self.rule((where, operand), slope)[1]
 
 
 def _collective(operation: str) -> Callable[[Any], Any]:
@@ -141,13 +167,15 @@ COMMON = {
 
 def traced(program: Program, kinds: tuple[str, ...]) -> Any:
     """The closed jaxpr of a program's function with marks."""
+    depth = _Depth()
     names: dict[str, Any] = {
         **COMMON,
         **{kind: _callback(kind) for kind in kinds},
-        "vmap": _vmap,
+        "vmap": depth.vmap,
         "value_and_grad": _value_and_grad,
-        "custom_jvp": CustomJvp,
-        "custom_vjp": CustomVjp,
+        "value_and_jvp": _value_and_jvp,
+        "custom_jvp": functools.partial(CustomJvp, depth),
+        "custom_vjp": functools.partial(CustomVjp, depth),
         **{name: _collective(name) for name in ("psum", "all_gather", "ppermute")},
     }
     exec(compile(function_of(program), "<program>", "exec"), names)

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from .description import WIDTH
+
 
 def _broadcast_in_dim(params: Any, x: Any) -> Any:
     shape = [1] * len(params["shape"])
@@ -53,7 +55,65 @@ OPERATIONS: Mapping[str, Callable[..., Any]] = {
     # Of the interpreter itself: a step's part of what a scan runs over, and the results of the steps together.
     "part": lambda params, x: x[params["step"]],
     "stack": lambda params, *parts: np.stack(parts),
+    # The derivative of another operation by one operand, and its transpose, with the other operands as they were.
+    "direction": lambda params, tangent, *operands: _direction(params, tangent, *operands),
+    "pull": lambda params, slope, *operands: np.asarray(
+        PULLBACKS[params["of"]](params["params"], operands, slope)[params["place"]]
+    ),
 }
+
+
+def _direction(params: Any, tangent: Any, *operands: Any) -> Any:
+    """All operations but `mul` and `rem` are linear in their operands of floats."""
+    if params["of"] == "rem":
+        return tangent
+    moved = [
+        tangent if place == params["place"] else np.zeros_like(one) if np.issubdtype(one.dtype, np.floating) else one
+        for place, one in enumerate(operands)
+    ]
+    return OPERATIONS[params["of"]](params["params"], *moved)
+
+
+WITHOUT_DERIVATIVE = ("gt", "lt", "stop_gradient")
+
+
+def loses_derivatives(name: str, params: Any) -> bool:
+    to_whole = name == "convert_element_type" and not np.issubdtype(params["new_dtype"], np.floating)
+    return to_whole or name in WITHOUT_DERIVATIVE
+
+
+# Operations on whole arrays, with the axes of vmaps.
+
+
+def _shared(axis: int, x: Any) -> Any:
+    return np.broadcast_to(np.expand_dims(x, axis), (*x.shape[:axis], WIDTH, *x.shape[axis:]))
+
+
+def _summed(axis: int, x: Any) -> Any:
+    return np.broadcast_to(x.sum(axis=axis, keepdims=True, dtype=x.dtype), x.shape)
+
+
+WHOLE: Mapping[str, Callable[[int, Any], Any]] = {
+    "vary": lambda axis, x: x,
+    "share": _shared,
+    "leave": lambda axis, x: x,
+    "first": lambda axis, x: np.take(x, 0, axis),
+    "sum_lanes": _summed,
+    "same": lambda axis, x: x,
+    "relane": lambda axis, x: x,
+}
+"""A vector becomes lanes (`vary`), lanes share a value, lanes become a vector (`leave`), and what derivatives need."""
+
+TRANSPOSED = {
+    "vary": "leave",
+    "share": "first",
+    "leave": "vary",
+    "first": "share",
+    "sum_lanes": "same",
+    "same": "same",
+    "relane": "same",
+}
+"""What all lanes share has one cotangent, which is summed already when it comes to `share`."""
 
 
 def _pull_broadcast(params: Any, operands: Any, slope: Any) -> list[Any]:
@@ -84,10 +144,6 @@ def _unbroadcast(slope: Any, like: Any) -> Any:
 PULLBACKS: Mapping[str, Callable[[Any, Any, Any], list[Any]]] = {
     "add": lambda params, operands, slope: [_unbroadcast(slope, one) for one in operands],
     "sub": lambda params, operands, slope: [_unbroadcast(slope, operands[0]), _unbroadcast(-slope, operands[1])],
-    "mul": lambda params, operands, slope: [
-        _unbroadcast(slope * operands[1], operands[0]),
-        _unbroadcast(slope * operands[0], operands[1]),
-    ],
     "neg": lambda params, operands, slope: [-slope],
     # The divisor of a remainder is a constant.
     "rem": lambda params, operands, slope: [slope, None],
@@ -108,4 +164,4 @@ PULLBACKS: Mapping[str, Callable[[Any, Any, Any], list[Any]]] = {
     "part": lambda params, operands, slope: [_placed(operands[0], params["step"], slope)],
     "stack": lambda params, operands, slope: list(slope),
 }
-"""The cotangents of the operands, from that of the result; None for an operand without one."""
+"""The cotangents of the operands, from that of the result; None for an operand without one. `mul` is not linear."""

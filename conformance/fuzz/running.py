@@ -15,13 +15,15 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..implementations import Implementation
+from ..implementations.host_functions import PrintedCallbacks
 from ..oracle.history import Event, Recorder
 from ..spec.external_callbacks import callback_named
 from .description import BATCHABLE, KINDS, MODULUS, WITH_RESULTS, Program
 from .host import answer
 from .inputs import inputs_of
 from .neutral import COMMON
-from .source import function_of
+from .printed import FORMAT, PrintStream, printed_values
+from .source import VALUE_AND_JVP, function_of
 
 AXIS = "devices"
 
@@ -62,10 +64,11 @@ class Running:
             **collectives(program.devices),
             "vmap": jax.vmap,
             "value_and_grad": jax.value_and_grad,
+            "jax": jax,
             "custom_jvp": jax.custom_jvp,
             "custom_vjp": jax.custom_vjp,
         }
-        exec(compile(function_of(program), "<program>", "exec"), names)
+        exec(compile(VALUE_AND_JVP + function_of(program), "<program>", "exec"), names)
         self.function = names["program"]
         self.compiled = self._compiled()
 
@@ -77,6 +80,15 @@ class Running:
         if kind == "id_tap":
             _, tapped = self.implementation.tap(function, operand)
             return jax.tree.leaves(tapped)[0]
+        if kind == "id_print":
+            stream = PrintStream(label, self.recorder, type(tree), len(tree))
+            _, printed = self.implementation.print_labelled(operand, what=label, output_stream=stream)
+            return jax.tree.leaves(printed)[0]
+        if kind.startswith("debug_print"):
+            leaves = jax.tree.leaves(operand)
+            text = FORMAT.format(label, "; ".join("{}" for _ in leaves))
+            self.implementation.print_as(text, *leaves, ordered=kind == "debug_print_ordered")
+            return first
         if kind == "call":
             return self.implementation.call(function, operand, wanted, vmap_method=vmap_method)
         callback = callback_named(kind)
@@ -119,6 +131,7 @@ class Running:
         """Dispatch the program so often without waiting in between; then wait at the barrier."""
         operands = [self.operands() for _ in range(runs)]
         self.recorder.start()
+        PrintedCallbacks.install(self.recorder, printed_values)
         with warnings.catch_warnings():
             # A program need not use what is donated.
             warnings.filterwarnings("ignore", "Some donated buffers were not usable")

@@ -11,6 +11,7 @@ import json
 from .description import (
     MODULUS,
     MOST_TRIPS,
+    PASS_DERIVATIVES,
     WIDTH,
     Block,
     Branch,
@@ -61,41 +62,50 @@ def trips(i):
 """
 
 
+VALUE_AND_JVP = """\
+def value_and_jvp(function):
+    def derived(where, operand, *others):
+        *others, tangent = others
+        return jax.jvp(lambda one: function(where, one, *others), (operand,), (tangent,))
+
+    return derived
+"""
+
+
 def function_of(program: Program) -> str:
     """The text of `program(where, ...)`, whose operands are the device's number and the inputs."""
-    return HELPERS + "\n\n" + "\n".join(_function("program", ("where", *program.body.parameters), program.body, False))
+    return HELPERS + "\n\n" + "\n".join(_function("program", ("where", *program.body.parameters), program.body, 0))
 
 
-def _function(name: str, parameters: tuple[str, ...], block: Block, differentiated: bool) -> list[str]:
+def _function(name: str, parameters: tuple[str, ...], block: Block, derivatives: int) -> list[str]:
     return [
         f"def {name}({', '.join(parameters)}):",
-        *_indented(_lines(block, differentiated)),
+        *_indented(_lines(block, derivatives)),
         f"    return {_tuple(block.results)}",
     ]
 
 
-def _lines(block: Block, differentiated: bool) -> list[str]:
-    return [line for statement in block.statements for line in _statement(statement, differentiated)]
+def _lines(block: Block, derivatives: int) -> list[str]:
+    return [line for statement in block.statements for line in _statement(statement, derivatives)]
 
 
-def _statement(one: Statement, differentiated: bool) -> list[str]:
+def _statement(one: Statement, derivatives: int) -> list[str]:
     if isinstance(one, Compute):
         return [f"{one.target} = {OPERATIONS[one.operation][1].format(*one.operands)}"]
     if isinstance(one, Collective):
         return [f"{one.target} = {one.operation}({one.operand})"]
     if isinstance(one, Call):
-        return [_call(one, differentiated)]
+        return [_call(one, derivatives)]
     if isinstance(one, Loop):
-        return _loop(one, differentiated)
+        return _loop(one, derivatives)
     if isinstance(one, Branch):
-        return _branch(one, differentiated)
-    return _wrapped(one, differentiated)
+        return _branch(one, derivatives)
+    return _wrapped(one, derivatives)
 
 
-def _call(one: Call, differentiated: bool) -> str:
+def _call(one: Call, derivatives: int) -> str:
     operands = one.operands
-    if differentiated and one.kind not in ("id_tap", "debug_callback", "debug_callback_ordered"):
-        # These refuse a differentiated value.
+    if derivatives and one.kind not in PASS_DERIVATIVES:
         operands = tuple(f"lax.stop_gradient({operand})" for operand in operands)
     tree = {
         "tuple": _tuple(operands),
@@ -105,11 +115,11 @@ def _call(one: Call, differentiated: bool) -> str:
     return f"{one.target} = {one.kind}({one.label}, where, {tree}, {json.dumps(one.vmap_method)})"
 
 
-def _loop(one: Loop, differentiated: bool) -> list[str]:
+def _loop(one: Loop, derivatives: int) -> list[str]:
     name, carry = f"_{one.targets[0]}", _tuple(one.carry)
     trips = str(one.trips) if isinstance(one.trips, int) else f"trips({one.trips})"
     parameters, results = one.body.parameters, one.body.results
-    lines = _lines(one.body, differentiated)
+    lines = _lines(one.body, derivatives)
     if one.kind == "fori":
         return [
             f"def body{name}({parameters[0]}, carry):",
@@ -134,7 +144,7 @@ def _loop(one: Loop, differentiated: bool) -> list[str]:
     else:
         step = f"{condition.parameters[0]}, {_tuple(condition.parameters[1:])} = carry"
         goes_on = f"return ({condition.parameters[0]} < limit{name}) & ({condition.results[0]} > 0)"
-        asked = [step, *_lines(condition, differentiated), goes_on]
+        asked = [step, *_lines(condition, derivatives), goes_on]
     step = parameters[0]
     return [
         *limit,
@@ -146,12 +156,12 @@ def _loop(one: Loop, differentiated: bool) -> list[str]:
     ]
 
 
-def _branch(one: Branch, differentiated: bool) -> list[str]:
+def _branch(one: Branch, derivatives: int) -> list[str]:
     names = [f"branch_{one.targets[0]}_{number}" for number in range(len(one.branches))]
     lines = [
         line
         for name, block in zip(names, one.branches, strict=True)
-        for line in _function(name, block.parameters, block, differentiated)
+        for line in _function(name, block.parameters, block, derivatives)
     ]
     operands = "".join(f", {operand}" for operand in one.operands)
     if len(names) == 2:
@@ -160,9 +170,9 @@ def _branch(one: Branch, differentiated: bool) -> list[str]:
     return [*lines, f"{_tuple(one.targets)} = lax.switch({index}, [{', '.join(names)}]{operands})"]
 
 
-def _wrapped(one: Wrapped, differentiated: bool) -> list[str]:
+def _wrapped(one: Wrapped, derivatives: int) -> list[str]:
     name = f"function_{one.targets[0]}"
-    inner = differentiated or one.kind == "grad"
+    inner = derivatives + (one.kind in ("grad", "jvp"))
     function = _function(name, ("where", *one.body.parameters), one.body, inner)
     operands = f"(where, {', '.join(one.operands)})"
     targets = _tuple(one.targets)
@@ -174,11 +184,14 @@ def _wrapped(one: Wrapped, differentiated: bool) -> list[str]:
     if one.kind == "grad":
         function[-1] = f"    return {one.body.results[0]}"
         return [*function, f"{targets} = value_and_grad({name}, 1){operands}"]
+    if one.kind == "jvp":
+        function[-1] = f"    return {one.body.results[0]}"
+        return [*function, f"{targets} = value_and_jvp({name}){operands}"]
     assert one.rule is not None
     function[-1] = f"    return {one.body.results[0]}"
     rule, (operand, slope) = one.rule, one.rule.parameters
-    # A rule runs outside of what JAX differentiates, but for tangents.
-    lines = _indented(_lines(rule, False))
+    # The derivative that has a rule does not go through it, but for tangents. The derivatives around it do.
+    lines = _indented(_lines(rule, max(derivatives - 1, 0)))
     if one.kind == "custom_vjp":
         return [
             "@custom_vjp",

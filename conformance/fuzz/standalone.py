@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
+from typing import Any
 
+from . import printed
 from .description import KINDS, ON_EACH_DEVICE, PURE_KINDS, UNORDERED_KINDS, Program, calls_of
 from .expected import Expected
 from .inputs import inputs_of
+from .judging import JUDGING
 from .matching import ONE_ORDER, ORDERS_OF_JAX
-from .source import function_of
+from .source import VALUE_AND_JVP, function_of
 
 _PREAMBLE = '''\
 """{title}"""
 
+import ast
 import functools
+import itertools
 import os
+import re
+import sys
+from typing import Any
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count={devices}")
 
@@ -31,7 +40,7 @@ from jax.sharding import PartitionSpec as P
 events = []
 
 
-def host(label, answers, operand, transforms=()):
+def host(label, answers, operand, transforms=None):
     where, tree = operand
     leaves = [np.array(leaf) for leaf in jax.tree.leaves(tree)]
     # A tap of cotangents has no value for an integer.
@@ -58,6 +67,22 @@ _KINDS = {
 def id_tap(label, where, tree, method):
     _, tapped = hostcb.id_tap(functools.partial(host, label, False), (where, tree))
     return first_of(tapped)
+""",
+    "id_print": """\
+def id_print(label, where, tree, method):
+    _, shown = hostcb.id_print((where, tree), what=label, output_stream=Stream(label, type(tree), len(tree)))
+    return first_of(shown)
+
+
+class Stream:
+    def __init__(self, label, tree, count):
+        self.label, self.tree, self.count = label, tree, count
+
+    def write(self, text):
+        heading, _, body = text.partition("\\n")
+        found = re.search(r"transforms: (\\[.*\\])", heading)
+        where, *leaves = values_of_id_print(body, self.tree, self.count)
+        host(self.label, False, (where, leaves), ast.literal_eval(found[1]) if found else ())
 """,
     "call": """\
 def call(label, where, tree, method):
@@ -87,15 +112,57 @@ def debug_callback_ordered(label, where, tree, method):
     LIBRARY.debug.callback(functools.partial(host, label, False), (where, tree), ordered=True)
     return first_of(tree)
 """,
+    "debug_print": """\
+def debug_print(label, where, tree, method):
+    leaves = jax.tree.leaves((where, tree))
+    LIBRARY.debug.print("program %s: %s" % (label, "; ".join("{}" for _ in leaves)), *leaves, ordered=False)
+    return first_of(tree)
+""",
+    "debug_print_ordered": """\
+def debug_print_ordered(label, where, tree, method):
+    leaves = jax.tree.leaves((where, tree))
+    LIBRARY.debug.print("program %s: %s" % (label, "; ".join("{}" for _ in leaves)), *leaves, ordered=True)
+    return first_of(tree)
+""",
     "buffer_callback": """\
-def buffer_callback(label, where, tree, method):
+def buffer_callback(label, where, tree, method, effect=False):
     def fill(context, out, operand):
         out, = jax.tree.leaves(out)
-        np.asarray(out)[...] = host(label, True, jax.tree.map(lambda one: np.array(one), operand))
+        np.asarray(out)[...] = host(label, True, jax.tree.map(lambda one: np.asarray(one).copy(), operand))
 
-    return BUFFERS.buffer_callback(fill, wanted(tree), vmap_method=method)((where, tree))
+    return BUFFERS.buffer_callback(fill, wanted(tree), has_side_effect=effect, vmap_method=method)((where, tree))
+
+
+buffer_callback_side_effect = functools.partial(buffer_callback, effect=True)
+""",
+    "dlpack_callback": """\
+def dlpack_callback(label, where, tree, method, effect=False):
+    def answer(operand):
+        return host(label, True, jax.tree.map(lambda one: np.from_dlpack(one).copy(), operand))
+
+    return hostcb.dlpack_callback(answer, wanted(tree), has_side_effect=effect, vmap_method=method)((where, tree))
+
+
+dlpack_callback_side_effect = functools.partial(dlpack_callback, effect=True)
 """,
 }
+
+_PRINTS = """\
+class Output:
+    def write(self, text):
+        found = re.fullmatch(r"program (\\d+): (.*?)\\s*", text, re.DOTALL)
+        if not found:
+            return sys.__stdout__.write(text)
+        where, *leaves = printed_values(found[2])
+        host(int(found[1]), False, (where, leaves))
+        return len(text)
+
+    def flush(self):
+        sys.__stdout__.flush()
+
+
+sys.stdout = Output()
+"""
 
 _COLLECTIVES = """\
 def psum(x):
@@ -111,79 +178,6 @@ def ppermute(x):
     return lax.ppermute(x, "devices", [(place, (place + 1) % {devices}) for place in range({devices})])
 """
 
-_JUDGING = '''\
-def axes_of(event):
-    """For each leaf the axis of the lanes of a vmap, or None."""
-    batches = [entry[1]["batch_dims"][-len(event[2]) :] for entry in event[3] if entry[0] == "batch"]
-    return list(batches[0]) if batches else [0 if not event[3] else None] * len(event[2])
-
-
-def is_due(event, due):
-    label, leaves, stacked, _ = due
-    if event[0] != label or len(event[2]) != len(leaves):
-        return False
-    for came, one, axis in zip(event[2], leaves, axes_of(event)):
-        if stacked and came.ndim == one.ndim and axis is not None:
-            came = np.moveaxis(came, axis, 0)
-        elif stacked:
-            came = np.broadcast_to(came, one.shape)
-        if came.shape != one.shape or not np.array_equal(came, one):
-            return False
-    return True
-
-
-def in_order(ran, due):
-    """Whether these events ran in this order; what is optional may be left out."""
-    places = {0}
-    for event in ran:
-        reached = set()
-        for start in places:
-            for place in range(start, len(due)):
-                if is_due(event, due[place]):
-                    reached.add(place + 1)
-                if not due[place][3]:
-                    break
-        places = reached
-    return any(all(one[3] for one in due[place:]) for place in places)
-
-
-def once_each(ran, due):
-    """Whether these events ran in any order."""
-    waiting = sorted(due, key=lambda one: one[3])
-    for event in ran:
-        place = next((place for place, one in enumerate(waiting) if is_due(event, one)), None)
-        if place is None:
-            return False
-        del waiting[place]
-    return all(one[3] for one in waiting)
-
-
-def array(dtype, value):
-    return np.asarray(value, dtype)
-
-
-for runs in (1, 1, 2):
-    events.clear()
-    results = [compiled(*operands()) for _ in range(runs)]
-    BARRIER()
-    for result in results:
-        for device, due in enumerate(RESULTS):
-            for came, one in zip(result, due):
-                came = np.asarray(came[device] if APART else came)
-                assert np.array_equal(came, one), f"device {device}: the result is {came}, expected {one}"
-    for device, due in enumerate(CALLS):
-        ran = [event for event in events if event[1] == device]
-        for labels in ORDERS:
-            due_now = [one for one in due if one[0] in labels] * runs
-            ran_now = [event for event in ran if event[0] in labels]
-            assert in_order(ran_now, due_now), f"device {device} ran {ran_now}, due were {due_now}"
-        due_now, ran_now = [one for one in due if one[0] in ONCE] * runs, [one for one in ran if one[0] in ONCE]
-        assert once_each(ran_now, due_now), f"device {device} ran {ran_now}, due were {due_now}"
-        for event in ran:
-            assert event[0] not in PURE or any(is_due(event, one) for one in due), f"device {device} ran {event}"
-print("all is as expected")
-'''
-
 
 def standalone_text(program: Program, expected: Sequence[Expected], implementation: str, title: str) -> str:
     """The text of a program that fails while the finding is there, and imports nothing of the suite."""
@@ -198,7 +192,17 @@ def standalone_text(program: Program, expected: Sequence[Expected], implementati
     library, io, buffers = ("hostcb", "hostcb", "hostcb") if ours else ("jax", "jax.experimental", "buffers")
     barrier = "hostcb.barrier_wait" if ours else "jax.effects_barrier"
     names = {"LIBRARY": library, "IO": io, "BUFFERS": buffers, "BARRIER": barrier}
-    helpers = "\n\n".join(_KINDS[kind] for kind in kinds)
+    # Those with an effect are beside those without.
+    helpers = "\n\n".join(_KINDS[kind] for kind in dict.fromkeys(kind.removesuffix("_side_effect") for kind in kinds))
+    readers: list[Any] = [printed.printed_array, printed.Reader, printed.values_of_id_print, printed.printed_values]
+    if prints := [kind for kind in kinds if "print" in kind]:
+        patterns = (
+            f'BRACKETS = {{tuple: "()", list: "[]", dict: "{{}}"}}\nNUMBER = re.compile({printed.NUMBER.pattern!r})\n'
+        )
+        texts = [patterns, *(inspect.getsource(one) for one in readers)]
+        helpers = "\n\n".join([*texts, helpers])
+        if set(prints) - {"id_print"}:
+            helpers += "\n\n" + _PRINTS
     orders = [
         tuple(label for label, one in sorted(calls.items()) if one.kind in order)
         for order in (ONE_ORDER if ours else ORDERS_OF_JAX)
@@ -214,12 +218,14 @@ def standalone_text(program: Program, expected: Sequence[Expected], implementati
     ]
     for name, value in names.items():
         helpers = helpers.replace(name, value)
-    judging = _JUDGING.replace("BARRIER", barrier)
+    judging = JUDGING.replace("BARRIER", barrier)
     head, of_array = judging.split("for runs in", 1)
     return "\n".join(
         [
             _PREAMBLE.format(title=title, devices=max(program.devices, 2), imports=imports),
             helpers,
+            "",
+            VALUE_AND_JVP,
             "",
             function_of(program),
             "",
@@ -280,12 +286,12 @@ def _array(value: object) -> str:
 
 
 def _calls_literal(expected: Sequence[Expected]) -> str:
-    """The label, the leaves of the tree, and whether it is stacked and optional, of each callback by device."""
+    """Of each callback by device the label, the leaves, the axes for lanes, whether it is optional, and the group."""
     lines = ["["]
     for one in expected:
         lines.append("    [")
         for call in one.calls:
             leaves = ", ".join(map(_array, call.leaves[1:]))
-            lines.append(f"        ({call.label}, [{leaves}], {call.stacked}, {call.optional}),")
+            lines.append(f"        ({call.label}, [{leaves}], {call.lanes}, {call.optional}, {call.group}),")
         lines.append("    ],")
     return "\n".join([*lines, "]"])

@@ -1,95 +1,113 @@
-"""Values of the interpreter, and the tape by which it differentiates."""
+"""Values of the interpreter: arrays, and what each derivative that is being taken knows of them.
+
+A value is plain, or it is traced by a derivative and has below it what it is for the derivatives further out, as in
+JAX. So a derivative of a derivative needs nothing of its own: what the inner one computes is traced by the outer one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import numpy as np
+Flags: TypeAlias = frozenset[int | str]
+"""What JAX knows of a value before the program runs.
 
-from .expected import UnjudgedError
+A number is the axis of a vmap, the outermost first: the value differs among its lanes. A text is the flag of a
+derivative: it goes through the value, in a loop if it does so in any step.
+"""
 
-Flags: TypeAlias = frozenset[str]
+NONE: Flags = frozenset()
 
-LANES = "lanes"
-"""The value differs among the lanes of the vmap around it."""
 
-DIFFERENTIATED = "differentiated"
-"""The derivative goes through the value, as JAX sees it: in a loop, if it does in any step."""
+def union(flags: Iterable[Flags]) -> Flags:
+    return NONE.union(*flags)
 
-TANGENT = "tangent"
-"""The value is a tangent of a rule, which JAX transposes and does not compute."""
 
-LARGEST = 2**19
-"""A cotangent above it could be rounded in float32."""
+def lanes_of(flags: Flags) -> Flags:
+    """The axes of the vmaps, without the derivatives."""
+    return frozenset(one for one in flags if isinstance(one, int))
 
 
 @dataclass(eq=False)
-class Value:
-    """With a vmap around it, the array always has a leading axis for the lanes."""
+class Plain:
+    """An array with a leading axis for each vmap around it, the outermost first."""
 
     array: Any
-    flags: Flags = frozenset()
+    flags: Flags = NONE
 
 
+@dataclass(eq=False)
+class Traced:
+    """A value that a derivative goes through."""
+
+    derivative: Derivative
+    below: Value
+    """The value for the derivatives further out."""
+    tangent: Value | None = None
+    """Of forward mode; None is zero."""
+
+    @property
+    def array(self) -> Any:
+        return self.below.array
+
+    @property
+    def flags(self) -> Flags:
+        return self.below.flags | {self.derivative.flag}
+
+
+Value: TypeAlias = Plain | Traced
 Pullback: TypeAlias = Callable[[Sequence[Value]], Sequence[Value | None]]
 
 
 @dataclass
 class Entry:
-    """One differentiated operation."""
+    """One operation of reverse mode."""
 
-    results: Sequence[Value]
+    results: Sequence[Traced]
     operands: Sequence[Value]
     pullback: Pullback
-    calls_back: bool = False
-    """Whether the pullback may run callbacks: then it runs even if it gets nothing but zeros."""
+    depth: int
+    """The number of vmaps around the operands."""
+    always: bool = False
+    """Whether the pullback runs even if it gets nothing but zeros: it may call back, or other devices wait for it."""
 
 
-@dataclass
-class Tape:
-    lanes_inside: bool = False
-    """Whether the vmap is inside of the derivative, so that a value that all lanes share has one cotangent for all."""
+@dataclass(eq=False)
+class Derivative:
+    """One derivative while it is taken: in forward mode, or in reverse mode by a tape."""
+
+    level: int
+    """The number of derivatives around it."""
+    depth: int
+    """The number of vmaps around it. Those inside of it share the cotangent of a value that their lanes share."""
+    forward: bool = False
+    of_rule: bool = False
+    """Whether it traces the tangent in a rule, which JAX transposes and does not compute."""
     entries: list[Entry] = field(default_factory=list)
 
-    def backward(self, seeds: Sequence[tuple[Value, Value | None]]) -> Cotangents:
-        slopes = Cotangents(self.lanes_inside)
-        for value, slope in seeds:
-            if slope is not None:
-                slopes.add(value, slope, value.flags)
-        for entry in reversed(self.entries):
-            arrived = [slopes.get(result) for result in entry.results]
-            if not (entry.calls_back or any(arrived)):
-                continue
-            whole = [
-                slope or Value(np.zeros_like(result.array))
-                for slope, result in zip(arrived, entry.results, strict=True)
-            ]
-            of_results: Flags = frozenset().union(*(one.flags for one in entry.results))
-            for operand, slope in zip(entry.operands, entry.pullback(whole), strict=True):
-                if slope is not None and DIFFERENTIATED in operand.flags:
-                    slopes.add(operand, slope, of_results)
-        return slopes
+    @property
+    def flag(self) -> str:
+        return f"derivative {self.level}"
 
 
-class Cotangents:
-    def __init__(self, lanes_inside: bool) -> None:
-        self.lanes_inside = lanes_inside
-        self.by_value: dict[int, tuple[Value, Value]] = {}
+def innermost(values: Iterable[Value]) -> Derivative | None:
+    """The derivative that sees an operation of these values first."""
+    found = [one.derivative for one in values if isinstance(one, Traced)]
+    return max(found, key=lambda one: one.level, default=None)
 
-    def get(self, value: Value) -> Value | None:
-        found = self.by_value.get(id(value))
-        return found[1] if found else None
 
-    def add(self, value: Value, slope: Value, of_results: Flags) -> None:
-        array, flags = slope.array, slope.flags
-        if self.lanes_inside:
-            flags = value.flags & {LANES}
-            if LANES in of_results and LANES not in value.flags:
-                array = np.broadcast_to(array.sum(axis=0, keepdims=True, dtype=array.dtype), array.shape)
-        if known := self.get(value):
-            array, flags = array + known.array, flags | known.flags
-        if np.abs(array).max(initial=0) > LARGEST:
-            raise UnjudgedError("a derivative is too large for exact sums")
-        self.by_value[id(value)] = value, Value(array, flags & {LANES})
+def below(value: Value, derivative: Derivative) -> Value:
+    """What a value is for the derivatives outside of this one."""
+    return value.below if isinstance(value, Traced) and value.derivative is derivative else value
+
+
+def tangent_of(value: Value, derivative: Derivative) -> Value | None:
+    return value.tangent if isinstance(value, Traced) and value.derivative is derivative else None
+
+
+def plain(value: Value) -> Plain:
+    """The value without any derivative."""
+    while isinstance(value, Traced):
+        value = value.below
+    return value

@@ -49,6 +49,14 @@ IMPLEMENTATION = Ending(hostcb)
         ("io_twice", "while_condition", "duplicate"),
         ("lost_in_differentiated_loop", "grad_scan_io", "lost"),
         ("permuted", "pmap_moves", "result"),
+        ("outermost_batch_first", "vmap_in_vmap", "wrong operand"),
+        ("tangent_tapped", "jvp_while_rules", "wrong operand"),
+        ("neighbours_swapped", "grad_of_grad", "order"),
+        ("cotangent_untapped", "jvp_of_grad", "lost"),
+        ("dropped", "shard_map_collectives", "lost"),
+        ("texts_mistaken", "prints_in_loops", "lost"),
+        ("printed_in_pieces", "prints_in_loops", "error"),
+        ("dropped", "buffers_in_scan", "lost"),
     ],
 )
 def test_a_defect_is_found(mutant: str, program: str, kind: str) -> None:
@@ -98,9 +106,23 @@ def standalone(folder: Path, program: Program, change: tuple[str, str] = ("", ""
     return subprocess.run([sys.executable, str(path)], cwd=PROJECT, capture_output=True, text=True, check=False)
 
 
-def test_a_standalone_program_needs_nothing_of_the_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "shard_map_loops",
+        "vmap_in_vmap",
+        "jvp_while_rules",
+        "jvp_of_grad",
+        "shard_map_collectives",
+        "prints_in_loops",
+        "buffers_in_scan",
+    ],
+)
+def test_a_standalone_program_needs_nothing_of_the_suite(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
-    ended = standalone(tmp_path, CORPUS["shard_map_loops"])
+    ended = standalone(tmp_path, CORPUS[name])
     assert (ended.returncode, ended.stdout) == (0, "all is as expected\n"), ended.stderr
     assert "conformance" not in (tmp_path / "program.py").read_text()
 

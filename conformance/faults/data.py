@@ -189,3 +189,4 @@ for _kind, _operands in {"dtypes": _of_each_dtype, "shapes": _of_each_shape, "tr
     planted("jit", "id_tap", "H1", kind=_kind)(_scenario(_operands))
     planted("jit", "call", "H3", kind=_kind)(_scenario(_operands))
 planted("jit", OF_ARRAYS, kind="narrow_dtypes")(_scenario(_of_each_narrow_dtype))
+planted("jit", "dlpack_callback dlpack_callback_in_place", "D1", kind="dtypes")(_scenario(_of_each_dtype))

@@ -1,0 +1,115 @@
+"""Fault cells of callbacks that the runtime runs in threads of its own, and of what they leave in these threads."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..oracle.checkers import Anomaly
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from .bench import Bench
+from .checks import PLANTED, check_quiet_barrier, check_value, error_of
+from .fault import planted
+
+SIDE = 100
+BRANCHES = 8
+ROUNDS = 4
+
+PROGRAMS = 64
+"""Twice as many as the CPU runtime lets wait on a device."""
+
+
+@planted("jit", "call", "H15")
+def fails_in_a_wide_program(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The runtime spreads a program of many independent operations over threads, and the error has its cause still."""
+
+    def host(operand: Any) -> Any:
+        raise ValueError(PLANTED)
+
+    def wide(x: Any) -> Any:
+        sums = []
+        for number in range(BRANCHES):
+            branch = jax.lax.sort(jnp.linalg.qr(jnp.sin(x @ x + number))[0] @ x)
+            branch += jax.lax.fori_loop(0, 3, lambda _, carry: jnp.sort(carry @ x, axis=0), branch)
+            sums.append((bench.apply(callback, host, branch[0]) if number == 1 else branch).sum())
+        return sum(sums)
+
+    compiled = jax.jit(wide)
+    anomalies = []
+    for _ in range(ROUNDS):
+        error = error_of(lambda: compiled(np.ones((SIDE, SIDE), np.float32)))
+        error_of(bench.implementation.barrier)
+        cause = error and error.__cause__
+        if not isinstance(cause, ValueError) or str(cause) != PLANTED:
+            witness = f"the error's cause is {cause!r}, not the callback's exception"
+            anomalies.append(Anomaly("poor error", Stage.DISPATCH, witness))
+    return anomalies + check_quiet_barrier(bench, "after failures in a wide program")
+
+
+@planted("pmap", "call", "H5 H15", minimum_devices=2)
+def starts_programs_in_a_row(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Each of many waiting programs has a callback that starts a program on its device: there is room for that."""
+    bench = Bench(bench.implementation, bench.layout, bench.devices[:2])
+    inner = jax.jit(lambda x: x * 2 + 1)
+    placed = [jax.device_put(np.float32(1), device) for device in bench.devices]
+
+    def host(operand: Any) -> Any:
+        row = int(np.asarray(operand).ravel()[0] != bench.operand[0][0])
+        for _ in range(3):
+            inner(placed[row]).block_until_ready()
+        return np.asarray(operand) + np.float32(1)
+
+    compiled = bench.applying(callback, host)
+    results = [compiled(bench.operand) for _ in range(PROGRAMS)]
+    anomalies = []
+    for result in results:
+        anomalies += check_value("one of many programs", lambda r=result: r, bench.operand + np.float32(1))  # type: ignore[misc]
+    return anomalies[:3] + check_quiet_barrier(bench, "after callbacks that started programs")
+
+
+@planted("pmap", "call", "H5 H9 H15", minimum_devices=2, isolated=True)
+def refused_and_started_again(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A program that was refused inside a callback leaves nothing in that thread: started again, it keeps its order."""
+    seen: list[tuple[str, float]] = []
+    gate = threading.Event()
+
+    def tapping(name: str, wait: bool) -> Any:
+        def host(operand: Any, transforms: Any) -> None:
+            if wait:
+                gate.wait()
+            seen.append((name, float(operand.ravel()[0])))
+
+        return bench.compile(lambda v: bench.implementation.tap(host, v))
+
+    first, second = tapping("first", True), tapping("second", False)
+    gate.set()
+    for program in (first, second, first, second):
+        program(bench.operand)
+
+    def inside(operand: Any) -> Any:
+        second(bench.operand)
+        return operand
+
+    error = error_of(lambda: bench.calling(inside, shape=bench.callback_shape)(bench.operand))
+    error_of(bench.implementation.barrier)
+    if error is None:
+        # An implementation may be able to run it.
+        return []
+    for _ in range(ROUNDS):
+        seen.clear()
+        gate.clear()
+        jax.block_until_ready(first(bench.operand))
+        jax.block_until_ready(second(bench.operand))
+        gate.set()
+        bench.implementation.barrier()
+        for row in bench.operand:
+            names = [name for name, number in seen if number == row[0]]
+            if names != ["first", "second"]:
+                witness = f"after a refusal, on the device of {row[0]:g} the taps ran as {names}"
+                return [Anomaly("order", Stage.CALLBACK, witness)]
+    return check_quiet_barrier(bench, "after a refused program was started again")

@@ -14,10 +14,14 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     differentiated,
     donations,
     executables,
+    executables_alone,
     failures,
+    forked,
     fuzzed,
     jax_inside,
     lifetime,
+    loops_that_fail,
+    memory,
     meshes,
     odd_lengths,
     places,
@@ -36,6 +40,8 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     texts,
     threads,
     traces,
+    traces_at_once,
+    turns,
     twins,
 )
 from .fault import entered

@@ -24,6 +24,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     memory,
     meshes,
     odd_lengths,
+    order_of_slow,
     places,
     processes,
     programs_at_once,

@@ -154,8 +154,7 @@ def starts_callbacks_on_all(bench: Bench, callback: Callback) -> list[Anomaly]:
     inner(bench.operand)
 
     def host(operand: Any) -> Any:
-        inner(bench.operand)
-        return operand
+        return np.asarray(inner(bench.operand))[0] * 0 + operand
 
     outer = bench.calling(host, shape=bench.callback_shape)
     error = error_of(lambda: outer(bench.operand))

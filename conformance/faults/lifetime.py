@@ -15,7 +15,7 @@ import numpy as np
 from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
-from .bench import Bench
+from .bench import WIDTH, Bench
 from .checks import check_quiet_barrier, check_value, error_of
 from .fault import EVERY_KIND, OF_ARRAYS, OF_ARRAYS_OF_JAX, WITH_SIDE_EFFECT, planted
 
@@ -103,8 +103,9 @@ def keeps_large_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
         return np.asarray(small) + np.float32(1)
 
     def computation(x: Any) -> Any:
-        large = jnp.full(LARGE, x.ravel()[0])
-        operand = {"first": large, "others": (-large, x)}
+        first = x.ravel()[0]
+        # No two arrays of the tree are alike.
+        operand = {"first": jnp.full(LARGE, first), "others": (jnp.full(LARGE + 2 * WIDTH, -first), x)}
         result = bench.apply(callback, keep, operand, jax.ShapeDtypeStruct(jnp.shape(x), np.float32))
         return result if callback.returns_new_value else result["others"][1]
 

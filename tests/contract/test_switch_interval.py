@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -10,7 +12,7 @@ from collections.abc import Iterator
 import jax
 import pytest
 from helpers import DEADLINE
-from subprocesses import run_program
+from subprocesses import ROOT, run_program
 
 from hostcb._runtime.switching import SwitchInterval
 from hostcb._spec import flags
@@ -52,6 +54,24 @@ def test_from_the_first_program_to_the_last(interval: SwitchInterval) -> None:
     del second
     gc.collect()
     assert now() == USUAL
+
+
+AT_EXIT = """
+import atexit, sys
+# Registered before all others, and so called after them.
+atexit.register(lambda: print(f"{sys.getswitchinterval():g}"))
+import hostcb as hcb, jax
+program = jax.jit(lambda x: hcb.id_tap(lambda *_: None, x))
+program(1.0)
+"""
+
+
+def test_a_program_that_is_alive_at_the_end_of_the_process_holds_it_until_then() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        [sys.executable, "-c", AT_EXIT], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.stdout.split() == ["0.0001"], ended
 
 
 def test_an_interval_that_somebody_else_sets_stays(interval: SwitchInterval) -> None:

@@ -56,6 +56,19 @@ def test_a_large_result_is_what_the_function_made(kind: str, monkeypatch: pytest
 
 
 @pytest.mark.contract("X1")
+@pytest.mark.parametrize("error", [OSError, AttributeError])
+def test_a_system_whose_library_has_no_madvise_gives_no_large_pages(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacks(_: None) -> None:
+        raise error("no madvise")
+
+    monkeypatch.setattr(pages.sys, "platform", "linux")
+    monkeypatch.setattr(pages.ctypes, "CDLL", lacks)
+    assert pages._advisor() is None
+
+
+@pytest.mark.contract("X1")
 def test_one_of_several_results_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     program = jax.jit(lambda x: hcb.pure_callback(lambda v: (counted() + v, v), (SHAPE, x), x))
     many, one = program(jnp.float32(3))

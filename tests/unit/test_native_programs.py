@@ -81,6 +81,17 @@ def test_a_program_with_an_instruction_that_is_not_understood_is_not(part: str, 
     assert not simple(BEGINNING + ENTRY.replace(part, other))
 
 
+@pytest.mark.parametrize("opcode", ["bitcast", "get-tuple-element", "tuple"])
+def test_operations_that_cost_nothing_do_not_count(opcode: str) -> None:
+    many = "".join(f"  %v.{number} = f32[4]{{0}} {opcode}(%s)\n" for number in range(2, 3 + native.MOST_OPERATIONS))
+    assert simple(ENTRY.replace("  ROOT", f"{many}  ROOT"))
+    assert not simple(ENTRY.replace("  ROOT", many.replace(f" {opcode}(", " negate(") + "  ROOT"))
+
+
+def test_an_empty_tuple_has_no_size() -> None:
+    assert simple(ENTRY.replace("  ROOT", "  %nothing = () tuple()\n  ROOT"))
+
+
 def test_a_program_of_several_modules_or_entries_is_not_simple() -> None:
     assert not native.is_simple([], callbacks=1)
     assert not native.is_simple([hlo_module(ENTRY)] * 2, callbacks=1)

@@ -225,6 +225,53 @@ class Receiver:
             raise Interrupted
 
 
+@pytest.mark.contract("H13")
+def test_a_barrier_sleeps_while_the_consumer_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not ask again and again, and take the interpreter lock from the function for which it waits."""
+    queue, receiver = queues.DeviceQueue(jax.devices()[0]), Receiver(before=-1, after=-1)
+    monkeypatch.setattr(queue, "_wake", lambda: None)
+    queue.put(receiver, 0)
+    ended, ends = threading.Event(), queue.end
+    asked: list[bool] = []
+
+    class Working:
+        """A consumer whose function takes long."""
+
+        thread = threading.Thread(target=ended.wait)
+
+        def is_current(self) -> bool:
+            return False
+
+        def wake(self) -> None:
+            pass
+
+    def end() -> Any:
+        really = ends()
+
+        def asks() -> bool:
+            asked.append(really())
+            assert len(asked) < 10, "the barrier asks without a pause"
+            return asked[-1]
+
+        return asks
+
+    def waits(enough: Any) -> None:
+        # Meanwhile the consumer has run the value.
+        queue._take_turn(lambda: False)
+
+    consumer: Any = Working()
+    consumer.thread.start()
+    queue.consumer = consumer
+    monkeypatch.setattr(queue, "end", end)
+    monkeypatch.setattr(queue, "_wait_for_progress", waits)
+    try:
+        queue.join()
+    finally:
+        ended.set()
+        consumer.thread.join(helpers.DEADLINE)
+    assert receiver.ran == [0] and asked[0] is False and asked[-1] is True
+
+
 @pytest.mark.contract("H12")
 def test_an_interrupt_while_a_queue_is_worked_off_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     queue, receiver = queues.DeviceQueue(jax.devices()[0]), Receiver(before=1, after=2)

@@ -42,6 +42,8 @@ class SlowWriter:
 
 def test_the_end_comes_after_the_writes_of_other_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = TraceFile(str(tmp_path / "trace.json"))
+    descriptor, closed, close = file._descriptor, list[int](), os.close
+    monkeypatch.setattr(os, "close", lambda each: (closed.append(each), close(each))[1])
     file.add('"name":"taken"')
     writer = SlowWriter(file, monkeypatch)
     file.add('"name":"mine"')
@@ -53,6 +55,8 @@ def test_the_end_comes_after_the_writes_of_other_threads(tmp_path: Path, monkeyp
     closing.join(helpers.DEADLINE)
     names = [event["name"] for event in json.loads((tmp_path / "trace.json").read_text())]
     assert sorted(names) == ["mine", "process_name", "taken"] and file.error is None
+    # All threads have told that they have written, so the file is closed.
+    assert not closing.is_alive() and descriptor in closed
 
 
 def test_events_after_the_end_are_dropped(tmp_path: Path) -> None:

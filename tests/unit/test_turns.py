@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from helpers import DEADLINE
+from helpers import DEADLINE, wait_until
 from subprocesses import run_program
 
 from hostcb._runtime.turns import LEAST_CALLS, MOST_CALLS, Turns
@@ -114,6 +114,28 @@ def test_any_number_of_calls_is_made(counts: list[dict[int, int]]) -> None:
         seen: list[int] = []
         execution(turns, each, seen.append)
         assert {device: seen.count(device) for device in each} == each
+
+
+def test_who_waits_longest_has_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    # None of them looks whether the others make progress.
+    monkeypatch.setattr("hostcb._runtime.turns.LOOK_UP", DEADLINE)
+    turns, got = Turns(), list[int]()
+    turns._holder = 0
+
+    def waits(device: int) -> None:
+        turns._wait(device)
+        got.append(device)
+        turns._pass_on(device)
+
+    threads = []
+    for device in (1, 2, 3):
+        threads.append(threading.Thread(target=waits, args=(device,)))
+        threads[-1].start()
+        wait_until(lambda: len(turns._waiting) == len(threads))
+    turns._pass_on(0)
+    for thread in threads:
+        thread.join(DEADLINE)
+    assert got == [1, 2, 3]
 
 
 def test_executions_that_follow_each_other_without_a_pause_are_no_others() -> None:

@@ -1,0 +1,114 @@
+"""Fault cells of callbacks that begin while an earlier one of their device still runs, and of barriers beside them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..oracle.checkers import Anomaly
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from .bench import Bench
+from .checks import check_quiet_barrier, check_value
+from .fault import planted
+
+SLOW_SECONDS = 0.02
+TAPS = 3
+ROUNDS = 3
+
+
+@planted("jit", "call io_callback_ordered debug_callback_ordered", "H5 X3 X4")
+def follows_slow_taps(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A callback that keeps the order begins when the taps before it have ended, not when they have begun."""
+    seen: list[str] = []
+
+    def slow(operand: Any, transforms: Any) -> None:
+        seen.append("begins")
+        time.sleep(SLOW_SECONDS)
+        seen.append("ends")
+
+    def host(operand: Any) -> Any:
+        seen.append("follows")
+        return np.asarray(operand) + np.float32(1)
+
+    def computation(x: Any) -> Any:
+        for _ in range(TAPS):
+            x = bench.implementation.tap(slow, x)
+        return bench.apply(callback, host, x)
+
+    compiled = bench.compile(computation)
+    anomalies: list[Anomaly] = []
+    # The first values of a tap may take another way than those after them.
+    for _ in range(ROUNDS):
+        wanted = bench.expected(callback, bench.operand)
+        anomalies += check_value("the program", lambda: compiled(bench.operand), wanted)
+        anomalies += check_quiet_barrier(bench, "after slow taps")
+        if seen != ["begins", "ends"] * TAPS + ["follows"]:
+            anomalies.append(Anomaly("order", Stage.CALLBACK, f"beside slow taps the order was {seen}"))
+        seen.clear()
+    return anomalies[:3]
+
+
+@planted("jit", "id_tap", "H13", minimum_devices=2, isolated=True)
+def taps_on_new_devices(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """While a barrier waits for a tap, another thread taps on devices that had none before."""
+    first, *others = bench.devices
+    begun = threading.Event()
+    seen: list[int] = []
+
+    def tapped(number: int, device: jax.Device) -> None:
+        def host(operand: Any) -> None:
+            if number == 0:
+                begun.set()
+                time.sleep(10 * SLOW_SECONDS)
+            seen.append(number)
+
+        jax.jit(lambda x: bench.apply(callback, host, x))(jax.device_put(np.float32(number), device))
+
+    def tap_on_others() -> None:
+        begun.wait()
+        for number, device in enumerate(others, 1):
+            tapped(number, device)
+
+    thread = threading.Thread(target=tap_on_others)
+    thread.start()
+    tapped(0, first)
+    anomalies = check_quiet_barrier(bench, "while other devices had their first taps")
+    if 0 not in seen:
+        anomalies.append(Anomaly("early barrier", Stage.BARRIER, f"after it {seen} had run"))
+    thread.join()
+    anomalies += check_quiet_barrier(bench, "after the first taps of other devices")
+    if sorted(seen) != [*range(len(bench.devices))]:
+        anomalies.append(Anomaly("lost", Stage.CALLBACK, f"the taps {sorted(seen)} of {len(bench.devices)} ran"))
+    return anomalies
+
+
+@planted("jit", "call id_tap", "H1 H3 H4")
+def several_without_results(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A program of several callbacks that returns nothing runs them all, each time."""
+    seen: list[float] = []
+
+    def host(operand: Any) -> None:
+        seen.append(float(np.asarray(operand)))
+
+    def computation(x: Any) -> None:
+        for number in range(TAPS):
+            if callback.function == "call":
+                bench.implementation.call(host, jnp.sin(x + number), None)
+            else:
+                bench.apply(callback, host, jnp.sin(x + number))
+
+    compiled = jax.jit(computation)
+    anomalies: list[Anomaly] = []
+    for _ in range(ROUNDS):
+        compiled(np.float32(1))
+        anomalies += check_quiet_barrier(bench, "after a program without results")
+        if not np.allclose(seen, np.sin(np.arange(TAPS) + 1)):
+            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"the callbacks saw {seen}"))
+        seen.clear()
+    return anomalies[:3]

@@ -1,0 +1,82 @@
+"""X2, H15: of the errors that native dispatches will raise at their ends, each belongs to its own dispatch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import jax
+import pytest
+
+from hostcb._runtime import postponed
+from hostcb._runtime.postponed import LATE, Pending
+from hostcb._runtime.programs import Execution, Program
+from hostcb._runtime.running import running
+
+pytestmark = pytest.mark.contract("X2", "H15")
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    """Of what the tests leave in this thread's state, nothing stays."""
+    frame = running.frame
+    yield
+    frame.pending, frame.execution, frame.depth = None, None, 0
+    # The end of a dispatch takes the hook away.
+    assert int(jax.jit(lambda x: x + 1)(1)) == 2
+
+
+def handler() -> FrameType:
+    return sys._getframe()
+
+
+def inner(function: Any) -> Any:
+    return function()
+
+
+def outer(function: Any) -> Any:
+    return inner(function)
+
+
+def test_a_handler_with_the_same_wrappers_is_of_the_same_dispatch() -> None:
+    pending: list[Pending] = []
+
+    def fails() -> None:
+        pending.append(Pending(ValueError("failed"), Program(), sys._getframe()))
+
+    def comes_later() -> tuple[list[str], bool]:
+        wrappers = pending[0].calls(sys._getframe())
+        assert wrappers is not None
+        return [frame.f_code.co_name for frame in wrappers], pending[0].is_like(wrappers)
+
+    # Both handlers are called at one instruction of this frame, as in one dispatch.
+    _, (names, alike) = [outer(each) for each in (fails, comes_later)]
+    assert (names, alike) == (["inner", "outer"], True)
+
+
+def failed(text: str) -> Pending:
+    return Pending(ValueError(text), Program(), sys._getframe())
+
+
+def test_of_several_errors_that_were_not_raised_the_oldest_is() -> None:
+    running.frame.pending = [failed("first"), failed("second")]
+    error, others = postponed._at_the_end(sys._getframe())
+    assert (str(error), others) == ("first", False)
+    assert isinstance(error, ValueError) and error.__notes__ == [LATE]
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["of_the_same_program", "of_another"])
+def test_the_execution_around_a_native_dispatch_does_not_take_its_failure(same: bool) -> None:
+    program, device = Program(["pure_callback"]), jax.devices()[0]
+    program.native = True
+    around = Execution(program if same else Program(), (device,), (device,))
+    failure = around.failure = ValueError("failed")
+    with around.returned.lock:
+        # A callback of `around` dispatches; its handler is one deeper.
+        running.frame.execution, running.frame.depth = around, 2
+        assert (lambda: postponed.postpone(program, failure, inside=1))()
+    assert around.failure is (None if same else failure)
+    (pending,) = running.frame.pending
+    assert pending.program is program and isinstance(pending.error, jax.errors.JaxRuntimeError)

@@ -7,6 +7,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     buffers,
     calls,
     compiler,
+    conditions,
     counts,
     data,
     derivatives,

@@ -44,6 +44,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "compiled_ahead": _PRINTS,
     "cond_without_results": _COMPILER,
     "condition_with_frozen_carry": _EFFECTS,
+    "conditions_of_mutable_arrays": "the rule asks the loop, and takes each callback alike: tests ask every kind",
     "decomposes_on_the_host": _INNER,
     "doctor_tells": _OWN,
     "donated": _PRINTS,

@@ -90,6 +90,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "inline": "others have no value of their own in the thread that calls: fault.eager_functions",
     "is_forgotten": "a print has no function of the user",
     "is_traced": _SHARED,
+    "jaxs_barrier_covers": "a queue, and a token: the others have the one or the other",
     "keeps_its_operand": "others get no NumPy array of their own",
     "keeps_its_view": _BUFFERS,
     "keeps_large_operands": "fault.sizes asks every kind",

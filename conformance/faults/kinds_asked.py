@@ -57,6 +57,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "equal_operands": _EFFECTS,
     "equal_programs_from_a_cache": _PRINTS,
     "error_mark": _RESULTS,
+    "equal_prints": _TEXTS,
     "errors_travel": _SHARED,
     "explicit_mesh": _RESULTS,
     "exported": _PRINTS,

@@ -6,6 +6,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     barriers,
     buffers,
     calls,
+    clearing,
     compiler,
     conditions,
     counts,

@@ -40,6 +40,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "blocks_until_released": _PRINTS,
     "changes_its_operand": "others get no NumPy array of their own",
     "changing_device_sets": "it is about tokens, which ordered callbacks have",
+    "clears_backends": _PROCESS,
     "collects_garbage": _ONE_OF_EACH,
     "compiled_ahead": _PRINTS,
     "cond_without_results": _COMPILER,

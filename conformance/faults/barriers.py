@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
 from ..oracle.checkers import Anomaly
@@ -25,6 +27,24 @@ EARLY_SECONDS = 0.1
 @planted("pmap", "id_tap call io_callback", "H13")
 def barrier_covers(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A thread starts a program and waits at the barrier; meanwhile the callback waits for an event."""
+    return _check_covers(bench, callback, bench.implementation.barrier)
+
+
+@planted("jit", "id_tap debug_callback", "H13")
+@planted("pmap", "id_tap", "H13")
+def jaxs_barrier_covers(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H13: so does JAX's own barrier, also after a program of JAX's own callbacks."""
+    own = jax.jit(lambda x: (jax.debug.callback(lambda _: None, x), x)[1])
+
+    def after_another() -> None:
+        own(np.float32(1))
+        jax.effects_barrier()
+
+    anomalies = _check_covers(bench, callback, jax.effects_barrier)
+    return anomalies or _check_covers(bench, callback, after_another)
+
+
+def _check_covers(bench: Bench, callback: Callback, barrier: Callable[[], None]) -> list[Anomaly]:
     entered, release, passed = threading.Event(), threading.Event(), threading.Event()
     ended: list[None] = []
     in_time: list[int] = []
@@ -41,7 +61,7 @@ def barrier_covers(bench: Bench, callback: Callback) -> list[Anomaly]:
     def run() -> None:
         try:
             compiled(bench.operand)
-            bench.implementation.barrier()
+            barrier()
         except Exception as error:
             errors.append(error)
         in_time.append(len(ended))

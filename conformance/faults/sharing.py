@@ -7,6 +7,7 @@ import functools
 import gc
 import pickle
 import sys
+from collections.abc import Hashable
 from typing import Any
 
 import jax
@@ -80,8 +81,40 @@ def equal_functions(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies
 
 
+@planted("jit", "id_print", "H18")
+def equal_prints(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H18: prints of the same text are equal, and those with another text or other print options of NumPy are not."""
+    prints = library(bench)
+
+    def with_label(label: str) -> Any:
+        return lambda x: prints.id_print(x, what=label)
+
+    def with_text(text: str) -> Any:
+        return lambda x: (prints.debug.print(text, x=x), x)[1]
+
+    anomalies = []
+    for name, printing, words in (("id_print", with_label, ("a", "b")), ("debug.print", with_text, ("{x}", "of {x}"))):
+        one, same, other = (
+            _parameters(jax.make_jaxpr(printing(each))(bench.operand)) for each in (words[0], words[0], words[1])
+        )
+        if one != same or _hashes(one) != _hashes(same) or one == other:
+            witness = f"{name}: equal texts are no equal keys of a cache, or different ones are"
+            anomalies.append(Anomaly("equality", Stage.TRACE, witness))
+        if name == "debug.print":
+            with np.printoptions(precision=2):
+                rounded = _parameters(jax.make_jaxpr(printing(words[0]))(bench.operand))
+            if one == rounded:
+                anomalies.append(Anomaly("equality", Stage.TRACE, "other print options make the same program"))
+    return anomalies
+
+
 def _parameters(closed: Any) -> list[Any]:
     return [sorted(equation.params.items(), key=lambda item: item[0]) for equation in closed.jaxpr.eqns]
+
+
+def _hashes(parameters: list[Any]) -> list[int]:
+    """What JAX's caches look up."""
+    return [hash(value) for of_equation in parameters for _, value in of_equation if isinstance(value, Hashable)]
 
 
 @planted("jit", "id_tap call", "H14 H15")

@@ -138,7 +138,11 @@ def trace_refuses(bench: Bench, callback: Callback) -> list[Anomaly]:
     ]
 
 
-@planted("jit", "id_tap", "H21", isolated=True)
+WAYS_OF_HAND_OVER = ("in C, without the interpreter lock", "was not built", "turns it off", "was built for")
+"""H24: in C, or the installation or its environment is the reason; a supported JAX is none."""
+
+
+@planted("jit", "id_tap", "H21 H24", isolated=True)
 def doctor_tells(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H21: the report has the versions, the devices with their transports, and each part of JAX with its state."""
     report = library(bench).doctor()
@@ -161,6 +165,10 @@ def doctor_tells(bench: Bench, callback: Callback) -> list[Anomaly]:
         anomalies.append(
             Anomaly("report", Stage.TRACE, f"on a supported JAX the report says that {report.lost} are lost")
         )
+    hand_over = next((line for line in text.splitlines() if line.startswith("the hand-over: ")), "none")
+    if not any(words in hand_over for words in WAYS_OF_HAND_OVER):
+        witness = f"on a supported JAX taps need not wait for the interpreter lock, but the report says {hand_over!r}"
+        anomalies.append(Anomaly("report", Stage.TRACE, witness))
     states = [line for line in text.splitlines() if line.startswith("  jax")]
     if len(states) < 20 or states != [line for line in ended.stdout.splitlines() if line.startswith("  jax")]:
         anomalies.append(

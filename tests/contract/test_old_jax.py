@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+import hostcb as hcb
+
 pytestmark = pytest.mark.contract("H21")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(hcb.__file__).parents[1]
 
 
 @pytest.mark.parametrize("version", ["0.4.31", "0.6.2", "0.10.1"])

@@ -8,11 +8,13 @@ from __future__ import annotations
 import ast
 import collections
 import concurrent.futures
+import difflib
 import json
 from pathlib import Path
 from typing import Any
 
 import jax
+import private_parts
 import pytest
 import sessions
 from subprocesses import run_program
@@ -163,6 +165,15 @@ def test_private_names_are_used_in_the_registry_alone() -> None:
         texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
         if path.parent.name != "_compat":
             assert not [text for text in texts if text.startswith(("jax._", "jaxlib."))], path
+
+
+def test_the_parts_of_jax_are_those_of_the_snapshot() -> None:
+    """What the warning says is lost, and what is asked of each part, do not change by accident."""
+    stored = private_parts.FILE.read_text(encoding="utf-8").splitlines()
+    changes = "\n".join(
+        difflib.unified_diff(stored, private_parts.snapshot().splitlines(), "stored", "now", lineterm="")
+    )
+    assert not changes, f"if this is meant, renew it: {private_parts.COMMAND}\n{changes}"
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,36 @@ def test_the_discharge_of_a_loop_without_callbacks_is_left_to_jax(monkeypatch: p
     assert asked == [3]
 
 
+def test_only_the_body_of_a_scan_with_callbacks_in_a_checkpoint_is_split_by_hostcb(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """JAX splits other jaxprs with the same function, before and after its rule for such a scan, and other scans."""
+    put: dict[str, Any] = {}
+
+    def part(name: str, value: Any) -> None:
+        entry = SimpleNamespace(value=value, lost=False, put=lambda rule: put.update({name: rule}))
+        monkeypatch.setattr(control_flow, name, entry)
+
+    part("_HOISTING", plain)
+    part("_SPLITTING", lambda jaxpr, unknowns: f"{jaxpr} by JAX")
+    part("_SCAN_IN_CHECKPOINT", lambda jaxpr: put["_SPLITTING"](jaxpr, [False]))
+    for name in ("_MOVE_BINDERS", "_DEBUG_INFO"):
+        part(name, None)
+    monkeypatch.setattr(control_flow, "_all_depends_on_the_loop", lambda jaxpr, unknowns: f"{jaxpr} by hostcb")
+    control_flow.keep_in_scans(lambda jaxpr: jaxpr == "callbacks")
+
+    def split() -> list[str]:
+        return [put["_SPLITTING"](jaxpr, [False]) for jaxpr in ("callbacks", "none")]
+
+    by_jax = ["callbacks by JAX", "none by JAX"]
+    assert split() == by_jax
+    assert [put["_SCAN_IN_CHECKPOINT"](jaxpr) for jaxpr in ("callbacks", "none")] == [
+        "callbacks by hostcb",
+        "none by JAX",
+    ]
+    assert split() == by_jax
+
+
 def test_programs_without_callbacks_are_lowered_as_without_hostcb() -> None:
     with_hostcb, without = (run_program("without_callbacks.py", how, devices=2).check() for how in ("with", "without"))
     assert with_hostcb.stdout == without.stdout

@@ -1,0 +1,71 @@
+"""Fault cells of `jax.extend.backend.clear_backends`: what is queued runs, and later callbacks have the new devices."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import jax
+import jax.extend.backend
+import numpy as np
+
+from ..oracle.checkers import Anomaly
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from .bench import Bench
+from .checks import check_quiet_barrier, check_value
+from .fault import planted
+from .traces import library
+
+PATIENCE = 5.0
+"""Seconds after which an event that must happen counts as missing."""
+
+
+@planted("jit", "id_tap", "H5 H9", isolated=True)
+def clears_backends(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """What is queued runs, and its threads end with their devices; old and new programs tap on the devices of now."""
+    tap = library(bench).id_tap
+    opened = threading.Event()
+    seen: list[tuple[float, bool]] = []
+
+    def note(operand: Any, transforms: Any, *, device: Any) -> None:
+        opened.wait(PATIENCE)
+        seen.append((float(operand), any(device is each for each in jax.devices())))
+
+    def program(x: Any) -> Any:
+        return tap(note, x, tap_with_device=True) + 1
+
+    compiled = jax.jit(program)
+    anomalies: list[Anomaly] = []
+    number = 0.0
+    before = threading.enumerate()
+    for _ in range(2):
+        opened.clear()
+        for run in (compiled, jax.jit(lambda x: program(x)), compiled):
+            wanted = np.float32(number + 1)
+            anomalies += check_value("a program", lambda r=run, n=number: r(np.float32(n)), wanted)  # type: ignore[misc]
+            number += 1
+        opened.set()
+        jax.extend.backend.clear_backends()
+        if len(seen) != number:
+            witness = f"{len(seen)} of {number:g} taps had run when the clients were gone"
+            anomalies.append(Anomaly("lost", Stage.CALLBACK, witness))
+        anomalies += _check_ended(before)
+        anomalies += check_value("a program of before", lambda n=number: compiled(np.float32(n)), np.float32(number + 1))  # type: ignore[misc]
+        number += 1
+        anomalies += check_quiet_barrier(bench, "after clear_backends")
+    if seen != [(float(each), True) for each in range(int(number))]:
+        witness = f"taps saw {seen}: values in order, each with whether its device is one of now"
+        anomalies.append(Anomaly("wrong device", Stage.CALLBACK, witness))
+    return anomalies
+
+
+def _check_ended(before: list[threading.Thread]) -> list[Anomaly]:
+    """Nothing serves the devices that are gone."""
+    deadline = time.monotonic() + PATIENCE
+    others = [thread for thread in threading.enumerate() if thread not in before]
+    for thread in others:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    alive = [thread.name for thread in others if thread.is_alive()]
+    return [Anomaly("leak", Stage.EXIT, f"{alive} outlived the devices")] if alive else []

@@ -1,0 +1,71 @@
+"""Fault cells of conditions of loops that use mutable arrays: JAX evaluates them with the values from before the loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..oracle.checkers import Anomaly
+from ..oracle.stages import summary
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from .bench import Bench
+from .checks import check_quiet_barrier
+from .fault import planted
+
+STEPS = 2
+
+
+@planted("jit", "id_tap call", "H4")
+def conditions_of_mutable_arrays(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A callback that would see an old value is refused; one that sees a right one, and a loop without any, run."""
+    seen: list[list[float]] = []
+
+    def note(operand: Any) -> Any:
+        seen.append(np.asarray(operand).tolist())
+        return np.asarray(operand)
+
+    def program(x: Any, changes: bool, calls: bool) -> Any:
+        used, other = jax.new_ref(x), jax.new_ref(x)
+
+        def condition(step: Any) -> Any:
+            value = bench.apply(callback, note, used[...]) if calls else used[...]
+            return (step < STEPS) & (value[0] < 100)
+
+        def body(step: Any) -> Any:
+            (used if changes else other)[...] += 1
+            return step + 1
+
+        jax.lax.while_loop(condition, body, 0)
+        return used[...] + other[...]
+
+    def run(changes: bool, calls: bool) -> Any:
+        seen.clear()
+        result = jax.jit(lambda x: program(x, changes, calls))(jnp.arange(2.0))
+        bench.implementation.barrier()
+        return np.asarray(result).tolist(), list(seen)
+
+    anomalies = []
+    for what, changes, calls, values in (
+        ("a loop without callbacks", True, False, []),
+        ("a loop that changes another array", False, True, [[0.0, 1.0]] * (STEPS + 1)),
+    ):
+        try:
+            found = run(changes, calls)
+        except Exception as error:
+            anomalies.append(Anomaly("wrong refusal", Stage.TRACE, f"{what} was refused: {summary(error)}"))
+            continue
+        if found != ([2.0, 4.0], values):
+            witness = f"{what} gave {found[0]} and showed {found[1]}, expected [2.0, 4.0] and {values}"
+            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
+    try:
+        found = run(True, True)
+        witness = f"a condition that uses what the body changes was not refused: it showed {found[1]}"
+        anomalies.append(Anomaly("not refused", Stage.TRACE, witness))
+    except NotImplementedError as error:
+        if "Carry the array's value" not in str(error):
+            anomalies.append(Anomaly("poor error", Stage.TRACE, f"the refusal names no remedy: {summary(error)}"))
+    return anomalies + check_quiet_barrier(bench, "after loops with mutable arrays")

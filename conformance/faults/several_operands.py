@@ -52,7 +52,9 @@ def several_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
         found = jax.block_until_ready(jax.jit(program)(first, second, third))
         anomalies += check_quiet_barrier(bench, label)
         if callback.returns_new_value:
-            for place, leaf, due in zip(("one", "other"), jax.tree.leaves(found), jax.tree.leaves(wanted), strict=False):
+            for place, leaf, due in zip(
+                ("one", "other"), jax.tree.leaves(found), jax.tree.leaves(wanted), strict=False
+            ):
                 anomalies += check_value(f"{label} the {place}", lambda leaf=leaf: leaf, due)  # type: ignore[misc]
             if jax.tree.structure(found) != jax.tree.structure(wanted):
                 anomalies.append(Anomaly("result", Stage.RESULT, f"{label} it is {found}, expected {wanted}"))

@@ -163,6 +163,8 @@ def doctor_tells(bench: Bench, callback: Callback) -> list[Anomaly]:
         anomalies.append(
             Anomaly("report", Stage.TRACE, f"on a supported JAX the report says that {report.lost} are lost")
         )
+    if "not imported yet" in text:
+        anomalies.append(Anomaly("report", Stage.TRACE, f"the report leaves parts of JAX out: {text[-1000:]}"))
     states = [line for line in text.splitlines() if line.startswith("  jax")]
     if len(states) < 20 or states != [line for line in ended.stdout.splitlines() if line.startswith("  jax")]:
         anomalies.append(

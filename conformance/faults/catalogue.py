@@ -20,6 +20,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     jax_inside,
     lifetime,
     meshes,
+    nested_meshes,
     odd_lengths,
     places,
     processes,

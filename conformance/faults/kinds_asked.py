@@ -120,6 +120,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "names_its_device": "only sharding= names a device",
     "narrow_dtypes": _DATA,
     "nested_batch": _TAPS,
+    "nested_shard_maps": "it is about tokens: a tap has one alone, and a call has one beside a result",
     "no_result": _TARGETS,
     "none": _RESULTS,
     "odd_lengths": _PRINTS,

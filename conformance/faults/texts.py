@@ -128,13 +128,14 @@ def equal_prints(bench: Bench, callback: Callback) -> list[Anomaly]:
 
     def program_of(**labels: Any) -> Any:
         traced = jax.make_jaxpr(lambda x: bench.implementation.print_labelled(x, output_stream=stream, **labels))
-        return [sorted(equation.params.items()) for equation in traced(np.float32(1)).jaxpr.eqns]
+        return tuple(tuple(sorted(equation.params.items())) for equation in traced(np.float32(1)).jaxpr.eqns)
 
     first, again, other = program_of(a=1, b="x"), program_of(b="x", a=1), program_of(a=2, b="x")
-    if first == again and first != other:
+    # JAX's caches look them up by their hash.
+    if again in {first} and other not in {first}:
         return []
     words = ("others", "the same")
-    witness = f"equal prints make {words[first == again]} programs, and different ones {words[first == other]}"
+    witness = f"equal prints make {words[again in {first}]} programs, and different ones {words[other in {first}]}"
     return [Anomaly("equality", Stage.TRACE, witness)]
 
 

@@ -123,6 +123,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "nested_shard_maps": "it is about tokens: a tap has one alone, and a call has one beside a result",
     "no_result": _TARGETS,
     "none": _RESULTS,
+    "nothing_after_a_failure": _RESULTS,
     "odd_lengths": _PRINTS,
     "order_across_threads": "others keep no order",
     "os_exit": _PROCESS,

@@ -7,6 +7,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     barriers,
     buffers,
     calls,
+    command_buffers,
     compiler,
     counts,
     data,

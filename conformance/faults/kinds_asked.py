@@ -41,6 +41,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "changes_its_operand": "others get no NumPy array of their own",
     "changing_device_sets": "it is about tokens, which ordered callbacks have",
     "collects_garbage": _ONE_OF_EACH,
+    "command_buffers": _BUFFERS,
     "compiled_ahead": _PRINTS,
     "cond_without_results": _COMPILER,
     "condition_with_frozen_carry": _EFFECTS,

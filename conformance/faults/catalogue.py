@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from . import (  # noqa: F401 - the import of a module registers its faults
+    after_failures,
     barriers,
     buffers,
     calls,
     clearing,
+    command_buffers,
     compiler,
     conditions,
     counts,
@@ -15,6 +17,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     devices,
     differentiated,
     donations,
+    exact_results,
     executables,
     executables_alone,
     failures,
@@ -26,6 +29,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     loops_that_fail,
     memory,
     meshes,
+    nested_meshes,
     odd_lengths,
     other_threads,
     order_of_slow,
@@ -36,6 +40,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     refusals,
     reported_bugs,
     reports,
+    several_operands,
     several_processes,
     sharing,
     sizes,

@@ -176,15 +176,16 @@ def taps_of_derivatives(bench: Bench, callback: Callback) -> list[Anomaly]:
     def cubed(x: Any) -> Any:
         return bench.implementation.tap(note, x * x) * x
 
-    with warnings.catch_warnings(), _flag("jax_host_callback_ad_transforms"):
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(record=True) as warned, _flag("jax_host_callback_ad_transforms"):
+        warnings.simplefilter("always")
         tangent = jax.jit(lambda x: jax.jvp(cubed, (x,), (1.0,)))(3.0)
         bench.implementation.barrier()
         forward = [*seen]
         seen.clear()
         derivative = float(jax.jit(jax.grad(cubed))(3.0))
         bench.implementation.barrier()
-    anomalies = _seen("values and tangents", forward, [([9.0, 6.0], ["jvp"])])
+    anomalies = _seen("whether a warning came", any(each.category is FutureWarning for each in warned), True)
+    anomalies += _seen("values and tangents", forward, [([9.0, 6.0], ["jvp"])])
     anomalies += _seen("values, then cotangents", seen, [([9.0], []), ([3.0], ["jvp", "transpose"])])
     anomalies += _seen("the derivatives", ([float(each) for each in tangent], derivative), ([27.0, 27.0], 27.0))
     return anomalies

@@ -76,8 +76,10 @@ def wrong_arguments(bench: Bench, callback: Callback) -> list[Anomaly]:
 
 @planted("jit", "call", "H3")
 def wrong_arguments_of_a_call(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """What is no function, no shape and no method of a call."""
-    call = library(bench).call
+    """What is no function, no shape and no method of a call, and no function of JAX's two and of `jax_arrays`."""
+    hostcb = library(bench)
+    call = hostcb.call
+    pure, io, arrays = hostcb.pure_callback, hostcb.io_callback, hostcb.jax_arrays
     return _refusals(
         bench,
         {
@@ -90,6 +92,13 @@ def wrong_arguments_of_a_call(bench: Bench, callback: Callback) -> list[Anomaly]
             "a type that JAX lacks": (
                 lambda x: call(nothing, x, result_shape=np.zeros(2, "U1")),
                 ((TypeError, ValueError), ""),
+            ),
+            "a number in place of a pure function": (lambda x: pure(3, ONE, x), (TypeError, "callable")),
+            "a generator function": (lambda x: pure(generated, ONE, x), (TypeError, "generator")),
+            "a coroutine function of io_callback": (lambda x: io(later, ONE, x), (TypeError, "coroutine")),
+            "a number in place of a function of arrays": (
+                lambda x: call(arrays(3), x, result_shape=x),
+                (TypeError, "jax_arrays"),
             ),
             "an unknown method": (
                 lambda x: jax.vmap(lambda y: call(nothing, y, result_shape=y, vmap_method="any"))(x),

@@ -1,4 +1,4 @@
-"""Fault cells of the texts that `id_print` writes, to the letter; a campaign of mutants found nobody who reads them."""
+"""Fault cells of the texts that prints write, to the letter; a campaign of mutants found nobody who reads them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import io
 import threading
 from typing import Any
 
+import jax
 import numpy as np
 
 from ..oracle.checkers import Anomaly
+from ..oracle.stages import stage_of, summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
@@ -106,8 +108,6 @@ class _Interrupted(_Writes):
 @planted("jit", "id_print", "H2", minimum_devices=2)
 def prints_of_threads_stay_apart(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H2: while one device prints, another one's print to the same stream waits."""
-    import jax
-
     stream = _Interrupted()
     compiled = jax.jit(lambda x: bench.implementation.print_labelled(x, output_stream=stream))
     first, second = (jax.device_put(np.int32(number), bench.devices[number]) for number in range(2))
@@ -118,4 +118,53 @@ def prints_of_threads_stay_apart(bench: Bench, callback: Callback) -> list[Anoma
     anomalies = _differences("each of two values", sorted(stream.texts), ["0\n", "1\n"])
     if stream.mixed:
         anomalies.append(Anomaly("overlap", Stage.CALLBACK, "a print began while another one wrote to the same stream"))
+    return anomalies
+
+
+@planted("jit", "id_print", "H18")
+def equal_prints(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H18: prints of equal labels, whatever their order, make equal programs, and others do not."""
+    stream = _Writes()
+
+    def program_of(**labels: Any) -> Any:
+        traced = jax.make_jaxpr(lambda x: bench.implementation.print_labelled(x, output_stream=stream, **labels))
+        return tuple(tuple(sorted(equation.params.items())) for equation in traced(np.float32(1)).jaxpr.eqns)
+
+    first, again, other = program_of(a=1, b="x"), program_of(b="x", a=1), program_of(a=2, b="x")
+    # JAX's caches look them up by their hash.
+    if again in {first} and other not in {first}:
+        return []
+    words = ("others", "the same")
+    witness = f"equal prints make {words[again in {first}]} programs, and different ones {words[other in {first}]}"
+    return [Anomaly("equality", Stage.TRACE, witness)]
+
+
+DEBUG_PRINTS: dict[str, tuple[dict[str, Any], str]] = {
+    "{what}: {x}": ({"what": "a text"}, "a text: 2.5"),
+    "{what:>4} {x:.2f}": ({"what": "ab"}, "  ab 2.50"),
+    "{row[1]} {x}": ({"row": np.arange(3, dtype=np.float32)}, "1.0 2.5"),
+    "{rows} {x}": ({"rows": [np.arange(3, dtype=np.float32)]}, "[Array([0., 1., 2.], dtype=float32)] 2.5"),
+}
+"""Formats, their values beside `x`, and the line."""
+
+
+@planted("jit", "debug_print", "X4")
+def debug_prints_exactly(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """X4: values that are no arrays, parts of arrays and of keys, and arrays in a list."""
+    keys = jax.random.split(jax.random.key(3), 2)
+    formats = {**DEBUG_PRINTS, "{keys[1]} {x}": ({"keys": keys}, f"{jax.random.key_data(keys)[1]} 2.5")}
+    anomalies = []
+    for text, (values, wanted) in formats.items():
+        written = io.StringIO()
+        with contextlib.redirect_stdout(written):
+            program = bench.compile(
+                lambda x, text=text, values=values: bench.implementation.print_as(text, x=x, **values)
+            )
+            try:
+                program(np.float32(2.5))
+                bench.implementation.barrier()
+            except Exception as error:
+                anomalies.append(Anomaly("error", stage_of(error), f"{text!r}: {summary(error)}"))
+                continue
+        anomalies += _differences(f"{text!r}", written.getvalue(), f"{wanted}\n")
     return anomalies

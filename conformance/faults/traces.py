@@ -169,6 +169,8 @@ def doctor_tells(bench: Bench, callback: Callback) -> list[Anomaly]:
     if not any(words in hand_over for words in WAYS_OF_HAND_OVER):
         witness = f"on a supported JAX taps need not wait for the interpreter lock, but the report says {hand_over!r}"
         anomalies.append(Anomaly("report", Stage.TRACE, witness))
+    if "not imported yet" in text:
+        anomalies.append(Anomaly("report", Stage.TRACE, f"the report leaves parts of JAX out: {text[-1000:]}"))
     states = [line for line in text.splitlines() if line.startswith("  jax")]
     if len(states) < 20 or states != [line for line in ended.stdout.splitlines() if line.startswith("  jax")]:
         anomalies.append(

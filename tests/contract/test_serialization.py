@@ -44,6 +44,18 @@ def test_an_executable_is_not_serialized(name: str) -> None:
     assert name.split()[-1] in str(caught.value)
 
 
+def test_the_refusal_names_the_callbacks_in_the_programs_order() -> None:
+    names = ["id_tap", "call", "pure_callback"]
+
+    def program(x: Any) -> Any:
+        for name in names:
+            x = PROGRAMS[name](x)
+        return x
+
+    with pytest.raises(TypeError, match=r"a program with id_tap.*, call.*, pure_callback.* cannot be serialized"):
+        serialize_executable.serialize(jax.jit(program).lower(X).compile())
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_function_is_not_exported(name: str) -> None:
     with pytest.raises(NotImplementedError, match="callback"):

@@ -1,0 +1,63 @@
+"""Fault cells of what a program does after one of its callbacks has failed: it calls back no more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..oracle.checkers import Anomaly
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from .bench import Bench
+from .checks import PLANTED, check_value, error_of
+from .fault import planted
+
+STEPS = 4
+FAILING = 2
+"""The call that fails, counted from 0."""
+
+
+@planted("jit", "call pure_callback io_callback io_callback_ordered buffer_callback dlpack_callback")
+def nothing_after_a_failure(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Callbacks that take the result of a failed one, in a loop and one by one, do not run with what it left."""
+    seen: list[float] = []
+    armed: list[bool] = []
+
+    def host(operand: Any) -> Any:
+        seen.append(float(np.asarray(operand)))
+        if armed and len(seen) == FAILING + 1:
+            raise ValueError(PLANTED)
+        return np.asarray(operand) + np.float32(1)
+
+    def step(x: Any) -> Any:
+        return bench.apply(callback, host, x)
+
+    def one_by_one(x: Any) -> Any:
+        for _ in range(STEPS):
+            x = step(x)
+        return x
+
+    programs = {
+        "in a loop": jax.jit(lambda x: jax.lax.fori_loop(0, STEPS, lambda _, carry: step(carry), x)),
+        "one by one": jax.jit(one_by_one),
+    }
+    anomalies = []
+    for label, program in programs.items():
+        armed.clear()
+        start, wanted = np.float32(10), np.float32(10 + STEPS)
+        # The second dispatch of a program may go another way than the first.
+        for _ in range(2):
+            anomalies += check_value(f"{label} before", lambda p=program, x=start: p(x), wanted)  # type: ignore[misc]
+        seen.clear()
+        armed.append(True)
+        error = error_of(lambda p=program, x=start: p(x))  # type: ignore[misc]
+        error_of(bench.implementation.barrier)
+        if error is None or PLANTED not in str(error):
+            anomalies.append(Anomaly("swallowed error", Stage.DISPATCH, f"{label} the failure gave {error!r}"))
+        if seen != [float(start) + number for number in range(FAILING + 1)]:
+            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"{label} the callbacks saw {seen}"))
+        armed.clear()
+        anomalies += check_value(f"{label} afterwards", lambda p=program, x=start: p(x), wanted)  # type: ignore[misc]
+    return anomalies

@@ -1,0 +1,66 @@
+"""Fault cells of functions of several operands, with one result and with a tree of results.
+
+Buffer and DLPack callbacks have a way of their own for one result, and another one for trees.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..oracle.checkers import Anomaly
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback, Runs
+from .bench import Bench
+from .checks import check_quiet_barrier, check_value
+from .fault import planted
+
+OF_SEVERAL = "pure_callback io_callback debug_callback buffer_callback dlpack_callback dlpack_callback_in_place"
+"""One of each that takes its operands one by one."""
+
+
+def _results(first: Any, second: Any, third: Any, tree: bool) -> Any:
+    """Each operand counts in another way, so that no two may be exchanged."""
+    results = {"b": first - second * 3, "a": (third - first * 5,)}
+    return results if tree else results["b"]
+
+
+@planted("jit", OF_SEVERAL, "X2 X3 X4 B1 D1")
+def several_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Operands of one type come in the function's order, and so do results to their places in the tree."""
+    anomalies = []
+    first, second, third = operands = [bench.operand + np.float32(number) for number in (1, 20, 300)]
+    for tree in (False, True):
+        label = "with a tree of results" if tree else "with one result"
+        seen: list[Any] = []
+
+        def host(*operands: Any, seen: list[Any] = seen, tree: bool = tree) -> Any:
+            seen.append([np.asarray(each).tolist() for each in operands])
+            return _results(*map(np.array, operands), tree)  # type: ignore[arg-type]
+
+        wanted = _results(*operands, tree)
+        like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), wanted)
+
+        def program(*operands: Any, host: Any = host, like: Any = like) -> Any:
+            # One of the operands is made by the program.
+            given = (operands[0], operands[1] + 0, operands[2])
+            result = bench.implementation.invoke(callback, host, given, like, bench.devices, spread=True)
+            return result if callback.returns_new_value else None
+
+        found = jax.block_until_ready(jax.jit(program)(first, second, third))
+        anomalies += check_quiet_barrier(bench, label)
+        if callback.returns_new_value:
+            for place, leaf, due in zip(
+                ("one", "other"), jax.tree.leaves(found), jax.tree.leaves(wanted), strict=False
+            ):
+                anomalies += check_value(f"{label} the {place}", lambda leaf=leaf: leaf, due)  # type: ignore[misc]
+            if jax.tree.structure(found) != jax.tree.structure(wanted):
+                anomalies.append(Anomaly("result", Stage.RESULT, f"{label} it is {found}, expected {wanted}"))
+        due = [each.tolist() for each in operands]
+        # A pure function may be called again.
+        calls = seen[:1] if callback.runs is Runs.IF_NEEDED and all(each == seen[0] for each in seen) else seen
+        if calls != [due]:
+            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"{label} it saw {seen}, expected {due}"))
+    return anomalies

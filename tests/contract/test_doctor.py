@@ -1,0 +1,33 @@
+"""H21: the doctor's report tells the devices of each platform apart."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.extend.backend
+import pytest
+
+import hostcb as hcb
+
+pytestmark = pytest.mark.contract("H21")
+
+DEVICES = {"cpu": ["first", "second"], "cuda": ["third"], "tpu": []}
+
+
+def test_each_platform_has_its_own_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = {name: SimpleNamespace(platform_version=f"version of {name}") for name in DEVICES}
+
+    def local_devices(*_: Any, backend: str = "cpu") -> list[str]:
+        return DEVICES[backend]
+
+    monkeypatch.setattr(jax.extend.backend, "backends", lambda: clients)
+    monkeypatch.setattr(jax, "local_devices", local_devices)
+    lines = str(hcb.doctor()).splitlines()
+    for line in (
+        "  cpu, version of cpu: first, second",
+        "  cuda, version of cuda: third",
+        "  tpu, version of tpu: no devices",
+    ):
+        assert line in lines

@@ -1,0 +1,59 @@
+"""H9, H21: what is refused in a `shard_map` where the compiler or this JAX cannot keep an order, and what is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+import hostcb as hcb
+from hostcb import _compat
+from hostcb._compat import lowering
+
+OPERAND = jax.ShapeDtypeStruct((4, 4), np.float32)
+
+
+def tapped(x: Any) -> Any:
+    return hcb.id_tap(lambda value, transforms: None, x)
+
+
+def pure(x: Any) -> Any:
+    return hcb.pure_callback(lambda value: value, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+@pytest.mark.contract("H9")
+@pytest.mark.parametrize("aborts", [False, True])
+def test_a_token_in_a_part_of_the_mesh_is_refused_where_the_compiler_aborts(
+    monkeypatch: pytest.MonkeyPatch, aborts: bool
+) -> None:
+    """Lowered and not compiled: where the compiler does abort, it would end this process."""
+    monkeypatch.setattr(_compat, "ABORTS_ON_TOKEN_IN_PART", aborts)
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"))
+
+    def nested(function: Any) -> Any:
+        inner = lambda x: jax.shard_map(function, in_specs=P(None, "b"), out_specs=P(None, "b"), axis_names={"b"})(x)
+        return jax.jit(jax.shard_map(inner, mesh=mesh, in_specs=P("a"), out_specs=P("a"), axis_names={"a"}))
+
+    assert "custom_call" in nested(pure).lower(OPERAND).as_text()
+    if not aborts:
+        assert "custom_call" in nested(tapped).lower(OPERAND).as_text()
+        return
+    with pytest.raises(NotImplementedError, match="shard_map inside of another"):
+        nested(tapped).lower(OPERAND)
+
+
+@pytest.mark.contract("H21")
+def test_without_the_rule_of_shard_map_only_what_keeps_an_order_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowering._LOWER_SHARD_MAP, "problem", "is missing")
+    mesh = Mesh(np.array(jax.devices()[:4]), ("a",))
+
+    def mapped(function: Any) -> Any:
+        return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=P("a"), out_specs=P("a")))
+
+    assert "custom_call" in mapped(pure).lower(OPERAND).as_text()
+    with pytest.raises(hcb.UnknownJaxError, match="is missing"):
+        mapped(tapped).lower(OPERAND)

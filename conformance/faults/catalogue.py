@@ -39,6 +39,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     threads,
     traces,
     twins,
+    words,
 )
 from .fault import entered
 from .runtime_targets import TARGETS

@@ -33,6 +33,9 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     odd_lengths,
     other_threads,
     order_of_slow,
+    mixed_leaves,
+    odd_lengths,
+    outside_jit,
     places,
     processes,
     programs_at_once,
@@ -53,6 +56,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     traces_at_once,
     turns,
     twins,
+    words,
 )
 from .fault import entered
 from .runtime_targets import TARGETS

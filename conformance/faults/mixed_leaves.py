@@ -1,0 +1,103 @@
+"""Fault cells of operands with leaves of several kinds: without tangents, without values, and mutable ones."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..oracle.checkers import Anomaly
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from .bench import Bench
+from .fault import planted
+from .places import _flag
+from .prints import format_for
+from .traces import library
+
+WITHOUT_VALUE = np.zeros(2, jax.dtypes.float0)
+FLOAT0 = ("float0", 1)
+EMPTY = {"a": FLOAT0, "b": ("float0", 3), "c": ("float0", 2)}
+"""Of each leaf that has no tangent: that, and its number of elements."""
+
+
+def _shown(leaf: Any) -> tuple[str, Any]:
+    array = np.asarray(leaf)
+    return ("float0", array.size) if array.dtype == jax.dtypes.float0 else (array.dtype.name, array.tolist())
+
+
+@planted("jit", "id_tap", "H16")
+def derivatives_of_mixed_leaves(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H16: the tangents of a tree have its form; of integers and of leaves without a value they are float0 arrays."""
+    seen: list[tuple[Any, list[str]]] = []
+
+    def note(value: Any, transforms: Any) -> None:
+        seen.append((jax.tree.map(_shown, value), [name for name, _ in transforms]))
+
+    def cubed(x: Any) -> Any:
+        tree = {"a": jnp.int32(4), "b": jnp.full(3, 7), "c": WITHOUT_VALUE, "d": x * x, "e": jnp.float32(2.5)}
+        return bench.implementation.tap(note, tree)["d"] * x
+
+    with warnings.catch_warnings(), _flag("jax_host_callback_ad_transforms"):
+        warnings.simplefilter("ignore")
+        for program in (lambda x: jax.jvp(cubed, (x,), (1.0,)), jax.grad(cubed)):
+            jax.block_until_ready(jax.jit(program)(3.0))
+            bench.implementation.barrier()
+    values = {
+        "a": ("int32", 4),
+        "b": ("int32", [7, 7, 7]),
+        "c": ("float0", 2),
+        "d": ("float32", 9.0),
+        "e": ("float32", 2.5),
+    }
+    tangents = {**EMPTY, "d": ("float32", 6.0), "e": ("float32", 0.0)}
+    cotangents = {**EMPTY, "d": ("float32", 3.0), "e": ("float32", 0.0)}
+    wanted = [((values, tangents), ["jvp"]), (values, []), (cotangents, ["jvp", "transpose"])]
+    if seen == wanted:
+        return []
+    return [Anomaly("wrong callback", Stage.CALLBACK, f"the tap was given and told {seen}, expected {wanted}")]
+
+
+@planted("jit", "id_tap", "H1")
+def mutable_arrays_of_all(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H1: of a mutable array, and of a part of it, each function gets the value at that point of the program."""
+    seen: list[float] = []
+    hostcb = library(bench)
+    one = jax.ShapeDtypeStruct((), np.float32)
+
+    def host(operand: Any, transforms: Any = None) -> Any:
+        seen.append(float(np.asarray(operand).sum()))
+        return np.float32(seen[-1])
+
+    functions: dict[str, Callable[[Any], Any]] = {
+        "id_tap": lambda ref: hostcb.id_tap(host, ref),
+        "call": lambda ref: hostcb.call(host, ref, result_shape=one),
+        "pure_callback": lambda ref: hostcb.pure_callback(host, one, ref),
+        "io_callback": lambda ref: hostcb.io_callback(host, one, ref),
+        "debug.callback": lambda ref: hostcb.debug.callback(host, ref),
+        "debug.print": lambda ref: hostcb.debug.print(format_for(host), x=ref),
+        "an ordered debug.callback": lambda ref: hostcb.debug.callback(host, ref, ordered=True),
+    }
+    anomalies = []
+    for name, function in functions.items():
+
+        def program(ref: Any, function: Callable[[Any], Any] = function) -> Any:
+            ref[...] += 1
+            first = function(ref)
+            ref[...] += 10
+            # The result of a tap is the mutable array itself, which a program does not return.
+            return None if name == "id_tap" else (first, function(ref.at[1]))
+
+        jax.block_until_ready(jax.jit(program)(jax.new_ref(jnp.arange(2.0))))
+        bench.implementation.barrier()
+        # Unordered ones run in any order.
+        wanted = [3.0] if name == "id_tap" else [3.0, 12.0]
+        if sorted(seen) != wanted:
+            witness = f"{name} saw the sums {seen}, expected {wanted}"
+            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
+        seen.clear()
+    return anomalies

@@ -1,0 +1,125 @@
+"""Fault cells of callbacks outside jit: the device that calls and has the result, numbers, and who waits for them."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ..oracle.checkers import Anomaly
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from .barriers import EARLY_SECONDS, PATIENCE
+from .bench import Bench
+from .checks import check_quiet_barrier, check_value
+from .fault import planted
+from .traces import library
+
+
+def _differs(what: str, seen: object, wanted: object) -> list[Anomaly]:
+    if seen == wanted:
+        return []
+    return [Anomaly("wrong place", Stage.RESULT, f"{what}: {seen}, expected {wanted}")]
+
+
+@planted("jit", "id_tap call", "H1 H3 H10", minimum_devices=2)
+def where_eager_callbacks_are(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """As under jit, the operand whose device was chosen decides on the device, and the result goes there."""
+    callers: list[Any] = []
+    last = bench.devices[-1]
+    chosen, free = jax.device_put(np.float32(3), last), jnp.float32(4)
+
+    def tap(operand: Any, transforms: Any, device: Any) -> None:
+        callers.append(device)
+
+    def host(operand: Any, device: Any) -> Any:
+        callers.append(device)
+        return np.asarray(jax.tree.leaves(operand)[0]) + np.float32(1)
+
+    def apply(operand: Any) -> Any:
+        if callback.function == "id_tap":
+            return library(bench).id_tap(tap, operand, tap_with_device=True)
+        wanted = jax.ShapeDtypeStruct(jnp.shape(jax.tree.leaves(operand)[0]), np.float32)
+        return library(bench).call(host, operand, result_shape=wanted, call_with_device=True)
+
+    anomalies = []
+    for what, operands in (("first", (chosen, free)), ("last", (free, chosen))):
+        result = apply(operands)
+        bench.implementation.barrier()
+        anomalies += _differs(f"the device, the chosen operand {what}", callers[-1:], [last])
+        if callback.returns_new_value:
+            anomalies += _differs(f"the result, the chosen operand {what}", result.devices(), {last})
+            anomalies += check_value("the result", lambda r=result: r, np.asarray(operands[0]) + np.float32(1))  # type: ignore[misc]
+    if callback.returns_new_value:
+        split = jax.device_put(np.arange(len(bench.devices), dtype=np.float32), bench.split)
+        result = apply(split)
+        anomalies += _differs("the device of an operand on a mesh", callers[-1:], [bench.devices[0]])
+        everywhere = NamedSharding(bench.mesh, PartitionSpec())
+        if not result.sharding.is_equivalent_to(everywhere, result.ndim):
+            anomalies += _differs("the result of an operand on a mesh", result.sharding, everywhere)
+        anomalies += check_value("the result on a mesh", lambda: result, np.asarray(split) + np.float32(1))
+    return anomalies + check_quiet_barrier(bench, "after callbacks outside jit")
+
+
+@planted("jit", "id_tap", "H1 H4")
+def eager_numbers(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H4: a tap of a number in a function that JAX traces and then runs outside jit returns an array of its type."""
+    seen: list[Any] = []
+
+    def tapped(number: Any) -> Any:
+        return bench.implementation.tap(lambda operand, transforms: seen.append(operand), number)
+
+    # It runs equation by equation, with the numbers as JAX wrote them into these.
+    result = jax.checkpoint(lambda x: (tapped(1.5), tapped(4), tapped(True)))(jnp.float32(2))
+    bench.implementation.barrier()
+    wanted = [np.float32(1.5), np.int32(4), np.bool_(True)]
+    anomalies = []
+    for what, found in (("the tap was given", seen), ("the function returned", result)):
+        arrays = [isinstance(each, (np.ndarray, jax.Array)) for each in found]
+        if not all(arrays) or [(each.dtype, each.tolist()) for each in found] != [
+            (each.dtype, each.tolist()) for each in wanted
+        ]:
+            witness = f"{what} {found!r}, expected arrays of {wanted}"
+            anomalies.append(Anomaly("result", Stage.RESULT, witness))
+    return anomalies
+
+
+@planted("jit", "call", "H13")
+def barrier_covers_eager(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H13: the barrier of another thread waits for a call outside jit that is running."""
+    entered, release, passed = threading.Event(), threading.Event(), threading.Event()
+
+    def host(operand: Any) -> Any:
+        entered.set()
+        release.wait(2 * PATIENCE)
+        return np.asarray(operand) + np.float32(1)
+
+    def call() -> None:
+        bench.apply(callback, host, jnp.asarray(bench.operand))
+
+    def wait() -> None:
+        bench.implementation.barrier()
+        passed.set()
+
+    calling = threading.Thread(target=call, daemon=True)
+    waiting = threading.Thread(target=wait, daemon=True)
+    calling.start()
+    try:
+        if not entered.wait(PATIENCE):
+            return [Anomaly("lost", Stage.CALLBACK, "the call did not begin")]
+        waiting.start()
+        # One-sided: a slow machine can only miss the fault.
+        early = passed.wait(EARLY_SECONDS)
+    finally:
+        release.set()
+    calling.join(PATIENCE)
+    waiting.join(PATIENCE)
+    if calling.is_alive() or waiting.is_alive():
+        return [Anomaly("stuck", Stage.BARRIER, "the barrier did not return after the call had ended")]
+    if early:
+        return [Anomaly("early barrier", Stage.BARRIER, "the barrier returned while a call outside jit was running")]
+    return []

@@ -1,0 +1,123 @@
+"""Fault cells of the words of errors: who failed, what came in place of which result, and what a device cannot hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..oracle.checkers import Anomaly
+from ..oracle.stages import summary
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from .bench import Bench
+from .checks import PLANTED, error_of
+from .fault import planted
+from .traces import library
+
+SOMETHING_ELSE = "but the callback returned something else"
+
+
+def _lacking(what: str, error: Exception | None, words: tuple[str, ...]) -> list[Anomaly]:
+    if error is None:
+        return [Anomaly("swallowed error", Stage.RESULT, f"{what}: the computation delivered a result")]
+    return [
+        Anomaly("poor error", Stage.DISPATCH, f"{what}: the error lacks {word!r}: {summary(error)}")
+        for word in words
+        if word not in str(error)
+    ]
+
+
+class _Shown:
+    """A callback without a name, but with a text."""
+
+    def __call__(self, *operands: Any) -> Any:
+        raise ValueError(PLANTED)
+
+    def __repr__(self) -> str:
+        return "<the planted object>"
+
+
+class _Unshown(_Shown):
+    """A callback without a name, whose text nobody can have."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@planted("jit", "id_tap call", "H14 H15")
+def names_objects(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A callback that is an object without a name is told by its text, or by its class if it has no text."""
+    anomalies = []
+    for function, name in ((_Shown(), "<the planted object>"), (_Unshown(), "_Unshown")):
+        # No function around it, which would have a name.
+        if callback.function == "id_tap":
+            program = jax.jit(lambda x, f=function: bench.implementation.tap(f, x))
+        else:
+            one = jax.ShapeDtypeStruct(bench.operand.shape, np.float32)
+            program = jax.jit(lambda x, f=function: bench.implementation.call(f, x, one))
+        error = error_of(lambda: program(bench.operand))  # noqa: B023 - called at once
+        if callback.function == "call":
+            anomalies += _lacking("the error of the computation", error, (name, PLANTED))
+        told = [str(failure.callback) for failure in getattr(error_of(bench.implementation.barrier), "failures", ())]
+        if len(told) != 1 or name not in told[0]:
+            witness = f"the barrier tells of a failure of {told}, expected {name!r}"
+            anomalies.append(Anomaly("poor error", Stage.BARRIER, witness))
+    return anomalies
+
+
+@planted("jit", "call", "H15 X2")
+def says_what_came(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The text says which result is wrong, and for which reason: its shape, its type, or a number that does not fit."""
+    call, pure = library(bench).call, library(bench).pure_callback
+
+    def shape(*sizes: int, dtype: Any = np.float32) -> Any:
+        return jax.ShapeDtypeStruct(sizes, dtype)
+
+    too_large = np.full(2, 2**40)
+    not_fitting = (SOMETHING_ELSE, f"the value {2**40} does not fit int32", "JAX_ENABLE_X64")
+    cases: dict[str, tuple[Callable[[Any], Any], Any, tuple[str, ...]]] = {
+        "a number that is too large": (lambda x: too_large, shape(2, dtype=np.int32), not_fitting),
+        "a text": (lambda x: "text", shape(), (SOMETHING_ELSE, "no device can hold")),
+        "no numbers of another type": (
+            lambda x: np.zeros(0, np.int64),
+            shape(0, dtype=np.int8),
+            (SOMETHING_ELSE, "int8[0]", "int64[0]"),
+        ),
+    }
+    anomalies = []
+    for what, (function, wanted, words) in cases.items():
+        program = jax.jit(lambda x, f=function, wanted=wanted: call(f, x, result_shape=wanted))
+        anomalies += _lacking(what, error_of(lambda: program(bench.operand)), words)  # noqa: B023
+    pair = (shape(), shape())
+    several: dict[str, tuple[Callable[[Any], Any], Any, tuple[str, ...]]] = {
+        "a number that is too large, of a pure callback": (lambda x: too_large, shape(2, dtype=np.int32), not_fitting),
+        "the second of two results": (
+            lambda x: (np.float32(1), np.zeros(2, np.float32)),
+            pair,
+            (SOMETHING_ELSE, "shape for return value #1", "Actual: (2,)"),
+        ),
+    }
+    for what, (function, wanted, words) in several.items():
+        program = jax.jit(lambda x, f=function, wanted=wanted: jax.tree.leaves(pure(f, wanted, x))[-1])
+        anomalies += _lacking(what, error_of(lambda: program(bench.operand)), words)  # noqa: B023
+    error_of(bench.implementation.barrier)
+    return anomalies
+
+
+@planted("jit", "call", "H1 H3")
+def returns_keys(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A callback returns the words of typed keys of any generator, and the program has the keys."""
+    anomalies = []
+    for generator in ("threefry2x32", "rbg"):
+        keys = jax.random.split(jax.random.key(7, impl=generator), 3)
+        program = jax.jit(lambda keys: bench.implementation.call(lambda words: words[::-1].copy(), keys, keys))
+        result = program(keys)
+        if result.dtype != keys.dtype:
+            anomalies.append(Anomaly("result", Stage.RESULT, f"keys of {keys.dtype} came as {result.dtype}"))
+        elif not np.array_equal(jax.random.key_data(result), jax.random.key_data(keys)[::-1]):
+            anomalies.append(Anomaly("result", Stage.RESULT, f"the keys of {generator} are {result}"))
+    bench.implementation.barrier()
+    return anomalies

@@ -58,7 +58,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "equal_but_for_values": "ordered debug callbacks and those with side effects differ in their effect alone",
     "equal_functions": _ONE_OF_EACH,
     "equal_operands": _EFFECTS,
-    "equal_prints": _TEXTS,
+    "equal_labels": _TEXTS,
     "equal_programs_from_a_cache": _PRINTS,
     "error_mark": _RESULTS,
     "error_of_a_generator": _SHARED,

@@ -91,11 +91,11 @@ def many_functions(bench: Bench, callback: Callback) -> list[Anomaly]:
     def hosting(number: int) -> Callable[[Any], Any]:
         return lambda operand: seen.append(number if float(operand) == number else -1)
 
+    wanted = np.arange(count, dtype=np.float32)
     # Operands of their own, and no computation between: XLA:CPU compiles that in a twentieth of the time.
     compiled = jax.jit(
         lambda *operands: [bench.apply(callback, hosting(int(x)), y) for x, y in zip(wanted, operands, strict=True)]
     )
-    wanted = np.arange(count, dtype=np.float32)
     anomalies = check_value(f"{count} taps", lambda: np.stack(compiled(*wanted)), wanted)
     anomalies += check_value(f"{count} taps again", lambda: np.stack(compiled(*wanted)), wanted)
     anomalies += check_quiet_barrier(bench, f"after {count} taps")

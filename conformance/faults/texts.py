@@ -122,7 +122,7 @@ def prints_of_threads_stay_apart(bench: Bench, callback: Callback) -> list[Anoma
 
 
 @planted("jit", "id_print", "H18")
-def equal_prints(bench: Bench, callback: Callback) -> list[Anomaly]:
+def equal_labels(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H18: prints of equal labels, whatever their order, make equal programs, and others do not."""
     stream = _Writes()
 

@@ -52,7 +52,8 @@ def clears_backends(bench: Bench, callback: Callback) -> list[Anomaly]:
             witness = f"{len(seen)} of {number:g} taps had run when the clients were gone"
             anomalies.append(Anomaly("lost", Stage.CALLBACK, witness))
         anomalies += _check_ended(before)
-        anomalies += check_value("a program of before", lambda n=number: compiled(np.float32(n)), np.float32(number + 1))  # type: ignore[misc]
+        wanted = np.float32(number + 1)
+        anomalies += check_value("a program of before", lambda n=number: compiled(np.float32(n)), wanted)  # type: ignore[misc]
         number += 1
         anomalies += check_quiet_barrier(bench, "after clear_backends")
     if seen != [(float(each), True) for each in range(int(number))]:

@@ -18,7 +18,7 @@ from .checks import check_quiet_barrier, check_value
 from .fault import planted
 from .traces import library
 
-PATIENCE = 5.0
+PATIENCE = 15.0
 """Seconds after which an event that must happen counts as missing."""
 
 

@@ -1,4 +1,4 @@
-"""Fault cells of conditions of loops that use mutable arrays: JAX evaluates them with the values from before the loop."""
+"""Fault cells of loops whose condition uses a mutable array: JAX gives it the value from before the loop."""
 
 from __future__ import annotations
 

@@ -236,13 +236,13 @@ def private(
     place: str,
     use: str,
     without: str,
-    promises: Sequence[str],
+    promises: tuple[str, ...],
     cost: Cost,
     signature: Signature | None = None,
     **others: Any,
 ) -> Entry:
     """Register a private object of JAX, and probe it unless it is deferred. The parameters are fields of `Entry`."""
-    entry = Entry(place, use, without, tuple(promises), cost, signature, **others)
+    entry = Entry(place, use, without, promises, cost, signature, **others)
     entries.append(entry)
     if not entry.deferred:
         _probe(entry)

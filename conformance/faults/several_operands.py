@@ -21,8 +21,9 @@ OF_SEVERAL = "pure_callback io_callback debug_callback buffer_callback dlpack_ca
 """One of each that takes its operands one by one."""
 
 
-def _results(first: Any, second: Any, third: Any, tree: bool) -> Any:
+def _results(operands: Any, tree: bool) -> Any:
     """Each operand counts in another way, so that no two may be exchanged."""
+    first, second, third = (np.array(operand) for operand in operands)
     results = {"b": first - second * 3, "a": (third - first * 5,)}
     return results if tree else results["b"]
 
@@ -31,16 +32,16 @@ def _results(first: Any, second: Any, third: Any, tree: bool) -> Any:
 def several_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Operands of one type come in the function's order, and so do results to their places in the tree."""
     anomalies = []
-    first, second, third = operands = [bench.operand + np.float32(number) for number in (1, 20, 300)]
+    operands = [bench.operand + np.float32(number) for number in (1, 20, 300)]
     for tree in (False, True):
         label = "with a tree of results" if tree else "with one result"
         seen: list[Any] = []
 
         def host(*operands: Any, seen: list[Any] = seen, tree: bool = tree) -> Any:
             seen.append([np.asarray(each).tolist() for each in operands])
-            return _results(*map(np.array, operands), tree)  # type: ignore[arg-type]
+            return _results(operands, tree)
 
-        wanted = _results(*operands, tree)
+        wanted = _results(operands, tree)
         like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), wanted)
 
         def program(*operands: Any, host: Any = host, like: Any = like) -> Any:
@@ -49,14 +50,15 @@ def several_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
             result = bench.implementation.invoke(callback, host, given, like, bench.devices, spread=True)
             return result if callback.returns_new_value else None
 
-        found = jax.block_until_ready(jax.jit(program)(first, second, third))
+        found = jax.block_until_ready(jax.jit(program)(*operands))
         anomalies += check_quiet_barrier(bench, label)
         if callback.returns_new_value:
             for place, leaf, due in zip(
                 ("one", "other"), jax.tree.leaves(found), jax.tree.leaves(wanted), strict=False
             ):
                 anomalies += check_value(f"{label} the {place}", lambda leaf=leaf: leaf, due)  # type: ignore[misc]
-            if jax.tree.structure(found) != jax.tree.structure(wanted):
+            structures: list[Any] = [jax.tree.structure(each) for each in (found, wanted)]
+            if structures[0] != structures[1]:
                 anomalies.append(Anomaly("result", Stage.RESULT, f"{label} it is {found}, expected {wanted}"))
         due = [each.tolist() for each in operands]
         # A pure function may be called again.

@@ -156,12 +156,13 @@ def debug_prints_exactly(bench: Bench, callback: Callback) -> list[Anomaly]:
     anomalies = []
     for text, (values, wanted) in formats.items():
         written = io.StringIO()
+
+        def show(x: Any, text: str = text, values: dict[str, Any] = values) -> None:
+            bench.implementation.print_as(text, x=x, **values)
+
         with contextlib.redirect_stdout(written):
-            program = bench.compile(
-                lambda x, text=text, values=values: bench.implementation.print_as(text, x=x, **values)
-            )
             try:
-                program(np.float32(2.5))
+                bench.compile(show)(np.float32(2.5))
                 bench.implementation.barrier()
             except Exception as error:
                 anomalies.append(Anomaly("error", stage_of(error), f"{text!r}: {summary(error)}"))

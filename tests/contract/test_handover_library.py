@@ -53,6 +53,12 @@ def doctored(text: str = ONE_TAP, **options: Any) -> tuple[str, str]:
     return problem, line
 
 
+@needs_library
+def test_it_is_in_use() -> None:
+    problem, line = doctored()
+    assert problem is None and "taps are handed over in C" in line
+
+
 def test_the_variable_turns_it_off() -> None:
     problem, line = doctored(env={"HOSTCB_NATIVE": "0"})
     assert problem == "HOSTCB_NATIVE turns it off" and problem in line

@@ -125,6 +125,7 @@ NOT_THRESHOLDS: Mapping[str, str] = {
     "_native/handover.h:MOST_DEVICES": "a run has at most eight devices; above it taps go through Python, as elsewhere",
     "_runtime/barrier.py:REPORT_INTERVAL": "seconds between log messages",
     "_runtime/consumers.py:LEISURE": "a share of a consumer's time; no value depends on it",
+    "_runtime/consumers.py:QUICK": "seconds between values below which a consumer sleeps on; no value depends on it",
     "_runtime/consumers.py:STEADY": "seconds for which a consumer sleeps on; no value depends on it",
     "_runtime/consumers.py:LINGER": "seconds for which a consumer sleeps on; no value depends on it",
     "_runtime/consumers.py:MOST_LINGERS": "how often a consumer sleeps on; no value depends on it",

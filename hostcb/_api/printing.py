@@ -62,7 +62,7 @@ def format_value(value: Any, threshold: int) -> str:
     if isinstance(value, list):
         return _enclose("[ ", [format_value(item, threshold) for item in value], " ]")
     if isinstance(value, dict):
-        items = value.items() if unsortable(value) else sorted(value.items(), key=lambda item: item[0])
+        items = value.items() if unsortable(value) else sorted(value.items())
         return _enclose("{ ", [f"{key}={format_value(item, threshold)}" for key, item in items], " }")
     return str(value)
 

@@ -163,7 +163,7 @@ def _lower_on_first(context: Any, operands: Sequence[Any], params: dict[str, Any
 
         return list(jax.shard_map(each, in_specs=(), out_specs=[])())
 
-    return list(mlir.lower_fun(on_first, multiple_results=True)(context, *operands))
+    return list(mlir.lower_fun(on_first)(context, *operands))
 
 
 def _is_spread(axis_context: Any) -> bool:

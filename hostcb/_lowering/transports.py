@@ -238,7 +238,7 @@ def send_and_receive(site: Site, locate: Callable[[Sequence[Any]], Any], positio
             site.token,
             [*extra, *site.operands],
             avals_in,
-            list(site.crossing.result_avals),
+            site.crossing.result_avals,
             has_side_effect=not site.crossing.host.callback.kind.pure,
             returns_token=site.token is not None,
             sharding=sharding,

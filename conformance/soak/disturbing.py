@@ -99,7 +99,8 @@ class Signals:
         run = Run(number, lane, self._program.shape(0), self._program.devices, inside=True)
         self.taps += 1
         self._ledger.begin(run)
-        self._program(run)
+        # JAX refuses an operation that a handler runs while it prepares the same one: "Recursively calling jit".
+        self._program.tap(run)
         self._ledger.returned(run)
         run.fetched = True
 

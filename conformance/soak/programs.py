@@ -114,6 +114,10 @@ class Program:
             return self._compiled(codes[0], trips)
         return self._compiled(codes, np.full(len(codes), trips))
 
+    def tap(self, run: Run) -> None:
+        """Tap once outside of programs, without an operation of JAX."""
+        self._emit("id_tap", 0, np.int32(base_code(run.number, 0)))
+
     def _compile(self) -> Callable[..., Any]:
         layout = self.spec.layout
         if layout == EAGER:

@@ -16,6 +16,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     executables,
     failures,
     fuzzed,
+    growth,
     jax_inside,
     kept_errors,
     lifetime,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 from collections.abc import Generator
 from typing import Any
+
+import jax
+import numpy as np
 
 from ..oracle.checkers import Anomaly
 from ..oracle.stages import summary
@@ -16,6 +20,9 @@ from .fault import planted
 
 FAILURES = 12
 """More than those whose frames an implementation keeps as they were."""
+
+KEPT = 1000
+"""The failures of which a barrier reports each."""
 
 
 def _catching() -> Generator[Any, None, None]:
@@ -83,3 +90,35 @@ def unreadable_error(bench: Bench, callback: Callback) -> list[Anomaly]:
     if str(again) != str(caught) or UnreadableError.__name__ not in str(again.failures[0].exception):
         return [Anomaly("poor error", Stage.BARRIER, f"pickled it is {again!r} with {again.failures}")]
     return check_quiet_barrier(bench, "after an exception that cannot be shown")
+
+
+@planted("jit", "id_tap", "H13")
+def more_failures_than_are_kept(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The barrier has the first and the last failures where there are too many, and says how many there were."""
+
+    def host(operand: Any) -> Any:
+        raise ValueError(int(operand))
+
+    def failing(count: Any) -> Any:
+        return jax.lax.fori_loop(0, count, lambda number, _: bench.apply(callback, host, number), 0)
+
+    compiled = jax.jit(failing)
+    anomalies = []
+    for count in (KEPT, KEPT + 2):
+        logging.disable(logging.CRITICAL)
+        try:
+            compiled(np.int32(count))
+            bench.implementation.barrier()
+        except bench.implementation.callback_exception as error:
+            caught: Any = error
+        else:
+            return [Anomaly("swallowed error", Stage.BARRIER, f"after {count} failures the barrier did not raise")]
+        finally:
+            logging.disable(logging.NOTSET)
+        found = [failure.exception.args[0] for failure in caught.failures]
+        if found != [*range(KEPT // 2), *range(count - KEPT // 2, count)]:
+            witness = f"of {count} failures the barrier has {len(found)}, from {found[:1]} to {found[-1:]}"
+            anomalies.append(Anomaly("wrong count", Stage.BARRIER, witness))
+        if str(count) not in str(caught):
+            anomalies.append(Anomaly("poor error", Stage.BARRIER, f"it does not say that {count} callbacks failed"))
+    return anomalies + check_quiet_barrier(bench, "after many failures")

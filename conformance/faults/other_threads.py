@@ -21,7 +21,10 @@ BRANCHES = 8
 ROUNDS = 4
 
 PROGRAMS = 64
-"""Twice as many as the CPU runtime lets wait on a device."""
+"""Twice as many as the CPU runtime lets wait on a device; the thread that starts one more waits."""
+
+WHILE = 0.5
+"""Seconds for what may not come."""
 
 
 @planted("jit", "call", "H15")
@@ -51,25 +54,32 @@ def fails_in_a_wide_program(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies + check_quiet_barrier(bench, "after failures in a wide program")
 
 
-@planted("pmap", "call", "H5 H15", minimum_devices=2)
-def starts_programs_in_a_row(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """Each of many waiting programs has a callback that starts a program on its device: there is room for that."""
+@planted("pmap", "id_tap", "H11 H12", minimum_devices=2)
+def starts_programs_below_many(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A tap starts programs on a device for which as many programs wait as it takes: there is room for that."""
     bench = Bench(bench.implementation, bench.layout, bench.devices[:2])
-    inner = jax.jit(lambda x: x * 2 + 1)
-    placed = [jax.device_put(np.float32(1), device) for device in bench.devices]
+    many = threading.Event()
+    seen: list[float] = []
 
-    def host(operand: Any) -> Any:
-        row = int(np.asarray(operand).ravel()[0] != bench.operand[0][0])
-        for _ in range(3):
-            inner(placed[row]).block_until_ready()
-        return np.asarray(operand) + np.float32(1)
+    def host(operand: Any) -> None:
+        many.wait()
+        seen.append(float(jnp.float32(1) + jnp.sum(jnp.asarray(operand))))
 
-    compiled = bench.applying(callback, host)
-    results = [compiled(bench.operand) for _ in range(PROGRAMS)]
-    anomalies = []
-    for result in results:
-        anomalies += check_value("one of many programs", lambda r=result: r, bench.operand + np.float32(1))  # type: ignore[misc]
-    return anomalies[:3] + check_quiet_barrier(bench, "after callbacks that started programs")
+    def waiting(x: Any) -> Any:
+        # The call comes after the tap, so the program waits for the tap.
+        tapped = bench.apply(callback, host, x)
+        return bench.implementation.call(np.asarray, tapped, jax.ShapeDtypeStruct(x.shape, x.dtype))
+
+    compiled = bench.compile(waiting)
+    # The thread that starts the programs may have to wait as well, before there are so many.
+    threading.Timer(WHILE, many.set).start()
+    for _ in range(PROGRAMS):
+        result = compiled(bench.operand)
+    anomalies = check_value("the last of many programs", lambda: result, bench.operand)
+    anomalies += check_quiet_barrier(bench, "after taps that started programs")
+    if len(seen) != 2 * PROGRAMS:
+        anomalies.append(Anomaly("wrong count", Stage.CALLBACK, f"{len(seen)} of {2 * PROGRAMS} taps ran"))
+    return anomalies
 
 
 @planted("pmap", "call", "H5 H9 H15", minimum_devices=2, isolated=True)

@@ -1,0 +1,40 @@
+"""Fault cells of what programs leave behind that have run and whose results are gone."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..oracle.checkers import Anomaly
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from .bench import Bench
+from .checks import check_quiet_barrier
+from .fault import planted
+
+WARM_UP = 5
+RUNS = 60
+"""Fewer than the executions of which an implementation may keep those that have ended."""
+
+
+@planted("jit", "call pure_callback io_callback debug_callback", "H3 H18 X2 X3 X4")
+def runs_leave_nothing(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The objects of the process do not grow in number with the runs of a program, also before the next barrier."""
+    compiled = bench.applying(callback, lambda operand: np.asarray(operand) + np.float32(1))
+
+    def run(times: int) -> int:
+        for _ in range(times):
+            jax.block_until_ready(compiled(bench.operand))
+        gc.collect()
+        return len(gc.get_objects())
+
+    run(WARM_UP)
+    before = run(WARM_UP)
+    grown = run(RUNS) - before
+    anomalies: list[Any] = []
+    if grown >= 2 * RUNS:
+        anomalies.append(Anomaly("leak", Stage.EXIT, f"{RUNS} runs left {grown} objects"))
+    return anomalies + check_quiet_barrier(bench, "after many runs")

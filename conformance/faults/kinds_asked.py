@@ -157,7 +157,6 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "scan_without_operands": _EFFECTS,
     "serialized": _PRINTS,
     "several_fail": _TAPS,
-    "several_without_results": "the others of JAX have a program without results in the table",
     "shape_first": _ONE_OF_EACH,
     "shapes": _DATA,
     "shared_executables": _PROCESS,

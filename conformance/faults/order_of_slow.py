@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ..oracle.checkers import Anomaly
@@ -86,29 +85,3 @@ def taps_on_new_devices(bench: Bench, callback: Callback) -> list[Anomaly]:
     if sorted(seen) != [*range(len(bench.devices))]:
         anomalies.append(Anomaly("lost", Stage.CALLBACK, f"the taps {sorted(seen)} of {len(bench.devices)} ran"))
     return anomalies
-
-
-@planted("jit", "call id_tap", "H1 H3 H4")
-def several_without_results(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """A program of several callbacks that returns nothing runs them all, each time."""
-    seen: list[float] = []
-
-    def host(operand: Any) -> None:
-        seen.append(float(np.asarray(operand)))
-
-    def computation(x: Any) -> None:
-        for number in range(TAPS):
-            if callback.function == "call":
-                bench.implementation.call(host, jnp.sin(x + number), None)
-            else:
-                bench.apply(callback, host, jnp.sin(x + number))
-
-    compiled = jax.jit(computation)
-    anomalies: list[Anomaly] = []
-    for _ in range(ROUNDS):
-        compiled(np.float32(1))
-        anomalies += check_quiet_barrier(bench, "after a program without results")
-        if not np.allclose(seen, np.sin(np.arange(TAPS) + 1)):
-            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"the callbacks saw {seen}"))
-        seen.clear()
-    return anomalies[:3]

@@ -67,6 +67,20 @@ def test_of_several_errors_that_were_not_raised_the_oldest_is() -> None:
     assert isinstance(error, ValueError) and error.__notes__ == [LATE]
 
 
+def test_the_end_of_a_dispatch_raises_the_error_of_its_first_failure() -> None:
+    running.frame.pending = []
+
+    def fails(text: str) -> Any:
+        return lambda: running.frame.pending.append(Pending(ValueError(text), Program(), sys._getframe()))
+
+    def ends() -> Any:
+        return postponed._at_the_end(sys._getframe(1))
+
+    # All are called at one instruction of this frame, as in one dispatch.
+    *_, (error, others) = [each() for each in (fails("first"), fails("second"), ends)]
+    assert (str(error), others) == ("first", False) and not hasattr(error, "__notes__")
+
+
 @pytest.mark.parametrize("same", [True, False], ids=["of_the_same_program", "of_another"])
 def test_the_execution_around_a_native_dispatch_does_not_take_its_failure(same: bool) -> None:
     program, device = Program(["pure_callback"]), jax.devices()[0]

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import Record
-from subprocesses import run_program
+from subprocesses import PRELUDE, run_program
 
 import hostcb as hcb
 
@@ -122,6 +122,13 @@ def test_inline_by_absl_flag_which_beats_the_environment(argv: list[str], mode: 
     inside = "\n    ".join(SHOW.replace('"inline" if record else', '"inline" if any(record) else').strip().splitlines())
     source = ABSL.replace("INSIDE", inside).replace("ARGV", repr(argv))
     assert run_program(source, devices=1, env={INLINE.upper(): "1"}).check().lines == [mode]
+
+
+def test_a_flag_that_the_program_has_defined_is_used() -> None:
+    """As programs do that declare the flags of host_callback, which their JAX no longer does."""
+    source = 'absl.flags.FLAGS(["program", "--jax_host_callback_inline"])' + SHOW
+    declared = f"import absl.flags\nabsl.flags.DEFINE_bool({INLINE!r}, False, 'of the program')\n"
+    assert run_program(source, devices=1, prelude=declared + PRELUDE).check().lines == ["inline"]
 
 
 def test_queue_size_by_absl_flag() -> None:

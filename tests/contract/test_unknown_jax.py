@@ -89,6 +89,25 @@ def test_nothing_fails_open(entry: Entry, outcomes: dict[str, list[dict[str, Any
         assert not refused
 
 
+@pytest.mark.parametrize("cost", [Cost.ALL, Cost.EFFECTS])
+def test_each_function_refuses_while_it_is_traced(cost: Cost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same without a process: the function is new each time, so no callback of it is known."""
+    entry = next(each for each in registry.entries if each.cost is cost)
+    monkeypatch.setattr(registry, "_blocking", [entry])
+    shape = jax.ShapeDtypeStruct((), "float32")
+    functions = {
+        "id_tap": lambda x: hcb.id_tap(lambda value, transforms: None, x),
+        "call": lambda x: hcb.call(lambda value: value, x, result_shape=shape),
+        "io_callback": lambda x: hcb.io_callback(lambda value: value, shape, x),
+        "debug.callback": lambda x: hcb.debug.callback(lambda value: None, x),
+    }
+    if cost is Cost.ALL:
+        functions["pure_callback"] = lambda x: hcb.pure_callback(lambda value: value, shape, x)
+    for name, function in functions.items():
+        with pytest.raises(hcb.UnknownJaxError, match=name):
+            jax.jit(function).trace(1.0)
+
+
 def test_a_jax_that_passes_one_more_argument_runs_as_before() -> None:
     source = """
 import inspect, textwrap, warnings

@@ -157,7 +157,8 @@ class Interpreter(Arithmetic):
             for equation in flows.equations_of(branch.jaxpr)
         ):
             raise UnjudgedError("the order of the rules in both branches of a batched cond is not promised")
-        each = [self.closed(branch, operands[1:]) for branch in branches]
+        inside = [self.flagged(one, one.flags | lanes_of(index.flags)) for one in operands[1:]]
+        each = [self.closed(branch, inside) for branch in branches]
         whole = Plain(np.clip(index.array, 0, len(branches) - 1), index.flags)
         return [
             self.flagged(self.operation("select_n", {}, [whole, *cases]), more)

@@ -313,6 +313,16 @@ def test_the_text_of_a_debug_print_has_its_values() -> None:
     assert [one.tolist() for one in printed_values("1; 2.0; [0. 1.]")] == [1, 2.0, [0.0, 1.0]]
 
 
+def test_a_callback_in_a_batched_branch_runs_for_each_lane_even_if_its_operand_is_the_same() -> None:
+    left = Block(("f3",), (callback(1, "f3", "f4", "debug_callback"),), ("f4",))
+    right = Block(("f5",), (), ("f5",))
+    body = Block(
+        ("f1", "f2"), (Compute("i2", "to_whole", ("f1",)), Branch(("f6",), "i2", ("f2",), (left, right))), ("f6",)
+    )
+    (expected,) = expect(a_program(Wrapped(("v1",), "vmap", ("v0", "f0"), body), results=["v1"]))
+    assert calls(expected) == [(1, 2)] * 4
+
+
 # Pure callbacks.
 
 

@@ -95,6 +95,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "fuzz_pmap_collectives": _CORPUS,
     "fuzz_pmap_moves": _CORPUS,
     "fuzz_prints_in_loops": _CORPUS,
+    "fuzz_pure_moved_out": _CORPUS,
     "fuzz_shard_map_collectives": _CORPUS,
     "fuzz_shard_map_loops": _CORPUS,
     "fuzz_unordered_of_jax": _CORPUS,

@@ -68,7 +68,9 @@ def of_equation(equation: Any, flags: list[Flags]) -> list[Flags]:
 
 
 def of_branches(branches: Any, flags: list[Flags]) -> list[Flags]:
-    each = [of_jaxpr(branch.jaxpr, flags[1:]) for branch in branches]
+    # All operands of a batched cond are batched: it becomes a choice among the results of all branches.
+    inside = [one | lanes_of(flags[0]) for one in flags[1:]]
+    each = [of_jaxpr(branch.jaxpr, inside) for branch in branches]
     return [union(results) | lanes_of(flags[0]) for results in zip(*each, strict=True)]
 
 

@@ -20,8 +20,8 @@ import numpy as np
 
 from . import flows
 from .arithmetic import Arithmetic, Exchange
-from .description import EXACTLY_ONCE, TOLD, WIDTH, WITH_RESULTS
-from .expected import Expected, ExpectedCall, UnjudgedError
+from .description import EXACTLY_ONCE, PURE_KINDS, TOLD, WIDTH, WITH_RESULTS
+from .expected import Expected, ExpectedCall, UnjudgedError, UnknownOperationError
 from .host import answer
 from .values import Derivative, Plain, Traced, Value, below, innermost, lanes_of, plain, tangent_of, union
 
@@ -127,10 +127,14 @@ class Interpreter(Arithmetic):
                 raise UnjudgedError("the first tap of a batched condition may lack the outer vmap")
             self.refuse_once([params["cond_jaxpr"], params["body_jaxpr"]])
         carry = [self.flagged(one, more) for one, more in zip(carry, flags, strict=True)]
+        first = True
         while True:
             (goes_on,) = self.closed(params["cond_jaxpr"], [*of_condition, *carry])
             if not goes_on.array.any():
+                if first:
+                    self.imagine(params["body_jaxpr"], [*of_body, *carry])
                 return carry
+            first = False
             results = self.closed(params["body_jaxpr"], [*of_body, *carry])
             if by_lane:
                 pairs = zip(carry, results, strict=True)
@@ -143,6 +147,8 @@ class Interpreter(Arithmetic):
         if not lanes_of(index.flags):
             which = min(max(int(index.array.flat[0]), 0), len(branches) - 1)
             results = self.closed(branches[which], operands[1:])
+            for branch in (*branches[:which], *branches[which + 1 :]):
+                self.imagine(branch, operands[1:])
             return [self.flagged(one, more) for one, more in zip(results, flags, strict=True)]
         self.refuse_once(branches)
         if any(isinstance(one, Traced) for one in operands) and any(
@@ -151,12 +157,23 @@ class Interpreter(Arithmetic):
             for equation in flows.equations_of(branch.jaxpr)
         ):
             raise UnjudgedError("the order of the rules in both branches of a batched cond is not promised")
-        each = [self.closed(branch, operands[1:]) for branch in branches]
+        inside = [self.flagged(one, one.flags | lanes_of(index.flags)) for one in operands[1:]]
+        each = [self.closed(branch, inside) for branch in branches]
         whole = Plain(np.clip(index.array, 0, len(branches) - 1), index.flags)
         return [
             self.flagged(self.operation("select_n", {}, [whole, *cases]), more)
             for cases, more in zip(zip(*each, strict=True), flags, strict=True)
         ]
+
+    def imagine(self, closed: Any, operands: Sequence[Value]) -> None:
+        """What does not run: the compiler may call a pure callback of it all the same, as it moves it out of a loop."""
+        if not any(one.params["kind"] in PURE_KINDS for one in _callbacks(closed.jaxpr)):
+            return
+        other = Interpreter(self.device, _alone)
+        other.depth = self.depth
+        other.closed(closed, [plain(one) for one in operands])
+        pure = [replace(one, optional=True, group=0) for one in other.expected.calls if one.kind in PURE_KINDS]
+        self.expected.calls.extend(pure)
 
     def refuse_once(self, jaxprs: Sequence[Any]) -> None:
         """JAX runs both sides of what is batched, so a callback that must run exactly once is refused there."""
@@ -355,6 +372,10 @@ class Interpreter(Arithmetic):
             if not again or self.in_rule:
                 leaves = tuple(one[place] for one in arrays)
                 self.expected.calls.append(replace(found, leaves=leaves, optional=self.optional or again, group=group))
+
+
+def _alone(device: int, array: Any) -> list[Any]:
+    raise UnknownOperationError("a collective where not every device comes")
 
 
 def _callbacks(jaxpr: Any) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.fuzz.description import Block, Call, Collective, Compute, Input, Loop, Program, Wrapped
+from conformance.fuzz.description import Block, Branch, Call, Collective, Compute, Input, Loop, Program, Wrapped
 from conformance.fuzz.expected import Expected, ExpectedCall, UnjudgedError
 from conformance.fuzz.matching import judge
 from conformance.fuzz.oracle import expect
@@ -311,3 +311,29 @@ def test_a_print_of_another_tree_is_refused(text: str) -> None:
 
 def test_the_text_of_a_debug_print_has_its_values() -> None:
     assert [one.tolist() for one in printed_values("1; 2.0; [0. 1.]")] == [1, 2.0, [0.0, 1.0]]
+
+
+def test_a_callback_in_a_batched_branch_runs_for_each_lane_even_if_its_operand_is_the_same() -> None:
+    left = Block(("f3",), (callback(1, "f3", "f4", "debug_callback"),), ("f4",))
+    right = Block(("f5",), (), ("f5",))
+    body = Block(
+        ("f1", "f2"), (Compute("i2", "to_whole", ("f1",)), Branch(("f6",), "i2", ("f2",), (left, right))), ("f6",)
+    )
+    (expected,) = expect(a_program(Wrapped(("v1",), "vmap", ("v0", "f0"), body), results=["v1"]))
+    assert calls(expected) == [(1, 2)] * 4
+
+
+# Pure callbacks.
+
+
+def test_a_pure_callback_may_be_called_in_a_loop_of_no_step_and_in_a_branch_that_is_not_taken() -> None:
+    zero = Compute("i1", "minus_whole", ("i0",))
+    body = Block(("i9", "f1"), (callback(1, "f0", "f2", "pure_callback"), callback(2, "f0", "f3")), ("f2",))
+    loop = Loop(("f4",), "fori", "i1", ("f0",), body)
+    taken = Block(("f5",), (), ("f5",))
+    other = Block(("f6",), (callback(3, "f6", "f7", "pure_callback"), callback(4, "f6", "f8", "call")), ("f7",))
+    branch = Branch(("f9",), "i1", ("f4",), (taken, other))
+    (expected,) = expect(a_program(zero, loop, branch, results=["f9"]))
+    assert [(one.label, one.leaves[1], one.optional) for one in expected.calls] == [(1, 2, True), (3, 2, True)]
+    assert kinds_found(expected.calls, one_event(2, 3)) == []
+    assert kinds_found(expected.calls, one_event(5, 3)) == ["wrong operand"]

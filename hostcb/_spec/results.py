@@ -174,7 +174,7 @@ def out_of_range(array: np.ndarray, aval: Any) -> str | None:
         return None
     wide = np.iinfo("int64" if wanted.kind == "i" else "uint64")
     remedy = ""
-    if wanted.itemsize < 8 and wide.min <= wrong <= wide.max:
+    if wide.min <= wrong <= wide.max:
         remedy = f" Set jax_enable_x64 (JAX_ENABLE_X64=1) and expect {wide.dtype.name} to have it whole."
     return f"the value {wrong} does not fit {wanted.name}, which holds {limits.min} to {limits.max}.{remedy}"
 

@@ -308,11 +308,12 @@ def test_an_interrupt_when_nobody_has_been_told_yet_holds_nobody_up(monkeypatch:
 
     monkeypatch.setattr(receiver, "deliver", deliver)
     queue.put(receiver, 0)
-    first = threading.Thread(target=drain)
+    # If one waits for ever, the test fails, and the process still ends.
+    first = threading.Thread(target=drain, daemon=True)
     first.start()
     assert entered.wait(helpers.DEADLINE)
     monkeypatch.setattr(queue, "tell", interrupted)
-    second = threading.Thread(target=queue.drain)
+    second = threading.Thread(target=queue.drain, daemon=True)
     second.start()
     while not queue._waiting:
         assert second.is_alive()

@@ -78,7 +78,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "fast_dispatch": _PRINTS,
     "feeds_shard_map": _PRINTS,
     "flags": _TAPS,
-    "follows_slow_taps": "others keep no order",
+    "follows_slow_taps": "it is about the queue, which a call empties as each ordered kind does; JAX has no taps",
     "forks": _PROCESS,
     "forks_beside_a_queue": _TAPS,
     "full_queue": _TAPS,

@@ -151,6 +151,8 @@ def signals(bench: Bench, callback_name: str) -> None:
     """Signals come while a callback runs: one that is handled, one that interrupts, and then none."""
     handled = threading.Event()
     signal.signal(signal.SIGUSR1, lambda *_: handled.set())
+    # The background jobs of a shell ignore SIGINT, and processes inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     to_send: list[signal.Signals] = [signal.SIGUSR1]
 
     def host(operand: Any) -> Any:

@@ -19,6 +19,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     growth,
     jax_inside,
     kept_errors,
+    layouts,
     lifetime,
     meshes,
     next_program,

@@ -26,6 +26,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     growth,
     jax_inside,
     kept_errors,
+    layouts,
     lifetime,
     loops_that_fail,
     memory,

@@ -53,7 +53,7 @@ def error_of_a_generator(bench: Bench, callback: Callback) -> list[Anomaly]:
         caught = generator.throw(again)
     except (StopIteration, ValueError) as error:
         caught = error
-    if caught is not again or generator.gi_frame is None:
+    if caught is not again:
         witness = f"after {FAILURES} failures of its callback a generator has ended: {summary(caught)}"
         return [Anomaly("broken generator", Stage.CALLBACK, witness)]
     return check_quiet_barrier(bench, "after failures of a generator")
@@ -72,7 +72,9 @@ def unreadable_error(bench: Bench, callback: Callback) -> list[Anomaly]:
 
     def host(operand: Any) -> Any:
         # The line of source is a number, at which `traceback` fails.
-        raise UnreadableError(PLANTED, ("a file", 1, 1, 3))
+        error: Any = UnreadableError(PLANTED)
+        error.text, error.lineno = 3, 1
+        raise error
 
     error_of(lambda: bench.applying(callback, host)(bench.operand))
     try:

@@ -211,6 +211,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "stops_and_starts": _TAPS,
     "stops_at_once": _TAPS,
     "strided_results": _RESULTS,
+    "strided_results_at_once": _RESULTS,
     "switch_interval": _OWN,
     "tap_raises_in_one_process": _TAPS,
     "tapped_tangents": "fault.called_with_tangents asks every kind",

@@ -192,7 +192,6 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "scan_without_operands": _EFFECTS,
     "serialized": _PRINTS,
     "several_fail": _TAPS,
-    "several_without_results": "the others of JAX have a program without results in the table",
     "several_operands": "others take one operand, or wrap such a function",
     "shape_first": _ONE_OF_EACH,
     "shapes": _DATA,

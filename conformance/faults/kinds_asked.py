@@ -117,6 +117,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "is_traced": _SHARED,
     "jaxs_barrier_covers": "a queue, and a token: the others have the one or the other",
     "keeps_its_operand": "others get no NumPy array of their own",
+    "keeps_its_parts": "others do not run on each device under jit over a mesh, or get no NumPy array of their own",
     "keeps_its_view": _BUFFERS,
     "keeps_large_operands": "fault.sizes asks every kind",
     "keeps_signs_of_zeros": _RESULTS,

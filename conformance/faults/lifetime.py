@@ -23,6 +23,9 @@ CALLS = 10
 LARGE = 1 << 18
 """This many float32 are 1 MiB: from this size on, a library may lend memory that it reuses."""
 
+PARTS = 512
+"""An operand of so many times the usual one is no small piece of memory, and is given back at once."""
+
 LARGE_CALLS = 6
 LATEST_SECONDS = 2.0
 """An object that is still alive after this time counts as kept."""
@@ -51,6 +54,38 @@ def keeps_its_operand(bench: Bench, callback: Callback) -> list[Anomaly]:
         for run, (operand, array) in enumerate(zip(operands, kept, strict=True))
         if not np.array_equal(operand, array)
     ]
+
+
+@planted("pjit", "debug_callback debug_callback_partitioned", "H11 X4", minimum_devices=2)
+def keeps_its_parts(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A callback on each device changes its part of an operand, and keeps it; no later program changes it."""
+    kept: list[tuple[Any, Any]] = []
+
+    def keep(operand: Any) -> None:
+        part = np.asarray(operand)
+        if isinstance(operand, np.ndarray):
+            # An array of JAX cannot be changed.
+            part += 1
+        kept.append((part, part.copy()))
+
+    def computation(x: Any) -> Any:
+        # No argument and no result: memory of the program, which belongs to others when it has ended.
+        between = jnp.tile(x, PARTS) * 3
+        bench.apply(callback, keep, between)
+        return between.sum() + x
+
+    compiled = bench.compile(computation)
+    for run in range(CALLS):
+        jax.block_until_ready(compiled(bench.operand + np.float32(10 * run)))
+    anomalies = check_quiet_barrier(bench, "after callbacks that change their arrays")
+    gc.collect()
+    if len(kept) < CALLS:
+        anomalies.append(Anomaly("lost", Stage.CALLBACK, f"{CALLS} programs ran, and {len(kept)} callbacks"))
+    torn = next(((part, copy) for part, copy in kept if not np.array_equal(part, copy)), None)
+    if torn:
+        witness = f"a callback was given {torn[1][:4]}..., and kept {torn[0][:4]}..."
+        anomalies.append(Anomaly("torn operand", Stage.CALLBACK, witness))
+    return anomalies
 
 
 @planted("jit", "id_tap call", "H11")

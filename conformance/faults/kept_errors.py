@@ -48,13 +48,10 @@ def error_of_a_generator(bench: Bench, callback: Callback) -> list[Anomaly]:
     for _ in range(FAILURES):
         error_of(lambda: compiled(bench.operand))
     error_of(bench.implementation.barrier)
-    again = ValueError(PLANTED)
-    try:
-        caught = generator.throw(again)
-    except (StopIteration, ValueError) as error:
-        caught = error
-    if caught is not again:
-        witness = f"after {FAILURES} failures of its callback a generator has ended: {summary(caught)}"
+    # A generator that has ended raises what is thrown into it.
+    ended = error_of(lambda: generator.throw(ValueError(PLANTED)))
+    if ended is not None:
+        witness = f"after {FAILURES} failures of its callback a generator has ended: {summary(ended)}"
         return [Anomaly("broken generator", Stage.CALLBACK, witness)]
     return check_quiet_barrier(bench, "after failures of a generator")
 

@@ -101,7 +101,14 @@ def settle(waitable: Any) -> None:
 
 def settle_devices(devices: Sequence[Any]) -> None:
     """Wait for the programs on exactly these devices: runtimes run them in order, so this runs one more and waits."""
-    settle(jax.jit(jnp.logical_not)(fresh_token(devices)))
+    token = fresh_token(devices)
+    try:
+        last = jax.jit(jnp.logical_not)(token)
+    except RecursionError:
+        # For JAX the trace of a function that an interrupt has ended goes on for ever ("Recursively calling"). This
+        # function is a new one, and has none inside.
+        last = jax.jit(lambda token: jax.lax.bitwise_not(token))(token)
+    settle(last)
 
 
 def settle_platforms() -> None:

@@ -37,7 +37,7 @@ def main():
         atexit.register(late)
         print(json.dumps({
             "argv": [os.path.basename(sys.argv[0]), *sys.argv[2:]], "folder": os.getcwd(), "input": sys.stdin.read(),
-            "leader": os.getsid(0) == os.getpid(), "SIGINT": signal.getsignal(signal.SIGINT).__name__,
+            "leader": os.getsid(0) == os.getpid(), "SIGINT": str(signal.getsignal(signal.SIGINT)),
             "environment": dict(os.environ), "devices": len(jax.devices()), "main": threading.current_thread().name,
             "cache": jax.config.jax_compilation_cache_dir, "hostcb": "hostcb" in sys.modules,
             "open": sorted(os.readlink(f"/proc/self/fd/{n}").partition(":")[0] for n in range(3)),

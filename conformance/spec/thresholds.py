@@ -57,7 +57,11 @@ THRESHOLDS: Mapping[str, Threshold] = {
             "_native/blocks.c:LEAST_IN_LARGE_PAGES",
         ),
     ),
-    "mapped_anew": Threshold(32 << 20, "bytes that the C library maps anew each time"),
+    "mapped_anew": Threshold(
+        32 << 20,
+        "bytes that the C library maps anew each time, and that are always copied past the caches",
+        "_runtime/copying.py:MOST_TRIED_BYTES",
+    ),
     "ready_blocks": Threshold(
         64 << 20,
         "bytes of the memory that is kept for reuse",
@@ -130,6 +134,8 @@ NOT_THRESHOLDS: Mapping[str, str] = {
     "_runtime/consumers.py:LINGER": "seconds for which a consumer sleeps on; no value depends on it",
     "_runtime/consumers.py:MOST_LINGERS": "how often a consumer sleeps on; no value depends on it",
     "_runtime/consumers.py:RAPID": "taps in a linger; no value depends on it",
+    "_runtime/copying.py:COPIES_BEFORE_TRIAL": "copies before the quicker way is found out; tests/unit/test_copying.py",
+    "_runtime/copying.py:ROUNDS_OF_TRIAL": "rounds of that trial, which only cost time",
     "_runtime/failures.py:KEPT_FAILURES": "failures that a barrier keeps: tests/contract/test_failures.py",
     "_runtime/failures.py:KEPT_FRAMES": "frames of a kept traceback",
     "_runtime/from_dlpack.py:_TYPE_AT": "a place in a structure of DLPack",

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .._native.library import library
-from .copying import copy_into
+from .copying import copy_into_queue
 
 
 class Owner(ctypes.Structure):
@@ -50,7 +50,7 @@ class Shape:
         if not library.held.hostcb_own(ctypes.byref(owner), self._nbytes):
             raise MemoryError(f"hostcb found no {self._nbytes} bytes for a tapped operand.")
         result = self.over(owner)
-        copy_into(result, source)
+        copy_into_queue(result, source)
         return result
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import json
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +15,12 @@ import pytest
 
 from conformance.cli.commands import main
 from conformance.faults.catalogue import FAULTS
+from conformance.fuzz import worker
 from conformance.fuzz.corpus import kept
-from conformance.fuzz.description import Program
+from conformance.fuzz.description import Program, to_json
 from conformance.fuzz.oracle import expect
 from conformance.fuzz.standalone import standalone_text
-from conformance.fuzz.trial import try_program
+from conformance.fuzz.trial import Tried, try_program
 from conformance.fuzz.trying import Trying
 from conformance.implementations import load
 
@@ -98,6 +102,25 @@ def test_a_hang_is_found_at_the_deadline(tmp_path: Path, monkeypatch: pytest.Mon
         answer = hanging.ask(CORPUS["grad_checkpoint_call"])
     assert answer.kind == "hang"
     assert "in tap" in answer.witness
+
+
+def test_a_worker_of_an_hour_does_not_keep_all_its_programs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """JAX's caches keep a program: some thousands of them took all memory."""
+    cleared: list[int] = []
+    tried: list[Program] = []
+    # It would end this process after ten minutes.
+    quiet = types.SimpleNamespace(enable=lambda: None, dump_traceback_later=lambda *_, **__: None)
+    monkeypatch.setattr(worker, "faulthandler", quiet)
+    monkeypatch.setattr(worker, "try_program", lambda program, *_: tried.append(program) or Tried())
+    monkeypatch.setattr(jax, "clear_caches", lambda: cleared.append(len(tried)))
+    line = json.dumps(to_json(CORPUS["while_condition"])) + "\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(line * (2 * worker.KEPT_BY_JAX + 1)))
+    worker.main("hostcb", "cpu")
+    assert len(tried) == 2 * worker.KEPT_BY_JAX + 1
+    assert cleared == [worker.KEPT_BY_JAX, 2 * worker.KEPT_BY_JAX]
+    assert capsys.readouterr().out.count('"anomalies": []') == len(tried)
 
 
 def standalone(folder: Path, program: Program, change: tuple[str, str] = ("", "")) -> subprocess.CompletedProcess[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pathlib
 import platform
+import runpy
 import shlex
 import shutil
 import sys
@@ -23,6 +24,7 @@ nox.options.reuse_venv = "yes"
 nox.options.default_venv_backend = "virtualenv" if shutil.which("uv") is None else "uv"
 
 PYPROJECT = nox.project.load_toml("pyproject.toml")
+VERSION = runpy.run_path("hostcb/_version.py")["__version__"]
 
 # The oldest supported JAX on the oldest Python, and the newest JAX on newer Pythons.
 SUPPORTED = (("3.11", "jax-0.10.2"), ("3.12", "jax-newest"), ("3.13", "jax-newest"))
@@ -414,7 +416,7 @@ def version(session: nox.Session) -> None:
 def changelog(session: nox.Session) -> None:
     """Print what the fragments in changes/ become; `-- --yes` moves them into CHANGELOG.md, for a release."""
     session.install(*nox.project.dependency_groups(PYPROJECT, "changelog"))
-    session.run("towncrier", "build", *(session.posargs or ["--draft"]))
+    session.run("towncrier", "build", "--version", VERSION, *(session.posargs or ["--draft"]))
 
 
 @nox.session(tags=["ci"], python=HERE)

@@ -31,17 +31,22 @@ def check(tag: str, folder: Path = CHECKOUT) -> str:
     number = version(folder)
     if tag != f"v{number}":
         raise WrongTagError(f"the tag is {tag!r}, and {VERSION} says {number}: the tag must be 'v{number}'")
-    heading = re.search(rf"^## {re.escape(number)} \((.+)\)$", (folder / CHANGELOG).read_text("utf-8"), re.MULTILINE)
-    if heading is None or heading[1] == "unreleased":
+    headings = re.findall(r"^## (\S+) \((.+)\)$", (folder / CHANGELOG).read_text(encoding="utf-8"), re.MULTILINE)
+    dates = [when for which, when in headings if which == number and when != "unreleased"]
+    if not dates:
         raise WrongTagError(
             f"{CHANGELOG} has no line `## {number} (DATE)`: `nox -s changelog -- --yes` writes one from {FRAGMENTS}/"
+        )
+    if "unreleased" in (when for _, when in headings):
+        raise WrongTagError(
+            f"{CHANGELOG} has a section that is called unreleased: move its entries into that of {number}"
         )
     left = sorted(path.name for path in (folder / FRAGMENTS).glob("*.*.md"))
     if left:
         raise WrongTagError(
             f"{FRAGMENTS}/ has {left}, which are not in {CHANGELOG}: `nox -s changelog -- --yes` moves them there"
         )
-    return f"{tag} is the version of {VERSION}, and in {CHANGELOG} since {heading[1]}"
+    return f"{tag} is the version of {VERSION}, and in {CHANGELOG} since {dates[0]}"
 
 
 def main() -> int:

@@ -22,7 +22,7 @@ class WrongTagError(Exception):
 def version(folder: Path) -> str:
     found = re.search(r'^__version__ = "(.+)"$', (folder / VERSION).read_text(encoding="utf-8"), re.MULTILINE)
     if found is None:
-        raise WrongTagError(f"{VERSION} has no line `__version__ = \"...\"`")
+        raise WrongTagError(f'{VERSION} has no line `__version__ = "..."`')
     return found[1]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from check_wheels import WrongWheelError, native, the_only
 from try_wheel import Environment, try_hand_over, try_out, try_source
 
+
 def main() -> None:
     dist, *requirements = sys.argv[1:]
     sdist = the_only(Path(dist), "*.tar.gz")

@@ -1,4 +1,4 @@
-"""The workflows of GitHub: what they run are sessions of the noxfile, with the supported versions and few permissions."""
+"""The workflows of GitHub: they run sessions of the noxfile alone, with the supported versions and few permissions."""
 
 from __future__ import annotations
 

@@ -54,8 +54,11 @@ class Bundle:
 
 def read(path: Path) -> bytes:
     """The bytes of a file, or the beginning of one that is too large for a bundle."""
+    found = bytearray()
     with path.open("rb") as file:
-        return file.read(LARGEST + 1)
+        while len(found) <= LARGEST and (block := file.read(2**20)):
+            found += block
+    return bytes(found)
 
 
 def pack(members: Mapping[str, bytes]) -> tuple[bytes, str]:

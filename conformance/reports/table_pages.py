@@ -34,7 +34,7 @@ def markdown(table: Table) -> str:
 
 
 def _lines(table: Table) -> Iterator[str]:
-    yield from (f"# {table.wording.title}", "", table.summary())
+    yield from (f"# {table.wording.title}", "", text(table.summary()))
     if table.partial:
         yield from ("", *(f"- {line}" for line in map(text, _partial(table))))
     if table.problems:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pathlib
 import platform
+import runpy
 import shlex
 import shutil
 import sys
@@ -23,6 +24,7 @@ nox.options.reuse_venv = "yes"
 nox.options.default_venv_backend = "virtualenv" if shutil.which("uv") is None else "uv"
 
 PYPROJECT = nox.project.load_toml("pyproject.toml")
+VERSION = runpy.run_path("hostcb/_version.py")["__version__"]
 
 # The oldest supported JAX on the oldest Python, and the newest JAX on newer Pythons.
 SUPPORTED = (("3.11", "jax-0.10.2"), ("3.12", "jax-newest"), ("3.13", "jax-newest"))
@@ -225,6 +227,21 @@ def conformance_lower(session: nox.Session) -> None:
         conformance(session, name, "--depth", "lower", "-n", "2")
 
 
+@nox.session(name="conformance-report", default=False, python=HERE)
+def conformance_report(session: nox.Session) -> None:
+    """Join the results of shards in results/, and make their page and summary: `-- shards/*`; needs no JAX.
+
+    A CI job of GitHub has its summary in the file that GITHUB_STEP_SUMMARY names.
+    """
+    summary = os.environ.get("GITHUB_STEP_SUMMARY", "results/summary.md")
+    made = ("--html", "results/page.html", "--junit", "results/cells.xml", "--markdown", summary)
+    try:
+        session.run("python", "-m", "conformance", "merge", *session.posargs, "--results", "results")
+    finally:
+        # Bad results above all need their report.
+        session.run("python", "-m", "conformance", "report", "results", *made)
+
+
 @nox.session(name="conformance-cuda", tags=["conformance"], default=False, python=HERE)
 def conformance_cuda(session: nox.Session) -> None:
     """Run the conformance matrix on this machine's CUDA devices; without one, compile it for an H100, or lower it."""
@@ -380,6 +397,26 @@ def wheels(session: nox.Session) -> None:
         env |= {"HOSTCB_BUILD_NATIVE": "1" if target else "0", "CC": f"{shlex.quote(zig)} cc -s -target {target}"}
         session.run(*pip, "--wheel-dir", "dist", sdist, env=env)
     session.run("python", "ci/check_wheels.py", "dist", *WHEELS)
+
+
+@nox.session(name="try-release", default=False, python=HERE)
+def try_release(session: nox.Session) -> None:
+    """Install the files of `nox -s wheels` in an empty environment and try them: `-- dist`; for a bare machine."""
+    session.install(*nox.project.dependency_groups(PYPROJECT, "build"))
+    session.run("python", "ci/try_release.py", *(session.posargs or ["dist"]), *REQUIREMENTS[HERE_JAX])
+
+
+@nox.session(default=False, python=HERE)
+def version(session: nox.Session) -> None:
+    """Check that a tag is that of the version in hostcb/_version.py, and that the changelog has it: `-- v0.1.0`."""
+    session.run("python", "ci/check_tag.py", *session.posargs)
+
+
+@nox.session(default=False, python=HERE)
+def changelog(session: nox.Session) -> None:
+    """Print what the fragments in changes/ become; `-- --yes` moves them into CHANGELOG.md, for a release."""
+    session.install(*nox.project.dependency_groups(PYPROJECT, "changelog"))
+    session.run("towncrier", "build", "--version", VERSION, *(session.posargs or ["--draft"]))
 
 
 @nox.session(tags=["ci"], python=HERE)

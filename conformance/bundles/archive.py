@@ -17,6 +17,7 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 MANIFEST = "manifest.json"
@@ -36,7 +37,7 @@ _NEEDS = 20
 """The version of the zip format that has deflate."""
 _DATE = (1 << 5) | 1
 """The first day of 1980, the oldest that the format can name."""
-_DEFLATED = 8
+_STORED, _DEFLATED = 0, 8
 
 
 class BadBundleError(Exception):
@@ -49,6 +50,15 @@ class Bundle:
     """The contents by name, without the manifest and its digest."""
     digest: str
     """The SHA-256 of the manifest, and so of everything."""
+
+
+def read(path: Path) -> bytes:
+    """The bytes of a file, or the beginning of one that is too large for a bundle."""
+    found = bytearray()
+    with path.open("rb") as file:
+        while len(found) <= LARGEST and (block := file.read(2**20)):
+            found += block
+    return bytes(found)
 
 
 def pack(members: Mapping[str, bytes]) -> tuple[bytes, str]:
@@ -72,7 +82,7 @@ def pack(members: Mapping[str, bytes]) -> tuple[bytes, str]:
 def unpack(data: bytes) -> Bundle:
     """The members of an archive; raises `BadBundleError` unless every byte is as `pack` wrote it."""
     if len(data) > LARGEST:
-        raise BadBundleError(f"the file has {len(data)} bytes, and a bundle at most {LARGEST}")
+        raise BadBundleError(f"the file is larger than a bundle, which has at most {LARGEST} bytes")
     infos, contents = _read(data)
     for name in (MANIFEST, DIGEST):
         if name not in contents:
@@ -120,12 +130,16 @@ def _read(data: bytes) -> tuple[dict[str, zipfile.ZipInfo], dict[str, bytes]]:
             raise BadBundleError(f"the member {name!r} has a name that no bundle has: its path may lead elsewhere")
         if count > 1:
             raise BadBundleError(f"{name} is in the archive {count} times")
+        if next(info for info in infos if info.filename == name).compress_type not in (_STORED, _DEFLATED):
+            raise BadBundleError(f"{name} is compressed by a method that no bundle has")
     if sum(info.file_size for info in infos) > LARGEST:
         raise BadBundleError(f"its members claim more than {LARGEST} bytes together")
     contents = {}
     for info in infos:
         try:
-            contents[info.filename] = archive.read(info)
+            with archive.open(info) as member:
+                # `ZipFile.read` unpacks all that is there, however little is claimed.
+                contents[info.filename] = member.read(info.file_size + 1)
         except Exception as error:
             raise BadBundleError(f"{info.filename} was changed: it cannot be read: {error}") from error
     return {info.filename: info for info in infos}, contents

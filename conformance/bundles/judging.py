@@ -13,7 +13,7 @@ from typing import Any
 from ..expectations.entries import ExpectationError, Expectations, read_entries
 from ..oracle.verdicts import Outcome, Stage, Standing, Verdict
 from ..reports.provenance import plan_digest
-from ..reports.results import UnreadableResultsError, check_schema, name_of
+from ..reports.results import UNREADABLE, UnreadableResultsError, check_schema, name_of
 from ..spec.depths import Depth
 from ..spec.profiles import topology_of
 from .archive import BadBundleError, Bundle
@@ -75,11 +75,11 @@ def judged(bundle: Bundle) -> tuple[JudgedRun, ...]:
             runs.append(_judged(bundle, name, json.loads(bundle.members[name])))
         except UnreadableResultsError as error:
             raise BadBundleError(str(error)) from error
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except UNREADABLE as error:
             raise BadBundleError(f"{name} is no result of a run: {type(error).__name__}: {error}") from error
     try:
         _check_members(bundle, runs)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadBundleError(f"{ENVIRONMENT} is no JSON: {error}") from error
     return tuple(runs)
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..bundles.archive import BadBundleError, Bundle, pack, unpack
+from ..bundles.archive import BadBundleError, Bundle, pack, read, unpack
 from ..bundles.earning import Claim, claims
 from ..bundles.judging import JudgedRun, judged
 from ..bundles.making import members_of
+from ..reports.visible import in_a_line
 from ..spec.package import COMMAND
 from ..spec.profiles import PROFILES
 from ..spec.suite import this_suite
@@ -57,6 +59,14 @@ def add_parsers(commands: Any) -> None:
         action="store_true",
         help="plan the cells again with this suite, which needs JAX: they must be those of the bundle",
     )
+    verify.add_argument(
+        "--implementation",
+        dest="implementations",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="with --replan: a module with an implementation, which may be imported; may be repeated",
+    )
     verify.add_argument("--json", action="store_true", help="print JSON")
     verify.set_defaults(read=_verify)
 
@@ -80,31 +90,38 @@ def _bundle(options: argparse.Namespace) -> int:
 
 def _verify(options: argparse.Namespace) -> int:
     try:
-        bundle = unpack(options.file.read_bytes())
+        bundle = unpack(read(options.file))
         if options.digest is not None and options.digest.lower() != bundle.digest:
             raise BadBundleError(f"its digest is {bundle.digest}, and not the one that was published")
         runs = judged(bundle)
         if options.replan:
-            _replan(runs)
+            _replan(runs, options.implementations)
     except BadBundleError as error:
         if options.json:
             print(json.dumps({"genuine": False, "reason": str(error)}))
-        print(f"ERROR: {options.file} is not genuine: {error}", file=sys.stderr)
+        print(f"ERROR: {options.file} is not genuine: {in_a_line(str(error))}", file=sys.stderr)
         return UNUSABLE
     found = [claim for run in runs for claim in claims(run)]
     print(_json(bundle, runs, found) if options.json else _text(options, bundle, runs, found))
     return 0 if any(claim.earned for claim in found) else NOTHING_EARNED
 
 
-def _replan(runs: tuple[JudgedRun, ...]) -> None:
+def _replan(runs: tuple[JudgedRun, ...], trusted: Sequence[str]) -> None:
     """Raise unless this suite plans the same cells with the options of each run."""
     # Imported here, because only this needs JAX.
     from ..engine.recorded import planned_again
+    from ..implementations import BUILT_IN
     from ..reports.provenance import plan_digest
 
     for run in runs:
         if run.plan is None:
             continue
+        # An implementation is imported by its name, and a bundle shall not choose what this process imports.
+        if unknown := sorted({*map(str, run.run["options"]["implementations"])} - {*BUILT_IN, *trusted}):
+            raise BadBundleError(
+                f"its run had the implementation {unknown[0]!r}, which --replan would import:"
+                f" `--replan --implementation {unknown[0]}` allows that"
+            )
         ids = planned_again(run.run["options"])
         if plan_digest(ids) != run.run["plan"]["digest"]:
             differ = {*ids} ^ {*run.plan}
@@ -150,7 +167,9 @@ def _text(options: argparse.Namespace, bundle: Bundle, runs: tuple[JudgedRun, ..
     lines += ["", *("  ".join([*map(str.ljust, row, widths), row[4]]) for row in rows)]
     # A fault may belong to several profiles.
     known = {cell_id: reason for claim in found if claim.earned for cell_id, reason in claim.known.items()}
-    return "\n".join([*lines, *(f"KNOWN: {cell_id}: {reason}" for cell_id, reason in known.items())])
+    lines += [f"KNOWN: {cell_id}: {reason}" for cell_id, reason in known.items()]
+    # No word of a bundle may look like a line of this text.
+    return "\n".join(map(in_a_line, lines))
 
 
 def _about(run: JudgedRun, replanned: bool) -> list[str]:

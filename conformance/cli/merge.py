@@ -9,6 +9,7 @@ from typing import Any
 from ..engine.locking import FolderLock
 from ..reports.merging import MergeError, merged, parts_in, was_killed, write_merged
 from ..reports.results import load_results
+from ..reports.visible import in_a_line
 from .helping import add_command
 
 
@@ -47,5 +48,5 @@ def main(options: argparse.Namespace) -> int:
     for run in load_results(results):
         if run.name in joined:
             print(f"{run.name}: {len(parts[run.name])} shards: {run.totals}")
-            print("".join(f"PROBLEM: {problem}\n" for problem in run.problems), end="")
+            print("".join(f"PROBLEM: {in_a_line(problem)}\n" for problem in run.problems), end="")
     return max(data["exit_code"] for data in joined.values())

@@ -19,6 +19,7 @@ from ..reports.markdown import markdown
 from ..reports.merging import MergeError
 from ..reports.results import RunRecord, UnreadableResultsError, load_results
 from ..reports.traces import file_name, trace
+from ..reports.visible import in_a_line
 from ..spec.package import COMMAND
 from . import bundles, merge
 from .helping import add_command, add_version
@@ -123,7 +124,7 @@ def read(options: argparse.Namespace) -> int:
     try:
         code: int = options.read(options)
     except (*UNUSABLE_BECAUSE, OSError) as error:
-        print(f"ERROR: {error}", file=sys.stderr)
+        print(f"ERROR: {in_a_line(str(error))}", file=sys.stderr)
         return UNUSABLE
     return code
 

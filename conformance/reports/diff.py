@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ..planning.keywords import any_of
 from .results import CellRecord, RunRecord
+from .visible import in_a_line
 
 
 class NothingToCompareError(Exception):
@@ -71,7 +72,7 @@ class Difference:
             f" {len(self.new)} new, {len(self.gone)} gone"
             + (f", {len(self.intermittent)} intermittent" if self.intermittent else "")
         )
-        return "\n".join(lines)
+        return "\n".join(map(in_a_line, lines))
 
 
 def _alone(changes: Sequence[Change], side: str, other: str) -> Iterator[str]:

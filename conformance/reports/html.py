@@ -7,6 +7,7 @@ markup. So there is one context to escape for, and it is here.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
@@ -14,14 +15,24 @@ from typing import Any
 from ..oracle.repetition import Repetition
 from .capabilities import heading
 from .causes import by_cause
+from .content_policy import content_policy
 from .results import CellRecord, EventRecord, Known, RunRecord
 
 PLACE_OF_RESULTS = "{{ results }}"
+PLACE_OF_POLICY = "{{ policy }}"
 
 
 def html(runs: Sequence[RunRecord]) -> str:
     template = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
-    return template.replace(PLACE_OF_RESULTS, script_safe(_page_data(runs)))
+    page = template.replace(PLACE_OF_POLICY, content_policy(_text_of("style", template), _text_of("script", template)))
+    # Last, since results may have the words of a place.
+    return page.replace(PLACE_OF_RESULTS, script_safe(_page_data(runs)))
+
+
+def _text_of(tag: str, template: str) -> str:
+    """The text of the only element without attributes that has this tag."""
+    (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", template, re.DOTALL)
+    return str(text)
 
 
 def script_safe(data: Any) -> str:

@@ -10,6 +10,7 @@ from ..oracle.verdicts import Standing
 from .capabilities import heading
 from .causes import by_cause
 from .results import CellRecord, RunRecord, known_failures, slowest
+from .visible import visible
 
 MOST_SHOWN = 100
 """Summaries have a limited size; the HTML page has all results."""
@@ -18,7 +19,7 @@ WITNESS_LINES = 12
 
 
 def markdown(runs: Sequence[RunRecord]) -> str:
-    return "\n".join(line for run in runs for line in _run(run)) + "\n"
+    return visible("\n".join(line for run in runs for line in _run(run)) + "\n")
 
 
 def _run(run: RunRecord) -> Iterable[str]:
@@ -179,7 +180,9 @@ def _environment(run: RunRecord) -> Iterable[str]:
 
 def _text(text: str) -> str:
     """Text for a separate line or a table, with all Markdown syntax escaped."""
-    escaped = re.sub(r"([\\`*_\[\]|~<>&$])", r"\\\1", " ".join(text.split()))
+    # A sign of its own instead of @: an escaped one still mentions a user.
+    words = " ".join(text.split()).replace("@", "\N{FULLWIDTH COMMERCIAL AT}")
+    escaped = re.sub(r"([\\`*_\[\]|~<>&$])", r"\\\1", words)
     # Even after a backslash, these would start a tag or an entity in some renderers.
     return escaped.replace(r"\&", "&amp;").replace(r"\<", "&lt;").replace(r"\>", "&gt;")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 from ..oracle.hand_overs import HandOver
 from ..oracle.repetition import Repetition
 from ..oracle.verdicts import Standing, Verdict
+from ..spec.depths import Depth
 from .capabilities import Claim, Observed, Result, observed
 
 SCHEMA_VERSION = 1
@@ -216,8 +218,8 @@ def _run(file: Path) -> RunRecord:
         data = json.loads(file.read_text())
         check_schema(str(file), data)
         return RunRecord(
-            str(data["platform"]),
-            float(data["seconds"]),
+            _file_part(data["platform"]),
+            _seconds(data["seconds"]),
             tuple(str(problem) for problem in data["problems"]),
             {topology: dict(info) for topology, info in data["run_info"].items()},
             tuple(_cell(cell) for cell in data["cells"]),
@@ -227,11 +229,29 @@ def _run(file: Path) -> RunRecord:
             data.get("process_starts"),
             {str(cell["id"]): str(cell["reason"]) for cell in data["ineligible"]},
             bool(data.get("stress")),
-            str(data.get("depth", "run")),
+            Depth(data.get("depth", "run")).value,
             tuple(Claim.from_json(claim) for claim in data.get("claims", ())),
         )
-    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+    except UNREADABLE as error:
         raise UnreadableResultsError(f"{file} is no result of a run: {type(error).__name__}: {error}") from error
+
+
+UNREADABLE = (OSError, ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError)
+"""What the reading of a file may raise that no run has written: it may be of any shape, and nested without end."""
+
+
+def _file_part(platform: Any) -> str:
+    """The name of a platform, which `merge` and `expect` make the name of a file of."""
+    if not isinstance(platform, str) or not platform or {*"/\\\0"} & {*platform} or platform.startswith("."):
+        raise ValueError(f"{platform!r} is no name of a platform")
+    return platform
+
+
+def _seconds(value: Any) -> float:
+    seconds = float(value)
+    if not math.isfinite(seconds):
+        raise ValueError(f"{value!r} is no number of seconds")
+    return seconds
 
 
 def check_schema(name: str, data: Mapping[str, Any]) -> None:
@@ -259,7 +279,7 @@ def _cell(data: dict[str, Any]) -> CellRecord:
         stage=data["stage"],
         anomaly=data.get("anomaly"),
         witness=str(data["witness"]),
-        seconds=float(data["seconds"]),
+        seconds=_seconds(data["seconds"]),
         history=tuple(_event(event) for event in data["history"]),
         evidence=tuple((int(sequence), int(number)) for sequence, number in data.get("evidence", ())),
         standing=Standing(data["standing"]),

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..oracle.verdicts import Verdict
+from .content_policy import content_policy
 from .table import Group, Row, Seen, Table, several
+from .visible import visible
 
 MOST_EVENTS = 100
 """Of a history on the page."""
@@ -28,11 +30,11 @@ _FIELDS = ("sequence", "device", "thread", "site", "value", "transforms", "begin
 
 
 def markdown(table: Table) -> str:
-    return "\n".join(_lines(table)) + "\n"
+    return visible("\n".join(_lines(table)) + "\n")
 
 
 def _lines(table: Table) -> Iterator[str]:
-    yield from (f"# {table.wording.title}", "", table.summary())
+    yield from (f"# {table.wording.title}", "", text(table.summary()))
     if table.partial:
         yield from ("", *(f"- {line}" for line in map(text, _partial(table))))
     if table.problems:
@@ -103,6 +105,8 @@ def witness_of(runs: Sequence[Seen]) -> str:
 
 def text(words: str) -> str:
     """Text in which Markdown finds no markup."""
+    # A sign of its own: an escaped one still mentions a user.
+    words = words.replace("@", "\N{FULLWIDTH COMMERCIAL AT}")
     for character in "\\`*_<>|[]":
         words = words.replace(character, f"\\{character}")
     return " ".join(words.split())
@@ -115,8 +119,7 @@ def code(words: str) -> str:
 
 def html(table: Table) -> str:
     title = _safe(table.wording.title)
-    body = "\n".join(_body(table))
-    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    body, policy = "\n".join(_body(table)), content_policy(_STYLE)
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{_STYLE}</style></head>\n'

@@ -1,4 +1,4 @@
-"""The job matrices of `ci/matrix/`: what they run are the suite's commands, and Slurm's script runs."""
+"""The job matrices of services: what they run are the suite's commands, and Slurm's script runs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ pytestmark = pytest.mark.contract("C40")
 
 ROOT = Path(__file__).parents[2]
 MATRIX = ROOT / "ci" / "matrix"
+GITHUB = ROOT / ".github" / "workflows" / "conformance.yml"
 SLURM = MATRIX / "slurm.sh"
 
 
-@pytest.mark.parametrize("name", ["github.yml", "gitlab.yml", "slurm.sh"])
+@pytest.mark.parametrize("name", ["gitlab.yml", "slurm.sh"])
 def test_the_commands_of_a_matrix_are_those_of_the_suite(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (MATRIX / name).read_text()
     for placeholder, value in (
-        ("${{ matrix.number }}/$SHARDS", "3/8"),
-        ("${{ matrix.number }}", "3"),
         ("$CI_NODE_INDEX/$CI_NODE_TOTAL", "3/8"),
         ("$number/$SLURM_ARRAY_TASK_COUNT", "3/8"),
         ('"${resume[@]}"', "--resume"),
@@ -43,11 +42,20 @@ def test_the_commands_of_a_matrix_are_those_of_the_suite(name: str, monkeypatch:
             assert str(parsed.shard) == "3/8"
 
 
-def test_the_matrices_of_services_are_yaml() -> None:
+def test_the_jobs_of_github_give_the_options_of_the_suite_to_the_sessions() -> None:
+    text = GITHUB.read_text()
+    for variable, value in (("$SELECTION", "-k ordered"), ("$NUMBER", "3"), ("$SHARDS", "8")):
+        text = text.replace(variable, value)
+    found = dict(re.findall(r"nox -s (\S+) -- (.*)", text))
+    assert {*found} == {"conformance-cpu", "conformance-lower", "conformance-report"}
+    for session in ("conformance-cpu", "conformance-lower"):
+        parsed = commands._parser().parse_args(["run", *shlex.split(found[session])])
+        assert parsed.results.parent == Path("shards")
+    assert str(commands._parser().parse_args(["run", *shlex.split(found["conformance-cpu"])]).shard) == "3/8"
+
+
+def test_the_matrix_of_gitlab_is_yaml() -> None:
     yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
-    github = yaml.safe_load((MATRIX / "github.yml").read_text())
-    assert github["jobs"]["shard"]["strategy"]["matrix"]["number"] == [*range(1, github["env"]["SHARDS"] + 1)]
-    assert github["jobs"]["merge"]["needs"] == "shard"
     gitlab = yaml.safe_load((MATRIX / "gitlab.yml").read_text())
     assert gitlab["conformance"]["parallel"] == 8
     assert gitlab["merge"]["needs"] == ["conformance"]

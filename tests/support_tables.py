@@ -208,6 +208,8 @@ def _tables(page: str, extracted: Mapping[str, Any]) -> Iterator[str]:
     for section in shown:
         if section.title:
             yield from ("", f"### {section.title}")
+        if section.of_jax:
+            yield from ("", f"Beside it JAX's {section.of_jax}.")
         yield from ("", *_table(section, extracted))
         yield from _known(section, extracted)
 
@@ -232,7 +234,7 @@ def _columns(section: Section, extracted: Mapping[str, Any]) -> list[tuple[str, 
 
 def _table(section: Section, extracted: Mapping[str, Any]) -> Iterator[str]:
     sums, columns = _sums(section, extracted), _columns(section, extracted)
-    names = {"hostcb": "hostcb", "jax": f"JAX's {section.of_jax}"}
+    names = {"hostcb": "hostcb", "jax": "JAX"}
     yield f"| | {' | '.join(f'{where}<br>{names[of]}' for where, of in columns)} |"
     yield f"| --- {'| --- ' * len(columns)}|"
     for row in ROWS:

@@ -33,7 +33,7 @@ ONE_DEVICE = "one device"
 LAYOUTS = {"pjit": "`jit` over a mesh", "shard_map": "`shard_map`", "pmap": "`pmap`"}
 """The transforms that put a program on several devices, and what a reader calls them."""
 
-NO_TRANSFORM, PROCESSES = "no other transform", "in two processes"
+NO_TRANSFORM, PROCESSES = "no other transform", "in several processes"
 TRANSFORMS = {
     "eager": "outside of `jit`",
     "jit": NO_TRANSFORM,
@@ -135,8 +135,8 @@ def layout(cell: CellRecord) -> str:
 def rows(cell: CellRecord) -> Iterable[str]:
     """The rows of a table that count a cell: one for each of its transforms."""
     found = [TRANSFORMS[name] for name in dict.fromkeys(cell.transforms) if name not in (*LAYOUTS, "jit")]
-    in_two = re.search(r"/[a-z]+-\d+x\d+", cell.id)
-    return [*(found or [NO_TRANSFORM]), *([PROCESSES] if in_two else [])]
+    several = re.search(r"/[a-z]+-\d+x\d+", cell.id)
+    return [*(found or [NO_TRANSFORM]), *([PROCESSES] if several else [])]
 
 
 def outcome(cell: CellRecord) -> str:
@@ -201,8 +201,8 @@ def _tables(page: str, extracted: Mapping[str, Any]) -> Iterator[str]:
     yield f"<!-- Written by `{COMMAND}`: do not edit it. -->"
     yield ""
     yield (
-        f"Numbers of conformance cells on CPU, in a run of {run['date']} with JAX {run['jax']}, "
-        f"jaxlib {run['jaxlib']}, NumPy {run['numpy']} and Python {run['python']}: {signs}. "
+        f"Numbers of conformance cells on CPU. The run of {run['date']} had {run['cells']} of them, with JAX "
+        f"{run['jax']}, jaxlib {run['jaxlib']}, NumPy {run['numpy']} and Python {run['python']}: {signs}. "
         "A program with several transforms counts in the row of each. Where there is nothing, the run had no such cell."
     )
     for section in shown:

@@ -83,7 +83,7 @@ def test_the_extract_counts_what_came_of_the_cells() -> None:
             "`vmap`": {"one device": {"passed": 1, "refused": 1}, "`shard_map`": {"passed": 1}},
             "`scan`": {"one device": {"passed": 1}},
             "no other transform": {"one device": {"passed": 1}, "`jit` over a mesh": {"passed": 1}},
-            "in two processes": {"`jit` over a mesh": {"passed": 1}},
+            "in several processes": {"`jit` over a mesh": {"passed": 1}},
         },
         "jax/io_callback": {"`vmap`": {"one device": {"known failure": 1, "unexpected": 1}}},
     }

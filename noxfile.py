@@ -71,6 +71,9 @@ TOOLS = (
 # The platforms whose programs are lowered where there is none of them.
 LOWERED = ("cuda", "rocm", "tpu", "oneapi")
 
+# Sphinx reads the checkout by docs/conf.py, all of it anew, and takes warnings, also of unknown names, for errors.
+SITE = ("-b", "html", "-c", "docs", "-E", "-W", "--keep-going", "-n", "-q")
+
 # For each of gcc's sanitizers: its library, which Python has to load first, and its options. The sanitizer of threads
 # leaves out Python and JAX, which are compiled without it.
 SANITIZERS = {
@@ -432,6 +435,13 @@ def types(session: nox.Session) -> None:
     """Check types with mypy, strictly."""
     install(session, HERE_JAX, "types")
     session.run("mypy", *session.posargs)
+
+
+@nox.session(tags=["ci"], python=HERE)
+def docs(session: nox.Session) -> None:
+    """Build the site of the documentation into build/site; a link that leads nowhere ends it, as any warning does."""
+    install(session, HERE_JAX, "docs")
+    session.run("python", "-m", "sphinx", *SITE, *session.posargs, ".", "build/site")
 
 
 @nox.session(default=False, python=HERE)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import doctest
+import json
 import re
 from pathlib import Path
 from types import ModuleType
 
+import pages
 import pytest
 from subprocesses import run_program
 
@@ -17,6 +19,12 @@ from hostcb._runtime import barrier
 PROJECT = Path(__file__).parents[2]
 README = PROJECT / "README.md"
 KERNELS = PROJECT / "docs" / "kernels.md"
+ELSEWHERE = {
+    "docs/kernels.md": "the tests of its recipes are below, and some need a GPU",
+    "docs/jax-bugs/*.md": "tests/conformance/test_conformance_jax_bugs.py runs them on the releases that have the bug",
+    "docs/conformance.md": "parts of a package that is not here",
+    "docs/vendors.md": "files of a package that is not here; test_conformance_vendors.py has such a package",
+}
 DOCUMENTED = [host_callback, barrier, external, debug, buffers, dlpack, jax_arrays, doctor]
 
 
@@ -27,13 +35,46 @@ def test_examples_in_docstrings(module: ModuleType) -> None:
     assert outcome.failed == 0, f"{outcome.failed} of {outcome.attempted} examples differ, see the output"
 
 
-def test_the_example_of_the_readme() -> None:
-    text = README.read_text()
-    match = re.search(r"```python\n(.*?)```\n\n```\n(.*?)```", text, re.DOTALL)
-    assert match, "the README has an example with its output"
-    source, output = match.groups()
-    ended = run_program(source, devices=None, prelude="").check()
-    assert ended.stdout == output, str(ended)
+def pages_with_examples() -> list[Path]:
+    return [page for page in pages.pages() if pages.examples(page) and not elsewhere(page)]
+
+
+def elsewhere(page: Path) -> str | None:
+    """Why the blocks of a page do not run here."""
+    return next((why for pattern, why in ELSEWHERE.items() if page.match(pattern)), None)
+
+
+def differences(page: Path, examples: list[pages.Example], outputs: list[str]) -> list[str]:
+    """The blocks whose output is not the one that the page shows; `...` stands there for any text."""
+    checker = doctest.OutputChecker()
+    return [
+        f"{pages.name_of(page)}, line {example.line}: the page shows\n{example.output}\nand the block printed\n{output}"
+        for example, output in zip(examples, outputs, strict=True)
+        if example.output is not None and not checker.check_output(example.output, output, doctest.ELLIPSIS)
+    ]
+
+
+@pytest.mark.parametrize("page", pages_with_examples(), ids=pages.name_of)
+def test_the_blocks_of_a_page(page: Path, tmp_path: Path) -> None:
+    """All of them in one process, and in the order of the page."""
+    examples = pages.examples(page)
+    blocks = json.dumps([(example.line, example.source) for example in examples])
+    ended = run_program("page.py", str(tmp_path), pages.name_of(page), blocks, devices=None)
+    wrong = differences(page, examples, ended.json())
+    assert not wrong, "\n".join(wrong)
+
+
+def test_pages_run_elsewhere_are_there() -> None:
+    unused = [pattern for pattern in ELSEWHERE if not any(page.match(pattern) for page in pages.pages())]
+    assert not unused
+
+
+def test_a_block_with_another_output_is_noticed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint(1)\n```\n\n```text\n2\n```\n\n```python\nprint('a', 3)\n```\n```\n... 3\n```\n")
+    examples = [pages.Example(2, "print(1)\n", "2\n"), pages.Example(10, "print('a', 3)\n", "... 3\n")]
+    assert pages.examples(page) == examples
+    assert len(differences(README, examples, ["1\n", "a 3\n"])) == 1
 
 
 def recipe(title: str) -> str:

@@ -207,6 +207,15 @@ def examples(session: nox.Session) -> None:
     session.run("pytest", "tests/contract/test_examples.py", *session.posargs)
 
 
+@nox.session(tags=["ci"], python=HERE)
+def recipes(session: nox.Session) -> None:
+    """Run the tests of the recipes with all packages that these use: tqdm, Gymnasium, Numba and so on, but not torch."""
+    install(session, HERE_JAX, "test", "recipes")
+    tests = session.posargs or sorted(str(path) for path in pathlib.Path("tests/contract").glob("test_recipes*.py"))
+    # Without this a package that is not there skips its tests.
+    session.run("pytest", "-n", "2", *tests, env={"HOSTCB_RECIPES": "all"})
+
+
 @nox.session(name="conformance-cpu", tags=["ci", "conformance"], python=HERE)
 def conformance_cpu(session: nox.Session) -> None:
     """Run the conformance matrix on as many CPU devices as it asks for, and lower it for the other platforms."""

@@ -55,11 +55,11 @@ class _Checker(string.Formatter):
         positions = [position for position in range(len(args)) if position not in used_args]
         names = [name for name in kwargs if name not in used_args]
         if positions:
-            raise ValueError(f"Unused positional arguments to `debug.print`: numbers {positions}.")
+            raise ValueError(f"debug.print: Unused positional arguments to `debug.print`: numbers {positions}.")
         if names:
             raise ValueError(
-                f"Unused keyword arguments to `debug.print`: {names}. Was an f-string passed? Values are not known "
-                'yet: write debug.print("{x}", x=x) rather than debug.print(f"{x}").'
+                f"debug.print: Unused keyword arguments to `debug.print`: {names}. Was an f-string passed? "
+                'Values are not known yet: write debug.print("{x}", x=x) rather than debug.print(f"{x}").'
             )
 
 

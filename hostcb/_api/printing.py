@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import numpy as np
+
+from .._spec.naming import shown
 
 WIDTH = 80
 THRESHOLD = 1024
@@ -24,8 +26,11 @@ class Printer:
     threshold: int | None
     labels: tuple[tuple[str, Any], ...]
 
-    # The name of its runs in a trace.
-    traced_as: ClassVar[str] = "id_print"
+    @property
+    def __name__(self) -> str:
+        """The labels as they are printed: a print has no name of its own."""
+        labels = " ".join(f"{key}: {shown(value)}" for key, value in self.labels)
+        return repr(labels) if labels else "a print without labels"
 
     def __call__(self, argument: Any, transforms: Any, *, device: Any = None) -> None:
         labels = dict(self.labels)

@@ -73,7 +73,7 @@ def position_among(callback: HostCallback, wanted: Any, count: int, devices: Cal
 def out_of_range(callback: HostCallback, device_index: int, count: int) -> ValueError:
     """The error for a device_index that is too large for the computation."""
     return ValueError(
-        f"device_index={device_index} of {callback} is out of range: the computation runs on {count} "
+        f"{callback}: device_index={device_index} is out of range: the computation runs on {count} "
         f"device{'s' if count > 1 else ''}, so it must be {'0' if count == 1 else f'from 0 to {count - 1}'}."
     )
 

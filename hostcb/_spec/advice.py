@@ -1,0 +1,28 @@
+"""Advice for a function that was written for the `jax.Array`s of JAX's own callbacks, and got a NumPy array (H32)."""
+
+from __future__ import annotations
+
+import contextlib
+
+import jax
+import numpy as np
+
+from .kinds import Kind
+
+
+def advise(kind: Kind, failure: BaseException) -> None:
+    """Add a note to an `AttributeError` for an attribute that a `jax.Array` has and a NumPy array does not."""
+    if kind.in_place or not isinstance(failure, AttributeError) or not isinstance(failure.obj, np.ndarray | np.generic):
+        return
+    name = failure.name
+    if not isinstance(name, str) or not hasattr(jax.Array, name) or hasattr(np.ndarray, name):
+        return
+    option = " The option hostcb_jax_arrays (HOSTCB_JAX_ARRAYS=1) does so for all."
+    note = (
+        f"hostcb gives callbacks NumPy arrays, and .{name} is of jax.Array: wrap the callback in hostcb.jax_arrays(…), "
+        f"which gives it jax.Arrays.{'' if kind.one_argument else option}"
+    )
+    # A function may raise the same exception again and again, and its attributes may be of any type.
+    with contextlib.suppress(Exception):
+        if note not in getattr(failure, "__notes__", ()):
+            failure.add_note(note)

@@ -97,7 +97,7 @@ def in_place(
     """Return the JAX function of an in-place callback."""
     check_callable(callback, kind, "callback")
     expected = ResultShape.of_dtypes(kind, callback, result_shape_dtypes)
-    check_method(kind, vmap_method, EXTERNAL_METHODS)
+    check_method(kind, callback, vmap_method, EXTERNAL_METHODS)
     for aval in expected.avals:
         if jax.dtypes.itemsize_bits(aval.dtype) < 8:
             raise packed(kind, callback, aval.dtype)

@@ -65,7 +65,7 @@ def pure_callback(
         [1. 2. 3.]
     """
     try:
-        check_method(PURE, vmap_method, EXTERNAL_METHODS)
+        check_method(PURE, callback, vmap_method, EXTERNAL_METHODS)
         return _external(PURE, callback, result_shape_dtypes, args, kwargs, sharding, vmap_method)
     except Exception as error:
         leave_out_frames(error)
@@ -134,6 +134,6 @@ def _external(
 ) -> Any:
     check_callable(callback, kind, "callback")
     expected = ResultShape.of_dtypes(kind, callback, result_shape_dtypes)
-    place = device_of(kind, sharding)
+    place = device_of(kind, callback, sharding)
     results = bind(kind, as_asked(callback), (args, kwargs), expected, place=place, vmap_method=vmap_method)
     return expected.restore(results)

@@ -75,7 +75,9 @@ def id_tap(
                 )
                 return tapped if result is None else result
         check_callable(tap_func, TAP, "tap_func")
-        tapped = bind(TAP, tap_func, arg, place=position(TAP, device_index), with_device=bool(tap_with_device))
+        tapped = bind(
+            TAP, tap_func, arg, place=position(TAP, tap_func, device_index), with_device=bool(tap_with_device)
+        )
         return tapped if result is None else result
     except Exception as error:
         leave_out_frames(error)
@@ -128,7 +130,7 @@ def id_print(
             )
         printer = Printer(output_stream, threshold, tuple(sorted(kwargs.items())))
         _warn_of_ad_transforms()
-        place = position(PRINTING_TAP, device_index)
+        place = position(PRINTING_TAP, printer, device_index)
         tapped = bind(PRINTING_TAP, printer, as_pytree(arg), place=place, with_device=bool(tap_with_device))
         return tapped if result is None else result
     except Exception as error:
@@ -184,14 +186,14 @@ def call(
     """
     try:
         check_callable(callback_func, CALL, "callback_func")
-        check_method(CALL, vmap_method)
+        check_method(CALL, callback_func, vmap_method)
         expected = ResultShape.of(CALL, callback_func, result_shape)
         results = bind(
             CALL,
             callback_func,
             arg,
             expected,
-            place=position(CALL, device_index),
+            place=position(CALL, callback_func, device_index),
             vmap_method=vmap_method,
             with_device=bool(call_with_device),
         )

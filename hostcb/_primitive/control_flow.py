@@ -148,9 +148,10 @@ def _lower_while(plain: Callable[..., Any], context: Any, *operands: Any, **para
     return mlir.lower_fun(lambda *arguments, **_: list(loop(*arguments)), multiple_results=True)(context, *operands)
 
 
-def _refuse_stale() -> None:
+def _refuse_stale(condition: Any) -> None:
+    callback = next(callbacks_in(condition), "a host callback")
     raise NotImplementedError(
-        "a host callback was used in the condition of a while_loop that also uses a mutable array (jax.Ref) which the "
+        f"{callback} was used in the condition of a while_loop that also uses a mutable array (jax.Ref) which the "
         "loop's body changes: JAX evaluates the condition with the value from before the loop. Carry the array's value "
         "through the loop, or call back in the body."
     )

@@ -184,14 +184,15 @@ def fill(results: Any, returned: Any, name: str, shares_memory: bool = False) ->
     buffers, tree = jax.tree_util.tree_flatten(results)
     actual: Any = jax.tree_util.tree_structure(returned)
 
-    def refuse(text: str) -> TypeError:
+    def refuse(text: str, why: str | None = None) -> TypeError:
         expected = jax.tree_util.tree_map(lambda buffer: Shown(abstract(buffer)), results)
-        return mismatched(text, instead(returned, repr(expected)))
+        reason = f": {why.partition(',')[0]}" if why else ""
+        return mismatched(text, f"{instead(returned, repr(expected))}{reason}")
 
     def check(index: int, shape: tuple[int, ...], dtype: str, why: str | None = None) -> None:
         wrong = different(index, buffers[index], shape, dtype, why)
         if wrong is not None:
-            raise refuse(wrong)
+            raise refuse(wrong, why)
 
     if actual != tree and not same_names(returned, tree):
         raise refuse(f"{mismatch(actual, tree)}. The tree should be {tree}, and is {actual}")

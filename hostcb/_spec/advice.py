@@ -9,13 +9,28 @@ import numpy as np
 
 from .kinds import Kind
 
+# Attributes of every array that the abstract class `jax.Array` does not define.
+_OF_ARRAYS = (
+    "aval",
+    "block_until_ready",
+    "clone",
+    "delete",
+    "devices",
+    "is_deleted",
+    "is_ready",
+    "on_device_size_in_bytes",
+    "platform",
+    "unsafe_buffer_pointer",
+    "weak_type",
+)
+
 
 def advise(kind: Kind, failure: BaseException) -> None:
     """Add a note to an `AttributeError` for an attribute that a `jax.Array` has and a NumPy array does not."""
     if kind.in_place or not isinstance(failure, AttributeError) or not isinstance(failure.obj, np.ndarray | np.generic):
         return
     name = failure.name
-    if not isinstance(name, str) or not hasattr(jax.Array, name) or hasattr(np.ndarray, name):
+    if not isinstance(name, str) or hasattr(np.ndarray, name) or not (name in _OF_ARRAYS or hasattr(jax.Array, name)):
         return
     option = " The option hostcb_jax_arrays (HOSTCB_JAX_ARRAYS=1) does so for all."
     note = (

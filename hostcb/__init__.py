@@ -15,6 +15,7 @@ from ._runtime import pool as _pool  # noqa: E402
 _pool.ensure_threads()
 
 from . import debug  # noqa: E402
+from ._api.annotations import Buffer, ExecutionContext, ExecutionStage  # noqa: E402
 from ._api.buffers import buffer_callback  # noqa: E402
 from ._api.dlpack import dlpack_callback  # noqa: E402
 from ._api.doctor import doctor  # noqa: E402
@@ -31,7 +32,10 @@ from ._version import __version__ as __version__  # noqa: E402
 _registry.warn_of_losses()
 
 __all__ = (
+    "Buffer",
     "CallbackException",
+    "ExecutionContext",
+    "ExecutionStage",
     "TapFunctionException",
     "UnknownJaxError",
     "UnknownJaxWarning",

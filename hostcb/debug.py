@@ -10,6 +10,7 @@ import numpy as np
 from ._api.formatting import FormatPrinter, check_format
 from ._api.jax_arrays import as_asked
 from ._primitive.binding import bind, check_callable
+from ._runtime.frames import leave_out_frames, leaving_out_frames
 from ._spec.kinds import DEBUG, ORDERED_DEBUG, ORDERED_PRINT, PRINT
 from ._spec.naming import shown
 
@@ -73,11 +74,15 @@ def callback(
         check_callable(function, kind, "callback")
         bind(kind, as_asked(function), (args, kwargs), static_leaves=True, partitioned=bool(partitioned))
 
-    if callback is not None:
-        bind_callback(callback, *args, **kwargs)
-        return None
-    _check_two_calls("debug.callback", args, kwargs)
-    return bind_callback
+    try:
+        if callback is not None:
+            bind_callback(callback, *args, **kwargs)
+            return None
+        _check_two_calls("debug.callback", args, kwargs)
+    except Exception as error:
+        leave_out_frames(error)
+        raise
+    return leaving_out_frames(bind_callback)
 
 
 @overload
@@ -146,11 +151,15 @@ def print(  # noqa: A001
         kind = ORDERED_PRINT if ordered else PRINT
         bind(kind, printer, (args, kwargs), static_leaves=True, partitioned=bool(partitioned))
 
-    if fmt is not None:
-        bind_print(fmt, *args, **kwargs)
-        return None
-    _check_two_calls("debug.print", args, kwargs)
-    return bind_print
+    try:
+        if fmt is not None:
+            bind_print(fmt, *args, **kwargs)
+            return None
+        _check_two_calls("debug.print", args, kwargs)
+    except Exception as error:
+        leave_out_frames(error)
+        raise
+    return leaving_out_frames(bind_print)
 
 
 def _check_two_calls(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -21,6 +21,9 @@ def _lines(name: str, value: Any) -> Iterator[str]:
     """A line for a function or module; one for a class, with its base classes, and one for each of its own members."""
     if isinstance(value, ModuleType):
         yield f"module {name}"
+    elif inspect.isclass(value) and not value.__module__.startswith("hostcb"):
+        # A class of JAX's, which has the members of that release.
+        yield f"class {name}: {value.__module__}"
     elif inspect.isclass(value):
         bases = ", ".join(base.__qualname__ for base in value.__bases__)
         # Of inherited ones some releases of Python tell the signature, and some do not.

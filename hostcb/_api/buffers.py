@@ -11,8 +11,9 @@ import jax
 
 from .._primitive.batching import EXTERNAL_METHODS, check_method
 from .._primitive.binding import as_array, bind, check_callable, packed, refuse_mutable, travels
+from .._runtime.frames import leave_out_frames, leaving_out_frames
 from .._spec.kinds import BUFFER, BUFFER_WITH_EFFECT, Kind
-from .._spec.naming import shown
+from .._spec.naming import shown, subject
 from .._spec.shapes import ResultShape
 
 
@@ -70,40 +71,46 @@ def buffer_callback(
         >>> print(jax.jit(hostcb.buffer_callback(add_one, x))(x))
         [1 2 3]
     """
-    return in_place(
-        BUFFER_WITH_EFFECT if has_side_effect else BUFFER,
-        callback,
-        ResultShape.of_dtypes(result_shape_dtypes),
-        vmap_method,
-        input_output_aliases,
-        command_buffer_compatible,
-    )
+    try:
+        function = in_place(
+            BUFFER_WITH_EFFECT if has_side_effect else BUFFER,
+            callback,
+            result_shape_dtypes,
+            vmap_method,
+            input_output_aliases,
+            command_buffer_compatible,
+        )
+    except Exception as error:
+        leave_out_frames(error)
+        raise
+    return leaving_out_frames(function)
 
 
 def in_place(
     kind: Kind,
     callback: Callable[..., None],
-    expected: ResultShape,
+    result_shape_dtypes: Any,
     vmap_method: str | None,
     aliases: Mapping[int, int] | None,
     command_buffer: bool,
 ) -> Callable[..., Any]:
     """Return the JAX function of an in-place callback."""
     check_callable(callback, kind, "callback")
-    check_method(vmap_method, EXTERNAL_METHODS)
+    expected = ResultShape.of_dtypes(kind, callback, result_shape_dtypes)
+    check_method(kind, callback, vmap_method, EXTERNAL_METHODS)
     for aval in expected.avals:
         if jax.dtypes.itemsize_bits(aval.dtype) < 8:
-            raise packed(kind, aval.dtype)
+            raise packed(kind, callback, aval.dtype)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        refuse_mutable(kind, (args, kwargs))
+        refuse_mutable(kind, callback, (args, kwargs))
         results = bind(
             kind,
             callback,
             (args, kwargs),
             expected,
             vmap_method=vmap_method,
-            aliases=_checked(kind, aliases, jax.tree_util.tree_leaves((args, kwargs)), expected),
+            aliases=_checked(kind, callback, aliases, jax.tree_util.tree_leaves((args, kwargs)), expected),
             command_buffer=bool(command_buffer),
         )
         return expected.restore(results)
@@ -111,7 +118,9 @@ def in_place(
     return call
 
 
-def _checked(kind: Kind, aliases: Any, leaves: Sequence[Any], expected: ResultShape) -> tuple[tuple[int, int], ...]:
+def _checked(
+    kind: Kind, function: Any, aliases: Any, leaves: Sequence[Any], expected: ResultShape
+) -> tuple[tuple[int, int], ...]:
     """Return the aliases in order, after checking that each pair can share memory.
 
     The user's numbers count all leaves. The returned numbers count the primitive's operands, without float0 leaves.
@@ -119,45 +128,51 @@ def _checked(kind: Kind, aliases: Any, leaves: Sequence[Any], expected: ResultSh
     numbers = itertools.count()
     operands = [next(numbers) if travels(leaf) else None for leaf in leaves]
     checked: list[tuple[int, int]] = []
-    for position, result in _pairs(aliases):
-        mapping = f"input_output_aliases contains the mapping '{position}:{result}'"
+    for position, result in _pairs(kind, function, aliases):
+
+        def wrong(why: str, position: int = position, result: int = result) -> ValueError:
+            mapping = f"input_output_aliases contains the mapping '{position}:{result}'"
+            return ValueError(f"{subject(kind.name, function)}: {mapping}{why}")
+
         if not 0 <= position < len(leaves):
-            raise ValueError(f"{mapping} with input index {position} outside the range [0, {len(leaves)}).")
+            raise wrong(f" with input index {position} outside the range [0, {len(leaves)}).")
         count = len(expected.avals)
         if not 0 <= result < count:
-            raise ValueError(f"{mapping} with output index {result} outside the range [0, {count}).")
+            raise wrong(f" with output index {result} outside the range [0, {count}).")
         operand = operands[position]
         if operand is None:
-            raise ValueError(
-                f"{mapping}, but input {position} is a float0 leaf. It has no value and does not travel to the device, "
+            raise wrong(
+                f", but input {position} is a float0 leaf. It has no value and does not travel to the device, "
                 "so it has no memory to share. Drop this mapping; the numbers of the others stay, since they count "
                 "all leaves."
             )
-        aval_in, aval_out = jax.typeof(as_array(kind, leaves[position])), expected.avals[result]
+        aval_in, aval_out = jax.typeof(as_array(kind, function, leaves[position])), expected.avals[result]
         # Read as a result shape, so that a typed PRNG key becomes its words, as in `expected`.
-        like = ResultShape.of_dtypes(jax.ShapeDtypeStruct(aval_in.shape, aval_in.dtype))
+        like = ResultShape.of_dtypes(kind, function, jax.ShapeDtypeStruct(aval_in.shape, aval_in.dtype))
         found = (like.avals[0].shape, like.avals[0].dtype, like.keys[0])
         if found != (aval_out.shape, aval_out.dtype, expected.keys[result]):
-            raise ValueError(
-                f"{mapping} referring to an input with abstract value {aval_in.str_short()} and an output with a "
+            raise wrong(
+                f" referring to an input with abstract value {aval_in.str_short()} and an output with a "
                 f"different abstract value {aval_out.str_short()}."
             )
         if any(result == other for _, other in checked):
-            raise ValueError(f"{mapping}, but output {result} shares its memory with another input already.")
+            raise wrong(f", but output {result} shares its memory with another input already.")
         checked.append((operand, result))
     return tuple(checked)
 
 
-def _pairs(aliases: Any) -> list[tuple[int, int]]:
+def _pairs(kind: Kind, function: Any, aliases: Any) -> list[tuple[int, int]]:
     """Return the pairs of `input_output_aliases`, in order."""
     if aliases is None:
         return []
     if not isinstance(aliases, Mapping):
         raise TypeError(
-            "input_output_aliases must be a dict from the number of an input to the number of an output, got "
-            f"{shown(aliases)} of {type(aliases)}."
+            f"{subject(kind.name, function)}: input_output_aliases must be a dict from the number of an input to the "
+            f"number of an output, got {shown(aliases)} of {type(aliases)}."
         )
     try:
         return sorted((operator.index(operand), operator.index(result)) for operand, result in aliases.items())
     except TypeError:
-        raise TypeError(f"input_output_aliases must map integers to integers, got {shown(aliases)}.") from None
+        raise TypeError(
+            f"{subject(kind.name, function)}: input_output_aliases must map integers to integers, got {shown(aliases)}."
+        ) from None

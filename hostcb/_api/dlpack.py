@@ -10,10 +10,10 @@ from typing import Any
 import jax
 
 from .._primitive.binding import as_array, check_callable, refuse_mutable
+from .._runtime.frames import leave_out_frames, leaving_out_frames
 from .._runtime.lent import Lent, copied, current, fill, lend, stream_of
 from .._spec.kinds import DLPACK, DLPACK_WITH_EFFECT, Kind
 from .._spec.naming import attribute, describe
-from .._spec.shapes import ResultShape
 from .buffers import in_place as bind_in_place
 
 
@@ -69,25 +69,28 @@ def dlpack_callback(
         [0 2 4]
     """
     kind = DLPACK_WITH_EFFECT if has_side_effect else DLPACK
-    check_callable(fn, kind, "fn")
+    try:
+        check_callable(fn, kind, "fn")
+    except Exception as error:
+        leave_out_frames(error)
+        raise
     filler = Filler(fn, bool(in_place), bool(with_stream), bool(input_output_aliases))
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        refuse_mutable(kind, (args, kwargs))
+        refuse_mutable(kind, fn, (args, kwargs))
         if filler.with_stream and "stream" in kwargs:
             raise TypeError(
-                f"dlpack_callback: {filler.name} was given a keyword argument `stream`, but with_stream=True passes "
+                f"{kind.name}: {filler.name} was given a keyword argument `stream`, but with_stream=True passes "
                 "`stream=`, the address of XLA's stream. Rename the argument, or drop with_stream=True."
             )
         shapes = result_shape_dtypes
         if _makes_shapes(shapes):
-            operands, named = jax.tree_util.tree_map(functools.partial(_struct, kind), (args, kwargs))
+            operands, named = jax.tree_util.tree_map(functools.partial(_struct, kind, fn), (args, kwargs))
             shapes = shapes(*operands, **named)
-        expected = ResultShape.of_dtypes(shapes)
-        function = bind_in_place(kind, filler, expected, vmap_method, input_output_aliases, command_buffer_compatible)
+        function = bind_in_place(kind, filler, shapes, vmap_method, input_output_aliases, command_buffer_compatible)
         return function(*args, **kwargs)
 
-    return call
+    return leaving_out_frames(call)
 
 
 def _makes_shapes(shapes: Any) -> bool:
@@ -95,12 +98,12 @@ def _makes_shapes(shapes: Any) -> bool:
     return callable(shapes) and jax.tree_util.all_leaves((shapes,)) and attribute(shapes, "shape") is None
 
 
-def _struct(kind: Kind, leaf: Any) -> jax.ShapeDtypeStruct:
+def _struct(kind: Kind, fn: Any, leaf: Any) -> jax.ShapeDtypeStruct:
     try:
         aval = jax.typeof(leaf)
     except Exception:
         # JAX can make an array from a number or a buffer; for any other leaf `as_array` raises.
-        aval = jax.typeof(as_array(kind, leaf))
+        aval = jax.typeof(as_array(kind, fn, leaf))
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
 

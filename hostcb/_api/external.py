@@ -9,6 +9,7 @@ import jax
 
 from .._primitive.batching import EXTERNAL_METHODS, check_method
 from .._primitive.binding import bind, check_callable
+from .._runtime.frames import leave_out_frames
 from .._spec.kinds import IO, ORDERED_IO, PURE, Kind
 from .._spec.placement import device_of
 from .._spec.shapes import ResultShape
@@ -63,8 +64,12 @@ def pure_callback(
         >>> print(jax.jit(jax.vmap(cube_root))(jnp.array([1.0, 8.0, 27.0])).round())
         [1. 2. 3.]
     """
-    check_method(vmap_method, EXTERNAL_METHODS)
-    return _external(PURE, callback, result_shape_dtypes, args, kwargs, sharding, vmap_method)
+    try:
+        check_method(PURE, callback, vmap_method, EXTERNAL_METHODS)
+        return _external(PURE, callback, result_shape_dtypes, args, kwargs, sharding, vmap_method)
+    except Exception as error:
+        leave_out_frames(error)
+        raise
 
 
 def io_callback(
@@ -110,8 +115,12 @@ def io_callback(
         >>> print(jax.jit(lambda: hostcb.io_callback(draw, shape))())
         [0.6369617  0.26978672]
     """
-    kind = ORDERED_IO if ordered else IO
-    return _external(kind, callback, result_shape_dtypes, args, kwargs, sharding, None)
+    try:
+        kind = ORDERED_IO if ordered else IO
+        return _external(kind, callback, result_shape_dtypes, args, kwargs, sharding, None)
+    except Exception as error:
+        leave_out_frames(error)
+        raise
 
 
 def _external(
@@ -124,7 +133,7 @@ def _external(
     vmap_method: str | None,
 ) -> Any:
     check_callable(callback, kind, "callback")
-    expected = ResultShape.of_dtypes(result_shape_dtypes)
-    place = device_of(kind, sharding)
+    expected = ResultShape.of_dtypes(kind, callback, result_shape_dtypes)
+    place = device_of(kind, callback, sharding)
     results = bind(kind, as_asked(callback), (args, kwargs), expected, place=place, vmap_method=vmap_method)
     return expected.restore(results)

@@ -35,15 +35,11 @@ class _Checker(string.Formatter):
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if isinstance(key, int):
             if key >= len(args):
-                raise MissingPositionError(
-                    f"debug.print: the format string asks for positional argument number {key}, but there are "
-                    f"{len(args)}."
-                )
+                raise MissingPositionError(f"asks for positional argument number {key}, but there are {len(args)}.")
             return args[key]
         if key not in kwargs:
             raise MissingNameError(
-                f"debug.print: the format string asks for {key!r}, but the keyword arguments are "
-                f"{', '.join(map(repr, kwargs)) or 'none'}."
+                f"asks for {key!r}, but the keyword arguments are {', '.join(map(repr, kwargs)) or 'none'}."
             )
         return kwargs[key]
 
@@ -58,8 +54,8 @@ class _Checker(string.Formatter):
             raise ValueError(f"Unused positional arguments to `debug.print`: numbers {positions}.")
         if names:
             raise ValueError(
-                f"Unused keyword arguments to `debug.print`: {names}. Was an f-string passed? Values are not known "
-                'yet: write debug.print("{x}", x=x) rather than debug.print(f"{x}").'
+                f"Unused keyword arguments to `debug.print`: {names}. Was an f-string passed? "
+                'Values are not known yet: write debug.print("{x}", x=x) rather than debug.print(f"{x}").'
             )
 
 
@@ -76,8 +72,9 @@ def check_format(text: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
     stand_ins, names = jax.tree_util.tree_map(_stand_in, (args, kwargs))
     try:
         _Checker().vformat(text, stand_ins, names)
-    except (MissingPositionError, MissingNameError):
-        raise
+    except (MissingPositionError, MissingNameError) as error:
+        # Without the frames of Python's formatter.
+        raise type(error)(f"debug.print: the format string {text!r} {error}") from None
     except (TypeError, ValueError, LookupError, AttributeError) as error:
         raise ValueError(f"debug.print: the format string {text!r} does not match its arguments: {error}") from error
 

@@ -9,8 +9,9 @@ from typing import Any
 from .._primitive.batching import check_method
 from .._primitive.binding import bind, check_callable, repeated_tap
 from .._primitive.primitive import host_callback_p
+from .._runtime.frames import leave_out_frames
 from .._spec import flags
-from .._spec.kinds import CALL, TAP
+from .._spec.kinds import CALL, PRINTING_TAP, TAP
 from .._spec.naming import shown
 from .._spec.placement import position
 from .._spec.shapes import ResultShape
@@ -59,28 +60,28 @@ def id_tap(
         >>> y = double(3.0); hcb.barrier_wait()
         on the host: 6.0
     """
-    if kwargs:
-        raise TypeError(
-            f"id_tap() got unexpected keyword arguments {sorted(kwargs)}. Support for **kwargs in id_tap has been "
-            "removed: pre-apply them, either by a closure or by functools.partial(tap_func, **kwargs)."
-        )
-    if flags.ad_transforms.value:
-        warnings.warn(
-            "The flag jax_host_callback_ad_transforms is for temporary backwards compatibility: the behaviour that "
-            "it enables will be removed. Tap tangents with custom_jvp and cotangents with custom_vjp instead.",
-            FutureWarning,
-            stacklevel=2,
-        )
-    if type(device_index) is int and device_index == 0 and tap_with_device is False:
-        callback = repeated_tap(TAP, tap_func, arg)
-        if callback is not None:
-            (tapped,) = host_callback_p.bind(
-                arg, callback=callback, transforms=(), result_avals=(), device_index=0, vmap_method=None
+    try:
+        if kwargs:
+            raise TypeError(
+                f"id_tap() got unexpected keyword arguments {sorted(kwargs)}. Support for **kwargs in id_tap has been "
+                "removed: pre-apply them, either by a closure or by functools.partial(tap_func, **kwargs)."
             )
-            return tapped if result is None else result
-    check_callable(tap_func, TAP, "tap_func")
-    tapped = bind(TAP, tap_func, arg, place=position(TAP, device_index), with_device=bool(tap_with_device))
-    return tapped if result is None else result
+        _warn_of_ad_transforms()
+        if type(device_index) is int and device_index == 0 and tap_with_device is False:
+            callback = repeated_tap(TAP, tap_func, arg)
+            if callback is not None:
+                (tapped,) = host_callback_p.bind(
+                    arg, callback=callback, transforms=(), result_avals=(), device_index=0, vmap_method=None
+                )
+                return tapped if result is None else result
+        check_callable(tap_func, TAP, "tap_func")
+        tapped = bind(
+            TAP, tap_func, arg, place=position(TAP, tap_func, device_index), with_device=bool(tap_with_device)
+        )
+        return tapped if result is None else result
+    except Exception as error:
+        leave_out_frames(error)
+        raise
 
 
 def id_print(
@@ -121,10 +122,20 @@ def id_print(
         what: state
         ( [0 1 2] 0.5 )
     """
-    if output_stream is not None and not callable(getattr(output_stream, "write", None)):
-        raise TypeError(f"output_stream must have a write method, got {shown(output_stream)} of {type(output_stream)}.")
-    printer = Printer(output_stream, threshold, tuple(sorted(kwargs.items())))
-    return id_tap(printer, as_pytree(arg), result=result, tap_with_device=tap_with_device, device_index=device_index)
+    try:
+        if output_stream is not None and not callable(getattr(output_stream, "write", None)):
+            raise TypeError(
+                f"id_print: output_stream must have a write method, got {shown(output_stream)} of "
+                f"{type(output_stream)}."
+            )
+        printer = Printer(output_stream, threshold, tuple(sorted(kwargs.items())))
+        _warn_of_ad_transforms()
+        place = position(PRINTING_TAP, printer, device_index)
+        tapped = bind(PRINTING_TAP, printer, as_pytree(arg), place=place, with_device=bool(tap_with_device))
+        return tapped if result is None else result
+    except Exception as error:
+        leave_out_frames(error)
+        raise
 
 
 def call(
@@ -173,16 +184,30 @@ def call(
         >>> float(largest(np.diag([1.0, 3.0, 2.0]).astype(np.float32)))
         3.0
     """
-    check_callable(callback_func, CALL, "callback_func")
-    check_method(vmap_method)
-    expected = ResultShape.of(result_shape)
-    results = bind(
-        CALL,
-        callback_func,
-        arg,
-        expected,
-        place=position(CALL, device_index),
-        vmap_method=vmap_method,
-        with_device=bool(call_with_device),
-    )
-    return expected.restore(results)
+    try:
+        check_callable(callback_func, CALL, "callback_func")
+        check_method(CALL, callback_func, vmap_method)
+        expected = ResultShape.of(CALL, callback_func, result_shape)
+        results = bind(
+            CALL,
+            callback_func,
+            arg,
+            expected,
+            place=position(CALL, callback_func, device_index),
+            vmap_method=vmap_method,
+            with_device=bool(call_with_device),
+        )
+        return expected.restore(results)
+    except Exception as error:
+        leave_out_frames(error)
+        raise
+
+
+def _warn_of_ad_transforms() -> None:
+    if flags.ad_transforms.value:
+        warnings.warn(
+            "The flag jax_host_callback_ad_transforms is for temporary backwards compatibility: the behaviour that "
+            "it enables will be removed. Tap tangents with custom_jvp and cotangents with custom_vjp instead.",
+            FutureWarning,
+            stacklevel=3,
+        )

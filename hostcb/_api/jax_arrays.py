@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from .._runtime.frames import leave_out_frames
 from .._spec import flags
 from .._spec.naming import shown
 
@@ -36,8 +37,12 @@ def jax_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
         >>> print(hostcb.pure_callback(hostcb.jax_arrays(lambda x: x.at[0].set(7)), ones, ones))
         [7. 1.]
     """
-    if not callable(function):
-        raise TypeError(f"jax_arrays: function must be callable, got {shown(function)} of {type(function)}.")
+    try:
+        if not callable(function):
+            raise TypeError(f"jax_arrays: function must be callable, got {shown(function)} of {type(function)}.")
+    except Exception as error:
+        leave_out_frames(error)
+        raise
     return function if isinstance(function, JaxArrays) else JaxArrays(function)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import numpy as np
+
+from .._spec.naming import shown
 
 WIDTH = 80
 THRESHOLD = 1024
@@ -24,8 +26,10 @@ class Printer:
     threshold: int | None
     labels: tuple[tuple[str, Any], ...]
 
-    # The name of its runs in a trace.
-    traced_as: ClassVar[str] = "id_print"
+    @property
+    def __name__(self) -> str:
+        """The labels as they are printed: a print has no name of its own."""
+        return repr(shown(_Labels(self.labels))) if self.labels else "a print without labels"
 
     def __call__(self, argument: Any, transforms: Any, *, device: Any = None) -> None:
         labels = dict(self.labels)
@@ -36,6 +40,16 @@ class Printer:
         lines = [" ".join(f"{key}: {value}" for key, value in sorted(labels.items()))] if labels else []
         lines.append(format_value(argument, THRESHOLD if self.threshold is None else self.threshold))
         write("\n".join(lines) + "\n", self.output_stream)
+
+
+class _Labels:
+    """Labels whose repr is their text, which may raise and may be long."""
+
+    def __init__(self, labels: tuple[tuple[str, Any], ...]):
+        self.labels = labels
+
+    def __repr__(self) -> str:
+        return " ".join(f"{key}: {value}" for key, value in self.labels)
 
 
 def write(text: str, output_stream: Any = None) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from typing import Any
 
 from .._runtime import recording
 from .._runtime.barrier import wait_for_callbacks
+from .._runtime.frames import leave_out_frames
 from .._runtime.running import inside_callback
 from .._spec.naming import shown
 
@@ -54,10 +56,18 @@ def trace(path: str | os.PathLike[str], *, values: bool = False) -> contextlib.A
         ('jit_double', ['float32[]'])
     """
     try:
-        file = os.fsdecode(path)
+        file = _file(path)
+    except TypeError as error:
+        leave_out_frames(error)
+        raise
+    return _recorded(file, bool(values))
+
+
+def _file(path: Any) -> str:
+    try:
+        return os.fsdecode(path)
     except TypeError:
         raise TypeError(f"hostcb.trace: path must be a string or a path, got {shown(path)} of {type(path)}.") from None
-    return _recorded(file, bool(values))
 
 
 @contextlib.contextmanager

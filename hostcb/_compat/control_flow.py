@@ -138,7 +138,7 @@ def stand_before_batching(make_cond: Callable[[Any], Any], make_while: Callable[
 
 
 def watch_conditions(
-    with_refs: Callable[[Any], bool], refuse: Callable[[], None], without_token: Callable[[Any], bool]
+    with_refs: Callable[[Any], bool], refuse: Callable[[Any], None], without_token: Callable[[Any], bool]
 ) -> None:
     """Watch the conditions of loops for callbacks that could see old values, or that XLA could drop.
 
@@ -175,7 +175,7 @@ def _is_ref(aval: Any) -> bool:
     return not isinstance(aval, (jax.core.ShapedArray, jex.AbstractToken))
 
 
-def _watch_loops_with_refs(concerns: Callable[[Any], bool], refuse: Callable[[], None]) -> None:
+def _watch_loops_with_refs(concerns: Callable[[Any], bool], refuse: Callable[[Any], None]) -> None:
     plain = _DISCHARGE.value
 
     def rule(first: Any, *others: Any, **params: Any) -> Any:
@@ -191,7 +191,7 @@ def _watch_loops_with_refs(concerns: Callable[[Any], bool], refuse: Callable[[],
         ]
         # Each mutable array has a type of its own.
         if any(aval is each for aval in avals[: params["cond_nconsts"]] for each in changed):
-            refuse()
+            refuse(params["cond_jaxpr"])
         return plain(first, *others, **params)
 
     _DISCHARGE.put(rule)

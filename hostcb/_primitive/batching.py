@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from .._spec.callback import HostCallback
-from .._spec.naming import shown
+from .._spec.kinds import Kind
+from .._spec.naming import shown, subject
 
 METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all")
 # JAX's own callbacks have one more method, for old programs with `vectorized=True`.
@@ -19,12 +20,12 @@ EXTERNAL_METHODS = (*METHODS, "legacy_vectorized")
 MOST_UNROLLED = 16
 
 
-def check_method(vmap_method: Any, methods: Sequence[str] = METHODS) -> None:
+def check_method(kind: Kind, function: Any, vmap_method: Any, methods: Sequence[str] = METHODS) -> None:
     """Refuse an unknown method when the callback is made rather than when it is batched."""
     if vmap_method is not None and vmap_method not in methods:
         raise ValueError(
-            f"vmap_method must be one of the allowed methods, None or {', '.join(map(repr, methods))}, but got: "
-            f"{shown(vmap_method)}."
+            f"{subject(kind.name, function)}: vmap_method must be one of the allowed methods, None or "
+            f"{', '.join(map(repr, methods))}, but got: {shown(vmap_method)}."
         )
 
 

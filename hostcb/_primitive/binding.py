@@ -12,7 +12,7 @@ import numpy as np
 from .. import _compat
 from .._spec.callback import Float0, HostCallback, Static, known_tap, shared
 from .._spec.kinds import Kind
-from .._spec.naming import describe, never_runs, shown
+from .._spec.naming import describe, never_runs, shown, subject
 from .._spec.placement import partial_automatic, placed_per_device
 from .._spec.shapes import ResultShape
 from .held_functions import say_effects
@@ -70,7 +70,7 @@ def bind(
         elif static_leaves and not _is_value(leaf):
             absent.append((position, Static(leaf)))
         else:
-            operands.append(_operand(kind, leaf))
+            operands.append(_operand(kind, function, leaf))
     callback = shared(kind, function, tree, tuple(absent), expected.tree if expected is not None else None, details)
     _compat.refuse_if_unusable(callback, effectful=not kind.pure)
     _compat.check_holders(callback)
@@ -132,7 +132,7 @@ def _is_plain(aval: Any) -> bool:
     return type(aval) is jax.core.ShapedArray and isinstance(aval.dtype, np.dtype)
 
 
-def _operand(kind: Kind, leaf: Any) -> Any:
+def _operand(kind: Kind, function: Any, leaf: Any) -> Any:
     """Return the operand for one leaf."""
     if isinstance(leaf, jax.core.Tracer) and not kind.in_place and _is_plain(leaf.aval):
         # Nearly every operand is already a traced value.
@@ -140,12 +140,12 @@ def _operand(kind: Kind, leaf: Any) -> Any:
     if _compat.is_ref(leaf):
         # The operand is the ref's value at this point of the program, as in JAX's debug callbacks.
         leaf = leaf[...]
-    array = as_array(kind, leaf)
+    array = as_array(kind, function, leaf)
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         # NumPy has no typed PRNG keys, so the operand is the key's words.
         return jax.random.key_data(array)
     if kind.in_place and jax.dtypes.itemsize_bits(array.dtype) < 8:
-        raise packed(kind, array.dtype)
+        raise packed(kind, function, array.dtype)
     return array
 
 
@@ -154,7 +154,7 @@ def travels(leaf: Any) -> bool:
     return not _compat.is_float0(leaf)
 
 
-def as_array(kind: Kind, leaf: Any) -> Any:
+def as_array(kind: Kind, function: Any, leaf: Any) -> Any:
     """Convert a leaf to a JAX array.
 
     Raises:
@@ -164,12 +164,12 @@ def as_array(kind: Kind, leaf: Any) -> Any:
     try:
         return jnp.asarray(leaf)
     except OverflowError as error:
-        raise TooLargeError.of(kind, leaf) from error
+        raise TooLargeError.of(kind, function, leaf) from error
     except Exception as error:
         what = "arg" if kind.one_argument else "its arguments"
         raise TypeError(
-            f"{kind.name}: every leaf of {what} must be an array or a scalar, got {shown(leaf)} of {type(leaf)}. Pass "
-            "what is no JAX value to the function by a closure or functools.partial."
+            f"{subject(kind.name, function)}: every leaf of {what} must be an array or a scalar, got {shown(leaf)} of "
+            f"{type(leaf)}. Pass what is no JAX value to the function by a closure or functools.partial."
         ) from error
 
 
@@ -177,27 +177,27 @@ class TooLargeError(OverflowError, TypeError):
     """An integer operand does not fit JAX's widest integer type."""
 
     @classmethod
-    def of(cls, kind: Kind, number: Any) -> TooLargeError:
+    def of(cls, kind: Kind, function: Any, number: Any) -> TooLargeError:
         widest = jax.dtypes.canonicalize_dtype(np.int64)
         narrow, remedy = "", "Convert"
         if widest != np.int64:
             narrow, remedy = " while jax_enable_x64 is off", "Set jax_enable_x64 (JAX_ENABLE_X64=1), convert"
         return cls(
-            f"{kind.name}: the number {shown(number)} does not fit {widest}, the type that JAX gives an "
-            f"integer{narrow}. {remedy} the number to a float, or pass it to the function by a closure or "
+            f"{subject(kind.name, function)}: the number {shown(number)} does not fit {widest}, the type that JAX "
+            f"gives an integer{narrow}. {remedy} the number to a float, or pass it to the function by a closure or "
             "functools.partial."
         )
 
 
-def packed(kind: Kind, dtype: Any) -> TypeError:
+def packed(kind: Kind, function: Any, dtype: Any) -> TypeError:
     """The error for dtypes that no buffer protocol can describe."""
     return TypeError(
-        f"{kind.name}: {dtype} has less than a byte and is packed in device memory, where no host array can describe "
-        "it. Convert it to int8 or float16 first, or use pure_callback, which does."
+        f"{subject(kind.name, function)}: {dtype} has less than a byte and is packed in device memory, where no host "
+        "array can describe it. Convert it to int8 or float16 first, or use pure_callback, which does."
     )
 
 
-def refuse_mutable(kind: Kind, arguments: Any) -> None:
+def refuse_mutable(kind: Kind, function: Any, arguments: Any) -> None:
     """Refuse mutable arrays as operands of in-place functions, which would get a copy of their memory.
 
     Raises:
@@ -206,8 +206,8 @@ def refuse_mutable(kind: Kind, arguments: Any) -> None:
     for leaf in jax.tree_util.tree_leaves(arguments):
         if _compat.is_ref(leaf):
             raise TypeError(
-                f"{kind.name}: {leaf!r} is a mutable array (jax.Ref), whose own memory a callback cannot be given. "
-                "Pass its value, ref[...], and write a result into it: ref[...] = result."
+                f"{subject(kind.name, function)}: {leaf!r} is a mutable array (jax.Ref), whose own memory a "
+                "callback cannot be given. Pass its value, ref[...], and write a result into it: ref[...] = result."
             )
 
 

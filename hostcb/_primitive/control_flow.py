@@ -46,11 +46,17 @@ def _batch_cond(
 ) -> Any:
     if dims[0] is not None and _has(OnceEffect, *branches):
         raise NotImplementedError(
-            "IO effect not supported in vmap-of-cond with a batched predicate: JAX runs both branches for all elements "
-            "then, and a callback that must run exactly once would run where it should not. Use jax.lax.map in place "
-            "of vmap, or debug.callback or id_tap if running in both branches is right."
+            f"{_once_in(*branches)}: IO effect not supported in vmap-of-cond with a batched predicate: JAX runs both "
+            "branches for all elements then, and a callback that must run exactly once would run where it should not. "
+            "Use jax.lax.map in place of vmap, or debug.callback or id_tap if running in both branches is right."
         )
     return plain(axis_data, operands, dims, *others, branches=branches, **params)
+
+
+def _once_in(*jaxprs: Any) -> Any:
+    """Return the callback that must run exactly once, for an error."""
+    callbacks = (callback for jaxpr in jaxprs for callback in callbacks_in(jaxpr) if callback.kind.once)
+    return next(callbacks, "a host callback")
 
 
 def _batch_while(
@@ -75,9 +81,9 @@ def _batch_while(
         return plain(axis_data, operands, dims, **params)
     if must_run_once:
         raise NotImplementedError(
-            "IO effects not supported in while_loop with batched predicate: the loop runs until the last element is "
-            "done, and a callback that must run exactly once would run for those that are. Use jax.lax.map in place of "
-            "vmap, or debug.callback or id_tap if that is right."
+            f"{_once_in(cond_jaxpr, body_jaxpr)}: IO effects not supported in while_loop with batched predicate: the "
+            "loop runs until the last element is done, and a callback that must run exactly once would run for those "
+            "that are. Use jax.lax.map in place of vmap, or debug.callback or id_tap if that is right."
         )
 
     loop = _with_carried_predicate(cond_jaxpr, cond_nconsts, body_jaxpr, body_nconsts, batched=True)
@@ -142,9 +148,10 @@ def _lower_while(plain: Callable[..., Any], context: Any, *operands: Any, **para
     return mlir.lower_fun(lambda *arguments, **_: list(loop(*arguments)), multiple_results=True)(context, *operands)
 
 
-def _refuse_stale() -> None:
+def _refuse_stale(condition: Any) -> None:
+    callback = next(callbacks_in(condition), "a host callback")
     raise NotImplementedError(
-        "a host callback was used in the condition of a while_loop that also uses a mutable array (jax.Ref) which the "
+        f"{callback} was used in the condition of a while_loop that also uses a mutable array (jax.Ref) which the "
         "loop's body changes: JAX evaluates the condition with the value from before the loop. Carry the array's value "
         "through the loop, or call back in the body."
     )

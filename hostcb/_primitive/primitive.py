@@ -13,7 +13,7 @@ from .. import _compat
 from .._compat import dispatch, fast_dispatch, rules, token_bugs
 from .._lowering import compiler_bugs, rule
 from .._runtime.executions import tracker
-from .._runtime.failures import PACKAGE
+from .._runtime.frames import PACKAGE
 from .._runtime.programs import Program
 from .._spec import flags
 from .._spec.callback import HostCallback
@@ -49,7 +49,7 @@ def _abstract_eval(
 def _refuse_differentiation(callback: HostCallback, rule: str) -> None:
     kind = callback.kind
     if kind.refuses_differentiation:
-        raise kind.refusal(kind.refuses_differentiation.format(callback=callback.name, rule=rule))
+        raise kind.refusal(kind.refuses_differentiation.format(kind=kind.name, callback=callback.name, rule=rule))
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:

@@ -13,6 +13,7 @@ from .._compat import waiting
 from .blocks import blocks
 from .executions import tracker
 from .failures import CallbackException, failure_log
+from .frames import leave_out_frames
 from .queues import queues
 from .running import inside_callback
 
@@ -51,17 +52,21 @@ def barrier_wait(logging_name: str | None = None) -> None:
         >>> seen
         [3.0]
     """
-    name = logging_name or ""
-    if inside_callback():
-        raise RuntimeError(
-            f"barrier_wait[{name}] was called from inside a callback: it would wait for this callback to end. Wait "
-            "for the results of computations started here instead, with jax.block_until_ready."
-        )
-    if logger.isEnabledFor(logging.DEBUG):
-        logger.debug("barrier_wait[%s]: start, waiting for: %s", name, _listed(pending()) or "nothing")
-    wait_for_callbacks(name)
-    logger.debug("barrier_wait[%s]: done", name)
-    failure_log.raise_if_any()
+    try:
+        name = logging_name or ""
+        if inside_callback():
+            raise RuntimeError(
+                f"barrier_wait[{name}] was called from inside a callback: it would wait for this callback to end. Wait "
+                "for the results of computations started here instead, with jax.block_until_ready."
+            )
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("barrier_wait[%s]: start, waiting for: %s", name, _listed(pending()) or "nothing")
+        wait_for_callbacks(name)
+        logger.debug("barrier_wait[%s]: done", name)
+        failure_log.raise_if_any()
+    except Exception as error:
+        leave_out_frames(error)
+        raise
 
 
 def stop_outfeed_receiver() -> None:
@@ -70,11 +75,15 @@ def stop_outfeed_receiver() -> None:
     Failures stay for the next `barrier_wait`. Follows H17 of the contract; the name is host_callback's, hostcb has no
     outfeed.
     """
-    if inside_callback():
-        raise RuntimeError("stop_outfeed_receiver was called from inside a callback: it would wait for itself.")
-    wait_for_callbacks("stop_outfeed_receiver")
-    queues.stop()
-    blocks.clear()
+    try:
+        if inside_callback():
+            raise RuntimeError("stop_outfeed_receiver was called from inside a callback: it would wait for itself.")
+        wait_for_callbacks("stop_outfeed_receiver")
+        queues.stop()
+        blocks.clear()
+    except Exception as error:
+        leave_out_frames(error)
+        raise
 
 
 def wait_for_callbacks(name: str) -> None:

@@ -22,6 +22,7 @@ import jax
 
 from .. import _compat
 from .._compat import waiting
+from .._spec.results import without_preamble
 from . import pool
 from .native import calls_nothing_else, is_simple
 from .postponed import raise_at_the_end, raise_what_is_left
@@ -230,6 +231,9 @@ class ExecutionTracker:
             failures = [execution.program.failures.pop(device, None) for device in (*execution.devices, None)]
             found = execution.failure or next((failure for failure in failures if failure is not None), None)
             error.__cause__ = found or error.__cause__
+            if found is not None and isinstance(error, jax.errors.JaxRuntimeError):
+                # The runtime's text begins with its own frames. A new error would lose the traceback.
+                type(error).__init__(error, without_preamble(str(error)))
         # The program keeps its executions alive, and the failure's traceback would keep frames and arrays alive.
         execution.failure = None
         tokens = execution.tokens

@@ -6,11 +6,14 @@ import contextlib
 import dataclasses
 import inspect
 import logging
-import os
 import pickle
 import traceback
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
+
+from .._spec.headlines import headline
+from .frames import PACKAGE, leave_out_own_frames
 
 logger = logging.getLogger("hostcb")
 
@@ -23,29 +26,35 @@ KEPT_FRAMES = 8
 
 _RESUMABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
-# The folder of hostcb's own code, to recognise its frames.
-PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
-
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """One failed call of a user function: the callback's name, its device, the exception and the traceback's text."""
+    """One failed call of a user function: the callback's name, its device, the exception and the traceback's text.
+
+    `kind` is the public name of the function that made the callback, `headline` says in one line what failed and why,
+    and `ended` whether the computation has ended with this failure, so that the program may have raised it already.
+    """
 
     callback: str
     device: Any
     exception: BaseException
     text: str
+    kind: str = ""
+    headline: str = ""
+    ended: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         device = self.device if _survives_pickle(self.device) else str(self.device)
-        return Failure, (self.callback, device, _portable(self.exception), self.text)
+        exception = _portable(self.exception)
+        return Failure, (self.callback, device, exception, self.text, self.kind, self.headline, self.ended)
 
 
 class CallbackException(Exception):  # noqa: N818 - host_callback's name
     """Some callbacks failed since the last barrier.
 
     Raised by `hostcb.barrier_wait`. `__cause__` is the last failure's exception; `failures` holds all of them in the
-    order in which they happened, each with `callback`, `device`, `exception` and `text` (H13).
+    order in which they happened, each with `kind`, `callback`, `device`, `exception`, `text`, `headline` and `ended`
+    (H13).
     """
 
     def __init__(self, message: str, failures: tuple[Failure, ...] = ()):
@@ -110,6 +119,13 @@ def _only_text(exception: BaseException) -> list[str]:
 TapFunctionException = CallbackException
 
 
+# Of a failure that a program may have raised before the barrier does.
+AGAIN = (
+    "The computation of this callback has ended with this failure already, and raised it as a "
+    "jax.errors.JaxRuntimeError; the barrier reports it again."
+)
+
+
 class FailureLog:
     """The failures since the last barrier.
 
@@ -126,10 +142,14 @@ class FailureLog:
         # How many barriers have raised failures.
         self.reports = 0
 
-    def record(self, callback: str, device: Any, exception: BaseException, postponed: bool) -> Failure:
+    def record(
+        self, callback: str, device: Any, exception: BaseException, postponed: bool, kind: str = "callback"
+    ) -> Failure:
         """Log a failure and keep it for the next barrier; `postponed` if only the barrier raises it."""
+        leave_out_own_frames(exception)
         text = formatted(exception)
-        failure = Failure(callback, device, exception, text)
+        first = headline(kind, callback, device, exception)
+        failure = Failure(callback, device, exception, text, kind, first, ended=not postponed)
         failures = self._failures
         failures.append(failure)
         if len(failures) > KEPT_FAILURES:
@@ -139,11 +159,13 @@ class FailureLog:
         for older in failures[-KEPT_FRAMES - 1 : -KEPT_FRAMES]:
             forget_locals(older.exception)
         try:
-            what = "Postponing exception" if postponed else "Exception"
-            logger.error("%s raised in callback function %s on %s: %s", what, callback, device, text)
+            then = "the next barrier_wait raises it" if postponed else "its computation ends"
+            logger.error("%s (%s)\n%s", first, then, text)
         except Exception as broken:
             # A logging handler that raises must not end the thread that runs callbacks.
-            self._failures.append(Failure("a handler of the log", device, broken, formatted(broken)))
+            name = "a handler of the log"
+            first = headline("logging", name, device, broken)
+            self._failures.append(Failure(name, device, broken, formatted(broken), "logging", first))
         return failure
 
     def raise_if_any(self) -> None:
@@ -155,7 +177,11 @@ class FailureLog:
                 return
             last = failures[-1]
             count = len(failures) + dropped
-            message = f"There were exceptions during callback processing. Last one was: {last.text}"
+            message = (
+                f"{last.headline}\nThere were exceptions during callback processing. Last one was: {last.text.rstrip()}"
+            )
+            if last.ended:
+                message += f"\n{AGAIN}"
             if count > 1:
                 names = ", ".join(sorted({failure.callback for failure in failures}))
                 message += f"\n{count} callbacks failed since the last barrier ({names}); see `.failures` for each."
@@ -172,7 +198,11 @@ class FailureLog:
 
 
 def forget_locals(exception: BaseException) -> None:
-    """Clear the local variables in the frames of an exception, its causes and its contexts."""
+    """Clear the local variables in the frames of an exception, its causes and its contexts.
+
+    A frame keeps the frame that called it, so the frames of hostcb around a user's, which the traceback does not show,
+    are cleared as well.
+    """
     chain: list[BaseException | None] = [exception]
     seen: set[int] = set()
     while chain:
@@ -182,10 +212,18 @@ def forget_locals(exception: BaseException) -> None:
         seen.add(id(each))
         chain += [each.__cause__, each.__context__]
         for frame, _ in traceback.walk_tb(each.__traceback__):
-            # Python refuses to clear a running frame, and clearing a generator's frame would end the generator.
-            if not frame.f_code.co_flags & _RESUMABLE:
-                with contextlib.suppress(RuntimeError):
-                    frame.clear()
+            _clear(frame)
+            around = frame.f_back
+            while around is not None and around.f_code.co_filename.startswith(PACKAGE):
+                _clear(around)
+                around = around.f_back
+
+
+def _clear(frame: FrameType) -> None:
+    # Python refuses to clear a running frame, and clearing a generator's frame would end the generator.
+    if not frame.f_code.co_flags & _RESUMABLE:
+        with contextlib.suppress(RuntimeError):
+            frame.clear()
 
 
 def formatted(exception: BaseException) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from .._spec.advice import advise
 from .._spec.callback import HostCallback, Transforms
-from .._spec.results import MARKED, RefusedResultError, conform, refusal, what_came
+from .._spec.results import RefusedResultError, conform, refusal
 from .._spec.shapes import size_of
 from . import recording
 from .executions import tracker
@@ -99,7 +100,7 @@ class Host:
             else:
                 invoke(*arrays)
         except BaseException as exception:
-            failure_log.record(self.callback.name, device, exception, postponed=True)
+            self._record(device, exception, postponed=True)
         finally:
             # Restored, not decremented: an interrupt may have left the depth too high.
             frame.depth = outer
@@ -124,15 +125,12 @@ class Host:
     def refused(self, device: Any, exception: BaseException) -> RefusedResultError:
         """Record a failure for the barrier and for the end of the program; return the error for the device."""
         tracker.failed(self.program, device, exception)
-        failure_log.record(self.callback.name, device, exception, postponed=False)
-        return self._refusal(device, exception, what_came(exception))
+        self._record(device, exception, postponed=False)
+        return self._refusal(device, exception, marked=False)
 
     def marked(self, device: Any) -> RefusedResultError:
         """Return the error for a device that received the mark of a failed call."""
-        # A callback without a result sends no mark, so the text names the failure itself.
-        failure = self.program.failures.get(device)
-        what = MARKED if self.callback.result_tree is not None else what_came(failure)
-        return self._refusal(device, failure, what)
+        return self._refusal(device, self.program.failures.get(device), marked=True)
 
     @runs_callbacks
     def run(self, device: Any, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
@@ -161,8 +159,12 @@ class Host:
         finally:
             frame.depth = outer
 
-    def _refusal(self, device: Any, failure: BaseException | None, what: str) -> RefusedResultError:
-        reason = formatted(failure) if failure else "it happened in another process: see its log"
-        error = RefusedResultError(refusal(self.callback, self.result_avals, device, what, reason))
+    def _record(self, device: Any, exception: BaseException, postponed: bool) -> None:
+        advise(self.callback.kind, exception)
+        failure_log.record(self.callback.name, device, exception, postponed, self.callback.kind.name)
+
+    def _refusal(self, device: Any, failure: BaseException | None, marked: bool) -> RefusedResultError:
+        reason = formatted(failure) if failure else "It happened there: see the log of that process."
+        error = RefusedResultError(refusal(self.callback, self.result_avals, device, failure, reason, marked))
         error.__cause__ = failure
         return error

@@ -12,7 +12,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._spec.results import canonical, different, mismatch, mismatched, out_of_range, same_names, to_array
+from .._spec.headlines import abstract
+from .._spec.results import (
+    Shown,
+    canonical,
+    different,
+    instead,
+    mismatch,
+    mismatched,
+    out_of_range,
+    same_names,
+    to_array,
+)
 from .from_dlpack import view
 
 
@@ -172,13 +183,24 @@ def fill(results: Any, returned: Any, name: str, shares_memory: bool = False) ->
     """
     buffers, tree = jax.tree_util.tree_flatten(results)
     actual: Any = jax.tree_util.tree_structure(returned)
+
+    def refuse(text: str, why: str | None = None) -> TypeError:
+        expected = jax.tree_util.tree_map(lambda buffer: Shown(abstract(buffer)), results)
+        reason = f": {why.partition(',')[0]}" if why else ""
+        return mismatched(text, f"{instead(returned, repr(expected))}{reason}")
+
+    def check(index: int, shape: tuple[int, ...], dtype: str, why: str | None = None) -> None:
+        wrong = different(index, buffers[index], shape, dtype, why)
+        if wrong is not None:
+            raise refuse(wrong, why)
+
     if actual != tree and not same_names(returned, tree):
-        raise mismatched(f"{mismatch(actual, tree)}. The tree should be {tree}, and is {actual}")
+        raise refuse(f"{mismatch(actual, tree)}. The tree should be {tree}, and is {actual}")
     copies: list[tuple[Callable[[Any], None], Any]] = []
     for index, (buffer, leaf) in enumerate(zip(buffers, jax.tree_util.tree_leaves(returned), strict=True)):
         library = type(leaf).__module__.partition(".")[0]
         if library == "torch":
-            _check(index, buffer, tuple(leaf.shape), str(leaf.dtype).removeprefix("torch."))
+            check(index, tuple(leaf.shape), str(leaf.dtype).removeprefix("torch."))
             source = leaf.detach()
             target = sys.modules["torch"].from_dlpack(buffer)
             copies.append((target.copy_, source.clone() if shares_memory else source))
@@ -187,24 +209,18 @@ def fill(results: Any, returned: Any, name: str, shares_memory: bool = False) ->
             array = view(leaf) if only_dlpack else to_array(leaf, name)
             converted = canonical(array, buffer)
             if converted is None:
-                _check(index, buffer, array.shape, array.dtype.name, out_of_range(array, buffer))
+                check(index, array.shape, array.dtype.name, out_of_range(array, buffer))
             else:
                 target = np.asarray(buffer)
                 copies.append((functools.partial(np.copyto, target), converted.copy() if shares_memory else converted))
         elif hasattr(leaf, "__cuda_array_interface__") and hasattr(sys.modules.get(library), "from_dlpack"):
-            _check(index, buffer, tuple(leaf.shape), np.dtype(leaf.dtype).name)
+            check(index, tuple(leaf.shape), np.dtype(leaf.dtype).name)
             target = sys.modules[library].from_dlpack(buffer)
             copies.append((functools.partial(target.__setitem__, ...), leaf.copy() if shares_memory else leaf))
         else:
-            raise mismatched(
+            raise refuse(
                 f"return value #{index} is a {type(leaf)}, which hostcb cannot copy on a GPU. Return torch or CuPy "
                 "arrays, or write into the results with in_place=True."
             )
     for write, source in copies:
         write(source)
-
-
-def _check(index: int, buffer: Lent, shape: tuple[int, ...], dtype: str, why: str | None = None) -> None:
-    wrong = different(index, buffer, shape, dtype, why)
-    if wrong is not None:
-        raise mismatched(wrong)

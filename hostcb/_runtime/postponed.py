@@ -24,7 +24,8 @@ import jax
 
 from .._compat.dispatch_end import watch_dispatches
 from . import thread_states
-from .failures import PACKAGE, failure_log
+from .failures import failure_log
+from .frames import PACKAGE
 from .running import running
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def postpone(program: Program, error: BaseException, *, inside: int = 0) -> bool
     ):
         # A dispatch in Python raises the error itself. Deeper, one of its callbacks dispatches the same program.
         return False
-    shown = jax.errors.JaxRuntimeError(f"INTERNAL: {error}")
+    shown = jax.errors.JaxRuntimeError(str(error))
     shown.__cause__ = error.__cause__
     # The error holds the failure. An execution of the same program around this dispatch must not take it for its own.
     program.failures.clear()

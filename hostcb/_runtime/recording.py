@@ -129,10 +129,8 @@ class About:
     """What is the same in all events of a callback in a program, as JSON."""
 
     def __init__(self, callback: HostCallback, program: str, operand_avals: Sequence[Any]) -> None:
-        own = getattr(type(callback.function), "traced_as", None)
-        title = own or re.sub(r" \([^()]*:\d+\)$", "", callback.name)[:MOST_CHARACTERS]
-        # A printer has no name of its own, and the kind of `id_print` is `id_tap`.
-        self.kind = own or callback.kind.name
+        title = re.sub(r" \([^()]*:\d+\)$", "", callback.name)[:MOST_CHARACTERS]
+        self.kind = callback.kind.name
         self.title, self.hand_over = json.dumps(title), json.dumps(f"hand over: {title}")
         fields: dict[str, Any] = {"callback": self.kind, "function": callback.name}
         if program:

@@ -46,6 +46,7 @@ class Kind:
 
 
 TAP = Kind("id_tap", ordered=True, identity=True, one_argument=True, batching="transforms")
+PRINTING_TAP = dataclasses.replace(TAP, name="id_print")
 CALL = Kind(
     "call",
     ordered=True,
@@ -53,44 +54,49 @@ CALL = Kind(
     kept_by_checkpoint=True,
     refusal=NotImplementedError,
     refuses_differentiation=(
-        "hostcb.call does not support differentiation (jvp, grad): JAX cannot see into {callback}. Give the function "
-        "that calls it a derivative with jax.custom_jvp or jax.custom_vjp, or use id_tap if no result is needed."
+        "call: {callback} was differentiated. hostcb.call does not support differentiation (jvp, grad): JAX cannot see "
+        "into the function. Give the function that calls it a derivative with jax.custom_jvp or jax.custom_vjp, or use "
+        "id_tap if no result is needed."
     ),
     refuses_batching=(
-        "hostcb.call does not support vmap by default: {callback} was written for unbatched operands. Say how to "
-        "batch it with call(..., vmap_method='sequential' | 'sequential_unrolled' | 'expand_dims' | 'broadcast_all'), "
+        "call: {callback} was batched by vmap. hostcb.call does not support vmap by default, since the function was "
+        "written for unbatched operands. Say how to batch it with call(..., vmap_method='sequential' | "
+        "'sequential_unrolled' | 'expand_dims' | 'broadcast_all'), "
         "define a rule with jax.custom_batching.custom_vmap, or use id_tap if no result is needed."
     ),
 )
 
-_DERIVATIVE = (
-    " callbacks do not support {rule}. JAX cannot see into {callback}: please use `jax.custom_jvp` or "
-    "`jax.custom_vjp` to give the function that calls it a derivative."
-)
+
+def _derivative(name: str) -> str:
+    return (
+        f"{{kind}}: {{callback}} was differentiated. {name} callbacks do not support {{rule}}, because JAX cannot see "
+        "into the function: please use `jax.custom_jvp` or `jax.custom_vjp` to give the function that calls it a "
+        "derivative."
+    )
+
+
 _METHOD = (
-    "vmap is only supported for the {kind} primitive when vmap_method is one of 'sequential', 'sequential_unrolled', "
-    "'expand_dims', 'broadcast_all', or 'legacy_vectorized'. Got vmap_method=None for {callback}, so nothing says how "
-    "to batch it."
+    "{kind}: {callback} was batched by vmap. vmap is only supported for the {kind} primitive when vmap_method is one "
+    "of 'sequential', 'sequential_unrolled', 'expand_dims', 'broadcast_all', or 'legacy_vectorized'. Got "
+    "vmap_method=None, so nothing says how to batch it."
 )
 
-PURE = Kind("pure_callback", refuses_differentiation="Pure" + _DERIVATIVE, refuses_batching=_METHOD)
-IO = Kind("io_callback", once=True, batching="loop", refuses_differentiation="IO" + _DERIVATIVE)
+PURE = Kind("pure_callback", refuses_differentiation=_derivative("Pure"), refuses_batching=_METHOD)
+IO = Kind("io_callback", once=True, batching="loop", refuses_differentiation=_derivative("IO"))
 ORDERED_IO = dataclasses.replace(
     IO,
     ordered=True,
     batching="refuse",
     refuses_batching=(
-        "Cannot `vmap` ordered IO callback. The elements of a batch have no order, and {callback} asks for one: use "
-        "ordered=False, or a loop such as jax.lax.map in place of vmap."
+        "io_callback: {callback} was batched by vmap. Cannot `vmap` ordered IO callback: the elements of a batch have "
+        "no order. Use ordered=False, or a loop such as jax.lax.map in place of vmap."
     ),
 )
 DEBUG = Kind("debug.callback", visible=True, batching="unroll")
 ORDERED_DEBUG = dataclasses.replace(DEBUG, ordered=True)
 PRINT = dataclasses.replace(DEBUG, name="debug.print")
 ORDERED_PRINT = dataclasses.replace(PRINT, ordered=True)
-BUFFER = Kind(
-    "buffer_callback", in_place=True, refuses_differentiation="Buffer" + _DERIVATIVE, refuses_batching=_METHOD
-)
+BUFFER = Kind("buffer_callback", in_place=True, refuses_differentiation=_derivative("Buffer"), refuses_batching=_METHOD)
 BUFFER_WITH_EFFECT = dataclasses.replace(BUFFER, once=True)
-DLPACK = dataclasses.replace(BUFFER, name="dlpack_callback", lends=True, refuses_differentiation="DLPack" + _DERIVATIVE)
+DLPACK = dataclasses.replace(BUFFER, name="dlpack_callback", lends=True, refuses_differentiation=_derivative("DLPack"))
 DLPACK_WITH_EFFECT = dataclasses.replace(DLPACK, once=True)

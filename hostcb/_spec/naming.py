@@ -34,6 +34,11 @@ def describe(function: Callable[..., Any]) -> str:
     return f"{name} ({code.co_filename}:{code.co_firstlineno})"
 
 
+def subject(kind: str, function: Callable[..., Any]) -> str:
+    """Return the beginning of an error's first line: the public name of the kind, and the user's function."""
+    return f"{kind}: {describe(function)}"
+
+
 def shown(value: Any) -> str:
     """Return the `repr` of any object, cut if it is long."""
     try:

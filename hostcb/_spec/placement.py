@@ -10,10 +10,10 @@ import jax
 
 from .callback import HostCallback
 from .kinds import Kind
-from .naming import shown
+from .naming import shown, subject
 
 
-def position(kind: Kind, device_index: Any) -> int:
+def position(kind: Kind, function: Any, device_index: Any) -> int:
     """Return `device_index` as an integer.
 
     Raises:
@@ -23,13 +23,15 @@ def position(kind: Kind, device_index: Any) -> int:
     try:
         index = operator.index(device_index)
     except TypeError:
-        raise TypeError(f"{kind.name}: device_index must be an integer, got {shown(device_index)}.") from None
+        raise TypeError(
+            f"{subject(kind.name, function)}: device_index must be an integer, got {shown(device_index)}."
+        ) from None
     if index < 0:
-        raise ValueError(f"{kind.name}: device_index must be 0 or more, got {index}.")
+        raise ValueError(f"{subject(kind.name, function)}: device_index must be 0 or more, got {index}.")
     return index
 
 
-def device_of(kind: Kind, sharding: Any) -> Any:
+def device_of(kind: Kind, function: Any, sharding: Any) -> Any:
     """Return the device of `sharding`; 0, the computation's first device, if `sharding` is None (X5).
 
     Raises:
@@ -40,13 +42,13 @@ def device_of(kind: Kind, sharding: Any) -> Any:
         return 0
     if not isinstance(sharding, jax.sharding.Sharding):
         raise TypeError(
-            f"{kind.name}: sharding must be a jax.sharding.SingleDeviceSharding or None, got {shown(sharding)} of "
-            f"{type(sharding)}."
+            f"{subject(kind.name, function)}: sharding must be a jax.sharding.SingleDeviceSharding or None, got "
+            f"{shown(sharding)} of {type(sharding)}."
         )
     if len(sharding.device_set) != 1:
         raise NotImplementedError(
-            f"{kind.name} only supports SingleDeviceSharding, but got {type(sharding)}: {sharding!r} has "
-            f"{len(sharding.device_set)} devices, and one of them has to call."
+            f"{subject(kind.name, function)}: {kind.name} only supports SingleDeviceSharding, but got "
+            f"{type(sharding)}: {sharding!r} has {len(sharding.device_set)} devices, and one of them has to call."
         )
     (device,) = sharding.device_set
     return device
@@ -73,7 +75,7 @@ def position_among(callback: HostCallback, wanted: Any, count: int, devices: Cal
 def out_of_range(callback: HostCallback, device_index: int, count: int) -> ValueError:
     """The error for a device_index that is too large for the computation."""
     return ValueError(
-        f"device_index={device_index} of {callback} is out of range: the computation runs on {count} "
+        f"{callback}: device_index={device_index} is out of range: the computation runs on {count} "
         f"device{'s' if count > 1 else ''}, so it must be {'0' if count == 1 else f'from 0 to {count - 1}'}."
     )
 

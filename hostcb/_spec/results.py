@@ -15,11 +15,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from .callback import HostCallback
+from .headlines import abstract, headline, say
 from .naming import shown
 
 
 class RefusedResultError(Exception):
     """A call has no valid result, so its computation ends."""
+
+
+def without_preamble(text: str) -> str:
+    """Return the text of an error of a computation from hostcb's own first line on, without the runtime's words."""
+    _, found, own = text.partition(f"{RefusedResultError.__name__}: ")
+    return own if found else text
 
 
 # The phrases of error texts for what happened in place of a valid result.
@@ -29,10 +36,14 @@ MISMATCHED = "but the callback returned something else"
 RETURNED = "written into `out`, but the callback returned something"
 
 
-def mismatched(text: str) -> TypeError:
-    """Return the error for a result that does not match: a plain `TypeError`, for `what_came` to recognise."""
+def mismatched(text: str, did: str) -> TypeError:
+    """Return the error for a result that does not match: a plain `TypeError`, for `what_came` to recognise.
+
+    `did` is what the function did, for the first line of the error's report.
+    """
     error = TypeError(text)
     error._hostcb_came = MISMATCHED  # type: ignore[attr-defined]
+    say(error, did)
     return error
 
 
@@ -43,6 +54,7 @@ def returned_something(callback: HostCallback) -> ValueError:
         "that it is given as `out`."
     )
     error._hostcb_came = RETURNED  # type: ignore[attr-defined]
+    say(error, "returned something in place of writing into `out`")
     return error
 
 
@@ -51,31 +63,47 @@ def what_came(failure: BaseException | None) -> str:
     return str(vars(failure).get("_hostcb_came", FAILED)) if isinstance(failure, (TypeError, ValueError)) else FAILED
 
 
-def refusal(callback: HostCallback, avals: Sequence[Any], device: Any, what: str, reason: str) -> str:
+def refusal(
+    callback: HostCallback, avals: Sequence[Any], device: Any, failure: BaseException | None, reason: str, marked: bool
+) -> str:
     """Return the error text for a computation that a failed call ended.
 
     Args:
         callback: the callback that failed.
         avals: the expected results.
         device: the device that called, or None if it is not known.
-        what: the phrase for what came in place of the results.
-        reason: the traceback of the failure.
+        failure: the exception, or None if another process has it.
+        reason: its traceback.
+        marked: whether the mark of a failed call came in place of the results.
     """
-    place = f" on {device}" if device is not None else ""
-    asked = "result_shape" if callback.kind.one_argument else "result_shape_dtypes"
-    return (
-        f"the result of {callback}{place} was refused: expected {show(callback, avals)}, {what}. The failure: "
-        f"{reason.strip()}\n"
-        f"Correct the callback, or {asked} if it is right as it is. hostcb.barrier_wait() reports it as well."
-    )
+    # A callback without a result sends no mark, so the text names the failure itself.
+    came = MARKED if marked and callback.result_tree is not None else what_came(failure)
+    first = headline(callback.kind.name, callback.name, device, failure)
+    ended = "The computation has ended, because the callback failed."
+    if callback.result_tree is not None:
+        ended = f"The computation has ended: expected {show(callback, avals)}, {came}."
+    remedy = ""
+    if what_came(failure) == MISMATCHED:
+        asked = "result_shape" if callback.kind.one_argument else "result_shape_dtypes"
+        remedy = f"Correct the callback, or {asked} if it is right as it is. "
+    return f"{first}\n{ended}\n{reason.strip()}\n{remedy}hostcb.barrier_wait() reports it as well."
 
 
 def show(callback: HostCallback, avals: Sequence[Any]) -> str:
     """Format the expected abstract values in the tree that the callback should return."""
     if callback.result_tree is None:
         return "no result"
-    shown = [Shown(f"{aval.dtype}[{','.join(map(str, aval.shape))}]") for aval in avals]
-    return repr(jax.tree_util.tree_unflatten(callback.result_tree, shown))
+    return repr(jax.tree_util.tree_unflatten(callback.result_tree, [Shown(abstract(aval)) for aval in avals]))
+
+
+def instead(returned: Any, expected: str) -> str:
+    """Describe a returned value by the shapes and dtypes of its leaves, beside the expected ones."""
+    try:
+        seen = repr(jax.tree_util.tree_map(lambda leaf: Shown(abstract(leaf)), returned))
+    except Exception:
+        # A container of the user's may not be rebuilt with other leaves.
+        seen = type(returned).__qualname__
+    return f"returned {seen} in place of {expected}"
 
 
 class Shown:
@@ -98,17 +126,20 @@ def conform(result: Any, callback: HostCallback, avals: Sequence[Any]) -> Sequen
     strict = callback.kind.one_argument
     tree = jax.tree_util.tree_structure(result)
     if tree != callback.result_tree and (strict or not same_names(result, callback.result_tree)):
-        raise mismatched(_wrong_tree(tree, callback, avals, result))
+        raise mismatched(_wrong_tree(tree, callback, avals, result), instead(result, show(callback, avals)))
     leaves = jax.tree_util.tree_leaves(result)
     arrays = [to_array(leaf, callback.name) for leaf in leaves]
     converted = [canonical(array, aval) for array, aval in zip(arrays, avals, strict=True)]
     if any(array is None for array in converted):
+        too_large = _too_large(arrays, avals)
+        did = instead(result, show(callback, avals)) + too_large.partition(",")[0]
         if not strict:
-            raise mismatched(_wrong_leaf(arrays, converted, callback, avals))
-        actual = jax.tree_util.tree_unflatten(tree, [Shown(_show_array(array)) for array in arrays])
+            raise mismatched(_wrong_leaf(arrays, converted, callback, avals), did)
+        actual = jax.tree_util.tree_unflatten(tree, [Shown(abstract(array)) for array in arrays])
         raise mismatched(
             f"Callback func {callback.name} should have returned a result with abstract values "
-            f"{show(callback, avals)} but returned {actual!r}{_too_large(arrays, avals)}"
+            f"{show(callback, avals)} but returned {actual!r}{too_large}",
+            did,
         )
     return [array for array in converted if array is not None]
 
@@ -198,22 +229,22 @@ def different(index: int, expected: Any, shape: tuple[int, ...], dtype: str, why
     return None
 
 
-def _show_array(array: np.ndarray) -> str:
-    return f"{array.dtype}[{','.join(map(str, array.shape))}]"
-
-
 def to_array(leaf: Any, name: str) -> np.ndarray:
     """Convert a leaf that the callback `name` returned into an array that a device can hold."""
     if isinstance(leaf, np.ma.MaskedArray) and np.ma.is_masked(leaf):
-        raise mismatched(f"Callback func {name} returned a masked array: fill it, JAX has no masks")
+        raise _unfit(name, "returned a masked array: fill it, JAX has no masks")
     if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     array = np.asarray(leaf)
     if array.dtype == object and isinstance(leaf, int):
-        raise mismatched(f"Callback func {name} returned the integer {shown(leaf)}, which fits no type of a device")
+        raise _unfit(name, f"returned the integer {shown(leaf)}, which fits no type of a device")
     if array.dtype.kind in "OSUMmV" and array.dtype.isbuiltin != 2:
-        raise mismatched(f"Callback func {name} returned an array of dtype {array.dtype}, which no device can hold")
+        raise _unfit(name, f"returned an array of dtype {array.dtype}, which no device can hold")
     return array.astype(array.dtype.newbyteorder("="), copy=False) if not array.dtype.isnative else array
+
+
+def _unfit(name: str, did: str) -> TypeError:
+    return mismatched(f"Callback func {name} {did}", did)
 
 
 def canonical(array: np.ndarray, aval: Any) -> np.ndarray | None:

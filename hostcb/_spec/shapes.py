@@ -14,7 +14,8 @@ import numpy as np
 from jax.tree_util import PyTreeDef
 
 from .. import _compat
-from .naming import shown
+from .kinds import Kind
+from .naming import shown, subject
 
 _NO_DEVICE_HAS = (np.longdouble, np.clongdouble)
 
@@ -29,32 +30,32 @@ class ResultShape:
     keys: tuple[Any, ...]
 
     @classmethod
-    def of(cls, result_shape: Any) -> ResultShape:
+    def of(cls, kind: Kind, function: Any, result_shape: Any) -> ResultShape:
         """Read `result_shape`, in which a number or a NumPy array may be an example of a result.
 
         Raises:
             ValueError: a leaf is no shape, or asks for 64 bits while x64 is off.
         """
-        return cls._of(result_shape, "result_shape", examples=True)
+        return cls._of(kind, function, result_shape, "result_shape", examples=True)
 
     @classmethod
-    def of_dtypes(cls, result_shape_dtypes: Any) -> ResultShape:
+    def of_dtypes(cls, kind: Kind, function: Any, result_shape_dtypes: Any) -> ResultShape:
         """Read `result_shape_dtypes`, in which every leaf states an exact shape and dtype.
 
         Raises:
             ValueError: a leaf is no shape, or asks for 64 bits while x64 is off.
         """
-        return cls._of(result_shape_dtypes, "result_shape_dtypes", examples=False)
+        return cls._of(kind, function, result_shape_dtypes, "result_shape_dtypes", examples=False)
 
     @classmethod
-    def _of(cls, given: Any, name: str, examples: bool) -> ResultShape:
+    def _of(cls, kind: Kind, function: Any, given: Any, name: str, examples: bool) -> ResultShape:
         # Objects such as PartitionSpec may be pytree leaves or not. Only leaves with a shape and a dtype are valid.
         leaves, tree = jax.tree_util.tree_flatten(given)
         parsed = []
         for leaf in leaves:
-            found = _leaf(leaf, name, examples)
+            found = _leaf(kind, function, leaf, name, examples)
             if found is None:
-                raise ResultShapeError.of(given, name, leaf, examples)
+                raise ResultShapeError.of(kind, function, given, name, leaf, examples)
             parsed.append(found)
         return cls(tree, tuple(aval for aval, _ in parsed), tuple(key for _, key in parsed))
 
@@ -67,7 +68,7 @@ class ResultShape:
         return jax.tree_util.tree_unflatten(self.tree, leaves)
 
 
-def _leaf(leaf: Any, name: str, examples: bool) -> tuple[Any, Any] | None:
+def _leaf(kind: Kind, function: Any, leaf: Any, name: str, examples: bool) -> tuple[Any, Any] | None:
     """Return the aval of a leaf, and its dtype if it is a typed key or else None; None if the leaf is no shape."""
     if _compat.is_float0(leaf):
         return None
@@ -90,7 +91,8 @@ def _leaf(leaf: Any, name: str, examples: bool) -> tuple[Any, Any] | None:
         # A NumPy example has 64 bits because that is NumPy's default, so JAX narrows it as usual. A ShapeDtypeStruct
         # means its 64 bits.
         raise ValueError(
-            f"{name} cannot specify 64-bit types when `jax_enable_x64` is disabled: it asks for "
+            f"{subject(kind.name, function)}: {name} cannot specify 64-bit types when `jax_enable_x64` is disabled: it "
+            "asks for "
             f"{np.dtype(dtype)}{list(shape)}, but 64-bit types need jax_enable_x64: set it (JAX_ENABLE_X64=1), or ask "
             f"for {canonical}."
         )
@@ -101,11 +103,12 @@ class ResultShapeError(ValueError):
     """`result_shape` or `result_shape_dtypes` does not describe a result."""
 
     @classmethod
-    def of(cls, given: Any, name: str, leaf: Any, examples: bool) -> ResultShapeError:
+    def of(cls, kind: Kind, function: Any, given: Any, name: str, leaf: Any, examples: bool) -> ResultShapeError:
         needed = "The values must be either numeric scalars, or" if examples else "Each leaf"
         return cls(
-            f"{name}={shown(given)} does not describe a result, because of {shown(leaf)}. It should be a pytree in the "
-            f"structure of what the callback returns. {needed} must have 'shape' and 'dtype' attributes."
+            f"{subject(kind.name, function)}: {name}={shown(given)} does not describe a result, because of "
+            f"{shown(leaf)}. It should be a pytree in the structure of what the callback returns. {needed} must have "
+            "'shape' and 'dtype' attributes."
         )
 
 

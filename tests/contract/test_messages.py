@@ -198,7 +198,7 @@ def test_where_no_result_is_expected_no_mark_is_named() -> None:
         hcb.debug.callback(fail, x, partitioned=True)
         return x
 
-    with pytest.raises(jax.errors.JaxRuntimeError, match="expected no result, but the callback failed") as caught:
+    with pytest.raises(jax.errors.JaxRuntimeError, match="ended, because the callback failed") as caught:
         jax.block_until_ready(jax.jit(show)(x))
         jax.effects_barrier()
     assert "12345" not in str(caught.value)

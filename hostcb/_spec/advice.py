@@ -1,0 +1,43 @@
+"""Advice for a function that was written for the `jax.Array`s of JAX's own callbacks, and got a NumPy array (H32)."""
+
+from __future__ import annotations
+
+import contextlib
+
+import jax
+import numpy as np
+
+from .kinds import Kind
+
+# Attributes of every array that the abstract class `jax.Array` does not define.
+_OF_ARRAYS = (
+    "aval",
+    "block_until_ready",
+    "clone",
+    "delete",
+    "devices",
+    "is_deleted",
+    "is_ready",
+    "on_device_size_in_bytes",
+    "platform",
+    "unsafe_buffer_pointer",
+    "weak_type",
+)
+
+
+def advise(kind: Kind, failure: BaseException) -> None:
+    """Add a note to an `AttributeError` for an attribute that a `jax.Array` has and a NumPy array does not."""
+    if kind.in_place or not isinstance(failure, AttributeError) or not isinstance(failure.obj, np.ndarray | np.generic):
+        return
+    name = failure.name
+    if not isinstance(name, str) or hasattr(np.ndarray, name) or not (name in _OF_ARRAYS or hasattr(jax.Array, name)):
+        return
+    option = " The option hostcb_jax_arrays (HOSTCB_JAX_ARRAYS=1) does so for all."
+    note = (
+        f"hostcb gives callbacks NumPy arrays, and .{name} is of jax.Array: wrap the callback in hostcb.jax_arrays(…), "
+        f"which gives it jax.Arrays.{'' if kind.one_argument else option}"
+    )
+    # A function may raise the same exception again and again, and its attributes may be of any type.
+    with contextlib.suppress(Exception):
+        if note not in getattr(failure, "__notes__", ()):
+            failure.add_note(note)

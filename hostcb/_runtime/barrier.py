@@ -12,7 +12,7 @@ import jax
 
 from .._compat import UnknownJaxError, waiting
 from .blocks import blocks
-from .deadlines import Deadline, checked, ended_by
+from .deadlines import Deadline, checked, ended_by, join_waiters
 from .executions import tracker
 from .failures import CallbackException, failure_log
 from .outstanding import BarrierTimeoutError, listed, outstanding
@@ -164,6 +164,8 @@ def _at_exit() -> None:
         # Repeat until nothing is pending: a callback that runs after the interpreter has ended aborts the process.
         while outstanding():
             wait_for_callbacks("at_exit")
+        join_waiters()
+        join_waiters()
         tracker.settle_unseen()
         barrier_wait("at_exit")
     except CallbackException as exception:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import numbers
 import threading
@@ -55,6 +54,10 @@ class Waitable(Protocol):
     def wait(self) -> None: ...
 
 
+# The waiters whose threads run.
+_waiters: dict[Waiter, None] = {}
+
+
 class Waiter:
     """A thread that waits for one execution. If a barrier gives up, the next one finds the same thread waiting."""
 
@@ -63,9 +66,12 @@ class Waiter:
         self._error: BaseException | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._wait, name="hostcb-barrier-wait", daemon=True)
-        with contextlib.suppress(RuntimeError):
-            # While the interpreter exits Python starts no threads; `ended_by` then asks now and then.
+        _waiters[self] = None
+        try:
             self._thread.start()
+        except RuntimeError:
+            # While the interpreter exits Python starts no threads; `ended_by` then asks now and then.
+            _waiters.pop(self, None)
 
     def _wait(self) -> None:
         try:
@@ -74,6 +80,10 @@ class Waiter:
             self._error = error
         finally:
             self._ended.set()
+            _waiters.pop(self, None)
+
+    def join(self) -> None:
+        self._thread.join()
 
     def ended_by(self, deadline: Deadline) -> bool:
         if self._thread.ident is not None:
@@ -97,3 +107,14 @@ def ended_by(waitable: Waitable, deadline: Deadline) -> bool:
         # Two threads may do this at once, and each waits with a thread of its own.
         waiter = waitable.waiter = Waiter(waitable)
     return waiter.ended_by(deadline)
+
+
+def join_waiters() -> None:
+    """Wait at exit for the threads of barriers that gave up: Python would end them in the middle of jaxlib."""
+    for waiter in list(_waiters):
+        waiter.join()
+
+
+def forget_waiters() -> None:
+    """In a forked child: the threads are the parent's."""
+    _waiters.clear()

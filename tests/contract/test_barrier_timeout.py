@@ -286,6 +286,8 @@ def first():
         print("timeout", [each.count for each in error.outstanding])
     gate.set()
     hcb.barrier_wait("exit", timeout={DEADLINE})
+    # Python ends a daemon thread in the middle of jaxlib, which may abort.
+    thread.join()
     print("done")
 atexit.register(first)
 thread.start()
@@ -294,6 +296,23 @@ while not tracker.live():
     time.sleep(0.001)
 """
     assert run_program(source).check().lines == ["timeout [1]", "done"]
+
+
+def test_a_thread_that_waits_for_a_barrier_that_gave_up_ends_before_the_interpreter() -> None:
+    """Python ends daemon threads in the middle of C++ code, and then jaxlib may abort."""
+    source = f"""
+import atexit
+from hostcb._runtime.deadlines import Waiter
+class Slow:
+    waiter = None
+    def wait(self):
+        gate.wait({DEADLINE})
+        print("ended", flush=True)
+gate = threading.Event()
+waiter = Waiter(Slow())
+atexit.register(gate.set)
+"""
+    assert run_program(source).check().lines == ["ended"]
 
 
 def test_an_ended_barrier_reports_what_it_should() -> None:

@@ -27,11 +27,13 @@ from ._primitive import control_flow as _control_flow  # noqa: E402, F401
 from ._runtime import fork as _fork  # noqa: E402, F401
 from ._runtime.barrier import barrier_wait, stop_outfeed_receiver  # noqa: E402
 from ._runtime.failures import CallbackException, TapFunctionException  # noqa: E402
+from ._runtime.outstanding import BarrierTimeoutError  # noqa: E402
 from ._version import __version__ as __version__  # noqa: E402
 
 _registry.warn_of_losses()
 
 __all__ = (
+    "BarrierTimeoutError",
     "Buffer",
     "CallbackException",
     "ExecutionContext",

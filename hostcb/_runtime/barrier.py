@@ -6,14 +6,17 @@ import atexit
 import contextlib
 import logging
 import threading
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from .._compat import waiting
+import jax
+
+from .._compat import UnknownJaxError, waiting
 from .blocks import blocks
+from .deadlines import Deadline, checked, ended_by, join_waiters
 from .executions import tracker
 from .failures import CallbackException, failure_log
 from .frames import leave_out_frames
+from .outstanding import BarrierTimeoutError, listed, outstanding
 from .queues import queues
 from .running import inside_callback
 
@@ -28,22 +31,29 @@ REPORT_INTERVAL = 10.0
 GENERATIONS = 16
 
 
-def barrier_wait(logging_name: str | None = None) -> None:
+def barrier_wait(logging_name: str | None = None, *, timeout: float | None = None) -> None:
     """Wait until every callback of the computations started so far has run, on all devices and from all threads.
 
     Args:
         logging_name: a name for this barrier in the log. The logger `hostcb` says when a barrier starts and ends
             (level DEBUG), and what it waits for: at its start, and every ten seconds (level WARNING).
+        timeout: wait for so many seconds at most. No callback then runs in the calling thread, so one that hangs does
+            not hold the barrier up.
 
     Raises:
+        BarrierTimeoutError: callbacks have not all run in time; a `TimeoutError`. The message and `outstanding` say
+            which. Nothing is lost: they go on, and the next barrier waits for them and reports all failures.
         CallbackException: a callback failed since the last barrier; the message and `__cause__` are the last failure,
             `failures` has all of them. They are forgotten then.
         RuntimeError: called from inside a callback, where it would wait for that callback.
+        TypeError: `timeout` is no number.
+        ValueError: `timeout` is negative or NaN.
+        UnknownJaxError: with `timeout`, on a JAX that does not tell of executions.
 
     From a signal handler or a `__del__` that interrupts the dispatch of a program, it waits for everything but this
     program.
 
-    Follows H13 of the contract. Example:
+    Follows H13 and H30 of the contract. Example:
 
         >>> import hostcb as hcb
         >>> seen = []
@@ -54,14 +64,18 @@ def barrier_wait(logging_name: str | None = None) -> None:
     """
     try:
         name = logging_name or ""
+        seconds = None if timeout is None else checked(f"barrier_wait[{name}]", timeout)
         if inside_callback():
             raise RuntimeError(
                 f"barrier_wait[{name}] was called from inside a callback: it would wait for this callback to end. Wait "
                 "for the results of computations started here instead, with jax.block_until_ready."
             )
         if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("barrier_wait[%s]: start, waiting for: %s", name, _listed(pending()) or "nothing")
-        wait_for_callbacks(name)
+            logger.debug("barrier_wait[%s]: start, waiting for: %s", name, listed(outstanding()))
+        if seconds is None:
+            wait_for_callbacks(name)
+        else:
+            _wait_in_time(name, seconds)
         logger.debug("barrier_wait[%s]: done", name)
         failure_log.raise_if_any()
     except Exception as error:
@@ -86,8 +100,8 @@ def stop_outfeed_receiver() -> None:
         raise
 
 
-def wait_for_callbacks(name: str) -> None:
-    """Wait as `barrier_wait` does; failures stay for the next `barrier_wait`."""
+def wait_for_callbacks(name: str, deadline: Deadline | None = None) -> bool:
+    """Wait as `barrier_wait` does; failures stay for the next `barrier_wait`. Return False if the deadline passes."""
     if not tracker.informed:
         # Without the dispatch hooks JAX can wait for the programs of this thread, and for those that the runtimes have.
         waiting.settle_thread()
@@ -96,27 +110,40 @@ def wait_for_callbacks(name: str) -> None:
     with _reporting(name, bool(executions) or any(queue.is_pending() for queue in queues.all())):
         for _ in range(GENERATIONS):
             for execution in executions:
-                execution.wait()
+                if deadline is None:
+                    execution.wait()
+                elif not ended_by(execution, deadline):
+                    return False
             for queue in queues.all():
-                queue.join()
+                if deadline is None:
+                    queue.join()
+                elif not queue.join_by(deadline):
+                    return False
             # The executions that those callbacks started.
             executions = [execution for execution in tracker.live() if execution.nested]
             if not executions:
                 break
     tracker.forget_failures()
+    return True
 
 
-def pending() -> list[str]:
-    """Describe the executions and callbacks that have not ended."""
-    running = [str(execution) for execution in tracker.live()]
-    queued = [f"{name} waits on {queue.device}" for queue in queues.all() for name in queue.waiting()]
-    return [*running, *queued]
-
-
-def _listed(names: Sequence[str]) -> str:
-    """The names, equal ones once: a queue may hold thousands of values for one callback."""
-    counts = Counter(names)
-    return "; ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
+def _wait_in_time(name: str, seconds: float) -> None:
+    """As `wait_for_callbacks`, but raise BarrierTimeoutError if that takes longer."""
+    if not tracker.informed:
+        raise UnknownJaxError(
+            f"barrier_wait[{name}]: a timeout cannot be used with JAX {jax.__version__}, which does not tell hostcb of "
+            "executions: JAX itself then waits for the programs, and has no timeout. Call barrier_wait without one; "
+            "`python -m hostcb` lists what this JAX lacks."
+        )
+    if not wait_for_callbacks(name, Deadline(seconds)):
+        left = outstanding()
+        # They may have ended just now.
+        if left:
+            raise BarrierTimeoutError(
+                f"barrier_wait[{name}]: the callbacks have not all run within {seconds:g} s. Outstanding: "
+                f"{listed(left)}. They go on, and the next barrier waits for them again.",
+                left,
+            )
 
 
 @contextlib.contextmanager
@@ -129,7 +156,7 @@ def _reporting(name: str, worthwhile: bool) -> Iterator[None]:
 
     def report() -> None:
         while not ended.wait(REPORT_INTERVAL):
-            logger.warning("barrier_wait[%s]: still waiting for: %s", name, _listed(pending()) or "nothing")
+            logger.warning("barrier_wait[%s]: still waiting for: %s", name, listed(outstanding()))
 
     reporter = threading.Thread(target=report, name="hostcb-barrier-report", daemon=True)
     with contextlib.suppress(RuntimeError):
@@ -144,8 +171,10 @@ def _reporting(name: str, worthwhile: bool) -> Iterator[None]:
 def _at_exit() -> None:
     try:
         # Repeat until nothing is pending: a callback that runs after the interpreter has ended aborts the process.
-        while pending():
+        while outstanding():
             wait_for_callbacks("at_exit")
+        join_waiters()
+        join_waiters()
         tracker.settle_unseen()
         barrier_wait("at_exit")
     except CallbackException as exception:

@@ -10,6 +10,7 @@ import os
 
 from .._compat import waiting
 from . import recording
+from .deadlines import forget_waiters
 from .executions import tracker
 from .failures import failure_log
 from .queues import queues
@@ -22,6 +23,7 @@ def _forget() -> None:
         queue.disown()
     queues.clear()
     tracker.forget()
+    forget_waiters()
     failure_log.forget()
     recording.disown()
     switch_interval.forked()

@@ -16,8 +16,9 @@ from .._spec.shapes import size_of
 from . import recording
 from .executions import tracker
 from .failures import failure_log, formatted
+from .items import Item
 from .programs import Program
-from .queues import Item, queues
+from .queues import queues
 from .running import inside_callback, running, runs_callbacks
 
 

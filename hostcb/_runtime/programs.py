@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from .._compat import waiting
+from .deadlines import Waiter
 from .running import inside_handler, running
 from .turns import Turns
 
@@ -210,6 +211,12 @@ class Execution:
     outer: Execution | None = None
     # The exception of a callback that failed in the dispatching thread.
     failure: BaseException | None = None
+    # The thread that waits for it on behalf of the barriers with a deadline.
+    waiter: Waiter | None = None
+
+    @property
+    def state(self) -> str:
+        return "runs" if self.returned.is_set() else "is being dispatched"
 
     @property
     def fast(self) -> bool:
@@ -251,5 +258,4 @@ class Execution:
         return self.launched and self.tokens is None and len(self.devices) > 1 and self.returned.is_set()
 
     def __str__(self) -> str:
-        doing = "runs" if self.returned.is_set() else "is being dispatched"
-        return f"{self.program} {doing} on {', '.join(map(str, self.devices))}"
+        return f"{self.program} {self.state} on {', '.join(map(str, self.devices))}"

@@ -15,15 +15,17 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from .. import _compat
 from .._spec import flags
-from .._spec.callback import HostCallback
 from . import sites
 from .consumers import Consumer
+from .deadlines import Deadline
+from .items import Item, Receiver
+from .progress import Progress
 from .rings import Record, Ring
 from .running import inside_callback, locals_of, runs_callbacks
 
@@ -36,31 +38,8 @@ CACHED = 1 << 20
 # A small value costs about 300 bytes, more than its own, so the number of values is bounded too.
 MOST_VALUES = 500_000
 
-# A waiting thread is notified when a user function ends. If an interrupt prevents the notification, the thread looks
-# again after so many seconds.
-LOOK_AGAIN = 0.1
 
-
-class Receiver(Protocol):
-    """One callback in one program; it receives values from the queue."""
-
-    @property
-    def callback(self) -> HostCallback: ...
-
-    @property
-    def nbytes(self) -> int:
-        """The size of each of its values."""
-
-    def deliver(self, device: Any, item: Item) -> None:
-        """Take the value out of the item and run the user function on it, without raising."""
-
-
-# A receiver, a value, and a position of the ring: its end when Python accepted the value (0 without a ring), or the end
-# of the value's own record. The value becomes None when its function begins, and the receiver when the function ends.
-Item = list[Any]
-
-
-class DeviceQueue:
+class DeviceQueue(Progress):
     """First in, first out, for one device.
 
     At most one thread at a time runs the queue's functions: the consumer, or a thread of the runtime that waits for an
@@ -69,6 +48,7 @@ class DeviceQueue:
     """
 
     def __init__(self, device: Any):
+        super().__init__()
         self.device = device
         self.budget = flags.max_queue_byte_size.value
         # The items whose functions have not ended, the oldest first.
@@ -76,8 +56,6 @@ class DeviceQueue:
         self._bytes = 0
         # The thread that runs the oldest item's function holds it.
         self._baton = threading.Lock()
-        # A lock for each thread that waits until a function has ended.
-        self._waiting: deque[Any] = deque()
         # Whether a value has to wake or start the consumer.
         self.idle = True
         # Whether the consumer sleeps on, and may be woken.
@@ -180,6 +158,23 @@ class DeviceQueue:
         # At interpreter exit Python starts no thread, so there may be no consumer.
         self.work_until(ended)
 
+    def join_by(self, deadline: Deadline) -> bool:
+        """As `join`, but return False if the values have not run in time. This thread runs none of them."""
+        ended = self.end()
+        woken: Consumer | None = None
+        while not ended():
+            consumer = self.consumer
+            if consumer is None or consumer.is_current() or not consumer.thread.is_alive():
+                # A finalizer in the consumer holds it up, and so this barrier; another takes its place.
+                self._start()
+            elif consumer is not woken:
+                woken = consumer
+                consumer.wake()
+            if deadline.has_passed():
+                return False
+            self._wait_for_progress(ended, deadline.left())
+        return True
+
     def end(self) -> Callable[[], bool]:
         """Return a function that tells whether all values accepted so far have run."""
         try:
@@ -192,11 +187,17 @@ class DeviceQueue:
         tail = ring.counters.tail
         return lambda: last[0] is None and ring.run >= tail
 
-    def waiting(self) -> list[str]:
-        """Return the callbacks of the values that have not run, for a log."""
-        receivers = [item[0] for item in list(self.items)]
-        names = [str(receiver.callback) for receiver in receivers if receiver is not None]
-        return names if self.ring is None else sites.waiting(self.ring) + names
+    def waiting(self) -> list[tuple[str, str]]:
+        """Return the callbacks of the values whose functions have not ended: the one that `runs`, those that wait."""
+        items = [(item[0], item[1]) for item in list(self.items)]
+        found = [(receiver, value is None) for receiver, value in items if receiver is not None]
+        if self.ring is not None:
+            first = self._first
+            begun = first is not None and first[1] is None
+            of_ring = sites.waiting(self.ring)
+            found = [(receiver, begun and number == 0) for number, receiver in enumerate(of_ring)] + found
+        first_running = sorted(found, key=lambda each: not each[1])
+        return [(str(receiver.callback), "runs" if begun else "waits") for receiver, begun in first_running]
 
     def stop(self) -> None:
         """Run all values, then end the consumer; the next value starts another."""
@@ -327,23 +328,6 @@ class DeviceQueue:
         ring.give_back()
         if sites.leaving:
             sites.let_go()
-
-    def tell(self) -> None:
-        """Notify all waiting threads that a function has ended."""
-        while True:
-            try:
-                self._waiting.popleft().release()
-            except IndexError:
-                return
-
-    def _wait_for_progress(self, enough: Callable[[], bool]) -> None:
-        """Wait until another function has ended, unless `enough()` is already true."""
-        notified = threading.Lock()
-        notified.acquire()
-        self._waiting.append(notified)
-        # Checked after the lock is in `_waiting`: a function may have ended before, without a notification to this one.
-        if not enough():
-            notified.acquire(timeout=LOOK_AGAIN)
 
     def _wake(self) -> None:
         consumer = self.consumer

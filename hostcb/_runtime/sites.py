@@ -16,6 +16,7 @@ import numpy as np
 
 from .._native.library import MOST_BYTES, library
 from .._spec.shapes import size_of
+from .items import Receiver
 from .owners import Owner, Shape
 from .rings import Record, Ring
 
@@ -52,7 +53,7 @@ class Site:
 
     def __init__(
         self,
-        receiver: Any,
+        receiver: Receiver,
         decode: Callable[..., Any],
         carried: Sequence[Any],
         through_python: ctypes.c_int32,
@@ -61,7 +62,6 @@ class Site:
         # Whether a device of CUDA writes to the ring.
         self.pinned = pinned
         self.number = next(_numbers)
-        # Of `queues.Receiver`.
         self.receiver = receiver
         self.rings: dict[Ring, None] = {}
         self._decode = decode
@@ -145,10 +145,10 @@ def item_of(ring: Ring, record: Record) -> list[Any] | None:
     return None if end <= ring.run else _sites[number].item(ring, begin, end)
 
 
-def waiting(ring: Ring) -> list[str]:
-    """Return the callbacks of a ring's values that have not run."""
+def waiting(ring: Ring) -> list[Receiver]:
+    """Return the receivers of a ring's values that have not run."""
     sites = [_sites.get(number) for number in ring.waiting()]
-    return [str(site.receiver.callback) for site in sites if site is not None]
+    return [site.receiver for site in sites if site is not None]
 
 
 def let_go() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from hostcb._runtime.barrier import _listed
+from hostcb._runtime.outstanding import Outstanding, listed
 
 
 @pytest.mark.contract("H13")
 def test_equal_names_are_counted() -> None:
     """A queue may hold thousands of values for one callback."""
-    assert _listed(["a waits on cpu:0"] * 3 + ["b waits on cpu:1"]) == "3 x a waits on cpu:0; b waits on cpu:1"
-    assert _listed([]) == ""
+    found = [Outstanding("a", "waits", ("cpu:0",), 3), Outstanding("b", "waits", ("cpu:1", "cpu:2"), 1)]
+    assert listed(found) == "3 x a waits on cpu:0; b waits on cpu:1, cpu:2"
+    assert listed([]) == "nothing"

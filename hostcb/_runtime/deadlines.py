@@ -1,0 +1,120 @@
+"""Waiting until a deadline, also for an execution of JAX, whose own waiting has none (H30)."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import threading
+import time
+from typing import Any, Protocol
+
+from .._spec.naming import shown
+from .progress import LOOK_AGAIN
+
+
+class Deadline:
+    """A moment, so many seconds from now."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    def left(self) -> float:
+        """Return the seconds until the deadline, as many as a lock accepts."""
+        return min(max(self._end - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
+
+    def has_passed(self) -> bool:
+        return time.monotonic() >= self._end
+
+
+def checked(name: str, seconds: Any) -> float:
+    """Return a timeout as a number.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is negative or not a number (NaN).
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, numbers.Real):
+        raise TypeError(
+            f"{name}: timeout must be a number of seconds or None, got {shown(seconds)} of {type(seconds)}."
+        )
+    value = float(seconds)
+    if math.isnan(value) or value < 0:
+        raise ValueError(f"{name}: timeout must be a number of seconds from 0 on, or None, got {shown(seconds)}.")
+    return value
+
+
+class Waitable(Protocol):
+    """What can only be waited for without a deadline, `programs.Execution`."""
+
+    # The thread that does so for all barriers with a deadline.
+    waiter: Waiter | None
+
+    def done(self) -> bool: ...
+
+    def wait(self) -> None: ...
+
+
+# The waiters whose threads run.
+_waiters: dict[Waiter, None] = {}
+
+
+class Waiter:
+    """A thread that waits for one execution. If a barrier gives up, the next one finds the same thread waiting."""
+
+    def __init__(self, waitable: Waitable) -> None:
+        self._waitable = waitable
+        self._error: BaseException | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._wait, name="hostcb-barrier-wait", daemon=True)
+        _waiters[self] = None
+        try:
+            self._thread.start()
+        except RuntimeError:
+            # While the interpreter exits Python starts no threads; `ended_by` then asks now and then.
+            _waiters.pop(self, None)
+
+    def _wait(self) -> None:
+        try:
+            self._waitable.wait()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._ended.set()
+            _waiters.pop(self, None)
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def ended_by(self, deadline: Deadline) -> bool:
+        if self._thread.ident is not None:
+            ended = self._ended.wait(deadline.left())
+            if self._error is not None:
+                raise self._error
+            return ended
+        while not self._waitable.done():
+            if deadline.has_passed():
+                return False
+            time.sleep(min(LOOK_AGAIN, deadline.left()))
+        return True
+
+
+def ended_by(waitable: Waitable, deadline: Deadline) -> bool:
+    """Wait until an execution has ended; return False if it has not in time."""
+    if waitable.done():
+        return True
+    waiter = waitable.waiter
+    if waiter is None:
+        # Two threads may do this at once, and each waits with a thread of its own.
+        waiter = waitable.waiter = Waiter(waitable)
+    return waiter.ended_by(deadline)
+
+
+def join_waiters() -> None:
+    """Wait at exit for the threads of barriers that gave up: Python would end them in the middle of jaxlib."""
+    for waiter in list(_waiters):
+        waiter.join()
+
+
+def forget_waiters() -> None:
+    """In a forked child: the threads are the parent's."""
+    _waiters.clear()

@@ -1,0 +1,401 @@
+"""H30: a barrier with a timeout says what has not ended, by name and device, and loses nothing."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import logging
+import math
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import helpers
+import jax
+import numpy as np
+import pytest
+from helpers import DEADLINE
+from subprocesses import PRELUDE, run_program
+
+import hostcb as hcb
+from hostcb._runtime import deadlines
+from hostcb._runtime.executions import tracker
+from hostcb._runtime.queues import queues
+
+pytestmark = pytest.mark.contract("H30")
+
+X = np.arange(8, dtype=np.float32)
+# Long enough that a test would fail if a barrier waited for it, and not for what it should.
+SHORT = 0.02
+
+
+class Gate:
+    """A function that tells that it has begun, and goes on when it may."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.began, self.may_end, self.fails = threading.Event(), threading.Event(), fails
+
+    def wait(self) -> None:
+        self.began.set()
+        assert self.may_end.wait(DEADLINE)
+        if self.fails:
+            raise ValueError("behind the gate")
+
+    def tapped(self, value: Any, transforms: Any) -> None:
+        self.wait()
+
+    def called(self, value: Any) -> Any:
+        self.wait()
+        return value
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    made = Gate()
+    yield made
+    # Whatever fails, what is stuck ends.
+    made.may_end.set()
+    hcb.barrier_wait()
+
+
+def outstanding(name: str | None = None, timeout: float = SHORT) -> list[tuple[str, str, int]]:
+    with pytest.raises(hcb.BarrierTimeoutError) as raised:
+        hcb.barrier_wait(name, timeout=timeout)
+    return [(each.name, each.state, each.count) for each in raised.value.outstanding]
+
+
+def started(function: Any) -> threading.Thread:
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    return thread
+
+
+def nothing(value: Any, transforms: Any) -> None:
+    pass
+
+
+def test_the_tap_that_hangs_and_those_behind_it_are_named_with_their_device(gate: Gate) -> None:
+    program = jax.jit(lambda x: hcb.id_tap(gate.tapped, x))
+    behind = jax.jit(lambda x: hcb.id_tap(nothing, x))
+    program(1.0)
+    assert gate.began.wait(DEADLINE)
+    for number in range(3):
+        behind(float(number))
+    with pytest.raises(hcb.BarrierTimeoutError) as raised:
+        hcb.barrier_wait("step 7", timeout=SHORT)
+    text = str(raised.value)
+    device = jax.devices()[0]
+    assert text.startswith("barrier_wait[step 7]: the callbacks have not all run within 0.02 s. Outstanding: ")
+    assert [(each.state, each.devices, each.count) for each in raised.value.outstanding] == [
+        ("runs", (device,), 1),
+        ("waits", (device,), 3),
+    ]
+    first, second = raised.value.outstanding
+    assert first.name.startswith("id_tap(") and "Gate.tapped" in first.name
+    assert second.name.startswith("id_tap(") and "nothing (" in second.name
+    assert f"{first.name} runs on {device}; 3 x {second.name} waits on {device}" in text
+    gate.may_end.set()
+    hcb.barrier_wait(timeout=DEADLINE)
+
+
+def test_it_is_a_timeout_error_that_can_be_copied_and_pickled(gate: Gate) -> None:
+    hcb.id_tap(gate.tapped, 1.0)
+    with pytest.raises(TimeoutError) as raised:
+        hcb.barrier_wait(timeout=SHORT)
+    for again in (copy.copy(raised.value), pickle.loads(pickle.dumps(raised.value))):
+        assert isinstance(again, hcb.BarrierTimeoutError) and str(again) == str(raised.value)
+        (one,) = again.outstanding
+        assert (one.state, one.count, *map(str, one.devices)) == ("runs", 1, str(jax.devices()[0]))
+
+
+@pytest.mark.parametrize("through_c", [True, False], ids=["c", "python"])
+def test_values_of_the_ring_and_of_python_are_both_named(
+    gate: Gate, through_c: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not through_c:
+        monkeypatch.setattr("hostcb._lowering.views.library.is_ready", lambda: False)
+    program = jax.jit(lambda x: hcb.id_tap(nothing, x))
+    program(1.0)
+    hcb.barrier_wait()
+    hcb.id_tap(gate.tapped, 1.0)
+    assert gate.began.wait(DEADLINE)
+    program(2.0)
+    program(3.0)
+    found = outstanding()
+    assert sorted((state, count) for _, state, count in found) == [("runs", 1), ("waits", 2)]
+    assert ["Gate.tapped" in name for name, state, _ in found if state == "runs"] == [True]
+
+
+@pytest.mark.parametrize("layout", helpers.MAIN_LAYOUTS, ids=helpers.named)
+def test_a_program_that_hangs_in_a_call_is_named_with_its_devices(gate: Gate, layout: helpers.Layout) -> None:
+    def program(x):
+        return hcb.call(gate.called, x, result_shape=x)
+
+    compiled = layout.compile(program)
+    thread = started(lambda: (compiled(layout.same(X)), gc.collect()))
+    assert gate.began.wait(DEADLINE)
+    with pytest.raises(hcb.BarrierTimeoutError) as raised:
+        hcb.barrier_wait(timeout=SHORT)
+    (one,) = raised.value.outstanding
+    assert one.name.startswith("a program with call(") and "Gate.called" in one.name
+    assert one.state in ("runs", "is being dispatched")
+    assert {jax.devices()[caller] for caller in layout.callers} <= set(one.devices)
+    gate.may_end.set()
+    thread.join(DEADLINE)
+    hcb.barrier_wait(timeout=DEADLINE)
+
+
+def test_a_program_that_hangs_in_a_callback_of_jax_is_named(gate: Gate) -> None:
+    def program(x):
+        hcb.id_tap(nothing, x)
+        return jax.pure_callback(gate.called, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    compiled = jax.jit(program)
+    thread = started(lambda: jax.block_until_ready(compiled(X)))
+    assert gate.began.wait(DEADLINE)
+    ((name, _, count),) = [found for found in outstanding() if found[0].startswith("a program")]
+    assert "nothing (" in name and count == 1
+    gate.may_end.set()
+    thread.join(DEADLINE)
+    hcb.barrier_wait(timeout=DEADLINE)
+
+
+def test_a_tap_that_a_full_queue_runs_in_a_thread_of_the_program_holds_no_barrier_up(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that finds the queue full holds the queue's baton, and the consumer waits for it."""
+    program = jax.jit(lambda x: hcb.call(lambda v: v, hcb.id_tap(gate.tapped, x), result_shape=x))
+    thread = started(lambda: program(1.0))
+    assert gate.began.wait(DEADLINE)
+    assert {state for _, state, _ in outstanding()} <= {"runs", "is being dispatched"}
+    gate.may_end.set()
+    thread.join(DEADLINE)
+    hcb.barrier_wait(timeout=DEADLINE)
+
+
+@pytest.mark.parametrize("timeout", [0, SHORT, np.float32(SHORT)])
+def test_a_barrier_that_gave_up_loses_no_failure(timeout: Any) -> None:
+    gate = Gate(fails=True)
+    hcb.id_tap(lambda value, transforms: 1 / 0, 1.0)
+    hcb.id_tap(gate.tapped, 1.0)
+    assert gate.began.wait(DEADLINE)
+    with pytest.raises(hcb.BarrierTimeoutError):
+        hcb.barrier_wait(timeout=timeout)
+    gate.may_end.set()
+    with pytest.raises(hcb.CallbackException) as raised:
+        hcb.barrier_wait(timeout=DEADLINE)
+    assert [type(each.exception) for each in raised.value.failures] == [ZeroDivisionError, ValueError]
+    hcb.barrier_wait(timeout=0)
+
+
+def test_barriers_that_give_up_leave_one_thread_and_not_one_each(gate: Gate) -> None:
+    thread = started(lambda: jax.jit(lambda x: hcb.call(gate.called, x, result_shape=x))(X))
+    assert gate.began.wait(DEADLINE)
+    outstanding()
+    before = threading.active_count()
+    for _ in range(5):
+        outstanding(timeout=0)
+    # A barrier's own report ends with the barrier, and perhaps a moment later.
+    waiting = [each for each in threading.enumerate() if each.name == "hostcb-barrier-wait"]
+    assert len(waiting) == 1, f"{threading.active_count()} threads, {before} before"
+    gate.may_end.set()
+    thread.join(DEADLINE)
+    waiting[0].join(DEADLINE)
+    assert not waiting[0].is_alive()
+
+
+def test_functions_run_in_another_thread_than_that_of_a_barrier_with_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the queue has no consumer: it gets one."""
+    queue, threads = queues[jax.devices()[0]], []
+    hcb.stop_outfeed_receiver()
+    monkeypatch.setattr(queue, "_wake", lambda: None)
+    hcb.id_tap(lambda value, transforms: threads.append(threading.current_thread()), 1.0)
+    assert queue.consumer is None and not threads
+    hcb.barrier_wait(timeout=DEADLINE)
+    assert len(threads) == 1 and threads[0] is not threading.current_thread()
+
+
+def test_a_finalizer_in_the_consumer_may_wait_with_a_timeout() -> None:
+    """It holds the consumer up, so another thread has to run what it waits for."""
+    source = f"""
+from hostcb._runtime.queues import queues, DeviceQueue
+told = threading.Event()
+raised = []
+plain = DeviceQueue.tell
+ran = []
+def tell(self):
+    plain(self)
+    # As a finalizer would, in the consumer between two functions.
+    if threading.current_thread().name.startswith("hostcb-") and ran == ["first"]:
+        ran.append("finalizer")
+        hcb.id_tap(lambda v, t: ran.append("second"), 1.0)
+        hcb.barrier_wait(timeout={DEADLINE})
+        ran.append("waited")
+        told.set()
+DeviceQueue.tell = tell
+hcb.id_tap(lambda v, t: ran.append("first"), 1.0)
+queues[jax.devices()[0]].consumer.wake()
+hcb.barrier_wait()
+queues[jax.devices()[0]].tell()
+hcb.stop_outfeed_receiver()
+assert told.wait({DEADLINE})
+print(json.dumps(ran))
+"""
+    assert run_program(source).json() == ["first", "finalizer", "second", "waited"]
+
+
+def test_a_program_that_its_own_signal_handler_interrupts_is_not_waited_for() -> None:
+    """As by a barrier without a timeout, which waits for everything but this program (H13)."""
+    source = f"""
+import signal
+reached = []
+def handler(number, frame):
+    hcb.barrier_wait(timeout={DEADLINE})
+    reached.append(True)
+signal.signal(signal.SIGUSR1, handler)
+from hostcb._runtime import executions
+plain = executions.ExecutionTracker.tokens_in
+def tokens_in(self, execution):
+    if not reached:
+        os.kill(os.getpid(), signal.SIGUSR1)
+    return plain(self, execution)
+executions.ExecutionTracker.tokens_in = tokens_in
+began = time.monotonic()
+jax.jit(lambda x: hcb.id_tap(lambda v, t: None, x))(1.0)
+hcb.barrier_wait()
+print(json.dumps([reached, time.monotonic() - began < {DEADLINE}]))
+"""
+    assert run_program(source).json() == [[True], True]
+
+
+def test_at_exit_where_python_starts_no_threads() -> None:
+    source = f"""
+import atexit
+gate = threading.Event()
+def called(v):
+    gate.wait({DEADLINE})
+    return v
+program = jax.jit(lambda x: hcb.call(called, x, result_shape=x))
+thread = threading.Thread(target=program, args=(np.float32(1),), daemon=True)
+def first():
+    try:
+        hcb.barrier_wait("exit", timeout=0.05)
+    except hcb.BarrierTimeoutError as error:
+        print("timeout", [each.count for each in error.outstanding])
+    gate.set()
+    hcb.barrier_wait("exit", timeout={DEADLINE})
+    # Python ends a daemon thread in the middle of jaxlib, which may abort.
+    thread.join()
+    print("done")
+atexit.register(first)
+thread.start()
+from hostcb._runtime.executions import tracker
+while not tracker.live():
+    time.sleep(0.001)
+"""
+    assert run_program(source).check().lines == ["timeout [1]", "done"]
+
+
+def test_a_thread_that_waits_for_a_barrier_that_gave_up_ends_before_the_interpreter() -> None:
+    """Python ends daemon threads in the middle of C++ code, and then jaxlib may abort."""
+    first = "import atexit\natexit.register(lambda: print([each.name for each in threading.enumerate()]))\n"
+    source = f"""
+from hostcb._runtime.deadlines import Waiter
+class Slow:
+    def wait(self):
+        assert gate.wait({DEADLINE})
+gate, plain = threading.Event(), Waiter.join
+def join(waiter):
+    # So late that without it the thread would not have ended.
+    gate.set()
+    plain(waiter)
+Waiter.join = join
+waiter = Waiter(Slow())
+"""
+    assert run_program(source, prelude=first + PRELUDE).check().lines == ["['MainThread']"]
+
+
+def test_an_ended_barrier_reports_what_it_should() -> None:
+    assert hcb.barrier_wait(timeout=1) is None
+    assert hcb.barrier_wait("name", timeout=math.inf) is None
+    assert hcb.barrier_wait(timeout=None) is None
+    record = helpers.Record()
+    for number in range(100):
+        hcb.id_tap(record.tap, number)
+    hcb.barrier_wait(timeout=math.inf)
+    assert record.values == [*range(100)]
+
+
+def test_what_ends_at_the_last_moment_is_no_timeout(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    hcb.id_tap(gate.tapped, 1.0)
+    plain = deadlines.Deadline.has_passed
+
+    def passes(self: deadlines.Deadline) -> bool:
+        gate.may_end.set()
+        helpers.wait_until(lambda: not queues[jax.devices()[0]].is_pending())
+        return True
+
+    monkeypatch.setattr(deadlines.Deadline, "has_passed", passes)
+    hcb.barrier_wait(timeout=DEADLINE)
+    assert not plain(deadlines.Deadline(DEADLINE))
+
+
+@pytest.mark.parametrize(
+    ("timeout", "error", "text"),
+    [
+        (-1, ValueError, "from 0 on, or None, got -1"),
+        (math.nan, ValueError, "got nan"),
+        (-math.inf, ValueError, "got -inf"),
+        ("1", TypeError, "must be a number of seconds or None, got '1' of <class 'str'>"),
+        (True, TypeError, "got True"),
+        (1j, TypeError, "got 1j"),
+        ([1], TypeError, r"got \[1\]"),
+    ],
+)
+def test_a_timeout_that_is_none_is_refused_at_once(timeout: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=rf"^barrier_wait\[a\]: timeout .*{text}"):
+        hcb.barrier_wait("a", timeout=timeout)
+
+
+def test_from_inside_a_callback_it_is_refused_as_without_a_timeout() -> None:
+    hcb.id_tap(lambda value, transforms: hcb.barrier_wait(timeout=1), 1.0)
+    with pytest.raises(hcb.CallbackException, match="was called from inside a callback"):
+        hcb.barrier_wait(timeout=DEADLINE)
+
+
+def test_where_jax_does_not_tell_of_executions_a_timeout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracker, "informed", False)
+    with pytest.raises(hcb.UnknownJaxError, match=f"with JAX {jax.__version__}, .* has no timeout"):
+        hcb.barrier_wait(timeout=1)
+
+
+def test_the_log_has_the_end_of_a_barrier_only_if_it_ended(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    hcb.id_tap(gate.tapped, 1.0)
+    assert gate.began.wait(DEADLINE)
+    with caplog.at_level(logging.DEBUG, "hostcb"):
+        outstanding("named")
+    texts = [record.getMessage() for record in caplog.records if "named" in record.getMessage()]
+    assert len(texts) == 1 and texts[0].startswith("barrier_wait[named]: start, waiting for: ")
+
+
+def test_an_error_of_the_waiting_is_raised_by_the_barrier() -> None:
+    class Broken:
+        waiter: Any = None
+
+        def done(self) -> bool:
+            return False
+
+        def wait(self) -> None:
+            raise OSError("the device is gone")
+
+    with pytest.raises(OSError, match="the device is gone"):
+        deadlines.ended_by(Broken(), deadlines.Deadline(DEADLINE))
+
+
+def test_the_deadline_is_kept(gate: Gate) -> None:
+    hcb.id_tap(gate.tapped, 1.0)
+    began = time.monotonic()
+    outstanding(timeout=0.2)
+    assert 0.2 <= time.monotonic() - began < DEADLINE

@@ -21,6 +21,8 @@ import native  # noqa: E402
 
 LIBRARY = "hostcb/_native/handover.so"
 SOURCES = tuple(str(path.relative_to(CHECKOUT)) for path in native.SOURCES)
+# What Python runs when it starts, for HOSTCB_INSTALL=1.
+STARTUP = ("_hostcb_startup.py", "hostcb_startup.pth")
 
 
 class WrongWheelError(Exception):
@@ -53,7 +55,7 @@ def check_wheel(path: Path) -> str:
         information = f"{'-'.join(path.name.split('-')[:2])}.dist-info"
         written = archive.read(f"{information}/WHEEL").decode().splitlines()
     top = {name.partition("/")[0] for name in names}
-    expect(top == {"hostcb", "hostcb_conformance", information}, f"at the top of the wheel are {sorted(top)}")
+    expect(top == {"hostcb", "hostcb_conformance", *STARTUP, information}, f"at the top of the wheel are {sorted(top)}")
     sources = {str(file.relative_to(CHECKOUT / "conformance")) for file in (CHECKOUT / "conformance").rglob("*.py")}
     missing = {f"hostcb_conformance/{name}" for name in sources} - {*names}
     expect(not missing, f"the wheel lacks {sorted(missing)}")
@@ -97,7 +99,8 @@ def check_sdist(path: Path) -> str:
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     needed = ("LICENSE", "README.md", "pyproject.toml", "conformance/__main__.py", "ci/expectations/cpu.toml")
-    for name in (*needed, *SOURCES, "ci/packaging/hook.py", "ci/packaging/native.py"):
+    startup = [f"ci/startup/{name}" for name in STARTUP]
+    for name in (*needed, *SOURCES, *startup, "ci/packaging/hook.py", "ci/packaging/native.py"):
         expect(name in names, f"the sdist lacks {name}")
     compiled = sorted(name for name in names if name.endswith((".so", ".o", ".dylib", ".pyc")))
     expect(not compiled, f"the sdist has compiled files: {compiled}")

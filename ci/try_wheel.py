@@ -39,6 +39,15 @@ from importlib.metadata import distribution
 print(distribution("hostcb").read_text("WHEEL"), hostcb.doctor())
 """
 
+# A program of before 2024: it does not name hostcb.
+OLD_PROGRAM = """\
+from jax.experimental import host_callback as hcb
+import jax
+
+jax.config.update("jax_host_callback_inline", True)
+hcb.id_print(jax.jit(lambda x: hcb.call(lambda x: 2 * x, x, result_shape=x))(21.0), what="twice")
+"""
+
 CELLS = (
     "hostcb/id_tap/jit/cpu-1dev",
     "jax/pure_callback/vmap/cpu-1dev",
@@ -69,8 +78,8 @@ class Environment:
         expect(ended.returncode == 0, f"{' '.join(arguments)} failed:\n{ended.stdout}{ended.stderr}")
         return ended.stdout + ended.stderr
 
-    def run(self, program: str, *arguments: str) -> str:
-        ended = self._run(program, arguments)
+    def run(self, program: str, *arguments: str, **variables: str) -> str:
+        ended = self._run(program, arguments, variables)
         expect(ended.returncode == 0, f"{program} {' '.join(arguments)} failed:\n{ended.stdout}{ended.stderr}")
         return ended.stdout
 
@@ -79,13 +88,15 @@ class Environment:
         expect(ended.returncode != 0, f"{program} {' '.join(arguments)} must fail, and gave:\n{ended.stdout}")
         return ended.stdout + ended.stderr
 
-    def _run(self, program: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    def _run(
+        self, program: str, arguments: Sequence[str], chosen: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         variables = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith(("PYTHON", "VIRTUAL_ENV", "HOSTCB_"))
         }
-        variables["JAX_PLATFORMS"] = "cpu"
+        variables |= {"JAX_PLATFORMS": "cpu", **(chosen or {})}
         command = [str(self.programs / program), *arguments]
         return subprocess.run(command, cwd=self.work, env=variables, capture_output=True, text=True, check=False)
 
@@ -117,6 +128,15 @@ def try_hand_over(environment: Environment, in_c: bool) -> None:
     expect((IN_C if in_c else IN_PYTHON) in said, f"hostcb should say how taps are handed over, and says:\n{said}")
 
 
+def try_old_program(environment: Environment) -> None:
+    """Run a program of host_callback unchanged, and see that without the variable nothing of this happens."""
+    said = environment.run("python", "-c", OLD_PROGRAM, HOSTCB_INSTALL="1")
+    expect(said == "what: twice\n42.0\n", f"the old program says:\n{said}")
+    environment.fails("python", "-c", OLD_PROGRAM)
+    startup = "import sys; print([name for name in sys.modules if 'hostcb' in name or name == 'jax'])"
+    expect(environment.run("python", "-c", startup) == "[]\n", "Python imports a part of hostcb when it starts")
+
+
 def try_source(environment: Environment, source: Path, why_not: str | None, *options: str, **variables: str) -> None:
     """Let pip build and install the unpacked sdist, with the library in C or with a warning that says why not.
 
@@ -143,6 +163,7 @@ def main() -> None:
         wheel = f"hostcb[conformance] @ {built.resolve().as_uri()}"
         environment.install(wheel, *BUILD_TOOLS, *requirements)
         try_out(environment)
+        try_old_program(environment)
         try_hand_over(environment, in_c=why_not is None)
         state = environment.run("python", "-m", "hostcb")
         expect((IN_C if why_not is None else IN_PYTHON) in state, f"`python -m hostcb` says:\n{state}")

@@ -23,6 +23,8 @@ from ._api.external import io_callback, pure_callback  # noqa: E402
 from ._api.host_callback import call, id_print, id_tap  # noqa: E402
 from ._api.jax_arrays import jax_arrays  # noqa: E402
 from ._api.trace import trace  # noqa: E402
+from ._installation import switch as _switch  # noqa: E402
+from ._installation.switch import install, installed, uninstall  # noqa: E402
 from ._primitive import control_flow as _control_flow  # noqa: E402, F401
 from ._runtime import fork as _fork  # noqa: E402, F401
 from ._runtime.barrier import barrier_wait, stop_outfeed_receiver  # noqa: E402
@@ -31,6 +33,7 @@ from ._runtime.outstanding import BarrierTimeoutError  # noqa: E402
 from ._version import __version__ as __version__  # noqa: E402
 
 _registry.warn_of_losses()
+_switch.install_if_asked()
 
 __all__ = (
     "BarrierTimeoutError",
@@ -49,9 +52,12 @@ __all__ = (
     "doctor",
     "id_print",
     "id_tap",
+    "install",
+    "installed",
     "io_callback",
     "jax_arrays",
     "pure_callback",
     "stop_outfeed_receiver",
     "trace",
+    "uninstall",
 )

@@ -20,7 +20,8 @@ COMMAND = "python tests/private_parts.py"
 
 def _arguments(signature: Signature) -> str:
     if signature.exactly:
-        return " or ".join(f"({names})" for names in signature.exactly)
+        known = " or ".join(f"({names})" for names in signature.exactly)
+        return f"{known}, as a plain function" if signature.plain else known
     if signature.among:
         return f"({' '.join(signature.among)}, and any others)"
     return f"({', '.join([*'_' * signature.positional, *(f'{name}=' for name in signature.keywords)])})"

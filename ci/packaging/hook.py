@@ -1,4 +1,4 @@
-"""The build hook: the library in C where a C compiler is, and no copy of the suite in an editable installation."""
+"""The build hook: the library in C where a C compiler is, `HOSTCB_INSTALL`, and no copy of the suite for editing."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ sys.path.insert(0, os.path.dirname(__file__))
 import native
 
 
+def startup(root: str) -> dict[str, str]:
+    """Return the files for `HOSTCB_INSTALL=1`, which lie beside the packages, by their place in the wheel."""
+    return {f"{root}/ci/startup/{name}": name for name in ("_hostcb_startup.py", "hostcb_startup.pth")}
+
+
 class Hook(BuildHookInterface):  # type: ignore[type-arg]
     def dependencies(self) -> list[str]:
         """The headers of XLA are in jaxlib, which is large: no build asks for it without need."""
@@ -22,7 +27,9 @@ class Hook(BuildHookInterface):  # type: ignore[type-arg]
         if version == "editable":
             # Edits would not reach a copy.
             module = f"{self.root}/ci/editable/hostcb_conformance.py"
-            build_data["force_include_editable"] = {module: "hostcb_conformance/__init__.py"}
+            build_data["force_include_editable"] = {module: "hostcb_conformance/__init__.py", **startup(self.root)}
+        else:
+            build_data["force_include"].update(startup(self.root))
         try:
             library = native.build()
         except native.NotBuiltError as error:

@@ -10,6 +10,7 @@ import jax
 import jax.extend.backend
 import numpy as np
 
+from .. import _compat
 from .._compat.registry import Entry, entries, losses
 from .._lowering.rule import GPU_PLATFORMS
 from .._native.cuda import cuda
@@ -62,7 +63,7 @@ def doctor() -> Report:
             entry.probe()
     lost = losses()
     hand_over = f"\nthe hand-over: {library.state()}\n  on CUDA: {cuda.state()}"
-    sections = [_versions(), _devices(), hand_over, _summary(lost), *map(_line, entries)]
+    sections = [_versions(), _devices(), hand_over, _installed(), _summary(lost), *map(_line, entries)]
     return Report("\n".join(sections), tuple(entry.name for entry in lost))
 
 
@@ -101,6 +102,12 @@ def _transports(name: str) -> list[str]:
     if name in (*GPU_PLATFORMS, "gpu"):
         return [_ARRAYS, _ONE_OF_MANY, _PARTS, _IN_PLACE]
     return [_SEND]
+
+
+def _installed() -> str:
+    if _compat.exchange.made:
+        return "\nJAX's callbacks: they go through hostcb, which is installed"
+    return "\nJAX's callbacks: they are JAX's own; hostcb.install() or HOSTCB_INSTALL=1 lets them go through hostcb"
 
 
 def _summary(lost: list[Entry]) -> str:

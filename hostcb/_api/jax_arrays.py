@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from .. import _compat
 from .._runtime.frames import leave_out_frames
 from .._spec import flags
 from .._spec.naming import shown
@@ -59,8 +60,10 @@ class JaxArrays:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         cpu = jax.local_devices(backend="cpu")[0]
         with jax.default_device(cpu):
+            if not kwargs and all(type(arg) is np.ndarray for arg in args):
+                return self.function(*[_compat.to_jax_array(arg, cpu) for arg in args])
             args, kwargs = jax.tree_util.tree_map(
-                lambda leaf: jax.device_put(leaf, cpu) if isinstance(leaf, np.ndarray) else leaf, (args, kwargs)
+                lambda leaf: _compat.to_jax_array(leaf, cpu) if isinstance(leaf, np.ndarray) else leaf, (args, kwargs)
             )
             return self.function(*args, **kwargs)
 

@@ -3,9 +3,11 @@
 Each name is an entry of the `registry`. The registry probes the name, and says what is lost if a JAX differs from what
 hostcb knows. These modules import nothing from the rest of hostcb. `effects` and `tracing` serve tracing. `rules`,
 `control_flow`, `held_functions` and `lowering` hold JAX's rules, and put hostcb's rules in front of them. `runtime`,
-`waiting`, `dispatch_end` and `dispatch` serve the execution of programs.
+`waiting`, `dispatch_end` and `dispatch` serve the execution of programs. `arrays` makes `jax.Array`s for callbacks, and
+`own_callbacks` exchanges JAX's own callbacks while hostcb is installed.
 """
 
+from .arrays import to_jax_array
 from .control_flow import (
     keep_in_scans,
     lower_cond,
@@ -37,6 +39,7 @@ from .lowering import (
     whole_sharding,
     wrap_host_callbacks,
 )
+from .own_callbacks import exchange, needs_own_callback, own_callback
 from .registry import UnknownJaxError, UnknownJaxWarning, refuse_if_unusable
 from .runtime import (
     FlagHolder,
@@ -75,6 +78,7 @@ __all__ = [
     "clearing_is_told",
     "client_of",
     "cuda_python_handler",
+    "exchange",
     "forced_cpu_devices",
     "hide_frames",
     "hold_weakly_in_caches",
@@ -92,8 +96,10 @@ __all__ = [
     "lower_while",
     "memory_of",
     "module_name",
+    "needs_own_callback",
     "on_backends_cleared",
     "one_device_sharding",
+    "own_callback",
     "place_of_hook",
     "predicate_is_batched",
     "python_handler",
@@ -104,6 +110,7 @@ __all__ = [
     "require_devices",
     "shard_map_p",
     "stand_before_batching",
+    "to_jax_array",
     "uses_shardy",
     "varying_as",
     "watch_conditions",

@@ -14,6 +14,7 @@ import dataclasses
 import enum
 import importlib
 import inspect
+import types
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -56,10 +57,14 @@ class Signature:
     exactly: tuple[str, ...] = ()
     # For a replacement that handles some arguments and passes the others on: the parameters that it handles.
     among: tuple[str, ...] = ()
+    # For a function whose code hostcb exchanges: it is written in Python, and has no variables of an outer one.
+    plain: bool = False
 
     def problem(self, function: Any) -> str | None:
         if not callable(function):
             return f"is {function!r}, which cannot be called"
+        if self.plain and not (isinstance(function, types.FunctionType) and function.__closure__ is None):
+            return f"is {function!r}, and no plain function"
         try:
             found = inspect.signature(function)
         except (TypeError, ValueError):
@@ -89,6 +94,11 @@ def known_as(*parameters: str) -> Signature:
 def with_parameters(*names: str) -> Signature:
     """The signature of a function that has these parameters, and may have any others."""
     return Signature(among=names)
+
+
+def plain_function(*parameters: str) -> Signature:
+    """The signature of a function of Python with exactly these parameters, in one of several releases."""
+    return Signature(exactly=parameters, plain=True)
 
 
 @dataclasses.dataclass(eq=False)

@@ -17,6 +17,7 @@ LAYERS = (
     "_primitive",
     "_api",
     "debug",
+    "_installation",
     "__init__",
     "__main__",
 )

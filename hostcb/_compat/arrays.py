@@ -1,0 +1,37 @@
+"""Make `jax.Array`s of the NumPy arrays of a callback, where `jax.device_put` costs more than the callback itself."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import numpy as np
+
+from .registry import Cost, called_with, private
+
+_PUT = private(
+    "jax._src.lib:xla_client.batched_device_put",
+    "Makes the jax.Arrays of a callback that asks for them.",
+    "jax.device_put makes them, and takes several times as long.",
+    ("D3",),
+    Cost.COMFORT,
+    called_with(4),
+)
+
+
+def to_jax_array(array: np.ndarray, device: jax.Device) -> jax.Array:
+    """Return a `jax.Array` on a CPU device. It may share the memory of `array`: nobody may change that any more."""
+    if _PUT.lost or not _keeps_type(array.dtype):
+        return jax.device_put(array, device)
+    made: jax.Array = _PUT.value(jax.core.ShapedArray(array.shape, array.dtype), _sharding(device), [array], [device])
+    return made
+
+
+def _keeps_type(dtype: np.dtype) -> bool:
+    """Whether a JAX array has this dtype: no float0, and no 64 bits in a thread where x64 is off."""
+    return dtype.names is None and jax.dtypes.canonicalize_dtype(dtype) == dtype
+
+
+@functools.cache
+def _sharding(device: jax.Device) -> jax.sharding.SingleDeviceSharding:
+    return jax.sharding.SingleDeviceSharding(device)

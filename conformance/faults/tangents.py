@@ -41,7 +41,7 @@ def called_with_tangents(bench: Bench, callback: Callback) -> list[Anomaly]:
         program = jax.jit(lambda x, t, f=function: jax.jvp(f, (x,), (t,))[1])
         anomalies += check_value(label, lambda p=program: p(POINT, TANGENT), wanted)  # type: ignore[misc]
         anomalies += check_quiet_barrier(bench, f"after {label}")
-        if seen != tangents:
+        if seen != [float(each) for each in tangents]:
             anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"under {label} it saw {seen}, not {tangents}"))
     if callback.refusals.differentiation and callback.runs.value == "once":
         anomalies += _check_refused(callback, square)

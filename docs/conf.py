@@ -20,7 +20,7 @@ html_title = f"hostcb {release}"
 html_show_copyright = False
 
 root_doc = "docs/index"
-include_patterns = ["docs/**.md", "conformance/README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+include_patterns = ["docs/**.md", "conformance/README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
 # Sphinx walks through every folder that no pattern excludes: environments and results have thousands.
 exclude_patterns = [path.name for path in HERE.parent.iterdir() if path.is_dir()]
 exclude_patterns = [name for name in exclude_patterns if name not in ("docs", "conformance")]

@@ -1,4 +1,4 @@
-"""What Markdown has and Sphinx lacks: in pages links to folders, in docstrings the plural of a word in code."""
+"""What Markdown has and Sphinx lacks: links to any file or folder, and in docstrings the plural of code."""
 
 from __future__ import annotations
 
@@ -15,20 +15,32 @@ SOURCES = os.environ.get("HOSTCB_SOURCES_URL", "").rstrip("/")
 """Where a browser finds the files of this checkout, such as `https://example.org/hostcb/tree/v1.0`."""
 
 
-def resolve_folders(app: Sphinx, page: nodes.document) -> None:
-    """Let a link to a folder of the checkout lead to the repository; without its URL only the link's text stays."""
+def resolve_others(app: Sphinx, page: nodes.document) -> None:
+    """Let a link to a folder, or to a page that the site leaves out, lead to the repository.
+
+    Without the URL of the repository only the link's text stays.
+    """
     for link in list(page.findall(addnodes.pending_xref)):
-        if link["reftype"] != "myst" or link["refdomain"] == "doc":
-            continue
-        folder = Path(app.env.relfn2path(link["reftarget"], link["refdoc"])[1])
-        if not folder.is_dir():
+        path = _left_out(app, link) if link["reftype"] == "myst" else None
+        if path is None:
             continue
         if SOURCES:
-            path = folder.resolve().relative_to(Path(app.srcdir).resolve()).as_posix()
             shown = nodes.reference("", "", *link.children, refuri=f"{SOURCES}/{path}", internal=False)
             link.replace_self(shown)
         else:
             link.replace_self(link.children)
+
+
+def _left_out(app: Sphinx, link: addnodes.pending_xref) -> str | None:
+    """The path of a link's target in the checkout, if it is there and the site does not have it."""
+    target = link["reftarget"]
+    if link["refdomain"] == "doc":
+        path = Path(app.srcdir) / f"{target}.md"
+        missing = target not in app.env.found_docs and path.is_file()
+    else:
+        path = Path(app.env.relfn2path(target, link["refdoc"])[1])
+        missing = path.is_dir()
+    return path.resolve().relative_to(Path(app.srcdir).resolve()).as_posix() if missing else None
 
 
 def separate_plurals(_app: Sphinx, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
@@ -39,7 +51,7 @@ def separate_plurals(_app: Sphinx, _what: str, _name: str, _object: Any, _option
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    app.connect("doctree-read", resolve_folders)
+    app.connect("doctree-read", resolve_others)
     # Before napoleon, which reads the same lines.
     app.connect("autodoc-process-docstring", separate_plurals, priority=100)
     return {"parallel_read_safe": True}

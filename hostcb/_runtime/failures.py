@@ -12,6 +12,8 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
+from .._spec.naming import NO_DEVICE, device_name
+
 logger = logging.getLogger("hostcb")
 
 # Of more failures since the last barrier only the number is kept: an exception keeps its frames alive, and they keep
@@ -123,6 +125,8 @@ class FailureLog:
         """Forget all failures, in a forked child: they are its parent's."""
         self._failures: list[Failure] = []
         self._dropped = 0
+        # How many callbacks have ever failed on each device, by its name, or that of none.
+        self.counts: dict[str, int] = {}
         # How many barriers have raised failures.
         self.reports = 0
 
@@ -130,6 +134,10 @@ class FailureLog:
         """Log a failure and keep it for the next barrier; `postponed` if only the barrier raises it."""
         text = formatted(exception)
         failure = Failure(callback, device, exception, text)
+        name = NO_DEVICE if device is None else device_name(device)
+        self.counts.setdefault(name, 0)
+        # No call and so no other thread comes between.
+        self.counts[name] += 1
         failures = self._failures
         failures.append(failure)
         if len(failures) > KEPT_FAILURES:

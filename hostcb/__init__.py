@@ -22,6 +22,7 @@ from ._api.doctor import doctor  # noqa: E402
 from ._api.external import io_callback, pure_callback  # noqa: E402
 from ._api.host_callback import call, id_print, id_tap  # noqa: E402
 from ._api.jax_arrays import jax_arrays  # noqa: E402
+from ._api.stats import stats  # noqa: E402
 from ._api.trace import trace  # noqa: E402
 from ._installation import switch as _switch  # noqa: E402
 from ._installation.switch import install, installed, uninstall  # noqa: E402
@@ -57,6 +58,7 @@ __all__ = (
     "io_callback",
     "jax_arrays",
     "pure_callback",
+    "stats",
     "stop_outfeed_receiver",
     "trace",
     "uninstall",

@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import _compat
 from .._native.library import PYTHON_TARGET, TARGET, library
-from .._runtime import recording
+from .._runtime import watching
 from .._runtime.blocks import LEAST_BYTES, LEAST_QUEUED_BYTES, blocks
 from .._runtime.copying import copy_into
 from .._runtime.failures import forget_locals
@@ -218,8 +218,8 @@ def _in_any_order(host: Host, devices: Devices, operand_count: int, copy_operand
     def in_any_order(_: Any, *buffers: Any) -> None:
         if running.frame.pending is not None and has_failed(host.program):
             return skipped(host.program, buffers[operand_count:])
-        # Only a trace wants to know the device.
-        device = None if recording.on is None else _device_of(buffers, devices)
+        # Only what watches the run wants to know the device.
+        device = None if watching.on is None else _device_of(buffers, devices)
         try:
             results = run(device, copy_operands(buffers))
             if results:
@@ -325,10 +325,10 @@ def _filling(crossing: Crossing, devices: Devices, on_cpu: bool) -> Handler:
         try:
             for position in mapped:
                 advise(buffers[position].__array__())
-            traces = recording.on
-            if traces is not None:
+            watchers = watching.on
+            if watchers is not None:
                 # Buffers are not shown: JAX mistakes later buffers for one of which an array is kept.
-                returned = traces.around(host.about, _device_of(buffers, devices), (), fill)(context, buffers)
+                returned = watchers.around(host, _device_of(buffers, devices), (), fill)(context, buffers)
             elif function is None:
                 returned = callback.fill(context, buffers)
             else:

@@ -131,6 +131,7 @@ static int show(Ring* ring) {
     c->bytes += record->bytes;
     c->values += 1;
     if (record->blocks) c->in_blocks += record->bytes;
+    __atomic_store_n(&c->accepted_bytes, c->accepted_bytes + record->bytes, __ATOMIC_RELAXED);
     __atomic_store_n(&c->accepted, c->accepted + 1, __ATOMIC_RELAXED);
   }
   if (tail == c->tail) return 0;

@@ -31,6 +31,7 @@ typedef struct {
   uint64_t in_blocks; /* bytes of the values with blocks that have not run, of those that it was shown */
   uint64_t bytes_on_their_way;  /* of the records that it was not shown yet */
   uint64_t values_on_their_way; /* how many they are */
+  uint64_t accepted_bytes; /* of all values that Python was ever shown */
 
   uint64_t budget;         /* the most bytes of all values of the device */
   uint64_t most_values;    /* the most values of the device */

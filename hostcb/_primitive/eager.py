@@ -88,7 +88,11 @@ def _as_array(literal: Any) -> Any:
 def _run(host: Host, device: Any, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
     if flags.inline.value:
         # The flag is for an unbroken traceback from the user function to the line that called back.
-        return host.run(device, arrays)
+        try:
+            return host.run(device, arrays)
+        finally:
+            if host.callback.kind.identity:
+                host.ran_unqueued(device)
     if host.callback.kind.identity:
         host.tap(device, arrays)
         return ()

@@ -19,6 +19,7 @@ from .frames import leave_out_frames
 from .outstanding import BarrierTimeoutError, listed, outstanding
 from .queues import queues
 from .running import inside_callback
+from .waited import barriers
 
 logger = logging.getLogger("hostcb")
 
@@ -72,10 +73,11 @@ def barrier_wait(logging_name: str | None = None, *, timeout: float | None = Non
             )
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("barrier_wait[%s]: start, waiting for: %s", name, listed(outstanding()))
-        if seconds is None:
-            wait_for_callbacks(name)
-        else:
-            _wait_in_time(name, seconds)
+        with barriers.once_more():
+            if seconds is None:
+                wait_for_callbacks(name)
+            else:
+                _wait_in_time(name, seconds)
         logger.debug("barrier_wait[%s]: done", name)
         failure_log.raise_if_any()
     except Exception as error:

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from .._spec.headlines import headline
+from .._spec.naming import NO_DEVICE, device_name
 from .frames import PACKAGE, leave_out_own_frames
 
 logger = logging.getLogger("hostcb")
@@ -139,6 +140,8 @@ class FailureLog:
         """Forget all failures, in a forked child: they are its parent's."""
         self._failures: list[Failure] = []
         self._dropped = 0
+        # How many callbacks have ever failed on each device, by its name, or that of none.
+        self.counts: dict[str, int] = {}
         # How many barriers have raised failures.
         self.reports = 0
 
@@ -150,6 +153,10 @@ class FailureLog:
         text = formatted(exception)
         first = headline(kind, callback, device, exception)
         failure = Failure(callback, device, exception, text, kind, first, ended=not postponed)
+        name = NO_DEVICE if device is None else device_name(device)
+        self.counts.setdefault(name, 0)
+        # No call and so no other thread comes between.
+        self.counts[name] += 1
         failures = self._failures
         failures.append(failure)
         if len(failures) > KEPT_FAILURES:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from .._compat import waiting
-from . import recording
+from . import counting, recording
 from .deadlines import forget_waiters
 from .executions import tracker
 from .failures import failure_log
@@ -26,6 +26,7 @@ def _forget() -> None:
     forget_waiters()
     failure_log.forget()
     recording.disown()
+    counting.disown()
     switch_interval.forked()
     # JAX would wait for the parent's tokens at exit.
     waiting.forget_tokens()

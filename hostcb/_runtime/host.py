@@ -13,7 +13,7 @@ from .._spec.advice import advise
 from .._spec.callback import HostCallback, Transforms
 from .._spec.results import RefusedResultError, conform, refusal
 from .._spec.shapes import size_of
-from . import recording
+from . import recording, watching
 from .executions import tracker
 from .failures import failure_log, formatted
 from .items import Item
@@ -73,12 +73,19 @@ class Host:
         if self._runs_here(device):
             # The callback that waits for this program may hold the queue, so the function runs in this thread.
             self.deliver(device, [self, arrays])
+            self.ran_unqueued(device)
             return
         traces = recording.on
         if traces is None:
             queues[device].put(self, arrays)
         else:
             traces.hand_over(self.about, device, arrays, functools.partial(queues[device].put, self))
+
+    def ran_unqueued(self, device: Any) -> None:
+        """Count a tap that did not go through the queue."""
+        counts = queues[device].counts
+        counts.unqueued += 1
+        counts.unqueued_bytes += self.nbytes
 
     @runs_callbacks
     def deliver(self, device: Any, item: Item) -> None:
@@ -90,8 +97,8 @@ class Host:
         outer = frame.depth
         frame.depth = outer + 1
         try:
-            traces = recording.on
-            invoke = self._invoke if traces is None else traces.around(self.about, device, item[1], self._invoke)
+            watchers = watching.on
+            invoke = self._invoke if watchers is None else watchers.around(self, device, item[1], self._invoke)
             arrays, item[1] = item[1], None
             if arrays is None:
                 # A signal handler that came before this line has run the value.
@@ -147,8 +154,8 @@ class Host:
                     queue.drain()
         frame.depth = outer + 1
         try:
-            traces = recording.on
-            invoke = self._invoke if traces is None else traces.around(self.about, device, arrays, self._invoke)
+            watchers = watching.on
+            invoke = self._invoke if watchers is None else watchers.around(self, device, arrays, self._invoke)
             result = invoke(device, *arrays) if self._with_device else invoke(*arrays)
             # `_shape` is None unless one array is expected; then this check fails.
             if type(result) is np.ndarray and result.shape == self._shape and result.dtype == self._dtype:

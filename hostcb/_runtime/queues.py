@@ -23,6 +23,7 @@ from .. import _compat
 from .._spec import flags
 from . import sites
 from .consumers import Consumer
+from .counts import Counts, retire
 from .deadlines import Deadline
 from .items import Item, Receiver
 from .progress import Progress
@@ -62,8 +63,7 @@ class DeviceQueue(Progress):
         self.lingering = False
         # The current one; an earlier one ends.
         self.consumer: Consumer | None = None
-        # How many values this queue has ever accepted.
-        self._accepted = 0
+        self.counts = Counts()
         # The ring of values that C accepts, and the oldest of them if its function has begun.
         self.ring: Ring | None = None
         self._rings: dict[None, Ring] = {}
@@ -105,7 +105,8 @@ class DeviceQueue(Progress):
                     ring.counters.outside_bytes = self._bytes
                     held = self._bytes + ring.held()[1]
                 if held <= self.budget or held == nbytes:
-                    self._accepted += 1
+                    self.counts.accepted += 1
+                    self.counts.accepted_bytes += nbytes
                     self.items.append([receiver, arrays, 0 if ring is None else ring.counters.tail])
                     self._publish()
                     break
@@ -127,7 +128,9 @@ class DeviceQueue(Progress):
 
     def make_room(self, nbytes: int) -> None:
         """Return when the queue has room for so many bytes; called before a large value is copied."""
-        self.work_until(lambda: self._has_room(nbytes))
+        if not self._has_room(nbytes):
+            with self.counts.waiting_for_room():
+                self.work_until(lambda: self._has_room(nbytes))
 
     def _has_room(self, nbytes: int) -> bool:
         values, held = len(self.items), self._bytes
@@ -288,6 +291,8 @@ class DeviceQueue(Progress):
             if item[1] is None and item[0] is not None:
                 # These two come before the call, so that no interrupt comes between them.
                 self._bytes -= item[0].nbytes
+                self.counts.ended_bytes += item[0].nbytes
+                self.counts.ended += 1
                 item[0] = None
                 self.items.popleft()
                 self._publish()
@@ -322,6 +327,8 @@ class DeviceQueue(Progress):
         finally:
             if item[1] is None and item[0] is not None:
                 # No call and so no interrupt comes between these.
+                self.counts.ended_bytes += item[0].nbytes
+                self.counts.ended += 1
                 item[0] = self._first = None
                 if item[2] > ring.run:
                     ring.run = item[2]
@@ -348,7 +355,7 @@ class DeviceQueue(Progress):
 
     def ever_accepted(self) -> int:
         """Return how many values the queue has accepted, by Python and by C."""
-        return self._accepted + (0 if self.ring is None else self.ring.counters.accepted)
+        return self.counts.accepted + (0 if self.ring is None else self.ring.counters.accepted)
 
     def held(self) -> int:
         """Return the bytes of the values whose functions have not ended."""
@@ -383,6 +390,7 @@ class Queues(dict[Any, DeviceQueue]):
             # Waiting here would wait for this callback. The consumers run the rest, and these queues stay, empty.
             return
         self.stop()
+        retire(self.all())
         self.clear()
 
 

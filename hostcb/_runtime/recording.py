@@ -1,7 +1,7 @@
 """What `hostcb.trace` records: each run of a user function, and each hand-over of a tap (H22).
 
-`Host` and the in-place handlers read the reference `on` where they invoke a user function. It is None while no trace is
-on, so a program that was compiled before a trace began is recorded as well, and without a trace nothing else happens.
+`Host` reads the reference `on` where it hands a value over. It is None while no trace is on, so a program that was
+compiled before a trace began is recorded as well. `watching` tells of the runs.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from typing import Any
 
 from .._native.library import library
 from .._spec.callback import HostCallback
-from .._spec.naming import shown
+from .._spec.naming import device_name, shown
+from . import watching
 from .running import running
 from .trace_file import TraceFile
+from .watching import Watched
 
 # Runs and hand-overs, in the order in which they began.
 _numbers = itertools.count()
@@ -81,7 +83,7 @@ class Recorder:
         track = self._thread_track()
         self.file.add(
             f'"ph":"X",{self._slice(track, handed.begin, end)},"cat":"hand-over","name":{about.hand_over},'
-            f'"args":{{{about.fields},"device":{json.dumps(_device_name(device))},'
+            f'"args":{{{about.fields},"device":{json.dumps(device_name(device))},'
             f'"thread_id":{_thread.ident},"sequence":{handed.number - self._first}}}'
         )
         self._join(
@@ -96,9 +98,9 @@ class Recorder:
         if device is None:
             track = self._thread_track()
         else:
-            name = _device_name(device) + (f" ({lane + 1})" if lane else "")
+            name = device_name(device) + (f" ({lane + 1})" if lane else "")
             track = self.file.track((device, lane), name, min(100 * device.id + lane, _BEHIND_DEVICES - 1))
-        more = f',"device":{json.dumps(_device_name(device))}' if device is not None else ""
+        more = f',"device":{json.dumps(device_name(device))}' if device is not None else ""
         if self.values and run.values:
             more += f',"values":{json.dumps(run.values)}'
         if run.error:
@@ -189,7 +191,7 @@ class Recording:
                 recorder.handed_over(about, device, handed, end)
 
     def around(
-        self, about: About, device: Any, arrays: Sequence[Any], invoke: Callable[..., Any]
+        self, host: Watched, device: Any, arrays: Sequence[Any], invoke: Callable[..., Any]
     ) -> Callable[..., Any]:
         """Return `invoke` for one call, which is recorded; `arrays` are the operands that may be shown."""
 
@@ -204,7 +206,7 @@ class Recording:
                 end = time.monotonic_ns()
                 run.end()
                 for recorder in list(self.recorders):
-                    recorder.ran(about, run, end)
+                    recorder.ran(host.about, run, end)
 
         return recorded
 
@@ -215,10 +217,6 @@ def _brief(exception: BaseException) -> str:
     except Exception as broken:
         text = f"its text raises {type(broken).__name__}"
     return f"{type(exception).__qualname__}: {text}"[:MOST_CHARACTERS]
-
-
-def _device_name(device: Any) -> str:
-    return f"{device.platform}:{device.id}"
 
 
 _recording = Recording()
@@ -282,5 +280,6 @@ def _switch() -> None:
         # Python notes when a value is handed over.
         told = on is not None
         library.all_through_python(told)
+        (watching.watch if told else watching.leave)(_recording)
         if bool(_recording.recorders) is (on is not None) is told:
             return

@@ -38,6 +38,7 @@ class Counters(ctypes.Structure):
     in_blocks: int
     bytes_on_their_way: int
     values_on_their_way: int
+    accepted_bytes: int
     budget: int
     most_values: int
     outside_bytes: int
@@ -47,7 +48,7 @@ class Counters(ctypes.Structure):
         (name, ctypes.c_uint64)
         for name in (
             *("tail", "accepted", "bytes", "values", "reserved", "in_blocks"),
-            *("bytes_on_their_way", "values_on_their_way"),
+            *("bytes_on_their_way", "values_on_their_way", "accepted_bytes"),
             *("budget", "most_values", "outside_bytes", "outside_values"),
         )
     ]

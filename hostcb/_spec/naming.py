@@ -14,6 +14,9 @@ from typing import Any
 
 # No real function has more wrappers.
 MOST_WRAPPERS = 100
+
+# In place of a device's name, where a callback has neither operands nor results that tell it.
+NO_DEVICE = "unknown"
 # A longer text is cut: the repr of an array or of a model would hide the rest of the message.
 MOST_CHARACTERS = 400
 
@@ -46,6 +49,11 @@ def shown(value: Any) -> str:
     except Exception as error:
         return f"<{type(value).__qualname__} object, whose repr raises {type(error).__name__}>"
     return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
+
+
+def device_name(device: Any) -> str:
+    """Return a short name of a `jax.Device`, which it has after `clear_backends` as well."""
+    return f"{device.platform}:{device.id}"
 
 
 def attribute(value: Any, name: str) -> Any:

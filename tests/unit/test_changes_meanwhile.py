@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -61,5 +62,5 @@ def test_a_trace_may_begin_while_a_run_begins() -> None:
     recording: Any = Recording()
     recorders = [Recorder(recording, begins) for begins in (True, False)]
     recording.recorders = dict.fromkeys(recorders, "file")
-    assert recording.around(None, None, [], lambda: "result")() == "result"
+    assert recording.around(SimpleNamespace(about=None), None, [], lambda: "result")() == "result"
     assert [len(each.runs) for each in recording.recorders] == [1, 1, 1]

@@ -1,0 +1,112 @@
+"""Counts the runs of user functions, from the first `hostcb.stats()` on (H29)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .. import _compat
+from .._spec.naming import NO_DEVICE, device_name
+from . import counts, watching
+from .counts import queued_in, totals_by_device
+from .failures import failure_log
+from .queues import queues
+from .waited import barriers
+from .watching import Watched
+
+
+class Tally:
+    """The runs on one device. Each statement that changes it has no call, so no other thread comes between."""
+
+    def __init__(self) -> None:
+        # How many runs, by the kind of callback, but taps, which their queue counts.
+        self.calls: dict[str, int] = {}
+        self.bytes = 0
+        # How many taps at most had been handed over and not ended, and their bytes.
+        self.most_queued = self.most_queued_bytes = 0
+
+    def reaches(self, queued: int, queued_bytes: int) -> None:
+        if queued > self.most_queued:
+            self.most_queued = queued
+        if queued_bytes > self.most_queued_bytes:
+            self.most_queued_bytes = queued_bytes
+
+
+class Counting:
+    """What is counted since the first question."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.tallies: dict[str, Tally] = {}
+        # The same by the devices that there are now.
+        self._by_device: dict[Any, Tally] = {}
+        self.failures = dict(failure_log.counts)
+        self.barriers, self.waited_in_barriers = barriers.count, barriers.seconds
+        # Values that wait at this moment count as handed over afterwards.
+        self.totals = totals_by_device(queues.all())
+
+    def around(
+        self, host: Watched, device: Any, arrays: Sequence[Any], invoke: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        tally = self._by_device.get(device)
+        if tally is None:
+            tally = self.tally(NO_DEVICE if device is None else device_name(device))
+            self._by_device[device] = tally
+        if host.callback.kind.identity:
+            return lambda *arguments: self._tapped(tally, device, invoke, arguments)
+        kind = host.callback.kind.name
+        tally.calls.setdefault(kind, 0)
+        nbytes = host.nbytes
+
+        def counted(*arguments: Any) -> Any:
+            try:
+                return invoke(*arguments)
+            finally:
+                tally.calls[kind] += 1
+                tally.bytes += nbytes
+
+        return counted
+
+    def tally(self, name: str) -> Tally:
+        found = self.tallies.get(name)
+        return self.tallies.setdefault(name, Tally()) if found is None else found
+
+    def forget_devices(self) -> None:
+        """Refer to none of the devices that are gone; others get their names."""
+        self._by_device = {}
+
+    def _tapped(self, tally: Tally, device: Any, invoke: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+        try:
+            return invoke(*arguments)
+        finally:
+            # The queue is the longest just before one of its functions ends.
+            tally.reaches(*queued_in(queues[device]))
+
+
+_counting: dict[None, Counting] = {}
+
+
+def counting() -> Counting:
+    """Return the counting, which begins with the first question; two threads may ask at once."""
+    found = _counting.get(None)
+    if found is None:
+        found = _counting.setdefault(None, Counting())
+        watching.watch(found)
+    return found
+
+
+def _forget_devices() -> None:
+    for each in list(_counting.values()):
+        each.forget_devices()
+
+
+_compat.on_backends_cleared(_forget_devices)
+
+
+def disown() -> None:
+    """In a forked child: it counts anew, if it asks."""
+    found = _counting.pop(None, None)
+    if found is not None:
+        watching.leave(found)
+    counts.forget()

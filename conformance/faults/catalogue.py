@@ -34,6 +34,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     mixed_leaves,
     nested_meshes,
     next_program,
+    observed,
     odd_lengths,
     order_of_slow,
     other_threads,

@@ -123,3 +123,36 @@ def barrier_covers_eager(bench: Bench, callback: Callback) -> list[Anomaly]:
     if early:
         return [Anomaly("early barrier", Stage.BARRIER, "the barrier returned while a call outside jit was running")]
     return []
+
+
+@planted("jit", "id_tap", "H13")
+def jaxs_barrier_covers_eager(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H13: JAX's own barrier waits for a tap outside jit, whose function runs in another thread."""
+    release, ended = threading.Event(), threading.Event()
+
+    def host(operand: Any) -> None:
+        release.wait(2 * PATIENCE)
+        ended.set()
+
+    bench.apply(callback, host, jnp.asarray(bench.operand))
+    in_time: list[bool] = []
+
+    def wait() -> None:
+        # The barrier of JAX covers what its own thread has started.
+        bench.apply(callback, host, jnp.asarray(bench.operand))
+        jax.effects_barrier()
+        in_time.append(ended.is_set())
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    # One-sided: a slow machine can only miss the fault.
+    waiting.join(EARLY_SECONDS)
+    release.set()
+    waiting.join(PATIENCE)
+    anomalies = check_quiet_barrier(bench, "after the tap had ended")
+    if not in_time:
+        return [*anomalies, Anomaly("stuck", Stage.BARRIER, "jax.effects_barrier did not return after the taps")]
+    if not in_time[0]:
+        witness = "jax.effects_barrier returned while a tap outside jit had not run"
+        anomalies.append(Anomaly("early barrier", Stage.BARRIER, witness))
+    return anomalies

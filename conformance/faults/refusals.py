@@ -70,6 +70,10 @@ def wrong_arguments(bench: Bench, callback: Callback) -> list[Anomaly]:
                 ((ValueError, IndexError), ""),
             ),
             "a negative device": (lambda x: direct(nothing, x, device_index=-1), ((ValueError, IndexError), "")),
+            "a stream that cannot be written to": (
+                lambda x: library(bench).id_print(x, output_stream=3),
+                (TypeError, "write"),
+            ),
         },
     )
 
@@ -159,6 +163,9 @@ def wrong_arguments_of_buffers(bench: Bench, callback: Callback) -> list[Anomaly
     for what, shape, dtype in (("shape", (4,), np.float32), ("type", (3,), np.int32)):
         wanted = jax.ShapeDtypeStruct(shape, dtype)
         cases[f"an alias of another {what}"] = (_aliased(bench, wanted, {0: 0}), (ValueError, "0"))
+    aliased = library(bench).buffer_callback(nothing, ONE, input_output_aliases={0: 0})
+    without_value = np.zeros(3, jax.dtypes.float0)
+    cases["an alias of an operand without a value"] = (lambda x: aliased(without_value), (ValueError, "float0"))
     twice = _aliased(bench, ONE, {0: 0, 1: 0}, 2)
     cases["two operands of one result"] = (twice, (ValueError, "0"))
     return _refusals(bench, cases)

@@ -31,6 +31,9 @@ def stage_of(error: BaseException) -> Stage:
     frames = [(frame.filename, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
     if stage := _marked(frames):
         return stage
+    # An error of the runtime, from whose traceback a library has taken JAX's frames (hostcb's H32).
+    if type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError"):
+        return Stage.DISPATCH
     if "CpuCallback" in str(error) or "buffer callback" in str(error):
         return Stage.DISPATCH
     return Stage.TRACE

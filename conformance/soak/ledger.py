@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 import threading
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -37,16 +37,23 @@ class Anomaly:
         return f"{self.kind}: {self.witness}"
 
 
+class Tally:
+    """What one thread has forgotten. Each change is one statement without a call, so no signal comes in its middle."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.by_kind: defaultdict[str, int] = defaultdict(int)
+
+
 class Ledger:
     def __init__(self) -> None:
         self.outstanding: dict[int, Run] = {}
         self.anomalies: list[Anomaly] = []
         self.failed = threading.Event()
         """Set with the first anomaly."""
-        self.events = 0
-        """Callbacks of all runs that are over."""
-        self.by_kind: Counter[str] = Counter()
-        self.runs = 0
+        # By thread. A lock would be no good: a signal handler that comes under it may wait for a program whose callback
+        # waits for the lock.
+        self._tallies: dict[int, Tally] = {}
         self.failures = 0
         """Failures that were planted, and that a barrier has reported."""
         self._unreported: dict[tuple[int, int, int], str] = {}
@@ -55,8 +62,23 @@ class Ledger:
         self._lanes: dict[tuple[str, int], deque[Run]] = {}
         self._on_device: dict[int, dict[int, Run]] = {}
         self._retired: deque[tuple[int, str]] = deque(maxlen=256)
-        self._counting = threading.RLock()
         self._keeping = Keeping(self.note)
+
+    @property
+    def by_kind(self) -> Counter[str]:
+        """Callbacks of all runs that are over."""
+        counts: Counter[str] = Counter()
+        for tally in list(self._tallies.values()):
+            counts.update(dict(tally.by_kind))
+        return counts
+
+    @property
+    def events(self) -> int:
+        return sum(self.by_kind.values())
+
+    @property
+    def runs(self) -> int:
+        return sum(tally.runs for tally in list(self._tallies.values()))
 
     # What the threads say ---------------------------------------------------------------------------
 
@@ -244,11 +266,10 @@ class Ledger:
             # Another thread's barrier was first.
             return
         self._retired.append((run.number, str(run.lane)))
-        with self._counting:
-            counts = run.events
-            self.by_kind.update(counts)
-            self.events += sum(counts.values())
-            self.runs += 1
+        tally = self._tallies.setdefault(threading.get_ident(), Tally())
+        tally.runs += 1
+        for kind, count in run.events.items():
+            tally.by_kind[kind] += count
 
     def _oldest(self) -> Run:
         return next(iter(list(self.outstanding.values())))

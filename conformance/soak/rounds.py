@@ -32,7 +32,6 @@ class Soak:
     devices: Sequence[jax.Device]
     ledger: Ledger = field(default_factory=Ledger)
     samples: list[Sample] = field(default_factory=list)
-    acts: int = 0
     stopped: threading.Event = field(default_factory=threading.Event)
     """Set by whoever wants an early end."""
 
@@ -40,7 +39,8 @@ class Soak:
         options = self.options
         self._end = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
         self._over = False
-        self._counting = threading.Lock()
+        # By thread, and without a lock, under which a signal could come.
+        self._acts = [0] * options.threads
         self._meeting = threading.Barrier(options.threads)
         self._signals = Signals(options.seed, self.ledger, self.implementation, self.devices)
         self._doers = [
@@ -72,7 +72,7 @@ class Soak:
         return {
             "jax": jax.__version__,
             "python": platform.python_version(),
-            "acts": self.acts,
+            "acts": sum(self._acts),
             "events": ledger.events,
             "runs": ledger.runs,
             "rounds": len(self.samples),
@@ -101,8 +101,7 @@ class Soak:
                 if self._leaves():
                     break
                 self._guarded(lambda act=act: doer.do(act))  # type: ignore[misc]
-                with self._counting:
-                    self.acts += 1
+                self._acts[number] += 1
             self._guarded(doer.end_round)
             # Nothing runs between these two but what the first thread does.
             self._meeting.wait()

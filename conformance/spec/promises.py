@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 PROMISES = (
-    *(f"H{number}" for number in range(1, 27)),
+    *(f"H{number}" for number in range(1, 33)),
     *(f"X{number}" for number in range(1, 7)),
-    *(f"B{number}" for number in range(1, 6)),
+    *(f"B{number}" for number in range(1, 7)),
     *(f"D{number}" for number in range(1, 4)),
 )
 
@@ -43,6 +43,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "B3": OF_BUFFERS,
     "B4": OF_BUFFERS,
     "B5": OF_BUFFERS,
+    "B6": OF_BUFFERS,
     "D1": ("dlpack_callback",),
     "D2": ("dlpack_callback",),
 }
@@ -64,6 +65,10 @@ TESTS_ALONE: Mapping[str, str] = {
     "H24": "nearly every cell of a tap goes through the library in C, where it is built; tests compare both ways",
     "H25": "the switch interval is of a process: tests read it",
     "H26": "no GPU has run it; tests have a stand-in for the driver",
+    "H27": "an installation is of a process, and of JAX's functions: tests install hostcb",
+    "H28": "an environment variable of a process that starts: tests start some",
+    "H31": "a profile is a file, which tests read",
+    "B6": "names for annotations, which do nothing when a program runs",
 }
 """Promises that tests hold. A cell may cite one of them all the same."""
 
@@ -108,7 +113,11 @@ REASONS: tuple[Reason, ...] = (
         "it keeps no order: each cell counts its calls",
     ),
     Reason("H12", "id_print", "a print is a tap whose function writes; the queue does not know the function"),
-    Reason("H13", "pure_callback buffer_callback dlpack_callback", "not promised: a pure callback may as well not run"),
+    Reason(
+        "H13 H29 H30",
+        "pure_callback buffer_callback dlpack_callback",
+        "not promised: a pure callback may as well not run, and no barrier waits for it",
+    ),
     Reason(
         "H17",
         "id_print debug.print io_callback_ordered debug_callback_ordered buffer_callback dlpack_callback "

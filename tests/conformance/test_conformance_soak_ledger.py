@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -73,6 +74,38 @@ def test_a_right_history_leaves_nothing(ledger: Ledger, spec: ProgramSpec) -> No
     assert (
         ledger.events == sum(ledger.by_kind.values()) == 3 * spec.trips * len(spec.kinds) * (2 if spec is SPREAD else 1)
     )
+
+
+def test_a_thread_that_is_held_up_while_it_forgets_holds_up_no_other(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler may come there and wait for a program whose callback forgets a run: with a lock an hour hung."""
+    held, other = begun(ledger), begun(ledger, lane="two", devices=(1,))
+    for run in (held, other):
+        all_came(ledger, run)
+        over(ledger, run)
+    entered, release = threading.Event(), threading.Event()
+    counted = Run.events.fget
+
+    def events(run: Run) -> Any:
+        if run is held:
+            entered.set()
+            release.wait(60)
+        return counted(run)
+
+    monkeypatch.setattr(Run, "events", property(events))
+    first = threading.Thread(target=ledger.settle_one, args=(held, "here"), daemon=True)
+    second = threading.Thread(target=ledger.settle_one, args=(other, "there"), daemon=True)
+    first.start()
+    try:
+        assert entered.wait(30)
+        second.start()
+        second.join(30)
+        assert not second.is_alive() and ledger.runs == 1
+    finally:
+        release.set()
+        first.join(30)
+    assert (ledger.runs, kinds(ledger)) == (2, [])
 
 
 def test_unordered_callbacks_come_in_any_order(ledger: Ledger) -> None:

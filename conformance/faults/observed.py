@@ -1,0 +1,149 @@
+"""Fault cells of what a program tells of its callbacks: statistics, barriers in time, the first line of errors."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..oracle.checkers import Anomaly
+from ..oracle.stages import summary
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from .barriers import EARLY_SECONDS, PATIENCE
+from .bench import Bench
+from .checks import PLANTED, check_quiet_barrier, error_of
+from .fault import EVERY_EFFECT, EVERY_KIND, WITH_SIDE_EFFECT, planted
+from .traces import library
+
+RUNS = 3
+EVERY_ONE = f"{EVERY_KIND} {WITH_SIDE_EFFECT} id_print debug_callback_ordered debug_print debug_print_ordered"
+
+
+@planted("jit", EVERY_EFFECT, "H30")
+def barrier_in_time(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H30: a barrier with a timeout gives a held callback up and names it; the next barrier waits for it."""
+    entered, release = threading.Event(), threading.Event()
+    ended: list[None] = []
+    errors: list[Exception | None] = []
+
+    def host(operand: Any) -> Any:
+        entered.set()
+        release.wait(2 * PATIENCE)
+        ended.append(None)
+        return np.asarray(operand) + np.float32(1)
+
+    compiled = bench.applying(callback, host)
+    # The dispatch of a call waits for it.
+    thread = threading.Thread(target=lambda: errors.append(error_of(lambda: compiled(bench.operand))), daemon=True)
+    thread.start()
+    try:
+        if not entered.wait(PATIENCE):
+            return [Anomaly("lost", Stage.CALLBACK, "the callback did not begin")]
+        error = error_of(lambda: library(bench).barrier_wait("planted", timeout=EARLY_SECONDS))
+    finally:
+        release.set()
+    thread.join(PATIENCE)
+    anomalies = check_quiet_barrier(bench, "after the callback had ended")
+    if not isinstance(error, TimeoutError):
+        witness = f"a barrier of {EARLY_SECONDS} s must raise TimeoutError while a callback runs, came {error!r}"
+        return [*anomalies, Anomaly("early barrier", Stage.BARRIER, witness)]
+    told = [each for each in getattr(error, "outstanding", ()) if callback.function in each.name]
+    if not told or bench.devices[0] not in told[0].devices or told[0].name not in str(error):
+        witness = f"the error must name {callback.function} on {bench.devices[0]}: {summary(error)}"
+        anomalies.append(Anomaly("poor error", Stage.BARRIER, witness))
+    if errors != [None] or len(ended) != 1:
+        witness = f"the callback ended {len(ended)} times, and its program with {errors}"
+        anomalies.append(Anomaly("lost", Stage.CALLBACK, witness))
+    return anomalies
+
+
+@planted("jit", "id_tap", "H19 H30")
+def tells_of_queued(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H19: the log of a barrier names the callbacks that wait in a queue, not only the one that runs."""
+    entered, release = threading.Event(), threading.Event()
+    logged: list[str] = []
+
+    def held(operand: Any, transforms: Any) -> None:
+        entered.set()
+        release.wait(2 * PATIENCE)
+
+    def queued_one(operand: Any, transforms: Any) -> None: ...
+
+    tap = bench.implementation.tap
+    jax.block_until_ready(jax.jit(lambda x: tap(queued_one, tap(held, x)))(bench.operand))
+    logger = logging.getLogger("hostcb")
+    handler = logging.Handler()
+    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        if not entered.wait(PATIENCE):
+            return [Anomaly("lost", Stage.CALLBACK, "the first tap did not begin")]
+        error_of(lambda: library(bench).barrier_wait("planted", timeout=EARLY_SECONDS))
+    finally:
+        release.set()
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+    started = next((line for line in logged if "start" in line), "")
+    anomalies = check_quiet_barrier(bench, "after the taps had ended")
+    if "held" not in started or "queued_one" not in started or "planted" not in started:
+        witness = f"the log of the barrier must name both taps: {logged}"
+        anomalies.append(Anomaly("poor log", Stage.BARRIER, witness))
+    return anomalies
+
+
+# A process that has once asked for statistics counts to its end.
+@planted("jit pmap", EVERY_EFFECT, "H29", isolated=True)
+def is_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H29: the runs of each device, by kind, and the bytes of their operands, also of a program compiled before."""
+    compiled = bench.applying(callback, lambda operand: np.asarray(operand) + np.float32(1))
+    jax.block_until_ready(compiled(bench.operand))
+    bench.implementation.barrier()
+    before = library(bench).stats()
+    for _ in range(RUNS):
+        jax.block_until_ready(compiled(bench.operand))
+    bench.implementation.barrier()
+    found = library(bench).stats() - before
+    is_tap = callback.function in ("id_tap", "id_print")
+    nbytes = RUNS * int(np.prod(bench.callback_shape)) * 4
+    wanted = (RUNS if is_tap else 0, RUNS if is_tap else 0, {} if is_tap else {callback.function: RUNS}, nbytes, 0, 0)
+    anomalies = []
+    for device in bench.devices[: bench.callbacks_per_run]:
+        of = found[device]
+        seen = (of.taps, of.taps_run, dict(of.calls), of.bytes, of.queued, of.failures)
+        if seen != wanted:
+            what = "taps, those that ran, calls, bytes, queued, failures"
+            witness = f"{what} of {device} are {seen}, expected {wanted}"
+            anomalies.append(Anomaly("count", Stage.CALLBACK, witness))
+    return anomalies
+
+
+@planted("jit", EVERY_ONE, "H32")
+def first_line(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H32: the line of a failure has the kind's name, the device, and what the function raised, wherever it is told."""
+
+    def planted_function(operand: Any) -> Any:
+        raise ValueError(f"{PLANTED}\nand more")
+
+    compiled = bench.applying(callback, planted_function)
+    raised = error_of(lambda: jax.block_until_ready(compiled(bench.operand)))
+    # A debug callback has no result to wait for.
+    reported = error_of(bench.implementation.barrier)
+    lines = [str(failure.headline) for failure in getattr(reported, "failures", ())]
+    if len(lines) != 1:
+        return [Anomaly("swallowed error", Stage.BARRIER, f"the barrier tells of failures {lines}, expected one")]
+    (line,) = lines
+    anomalies = []
+    words = (f"{callback.function}: ", f", on {bench.devices[0]}, raised ValueError: {PLANTED}")
+    if not line.startswith(words[0]) or words[1] not in line:
+        anomalies.append(Anomaly("poor error", Stage.BARRIER, f"the line must have {words}, is {line!r}"))
+    for where, error in (("the barrier", reported), ("the computation", raised)):
+        if error is not None and line not in str(error).splitlines():
+            witness = f"the error of {where} lacks the line {line!r}: {summary(error)}"
+            anomalies.append(Anomaly("poor error", Stage.DISPATCH, witness))
+    return anomalies

@@ -31,12 +31,8 @@ DRAWN = {
     ("large", "id_tap of 256 KiB in a loop", "jax debug.callback"): "id_tap / debug.callback, 256 KiB",
     ("single", "pure_callback", "jax pure_callback"): "pure_callback, one in a jitted function",
     ("single", "io_callback", "jax io_callback"): "io_callback, one in a jitted function",
-    ("busy", "id_tap, a computing thread, median", "jax debug.callback"): "id_tap, beside a thread that computes",
-    (
-        "busy",
-        "call, a computing thread, median",
-        "jax io_callback(ordered=True)",
-    ): "call, beside one that computes",
+    ("busy", "id_tap, a computing thread, median", "jax debug.callback"): "id_tap, beside a computing thread",
+    ("busy", "call, a computing thread, median", "jax io_callback(ordered=True)"): "call, beside a computing thread",
 }
 
 LEFT, RIGHT, TOP, PITCH = 370, 112, 112, 36

@@ -106,7 +106,8 @@ def matrix_picture(runs: Sequence[RunRecord], implementations: tuple[str, str] =
                     parts += _half(x, y, count, words)
     bottom = TOP + PITCH * len(rows) + MARGIN
     left_out = sum(len(run.cells) for run in runs) - len(found)
-    note = "A cell counts in the column of each transform of its program. No square: there is no such cell."
+    note = "A cell counts in the column of each transform of its program; some cells ask for a refusal in words."
+    note += " No square: no cell."
     note += f" {left_out} cells of other kinds are not drawn." if left_out else ""
     parts += [_text(MARGIN, bottom + 8, note, "small"), "</svg>"]
     return "\n".join(parts) + "\n"

@@ -30,6 +30,7 @@ from conformance.reports.comparison import comparison
 from conformance.reports.html import html
 from conformance.reports.junit import junit
 from conformance.reports.markdown import markdown
+from conformance.reports.matrix_picture import matrix_picture
 from conformance.reports.results import UnreadableResultsError, load_results
 from conformance.reports.table_pages import html as table_page
 from conformance.reports.table_pages import markdown as table_markdown
@@ -138,6 +139,22 @@ def test_junit_is_xml_of_the_same_form(word: str, tmp_path: Path) -> None:
         properties.clear()
     assert [(one.tag, [*one.attrib]) for one in found.iter()] == [(one.tag, [*one.attrib]) for one in harmless.iter()]
     assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]", text)
+
+
+@each_word
+def test_a_picture_is_xml_of_shapes_and_text(word: str, tmp_path: Path) -> None:
+    # Of cells that are drawn, only the version of JAX is a text of the results.
+    cells = [
+        hostile.results(word)["cells"][0] | {"id": f"{name}/pure_callback/jit/cpu-1dev"} for name in ("jax", "hostcb")
+    ]
+    folder = hostile.write(tmp_path, word, cells=cells, run_info={word: {"jax": word}}, run={"begin": word})
+    text = matrix_picture(load_results(folder))
+    root = ElementTree.fromstring(text)
+    assert {one.tag.partition("}")[2] for one in root.iter()} == {"svg", "style", "rect", "title", "text"}
+    assert {name for one in root.iter() for name in one.attrib} == {
+        *("viewBox", "width", "height", "role", "aria-label", "class", "x", "y", "rx", "transform", "text-anchor")
+    }
+    assert is_printable(text)
 
 
 @each_word

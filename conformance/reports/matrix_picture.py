@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
 from ..spec.capabilities import Shown, shown_by
+from ..spec.depths import Depth
 from .results import CellRecord, RunRecord
 from .visible import in_a_line
 
@@ -69,7 +70,11 @@ LEGEND = (
 
 
 def matrix_picture(runs: Sequence[RunRecord], implementations: tuple[str, str] = ("hostcb", "jax")) -> str:
-    """The results of runs as SVG, of cells whose callback is one of the suite's."""
+    """The results of runs as SVG, of cells whose callback is one of the suite's.
+
+    Where cells ran, those that were lowered or compiled for other platforms are left out: that shows less.
+    """
+    runs = [run for run in runs if run.depth == Depth.RUN.value] or runs
     found = [(cell, shown) for run in runs for cell in run.cells if (shown := _shown(cell, implementations))]
     squares = _squares(found)
     rows = list(dict.fromkeys(row for row, _, _ in squares))

@@ -87,6 +87,22 @@ def test_the_command_writes_it_and_nothing_else(tmp_path: Path, capsys: pytest.C
     assert ElementTree.parse(tmp_path / "matrix.svg").getroot().tag == f"{SVG}svg"
 
 
+def test_what_was_lowered_is_not_drawn_beside_what_ran(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    ran = words(folder)
+    plain = hostile_fakes.results("x")["cells"][0]
+    lowered = hostile_fakes.results("x") | {
+        "platform": "cuda",
+        "depth": "lower",
+        "run_info": {"cuda": {"jax": "0.12.0.1"}},
+    }
+    lowered["cells"] = [plain | {"id": "hostcb/call/jit/cuda-1dev@lower", "verdict": "pass"}]
+    (folder / "conformance-cuda@lower.json").write_text(json.dumps(lowered))
+    assert words(folder) == ran
+    (folder / "conformance-cpu.json").unlink()
+    assert words(folder)[0] == {"hostcb, call, jit: 1 of 1 cells pass"}
+
+
 def test_older_results_do_not_say_when_they_began(tmp_path: Path) -> None:
     folder = write(tmp_path)
     assert "run" not in json.loads((folder / "conformance-cpu.json").read_text())

@@ -26,6 +26,7 @@ from conformance.bundles.archive import BadBundleError, pack, unpack
 from conformance.bundles.making import members_of
 from conformance.cli import commands, report
 from conformance.engine import recorded
+from conformance.expectations.entries import read_entries
 from conformance.reports.comparison import comparison
 from conformance.reports.html import html
 from conformance.reports.junit import junit
@@ -185,6 +186,26 @@ def test_a_terminal_gets_no_control_characters(word: str, tmp_path: Path, capsys
         assert captured.out or captured.err
         assert is_printable(captured.out), arguments
         assert is_printable(captured.err), arguments
+
+
+@each_word
+def test_expect_of_hostile_results_writes_toml_or_nothing(
+    word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = tmp_path / "known.toml"
+    known.write_text("# none\n")
+    (cell, *_) = hostile.results(word)["cells"]
+    real = cell | {"id": "hostcb/id_tap/jit/cpu-1dev", "verdict": "fail", "stage": "callback"}
+    good = hostile.write(tmp_path / "real", word, cells=[real], run_info={"cpu-1dev": {"jax": "0.12.0.1"}}, claims=[])
+    assert commands.main(["expect", "--from", str(good), "--file", str(known)]) == 0
+    assert is_printable(capsys.readouterr().out)
+    (entry,) = read_entries(known.read_text(), "known")
+    assert (entry.cells, entry.verdict, entry.reason) == (("hostcb/id_tap/jit/cpu-1dev",), "fail", "")
+    text = known.read_text()
+    # An id of no cell names a module, which is not there.
+    assert commands.main(["expect", "--from", str(hostile.write(tmp_path / "bad", word)), "--file", str(known)]) == 2
+    assert is_printable(capsys.readouterr().err)
+    assert known.read_text() == text
 
 
 def test_no_word_of_results_begins_a_line_of_a_comparison_of_runs(

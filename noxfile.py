@@ -63,9 +63,9 @@ COMPILED_IN_C = (
 # The suite's tools: they read results, or run cells in processes and environments of their own. CI tests them with the
 # oldest JAX alone.
 TOOLS = (
-    "bisect bisection bundle commit compare dask diff engine environments expect index known matrices maxfail "
-    "merge minimise mutants options order own paths platforms probes profiles promised release repeat reports repro "
-    "resume runner schema selection shards statistics thresholds traces vendors warm"
+    "bisect bisection bundle commit compare dask diff engine environments expect hostile index known matrices "
+    "maxfail merge minimise mutants options order own paths picture platforms probes profiles promised release "
+    "repeat reports repro resume runner schema selection shards statistics thresholds traces vendors warm"
 )
 
 # The platforms whose programs are lowered where there is none of them.

@@ -39,6 +39,7 @@ from ..releases.known_bugs import KnownBugsError
 from ..releases.release import ReleaseError
 from ..reports.markdown import markdown
 from ..reports.results import UnreadableResultsError, load_results
+from ..reports.visible import visible
 from ..soak.watching import RefusedError
 from ..spec.package import COMMAND
 from ..spec.topology import WrongPlatformError
@@ -96,7 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cells = f"the {options.platform} cells" if hasattr(options, "platform") else "the cells"
         print(f"ERROR: {cells} cannot run here, and nothing was tested: {error}", file=sys.stderr)
     except (*UNUSABLE_BECAUSE, *OTHER_REASONS) as error:
-        print(f"ERROR: {error}", file=sys.stderr)
+        # It may quote a file of somebody else.
+        print(f"ERROR: {visible(str(error))}", file=sys.stderr)
     except BrokenPipeError:
         # The reader, for example `head`, has closed the pipe; without this, Python would report it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

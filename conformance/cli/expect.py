@@ -18,6 +18,7 @@ from ..planning import selection
 from ..planning.cells import parse_cell
 from ..planning.depths import at_depth, multi_host_cells
 from ..reports.results import CellRecord, RunRecord, load_results
+from ..reports.visible import in_a_line
 from ..spec.depths import Depth
 from ..spec.versions import SpecifierError, down_to, from_version, version_matches
 from .helping import add_command
@@ -180,7 +181,7 @@ def main(options: argparse.Namespace) -> int:
         changes = f"{len(found.done)} change{'s' * (len(found.done) > 1)}"
         print(f"{path}: {changes}" if found.done else f"{path}: all is as expected, nothing changed")
         for line in found.done:
-            print(f"  {line}")
+            print(f"  {in_a_line(line)}")
         if any(line.startswith("added") for line in found.done):
             print("  Say in each new entry's 'reason' and 'link' why; until then a run refuses the file.")
     return 0

@@ -16,6 +16,7 @@ from ..reports.diff import NothingToCompareError, difference
 from ..reports.html import html
 from ..reports.junit import junit
 from ..reports.markdown import markdown
+from ..reports.matrix_picture import matrix_picture
 from ..reports.merging import MergeError
 from ..reports.results import RunRecord, UnreadableResultsError, load_results
 from ..reports.traces import file_name, trace
@@ -44,7 +45,7 @@ def add_parsers(commands: Any) -> None:
         commands,
         "report",
         "make a report of what a run has written",
-        "Make reports of a run's results: as Markdown, as a page, as JUnit's XML, or as traces for Perfetto.",
+        "Make reports of a run's results: as Markdown, a page, a picture, JUnit's XML, or traces for Perfetto.",
         ["results", "results --html page.html --junit junit.xml", "results --trace traces"],
         {0: "the reports were made, also of failures", UNUSABLE: "no results, or a file that cannot be written"},
     )
@@ -52,6 +53,7 @@ def add_parsers(commands: Any) -> None:
     report.add_argument("--junit", type=Path, metavar="FILE", help="XML for the test view of a CI system")
     report.add_argument("--markdown", type=Path, metavar="FILE", help="for a CI job's summary; the default, printed")
     report.add_argument("--html", type=Path, metavar="FILE", help="one page with the matrix and every cell")
+    report.add_argument("--svg", type=Path, metavar="FILE", help="a picture of the matrix, of hostcb's and JAX's cells")
     report.add_argument(
         "--trace",
         type=Path,
@@ -139,9 +141,11 @@ def _report(options: argparse.Namespace) -> int:
         _write(options.junit, junit(runs))
     if options.html:
         _write(options.html, html(runs))
+    if options.svg:
+        _write(options.svg, matrix_picture(runs))
     if options.markdown:
         _write(options.markdown, markdown(runs))
-    elif not options.junit and not options.html and not options.trace:
+    elif not (options.junit or options.html or options.svg or options.trace):
         print(markdown(runs), end="")
     return 0
 

@@ -180,8 +180,8 @@ def _environment(run: RunRecord) -> Iterable[str]:
 
 def _text(text: str) -> str:
     """Text for a separate line or a table, with all Markdown syntax escaped."""
-    # A sign of its own instead of @: an escaped one still mentions a user.
-    words = " ".join(text.split()).replace("@", "\N{FULLWIDTH COMMERCIAL AT}")
+    # A sign of its own instead of an @ that begins a word: an escaped one still mentions a user.
+    words = re.sub(r"(?<!\w)@", "\N{FULLWIDTH COMMERCIAL AT}", " ".join(text.split()))
     escaped = re.sub(r"([\\`*_\[\]|~<>&$])", r"\\\1", words)
     # Even after a backslash, these would start a tag or an entity in some renderers.
     return escaped.replace(r"\&", "&amp;").replace(r"\<", "&lt;").replace(r"\>", "&gt;")

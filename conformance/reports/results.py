@@ -146,6 +146,8 @@ class RunRecord:
     """How far the cells were taken: `lower`, `compile` or `run`; the oldest files are all of depth `run`."""
     claims: tuple[Claim, ...] = ()
     """The capabilities that the platform's vendor claims, and what the run says of each; none in older files."""
+    begin: str = ""
+    """When the run began; empty for older files."""
 
     @property
     def name(self) -> str:
@@ -231,6 +233,7 @@ def _run(file: Path) -> RunRecord:
             bool(data.get("stress")),
             Depth(data.get("depth", "run")).value,
             tuple(Claim.from_json(claim) for claim in data.get("claims", ())),
+            str((data.get("run") or {}).get("begin", "")),
         )
     except UNREADABLE as error:
         raise UnreadableResultsError(f"{file} is no result of a run: {type(error).__name__}: {error}") from error

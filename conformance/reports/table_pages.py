@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html as markup
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -105,8 +106,8 @@ def witness_of(runs: Sequence[Seen]) -> str:
 
 def text(words: str) -> str:
     """Text in which Markdown finds no markup."""
-    # A sign of its own: an escaped one still mentions a user.
-    words = words.replace("@", "\N{FULLWIDTH COMMERCIAL AT}")
+    # A sign of its own where an @ begins a word: an escaped one still mentions a user.
+    words = re.sub(r"(?<!\w)@", "\N{FULLWIDTH COMMERCIAL AT}", words)
     for character in "\\`*_<>|[]":
         words = words.replace(character, f"\\{character}")
     return " ".join(words.split())

@@ -26,10 +26,12 @@ from conformance.bundles.archive import BadBundleError, pack, unpack
 from conformance.bundles.making import members_of
 from conformance.cli import commands, report
 from conformance.engine import recorded
+from conformance.expectations.entries import read_entries
 from conformance.reports.comparison import comparison
 from conformance.reports.html import html
 from conformance.reports.junit import junit
 from conformance.reports.markdown import markdown
+from conformance.reports.matrix_picture import matrix_picture
 from conformance.reports.results import UnreadableResultsError, load_results
 from conformance.reports.table_pages import html as table_page
 from conformance.reports.table_pages import markdown as table_markdown
@@ -104,7 +106,7 @@ def check_markdown(text: str, harmless: str) -> None:
     for number, line in enumerate(lines):
         # `<https://...>` is a link that an entry of the known failures may have.
         bare = re.sub(r"\\.", "", line)
-        assert not re.search(r"<(?!https://example\.org>)|\]\(|!\[|@", bare), line[:200]
+        assert not re.search(r"<(?!https://example\.org>)|\]\(|!\[|(?<!\w)@", bare), line[:200]
         columns = bare.count("|")
         # A row has the columns of the line above it, and nothing but rows has any.
         assert columns == 0 or bare.startswith("| "), line[:200]
@@ -141,6 +143,22 @@ def test_junit_is_xml_of_the_same_form(word: str, tmp_path: Path) -> None:
 
 
 @each_word
+def test_a_picture_is_xml_of_shapes_and_text(word: str, tmp_path: Path) -> None:
+    # Of cells that are drawn, only the version of JAX is a text of the results.
+    cells = [
+        hostile.results(word)["cells"][0] | {"id": f"{name}/pure_callback/jit/cpu-1dev"} for name in ("jax", "hostcb")
+    ]
+    folder = hostile.write(tmp_path, word, cells=cells, run_info={word: {"jax": word}}, run={"begin": word})
+    text = matrix_picture(load_results(folder))
+    root = ElementTree.fromstring(text)
+    assert {one.tag.partition("}")[2] for one in root.iter()} == {"svg", "style", "rect", "title", "text"}
+    assert {name for one in root.iter() for name in one.attrib} == {
+        *("viewBox", "width", "height", "role", "aria-label", "class", "x", "y", "rx", "transform", "text-anchor")
+    }
+    assert is_printable(text)
+
+
+@each_word
 def test_a_trace_is_json_and_its_file_is_in_the_folder(word: str, tmp_path: Path) -> None:
     folder = hostile.write(tmp_path / "results", word)
     assert all(json.loads(trace(cell)) for run in load_results(folder) for cell in run.cells)
@@ -168,6 +186,26 @@ def test_a_terminal_gets_no_control_characters(word: str, tmp_path: Path, capsys
         assert captured.out or captured.err
         assert is_printable(captured.out), arguments
         assert is_printable(captured.err), arguments
+
+
+@each_word
+def test_expect_of_hostile_results_writes_toml_or_nothing(
+    word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = tmp_path / "known.toml"
+    known.write_text("# none\n")
+    (cell, *_) = hostile.results(word)["cells"]
+    real = cell | {"id": "hostcb/id_tap/jit/cpu-1dev", "verdict": "fail", "stage": "callback"}
+    good = hostile.write(tmp_path / "real", word, cells=[real], run_info={"cpu-1dev": {"jax": "0.12.0.1"}}, claims=[])
+    assert commands.main(["expect", "--from", str(good), "--file", str(known)]) == 0
+    assert is_printable(capsys.readouterr().out)
+    (entry,) = read_entries(known.read_text(), "known")
+    assert (entry.cells, entry.verdict, entry.reason) == (("hostcb/id_tap/jit/cpu-1dev",), "fail", "")
+    text = known.read_text()
+    # An id of no cell names a module, which is not there.
+    assert commands.main(["expect", "--from", str(hostile.write(tmp_path / "bad", word)), "--file", str(known)]) == 2
+    assert is_printable(capsys.readouterr().err)
+    assert known.read_text() == text
 
 
 def test_no_word_of_results_begins_a_line_of_a_comparison_of_runs(

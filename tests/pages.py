@@ -88,9 +88,16 @@ def examples(page: Path) -> list[Example]:
 
 
 def links(page: Path) -> list[tuple[int, str]]:
-    """The targets of a page's links, each with the number of its line; what stands in code is no link."""
-    lines = [(number, _CODE.sub("`", part)) for number, part in parts(page) if isinstance(part, str)]
-    return [(number, target) for number, line in lines for target in _LINK.findall(line)]
+    """The targets of a page's links and pictures, each with the number of the line in which it begins.
+
+    What stands in code is no link.
+    """
+    lines = [""] * (parts(page)[-1][0] if parts(page) else 0)
+    for number, part in parts(page):
+        if isinstance(part, str):
+            lines[number - 1] = _CODE.sub("`", part)
+    text = "\n".join(lines)
+    return [(text.count("\n", 0, found.start()) + 1, found[1]) for found in _LINK.finditer(text)]
 
 
 @functools.cache

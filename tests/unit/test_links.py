@@ -45,8 +45,8 @@ def test_complaints(target: str, complaint: str | None, tmp_path: Path, monkeypa
     (tmp_path / "docs").mkdir()
     (tmp_path / "tests").mkdir()
     page, other = tmp_path / "docs" / "page.md", tmp_path / "docs" / "other.md"
-    page.write_text(f"# Here\n\nA [link]({target}), and `no [link](a)`.\n\n```\n[code](b)\n```\n")
+    page.write_text(f"# Here\n\n```\n[code](b)\n```\n\nA ![picture\nor link]({target}), and `no [link](a)`.\n")
     other.write_text("# The *smallest* one!\n\n```\n# In a block\n```\n\n## [Again](page.md)\n\n## Again\n")
     monkeypatch.setattr(pages, "PROJECT", tmp_path)
-    assert pages.links(page) == [(3, target)]
+    assert pages.links(page) == [(7, target)]
     assert pages.complaint(page, target) == complaint

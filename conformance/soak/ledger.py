@@ -266,9 +266,10 @@ class Ledger:
             # Another thread's barrier was first.
             return
         self._retired.append((run.number, str(run.lane)))
+        counts = run.events
         tally = self._tallies.setdefault(threading.get_ident(), Tally())
         tally.runs += 1
-        for kind, count in run.events.items():
+        for kind, count in counts.items():
             tally.by_kind[kind] += count
 
     def _oldest(self) -> Run:

@@ -1,4 +1,4 @@
-"""The recipes with kernels: NumPy and Numba on the CPU, CuPy and Triton lowered for CUDA and with stand-ins for them."""
+"""The recipes with kernels: NumPy and Numba on the CPU; CuPy and Triton lowered for CUDA, and with stand-ins."""
 
 from __future__ import annotations
 

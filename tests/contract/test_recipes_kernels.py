@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
+import subprocess
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import helpers
@@ -11,7 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from recipes import load
+import stand_in_for_cuda
+from recipes import RECIPES, load
+from subprocesses import run_program
 
 
 @pytest.mark.contract("B3", "D1")
@@ -42,18 +48,39 @@ def test_a_numba_kernel_is_the_same_loop_as_in_jax() -> None:
         jax.jit(module.smooth)(x, 0.7)
 
 
+ON_THE_CPU = """
+#include <math.h>
+static struct { int x; } blockIdx, blockDim, threadIdx;
+SOURCE
+__attribute__((visibility("default")))
+void launch(int blocks, int threads, const float* x, float* out, int rows, int columns) {
+    blockDim.x = threads;
+    for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x)
+        for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x) NAME(x, out, rows, columns);
+}
+"""
+"""A kernel in CUDA's C++, as a C compiler takes it, and a launch of its threads one after the other."""
+
+
 @pytest.fixture
-def cupy(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """CuPy as far as the recipe uses it: a launch takes the running maximum of the rows that its threads cover."""
+def cupy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """CuPy as far as the recipe uses it, on the CPU."""
+    native = stand_in_for_cuda.packaging()
+    if reason := native.lacks():
+        pytest.skip(reason)
 
     class RawKernel:
         def __init__(self, source: str, name: str) -> None:
-            assert f"void {name}(const float* x, float* out, int rows, int columns)" in source
+            file, library = tmp_path / "kernel.c", tmp_path / "kernel.so"
+            source = source.replace('extern "C" __global__', "static")
+            file.write_text(ON_THE_CPU.replace("SOURCE", source).replace("NAME", name))
+            subprocess.run([*native.compiler(), *native.FLAGS, str(file), "-lm", "-o", str(library)], check=True)
+            self.function = ctypes.CDLL(str(library)).launch
 
-        def __call__(self, grid: Any, block: Any, args: Any) -> None:
+        def __call__(self, grid: tuple[int], block: tuple[int], args: Any) -> None:
             x, out, rows, columns = args
-            covered = min(rows, grid[0] * block[0])
-            out.reshape(rows, columns)[:covered] = np.maximum.accumulate(x.reshape(rows, columns)[:covered], axis=1)
+            pointers = (ctypes.c_void_p(array.ctypes.data) for array in (x, out))
+            self.function(*grid, *block, *pointers, rows, columns)
 
     module: Any = types.ModuleType("cupy")
     module.RawKernel, module.from_dlpack = RawKernel, np.from_dlpack
@@ -109,6 +136,29 @@ def test_a_triton_kernel_is_lowered_for_cuda_and_launched_over_all_rows(triton: 
     np.testing.assert_allclose(jax.vmap(triton.softmax)(x), jax.nn.softmax(x), rtol=1e-5)
     gradients = [jax.grad(lambda x, f=f: jnp.sum(f(x) ** 2))(x) for f in (triton.softmax, jax.nn.softmax)]
     np.testing.assert_allclose(*gradients, atol=1e-6)
+
+
+FOR_AN_H100 = """
+import sys, types
+sys.path.insert(0, sys.argv[1])
+# The kernel needs no torch; its launch does.
+sys.modules["torch"] = types.ModuleType("torch")
+import triton_kernel
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+
+types = {"x": "*fp32", "out": "*fp32", "columns": "i32", "BLOCK": "constexpr"}
+source = ASTSource(fn=triton_kernel._softmax_kernel, signature=types, constexprs={"BLOCK": 512})
+print(".entry _softmax_kernel(" in compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"])
+"""
+
+
+def test_the_triton_kernel_compiles_for_an_h100(tmp_path: Path) -> None:
+    """By Triton's own compiler, which needs no GPU."""
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("triton is not installed: pip install triton")
+    ended = run_program(FOR_AN_H100, str(RECIPES), prelude="", env={"TRITON_CACHE_DIR": str(tmp_path)}).check()
+    assert ended.lines == ["True"], str(ended)
 
 
 def lowered_for_cuda(function: Any, *args: Any) -> str:

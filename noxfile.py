@@ -209,7 +209,7 @@ def examples(session: nox.Session) -> None:
 
 @nox.session(tags=["ci"], python=HERE)
 def recipes(session: nox.Session) -> None:
-    """Run the tests of the recipes with the packages that these use: tqdm, Gymnasium, Numba and so on; without torch."""
+    """Run the tests of the recipes with all packages that they use, such as tqdm and Numba; torch is not among them."""
     install(session, HERE_JAX, "test", "recipes")
     tests = session.posargs or sorted(str(path) for path in pathlib.Path("tests/contract").glob("test_recipes*.py"))
     # Without this a package that is not there skips its tests.

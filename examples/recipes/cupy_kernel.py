@@ -7,6 +7,7 @@ CUDA, and how it launches the kernel.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import cupy
@@ -30,8 +31,8 @@ extern "C" __global__ void running_maximum(const float* x, float* out, int rows,
 
 
 def _launch(out: Any, x: Any) -> None:
-    columns = x.shape[-1]
-    rows = x.size // columns
+    *leading, columns = x.shape
+    rows = math.prod(leading)
     # While this runs, XLA's stream is CuPy's current one: the host does not wait for the kernel.
     blocks = ((rows + THREADS - 1) // THREADS,)
     _running_maximum(blocks, (THREADS,), (cupy.from_dlpack(x), cupy.from_dlpack(out), rows, columns))

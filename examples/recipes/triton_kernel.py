@@ -2,7 +2,7 @@
 
 It is for CUDA devices, and needs `pip install torch triton`. Run it with `python examples/recipes/triton_kernel.py`: it
 prints whether value and gradient are those of JAX's own function. No GPU has run this file yet; tests check how it is
-lowered for CUDA, and how it launches the kernel.
+lowered for CUDA, how it launches the kernel, and that Triton compiles that.
 """
 
 from __future__ import annotations

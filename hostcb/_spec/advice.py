@@ -27,17 +27,21 @@ _OF_ARRAYS = (
 
 def advise(kind: Kind, failure: BaseException) -> None:
     """Add a note to an `AttributeError` for an attribute that a `jax.Array` has and a NumPy array does not."""
-    if kind.in_place or not isinstance(failure, AttributeError) or not isinstance(failure.obj, np.ndarray | np.generic):
+    if kind.in_place or not isinstance(failure, AttributeError):
         return
-    name = failure.name
-    if not isinstance(name, str) or hasattr(np.ndarray, name) or not (name in _OF_ARRAYS or hasattr(jax.Array, name)):
-        return
-    option = " The option hostcb_jax_arrays (HOSTCB_JAX_ARRAYS=1) does so for all."
-    note = (
-        f"hostcb gives callbacks NumPy arrays, and .{name} is of jax.Array: wrap the callback in hostcb.jax_arrays(…), "
-        f"which gives it jax.Arrays.{'' if kind.one_argument else option}"
-    )
-    # A function may raise the same exception again and again, and its attributes may be of any type.
+    # The attributes of a class of the user's may be of any type, and reading them may raise any exception.
     with contextlib.suppress(Exception):
-        if note not in getattr(failure, "__notes__", ()):
-            failure.add_note(note)
+        if isinstance(failure.obj, np.ndarray | np.generic) and _is_of_arrays(failure.name):
+            option = " The option hostcb_jax_arrays (HOSTCB_JAX_ARRAYS=1) does so for all."
+            note = (
+                f"hostcb gives callbacks NumPy arrays, and .{failure.name} is of jax.Array: wrap the callback in "
+                f"hostcb.jax_arrays(…), which gives it jax.Arrays.{'' if kind.one_argument else option}"
+            )
+            # A function may raise the same exception again and again.
+            if note not in getattr(failure, "__notes__", ()):
+                failure.add_note(note)
+
+
+def _is_of_arrays(name: str) -> bool:
+    """Return whether a `jax.Array` has an attribute that a NumPy array does not have."""
+    return not hasattr(np.ndarray, name) and (name in _OF_ARRAYS or hasattr(jax.Array, name))

@@ -303,7 +303,7 @@ CALLS = [
            "'legacy_vectorized'", NotImplementedError, lambda: jax.vmap(pure)(X),
            {method: (lambda method=method: jax.vmap(lambda x: pure(x, vmap_method=method))(X), 2 * X)
             for method in ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "legacy_vectorized")}),
-    Advice("use ordered=False, or a loop such as jax.lax.map in place of vmap", ValueError,
+    Advice("Use ordered=False, or a loop such as jax.lax.map in place of vmap", ValueError,
            lambda: jax.vmap(lambda x: io(x, ordered=True))(X),
            {"unordered": (lambda: jax.vmap(lambda x: io(x, ordered=False))(X), 2 * X),
             "map": (lambda: lax.map(lambda x: io(x, ordered=True), X), 2 * X)}),
@@ -316,6 +316,9 @@ CALLS = [
     Advice("returned a masked array: fill it, JAX has no masks", jax.errors.JaxRuntimeError,
            lambda: hcb.pure_callback(lambda x: np.ma.masked_equal(x, 1), VECTOR, X),
            {"filled": (lambda: hcb.pure_callback(lambda x: np.ma.masked_equal(x, 1).filled(7), VECTOR, X), [0, 7, 2])}),
+    Advice("wrap the callback in hostcb.jax_arrays(…), which gives it jax.Arrays", jax.errors.JaxRuntimeError,
+           lambda: hcb.io_callback(lambda x: x.at[1].set(7), VECTOR, X),
+           {"wrapped": (lambda: hcb.io_callback(hcb.jax_arrays(lambda x: x.at[1].set(7)), VECTOR, X), [0, 7, 2])}),
     Advice("64-bit types need jax_enable_x64: set it (JAX_ENABLE_X64=1), or ask for {}.", ValueError,
            lambda: hcb.pure_callback(np.float64, jax.ShapeDtypeStruct((), np.float64), 2),
            {"set": (lambda: x64(lambda: hcb.pure_callback(np.float64, jax.ShapeDtypeStruct((), np.float64), 2)), 2),

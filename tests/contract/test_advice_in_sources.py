@@ -35,6 +35,8 @@ UNTRIED = {
     "Run it before, for instance in a function that atexit calls": "tests/contract/test_exit.py has the error",
     "it would wait for this callback to end": "says what would happen; the advice is behind it",
     "the library in C is not in use": "no advice",
+    "returned {} in place of {}": "no advice",
+    "returned something in place of writing into `out`": "no advice",
     "stop_outfeed_receiver was called from inside a callback": "no advice",
     "Let that process compile its own program": "tests/contract/test_serialization.py has the error",
     "Correct the callback, or {} if it is right as it is": "no single remedy",

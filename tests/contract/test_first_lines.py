@@ -388,6 +388,20 @@ def test_other_attributes_have_no_advice(function: Callable[[Any], Any]) -> None
     assert "jax_arrays" not in text_of("io_callback", function)
 
 
+def test_an_exception_with_attributes_of_its_own_is_a_failure_like_any_other() -> None:
+    class Odd(AttributeError):
+        __notes__ = 3
+
+        @property
+        def obj(self) -> Any:
+            raise RuntimeError("not this")
+
+    for error in (Odd("planted"), AttributeError("planted", name=3, obj=np.ones(2))):
+        hcb.id_tap(lambda *_, error=error: (_ for _ in ()).throw(error), jnp.ones(2))
+        failed = barrier()
+        assert failed.failures[0].exception is error and "planted" in failed.failures[0].headline
+
+
 def test_an_exception_that_is_raised_again_has_the_advice_once() -> None:
     kept: list[AttributeError] = []
 

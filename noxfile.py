@@ -66,6 +66,12 @@ TOOLS = (
     "resume runner schema selection shards statistics thresholds traces vendors warm"
 )
 
+# What the programs of examples/libraries are of.
+LIBRARIES = (
+    *("blackjax[progress]", "chex", "diffrax", "equinox", "flax", "jax-tqdm", "jaxtyping", "beartype"),
+    *("numpyro", "optax", "optimistix"),
+)
+
 # The platforms whose programs are lowered where there is none of them.
 LOWERED = ("cuda", "rocm", "tpu", "oneapi")
 
@@ -200,6 +206,13 @@ def examples(session: nox.Session) -> None:
     """Run the tests of the examples with torch, which is large."""
     install(session, HERE_JAX, "test", "torch")
     session.run("pytest", "tests/contract/test_examples.py", *session.posargs)
+
+
+@nox.session(default=False, python=HERE)
+def libraries(session: nox.Session) -> None:
+    """Run programs of libraries with JAX's own callbacks and under hostcb, and print the table of docs/libraries.md."""
+    install_beside(session, *REQUIREMENTS["jax-newest"], *LIBRARIES)
+    session.run("python", "examples/libraries/compare.py", *session.posargs)
 
 
 @nox.session(name="conformance-cpu", tags=["ci", "conformance"], python=HERE)

@@ -110,6 +110,14 @@ def _only_text(exception: BaseException) -> list[str]:
 TapFunctionException = CallbackException
 
 
+class ReportsFailures:
+    """Base class of functions that report their failures themselves: barriers do not, only their program does."""
+
+    def report(self, exception: BaseException) -> None:
+        """Report that the function has raised `exception`, or has returned what is refused with it."""
+        raise NotImplementedError
+
+
 class FailureLog:
     """The failures since the last barrier.
 

@@ -14,7 +14,7 @@ from .._spec.results import MARKED, RefusedResultError, conform, refusal, what_c
 from .._spec.shapes import size_of
 from . import recording
 from .executions import tracker
-from .failures import failure_log, formatted
+from .failures import ReportsFailures, failure_log, formatted
 from .programs import Program
 from .queues import Item, queues
 from .running import inside_callback, running, runs_callbacks
@@ -122,9 +122,13 @@ class Host:
                 del error
 
     def refused(self, device: Any, exception: BaseException) -> RefusedResultError:
-        """Record a failure for the barrier and for the end of the program; return the error for the device."""
+        """Record a failure for the end of the program, and usually for the barrier; return the error for the device."""
         tracker.failed(self.program, device, exception)
-        failure_log.record(self.callback.name, device, exception, postponed=False)
+        function = self.callback.function
+        if isinstance(function, ReportsFailures):
+            function.report(exception)
+        else:
+            failure_log.record(self.callback.name, device, exception, postponed=False)
         return self._refusal(device, exception, what_came(exception))
 
     def marked(self, device: Any) -> RefusedResultError:

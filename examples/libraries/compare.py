@@ -69,7 +69,7 @@ def row(name: str) -> str:
     """
     path = HERE / f"{name}.py"
     library = LIBRARIES[name]
-    what = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split())
+    what = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split()).rstrip(".")
     plain, before = run(path, install=False)
     ours, after = run(path, install=True)
     assert plain == ours, f"{name} prints with JAX's own callbacks:\n{plain}\nand under hostcb:\n{ours}"

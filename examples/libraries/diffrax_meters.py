@@ -47,7 +47,8 @@ jax.effects_barrier()
 print(solve(jnp.float32(1.0), dfx.TqdmProgressMeter(refresh_steps=50)).round(4))
 jax.effects_barrier()
 print(*positions)
-assert positions == sorted(positions) and positions[-1] == 100.0
+assert positions == sorted(positions)
+assert positions[-1] == 100.0
 
 try:
     solve(jnp.float32(1.0), dfx.NoProgressMeter(), max_steps=10)

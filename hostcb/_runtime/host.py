@@ -124,7 +124,7 @@ class Host:
     def refused(self, device: Any, exception: BaseException) -> RefusedResultError:
         """Record a failure for the end of the program, and usually for the barrier; return the error for the device."""
         tracker.failed(self.program, device, exception)
-        function = self.callback.function
+        function: Any = self.callback.function
         if isinstance(function, ReportsFailures):
             function.report(exception)
         else:

@@ -12,12 +12,13 @@ from subprocesses import run_program
 
 from hostcb import debug
 from hostcb._api import buffers, dlpack, doctor, external, host_callback, jax_arrays
+from hostcb._installation import switch
 from hostcb._runtime import barrier
 
 PROJECT = Path(__file__).parents[2]
 README = PROJECT / "README.md"
 KERNELS = PROJECT / "docs" / "kernels.md"
-DOCUMENTED = [host_callback, barrier, external, debug, buffers, dlpack, jax_arrays, doctor]
+DOCUMENTED = [host_callback, barrier, external, debug, buffers, dlpack, jax_arrays, doctor, switch]
 
 
 @pytest.mark.parametrize("module", DOCUMENTED, ids=lambda module: module.__name__)

@@ -68,6 +68,12 @@ TOOLS = (
     "repeat reports repro resume runner schema selection shards statistics thresholds traces vendors warm"
 )
 
+# What the programs of examples/libraries are of.
+LIBRARIES = (
+    *("blackjax[progress]", "chex", "diffrax", "equinox", "flax", "jax-tqdm", "jaxtyping", "beartype"),
+    *("numpyro", "optax", "optimistix"),
+)
+
 # The platforms whose programs are lowered where there is none of them.
 LOWERED = ("cuda", "rocm", "tpu", "oneapi")
 
@@ -214,6 +220,13 @@ def recipes(session: nox.Session) -> None:
     tests = session.posargs or sorted(str(path) for path in pathlib.Path("tests/contract").glob("test_recipes*.py"))
     # Without this a package that is not there skips its tests.
     session.run("pytest", "-n", "2", *tests, env={"HOSTCB_RECIPES": "all"})
+
+
+@nox.session(default=False, python=HERE)
+def libraries(session: nox.Session) -> None:
+    """Run programs of libraries with JAX's own callbacks and under hostcb, and print the table of docs/libraries.md."""
+    install_beside(session, *REQUIREMENTS["jax-newest"], *LIBRARIES)
+    session.run("python", "examples/libraries/compare.py", *session.posargs)
 
 
 @nox.session(name="conformance-cpu", tags=["ci", "conformance"], python=HERE)

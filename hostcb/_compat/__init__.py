@@ -39,7 +39,7 @@ from .lowering import (
     whole_sharding,
     wrap_host_callbacks,
 )
-from .own_callbacks import exchange, needs_own_callback, own_callback
+from .own_callbacks import exchange, log_failure, needs_own_callback, own_callback
 from .registry import UnknownJaxError, UnknownJaxWarning, refuse_if_unusable
 from .runtime import (
     FlagHolder,
@@ -90,6 +90,7 @@ __all__ = [
     "keep_in_scans",
     "key_data_shape",
     "key_implementation",
+    "log_failure",
     "lower_cond",
     "lower_function",
     "lower_shard_map",

@@ -7,7 +7,9 @@ name and identity stay those of JAX's.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import logging
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -59,6 +61,14 @@ _OWN = {name: _copy(entry.value) for name, entry in _FUNCTIONS.items() if entry.
 def own_callback(name: str) -> Callable[..., Any]:
     """JAX's own callback of this name, also while hostcb stands in its place."""
     return _OWN[name]
+
+
+def log_failure(name: str, exception: BaseException) -> None:
+    """Log a failure of a callback as JAX logs that of its own callback of this name."""
+    logger = logging.getLogger(_FUNCTIONS[name].value.__module__)
+    # A handler of the log that raises must not end the thread that runs callbacks.
+    with contextlib.suppress(Exception):
+        logger.error("jax.%s failed", name, exc_info=exception)
 
 
 @dataclasses.dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from types import CodeType
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 from .. import _compat, debug
 from .._api.buffers import buffer_callback
 from .._api.external import io_callback, pure_callback
-from .._api.jax_arrays import jax_arrays
+from .._api.jax_arrays import JaxArrays
+from .._runtime.failures import ReportsFailures
 
 
 class _Donors:
@@ -99,26 +101,37 @@ def serving(name: str, own: bool = False) -> Callable[..., Any]:
     return _compat.own_callback(name) if own or _compat.needs_own_callback() else _OURS[name]
 
 
-def _as_jax_gives(function: Any) -> Any:
-    """JAX's callbacks give their functions `jax.Array`s; what is no function is refused by name further on."""
-    return jax_arrays(function) if callable(function) else function
+@dataclasses.dataclass(frozen=True)
+class _AsInJax(JaxArrays, ReportsFailures):
+    """Gives a function what JAX's callback of this name gives it, and logs its failures as that does."""
+
+    name: str
+
+    def report(self, exception: BaseException) -> None:
+        _compat.log_failure(self.name, exception)
+
+
+def _as_in_jax(function: Any, name: str) -> Any:
+    # What is no function is refused further on.
+    return _AsInJax(function, name) if callable(function) else function
 
 
 def _pure_callback(callback: Any, *args: Any, **kwargs: Any) -> Any:
-    return pure_callback(_as_jax_gives(callback), *args, **kwargs)
+    return pure_callback(_as_in_jax(callback, "pure_callback"), *args, **kwargs)
 
 
 def _io_callback(callback: Any, *args: Any, **kwargs: Any) -> Any:
-    return io_callback(_as_jax_gives(callback), *args, **kwargs)
+    return io_callback(_as_in_jax(callback, "io_callback"), *args, **kwargs)
 
 
 def _debug_callback(callback: Any, *args: Any, ordered: bool, partitioned: bool, **kwargs: Any) -> Any:
+    name = "debug.callback"
     if callback is not None:
-        return debug.callback(_as_jax_gives(callback), *args, ordered=ordered, partitioned=partitioned, **kwargs)
+        return debug.callback(_as_in_jax(callback, name), *args, ordered=ordered, partitioned=partitioned, **kwargs)
     # The two-call form, which has no arguments yet; hostcb refuses them.
     two_calls: Any = debug.callback
     bind = two_calls(None, *args, ordered=ordered, partitioned=partitioned, **kwargs)
-    return lambda callback, /, *args, **kwargs: bind(_as_jax_gives(callback), *args, **kwargs)
+    return lambda callback, /, *args, **kwargs: bind(_as_in_jax(callback, name), *args, **kwargs)
 
 
 _OURS: dict[str, Callable[..., Any]] = {

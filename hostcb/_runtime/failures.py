@@ -127,6 +127,14 @@ AGAIN = (
 )
 
 
+class ReportsFailures:
+    """Base class of functions that report their failures themselves: barriers do not, only their program does."""
+
+    def report(self, exception: BaseException) -> None:
+        """Report that the function has raised `exception`, or has returned what is refused with it."""
+        raise NotImplementedError
+
+
 class FailureLog:
     """The failures since the last barrier.
 

@@ -15,7 +15,7 @@ from .._spec.results import RefusedResultError, conform, refusal
 from .._spec.shapes import size_of
 from . import recording, watching
 from .executions import tracker
-from .failures import failure_log, formatted
+from .failures import ReportsFailures, failure_log, formatted
 from .items import Item
 from .programs import Program
 from .queues import queues
@@ -131,9 +131,13 @@ class Host:
                 del error
 
     def refused(self, device: Any, exception: BaseException) -> RefusedResultError:
-        """Record a failure for the barrier and for the end of the program; return the error for the device."""
+        """Record a failure for the end of the program, and usually for the barrier; return the error for the device."""
         tracker.failed(self.program, device, exception)
-        self._record(device, exception, postponed=False)
+        function: Any = self.callback.function
+        if isinstance(function, ReportsFailures):
+            function.report(exception)
+        else:
+            self._record(device, exception, postponed=False)
         return self._refusal(device, exception, marked=False)
 
     def marked(self, device: Any) -> RefusedResultError:

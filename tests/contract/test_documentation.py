@@ -13,7 +13,8 @@ import pytest
 from subprocesses import run_program
 
 from hostcb import debug
-from hostcb._api import buffers, dlpack, doctor, external, host_callback, jax_arrays
+from hostcb._api import buffers, dlpack, doctor, external, host_callback, jax_arrays, stats
+from hostcb._installation import switch
 from hostcb._runtime import barrier
 
 PROJECT = Path(__file__).parents[2]
@@ -27,7 +28,7 @@ ELSEWHERE = {
     "docs/conformance.md": "parts of a package that is not here",
     "docs/vendors.md": "files of a package that is not here; test_conformance_vendors.py has such a package",
 }
-DOCUMENTED = [host_callback, barrier, external, debug, buffers, dlpack, jax_arrays, doctor]
+DOCUMENTED = [host_callback, barrier, external, debug, buffers, dlpack, jax_arrays, doctor, switch, stats]
 
 
 @pytest.mark.parametrize("module", DOCUMENTED, ids=lambda module: module.__name__)

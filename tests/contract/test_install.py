@@ -229,8 +229,38 @@ def test_a_failure_has_the_error_that_programs_catch() -> None:
             jax.block_until_ready(jax.jit(lambda x: pure_callback(fails, x, x))(X))
         with pytest.raises(TypeError, match=r"pure_callback: callback must be callable, got 7"):
             pure_callback(7, X, X)
-        with pytest.raises(hcb.CallbackException, match="the reason"):
-            hcb.barrier_wait()
+
+
+def test_a_failure_is_logged_as_jax_logs_it_and_no_barrier_reports_it(caplog: pytest.LogCaptureFixture) -> None:
+    """The program has had its error, and has dealt with it: it knows of no barrier."""
+
+    def fails(*args: Any) -> Any:
+        raise ValueError("the reason")
+
+    programs = [
+        lambda x: pure_callback(fails, x, x),
+        lambda x: io_callback(fails, x, x, ordered=True),
+        lambda x: debug_callback(fails, x),
+        lambda x: debug_callback(ordered=True)(fails, x) or x,
+    ]
+
+    def logged() -> list[Any]:
+        caplog.clear()
+        for program in programs:
+            with pytest.raises(jax.errors.JaxRuntimeError, match="the reason"):
+                jax.block_until_ready(jax.jit(program)(X))
+                jax.effects_barrier()
+        return [
+            (record.name, record.levelname, record.getMessage(), record.exc_info and record.exc_info[0])
+            for record in caplog.records
+            if record.levelno >= logging.ERROR
+        ]
+
+    expected = logged()
+    with hcb.installed():
+        assert logged() == expected
+        hcb.barrier_wait()
+    assert len(expected) == len(programs)
 
 
 def test_all_keep_one_order_with_the_taps_of_the_old_module() -> None:

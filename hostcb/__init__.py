@@ -25,6 +25,7 @@ from ._api.stats import stats  # noqa: E402
 from ._api.trace import trace  # noqa: E402
 from ._primitive import control_flow as _control_flow  # noqa: E402, F401
 from ._runtime import fork as _fork  # noqa: E402, F401
+from ._runtime import spans as _spans  # noqa: E402, F401
 from ._runtime.barrier import barrier_wait, stop_outfeed_receiver  # noqa: E402
 from ._runtime.failures import CallbackException, TapFunctionException  # noqa: E402
 from ._runtime.outstanding import BarrierTimeoutError  # noqa: E402

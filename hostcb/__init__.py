@@ -28,6 +28,7 @@ from ._installation import switch as _switch  # noqa: E402
 from ._installation.switch import install, installed, uninstall  # noqa: E402
 from ._primitive import control_flow as _control_flow  # noqa: E402, F401
 from ._runtime import fork as _fork  # noqa: E402, F401
+from ._runtime import spans as _spans  # noqa: E402, F401
 from ._runtime.barrier import barrier_wait, stop_outfeed_receiver  # noqa: E402
 from ._runtime.failures import CallbackException, TapFunctionException  # noqa: E402
 from ._runtime.outstanding import BarrierTimeoutError  # noqa: E402

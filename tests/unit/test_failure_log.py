@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import jax
 import pytest
 
 from hostcb._runtime import failures
@@ -27,7 +28,7 @@ class Name(str):
 
 def record(log: FailureLog, *words: str) -> None:
     for word in words:
-        log.record(Name("tap"), "cpu:0", ValueError(word), postponed=True)
+        log.record(Name("tap"), jax.devices()[0], ValueError(word), postponed=True)
 
 
 def reported(log: FailureLog) -> list[str]:

@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.experimental
 import numpy as np
-from jax.experimental import io_callback
 
 from .. import _compat
 
@@ -80,5 +80,6 @@ def _tokens_are_forgotten() -> bool:
 
 
 def _ordered_identity(x: Any) -> Any:
-    io_callback(lambda: None, None, ordered=True)
+    # JAX's own, also while hostcb is installed: see `own_callbacks`.
+    jax.experimental.io_callback(lambda: None, None, ordered=True)
     return x

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..bisecting.probe_journal import JournalError
 from ..engine.cluster import ClusterError
+from ..engine.live import CHOICES
 from ..engine.locking import FolderLock
 from ..engine.options import add_pytest, add_running, add_scheduler, add_selection, positive
 from ..engine.preparation import (
@@ -198,6 +199,13 @@ def _parser() -> argparse.ArgumentParser:
         help="pytest processes, each with one worker process; by default 2 on cpu, elsewhere what the platform says",
     )
     add_scheduler(run_parser.add_argument, "run the cells")
+    run_parser.add_argument(
+        "--live",
+        choices=CHOICES,
+        default="auto",
+        help="a view that is drawn in place, of how far the run is and which cells are slow; by default in a terminal, "
+        "and elsewhere a line from time to time",
+    )
     run_parser.add_argument(
         "--distributed",
         action="store_true",

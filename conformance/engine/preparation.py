@@ -106,6 +106,7 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
         scheduler=getattr(options, "scheduler", None),
         maxfail=options.maxfail or 0,
         plugins=tuple(getattr(options, "pytest_plugins", ())),
+        live=getattr(options, "live", "auto"),
         whole=_is_whole(options, patterns),
         planned_order=options.order == "planned",
     )

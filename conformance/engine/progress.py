@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TextIO
 
 SPARSE_SECONDS = 15.0
 
 
+def in_place(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether lines can be drawn again in the stream, which is a terminal and not a pipe, a dumb one or a CI's log."""
+    return stream.isatty() and environment.get("TERM", "dumb") != "dumb" and not environment.get("CI")
+
+
 class Progress:
-    def __init__(self, total: int, stream: TextIO = sys.stderr) -> None:
+    def __init__(self, total: int, stream: TextIO = sys.stderr, redrawn: bool = True) -> None:
         self._total = total
         self._stream = stream
-        self._terminal = stream.isatty()
+        self._terminal = redrawn and in_place(stream)
         self._done = 0
         self._unexpected = 0
         self._started = time.monotonic()
         self._shown = self._started
+
+    def follow(self, journal: Path) -> None:
+        """Lines show nothing of the cells that run."""
 
     def advance(self, cell_id: str, acceptable: bool) -> None:
         self._done += 1

@@ -24,6 +24,7 @@ from ..worker.stress import stress
 from .conclusions import Conclusion, conclude_repeated
 from .journal import Journal
 from .last_run import LastRun
+from .live import LiveView, progress_of
 from .origin import Origin
 from .progress import Progress
 from .run_journal import Past, begin, events, past_of
@@ -60,6 +61,8 @@ class Options:
     """The number of unexpected results after which the run stops; 0 for none."""
     plugins: Sequence[str] = ()
     """The user's own pytest plugins."""
+    live: str = "auto"
+    """How the progress is shown, see `live`."""
     planned_order: bool = False
     """Whether the cells that kill most mutants do not run first."""
 
@@ -119,7 +122,7 @@ class Run:
             f"the expectation {pattern!r} matches no planned cell" for pattern in self._report.stale_expectations
         ]
         self._conclusions: dict[str, Conclusion] = {}
-        self._progress: Progress | None = None
+        self._progress: Progress | LiveView | None = None
         self._started = time.monotonic()
 
     def resume(self) -> None:
@@ -150,6 +153,8 @@ class Run:
         setup = setup_in(self.options.results, self._journal_name, self.tasks)
         begin(setup.journal, self._header, self._past)
         self._journal = Journal(setup.journal)
+        if self._progress:
+            self._progress.follow(setup.journal)
         return replace(
             setup,
             expectations=self._report.expectations,
@@ -164,7 +169,13 @@ class Run:
         return stress() if self.options.stress else contextlib.nullcontext()
 
     def show_progress(self) -> None:
-        self._progress = Progress(len(self.tasks))
+        self._progress = progress_of(self.options.live, len(self.tasks))
+
+    def leave_progress(self) -> None:
+        """Leave the last state of the progress on its stream."""
+        progress, self._progress = self._progress, None
+        if progress:
+            progress.finish()
 
     def concluded(self, cell_id: str, conclusion: Conclusion) -> None:
         """The engine calls this with the conclusion of a cell."""
@@ -179,8 +190,7 @@ class Run:
 
     def finish(self, controller: Controller | None, deselected: Collection[str] = ()) -> Report:
         """Write the report after the end of all cells."""
-        if self._progress:
-            self._progress.finish()
+        self.leave_progress()
         report = self._report
         if controller:
             conclusions = self._in_journal(controller.setup.journal) | self._conclusions
@@ -263,16 +273,21 @@ def run(prepared: Run, workers: int, cluster: Cluster | None = None) -> Report:
         except DaskClusterError:
             prepared.leave()
             raise
+        finally:
+            prepared.leave_progress()
         return prepared.finish(controller)
     require_tools(workers)
     # Imported here, because planning and listing cells does not need pytest.
     from .execution import execute
 
     prepared.show_progress()
-    with prepared.load():
-        options = prepared.options
-        setup = replace(prepared.setup(workers), cluster=cluster)
-        controller = execute(setup, workers, prepared.concluded, maxfail=options.maxfail, plugins=options.plugins)
+    try:
+        with prepared.load():
+            options = prepared.options
+            setup = replace(prepared.setup(workers), cluster=cluster)
+            controller = execute(setup, workers, prepared.concluded, maxfail=options.maxfail, plugins=options.plugins)
+    finally:
+        prepared.leave_progress()
     return prepared.finish(controller)
 
 

@@ -101,6 +101,17 @@ def test_each_device_and_a_function_that_fails(devices: list[jax.Device], tmp_pa
     assert {name.partition(" (")[0] for name, _ in found} == {f"id_tap: {bad.__qualname__}"}
 
 
+def test_threads_of_the_runtime_have_their_spans(devices: list[jax.Device], tmp_path: Path) -> None:
+    program = jax.pmap(lambda x: hcb.call(doubled, x, result_shape=x))
+    x = np.ones((len(devices), 3), np.float32)
+    jax.block_until_ready(program(x))
+    with jax.profiler.trace(tmp_path):
+        jax.block_until_ready(program(x))
+    found = spans(tmp_path)
+    assert sorted(event["args"]["device"] for event in found) == sorted(f"cpu:{device.id}" for device in devices)
+    assert all(event["name"].startswith("call: doubled (") for event in found)
+
+
 def test_a_span_is_on_the_line_of_the_thread_that_runs_and_lasts_as_long(tmp_path: Path) -> None:
     gate, began = threading.Event(), threading.Event()
 

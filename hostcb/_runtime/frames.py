@@ -57,7 +57,7 @@ def leave_out_own_frames(failure: BaseException) -> None:
 
 
 def _are_kept() -> bool:
-    return bool(jax.config.jax_traceback_filtering == "off")
+    return getattr(jax.config, "jax_traceback_filtering", None) == "off"
 
 
 def _is_meant(traceback: TracebackType | None) -> bool:

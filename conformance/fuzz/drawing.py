@@ -244,6 +244,9 @@ class Drawer:
             # Not by its own derivative, but by those around it. What it computes may depend on anything.
             within = replace(inner, derivatives=place.derivatives[:-1], depth=max(inner.depth, DEEPEST - 1))
             rule = self.block([kept, slope], (), type_, replace(within, branching=place.branching))
+            # Zero for zero: JAX may run no rule for a cotangent that it knows to be zero.
+            times = Compute(self.new(type_), "multiply" if type_ == "f" else "multiply_vectors", (*rule.results, slope))
+            rule = replace(rule, statements=(*rule.statements, times), results=(times.target,))
             return Wrapped((self.new(type_),), kind, (operand,), body, rule)
         statements: list[Statement] = []
         kinds = [one for one in self.kinds if one in ("id_tap", "debug_callback") and _fits(one, inner)]

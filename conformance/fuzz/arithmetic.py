@@ -150,6 +150,14 @@ class Arithmetic:
     def zeros(self, like: Value) -> Plain:
         return Plain(np.zeros_like(plain(like).array), perhaps(lanes_of(like.flags)))
 
+    def opened(self, moved: Value, flags: Flags) -> Value:
+        """A derivative: it is open whether JAX batches it by a vmap that what it is computed of has."""
+        lanes = perhaps(lanes_of(flags | moved.flags))
+        return self.operation("relane", {"lanes": lanes}, [moved]) if lanes else moved
+
+    def opened_everywhere(self, moved: Value) -> Value:
+        return self.opened(moved, frozenset(range(self.depth)))
+
     def total(self, parts: Sequence[Value]) -> Value:
         found = parts[0]
         for one in parts[1:]:

@@ -25,11 +25,11 @@ from .expected import Expected, ExpectedCall, UnjudgedError, UnknownOperationErr
 from .host import answer
 from .values import (
     Derivative,
-    Flags,
     Plain,
     Traced,
     Value,
     axes_of,
+    axes_that_differ,
     below,
     innermost,
     lanes_of,
@@ -158,7 +158,7 @@ class Interpreter(Arithmetic):
     def cond(self, params: Any, operands: list[Value]) -> list[Value]:
         index, branches = operands[0], params["branches"]
         flags = flows.of_branches(branches, [one.flags for one in operands])
-        if not self.lanes_for_sure([index]):
+        if not axes_that_differ([index]):
             if lanes_of(index.flags) and any(
                 one.params["kind"] not in PURE_KINDS for branch in branches for one in _callbacks(branch.jaxpr)
             ):
@@ -237,20 +237,6 @@ class Interpreter(Arithmetic):
             (result,) = self.closed(params["jaxpr"], [where, Traced(derivative, operand, tangent), *others])
         found = tangent_of(result, derivative) or Plain(np.zeros_like(result.array))
         return [below(result, derivative), self.opened(found, union(one.flags for one in operands))]
-
-    def opened(self, moved: Value, flags: Flags) -> Value:
-        """A derivative: it is open whether JAX batches it by a vmap that what it is computed of has."""
-        lanes = perhaps(lanes_of(flags | moved.flags))
-        return self.operation("relane", {"lanes": lanes}, [moved]) if lanes else moved
-
-    def opened_everywhere(self, moved: Value) -> Value:
-        return self.opened(moved, frozenset(range(self.depth)))
-
-    def lanes_for_sure(self, values: Sequence[Value]) -> frozenset[int]:
-        """The vmaps among whose lanes JAX knows, or must find, that one of these values differs."""
-        return frozenset(
-            axis for one in values for axis in axes_of(one.flags) if axis in one.flags or _differs(one.array, axis)
-        )
 
     @staticmethod
     def in_reverse(value: Value) -> bool:
@@ -396,7 +382,7 @@ class Interpreter(Arithmetic):
     def emit(self, params: Any, operands: Sequence[Value]) -> None:
         kind, label = params["kind"], params["label"]
         arrays = [np.array(one.array) for one in operands]
-        lanes = sorted(self.lanes_for_sure(operands))
+        lanes = sorted(axes_that_differ(operands))
         opened = self.in_rule or bool(axes_of(union(one.flags for one in operands)) - {*lanes})
         found = ExpectedCall(label, kind, tuple(arrays), 0, self.optional)
         if kind in TOLD or ((lanes or opened) and params["vmap_method"] == _STACKED_BY_METHOD):
@@ -410,10 +396,6 @@ class Interpreter(Arithmetic):
             if not again or opened:
                 leaves = tuple(one[place] for one in arrays)
                 self.expected.calls.append(replace(found, leaves=leaves, optional=self.optional or again, group=group))
-
-
-def _differs(array: Any, axis: int) -> bool:
-    return not np.array_equal(array, np.broadcast_to(np.take(array, [0], axis), array.shape))
 
 
 def _alone(device: int, array: Any) -> list[Any]:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class Perhaps:
@@ -116,6 +118,17 @@ class Derivative:
     @property
     def flag(self) -> str:
         return f"derivative {self.level}"
+
+
+def axes_that_differ(values: Iterable[Value]) -> frozenset[int]:
+    """The axes of the vmaps among whose lanes one of these values differs for JAX, as far as it is certain."""
+    return frozenset(
+        axis for one in values for axis in axes_of(one.flags) if axis in one.flags or _differs(one.array, axis)
+    )
+
+
+def _differs(array: Any, axis: int) -> bool:
+    return not np.array_equal(array, np.broadcast_to(np.take(array, [0], axis), array.shape))
 
 
 def innermost(values: Iterable[Value]) -> Derivative | None:

@@ -1,4 +1,4 @@
-"""Random programs: whether JAX batches a derivative is open to the oracle where lanes do not tell, and nothing else is."""
+"""Random programs: it is open whether JAX batches a derivative, unless its lanes differ, and nothing else is."""
 
 from __future__ import annotations
 
@@ -7,9 +7,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.strategies import data
 
 from conformance.fuzz.corpus import kept
-from conformance.fuzz.description import Block, Branch, Call, Compute, Input, Loop, Program, Wrapped
+from conformance.fuzz.description import (
+    Block,
+    Branch,
+    Call,
+    Compute,
+    Input,
+    Loop,
+    Program,
+    Wrapped,
+    statements_of,
+)
+from conformance.fuzz.drawing import DEEPEST, Drawer, Place
 from conformance.fuzz.expected import Expected, UnjudgedError
 from conformance.fuzz.matching import judge
 from conformance.fuzz.oracle import expect
@@ -153,3 +166,20 @@ def test_the_cotangents_of_lanes_inside_of_a_derivative_are_those_of_each() -> N
     (expected,) = expect(a_program(Wrapped(("f8", "f9"), "grad", ("f0", "f0"), body), results=["f8", "f9"]))
     # Twice the variable in each of four lanes.
     assert [one.tolist() for one in expected.results] == [0, 8]
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["JAX", "hostcb"])
+def test_effects_in_a_loop_that_is_differentiated_are_drawn_for_hostcb_alone(own: bool) -> None:
+    seen: set[str] = set()
+
+    @settings(max_examples=60, phases=[Phase.generate], suppress_health_check=list(HealthCheck), deadline=None)
+    @seed(1)
+    @given(data())
+    def drawn(data: Any) -> None:
+        drawer = Drawer(data.draw, ("io_callback", "debug_callback", "pure_callback"), own=own)
+        loop = drawer.loop(["f0", "v0", "i0"], [], Place(depth=DEEPEST - 1, derivatives=("grad",)))
+        assert isinstance(loop, Loop)
+        seen.update(one.kind for one in statements_of(loop.body) if isinstance(one, Call))
+
+    drawn()
+    assert seen == {"pure_callback", *(("io_callback", "debug_callback") if own else ())}

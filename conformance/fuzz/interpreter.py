@@ -164,9 +164,10 @@ class Interpreter(Arithmetic):
             ):
                 raise UnjudgedError("whether JAX batches the predicate of a cond, a derivative, is not promised")
             which = min(max(int(index.array.flat[0]), 0), len(branches) - 1)
-            results = self.closed(branches[which], operands[1:])
+            inside = [self.flagged(one, one.flags | lanes_of(index.flags)) for one in operands[1:]]
+            results = self.closed(branches[which], inside)
             for branch in (*branches[:which], *branches[which + 1 :]):
-                self.imagine(branch, operands[1:])
+                self.imagine(branch, inside)
             return [self.flagged(one, more) for one, more in zip(results, flags, strict=True)]
         self.refuse_once(branches)
         if any(isinstance(one, Traced) for one in operands) and any(

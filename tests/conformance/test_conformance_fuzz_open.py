@@ -133,6 +133,10 @@ def test_a_callback_behind_a_predicate_that_may_be_batched_is_not_judged() -> No
         expect(branching(callback("f8")))
     (expected,) = expect(branching(Compute("f11", "one_more", ("f8",))))
     assert [one.tolist() for one in expected.results] == [[2, 2, 2, 2]]
+    # A pure one gets its operand with lanes or without.
+    (expected,) = expect(branching(callback("f8", "pure_callback", "broadcast_all")))
+    assert found(expected, 2, [2] * 4) == []
+    assert found(expected, [2, 2, 2, 3]) == ["wrong operand"]
 
 
 def rule_of(*statements: Any, result: str, reached: str) -> Program:

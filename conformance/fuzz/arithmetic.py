@@ -10,7 +10,23 @@ import numpy as np
 from .description import MODULUS, WIDTH
 from .expected import UnjudgedError, UnknownOperationError
 from .numeric import OPERATIONS, PULLBACKS, TRANSPOSED, WHOLE, loses_derivatives
-from .values import Derivative, Entry, Flags, Plain, Traced, Value, below, innermost, lanes_of, plain, tangent_of, union
+from .values import (
+    Derivative,
+    Entry,
+    Flags,
+    Plain,
+    Traced,
+    Value,
+    axes_of,
+    below,
+    innermost,
+    lanes_of,
+    perhaps,
+    plain,
+    tangent_of,
+    union,
+    without,
+)
 
 LARGEST = 2**20
 """Larger numbers, which only derivatives have, could be rounded in float32."""
@@ -67,7 +83,8 @@ class Arithmetic:
         arrays, lanes = [one.array for one in operands], union(one.flags for one in operands)
         if name in WHOLE:
             axis = params.get("axis", 0)
-            lanes = {"vary": lanes | {axis}, "leave": lanes - {axis}, "sum_lanes": lanes - {axis}}.get(name, lanes)
+            left = without(lanes, [axis])
+            lanes = {"vary": lanes | {axis}, "leave": left, "sum_lanes": left}.get(name, lanes)
             found = WHOLE[name](axis, arrays[0])
             lanes = params["lanes"] if name == "relane" else lanes
         elif name in _COLLECTIVES:
@@ -131,7 +148,15 @@ class Arithmetic:
         return self.operation(which, {"of": name, "params": params, "place": place}, [moved, *fixed])
 
     def zeros(self, like: Value) -> Plain:
-        return Plain(np.zeros_like(plain(like).array), lanes_of(like.flags))
+        return Plain(np.zeros_like(plain(like).array), perhaps(lanes_of(like.flags)))
+
+    def opened(self, moved: Value, flags: Flags) -> Value:
+        """A derivative: it is open whether JAX batches it by a vmap that what it is computed of has."""
+        lanes = perhaps(lanes_of(flags | moved.flags))
+        return self.operation("relane", {"lanes": lanes}, [moved]) if lanes else moved
+
+    def opened_everywhere(self, moved: Value) -> Value:
+        return self.opened(moved, frozenset(range(self.depth)))
 
     def total(self, parts: Sequence[Value]) -> Value:
         found = parts[0]
@@ -150,7 +175,7 @@ class Arithmetic:
             return [self.operation("linear_collective", {**params, "back": back}, [slope])]
         if name in WHOLE:
             transposed = TRANSPOSED[name]
-            if name == "leave" and params["axis"] not in operands[0].flags:
+            if name == "leave" and params["axis"] not in axes_of(operands[0].flags):
                 # All lanes' results are one value.
                 transposed = "sum_lanes"
             return [self.operation(transposed, params, [slope])]
@@ -229,10 +254,10 @@ class Slopes:
             return
         arithmetic = self.arithmetic
         for axis in range(derivative.depth, depth):
-            if axis in of_results and axis not in value.flags:
+            if axis in axes_of(of_results) - axes_of(value.flags):
                 slope = arithmetic.operation("sum_lanes", {"axis": axis}, [slope])
-        inside = frozenset(range(derivative.depth, depth))
-        lanes = (lanes_of(slope.flags) - inside) | (value.flags & inside)
+        outside, inside = range(derivative.depth), range(derivative.depth, depth)
+        lanes = without(lanes_of(slope.flags), inside) | without(lanes_of(value.flags), outside)
         if lanes != lanes_of(slope.flags):
             slope = arithmetic.operation("relane", {"lanes": lanes}, [slope])
         known = self.get(value)

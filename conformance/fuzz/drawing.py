@@ -21,6 +21,7 @@ from .description import (
     ON_ONE_DEVICE,
     ORDERED_KINDS,
     OWN_KINDS,
+    PURE_KINDS,
     Block,
     Branch,
     Call,
@@ -55,6 +56,8 @@ class Place:
     derivatives: tuple[str, ...] = ()
     """`grad` and `jvp`, the outermost first."""
     checkpointed: bool = False
+    looped: bool = False
+    """Whether a loop that is differentiated in reverse mode is around it."""
 
     @property
     def batched(self) -> bool:
@@ -70,6 +73,8 @@ class Drawer:
     kinds: Sequence[str]
     apart: bool = False
     """Whether each device runs the program for itself."""
+    own: bool = True
+    """Whether hostcb's own kinds are drawn, so that it is not JAX that is tried."""
     numbers: Counter[str] = field(default_factory=Counter)
     statements: int = 0
 
@@ -141,10 +146,14 @@ class Drawer:
         return Collective(self.new(operand[0]), self.one_of(("psum", "all_gather", "ppermute")), operand)
 
     def call(self, names: list[str], made: list[Statement], place: Place) -> Statement | None:
-        kinds = [kind for kind in self.kinds if _fits(kind, place)]
+        kinds = [kind for kind in self.kinds if self.fits(kind, place)]
         if not kinds:
             return None
         return self.callback(self.one_of(kinds), names, made)
+
+    def fits(self, kind: str, place: Place) -> bool:
+        """Whether a callback promises to work in a place. JAX's own lose effects in a differentiated loop."""
+        return _fits(kind, place) and (self.own or kind in PURE_KINDS or not place.looped)
 
     def callback(self, kind: str, names: Sequence[str], made: list[Statement]) -> Call:
         operands = [self.variable(names, self.one_of("fvi"), made) for _ in range(self.whole(1, 3))]
@@ -170,7 +179,9 @@ class Drawer:
             trips = self.variable(names, "i", made)
         depends = isinstance(trips, str)
         inner = place.inside(
-            uniform=place.uniform and not depends, branching=place.branching or (depends and place.batched)
+            uniform=place.uniform and not depends,
+            branching=place.branching or (depends and place.batched),
+            looped=place.looped or reverse,
         )
         sliced = ""
         if kind == "scan":
@@ -244,9 +255,12 @@ class Drawer:
             # Not by its own derivative, but by those around it. What it computes may depend on anything.
             within = replace(inner, derivatives=place.derivatives[:-1], depth=max(inner.depth, DEEPEST - 1))
             rule = self.block([kept, slope], (), type_, replace(within, branching=place.branching))
+            # Zero for zero: JAX may run no rule for a cotangent that it knows to be zero.
+            times = Compute(self.new(type_), "multiply" if type_ == "f" else "multiply_vectors", (*rule.results, slope))
+            rule = replace(rule, statements=(*rule.statements, times), results=(times.target,))
             return Wrapped((self.new(type_),), kind, (operand,), body, rule)
         statements: list[Statement] = []
-        kinds = [one for one in self.kinds if one in ("id_tap", "debug_callback") and _fits(one, inner)]
+        kinds = [one for one in self.kinds if one in ("id_tap", "debug_callback") and self.fits(one, inner)]
         if kinds and self.draw(st.booleans()):
             statements.append(replace(self.callback(self.one_of(kinds), (kept,), []), operands=(kept,)))
         result = slope
@@ -276,14 +290,16 @@ def _fits(kind: str, place: Place) -> bool:
 def programs(draw: Any, most_devices: int, kinds: Sequence[str] = KINDS, layouts: Sequence[str] = LAYOUTS) -> Program:
     """A program for at most so many devices, with callbacks of these kinds.
 
-    Without hostcb's own kinds there are none in an order on several devices, since JAX refuses them there.
+    Without hostcb's own kinds there are none in an order on several devices, since JAX refuses them there, and none
+    with an effect in a loop that is differentiated, where JAX loses some.
     """
     drawer = Drawer(draw, kinds)
     several = most_devices > 1
     layout = drawer.one_of([one for one in layouts if several or one in ON_ONE_DEVICE])
     counts = (1,) if layout in ON_ONE_DEVICE else tuple(count for count in (2, 4) if count <= most_devices)
     devices = drawer.one_of(counts)
-    if devices > 1 and not set(kinds) & set(OWN_KINDS):
+    drawer.own = bool(set(kinds) & set(OWN_KINDS))
+    if devices > 1 and not drawer.own:
         drawer.kinds = [one for one in kinds if one not in ORDERED_KINDS]
     if layout == "mesh":
         # The compiler cannot place their effect.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .description import WITH_RESULTS
-from .values import NONE, Flags, lanes_of, union
+from .values import NONE, Flags, lanes_of, perhaps, union, without
 
 
 def inner(params: Any) -> tuple[Any, Any]:
@@ -51,9 +51,9 @@ def of_equation(equation: Any, flags: list[Flags]) -> list[Flags]:
     elif name == "mark_vmap":
         axis = params["axis"]
         inside = [one | {axis} if each else one for one, each in zip(flags, params["batched"], strict=True)]
-        found = [one - {axis} for one in of_jaxpr(params["jaxpr"].jaxpr, inside)]
+        found = [without(one, [axis]) for one in of_jaxpr(params["jaxpr"].jaxpr, inside)]
     elif name in ("mark_grad", "mark_jvp"):
-        found = [*of_jaxpr(params["jaxpr"].jaxpr, flags[: len(params["jaxpr"].in_avals)]), union(flags)]
+        found = [*of_jaxpr(params["jaxpr"].jaxpr, flags[: len(params["jaxpr"].in_avals)]), perhaps(union(flags))]
     elif name == "mark_callback":
         found = [lanes_of(union(flags)) if params["kind"] in WITH_RESULTS else flags[1]]
     elif name == "mark_custom":

@@ -23,7 +23,21 @@ from .arithmetic import Arithmetic, Exchange
 from .description import EXACTLY_ONCE, PURE_KINDS, TOLD, WIDTH, WITH_RESULTS
 from .expected import Expected, ExpectedCall, UnjudgedError, UnknownOperationError
 from .host import answer
-from .values import Derivative, Plain, Traced, Value, below, innermost, lanes_of, plain, tangent_of, union
+from .values import (
+    Derivative,
+    Plain,
+    Traced,
+    Value,
+    axes_of,
+    axes_that_differ,
+    below,
+    innermost,
+    lanes_of,
+    perhaps,
+    plain,
+    tangent_of,
+    union,
+)
 
 _STACKED_BY_METHOD = "broadcast_all"
 
@@ -144,11 +158,16 @@ class Interpreter(Arithmetic):
     def cond(self, params: Any, operands: list[Value]) -> list[Value]:
         index, branches = operands[0], params["branches"]
         flags = flows.of_branches(branches, [one.flags for one in operands])
-        if not lanes_of(index.flags):
+        if not axes_that_differ([index]):
+            if lanes_of(index.flags) and any(
+                one.params["kind"] not in PURE_KINDS for branch in branches for one in _callbacks(branch.jaxpr)
+            ):
+                raise UnjudgedError("whether JAX batches the predicate of a cond, a derivative, is not promised")
             which = min(max(int(index.array.flat[0]), 0), len(branches) - 1)
-            results = self.closed(branches[which], operands[1:])
+            inside = [self.flagged(one, one.flags | lanes_of(index.flags)) for one in operands[1:]]
+            results = self.closed(branches[which], inside)
             for branch in (*branches[:which], *branches[which + 1 :]):
-                self.imagine(branch, operands[1:])
+                self.imagine(branch, inside)
             return [self.flagged(one, more) for one, more in zip(results, flags, strict=True)]
         self.refuse_once(branches)
         if any(isinstance(one, Traced) for one in operands) and any(
@@ -207,16 +226,18 @@ class Interpreter(Arithmetic):
         variable = Traced(derivative, operand)
         with self.taken(derivative):
             (result,) = self.closed(params["jaxpr"], [where, variable, *others])
-        one = Plain(np.ones_like(result.array), lanes_of(result.flags))
+        one = Plain(np.ones_like(result.array), perhaps(lanes_of(result.flags)))
         slope = self.backward(derivative, [(result, one)]).get(variable)
-        return [below(result, derivative), slope or Plain(np.zeros_like(operand.array))]
+        found = slope or Plain(np.zeros_like(operand.array))
+        return [below(result, derivative), self.opened(found, union(one.flags for one in operands))]
 
     def jvp(self, params: Any, operands: list[Value]) -> list[Value]:
         where, operand, *others, tangent = operands
         derivative = self.derivative(forward=True)
         with self.taken(derivative):
             (result,) = self.closed(params["jaxpr"], [where, Traced(derivative, operand, tangent), *others])
-        return [below(result, derivative), tangent_of(result, derivative) or Plain(np.zeros_like(result.array))]
+        found = tangent_of(result, derivative) or Plain(np.zeros_like(result.array))
+        return [below(result, derivative), self.opened(found, union(one.flags for one in operands))]
 
     @staticmethod
     def in_reverse(value: Value) -> bool:
@@ -297,7 +318,7 @@ class Interpreter(Arithmetic):
         if derivative.forward:
             tangent = tangent_of(operand, derivative) or self.zeros(kept)
             with self.running_rule(custom), self.needless_for([tangent]):
-                found, answered = self.closed(custom.traced_rule, [where, kept, tangent])
+                found, answered = self.closed(custom.traced_rule, [where, kept, self.opened_everywhere(tangent)])
             return [Traced(derivative, found, answered)]
         rules = Derivative(derivative.level, derivative.depth, of_rule=True)
         moved = Traced(rules, self.zeros(kept))
@@ -323,7 +344,10 @@ class Interpreter(Arithmetic):
 
         def by_rule(slopes: Sequence[Value]) -> list[Value | None]:
             with self.running_rule(custom), self.needless_for(slopes):
-                return [None, *self.closed(custom.traced_rule, [where, kept, slopes[0]])]
+                (answered,) = self.closed(custom.traced_rule, [where, kept, self.opened_everywhere(slopes[0])])
+            if answered.array.any() and not slopes[0].array.any():
+                raise UnjudgedError("whether a rule runs for cotangents of zero, to which it gives others, is open")
+            return [None, answered]
 
         self.record(derivative, [result], [where, operand], by_rule, always=True)
         return result
@@ -359,17 +383,18 @@ class Interpreter(Arithmetic):
     def emit(self, params: Any, operands: Sequence[Value]) -> None:
         kind, label = params["kind"], params["label"]
         arrays = [np.array(one.array) for one in operands]
-        lanes = sorted(one for one in union(one.flags for one in operands) if isinstance(one, int))
+        lanes = sorted(axes_that_differ(operands))
+        opened = self.in_rule or bool(axes_of(union(one.flags for one in operands)) - {*lanes})
         found = ExpectedCall(label, kind, tuple(arrays), 0, self.optional)
-        if kind in TOLD or (lanes and params["vmap_method"] == _STACKED_BY_METHOD):
+        if kind in TOLD or ((lanes or opened) and params["vmap_method"] == _STACKED_BY_METHOD):
             self.expected.calls.append(replace(found, lanes=self.depth))
             return
         # The contract has no order for the lanes of two vmaps.
-        group = next(self.groups) if len(lanes) > 1 or (self.in_rule and len(lanes) < self.depth > 1) else 0
+        group = next(self.groups) if len(lanes) > 1 or (opened and len(lanes) < self.depth > 1) else 0
         for place in itertools.product(range(WIDTH), repeat=self.depth):
             # The first of the lanes that are alike stands for all of them.
             again = any(place[axis] for axis in range(self.depth) if axis not in lanes)
-            if not again or self.in_rule:
+            if not again or opened:
                 leaves = tuple(one[place] for one in arrays)
                 self.expected.calls.append(replace(found, leaves=leaves, optional=self.optional or again, group=group))
 

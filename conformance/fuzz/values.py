@@ -10,7 +10,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-Flags: TypeAlias = frozenset[int | str]
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Perhaps:
+    """The axis of a vmap among whose lanes a value may differ for JAX, or not.
+
+    A tangent or a cotangent that JAX knows to be zero is not batched, and it is where a branch that does not run has
+    another. So nothing but lanes with different numbers tells that it is batched.
+    """
+
+    axis: int
+
+
+Flags: TypeAlias = frozenset[int | str | Perhaps]
 """What JAX knows of a value before the program runs.
 
 A number is the axis of a vmap, the outermost first: the value differs among its lanes. A text is the flag of a
@@ -25,8 +39,23 @@ def union(flags: Iterable[Flags]) -> Flags:
 
 
 def lanes_of(flags: Flags) -> Flags:
-    """The axes of the vmaps, without the derivatives."""
-    return frozenset(one for one in flags if isinstance(one, int))
+    """What the flags tell of vmaps, without the derivatives."""
+    return frozenset(one for one in flags if not isinstance(one, str))
+
+
+def axes_of(flags: Flags) -> frozenset[int]:
+    """The axes of the vmaps among whose lanes the value differs, or may differ."""
+    return frozenset(one.axis if isinstance(one, Perhaps) else one for one in flags if not isinstance(one, str))
+
+
+def without(flags: Flags, axes: Iterable[int]) -> Flags:
+    """The flags without those of some axes."""
+    return flags - {*axes} - {Perhaps(axis) for axis in axes}
+
+
+def perhaps(flags: Flags) -> Flags:
+    """The flags, with each axis of a vmap as one of which it is open."""
+    return frozenset(Perhaps(one) if isinstance(one, int) else one for one in flags)
 
 
 @dataclass(eq=False)
@@ -89,6 +118,17 @@ class Derivative:
     @property
     def flag(self) -> str:
         return f"derivative {self.level}"
+
+
+def axes_that_differ(values: Iterable[Value]) -> frozenset[int]:
+    """The axes of the vmaps among whose lanes one of these values differs for JAX, as far as it is certain."""
+    return frozenset(
+        axis for one in values for axis in axes_of(one.flags) if axis in one.flags or _differs(one.array, axis)
+    )
+
+
+def _differs(array: Any, axis: int) -> bool:
+    return not np.array_equal(array, np.broadcast_to(np.take(array, [0], axis), array.shape))
 
 
 def innermost(values: Iterable[Value]) -> Derivative | None:

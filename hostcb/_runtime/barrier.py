@@ -176,7 +176,6 @@ def _at_exit() -> None:
         while outstanding():
             wait_for_callbacks("at_exit")
         join_waiters()
-        join_waiters()
         tracker.settle_unseen()
         barrier_wait("at_exit")
     except CallbackException as exception:

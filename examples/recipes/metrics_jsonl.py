@@ -27,7 +27,8 @@ class JsonLines:
     """A file with a line of JSON for each tapped dictionary of metrics, and its device."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("w", encoding="utf-8")
+        # Each line is there for other programs at once.
+        self._file = path.open("w", encoding="utf-8", buffering=1)
         # The taps of several devices come in several threads.
         self._lock = threading.Lock()
 

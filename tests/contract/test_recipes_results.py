@@ -127,8 +127,8 @@ def test_json_lines_of_each_device_are_whole_and_in_order(layout: helpers.Layout
 def test_a_metric_under_vmap_is_a_list(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     with load("metrics_jsonl").JsonLines(path) as lines:
-        jax.jit(jax.vmap(lambda x: lines.tap({"x": x})))(jnp.arange(3))
-    assert json.loads(path.read_text())["x"] == [0, 1, 2]
+        helpers.finish(jax.jit(jax.vmap(lambda x: lines.tap({"x": x})))(jnp.arange(3)))
+        assert json.loads(path.read_text())["x"] == [0, 1, 2], "also before the file is closed"
 
 
 def test_the_cost_of_json_lines_is_measured(tmp_path: Path) -> None:

@@ -443,3 +443,35 @@ def test_exchanging_twice_keeps_the_code_of_jax() -> None:
     with hcb.installed():
         _compat.exchange.make(dict.fromkeys(own_callbacks.NAMES, double.__code__))
     assert pure_callback.__code__ is code
+
+
+def test_on_several_devices_it_does_what_jax_does(devices: list[jax.Device]) -> None:
+    """Under jit over a mesh, with parts, and under `shard_map`."""
+    mesh = jax.make_mesh((2,), ("x",), devices=devices[:2], axis_types=(jax.sharding.AxisType.Auto,))
+    part, x = jax.sharding.PartitionSpec("x"), jnp.arange(4.0)
+    shape = jax.ShapeDtypeStruct((2,), jnp.float32)
+    over_mesh = jax.device_put(x, jax.sharding.NamedSharding(mesh, part))
+    seen: list[Any] = []
+    note = lambda x: seen.append((type(x), x.shape))
+
+    def outcome() -> tuple[Any, ...]:
+        seen.clear()
+
+        def whole(x: Any) -> Any:
+            debug_callback(note, x)
+            debug_callback(note, x, partitioned=True)
+            return pure_callback(double, x, x) + io_callback(double, x, x)
+
+        def parts(x: Any) -> Any:
+            debug_callback(note, x, ordered=False)
+            return pure_callback(double, shape, x)
+
+        results = jax.jit(whole)(over_mesh), jax.jit(jax.shard_map(parts, mesh=mesh, in_specs=part, out_specs=part))(x)
+        jax.block_until_ready(results)
+        jax.effects_barrier()
+        return [each.tolist() for each in results], sorted(map(str, seen))
+
+    expected = outcome()
+    with hcb.installed():
+        assert outcome() == expected
+    assert len(seen) == 5

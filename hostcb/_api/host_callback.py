@@ -12,7 +12,7 @@ from .._primitive.primitive import host_callback_p
 from .._runtime.frames import leave_out_frames
 from .._spec import flags
 from .._spec.kinds import CALL, PRINTING_TAP, TAP
-from .._spec.naming import shown
+from .._spec.naming import shown, subject
 from .._spec.placement import position
 from .._spec.shapes import ResultShape
 from .printing import Printer, as_pytree
@@ -63,8 +63,9 @@ def id_tap(
     try:
         if kwargs:
             raise TypeError(
-                f"id_tap() got unexpected keyword arguments {sorted(kwargs)}. Support for **kwargs in id_tap has been "
-                "removed: pre-apply them, either by a closure or by functools.partial(tap_func, **kwargs)."
+                f"{subject(TAP.name, tap_func)}: id_tap() got unexpected keyword arguments {sorted(kwargs)}. Support "
+                "for **kwargs in id_tap has been removed: pre-apply them, either by a closure or by "
+                "functools.partial(tap_func, **kwargs)."
             )
         _warn_of_ad_transforms()
         if type(device_index) is int and device_index == 0 and tap_with_device is False:

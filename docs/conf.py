@@ -26,12 +26,8 @@ exclude_patterns = [path.name for path in HERE.parent.iterdir() if path.is_dir()
 exclude_patterns = [name for name in exclude_patterns if name not in ("docs", "conformance")]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "site_extension"]
-suppress_warnings = [
-    # A toctree may name a page that another branch adds.
-    "toc.not_readable",
-    # A block of a console may show a whole program.
-    "misc.highlighting_failure",
-]
+# A block of a console may show a whole program.
+suppress_warnings = ["misc.highlighting_failure"]
 
 # Anchors as in the repository.
 myst_heading_anchors = 4

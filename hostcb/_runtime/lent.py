@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -105,6 +106,10 @@ class Lent:
     @property
     def ndim(self) -> int:
         return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
 
     def __dlpack__(self, **options: Any) -> Any:
         return self._buffer.__dlpack__(**options)

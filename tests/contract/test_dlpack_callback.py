@@ -85,6 +85,7 @@ def test_what_the_function_receives() -> None:
     def f(x: Any, y: Any, *, stream: Any) -> Any:
         view = np.from_dlpack(x)
         assert stream is None, f"there is no stream on CPU, got {stream}"
+        assert (x.size, y.size) == (1 << 12, 3)
         seen.append((address(view), x.shape, x.dtype, x.ndim, repr(y), x.__dlpack_device__(), y.dtype))
         assert not hasattr(x, "__cuda_array_interface__"), "what probes for the protocol should not find it on CPU"
         assert np.asarray(x, np.float64).dtype == np.float64, "__array__ converts"

@@ -224,9 +224,17 @@ def recipes(session: nox.Session) -> None:
 
 @nox.session(default=False, python=HERE)
 def libraries(session: nox.Session) -> None:
-    """Run programs of libraries with JAX's own callbacks and under hostcb, and print the table of docs/libraries.md."""
-    install_beside(session, *REQUIREMENTS["jax-newest"], *LIBRARIES)
+    """Run programs of libraries with JAX's own callbacks and under hostcb, and print the table of docs/libraries.md.
+
+    Then run tests that two of the libraries ship, under hostcb and not with this project's options.
+    """
+    install_beside(session, *REQUIREMENTS["jax-newest"], *LIBRARIES, "pytest")
     session.run("python", "examples/libraries/compare.py", *session.posargs)
+    if not session.posargs:
+        env = {"HOSTCB_INSTALL": "1", "JAX_PLATFORMS": "cpu"}
+        pytest = ("pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider", "--pyargs")
+        session.run(*pytest, "chex._src.asserts_chexify_test", env=env)
+        session.run(*pytest, "optax._src.linesearch_test", "-k", "zoom or verbose or failure or error", env=env)
 
 
 @nox.session(name="conformance-cpu", tags=["ci", "conformance"], python=HERE)

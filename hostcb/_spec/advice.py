@@ -42,6 +42,8 @@ def advise(kind: Kind, failure: BaseException) -> None:
                 failure.add_note(note)
 
 
-def _is_of_arrays(name: str) -> bool:
+def _is_of_arrays(name: str | None) -> bool:
     """Return whether a `jax.Array` has an attribute that a NumPy array does not have."""
-    return not hasattr(np.ndarray, name) and (name in _OF_ARRAYS or hasattr(jax.Array, name))
+    if name is None or hasattr(np.ndarray, name):
+        return False
+    return name in _OF_ARRAYS or hasattr(jax.Array, name)

@@ -34,6 +34,15 @@ class Proxy:
         return np.asarray(args[-1])
 
 
+class Named:
+    """A callable object that bears a name, as ufuncs do."""
+
+    __name__ = "solver"
+
+    def __call__(self, *args: Any) -> Any:
+        return args
+
+
 class Broken:
     """Nothing can be asked of it."""
 
@@ -179,6 +188,8 @@ def test_names() -> None:
     assert describe(np.float32) == "float32"
     assert describe(functools.partial(functools.lru_cache(jax.jit(coroutine)))).startswith("coroutine (")
     assert describe(unittest.mock.call) == "call"
+    # An instance has no `__qualname__`, but may have a name.
+    assert describe(Named()) == "solver"
     assert len(shown(np.arange(10_000).tolist())) == MOST_CHARACTERS + 1
 
 

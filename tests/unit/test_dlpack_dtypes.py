@@ -139,3 +139,24 @@ def test_a_view_leaves_what_its_source_says_as_it_is() -> None:
     with pytest.raises((BufferError, RuntimeError)):
         np.from_dlpack(x)
     same(view(x), x)
+
+
+class OfOldLibraries:
+    """An array of a library that knows no versions of DLPack: its capsules are plain ones."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self.array.__dlpack__()
+
+
+@pytest.mark.contract("D1")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float32"])
+def test_capsules_without_a_version(dtype: str) -> None:
+    array = jnp.asarray(values(dtype))
+    assert "dltensor_versioned" not in repr(OfOldLibraries(array).__dlpack__(max_version=(1, 0)))
+    same(view(OfOldLibraries(array)), values(dtype))

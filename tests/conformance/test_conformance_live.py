@@ -340,6 +340,7 @@ def test_a_run_in_a_terminal_leaves_one_line_and_its_summary(tmp_path: Path, wid
     assert "\x1b[J" in running.written and "\x1b[31m" not in running.written
 
 
+@pytest.mark.usefixtures("sigint_reaches_programs")
 def test_ctrl_c_ends_the_view_and_the_report_follows(tmp_path: Path) -> None:
     running = Running(tmp_path, HANGS, "-n", "2", width=100)
     running.read_until(lambda written: "3/4 cells" in written and Screen().write(written).shown[1:] == ["1 running"])

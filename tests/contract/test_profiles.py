@@ -49,7 +49,7 @@ def doubled(value: Any) -> Any:
 
 KINDS = {
     "id_tap: tapped": lambda x: hcb.id_tap(tapped, x),
-    "id_print": lambda x: hcb.id_print(x, what="x"),
+    "id_print: 'what: x'": lambda x: hcb.id_print(x, what="x"),
     "call: doubled": lambda x: hcb.call(doubled, x, result_shape=x),
     "pure_callback: doubled": lambda x: hcb.pure_callback(doubled, x, x),
     "io_callback: doubled": lambda x: hcb.io_callback(doubled, x, x, ordered=True),
@@ -81,7 +81,7 @@ def test_each_kind_of_callback_is_a_span_with_its_name_and_device(tmp_path: Path
     }
     for name, _ in found:
         _, separator, function = name.partition(": ")
-        if separator:
+        if separator and not name.startswith("id_print"):
             short = function.partition(" ")[0]
             assert function == f"{short} (test_profiles.py:{lines[short]})"
     assert queues[jax.devices()[0]].ever_accepted() == accepted + 2

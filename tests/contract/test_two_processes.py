@@ -76,5 +76,5 @@ def test_a_failure_under_a_mesh_ends_the_program_in_all_processes(number: int, o
     assert mine["failing jit"] == [own, [], [own]]
     assert mine["failing pmap"] == [own, [], [own, own]]
     for index, process in ((0, 0), (3, 1)):
-        words, failures = (own, [own]) if number == process else ("it happened in another process", [])
+        words, failures = (own, [own]) if number == process else ("failed in another process", [])
         assert mine[f"failing at {index}"] == [words, [], failures]

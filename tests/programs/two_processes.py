@@ -73,7 +73,7 @@ def outcome(name: str, run: Callable[[], Any]) -> None:
         shards = sorted(result.addressable_shards, key=lambda shard: shard.device.id)
         ended: Any = [np.ravel(shard.data).tolist() for shard in shards]
     except jax.errors.JaxRuntimeError as error:
-        known = ("failed in process 0", "failed in process 1", "it happened in another process")
+        known = ("failed in process 0", "failed in process 1", "failed in another process")
         ended = next((words for words in known if words in str(error)), str(error))
     failures: list[str] = []
     try:

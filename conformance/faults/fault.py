@@ -79,6 +79,8 @@ class Fault:
     """Whether the fault runs in a process of its own, because it may end, hang or poison its process."""
     needs: str = ""
     """A function of `jax` that the scenario uses and that some releases lack."""
+    functions: str = ""
+    """The functions that the scenario uses of the implementation's module, beside the callback: words."""
     processes: bool = False
     """Whether the fault is planted in several processes; otherwise it is planted in one."""
     ends: tuple[int, ...] = ()
@@ -136,6 +138,7 @@ def planted(
     deadline: float | None = None,
     isolated: bool = False,
     needs: str = "",
+    functions: str = "",
     processes: bool = False,
     ends: tuple[int, ...] = (),
     crosses: tuple[str, ...] = (),
@@ -169,6 +172,7 @@ def planted(
                         deadline if deadline or isolated else SLOWEST,
                         isolated,
                         needs,
+                        functions,
                         processes,
                         ends,
                         crosses,

@@ -23,7 +23,7 @@ RUNS = 3
 EVERY_ONE = f"{EVERY_KIND} {WITH_SIDE_EFFECT} id_print debug_callback_ordered debug_print debug_print_ordered"
 
 
-@planted("jit", EVERY_EFFECT, "H30")
+@planted("jit", EVERY_EFFECT, "H30", functions="barrier_wait")
 def barrier_in_time(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H30: a barrier with a timeout gives a held callback up and names it; the next barrier waits for it."""
     entered, release = threading.Event(), threading.Event()
@@ -61,7 +61,7 @@ def barrier_in_time(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies
 
 
-@planted("jit", "id_tap", "H19 H30")
+@planted("jit", "id_tap", "H19 H30", functions="barrier_wait")
 def tells_of_queued(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H19: the log of a barrier names the callbacks that wait in a queue, not only the one that runs."""
     entered, release = threading.Event(), threading.Event()
@@ -98,7 +98,7 @@ def tells_of_queued(bench: Bench, callback: Callback) -> list[Anomaly]:
 
 
 # A process that has once asked for statistics counts to its end.
-@planted("jit pmap", EVERY_EFFECT, "H29", isolated=True)
+@planted("jit pmap", EVERY_EFFECT, "H29", functions="stats", isolated=True)
 def is_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H29: the runs of each device, by kind, and the bytes of their operands, also of a program compiled before."""
     compiled = bench.applying(callback, lambda operand: np.asarray(operand) + np.float32(1))
@@ -123,7 +123,7 @@ def is_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies
 
 
-@planted("jit", EVERY_ONE, "H32")
+@planted("jit", EVERY_ONE, "H32", functions="barrier_wait")
 def first_line(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H32: the line of a failure has the kind's name, the device, and what the function raised, wherever it is told."""
 

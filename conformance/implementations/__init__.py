@@ -114,13 +114,29 @@ def callbacks_drawn_for(name: str) -> tuple[Callback, ...]:
 @functools.cache
 def why_not_offered(name: str, callback: Callback) -> str | None:
     """The reason, from the implementation itself, if it does not have a callback; otherwise None."""
-    if name == "hostcb" or name.startswith(f"{module('mutants')}:"):
-        # These have all callbacks. Planning does not import them, because their import changes the process.
+    if _is_hostcb(name):
         further = next((function for function in functions_of(callback) if function not in OWN_FUNCTIONS), None)
         return f"{name} has no {further}" if further else why_no_hostcb()
     lacks = getattr(_load_for_planning(name), "lacks", None)
     missing = lacks(callback) if lacks else None
     return f"{name} has no {missing}" if missing else None
+
+
+def why_without(name: str, functions: str) -> str | None:
+    """The reason if the implementation's module has not all of these functions, which are words; otherwise None."""
+    if not functions or _is_hostcb(name):
+        return None
+    namespace = getattr(_load_for_planning(name), "namespace", None)
+    missing = [function for function in functions.split() if not hasattr(namespace, function)]
+    return f"{name} has no {', '.join(missing)}" if missing else None
+
+
+def _is_hostcb(name: str) -> bool:
+    """Whether it is hostcb or a mutant of it, which have all functions.
+
+    Planning does not import them, because their import changes the process.
+    """
+    return name == "hostcb" or name.startswith(f"{module('mutants')}:")
 
 
 _PATHS: dict[int, tuple[Implementation, str]] = {}

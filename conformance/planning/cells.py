@@ -9,7 +9,7 @@ from typing import TypeAlias
 from ..faults.catalogue import FAULTS, RUNTIME_TARGETS
 from ..faults.extensions import extend
 from ..faults.fault import Fault
-from ..implementations import callbacks_asked_of, why_not_offered
+from ..implementations import callbacks_asked_of, why_not_offered, why_without
 from ..model.programs import Prediction, Program, all_programs
 from ..model.transforms import TRANSFORMS
 from ..spec.callbacks import HOST_CALLBACKS, Callback
@@ -117,7 +117,7 @@ class FaultCell:
         if self.fault.callback in RUNTIME_TARGETS:
             return why_no_runtime_targets()
         offered = next(one for one in callbacks_asked_of(self.implementation) if one.name == self.fault.callback)
-        reason = why_not_offered(self.implementation, offered)
+        reason = why_not_offered(self.implementation, offered) or why_without(self.implementation, self.fault.functions)
         return reason or why_missing(self.fault.needs) or why_unknown(self.fault.xla_flags)
 
     @property

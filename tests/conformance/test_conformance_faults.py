@@ -21,7 +21,9 @@ from conformance.implementations import load
 from conformance.implementations.hostcb import Hostcb
 from conformance.oracle.stages import stacks_in, stage_of_stacks
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
+from conformance.planning.cells import FaultCell
 from conformance.spec.callbacks import HOST_CALLBACKS
+from conformance.spec.topology import Topology
 
 pytestmark = pytest.mark.contract("C4")
 
@@ -63,6 +65,14 @@ def test_what_may_end_its_process_does_not_share_it() -> None:
     for fault in FAULTS:
         assert fault.isolated or not fault.xla_flags, f"{fault.name} sets flags for all that run in its process"
         assert fault.isolated or fault.deadline is not None, f"{fault.name} may hold up its process for long"
+
+
+@pytest.mark.parametrize("kind", ["is_counted", "barrier_in_time", "first_line"])
+def test_a_fault_is_not_asked_of_an_implementation_without_the_functions_that_it_uses(kind: str) -> None:
+    fault = FOUND["io_callback", f"fault.{kind}.jit"]
+    topology = Topology("cpu", 8)
+    assert FaultCell("hostcb", fault, topology).lacking is None
+    assert FaultCell("jax", fault, topology).lacking == f"jax has no {fault.functions}"
 
 
 # Whose failure it is --------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ class FaultCell:
         if self.fault.callback in RUNTIME_TARGETS:
             return why_no_runtime_targets()
         offered = next(one for one in callbacks_asked_of(self.implementation) if one.name == self.fault.callback)
-        reason = why_not_offered(self.implementation, offered) or why_without(self.implementation, self.fault.functions)
+        reason = why_not_offered(self.implementation, offered)
         return reason or why_missing(self.fault.needs) or why_unknown(self.fault.xla_flags)
 
     @property
@@ -361,8 +361,10 @@ def _candidates(
     names.update(runtime_targets_of(implementation, topology.platform))
     for fault in FAULTS:
         if fault.callback in names:
-            reason = fault.ineligible(topology.device_count, topology.processes) or _only_on(
-                largest, topology, "faults are planted"
+            reason = (
+                fault.ineligible(topology.device_count, topology.processes)
+                or why_without(implementation, fault.functions)
+                or _only_on(largest, topology, "faults are planted")
             )
             yield FaultCell(implementation, fault, topology), reason
 

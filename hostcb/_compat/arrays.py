@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,12 +20,23 @@ _PUT = private(
 )
 
 
-def to_jax_array(array: np.ndarray, device: jax.Device) -> jax.Array:
-    """Return a `jax.Array` on a CPU device. It may share the memory of `array`: nobody may change that any more."""
+def to_jax_array(array: np.ndarray, device: jax.Device) -> Any:
+    """Return a `jax.Array` on a CPU device, or the array itself if JAX has none of its type.
+
+    The result may share the memory of `array`: nobody may change that any more.
+    """
+    if not is_of_jax(array.dtype):
+        # A static argument of a debug callback, which hostcb passes unchanged.
+        return array
     if _PUT.lost or not _keeps_type(array.dtype):
         return jax.device_put(array, device)
     made: jax.Array = _PUT.value(jax.core.ShapedArray(array.shape, array.dtype), _sharding(device), [array], [device])
     return made
+
+
+def is_of_jax(dtype: np.dtype) -> bool:
+    """Whether JAX has arrays of this dtype: none of texts, objects and dates."""
+    return dtype in (np.bool_, jax.dtypes.float0) or jax.dtypes.issubdtype(dtype, np.number)
 
 
 def _keeps_type(dtype: np.dtype) -> bool:

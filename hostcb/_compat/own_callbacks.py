@@ -100,7 +100,8 @@ class Exchange:
     def undo(self) -> None:
         for name, code in [*self._codes.items()]:
             _FUNCTIONS[name].value.__code__ = code
-            del self._codes[name]
+            # A signal handler may have done so meanwhile.
+            self._codes.pop(name, None)
 
 
 exchange = Exchange()

@@ -32,6 +32,10 @@ def on_profiles(tell: Callable[[bool], None]) -> None:
             super().__setattr__(name, value)
             tell(jax.profiler.TraceAnnotation.is_enabled())
 
-    # JAX's functions refer to this very object.
-    _STATE.value.__class__ = Watched
-    tell(jax.profiler.TraceAnnotation.is_enabled())
+    try:
+        tell(jax.profiler.TraceAnnotation.is_enabled())
+        # JAX's functions refer to this very object.
+        _STATE.value.__class__ = Watched
+    except (AttributeError, TypeError) as error:
+        # A state that is made otherwise, or a profiler that does not tell.
+        _STATE.value, _STATE.problem = None, f"cannot be watched: {error}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -28,6 +29,10 @@ class _Switch:
         self._blocks = 0
         # A part of the key of JAX's caches. Made late, since programs that were compiled before it are compiled anew.
         self._cache_key: Any = None
+        # Whether anything is to be undone, and whether JAX's caches have been told so. An interrupt may come between
+        # two steps, so the next call makes each of them again.
+        self._on = False
+        self._told = False
 
     def set_program(self, wanted: bool) -> None:
         with self._lock:
@@ -44,19 +49,40 @@ class _Switch:
             self._apply()
 
     def _apply(self) -> None:
-        if self._by_program or self._blocks:
+        # A signal handler may change the wish meanwhile.
+        while True:
+            wanted = self._wanted()
+            if wanted:
+                self._on = True
+                _compat.exchange.make(CODES)
+                old_module.place()
+                self._tell_caches(True)
+            elif self._on:
+                _compat.exchange.undo()
+                old_module.take_away()
+                self._tell_caches(False)
+                self._on = False
+            if self._wanted() == wanted:
+                return
+
+    def _wanted(self) -> bool:
+        return self._by_program or self._blocks > 0
+
+    def _tell_caches(self, on: bool) -> None:
+        """Let JAX find no program that was traced before: one that another thread is tracing now is of both kinds."""
+        if self._told != on:
             if self._cache_key is None:
                 self._cache_key = jax.make_user_context()
-            _compat.exchange.make(CODES)
-            old_module.place()
-            self._cache_key.set_global(True)
-        elif _compat.exchange.made:
-            _compat.exchange.undo()
-            old_module.take_away()
-            self._cache_key.set_global(None)
+            self._cache_key.set_global(object())
+            self._told = on
+
+    def disown(self) -> None:
+        """In a forked child: the thread that held the lock may be the parent's."""
+        self._lock = threading.RLock()
 
 
 _switch = _Switch()
+os.register_at_fork(after_in_child=_switch.disown)
 
 
 def install() -> None:
@@ -108,6 +134,8 @@ def uninstall() -> None:
 def installed() -> Iterator[None]:
     """Install hostcb for a block: `with hostcb.installed(): ...`, in the whole process, as `install` does.
 
+    JAX traces jitted functions again in each block, so a block belongs around a program and not around each call.
+
     Blocks may be nested and overlap in several threads. The last one uninstalls hostcb, unless `install` was called.
 
     Raises:
@@ -131,9 +159,15 @@ def installed() -> Iterator[None]:
 def install_if_asked() -> None:
     """Install hostcb if the environment asks for it. The module `hostcb` itself calls this at the end of its import.
 
+    Where this JAX cannot be used so, one line on standard error says why, and the program goes on with JAX's own.
+
     Raises:
         ValueError: the variable is no truth value.
-        UnknownJaxError: as `install`.
     """
-    if parse_bool(VARIABLE, os.environ.get(VARIABLE, "")):
+    if not parse_bool(VARIABLE, os.environ.get(VARIABLE, "")):
+        return
+    try:
         install()
+    except _compat.UnknownJaxError as error:
+        reason = " ".join(str(error).split())
+        print(f"hostcb: {VARIABLE} has no effect, and JAX's own callbacks stay in use: {reason}", file=sys.stderr)

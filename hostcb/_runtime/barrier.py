@@ -137,15 +137,16 @@ def _wait_in_time(name: str, seconds: float) -> None:
             "executions: JAX itself then waits for the programs, and has no timeout. Call barrier_wait without one; "
             "`python -m hostcb` lists what this JAX lacks."
         )
-    if not wait_for_callbacks(name, Deadline(seconds)):
+    deadline = Deadline(seconds)
+    while not wait_for_callbacks(name, deadline):
         left = outstanding()
-        # They may have ended just now.
         if left:
             raise BarrierTimeoutError(
                 f"barrier_wait[{name}]: the callbacks have not all run within {seconds:g} s. Outstanding: "
                 f"{listed(left)}. They go on, and the next barrier waits for them again.",
                 left,
             )
+        # They may have ended just now, or one has started a program while they were listed.
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import time
 from typing import Any, Protocol
 
 from .._spec.naming import shown
-from .progress import LOOK_AGAIN
+from .progress import LOOK_AGAIN, Progress
 
 
 class Deadline:
@@ -37,7 +37,11 @@ def checked(name: str, seconds: Any) -> float:
         raise TypeError(
             f"{name}: timeout must be a number of seconds or None, got {shown(seconds)} of {type(seconds)}."
         )
-    value = float(seconds)
+    try:
+        value = float(seconds)
+    except OverflowError:
+        # A longer time than a number of this type can say.
+        value = math.inf if seconds > 0 else -math.inf  # type: ignore[operator]
     if math.isnan(value) or value < 0:
         raise ValueError(f"{name}: timeout must be a number of seconds from 0 on, or None, got {shown(seconds)}.")
     return value
@@ -58,13 +62,17 @@ class Waitable(Protocol):
 _waiters: dict[Waiter, None] = {}
 
 
-class Waiter:
-    """A thread that waits for one execution. If a barrier gives up, the next one finds the same thread waiting."""
+class Waiter(Progress):
+    """A thread that waits for one execution. If a barrier gives up, the next one finds the same thread waiting.
+
+    No `threading.Event`: a signal handler at a barrier could wait for the lock in it, which its own thread holds.
+    """
 
     def __init__(self, waitable: Waitable) -> None:
+        super().__init__()
         self._waitable = waitable
         self._error: BaseException | None = None
-        self._ended = threading.Event()
+        self._ended = False
         self._thread = threading.Thread(target=self._wait, name="hostcb-barrier-wait", daemon=True)
         _waiters[self] = None
         try:
@@ -79,7 +87,8 @@ class Waiter:
         except BaseException as error:
             self._error = error
         finally:
-            self._ended.set()
+            self._ended = True
+            self.tell()
             _waiters.pop(self, None)
 
     def join(self) -> None:
@@ -87,10 +96,13 @@ class Waiter:
 
     def ended_by(self, deadline: Deadline) -> bool:
         if self._thread.ident is not None:
-            ended = self._ended.wait(deadline.left())
+            while not self._ended:
+                if deadline.has_passed():
+                    return False
+                self._wait_for_progress(lambda: self._ended, deadline.left())
             if self._error is not None:
                 raise self._error
-            return ended
+            return True
         while not self._waitable.done():
             if deadline.has_passed():
                 return False

@@ -161,10 +161,7 @@ class FailureLog:
         text = formatted(exception)
         first = headline(kind, callback, device, exception)
         failure = Failure(callback, device, exception, text, kind, first, ended=not postponed)
-        name = NO_DEVICE if device is None else device_name(device)
-        self.counts.setdefault(name, 0)
-        # No call and so no other thread comes between.
-        self.counts[name] += 1
+        self.count(device)
         failures = self._failures
         failures.append(failure)
         if len(failures) > KEPT_FAILURES:
@@ -182,6 +179,13 @@ class FailureLog:
             first = headline("logging", name, device, broken)
             self._failures.append(Failure(name, device, broken, formatted(broken), "logging", first))
         return failure
+
+    def count(self, device: Any) -> None:
+        """Count a failure, also one that no barrier reports."""
+        name = NO_DEVICE if device is None else device_name(device)
+        self.counts.setdefault(name, 0)
+        # No call and so no other thread comes between.
+        self.counts[name] += 1
 
     def raise_if_any(self) -> None:
         """Raise the recorded failures, and forget them. Of several barriers at a time one raises them."""

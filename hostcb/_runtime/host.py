@@ -135,6 +135,7 @@ class Host:
         tracker.failed(self.program, device, exception)
         function: Any = self.callback.function
         if isinstance(function, ReportsFailures):
+            failure_log.count(device)
             function.report(exception)
         else:
             self._record(device, exception, postponed=False)
@@ -177,6 +178,8 @@ class Host:
 
     def _refusal(self, device: Any, failure: BaseException | None, marked: bool) -> RefusedResultError:
         reason = formatted(failure) if failure else "It happened there: see the log of that process."
-        error = RefusedResultError(refusal(self.callback, self.result_avals, device, failure, reason, marked))
+        reported = not isinstance(self.callback.function, ReportsFailures)
+        text = refusal(self.callback, self.result_avals, device, failure, reason, marked, reported)
+        error = RefusedResultError(text)
         error.__cause__ = failure
         return error

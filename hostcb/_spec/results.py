@@ -64,7 +64,13 @@ def what_came(failure: BaseException | None) -> str:
 
 
 def refusal(
-    callback: HostCallback, avals: Sequence[Any], device: Any, failure: BaseException | None, reason: str, marked: bool
+    callback: HostCallback,
+    avals: Sequence[Any],
+    device: Any,
+    failure: BaseException | None,
+    reason: str,
+    marked: bool,
+    reported: bool,
 ) -> str:
     """Return the error text for a computation that a failed call ended.
 
@@ -75,6 +81,7 @@ def refusal(
         failure: the exception, or None if another process has it.
         reason: its traceback.
         marked: whether the mark of a failed call came in place of the results.
+        reported: whether the next barrier reports the failure, too.
     """
     # A callback without a result sends no mark, so the text names the failure itself.
     came = MARKED if marked and callback.result_tree is not None else what_came(failure)
@@ -86,7 +93,8 @@ def refusal(
     if what_came(failure) == MISMATCHED:
         asked = "result_shape" if callback.kind.one_argument else "result_shape_dtypes"
         remedy = f"Correct the callback, or {asked} if it is right as it is. "
-    return f"{first}\n{ended}\n{reason.strip()}\n{remedy}hostcb.barrier_wait() reports it as well."
+    again = "hostcb.barrier_wait() reports it as well." if reported else ""
+    return f"{first}\n{ended}\n{reason.strip()}\n{remedy}{again}".rstrip()
 
 
 def show(callback: HostCallback, avals: Sequence[Any]) -> str:

@@ -17,11 +17,11 @@ from conformance.faults.fault import Fault, planted
 from conformance.faults.raw import judged
 from conformance.faults.running import run_fault
 from conformance.faults.victims import Ended, VictimEndedError, run_victim
-from conformance.implementations import load
+from conformance.implementations import load, why_without
 from conformance.implementations.hostcb import Hostcb
 from conformance.oracle.stages import stacks_in, stage_of_stacks
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
-from conformance.planning.cells import FaultCell
+from conformance.planning.cells import FaultCell, make_plan
 from conformance.spec.callbacks import HOST_CALLBACKS
 from conformance.spec.topology import Topology
 
@@ -70,9 +70,12 @@ def test_what_may_end_its_process_does_not_share_it() -> None:
 @pytest.mark.parametrize("kind", ["is_counted", "barrier_in_time", "first_line"])
 def test_a_fault_is_not_asked_of_an_implementation_without_the_functions_that_it_uses(kind: str) -> None:
     fault = FOUND["io_callback", f"fault.{kind}.jit"]
-    topology = Topology("cpu", 8)
-    assert FaultCell("hostcb", fault, topology).lacking is None
-    assert FaultCell("jax", fault, topology).lacking == f"jax has no {fault.functions}"
+    assert why_without("hostcb", fault.functions) is None
+    assert why_without("jax", fault.functions) == f"jax has no {fault.functions}"
+    plan = make_plan(("hostcb", "jax"), (Topology("cpu", 8),))
+    assert {cell.implementation for cell in plan.cells if isinstance(cell, FaultCell) and cell.fault == fault} == {
+        "hostcb"
+    }
 
 
 # Whose failure it is --------------------------------------------------------------------------------

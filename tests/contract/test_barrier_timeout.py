@@ -347,6 +347,7 @@ def test_what_ends_at_the_last_moment_is_no_timeout(gate: Gate, monkeypatch: pyt
     [
         (-1, ValueError, "from 0 on, or None, got -1"),
         (math.nan, ValueError, "got nan"),
+        (-(10**400), ValueError, "got -1000"),
         (-math.inf, ValueError, "got -inf"),
         ("1", TypeError, "must be a number of seconds or None, got '1' of <class 'str'>"),
         (True, TypeError, "got True"),

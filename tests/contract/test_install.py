@@ -304,7 +304,58 @@ def test_a_jitted_function_is_traced_again_and_an_executable_stays() -> None:
     assert traced.count("hostcb") == 1, "an executable of the block can run after it; the function is JAX's again"
     with hcb.installed():
         assert program(X)[0] == 1
-    assert traced.count("hostcb") == 1, "JAX has kept the program of the first block"
+    assert traced.count("hostcb") == 2, "each block begins with new traces, since one may go on during a change"
+
+
+def test_a_trace_that_goes_on_during_a_change_is_not_found_later() -> None:
+    """It has JAX's own callback, as it came there after `uninstall`; the next `install` begins with new traces."""
+    entered, change = threading.Event(), threading.Event()
+    traces: list[None] = []
+
+    @jax.jit
+    def program(x: Any) -> Any:
+        traces.append(None)
+        if len(traces) == 1:
+            entered.set()
+            change.wait(60)
+        return pure_callback(double, x, x)
+
+    hcb.install()
+    tracing = threading.Thread(target=program, args=(X,))
+    try:
+        tracing.start()
+        assert entered.wait(60)
+        hcb.uninstall()
+        change.set()
+        tracing.join()
+        hcb.install()
+        before = hcb.stats()
+        jax.block_until_ready(program(X))
+        assert sum(each.calls["pure_callback"] for each in (hcb.stats() - before).devices.values()) == 1
+        assert len(traces) == 2
+    finally:
+        change.set()
+        hcb.uninstall()
+
+
+def test_what_is_no_value_of_jax_arrives_as_it_is() -> None:
+    seen: list[Any] = []
+    with hcb.installed():
+        for static in (np.array(["w", "b"]), np.array([1, "a"], object), np.array("2020-01-01", "M8[D]")):
+            debug_callback(lambda value, static: seen.append((type(value), static)), X, static)
+            assert isinstance(X, seen[-1][0]) and seen[-1][1] is static
+
+
+def test_an_error_that_no_barrier_reports_does_not_say_so_and_counts() -> None:
+    def bad(x: Any) -> Any:
+        raise KeyError("planted")
+
+    before = hcb.stats()
+    with hcb.installed(), pytest.raises(jax.errors.JaxRuntimeError) as raised:
+        jax.block_until_ready(jax.jit(lambda x: pure_callback(bad, x, x))(X))
+    assert "barrier_wait" not in str(raised.value)
+    assert sum(each.failures for each in (hcb.stats() - before).devices.values()) == 1
+    hcb.barrier_wait()
 
 
 def is_installed() -> bool:

@@ -28,6 +28,7 @@ UNTRIED = {
     "or set %s=%d in the environment": "tests/contract/test_jax_inside.py runs such programs",
     "Use pure_callback or io_callback": "needs a TPU",
     "output_stream must have a write method": "no advice",
+    "has no effect, and JAX's own callbacks stay in use": "no advice",
     "expected a jax.Device or its name such as 'cpu:0'": "no advice",
     "a copy is needed to make {} of {}.": "no advice",
     "Tap tangents with custom_jvp and cotangents with custom_vjp instead": "tests/contract/test_derivatives.py does",

@@ -215,10 +215,13 @@ def test_a_list_of_equivalents_that_is_not_true_is_an_error(tmp_path: Path, text
         equivalents.load(path, {"one"})
 
 
-def test_the_list_of_equivalents_and_the_kills_are_of_this_source(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_lists_and_the_kills_are_of_this_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     assert len(capsys.readouterr().out.splitlines()) >= 600
     known = mutants()
+    ids = {mutant.id for mutant in known}
+    assert equivalents.load(equivalents.FILE, ids)
+    assert checks.load(checks.FILE, ids)
     kills = json.loads(sample.KILLS.read_text())
     assert len(sample.drawn(known, kills, sample.COUNT, 0)) == sample.COUNT
 

@@ -41,6 +41,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     outside_jit,
     parts_of_meshes,
     places,
+    predicates,
     processes,
     programs_at_once,
     pure,

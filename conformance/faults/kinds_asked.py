@@ -33,6 +33,7 @@ _CORPUS = "a program of the corpus has callbacks of several kinds, and is entere
 _SHARED = "it is about the way that all kinds share; these kinds go there by each transport"
 
 WHY_NOT_ALL: Mapping[str, str] = {
+    "all_after_one": "it is about what keeps an order: one of each transport",
     "around_shard_map": _PRINTS,
     "barrier_covers": "not promised of pure callbacks",
     "barrier_covers_eager": "ordered kinds with results wait outside jit in the same way",
@@ -121,6 +122,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "is_forgotten": "a print has no function of the user",
     "is_traced": _SHARED,
     "jaxs_barrier_covers": "a queue, and a token: the others have the one or the other",
+    "jaxs_barrier_covers_all": "a tap's function runs in another thread: of the others a token tells",
     "jaxs_barrier_covers_eager": "a tap's function runs in another thread: the others run in the calling one",
     "keeps_its_operand": "others get no NumPy array of their own",
     "keeps_its_parts": "others do not run on each device under jit over a mesh, or get no NumPy array of their own",
@@ -161,11 +163,15 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "nothing_after_a_failure": _RESULTS,
     "odd_lengths": _PRINTS,
     "one_of_its_devices": "it is about calls in order, for which the device waits",
+    "one_of_the_branches": _PRINTS,
     "order_across_threads": "others keep no order",
     "os_exit": _PROCESS,
     "partially_manual": _PRINTS,
     "parts_of_buffers": _BUFFERS,
     "pending_at_exit": _TAPS,
+    "policies_of_checkpoints": "a print is one of these, and others are refused in a checkpoint or not counted",
+    "predicate_of_all_lanes": "not promised of pure callbacks",
+    "predicate_through_carries": _PRINTS,
     "printed_elements": "only id_print has a threshold",
     "prints_exactly": _TEXTS,
     "prints_of_threads_stay_apart": _TEXTS,

@@ -1,11 +1,13 @@
-"""Fault cells of a program on a part of the devices on which an earlier one runs."""
+"""Fault cells of a program on some of the devices on which an earlier one still runs, and of what waits for it."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..oracle.checkers import Anomaly
@@ -56,3 +58,112 @@ def one_of_its_devices(bench: Bench, callback: Callback) -> list[Anomaly]:
         if seen != ["on both", "on one"]:
             return [Anomaly("order", Stage.CALLBACK, f"the callbacks on the last device ran as {seen}")]
     return anomalies + check_quiet_barrier(bench, "after programs on both devices and on one")
+
+
+def _takes_a_while(x: Any) -> Any:
+    """A program without callbacks, whose dispatch returns before its result is there."""
+    return jax.lax.fori_loop(0, 40, lambda _, carry: jnp.tanh(carry @ carry), jnp.full((400, 400), x[0]))[0, 0] * 0 + x
+
+
+@planted("pmap", "id_tap call io_callback_ordered", "H5 X3", minimum_devices=2)
+def all_after_one(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A program on both devices begins after an earlier one on the last of them, which waits for its operand."""
+    bench = Bench(bench.implementation, bench.layout, bench.devices[:2])
+    last = float(bench.operand[-1][0])
+    seen: list[str] = []
+
+    def noting(name: str) -> Callable[[Any], Any]:
+        def note(operand: Any) -> Any:
+            if float(np.asarray(operand).ravel()[0]) == last:
+                seen.append(name)
+            return np.asarray(operand)
+
+        return note
+
+    on_both, on_one = bench.applying(callback, noting("on both")), noting("on one")
+    program = jax.jit(lambda x: bench.apply(callback, on_one, x))
+    before = jax.jit(_takes_a_while)
+    placed = jax.device_put(bench.operand[-1], bench.devices[-1])
+    for _ in range(2):
+        jax.block_until_ready([on_both(bench.operand), program(before(placed))])
+    anomalies = check_quiet_barrier(bench, "after the first programs")
+    for _ in range(ROUNDS):
+        seen.clear()
+        results = [program(before(placed)), on_both(bench.operand)]
+        jax.block_until_ready(results)
+        anomalies += check_quiet_barrier(bench, "after programs on one device and on both")
+        if seen != ["on one", "on both"]:
+            return [*anomalies, Anomaly("order", Stage.CALLBACK, f"the callbacks on the last device ran as {seen}")]
+    return anomalies
+
+
+@planted("pmap", "id_tap call", "H5", minimum_devices=2)
+def outside_jit_after_all(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A callback outside jit, on the last device, runs after that of an earlier program that still runs there."""
+    early, seen, compiled, last = _held_up_on_the_last(bench, callback)
+
+    def quick(operand: Any) -> Any:
+        seen.append("outside jit")
+        early.set()
+        return np.asarray(operand)
+
+    placed = jax.device_put(last, bench.devices[-1])
+    early.set()
+    jax.block_until_ready([compiled(bench.operand), bench.apply(callback, quick, placed)])
+    anomalies = check_quiet_barrier(bench, "after the first callbacks")
+    for _ in range(ROUNDS):
+        seen.clear()
+        early.clear()
+        jax.block_until_ready([compiled(bench.operand), bench.apply(callback, quick, placed)])
+        anomalies += check_quiet_barrier(bench, "after the callbacks")
+        if seen != ["in a program", "outside jit"]:
+            return [*anomalies, Anomaly("order", Stage.CALLBACK, f"the callbacks on the last device ran as {seen}")]
+    return anomalies
+
+
+@planted("pmap", "id_tap", "H13", minimum_devices=2)
+def jaxs_barrier_covers_all(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """`jax.effects_barrier` waits for the taps on all devices of a program, also where the last device is late."""
+    _, seen, compiled, _ = _held_up_on_the_last(bench, callback)
+    for _ in range(2):
+        jax.block_until_ready(compiled(bench.operand))
+    anomalies = check_quiet_barrier(bench, "after the first programs")
+    seen.clear()
+    result = compiled(bench.operand)
+    jax.effects_barrier()
+    in_time = [*seen]
+    jax.block_until_ready(result)
+    anomalies += check_quiet_barrier(bench, "after the program")
+    if in_time != ["in a program"]:
+        witness = f"jax.effects_barrier returned after {in_time}, and then came {seen[len(in_time) :]}"
+        anomalies.append(Anomaly("early barrier", Stage.BARRIER, witness))
+    return anomalies
+
+
+def _held_up_on_the_last(
+    bench: Bench, callback: Callback
+) -> tuple[threading.Event, list[str], Callable[[Any], Any], Any]:
+    """A program on all devices whose callback on the last one comes late: after the event, or after a while."""
+    last = bench.operand[-1]
+    early = threading.Event()
+    seen: list[str] = []
+
+    def is_last(operand: Any) -> bool:
+        return float(np.asarray(operand).ravel()[0]) == float(last[0])
+
+    def wait(operand: Any) -> Any:
+        if is_last(operand):
+            early.wait(WHILE)
+        return np.asarray(operand)
+
+    def note(operand: Any) -> Any:
+        if is_last(operand):
+            seen.append("in a program")
+        return np.asarray(operand)
+
+    def computation(x: Any) -> Any:
+        # The device waits for this one, so the other has not been handed over before it ends.
+        held = bench.implementation.call(wait, x, jax.ShapeDtypeStruct(x.shape, x.dtype))
+        return bench.apply(callback, note, held)
+
+    return early, seen, bench.compile(computation), last

@@ -16,7 +16,7 @@ import numpy as np
 from jax.interpreters import ad
 
 from .. import _compat
-from .._spec.callback import Float0, HostCallback
+from .._spec.callback import Float0, HostCallback, Transforms
 
 
 def materialize(tangent: Any, primal: Any) -> Any:
@@ -65,8 +65,14 @@ def jvp(primitive: Any, primals: Sequence[Any], tangents: Sequence[Any], params:
 
 
 def is_pair(params: dict[str, Any]) -> bool:
-    """Return whether a tap takes (primals, tangents), and jvp is its last transformation."""
-    return params["callback"].primal is not None and params["transforms"][-1] == ("jvp",)
+    """Return whether a tap takes (primals, tangents), and jvp is its last transformation but for vmap."""
+    return params["callback"].primal is not None and _last_jvp(params["transforms"]) is not None
+
+
+def _last_jvp(transforms: Transforms) -> int | None:
+    """Return the place of the last transformation but for vmap, if that is jvp."""
+    place = max((place for place, entry in enumerate(transforms) if entry[0] != "batch"), default=None)
+    return place if place is not None and transforms[place] == ("jvp",) else None
 
 
 def for_cotangents(params: dict[str, Any]) -> dict[str, Any]:
@@ -74,8 +80,26 @@ def for_cotangents(params: dict[str, Any]) -> dict[str, Any]:
     pair = params["callback"]
     leaves = pair.primal.arg_tree.num_leaves
     absent = tuple((position - leaves, leaf) for position, leaf in pair.absent if position >= leaves)
-    changed = unpaired(params, ("jvp",), ("transpose",))
-    return {**changed, "callback": dataclasses.replace(pair.primal, absent=absent)}
+    before, after = _around_jvp(params, slice(pair.primal.operand_count, None))
+    transforms = (*before, ("jvp",), *after, ("transpose",))
+    return {**params, "callback": dataclasses.replace(pair.primal, absent=absent), "transforms": transforms}
+
+
+def unpaired(params: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a tap of the primals alone."""
+    primal = params["callback"].primal
+    before, after = _around_jvp(params, slice(primal.operand_count))
+    return {**params, "callback": primal, "transforms": (*before, *after)}
+
+
+def _around_jvp(params: dict[str, Any], operands: slice) -> tuple[Transforms, Transforms]:
+    """Return the transformations before the jvp of a pair and after it, as some of the pair's operands have them."""
+    transforms = params["transforms"]
+    place = _last_jvp(transforms)
+    assert place is not None
+    batches = (("batch", dims[operands]) for _, dims in transforms[place + 1 :])
+    # vmap leaves an equation alone if none of its operands is batched.
+    return transforms[:place], tuple(batch for batch in batches if any(dim is not None for dim in batch[1]))
 
 
 def transposed(params: dict[str, Any], cotangents: Sequence[Any]) -> dict[str, Any]:
@@ -104,12 +128,3 @@ def transposed(params: dict[str, Any], cotangents: Sequence[Any]) -> dict[str, A
         for entry in transforms
     )
     return {**params, "callback": changed, "transforms": transforms}
-
-
-def unpaired(params: dict[str, Any], *transforms: tuple[Any, ...]) -> dict[str, Any]:
-    """Return the parameters of the tap before jvp, with `transforms` in place of the `("jvp",)` entry."""
-    return {
-        **params,
-        "callback": params["callback"].primal,
-        "transforms": (*params["transforms"][:-1], *transforms),
-    }

@@ -1,0 +1,75 @@
+"""Fault cells of checkpoints with policies: a callback runs as often as its part of the forward pass does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.ad_checkpoint import checkpoint_name
+
+from ..oracle.checkers import Anomaly
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from .bench import Bench
+from .checks import check_quiet_barrier
+from .fault import planted
+
+POINT, FACTOR = np.float32(0.25), np.float32(2)
+STEPS = 3
+
+Passes = int
+"""How often a checkpoint with a policy runs the part of its function that the operand depends on."""
+
+POLICIES: dict[str, tuple[Any, Passes]] = {
+    "no policy": (None, 2),
+    "everything saveable": (jax.checkpoint_policies.everything_saveable, 1),
+    "the named saveable": (jax.checkpoint_policies.save_only_these_names("sine"), 2),
+}
+
+
+@planted("jit", "id_tap call debug_callback debug_callback_ordered", "H6 X4")
+def policies_of_checkpoints(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Alone and in a scan, on a differentiated value and on two values, one of which is not differentiated."""
+    seen: list[Any] = []
+
+    def host(operand: Any) -> Any:
+        seen.append(None)
+        return np.asarray(jax.tree.leaves(operand)[0])
+
+    def alone(value: Any, n: Any) -> Any:
+        if callback.differentiable:
+            bench.apply(callback, host, value)
+            return n
+        # Of a call the result is saved, and its operand must not be differentiated.
+        return bench.apply(callback, host, n)
+
+    def of_two(value: Any, n: Any) -> Any:
+        bench.apply(callback, host, {"a": value, "b": n})
+        return n
+
+    places = {"of one value": alone} | ({"of two values": of_two} if callback.differentiable else {})
+    anomalies: list[Anomaly] = []
+    for policy, (saves, passes) in POLICIES.items():
+        for place, call in places.items():
+
+            def function(x: Any, n: Any, call: Callable[[Any, Any], Any] = call) -> Any:
+                value = checkpoint_name(jnp.sin(x), "sine")
+                return jnp.sin(value) * call(value, n)
+
+            body = jax.checkpoint(function, policy=saves)
+
+            def scanned(x: Any, n: Any, body: Callable[[Any, Any], Any] = body) -> Any:
+                return jax.lax.scan(lambda carry, _: (body(carry, n), None), x, None, length=STEPS)[0]
+
+            for way, program, steps in (("alone", body, 1), ("in a scan", scanned, STEPS)):
+                seen.clear()
+                jax.block_until_ready(jax.jit(jax.grad(program))(POINT, FACTOR))
+                anomalies += check_quiet_barrier(bench, f"{policy}, {place}, {way}")
+                wanted = steps * (passes if callback.recomputed else 1)
+                if len(seen) != wanted:
+                    witness = f"{policy}, {place}, {way}: it ran {len(seen)} times, expected {wanted}"
+                    anomalies.append(Anomaly("wrong count", Stage.CALLBACK, witness))
+    return anomalies

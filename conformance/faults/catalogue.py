@@ -51,6 +51,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     refusals,
     reported_bugs,
     reports,
+    same_function,
     several_operands,
     several_processes,
     sharing,

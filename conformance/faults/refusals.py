@@ -70,6 +70,16 @@ def wrong_arguments(bench: Bench, callback: Callback) -> list[Anomaly]:
                 ((ValueError, IndexError), ""),
             ),
             "a negative device": (lambda x: direct(nothing, x, device_index=-1), ((ValueError, IndexError), "")),
+            "a text in place of a device": (
+                lambda x: direct(nothing, x, device_index="0"),
+                (TypeError, "device_index must be an integer"),
+            ),
+            "an argument that there is not": (lambda x: direct(nothing, x, devices=0), (TypeError, "devices")),
+            "an integer that no type holds": (lambda x: tap(nothing, (x, 2**70)), (OverflowError, str(2**70))),
+            "the function of a reduction": (
+                lambda x: jax.lax.reduce(x, np.float32(0), lambda a, b: tap(nothing, a + b), (0,)),
+                (NotImplementedError, "reduce"),
+            ),
             "a stream that cannot be written to": (
                 lambda x: library(bench).id_print(x, output_stream=3),
                 (TypeError, "write"),
@@ -104,6 +114,14 @@ def wrong_arguments_of_a_call(bench: Bench, callback: Callback) -> list[Anomaly]
                 lambda x: call(arrays(3), x, result_shape=x),
                 (TypeError, "jax_arrays"),
             ),
+            "a text in place of a sharding": (
+                lambda x: pure(nothing, ONE, x, sharding="cpu"),
+                (TypeError, "SingleDeviceSharding"),
+            ),
+            "a sharding of several devices": (
+                lambda x: io(nothing, ONE, x, sharding=bench.split),
+                (NotImplementedError, "SingleDeviceSharding"),
+            ),
             "an unknown method": (
                 lambda x: jax.vmap(lambda y: call(nothing, y, result_shape=y, vmap_method="any"))(x),
                 (ValueError, "vmap_method"),
@@ -132,7 +150,7 @@ def _derived(function: Callable[..., Any], x: Any) -> Any:
     return jax.grad(lambda y: function(y).sum())(x)
 
 
-def _aliased(bench: Bench, wanted: Any, aliases: dict[int, int], operands: int = 1) -> Callable[[Any], Any]:
+def _aliased(bench: Bench, wanted: Any, aliases: Any, operands: int = 1) -> Callable[[Any], Any]:
     def program(x: Any) -> Any:
         return library(bench).buffer_callback(nothing, wanted, input_output_aliases=aliases)(*[x] * operands)
 
@@ -163,6 +181,9 @@ def wrong_arguments_of_buffers(bench: Bench, callback: Callback) -> list[Anomaly
     for what, shape, dtype in (("shape", (4,), np.float32), ("type", (3,), np.int32)):
         wanted = jax.ShapeDtypeStruct(shape, dtype)
         cases[f"an alias of another {what}"] = (_aliased(bench, wanted, {0: 0}), (ValueError, "0"))
+    of_other_types: dict[str, Any] = {"a list": [(0, 0)], "a text for an operand": {"x": 0}, "half an operand": {0.5: 0}}
+    for what, aliases in of_other_types.items():
+        cases[f"aliases by {what}"] = (_aliased(bench, ONE, aliases), (TypeError, "input_output_aliases"))
     aliased = library(bench).buffer_callback(nothing, ONE, input_output_aliases={0: 0})
     without_value = np.zeros(3, jax.dtypes.float0)
     cases["an alias of an operand without a value"] = (lambda x: aliased(without_value), (ValueError, "float0"))
@@ -182,6 +203,13 @@ def wrong_formats(bench: Bench, callback: Callback) -> list[Anomaly]:
         "a name that is left over": (lambda x: show("{x}", x=x, y=x), ((ValueError, TypeError), "")),
         "a brace alone": (lambda x: show("{", x), (ValueError, "")),
         "a specification that does not fit": (lambda x: show("{:s}", x), ((ValueError, TypeError), "")),
+        "a number in place of a format": (lambda x: show(3, x), (TypeError, "string")),
+        # The form `debug.print(ordered=True)("{}", x)`: a name belongs to the second call.
+        "a name in the first of two calls": (lambda x: show(x=x)("{x}"), (TypeError, "two-call")),
+        "a name in the first of two calls of debug.callback": (
+            lambda x: library(bench).debug.callback(x=x)(nothing),
+            (TypeError, "two-call"),
+        ),
     }
     return _refusals(bench, cases)
 

@@ -86,6 +86,27 @@ def says_what_came(bench: Bench, callback: Callback) -> list[Anomaly]:
             shape(0, dtype=np.int8),
             (SOMETHING_ELSE, "int8[0]", "int64[0]"),
         ),
+        # Of the same size as the expected one.
+        "a row in place of a column": (
+            lambda x: np.zeros((1, 3), np.float32),
+            shape(3, 1),
+            (SOMETHING_ELSE, "float32[3,1]", "float32[1,3]"),
+        ),
+        "an array of one in place of a number": (
+            lambda x: np.zeros(1, np.float32),
+            shape(),
+            (SOMETHING_ELSE, "float32[]", "float32[1]"),
+        ),
+        "a masked array": (
+            lambda x: np.ma.masked_less(np.arange(3, dtype=np.float32), 1),
+            shape(3),
+            (SOMETHING_ELSE, "masked array"),
+        ),
+        "an integer of more than 64 bits": (
+            lambda x: 2**70,
+            shape(dtype=np.int32),
+            (SOMETHING_ELSE, str(2**70), "fits no type"),
+        ),
     }
     anomalies = []
     for what, (function, wanted, words) in cases.items():
@@ -98,6 +119,16 @@ def says_what_came(bench: Bench, callback: Callback) -> list[Anomaly]:
             lambda x: (np.float32(1), np.zeros(2, np.float32)),
             pair,
             (SOMETHING_ELSE, "shape for return value #1", "Actual: (2,)"),
+        ),
+        "a row in place of a column, of a pure callback": (
+            lambda x: np.zeros((1, 3), np.float32),
+            shape(3, 1),
+            (SOMETHING_ELSE, "Expected: (3, 1)", "Actual: (1, 3)"),
+        ),
+        "other names": (
+            lambda x: {"a": np.float32(1), "c": np.float32(2)},
+            {"a": shape(), "b": shape()},
+            (SOMETHING_ELSE, "keys of dicts differ", "a, b", "a, c"),
         ),
     }
     for what, (function, wanted, words) in several.items():

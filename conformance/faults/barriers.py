@@ -84,3 +84,25 @@ def _check_covers(bench: Bench, callback: Callback, barrier: Callable[[], None])
         witness = f"{in_time[0]} of {bench.callbacks_per_run} callbacks had ended when the barrier returned"
         return [Anomaly("early barrier", Stage.BARRIER, witness)]
     return []
+
+
+@planted("jit", "id_tap call", "H13")
+def barrier_inside(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H13: a barrier in a callback would wait for this callback, so it is refused, and what comes after is as usual."""
+    errors: list[str] = []
+
+    def host(operand: Any) -> Any:
+        try:
+            bench.implementation.barrier()
+        except RuntimeError as error:
+            errors.append(str(error))
+        return np.asarray(operand) + np.float32(1)
+
+    compiled = bench.applying(callback, host)
+    for _ in range(2):
+        jax.block_until_ready(compiled(bench.operand))
+        bench.implementation.barrier()
+    if len(errors) != 2 or not all("inside a callback" in error for error in errors):
+        witness = f"two barriers inside of callbacks must be refused with words, came {errors}"
+        return [Anomaly("not refused", Stage.BARRIER, witness)]
+    return []

@@ -17,6 +17,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     devices,
     differentiated,
     donations,
+    empty_batches,
     exact_results,
     executables,
     executables_alone,

@@ -82,6 +82,42 @@ def _check_donated(bench: Bench, callback: Callback, width: int) -> list[Anomaly
     return anomalies[:3]
 
 
+@planted("jit", "id_tap call pure_callback io_callback io_callback_ordered", "H3 H5 X2 X3")
+def donated_again(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """JAX refuses a program whose operand was donated before; the next programs and barriers are as without that."""
+    seen: list[float] = []
+
+    def host(operand: Any) -> Any:
+        seen.append(float(np.asarray(operand).ravel()[0]))
+        return np.asarray(operand) + np.float32(1)
+
+    program = _donating(bench, lambda x: bench.apply(callback, host, x) + np.float32(0))
+    anomalies: list[Anomaly] = []
+    refused = 0
+    for run in range(2 * RUNS):
+        # Of one frame, at one instruction: the library may know a dispatch by these.
+        given = jnp.float32(run) + jnp.zeros(WIDTH)
+        for attempt in range(2):
+            try:
+                result = np.asarray(program(given))
+            except (RuntimeError, ValueError) as error:
+                refused += 1
+                if not attempt or "delete" not in str(error):
+                    witness = f"attempt {attempt} of run {run} failed: {summary(error)}"
+                    anomalies.append(Anomaly("stale error", stage_of(error), witness))
+            else:
+                wanted = bench.expected(callback, np.full(WIDTH, run, np.float32))
+                if attempt or not np.array_equal(result, wanted):
+                    witness = f"attempt {attempt} of run {run} gave {result}, expected {wanted}"
+                    anomalies.append(Anomaly("result", Stage.RESULT, witness))
+        anomalies += check_quiet_barrier(bench, "after an operand that was donated twice")
+    if seen != [float(run) for run in range(2 * RUNS)]:
+        anomalies.append(Anomaly("wrong count", Stage.CALLBACK, f"the callback saw {seen} in {2 * RUNS} runs"))
+    if not refused:
+        anomalies.append(Anomaly("not refused", Stage.DISPATCH, "JAX accepted an operand that was donated before"))
+    return anomalies
+
+
 @planted("jit", f"{EVERY_KIND} debug_callback_ordered", also="H4")
 @planted("pjit", "id_tap call pure_callback", also="H4")
 def memory_kinds(bench: Bench, callback: Callback) -> list[Anomaly]:

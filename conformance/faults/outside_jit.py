@@ -11,11 +11,12 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..oracle.checkers import Anomaly
+from ..oracle.stages import summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .barriers import EARLY_SECONDS, PATIENCE
 from .bench import Bench
-from .checks import check_quiet_barrier, check_value
+from .checks import PLANTED, check_quiet_barrier, check_value, error_of
 from .fault import planted
 from .traces import library
 
@@ -156,3 +157,30 @@ def jaxs_barrier_covers_eager(bench: Bench, callback: Callback) -> list[Anomaly]
         witness = "jax.effects_barrier returned while a tap outside jit had not run"
         anomalies.append(Anomaly("early barrier", Stage.BARRIER, witness))
     return anomalies
+
+
+@planted("jit", "call pure_callback io_callback io_callback_ordered", "H15 X2 X3")
+def raises_outside_jit(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Outside jit the error of a function comes at the call, with its words, and the next call is as usual."""
+    fails = True
+
+    def host(operand: Any) -> Any:
+        if fails:
+            raise ValueError(PLANTED)
+        return np.asarray(operand) + np.float32(1)
+
+    operand = jnp.asarray(bench.operand)
+    anomalies = []
+    for _ in range(2):
+        fails = True
+        error = error_of(lambda: bench.apply(callback, host, operand))
+        # The barrier reports it as well, or does not: a computation has ended with it.
+        error_of(bench.implementation.barrier)
+        if not isinstance(error, RuntimeError) or PLANTED not in str(error):
+            witness = f"a callback that raised outside jit ended with {summary(error) if error else 'a result'}"
+            anomalies.append(Anomaly("swallowed error", Stage.DISPATCH, witness))
+        fails = False
+        result = np.asarray(bench.apply(callback, host, operand))
+        if not np.array_equal(result, bench.operand + 1):
+            anomalies.append(Anomaly("result", Stage.RESULT, f"after a failure outside jit it gave {result}"))
+    return anomalies + check_quiet_barrier(bench, "after failures outside jit")

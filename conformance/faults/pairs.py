@@ -112,8 +112,8 @@ def ways_of_derivatives(bench: Bench, callback: Callback) -> list[Anomaly]:
                 seen.append((jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), value), way))
 
             try:
-                derivative = jax.jit(lambda p=program, n=note: p(lambda x: bench.implementation.tap(n, x)))()  # type: ignore[misc]
-                untapped = jax.jit(lambda p=program: p(lambda x: x))()  # type: ignore[misc]
+                derivative = jax.jit(lambda p=program, n=note: p(lambda x: bench.implementation.tap(n, x)))()
+                untapped = jax.jit(lambda p=program: p(lambda x: x))()
             except Exception as error:
                 anomalies.append(Anomaly("wrong refusal", Stage.TRACE, f"{label} failed: {summary(error)}"))
                 continue

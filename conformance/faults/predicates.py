@@ -147,7 +147,7 @@ def predicate_of_all_lanes(bench: Bench, callback: Callback) -> list[Anomaly]:
         return jax.lax.while_loop(lambda carry: carry[0] < n, body, (jnp.float32(0), x))[1]
 
     def conditioned(x: Any, n: Any) -> Any:
-        body = lambda carry: (carry[0] + 1, carry[1] * 2)  # noqa: E731
+        body = lambda carry: (carry[0] + 1, carry[1] * 2)
         return jax.lax.while_loop(lambda carry: call(carry[0]) < n, body, (jnp.float32(0), x))[1]
 
     def switch(x: Any, n: Any) -> Any:

@@ -181,7 +181,11 @@ def wrong_arguments_of_buffers(bench: Bench, callback: Callback) -> list[Anomaly
     for what, shape, dtype in (("shape", (4,), np.float32), ("type", (3,), np.int32)):
         wanted = jax.ShapeDtypeStruct(shape, dtype)
         cases[f"an alias of another {what}"] = (_aliased(bench, wanted, {0: 0}), (ValueError, "0"))
-    of_other_types: dict[str, Any] = {"a list": [(0, 0)], "a text for an operand": {"x": 0}, "half an operand": {0.5: 0}}
+    of_other_types: dict[str, Any] = {
+        "a list": [(0, 0)],
+        "a text for an operand": {"x": 0},
+        "half an operand": {0.5: 0},
+    }
     for what, aliases in of_other_types.items():
         cases[f"aliases by {what}"] = (_aliased(bench, ONE, aliases), (TypeError, "input_output_aliases"))
     aliased = library(bench).buffer_callback(nothing, ONE, input_output_aliases={0: 0})

@@ -130,6 +130,11 @@ def says_what_came(bench: Bench, callback: Callback) -> list[Anomaly]:
             {"a": shape(), "b": shape()},
             (SOMETHING_ELSE, "keys of dicts differ", "a, b", "a, c"),
         ),
+        "another name above the same one": (
+            lambda x: {"a": {"x": np.float32(1)}, "c": {"x": np.float32(2)}},
+            {"a": {"x": shape()}, "b": {"x": shape()}},
+            (SOMETHING_ELSE, "keys of dicts differ", "a.x, b.x", "a.x, c.x"),
+        ),
     }
     for what, (function, wanted, words) in several.items():
         program = jax.jit(lambda x, f=function, wanted=wanted: jax.tree.leaves(pure(f, wanted, x))[-1])
@@ -140,15 +145,20 @@ def says_what_came(bench: Bench, callback: Callback) -> list[Anomaly]:
 
 @planted("jit", "call", "H1 H3")
 def returns_keys(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """A callback returns the words of typed keys of any generator, and the program has the keys."""
+    """A callback returns typed keys of any generator, or their words, and the program has the keys."""
     anomalies = []
     for generator in ("threefry2x32", "rbg"):
         keys = jax.random.split(jax.random.key(7, impl=generator), 3)
-        program = jax.jit(lambda keys: bench.implementation.call(lambda words: words[::-1].copy(), keys, keys))
-        result = program(keys)
-        if result.dtype != keys.dtype:
-            anomalies.append(Anomaly("result", Stage.RESULT, f"keys of {keys.dtype} came as {result.dtype}"))
-        elif not np.array_equal(jax.random.key_data(result), jax.random.key_data(keys)[::-1]):
-            anomalies.append(Anomaly("result", Stage.RESULT, f"the keys of {generator} are {result}"))
+        turned: dict[str, Callable[[Any], Any]] = {
+            "words": lambda words: words[::-1].copy(),
+            "keys": lambda words, generator=generator: jax.random.wrap_key_data(words[::-1], impl=generator),  # type: ignore[misc]
+        }
+        for what, function in turned.items():
+            program = jax.jit(lambda keys, f=function: bench.implementation.call(f, keys, keys))
+            result = program(keys)
+            if result.dtype != keys.dtype:
+                anomalies.append(Anomaly("result", Stage.RESULT, f"{what} of {keys.dtype} came as {result.dtype}"))
+            elif not np.array_equal(jax.random.key_data(result), jax.random.key_data(keys)[::-1]):
+                anomalies.append(Anomaly("result", Stage.RESULT, f"the {what} of {generator} came as {result}"))
     bench.implementation.barrier()
     return anomalies

@@ -293,3 +293,19 @@ def test_ad_transforms_in_loops_and_with_result() -> None:
     close(out, jax.grad(plain)(0.5))
     forward = [value for value, transforms in zip(record.values, record.transforms, strict=True) if transforms == ()]
     close(forward[:2], [np.sin(0.5), np.sin(np.sin(0.5))])
+
+
+@STAGING
+@QUIET
+def test_ad_transforms_of_a_tangent_that_vmap_batches_and_a_transpose_turns_round(stage: Any) -> None:
+    record = Record()
+    along = lambda t: jax.vmap(lambda each: jax.jvp(power3(record), (3.0,), (each,))[1])(t)
+    with flag(AD, True):
+        out = stage(lambda t: jax.linear_transpose(along, t)(t))(jnp.array([1.0, 2.0]))
+        hcb.barrier_wait()
+    close(out, ([27.0, 54.0],))
+    batch = ("batch", {"batch_dims": (0, 0)})
+    assert record.transforms[-1] == (JVP, batch, TRANSPOSE), f"transforms {record.transforms}"
+    assert all(transforms == () for transforms in record.transforms[:-1]), "the primals have no lanes"
+    close(record.values[-1], ([9.0, 18.0], [3.0, 6.0]))
+    close(record.values[0], (3.0, 9.0))

@@ -14,6 +14,7 @@ from .bench import Bench
 from .checks import PLANTED, check_value, error_of
 from .fault import planted
 
+START = np.float32(10)
 STEPS = 4
 FAILING = 2
 """The call that fails, counted from 0."""
@@ -46,7 +47,7 @@ def nothing_after_a_failure(bench: Bench, callback: Callback) -> list[Anomaly]:
     anomalies = []
     for label, program in programs.items():
         armed.clear()
-        start, wanted = np.float32(10), np.float32(10 + STEPS)
+        start, wanted = START, START + np.float32(STEPS)
         # The second dispatch of a program may go another way than the first.
         for _ in range(2):
             anomalies += check_value(f"{label} before", lambda p=program, x=start: p(x), wanted)  # type: ignore[misc]
@@ -60,4 +61,47 @@ def nothing_after_a_failure(bench: Bench, callback: Callback) -> list[Anomaly]:
             anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"{label} the callbacks saw {seen}"))
         armed.clear()
         anomalies += check_value(f"{label} afterwards", lambda p=program, x=start: p(x), wanted)  # type: ignore[misc]
+    return anomalies
+
+
+@planted("jit", "call", "H14 H15")
+def no_tap_after_a_failure(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A tap of what a failed call should have returned does not run; those before it have run, and later ones do."""
+    tapped: list[float] = []
+    armed: list[bool] = []
+
+    def host(operand: Any) -> Any:
+        if armed and float(np.asarray(operand)) == START + FAILING:
+            raise ValueError(PLANTED)
+        return np.asarray(operand) + np.float32(1)
+
+    def step(x: Any) -> Any:
+        result = bench.apply(callback, host, x)
+        return bench.implementation.tap(lambda operand, _: tapped.append(float(operand)), result)
+
+    def one_by_one(x: Any) -> Any:
+        for _ in range(STEPS):
+            x = step(x)
+        return x
+
+    programs = {
+        "in a loop": jax.jit(lambda x: jax.lax.fori_loop(0, STEPS, lambda _, carry: step(carry), x)),
+        "one by one": jax.jit(one_by_one),
+    }
+    anomalies: list[Anomaly] = []
+    every = [float(START + number + 1) for number in range(STEPS)]
+    for label, program in programs.items():
+        # From the second dispatch on it may go another way; and a failure may come in any of them.
+        for run, fails in enumerate((False, False, True, True, False, True, False)):
+            tapped.clear()
+            armed[:] = [fails] * fails
+            error = error_of(lambda p=program: p(START))  # type: ignore[misc]
+            told = error_of(bench.implementation.barrier)
+            if (PLANTED in str(error)) != fails or (PLANTED in str(told)) != fails:
+                witness = f"{label}, run {run}: the program ended with {error!r}, and the barrier with {told!r}"
+                anomalies.append(Anomaly("swallowed error" if fails else "stale error", Stage.DISPATCH, witness))
+            wanted = every[:FAILING] if fails else every
+            if tapped != wanted:
+                witness = f"{label}, run {run}: the taps saw {tapped}, expected {wanted}"
+                anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
     return anomalies

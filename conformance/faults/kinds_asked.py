@@ -163,6 +163,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "nested_shard_maps": "it is about tokens: a tap has one alone, and a call has one beside a result",
     "no_result": _TARGETS,
     "none": _RESULTS,
+    "no_tap_after_a_failure": "only a call keeps an order with taps and has a result",
     "nothing_after_a_failure": _RESULTS,
     "odd_lengths": _PRINTS,
     "one_of_its_devices": "it is about calls in order, for which the device waits",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,7 +15,7 @@ from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback, Runs
 from .bench import Bench
-from .checks import check_quiet_barrier
+from .checks import PLANTED, check_quiet_barrier, check_value, error_of
 from .fault import ONE_OF_EACH, planted
 from .traces import library
 
@@ -20,6 +23,9 @@ _ROW = np.array([1.0, 2.0, 3.0], np.float32)
 
 # Of one size, so that the one could stand for the other.
 OPERANDS: tuple[np.ndarray, ...] = (_ROW, _ROW.astype(np.int32), _ROW.astype(np.uint32), _ROW[None], _ROW[:, None])
+
+WHILE = 0.2
+"""Seconds for what must not come."""
 
 Seen = tuple[str, tuple[int, ...], list[float]]
 
@@ -104,26 +110,174 @@ def same_function_of_other_results(bench: Bench, callback: Callback) -> list[Ano
     return anomalies
 
 
-@planted("pjit", "id_tap", "H10 H18", minimum_devices=2)
+@planted("pjit", "id_tap call", "H10 H18", minimum_devices=2)
 def same_function_on_other_devices(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """In one program over all devices, taps of one function name one device after the other."""
+    """In one program over all devices, each callback of one function names another device."""
     seen: list[Any] = []
 
-    def function(operand: Any, transforms: Any, *, device: Any) -> None:
+    def function(operand: Any, transforms: Any = None, *, device: Any) -> Any:
         seen.append(device)
+        return np.asarray(operand)
+
+    def on(index: int, x: Any) -> Any:
+        if callback.function == "id_tap":
+            return library(bench).id_tap(function, x, tap_with_device=True, device_index=index)
+        like = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return library(bench).call(function, x, result_shape=like, call_with_device=True, device_index=index)
 
     def computation(x: Any) -> Any:
         for index in range(len(bench.devices)):
-            x = library(bench).id_tap(function, x, tap_with_device=True, device_index=index)
+            x = on(index, x)
         return x
 
     compiled = bench.compile(computation)
     anomalies: list[Anomaly] = []
     for _ in range(2):
         seen.clear()
-        jax.block_until_ready(compiled(bench.operand))
-        anomalies += check_quiet_barrier(bench, "after taps on all devices")
+        anomalies += check_value("the program", lambda: compiled(bench.operand), bench.operand)
+        anomalies += check_quiet_barrier(bench, "after callbacks on all devices")
         if {*seen} != {*bench.devices} or len(seen) != len(bench.devices):
-            witness = f"taps that name one device after the other ran for {seen}"
+            witness = f"callbacks that name one device after the other ran for {seen}"
             return [*anomalies, Anomaly("wrong device", Stage.CALLBACK, witness)]
+    return anomalies
+
+
+@planted("pjit", "call", "H5 H10", minimum_devices=2)
+def in_order_on_its_device(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A call that names the last device runs after the taps there, and its failure names this device."""
+    last = len(bench.devices) - 1
+    seen: list[str] = []
+    fails: list[bool] = []
+    called = threading.Event()
+
+    def tapped(operand: Any, transforms: Any) -> None:
+        called.wait(WHILE)
+        seen.append("tap")
+
+    def function(operand: Any) -> Any:
+        seen.append("call")
+        called.set()
+        if fails:
+            raise ValueError(PLANTED)
+        return np.asarray(operand)
+
+    def computation(x: Any) -> Any:
+        x = library(bench).id_tap(tapped, x, device_index=last)
+        like = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return library(bench).call(function, x, result_shape=like, device_index=last)
+
+    compiled = bench.compile(computation)
+    anomalies: list[Anomaly] = []
+    for _ in range(3):
+        seen.clear()
+        called.clear()
+        anomalies += check_value("the program", lambda: compiled(bench.operand), bench.operand)
+        anomalies += check_quiet_barrier(bench, "after a tap and a call on the last device")
+        if seen != ["tap", "call"]:
+            anomalies.append(Anomaly("order", Stage.CALLBACK, f"on the last device came {seen}"))
+    fails.append(True)
+    error, told = error_of(lambda: compiled(bench.operand)), error_of(bench.implementation.barrier)
+    for where, text in (("the error", str(error)), ("the barrier", str(told))):
+        if PLANTED not in text or str(bench.devices[last]) not in text:
+            witness = f"{where} of a call that failed on {bench.devices[last]} is {text!r}"
+            anomalies.append(Anomaly("poor error", Stage.RESULT, witness))
+    return anomalies
+
+
+@planted("pjit", "debug_callback", "H18 X4", minimum_devices=2)
+def same_function_in_parts(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """In one program over all devices, with and without `partitioned`: the whole once, and each part once."""
+    seen: list[tuple[int, ...]] = []
+
+    def function(operand: Any) -> None:
+        seen.append(np.shape(operand))
+
+    debug = library(bench).debug.callback
+    whole = np.shape(bench.operand)
+    wanted = sorted([whole, *[(1, *whole[1:])] * len(bench.devices)])
+    anomalies: list[Anomaly] = []
+    for order in ((False, True), (True, False)):
+
+        def computation(x: Any, order: tuple[bool, ...] = order) -> Any:
+            for partitioned in order:
+                debug(function, x, partitioned=partitioned)
+            return x
+
+        seen.clear()
+        anomalies += check_value("the program", lambda f=computation: bench.compile(f)(bench.operand), bench.operand)  # type: ignore[misc]
+        anomalies += check_quiet_barrier(bench, "after a whole and its parts")
+        if sorted(seen) != wanted:
+            anomalies.append(Anomaly("mistaken", Stage.CALLBACK, f"it saw {sorted(seen)}, expected {wanted}"))
+    return anomalies
+
+
+@planted("jit", "id_tap", "H1 H3 H18 X2 X3 X4")
+def same_function_by_other_ways(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """In one program: with and without the device, pure and not, ordered and not; each as in a program of its own."""
+    hostcb = library(bench)
+    one = jax.ShapeDtypeStruct((3,), np.float32)
+    seen: list[str] = []
+
+    def function(operand: Any, transforms: Any = None, *, device: Any = None) -> Any:
+        seen.append(f"{float(np.asarray(operand)[0])}{'' if device is None else ' on a device'}")
+        return np.asarray(operand)
+
+    def unused(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def program(x: Any) -> Any:
+            call(x)
+            return x
+
+        return program
+
+    ways: dict[str, Callable[[Any], Any]] = {
+        "a tap": lambda x: hostcb.id_tap(function, x),
+        "a tap with its device": lambda x: hostcb.id_tap(function, x, tap_with_device=True),
+        "a call": lambda x: hostcb.call(function, x, result_shape=one),
+        "a call with its device": lambda x: hostcb.call(function, x, result_shape=one, call_with_device=True),
+        "a pure callback": lambda x: hostcb.pure_callback(function, one, x),
+        "an unused pure callback": unused(lambda x: hostcb.pure_callback(function, one, x)),
+        "an unused io_callback": unused(lambda x: hostcb.io_callback(function, one, x)),
+        "an ordered io_callback": lambda x: hostcb.io_callback(function, one, x, ordered=True),
+        "a debug callback": unused(lambda x: hostcb.debug.callback(function, x)),
+        "an ordered debug callback": unused(lambda x: hostcb.debug.callback(function, x, ordered=True)),
+    }
+
+    def run(program: Callable[[Any], Any]) -> list[str]:
+        seen.clear()
+        jax.block_until_ready(jax.jit(program)(_ROW))
+        bench.implementation.barrier()
+        return sorted(seen)
+
+    alone = {name: run(way) for name, way in ways.items()}
+    anomalies: list[Anomaly] = []
+    for (first, one_way), (second, other_way) in itertools.permutations(ways.items(), 2):
+        found = run(lambda x, one=one_way, other=other_way: (one(x), other(x)))  # type: ignore[misc]
+        if found != sorted(alone[first] + alone[second]):
+            witness = f"{first} and {second} in one program saw {found}, and apart {alone[first]} and {alone[second]}"
+            anomalies.append(Anomaly("mistaken", Stage.CALLBACK, witness))
+    return anomalies
+
+
+@planted("jit", "call", "H3 H18")
+def same_function_of_other_trees(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """One operand, and the same arrays in another tree at each place: the function returns them in this order."""
+    one = jax.ShapeDtypeStruct((3,), np.float32)
+    trees: list[Any] = [one, (one,), [one], {"a": one}, {"b": one}, (one, None), ()]
+    returned: list[Any] = []
+
+    def function(operand: Any) -> Any:
+        returned.append(None)
+        return jax.tree.map(lambda _: np.asarray(operand), trees[len(returned) - 1])
+
+    compiled = bench.compile(lambda x: [library(bench).call(function, x, result_shape=tree) for tree in trees])
+    anomalies: list[Anomaly] = []
+    for _ in range(2):
+        returned.clear()
+        results = jax.block_until_ready(compiled(_ROW))
+        anomalies += check_quiet_barrier(bench, "after one function of several trees")
+        for result, tree in zip(results, trees, strict=True):
+            if jax.tree.structure(result) != jax.tree.structure(tree) or not all(
+                np.array_equal(leaf, _ROW) for leaf in jax.tree.leaves(result)
+            ):
+                anomalies.append(Anomaly("result", Stage.RESULT, f"for {tree} came {result}"))
     return anomalies

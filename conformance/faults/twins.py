@@ -38,6 +38,13 @@ class _Labelled:
         return hash(self.label)
 
 
+class _Quoted(str):
+    """A text that is equal to another one, and is shown in another way."""
+
+    def __repr__(self) -> str:
+        return f"quoted {super().__repr__()}"
+
+
 def _of_label(seen: list[str], label: Any, operand: Any) -> Any:
     seen.append(repr(label))
     return np.asarray(operand) + np.float32(1)
@@ -79,6 +86,7 @@ def _arguments(bench: Bench, callback: Callback, seen: list[str]) -> dict[str, t
     return {
         "a text": ((applying("one"), applying("other")), ["'one'", "'other'"]),
         "an object": ((applying(objects[0]), applying(objects[1])), [repr(objects[0]), repr(objects[1])]),
+        "a text and one of another class": ((applying("one"), applying(_Quoted("one"))), ["'one'", "quoted 'one'"]),
         "a text and bytes": ((applying("one"), applying(b"one")), ["'one'", "b'one'"]),
     }
 

@@ -276,7 +276,8 @@ def same_function_of_other_trees(bench: Bench, callback: Callback) -> list[Anoma
         results = jax.block_until_ready(compiled(_ROW))
         anomalies += check_quiet_barrier(bench, "after one function of several trees")
         for result, tree in zip(results, trees, strict=True):
-            if jax.tree.structure(result) != jax.tree.structure(tree) or not all(
+            structures: list[Any] = [jax.tree.structure(each) for each in (result, tree)]
+            if structures[0] != structures[1] or not all(
                 np.array_equal(leaf, _ROW) for leaf in jax.tree.leaves(result)
             ):
                 anomalies.append(Anomaly("result", Stage.RESULT, f"for {tree} came {result}"))

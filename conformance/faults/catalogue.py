@@ -17,6 +17,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     devices,
     differentiated,
     donations,
+    drop_in,
     empty_batches,
     exact_results,
     executables,

@@ -1,0 +1,172 @@
+"""Fault cells of hostcb in place of JAX's own callbacks, and of what it says in tracebacks and in profiles of JAX."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import io_callback
+
+from ..oracle.checkers import Anomaly
+from ..oracle.stages import summary
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from .bench import Bench
+from .checks import PLANTED, error_of
+from .fault import planted
+from .traces import library
+
+START = np.arange(3, dtype=np.float32)
+
+# As a library takes them, before a program installs hostcb.
+_own_pure, _own_debug, _own_print = jax.pure_callback, jax.debug.callback, jax.debug.print
+
+
+def _programs(seen: list[str]) -> dict[str, Callable[[Any], Any]]:
+    def host(operand: Any, scale: int = 1) -> Any:
+        # JAX's own give jax.Arrays.
+        seen.append(f"{type(operand).__module__.partition('.')[0]} {float(operand.sum() * scale)}")
+        return np.asarray(operand) * scale
+
+    def after(x: Any, _: Any) -> Any:
+        return x
+
+    def in_scan(x: Any) -> Any:
+        return jax.lax.scan(lambda c, _: (io_callback(host, x, c, ordered=True) + 1, None), x, None, length=2)[0]
+            0
+        ]
+
+    return {
+        "pure_callback": lambda x: _own_pure(host, x, x, scale=2),
+        "pure_callback in vmap": lambda x: jax.vmap(
+            lambda y: _own_pure(host, jax.ShapeDtypeStruct((), y.dtype), y, vmap_method="sequential")
+        )(x),
+        "io_callback": lambda x: io_callback(host, x, x),
+        "ordered io_callbacks in a scan": in_scan,
+        "debug.callback": lambda x: after(x, _own_debug(host, x, scale=3)),
+        "debug.callback in two calls": lambda x: after(x, _own_debug(ordered=True)(host, x)),
+    }
+
+
+    """JAX's functions go through hostcb, wherever they are kept; results and calls stay the same, and it can be undone."""
+def installed(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """While it is installed JAX's functions go through hostcb, wherever they are kept; results and calls stay the same."""
+    hostcb = library(bench)
+    seen: list[str] = []
+    programs = _programs(seen)
+
+    def run(name: str) -> tuple[list[float], list[str], str]:
+        seen.clear()
+        # A function of its own, since JAX keeps what it has traced.
+        program = jax.jit(lambda x: programs[name](x))
+        by = "hostcb" if "host_callback" in str(program.trace(START).jaxpr) else "JAX"
+        result = np.asarray(program(START)).tolist()
+        jax.effects_barrier()
+        return result, [*seen], by
+
+    anomalies: list[Anomaly] = []
+    own = {name: run(name) for name in programs}
+    with hostcb.installed():
+        with hostcb.installed():
+            pass
+        inside = {name: run(name) for name in programs}
+    hostcb.install()
+    hostcb.install()
+    again = {name: run(name) for name in programs}
+    hostcb.uninstall()
+    afterwards = {name: run(name) for name in programs}
+    for when, found, by in (
+        ("before", own, "JAX"),
+        ("in the block", inside, "hostcb"),
+        ("installed", again, "hostcb"),
+        ("afterwards", afterwards, "JAX"),
+    ):
+        for name in programs:
+            if found[name] != (*own[name][:2], by):
+                witness = f"{when}, {name} gave, showed and went through {found[name]}, expected {(*own[name][:2], by)}"
+                anomalies.append(Anomaly("mistaken", Stage.CALLBACK, witness))
+    return anomalies
+
+
+@planted("jit", "id_tap call", "H31", isolated=True)
+def in_profiles(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """In a profile of JAX each run is a span with the function's name and the device, and in none after it."""
+
+    def shown_function(operand: Any) -> Any:
+        return np.asarray(operand) + np.float32(1)
+
+    compiled = bench.applying(callback, shown_function)
+    jax.block_until_ready(compiled(bench.operand))
+    bench.implementation.barrier()
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            for _ in range(2):
+                jax.block_until_ready(compiled(bench.operand))
+            bench.implementation.barrier()
+        jax.block_until_ready(compiled(bench.operand))
+        bench.implementation.barrier()
+        (file,) = Path(folder).rglob("*.trace.json.gz")
+        events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    spans = [event for event in events if event.get("ph") == "X" and event.get("args", {}).get("device", "")]
+    devices = [event["args"]["device"] for event in spans]
+    named = [event["name"].startswith(f"{callback.function}: ") for event in spans]
+    if len(spans) == 2 and all(named) and devices == ["cpu:0", "cpu:0"]:
+        return []
+    witness = f"the spans of two runs are {[event['name'] for event in spans]} on {devices}"
+    return [Anomaly("trace", Stage.CALLBACK, witness)]
+
+
+@contextlib.contextmanager
+def _as_for_users() -> Iterator[None]:
+    """The suite itself wants whole tracebacks."""
+    kept = jax.config.jax_traceback_filtering
+    jax.config.update("jax_traceback_filtering", "quiet_remove_frames")
+    try:
+        yield
+    finally:
+        jax.config.update("jax_traceback_filtering", kept)
+
+
+@planted("jit", "call", "H32")
+def ends_in_the_users_file(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The traceback of a refusal, and of a function that raised, has no frame of the library; advice names a remedy."""
+    hostcb = library(bench)
+    anomalies: list[Anomaly] = []
+
+    def raises(operand: Any) -> Any:
+        raise ValueError(PLANTED)
+
+    def adds(operand: Any) -> Any:
+        return operand.at[0].add(1)
+
+    folder = str(Path(hostcb.__file__).parent)
+    cases: dict[str, Callable[[], Any]] = {
+        "a refused argument": lambda: hostcb.id_tap(3, START),
+        "a function that raised": lambda: jax.jit(lambda x: hostcb.call(raises, x, result_shape=x))(START),
+        "a function for jax.Arrays": lambda: jax.jit(lambda x: hostcb.call(adds, x, result_shape=x))(START),
+    }
+    for what, run in cases.items():
+        with _as_for_users():
+            error, reported = error_of(run), error_of(bench.implementation.barrier)
+        if error is None:
+            anomalies.append(Anomaly("not refused", Stage.TRACE, f"{what} raised nothing"))
+            continue
+        for place, raised in (("the error", error), ("its cause", error.__cause__), ("the barrier's error", reported)):
+            frames = traceback.extract_tb(raised.__traceback__) if raised is not None else []
+            if hidden := [frame for frame in frames if frame.filename.startswith(folder)]:
+                witness = f"{place} of {what} has the library's frames {hidden}"
+                anomalies.append(Anomaly("poor error", Stage.TRACE, witness))
+        if what == "a function for jax.Arrays":
+            for place, text in (("the error", str(error)), ("the barrier", str(reported))):
+                if "hostcb.jax_arrays" not in text:
+                    witness = f"{place} of {what} does not name the remedy: {summary(error)}"
+                    anomalies.append(Anomaly("poor error", Stage.RESULT, witness))
+    return anomalies

@@ -41,8 +41,6 @@ def _programs(seen: list[str]) -> dict[str, Callable[[Any], Any]]:
 
     def in_scan(x: Any) -> Any:
         return jax.lax.scan(lambda c, _: (io_callback(host, x, c, ordered=True) + 1, None), x, None, length=2)[0]
-            0
-        ]
 
     return {
         "pure_callback": lambda x: _own_pure(host, x, x, scale=2),
@@ -56,9 +54,9 @@ def _programs(seen: list[str]) -> dict[str, Callable[[Any], Any]]:
     }
 
 
-    """JAX's functions go through hostcb, wherever they are kept; results and calls stay the same, and it can be undone."""
+@planted("jit", "id_tap", "H27", isolated=True)
 def installed(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """While it is installed JAX's functions go through hostcb, wherever they are kept; results and calls stay the same."""
+    """While it is installed JAX's functions go through hostcb, wherever they are kept, and do the same as before."""
     hostcb = library(bench)
     seen: list[str] = []
     programs = _programs(seen)

@@ -21,6 +21,10 @@ from .fault import planted
 from .traces import library
 
 
+LARGE = 1 << 16
+ALIGNMENT = 64
+
+
 def _differs(what: str, seen: object, wanted: object) -> list[Anomaly]:
     if seen == wanted:
         return []
@@ -55,6 +59,11 @@ def where_eager_callbacks_are(bench: Bench, callback: Callback) -> list[Anomaly]
         if callback.returns_new_value:
             anomalies += _differs(f"the result, the chosen operand {what}", result.devices(), {last})
             anomalies += check_value("the result", lambda r=result: r, np.asarray(operands[0]) + np.float32(1))  # type: ignore[misc]
+    turned = jax.sharding.Mesh(np.asarray(bench.devices[::-1]), ("devices",))
+    on_turned = jax.device_put(np.zeros(len(bench.devices), np.float32), NamedSharding(turned, PartitionSpec("devices")))
+    apply(on_turned)
+    bench.implementation.barrier()
+    anomalies += _differs("the device of an operand on a mesh that begins with the last", callers[-1:], [last])
     if callback.returns_new_value:
         split = jax.device_put(np.arange(len(bench.devices), dtype=np.float32), bench.split)
         result = apply(split)
@@ -184,3 +193,58 @@ def raises_outside_jit(bench: Bench, callback: Callback) -> list[Anomaly]:
         if not np.array_equal(result, bench.operand + 1):
             anomalies.append(Anomaly("result", Stage.RESULT, f"after a failure outside jit it gave {result}"))
     return anomalies + check_quiet_barrier(bench, "after failures outside jit")
+
+
+@planted("jit", "call pure_callback io_callback io_callback_ordered", "H3 H11 X2 X3")
+def changes_its_result(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A function may change the array that it has returned: results that a program has stay as they were."""
+    # JAX shares aligned memory of NumPy arrays where it can.
+    memory = np.zeros(LARGE + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    shared = memory[start : start + LARGE].view(np.float32)
+
+    def host(operand: Any) -> Any:
+        shared[...] = np.asarray(operand).ravel()[0]
+        return shared
+
+    like = jax.ShapeDtypeStruct(shared.shape, np.float32)
+
+    def apply(x: Any) -> Any:
+        return bench.apply(callback, host, x, like)
+
+    anomalies: list[Anomaly] = []
+    free = jnp.zeros(())
+    chosen = jax.device_put(np.float32(0), bench.devices[0])
+    for what, run, operand in (
+        ("outside jit", apply, free),
+        ("outside jit, on a chosen device", apply, chosen),
+        ("in jit", jax.jit(apply), free),
+    ):
+        results = [jax.block_until_ready(run(operand + number)) for number in range(3)]
+        bench.implementation.barrier()
+        found = [sorted({*np.asarray(result).tolist()}) for result in results]
+        if found != [[0.0], [1.0], [2.0]]:
+            witness = f"{what} three results of one changing array have the elements {found}"
+            anomalies.append(Anomaly("result", Stage.RESULT, witness))
+    return anomalies
+
+
+@planted("jit", "id_tap", "H7")
+def told_anew(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A tap may change what it is told of its transformations: the next one is told all of them."""
+    told: list[Any] = []
+
+    def host(operand: Any, transforms: Any) -> None:
+        told.append([(name, {**entry}) for name, entry in transforms])
+        for _, entry in transforms:
+            entry.clear()
+
+    lanes = jax.vmap(lambda x: bench.implementation.tap(host, x))
+    for run in (lanes, jax.jit(lanes)):
+        for _ in range(2):
+            jax.block_until_ready(run(jnp.asarray(bench.operand)))
+        bench.implementation.barrier()
+    wanted = [[("batch", {"batch_dims": (0,)})]] * 4
+    if told != wanted:
+        return [Anomaly("wrong transforms", Stage.CALLBACK, f"the taps were told {told}, expected {wanted}")]
+    return []

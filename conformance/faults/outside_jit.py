@@ -60,7 +60,9 @@ def where_eager_callbacks_are(bench: Bench, callback: Callback) -> list[Anomaly]
             anomalies += _differs(f"the result, the chosen operand {what}", result.devices(), {last})
             anomalies += check_value("the result", lambda r=result: r, np.asarray(operands[0]) + np.float32(1))  # type: ignore[misc]
     turned = jax.sharding.Mesh(np.asarray(bench.devices[::-1]), ("devices",))
-    on_turned = jax.device_put(np.zeros(len(bench.devices), np.float32), NamedSharding(turned, PartitionSpec("devices")))
+    on_turned = jax.device_put(
+        np.zeros(len(bench.devices), np.float32), NamedSharding(turned, PartitionSpec("devices"))
+    )
     apply(on_turned)
     bench.implementation.barrier()
     anomalies += _differs("the device of an operand on a mesh that begins with the last", callers[-1:], [last])
@@ -248,3 +250,26 @@ def told_anew(bench: Bench, callback: Callback) -> list[Anomaly]:
     if told != wanted:
         return [Anomaly("wrong transforms", Stage.CALLBACK, f"the taps were told {told}, expected {wanted}")]
     return []
+
+
+@planted("jit", "call debug_callback", "H4 X4", needs="set_mesh")
+def outside_of_the_users_mesh(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """What a function runs in JAX is outside of the mesh that the program has set, outside jit and in it."""
+    empty: list[bool] = []
+
+    def host(operand: Any) -> Any:
+        empty.append(jax.sharding.get_abstract_mesh().empty)
+        return np.asarray(jnp.asarray(operand) * 2)
+
+    mesh = jax.sharding.Mesh(np.asarray(bench.devices[:1]), ("x",))
+    anomalies: list[Anomaly] = []
+    for what, run in (
+        ("outside jit", lambda x: bench.apply(callback, host, x)),
+        ("in jit", jax.jit(lambda x: bench.apply(callback, host, x))),
+    ):
+        empty.clear()
+        with jax.set_mesh(mesh):
+            jax.block_until_ready(run(jnp.asarray(bench.operand)))
+            bench.implementation.barrier()
+        anomalies += _differs(f"{what}: whether the function has no mesh", empty, [True])
+    return anomalies

@@ -80,6 +80,11 @@ def says_what_came(bench: Bench, callback: Callback) -> list[Anomaly]:
     not_fitting = (SOMETHING_ELSE, f"the value {2**40} does not fit int32", "JAX_ENABLE_X64")
     cases: dict[str, tuple[Callable[[Any], Any], Any, tuple[str, ...]]] = {
         "a number that is too large": (lambda x: too_large, shape(2, dtype=np.int32), not_fitting),
+        "an unsigned number that is too large": (
+            lambda x: np.full(2, 2**40, np.uint64),
+            shape(2, dtype=np.uint32),
+            (SOMETHING_ELSE, f"the value {2**40} does not fit uint32"),
+        ),
         "a text": (lambda x: "text", shape(), (SOMETHING_ELSE, "no device can hold")),
         "no numbers of another type": (
             lambda x: np.zeros(0, np.int64),

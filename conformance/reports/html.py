@@ -43,7 +43,7 @@ def script_safe(data: Any) -> str:
 
 
 def _readable(data: Any) -> Any:
-    """The data with all of its texts visible: a control of direction would let a witness end in words that it has not."""
+    """The data with all of its texts visible: a control of direction would turn the words of a witness around."""
     if isinstance(data, str):
         return visible(data)
     if isinstance(data, dict):

@@ -179,6 +179,13 @@ def test_results_that_do_not_match(kind: str, wrong: str, stage: Any) -> None:
     assert str(barrier()).splitlines()[0] == first
 
 
+@pytest.mark.parametrize("name", [name for name in hcb.__all__ if name.endswith(("Error", "Exception", "Warning"))])
+def test_a_traceback_names_an_exception_as_a_program_catches_it(name: str) -> None:
+    error = getattr(hcb, name)
+    public = "CallbackException" if name == "TapFunctionException" else name
+    assert f"{error.__module__}.{error.__qualname__}" == f"hostcb.{public}"
+
+
 @pytest.mark.parametrize("method", ["expand_dims", "broadcast_all"])
 def test_a_result_without_the_axis_of_the_batch_that_vmap_passed(method: str) -> None:
     def batched(x: Any) -> Any:

@@ -37,6 +37,8 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_extra_path = ["site"]
 html_copy_source = False
+# It would have the two modules of one page, and no page leads to it.
+html_domain_indices = False
 templates_path: list[str] = []
 
 # Docstrings have code in single backticks, as Markdown has it.

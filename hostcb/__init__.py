@@ -34,6 +34,10 @@ from ._runtime.failures import CallbackException, TapFunctionException  # noqa: 
 from ._runtime.outstanding import BarrierTimeoutError  # noqa: E402
 from ._version import __version__ as __version__  # noqa: E402
 
+# A traceback names them as a program catches them.
+for _error in (BarrierTimeoutError, CallbackException, UnknownJaxError, UnknownJaxWarning):
+    _error.__module__ = __name__
+
 _registry.warn_of_losses()
 _switch.install_if_asked()
 

@@ -84,7 +84,7 @@ def _bundle(options: argparse.Namespace) -> int:
     output.write_bytes(data)
     print(f"{output}: {len(members)} members, {len(data)} bytes")
     print(f"digest {digest}")
-    print(f"Publish the digest elsewhere: `{COMMAND} verify {output.name} --digest {digest}`")
+    print(f"Publish the digest elsewhere: `{COMMAND} verify {output} --digest {digest}`")
     return 0
 
 

@@ -62,6 +62,7 @@ from . import (
     soak,
 )
 from .distributed import run_distributed
+from .errors import words_of
 from .helping import add_command, add_version
 from .platforms import show_platforms
 
@@ -106,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         # Such as a full disk. The error of a write does not name its file.
         where = "" if error.filename else ", while a file of this command was written: is its disk full?"
-        print(f"ERROR: {error}{where}", file=sys.stderr)
+        print(f"ERROR: {visible(words_of(error))}{where}", file=sys.stderr)
     return UNUSABLE
 
 

@@ -23,6 +23,7 @@ from ..reports.traces import file_name, trace
 from ..reports.visible import in_a_line
 from ..spec.package import COMMAND
 from . import bundles, merge
+from .errors import words_of
 from .helping import add_command, add_version
 
 COMMANDS = ("report", "diff", "compare", "merge", *bundles.COMMANDS)
@@ -126,7 +127,7 @@ def read(options: argparse.Namespace) -> int:
     try:
         code: int = options.read(options)
     except (*UNUSABLE_BECAUSE, OSError) as error:
-        print(f"ERROR: {in_a_line(str(error))}", file=sys.stderr)
+        print(f"ERROR: {in_a_line(words_of(error))}", file=sys.stderr)
         return UNUSABLE
     return code
 

@@ -17,6 +17,7 @@ from .capabilities import heading
 from .causes import by_cause
 from .content_policy import content_policy
 from .results import CellRecord, EventRecord, Known, RunRecord
+from .visible import visible
 
 PLACE_OF_RESULTS = "{{ results }}"
 PLACE_OF_POLICY = "{{ policy }}"
@@ -37,8 +38,19 @@ def _text_of(tag: str, template: str) -> str:
 
 def script_safe(data: Any) -> str:
     """JSON that cannot end the script element it is in."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(_readable(data), allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _readable(data: Any) -> Any:
+    """The data with all of its texts visible: a control of direction would turn the words of a witness around."""
+    if isinstance(data, str):
+        return visible(data)
+    if isinstance(data, dict):
+        return {visible(name): _readable(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_readable(each) for each in data]
+    return data
 
 
 def _page_data(runs: Sequence[RunRecord]) -> dict[str, Any]:

@@ -204,4 +204,4 @@ def _line(words: Sequence[str], tag: str) -> str:
 
 
 def _safe(words: str) -> str:
-    return markup.escape(words)
+    return markup.escape(visible(words))

@@ -69,7 +69,9 @@ def attempted(action: Callable[[], T], what: str) -> T:
         frames = traceback.extract_tb(error.__traceback__)
         file, line = (error.filename, error.lineno) if isinstance(error, SyntaxError) else frames[-1][:2]
         words = " ".join(str(error).split())
-        raise VendorError(f"{what} raised {type(error).__name__}: {words} ({file}, line {line})") from error
+        # A module that is not found is missed by Python's own importer, whose line tells nothing.
+        place = "" if str(file).startswith("<frozen ") else f" ({file}, line {line})"
+        raise VendorError(f"{what} raised {type(error).__name__}: {words}{place}") from error
 
 
 def answer_to_both_names() -> None:

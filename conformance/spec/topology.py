@@ -71,7 +71,8 @@ class Topology:
         platform = platform_named(self.platform)
         own = {name: value for name, value in inherited.items() if name not in OTHER_DEFAULTS}
         environment = {**platform.environment, **own}
-        environment["JAX_PLATFORMS"] = self.jax_name if self.platform == "cpu" else f"{self.jax_name},cpu"
+        # A description may be of JAX's CPU devices, as for a trial of the description; JAX takes each name once.
+        environment["JAX_PLATFORMS"] = "cpu" if self.jax_name == "cpu" else f"{self.jax_name},cpu"
         if self.depth is not Depth.RUN:
             # Other platforms are lowered and compiled for beside the CPU's devices, which every machine has.
             environment["JAX_PLATFORMS"] = "cpu"
@@ -85,7 +86,10 @@ class Topology:
                 if not flag.startswith("--xla_force_host_platform_device_count")
             ]
             local = self.local_device_count if self.depth is Depth.RUN else self.device_count
-            flags.append(f"--xla_force_host_platform_device_count={local}")
+            # A count of zero asks for all devices. The CPU has as many as it is told, and so one.
+            flags.append(f"--xla_force_host_platform_device_count={max(local, 1)}")
+            if self.depth is Depth.RUN:
+                flags += [flag for flag in platform.xla_flags if not names(flag, " ".join(flags))]
             if self.configuration != OPTIMISED and (self.platform == "cpu" or self.depth is Depth.RUN):
                 # A flag that the user has set keeps its value.
                 flags += [flag for flag in known(quick, jaxlib) if not names(flag, " ".join(flags))]

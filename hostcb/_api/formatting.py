@@ -35,7 +35,7 @@ class _Checker(string.Formatter):
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if isinstance(key, int):
             if key >= len(args):
-                raise MissingPositionError(f"asks for positional argument number {key}, but there are {len(args)}.")
+                raise MissingPositionError(f"asks for {key + 1} or more positional arguments, but got {len(args)}.")
             return args[key]
         if key not in kwargs:
             raise MissingNameError(

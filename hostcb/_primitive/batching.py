@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -132,4 +133,5 @@ def _all_at_once(
 
     result_avals = tuple(jax.core.ShapedArray((size, *aval.shape), aval.dtype) for aval in params["result_avals"])
     widened = [full(position, x) for position, x in enumerate(operands)]
-    return list(primitive.bind(*widened, **{**params, "result_avals": result_avals}))
+    callback = dataclasses.replace(params["callback"], batched_by=method)
+    return list(primitive.bind(*widened, **{**params, "callback": callback, "result_avals": result_avals}))

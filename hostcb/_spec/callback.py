@@ -73,6 +73,8 @@ class HostCallback:
     # and repeat it without calling the function again.
     aliases: tuple[tuple[int, int], ...] = ()
     command_buffer: bool = False
+    # The method by which vmap made one call of a whole batch, for errors to say so.
+    batched_by: str | None = None
     _key: tuple[Any, ...] = dataclasses.field(init=False, repr=False)
     _hash: int = dataclasses.field(init=False, repr=False)
 
@@ -94,6 +96,7 @@ class HostCallback:
             self.partitioned,
             self.aliases,
             self.command_buffer,
+            self.batched_by,
         )
         object.__setattr__(self, "_key", key)
         object.__setattr__(self, "_hash", hash((function_hash, key)))

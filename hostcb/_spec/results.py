@@ -93,6 +93,11 @@ def refusal(
     if what_came(failure) == MISMATCHED:
         asked = "result_shape" if callback.kind.one_argument else "result_shape_dtypes"
         remedy = f"Correct the callback, or {asked} if it is right as it is. "
+        if callback.batched_by is not None:
+            remedy += (
+                f"vmap_method={callback.batched_by!r} passes a whole batch to the callback: its results need the "
+                "batch's axis in front. 'sequential' calls it for each element. "
+            )
     again = "hostcb.barrier_wait() reports it as well." if reported else ""
     return f"{first}\n{ended}\n{reason.strip()}\n{remedy}{again}".rstrip()
 
@@ -241,13 +246,17 @@ def to_array(leaf: Any, name: str) -> np.ndarray:
     """Convert a leaf that the callback `name` returned into an array that a device can hold."""
     if isinstance(leaf, np.ma.MaskedArray) and np.ma.is_masked(leaf):
         raise _unfit(name, "returned a masked array: fill it, JAX has no masks")
+    if isinstance(leaf, jax.core.Tracer):
+        did = f"returned a tracer, {abstract(leaf)}, which has no value outside of the function that JAX was tracing"
+        raise _unfit(name, did)
     if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     array = np.asarray(leaf)
     if array.dtype == object and isinstance(leaf, int):
         raise _unfit(name, f"returned the integer {shown(leaf)}, which fits no type of a device")
     if array.dtype.kind in "OSUMmV" and array.dtype.isbuiltin != 2:
-        raise _unfit(name, f"returned an array of dtype {array.dtype}, which no device can hold")
+        seen = f"an array of dtype {array.dtype}" if hasattr(leaf, "dtype") else f"{shown(leaf)} of {type(leaf)}"
+        raise _unfit(name, f"returned {seen}, which no device can hold")
     return array.astype(array.dtype.newbyteorder("="), copy=False) if not array.dtype.isnative else array
 
 

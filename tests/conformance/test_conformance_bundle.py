@@ -391,3 +391,19 @@ def test_the_commit_is_the_checkouts_and_changes_are_said(tmp_path: Path, monkey
     assert found.words.endswith(", commit 0123abcd with uncommitted changes")
     (tmp_path / ".git").unlink()
     assert suite.this_suite.__wrapped__().commit is None
+
+
+def test_a_file_that_is_not_there_is_named_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / "bundle.zip"
+    assert verify(missing) == 2
+    assert capsys.readouterr().err == f"ERROR: {missing}: No such file or directory\n"
+    assert verify(tmp_path) == 2
+    assert capsys.readouterr().err == f"ERROR: {tmp_path}: Is a directory\n"
+
+
+def test_the_printed_command_verifies_the_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = fakes.write(tmp_path / "results")
+    assert report.main(["bundle", str(results)]) == 0
+    command = capsys.readouterr().out.splitlines()[-1].partition("`")[2].rstrip("`")
+    _, _, arguments = command.partition(" verify ")
+    assert report.main(["verify", *arguments.split()]) in (0, 1)

@@ -52,6 +52,15 @@ def is_printable(text: str) -> bool:
     return all(line.isprintable() for line in text.replace("\t", " ").split("\n"))
 
 
+def texts_in(data: Any) -> list[str]:
+    """All texts of JSON, with the names in it."""
+    if isinstance(data, dict):
+        return [text for name, value in data.items() for text in (name, *texts_in(value))]
+    if isinstance(data, list):
+        return [text for value in data for text in texts_in(value)]
+    return [data] if isinstance(data, str) else []
+
+
 def hash_of(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
@@ -71,8 +80,9 @@ def test_a_page_has_the_elements_of_a_harmless_one(word: str, tmp_path: Path) ->
     data, script = page.texts["script"]
     assert script == harmless.texts["script"][1]
     assert page.texts["style"] == harmless.texts["style"]
-    # All of it is there, word for word.
-    assert json.loads(data)["runs"][0]["cells"][0]["witness"] == f"{word}\n{word}"
+    # All of it is there, with escapes for what would not be seen, or would turn the words around.
+    assert json.loads(data)["runs"][0]["cells"][0]["witness"] == visible(f"{word}\n{word}")
+    assert all(map(is_printable, texts_in(json.loads(data))))
 
 
 def test_a_page_runs_no_script_but_its_own(tmp_path: Path) -> None:
@@ -95,6 +105,7 @@ def test_a_page_of_a_comparison_has_the_elements_of_a_harmless_one(word: str, tm
     style = hash_of(page.texts["style"][0])
     assert page.policy == f"default-src 'none'; style-src {style}; base-uri 'none'; form-action 'none'"
     assert "script" not in page.texts
+    assert is_printable(table_page(compared(tmp_path / "again", word)))
     references = [value for _, attributes in page.elements for name, value in attributes if name == "href"]
     assert references
     assert all(re.fullmatch(r"#w\d+", str(reference)) for reference in references)

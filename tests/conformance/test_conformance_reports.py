@@ -17,6 +17,7 @@ from conformance.reports.html import html
 from conformance.reports.junit import junit
 from conformance.reports.markdown import markdown
 from conformance.reports.results import SCHEMA_VERSION, UnreadableResultsError, load_results
+from conformance.reports.visible import visible
 
 HOSTILE = "</script><img src=x onerror=alert(1)> ]]> & \" ' ``` ```` | {{ results }} \x1b[31m \x00 \ud800 end"
 
@@ -270,7 +271,7 @@ def test_hostile_text_in_the_page(tmp_path: Path) -> None:
     assert page.tags == harmless.tags
     assert page.attributes == harmless.attributes
     data = json.loads(page.scripts[0])
-    assert data["runs"][0]["cells"][0]["witness"] == f"{HOSTILE}\n{HOSTILE}"
+    assert data["runs"][0]["cells"][0]["witness"] == visible(f"{HOSTILE}\n{HOSTILE}")
     assert page.scripts[1] == harmless.scripts[1]
 
 

@@ -233,6 +233,7 @@ def test_wrong_files(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: s
     line = said(capsys, "--platform-file", str(file))
     assert str(file) in line
     assert words in line
+    assert "<frozen" not in line
 
 
 def test_a_name_described_twice_after_the_platform_has_been_used(

@@ -134,7 +134,7 @@ def test_two_calls(stage: Any, printed: Printed) -> None:
 
 
 MALFORMED: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = {
-    "missing_position": (("{} {}", 1), {}, IndexError, "positional argument number 1"),
+    "missing_position": (("{} {}", 1), {}, IndexError, "asks for 2 or more positional arguments, but got 1"),
     "missing_name": (("{x} {y}",), {"x": 1}, KeyError, "asks for 'y', but the keyword arguments are 'x'"),
     "unused_position": (("{}", 1, 2), {}, ValueError, r"Unused positional arguments.*\[1\]"),
     "unused_name": (("x",), {"x": 1}, ValueError, "Unused keyword arguments.*f-string"),

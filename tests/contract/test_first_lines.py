@@ -127,6 +127,12 @@ def both(*_: Any) -> Any:
     return ONE, ONE
 
 
+def tracer_of(x: Any) -> Any:
+    kept: list[Any] = []
+    jax.make_jaxpr(lambda x: kept.append(x) or x)(x)
+    return kept[0]
+
+
 WRONG: dict[str, tuple[Callable[..., Any], Any, str]] = {
     "shape": (lambda *_: np.zeros(3, np.float32), F32, "returned float32[3] in place of float32[]"),
     "dtype": (lambda *_: np.int32(1), F32, "returned int32[] in place of float32[]"),
@@ -139,7 +145,17 @@ WRONG: dict[str, tuple[Callable[..., Any], Any, str]] = {
         jax.ShapeDtypeStruct((), np.int32),
         f"returned int64[] in place of int32[]: the value {2**40} does not fit int32",
     ),
-    "text": (lambda *_: "words", F32, "returned an array of dtype <U5, which no device can hold"),
+    "text": (lambda *_: "words", F32, "returned 'words' of <class 'str'>, which no device can hold"),
+    "texts": (
+        lambda *_: np.array(["words"]),
+        F32,
+        "returned an array of dtype <U5, which no device can hold",
+    ),
+    "tracer": (
+        lambda *_: tracer_of(ONE),
+        F32,
+        "returned a tracer, float32[], which has no value outside of the function that JAX was tracing",
+    ),
 }
 RESULTS: dict[str, Callable[..., Any]] = {
     "call": lambda f, shape: hcb.call(f, ONE, result_shape=shape),
@@ -161,6 +177,53 @@ def test_results_that_do_not_match(kind: str, wrong: str, stage: Any) -> None:
     asked = "result_shape" if kind == "call" else "result_shape_dtypes"
     assert f"Correct the callback, or {asked} if it is right as it is." in str(error)
     assert str(barrier()).splitlines()[0] == first
+
+
+@pytest.mark.parametrize("name", [name for name in hcb.__all__ if name.endswith(("Error", "Exception", "Warning"))])
+def test_a_traceback_names_an_exception_as_a_program_catches_it(name: str) -> None:
+    error = getattr(hcb, name)
+    public = "CallbackException" if name == "TapFunctionException" else name
+    assert f"{error.__module__}.{error.__qualname__}" == f"hostcb.{public}"
+
+
+CALLED = "id_tap calls tap_func(arg, transforms), and tap_func(arg, transforms, device=…) if tap_with_device=True."
+
+
+@STAGES
+@pytest.mark.parametrize(
+    ("function", "with_device"),
+    [(lambda arg: None, False), (lambda arg, transforms: None, True)],
+    ids=["two", "device"],
+)
+def test_a_tap_with_other_parameters_is_told_how_it_is_called(
+    function: Any, with_device: bool, stage: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    jax.block_until_ready(stage(lambda x: hcb.id_tap(function, x, tap_with_device=with_device))(ONE))
+    text = str(barrier())
+    assert CALLED in text
+    assert CALLED in caplog.text
+
+
+def test_a_type_error_of_the_tap_itself_is_not_about_its_parameters() -> None:
+    hcb.id_tap(lambda arg, transforms: len(3), ONE)  # type: ignore[arg-type]
+    assert CALLED not in str(barrier())
+
+
+@pytest.mark.parametrize("method", ["expand_dims", "broadcast_all"])
+def test_a_result_without_the_axis_of_the_batch_that_vmap_passed(method: str) -> None:
+    def batched(x: Any) -> Any:
+        return hcb.pure_callback(lambda x: x.sum(), F32, x, vmap_method=method)
+
+    error = ended(lambda: jax.vmap(batched)(jnp.ones(3)))
+    assert "returned float32[] in place of float32[3]" in str(error).splitlines()[0]
+    advice = f"vmap_method={method!r} passes a whole batch to the callback: its results need the batch's axis in front."
+    assert advice in str(error)
+    with pytest.raises(hcb.CallbackException):
+        hcb.barrier_wait()
+    unbatched = ended(lambda: hcb.pure_callback(lambda x: x, F32, jnp.ones(3), vmap_method=method))
+    assert "vmap_method" not in str(unbatched)
+    with pytest.raises(hcb.CallbackException):
+        hcb.barrier_wait()
 
 
 def hcb_name(function: Callable[..., Any]) -> str:

@@ -380,7 +380,8 @@ WRONG: dict[str, tuple[Any, Any, str]] = {
     "half": (lambda x: x.astype(np.float16), like(X), "Expected: float32, Actual: float16"),
     "bool": (lambda x: x > 0, jax.ShapeDtypeStruct((8,), np.int8), "Expected: int8, Actual: bool"),
     "object": (lambda x: np.array([object()] * 8), like(X), "dtype object"),
-    "text": (lambda x: "abc", like(X), "dtype <U3"),
+    "text": (lambda x: "abc", like(X), "returned 'abc' of <class 'str'>"),
+    "texts": (lambda x: np.array(["abc"] * 8), like(X), "dtype <U3"),
     "masked": (lambda x: np.ma.masked_less(x, 3), like(X), "masked array"),
     "arguments": (lambda x, y: x, like(X), "missing 1 required positional argument"),
 }

@@ -15,6 +15,7 @@ from .. import _compat
 from .._api.jax_arrays import JaxArrays
 from .._primitive.eager import CalledDirectly
 from .._runtime.failures import ReportsFailures
+from .._runtime.frames import leave_out_own_frames
 from .._spec.results import is_mismatch
 
 
@@ -25,8 +26,9 @@ class _AsInJax(JaxArrays, ReportsFailures):
     name: str
 
     def report(self, exception: BaseException) -> None:
-        # JAX checks results after it logs.
+        # JAX logs nothing of a result that does not match.
         if not is_mismatch(exception):
+            leave_out_own_frames(exception)
             _compat.log_failure(self.name, exception)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import string
+import sys
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,8 @@ class Printer:
                 line = self.text.format(*args, **kwargs)
         else:
             line = " ".join((self.text, *map(str, args)))
-        write(line + "\n")
+        # One write, as JAX's: a stream of the program's own may count them.
+        write(line + "\n", sys.stdout)
 
     def _is_format(self) -> bool:
         # JAX looks for a field at the beginning alone, up to the first doubled brace. So it prints the braces of a

@@ -144,7 +144,11 @@ def _placed(results: Sequence[np.ndarray], operands: Sequence[Any], devices: Seq
     # Copied, since JAX may share the memory of a NumPy array, and the callback may change that array.
     committed = [x for x in operands if isinstance(x, jax.Array) and x.committed]
     if not committed:
-        return [jax.device_put(np.array(result)) for result in results]
+        try:
+            return [jnp.array(result) for result in results]
+        except jax.errors.JaxRuntimeError:
+            # A transfer guard of the program, which allows what `jax.device_put` does.
+            return [jax.device_put(np.array(result)) for result in results]
     if len(devices) == 1:
         return [jax.device_put(np.array(result), devices[0]) for result in results]
     sharding = committed[0].sharding

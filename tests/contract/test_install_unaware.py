@@ -1,4 +1,4 @@
-"""H27: programs that know nothing of hostcb print, raise and log the same with JAX's own callbacks and under `install`."""
+"""H27: programs that know nothing of hostcb do the same under `install` as with JAX's own callbacks."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,11 @@ X = jnp.arange(2.0)
 PAIR = jax.ShapeDtypeStruct((2,), jnp.float32)
 NUMBER = jax.ShapeDtypeStruct((), jnp.float32)
 WHOLE = jax.ShapeDtypeStruct((), jnp.int32)
-Point = collections.namedtuple("Point", "x y")
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["a", "b"], meta_fields=["tag"])

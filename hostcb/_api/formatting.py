@@ -29,7 +29,7 @@ class MissingNameError(ValueError, KeyError):
     __str__ = ValueError.__str__
 
 
-class _Checker(string.Formatter):
+class FormatChecker(string.Formatter):
     """Checks a format string by formatting stand-ins for the values, which are not known yet."""
 
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -71,7 +71,7 @@ def check_format(text: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
         raise TypeError(f"debug.print: the format must be a string, got {shown(text)} of {type(text)}.")
     stand_ins, names = jax.tree_util.tree_map(_stand_in, (args, kwargs))
     try:
-        _Checker().vformat(text, stand_ins, names)
+        FormatChecker().vformat(text, stand_ins, names)
     except (MissingPositionError, MissingNameError) as error:
         # Without the frames of Python's formatter.
         raise type(error)(f"debug.print: the format string {text!r} {error}") from None

@@ -30,7 +30,12 @@ def to_jax_array(array: np.ndarray, device: jax.Device) -> Any:
         return array
     if _PUT.lost or not _keeps_type(array.dtype):
         return jax.device_put(array, device)
-    made: jax.Array = _PUT.value(jax.core.ShapedArray(array.shape, array.dtype), _sharding(device), [array], [device])
+    aval = jax.core.ShapedArray(array.shape, array.dtype)
+    try:
+        made: jax.Array = _PUT.value(aval, _sharding(device), [array], [device])
+    except jax.errors.JaxRuntimeError:
+        # A transfer guard of the program, which allows what `jax.device_put` does.
+        return jax.device_put(array, device)
     return made
 
 

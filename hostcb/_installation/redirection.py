@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
+import numpy as np
+
 from .. import _compat, debug
 from .._api.buffers import buffer_callback
 from .._api.external import io_callback, pure_callback
-from .._api.jax_arrays import JaxArrays
-from .._runtime.failures import ReportsFailures
+from .._primitive.binding import bind
+from .._runtime.frames import leaving_out_frames
+from .._spec.kinds import ORDERED_PRINT, PRINT
+from .as_in_jax import debugging, filling, marking_keys, returning
+from .printing import Printer, check_arguments
 
 
 class _Donors:
@@ -101,43 +105,54 @@ def serving(name: str, own: bool = False) -> Callable[..., Any]:
     return _compat.own_callback(name) if own or _compat.needs_own_callback() else _OURS[name]
 
 
-@dataclasses.dataclass(frozen=True)
-class _AsInJax(JaxArrays, ReportsFailures):
-    """Gives a function what JAX's callback of this name gives it, and logs its failures as that does."""
-
-    name: str
-
-    def report(self, exception: BaseException) -> None:
-        _compat.log_failure(self.name, exception)
+def _pure_callback(callback: Any, result_shape_dtypes: Any, *args: Any, **kwargs: Any) -> Any:
+    function = returning(callback, "pure_callback", result_shape_dtypes)
+    return pure_callback(function, result_shape_dtypes, *args, **kwargs)
 
 
-def _as_in_jax(function: Any, name: str) -> Any:
-    # What is no function is refused further on.
-    return _AsInJax(function, name) if callable(function) else function
-
-
-def _pure_callback(callback: Any, *args: Any, **kwargs: Any) -> Any:
-    return pure_callback(_as_in_jax(callback, "pure_callback"), *args, **kwargs)
-
-
-def _io_callback(callback: Any, *args: Any, **kwargs: Any) -> Any:
-    return io_callback(_as_in_jax(callback, "io_callback"), *args, **kwargs)
+def _io_callback(callback: Any, result_shape_dtypes: Any, *args: Any, **kwargs: Any) -> Any:
+    function = returning(callback, "io_callback", result_shape_dtypes)
+    return io_callback(function, result_shape_dtypes, *args, **kwargs)
 
 
 def _debug_callback(callback: Any, *args: Any, ordered: bool, partitioned: bool, **kwargs: Any) -> Any:
-    name = "debug.callback"
+    def bind_callback(callback: Any, /, *args: Any, **kwargs: Any) -> None:
+        args, kwargs = marking_keys((args, kwargs))
+        two_calls(debugging(callback), *args, **kwargs)
+
     if callback is not None:
-        return debug.callback(_as_in_jax(callback, name), *args, ordered=ordered, partitioned=partitioned, **kwargs)
-    # The two-call form, which has no arguments yet; hostcb refuses them.
-    two_calls: Any = debug.callback
-    bind = two_calls(None, *args, ordered=ordered, partitioned=partitioned, **kwargs)
-    return lambda callback, /, *args, **kwargs: bind(_as_in_jax(callback, name), *args, **kwargs)
+        two_calls = debug.callback(ordered=ordered, partitioned=partitioned)
+        return bind_callback(callback, *args, **kwargs)
+    # The form in two calls has no arguments yet; hostcb refuses them.
+    first: Any = debug.callback
+    two_calls = first(None, *args, ordered=ordered, partitioned=partitioned, **kwargs)
+    return bind_callback
+
+
+def _debug_print(fmt: Any, *args: Any, ordered: bool, partitioned: bool, skip_format_check: bool, **kwargs: Any) -> Any:
+    def bind_print(fmt: Any, /, *args: Any, **kwargs: Any) -> None:
+        if not skip_format_check:
+            check_arguments(fmt, args, kwargs)
+        printer = Printer(fmt, tuple(np.get_printoptions().items()))
+        kind = ORDERED_PRINT if ordered else PRINT
+        bind(kind, debugging(printer), marking_keys((args, kwargs)), static_leaves=True, partitioned=bool(partitioned))
+
+    if fmt is None:
+        if args or kwargs:
+            refusing: Any = debug.print
+            refusing(None, *args, **kwargs)
+        return leaving_out_frames(bind_print)
+    return leaving_out_frames(bind_print)(fmt, *args, **kwargs)
+
+
+def _buffer_callback(callback: Any, *args: Any, **kwargs: Any) -> Any:
+    return buffer_callback(filling(callback), *args, **kwargs)
 
 
 _OURS: dict[str, Callable[..., Any]] = {
     "pure_callback": _pure_callback,
     "io_callback": _io_callback,
     "debug.callback": _debug_callback,
-    "debug.print": debug.print,
-    "buffer_callback": buffer_callback,
+    "debug.print": _debug_print,
+    "buffer_callback": _buffer_callback,
 }

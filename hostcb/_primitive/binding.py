@@ -163,6 +163,9 @@ def as_array(kind: Kind, function: Any, leaf: Any) -> Any:
     """
     try:
         return jnp.asarray(leaf)
+    except (FloatingPointError, jax.errors.JaxRuntimeError):
+        # `jax_debug_nans` and a transfer guard are for the operations of the program. JAX puts operands like this.
+        return jax.device_put(leaf)
     except OverflowError as error:
         raise TooLargeError.of(kind, function, leaf) from error
     except Exception as error:

@@ -7,6 +7,7 @@ Outside jit the operands' values are known. So hostcb copies them and hands them
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,6 +31,14 @@ from .._spec.results import RefusedResultError
 MOST_COMPILED = 16
 
 
+class CalledDirectly:
+    """Base class of functions that outside jit get the operands themselves, and whose exceptions pass on."""
+
+    def operands(self, operands: Sequence[Any]) -> Sequence[Any]:
+        """Return what the function is given for these operands."""
+        raise NotImplementedError
+
+
 def run_eagerly(
     primitive: Any,
     *operands: Any,
@@ -48,9 +57,16 @@ def run_eagerly(
         with jax.disable_jit(False):
             return _compiled(primitive, **params)(*operands)
     devices = _devices(operands)
+    if kind.pure and not any(math.prod(aval.shape) for aval in params["result_avals"]):
+        # There is nothing to compute, so a program does not call back either (X2).
+        return _placed([np.zeros(aval.shape, aval.dtype) for aval in params["result_avals"]], operands, devices)
     device = devices[position_among(callback, params["device_index"], len(devices), lambda: devices)]
-    # With the operands' own dtypes, since NumPy gives a wider one to a number that JAX traced as a literal.
-    arrays = [np.array(operand, dtype=jax.typeof(operand).dtype) for operand in operands]
+    function: Any = callback.function
+    if isinstance(function, CalledDirectly):
+        arrays = function.operands(operands)
+    else:
+        # With the operands' own dtypes, since NumPy gives a wider one to a number that JAX traced as a literal.
+        arrays = [np.array(operand, dtype=jax.typeof(operand).dtype) for operand in operands]
     program = Program([str(callback)])
     host = Host(callback, params["transforms"], list(map(jax.typeof, operands)), params["result_avals"], program)
     if kind.ordered:
@@ -85,7 +101,14 @@ def _as_array(literal: Any) -> Any:
     return array if aval.weak_type and array.dtype == aval.dtype else jnp.asarray(literal, dtype=aval.dtype)
 
 
-def _run(host: Host, device: Any, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+def _run(host: Host, device: Any, arrays: Sequence[Any]) -> Sequence[np.ndarray]:
+    function: Any = host.callback.function
+    if isinstance(function, CalledDirectly):
+        try:
+            return host.run(device, arrays)
+        except BaseException as exception:
+            host.report(device, exception)
+            raise
     if flags.inline.value:
         # The flag is for an unbroken traceback from the user function to the line that called back.
         try:
@@ -121,7 +144,11 @@ def _placed(results: Sequence[np.ndarray], operands: Sequence[Any], devices: Seq
     # Copied, since JAX may share the memory of a NumPy array, and the callback may change that array.
     committed = [x for x in operands if isinstance(x, jax.Array) and x.committed]
     if not committed:
-        return [jnp.array(result) for result in results]
+        try:
+            return [jnp.array(result) for result in results]
+        except jax.errors.JaxRuntimeError:
+            # A transfer guard of the program, which allows what `jax.device_put` does.
+            return [jax.device_put(np.array(result)) for result in results]
     if len(devices) == 1:
         return [jax.device_put(np.array(result), devices[0]) for result in results]
     sharding = committed[0].sharding

@@ -133,13 +133,17 @@ class Host:
     def refused(self, device: Any, exception: BaseException) -> RefusedResultError:
         """Record a failure for the end of the program, and usually for the barrier; return the error for the device."""
         tracker.failed(self.program, device, exception)
+        self.report(device, exception)
+        return self._refusal(device, exception, marked=False)
+
+    def report(self, device: Any, exception: BaseException) -> None:
+        """Let the function report its failure, or else the next barrier."""
         function: Any = self.callback.function
         if isinstance(function, ReportsFailures):
             failure_log.count(device)
             function.report(exception)
         else:
             self._record(device, exception, postponed=False)
-        return self._refusal(device, exception, marked=False)
 
     def marked(self, device: Any) -> RefusedResultError:
         """Return the error for a device that received the mark of a failed call."""

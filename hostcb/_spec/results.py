@@ -90,7 +90,7 @@ def refusal(
     if callback.result_tree is not None:
         ended = f"The computation has ended: expected {show(callback, avals)}, {came}."
     remedy = ""
-    if what_came(failure) == MISMATCHED:
+    if failure is not None and is_mismatch(failure):
         asked = "result_shape" if callback.kind.one_argument else "result_shape_dtypes"
         remedy = f"Correct the callback, or {asked} if it is right as it is. "
         if callback.batched_by is not None:
@@ -100,6 +100,11 @@ def refusal(
             )
     again = "hostcb.barrier_wait() reports it as well." if reported else ""
     return f"{first}\n{ended}\n{reason.strip()}\n{remedy}{again}".rstrip()
+
+
+def is_mismatch(failure: BaseException) -> bool:
+    """Return whether a callback has failed because its result does not match."""
+    return what_came(failure) == MISMATCHED
 
 
 def show(callback: HostCallback, avals: Sequence[Any]) -> str:

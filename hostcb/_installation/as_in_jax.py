@@ -1,0 +1,150 @@
+"""Functions of callbacks that get, return and fail as those of JAX's own callbacks do (H27)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import PyTreeDef
+
+from .. import _compat
+from .._api.jax_arrays import JaxArrays
+from .._primitive.eager import CalledDirectly
+from .._runtime.failures import ReportsFailures
+from .._runtime.frames import leave_out_own_frames
+from .._spec.results import is_mismatch
+
+
+@dataclasses.dataclass(frozen=True)
+class _AsInJax(JaxArrays, ReportsFailures):
+    """Gives a function what JAX's callback of this name gives it, and logs its failures as that does."""
+
+    name: str
+
+    def report(self, exception: BaseException) -> None:
+        # JAX logs nothing of a result that does not match.
+        if not is_mismatch(exception):
+            leave_out_own_frames(exception)
+            _compat.log_failure(self.name, exception)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Returning(_AsInJax):
+    """Takes a result in any containers that have as many leaves as JAX expects, and narrows integers as JAX does."""
+
+    tree: PyTreeDef
+    dtypes: tuple[Any, ...]
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        result = super().__call__(*args, **kwargs)
+        leaves = jax.tree_util.tree_leaves(result)
+        if len(leaves) != self.tree.num_leaves:
+            # Refused further on.
+            return result
+        return jax.tree_util.tree_unflatten(self.tree, map(_taken, leaves, self.dtypes))
+
+
+def _taken(leaf: Any, dtype: Any) -> Any:
+    """Return a leaf of a result as JAX takes it: without a mask, and in 32 bits with x64 off, whatever they hold."""
+    if _is_key(leaf):
+        return leaf
+    array = np.asarray(leaf)
+    if array.dtype.kind == "O":
+        # Refused further on, with a text about the leaf.
+        return leaf
+    if array.dtype.kind in "iu" and array.dtype != dtype and jax.dtypes.canonicalize_dtype(array.dtype) == dtype:
+        return array.astype(dtype)
+    return array
+
+
+@dataclasses.dataclass(frozen=True)
+class _Debugging(_AsInJax, CalledDirectly):
+    """Outside jit, JAX gives the operands to the function of a debug callback, and lets its exception pass."""
+
+    def operands(self, operands: Sequence[Any]) -> Sequence[Any]:
+        placed: Sequence[Any] = jax.device_put(list(operands), jax.local_devices(backend="cpu")[0])
+        return placed
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> None:
+        super().__call__(*_as_given(args), **_as_given(kwargs))
+
+
+class _Key:
+    """A typed PRNG key among the operands of a debug callback, which crosses as its words."""
+
+    def __init__(self, words: Any, dtype: Any):
+        self.words = words
+        self.dtype = dtype
+
+    def as_given(self) -> Any:
+        """Return what JAX gives to the function: the words from a compiled program, and the key outside jit."""
+        if isinstance(self.words, jax.Array):
+            return jax.random.wrap_key_data(self.words, impl=_compat.key_implementation(self.dtype))
+        return self.words
+
+
+jax.tree_util.register_pytree_node(
+    _Key, lambda key: ((key.words,), key.dtype), lambda dtype, words: _Key(*words, dtype)
+)
+
+
+def marking_keys(arguments: Any) -> Any:
+    """Return the arguments of a debug callback so that outside jit its function gets typed PRNG keys."""
+    if not any(map(_is_key, jax.tree_util.tree_leaves(arguments))):
+        return arguments
+    return jax.tree_util.tree_map(
+        lambda leaf: _Key(jax.random.key_data(leaf), leaf.dtype) if _is_key(leaf) else leaf, arguments
+    )
+
+
+def _as_given(arguments: Any) -> Any:
+    return jax.tree_util.tree_map(
+        lambda leaf: leaf.as_given() if isinstance(leaf, _Key) else leaf,
+        arguments,
+        is_leaf=lambda leaf: isinstance(leaf, _Key),
+    )
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Filling(ReportsFailures):
+    """The function of a buffer callback, which gets buffers; JAX does not log its failures."""
+
+    function: Callable[..., Any]
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        return self.function
+
+    def report(self, exception: BaseException) -> None:
+        pass
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def filling(function: Any) -> Any:
+    """Return the function of JAX's `buffer_callback` for hostcb's."""
+    return _Filling(function) if callable(function) else function
+
+
+def returning(function: Any, name: str, result_shape_dtypes: Any) -> Any:
+    """Return the function of JAX's `pure_callback` or `io_callback` for hostcb's."""
+    if not callable(function):
+        # Refused further on.
+        return function
+    leaves, tree = jax.tree_util.tree_flatten(result_shape_dtypes)
+    return _Returning(function, name, tree, tuple(getattr(leaf, "dtype", None) for leaf in leaves))
+
+
+def debugging(function: Callable[..., Any]) -> Any:
+    """Return the function of JAX's `debug.callback` or `debug.print` for hostcb's."""
+    # JAX logs failures of both under this name.
+    return _Debugging(function, "debug.callback") if callable(function) else function

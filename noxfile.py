@@ -73,6 +73,21 @@ LIBRARIES = (
     *("blackjax[progress]", "chex", "diffrax", "equinox", "flax", "jax-tqdm", "jaxtyping", "beartype"),
     *("numpyro", "optax", "optimistix"),
 )
+# Further ones whose own tests run, and what those tests and old releases use.
+TESTED_LIBRARIES = (
+    "jax-tap",
+    "tinygp",
+    "bm3d",
+    "bm4d",
+    "imageio",
+    "matplotlib",
+    "pandas",
+    "pyabel",
+    "tifffile",
+    "tqdm",
+)
+# Their metadata ask for an older JAX; they run with the newest.
+LIBRARIES_FOR_OLDER_JAX = ("scico",)
 
 # The platforms whose programs are lowered where there is none of them.
 LOWERED = ("cuda", "rocm", "tpu", "oneapi")
@@ -224,17 +239,17 @@ def recipes(session: nox.Session) -> None:
 
 @nox.session(default=False, python=HERE)
 def libraries(session: nox.Session) -> None:
-    """Run programs of libraries with JAX's own callbacks and under hostcb, and print the table of docs/libraries.md.
+    """Run libraries with JAX's own callbacks and under hostcb, and print the tables of docs/libraries.md.
 
-    Then run tests that two of the libraries ship, under hostcb and not with this project's options.
+    Programs of this project, then the libraries' own tests, then old releases that import host_callback. An argument
+    names one of these three: `-- compare`, `-- own_tests` or `-- old_releases`. What follows chooses libraries.
     """
-    install_beside(session, *REQUIREMENTS["jax-newest"], *LIBRARIES, "pytest")
-    session.run("python", "examples/libraries/compare.py", *session.posargs)
-    if not session.posargs:
-        env = {"HOSTCB_INSTALL": "1", "JAX_PLATFORMS": "cpu"}
-        pytest = ("pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider", "--pyargs")
-        session.run(*pytest, "chex._src.asserts_chexify_test", env=env)
-        session.run(*pytest, "optax._src.linesearch_test", "-k", "zoom or verbose or failure or error", env=env)
+    # Each part downloads by pip.
+    install_beside(session, *REQUIREMENTS["jax-newest"], *LIBRARIES, *TESTED_LIBRARIES, "pytest", "pip")
+    session.install("--no-deps", *LIBRARIES_FOR_OLDER_JAX)
+    programs = session.posargs[:1] or ["compare", "own_tests", "old_releases"]
+    for name in programs:
+        session.run("python", f"examples/libraries/{name}.py", *session.posargs[1:])
 
 
 @nox.session(name="conformance-cpu", tags=["ci", "conformance"], python=HERE)

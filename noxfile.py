@@ -75,16 +75,8 @@ LIBRARIES = (
 )
 # Further ones whose own tests run, and what those tests and old releases use.
 TESTED_LIBRARIES = (
-    "jax-tap",
-    "tinygp",
-    "bm3d",
-    "bm4d",
-    "imageio",
-    "matplotlib",
-    "pandas",
-    "pyabel",
-    "tifffile",
-    "tqdm",
+    *("jax-tap", "tinygp"),
+    *("bm3d", "bm4d", "imageio", "matplotlib", "pandas", "pyabel", "tifffile", "tqdm"),
 )
 # Their metadata ask for an older JAX; they run with the newest.
 LIBRARIES_FOR_OLDER_JAX = ("scico",)

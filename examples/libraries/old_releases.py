@@ -1,8 +1,8 @@
 """Runs old releases with the JAX of their time and with the newest: `python examples/libraries/old_releases.py`.
 
 The releases import `jax.experimental.host_callback`, which JAX no longer has. The newest JAX runs them as they are with
-`HOSTCB_INSTALL=1`. A program of the folder `old` must print what it prints with JAX 0.4.31, which had the module. Prints
-the table of docs/libraries.md, and exits with 1 if a program fails or differs.
+`HOSTCB_INSTALL=1`. A program of the folder `old` must print what it prints with JAX 0.4.31, which had the module. The
+table of docs/libraries.md is printed. The exit status is 1 if a program fails or differs.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,8 +24,8 @@ SECONDS = 900
 ENDED = (0, 1)
 """The statuses of a pytest that ran all tests: all passed, or some failed."""
 HEAD = (
-    "| library | tests | with callbacks | passed with JAX's own | passed under hostcb | what they exercise |\n"
-    "| --- | --- | --- | --- | --- | --- |"
+    "| library | JAX | tests | with callbacks | passed with JAX's own | passed under hostcb | what they exercise |\n"
+    "| --- | --- | --- | --- | --- | --- | --- |"
 )
 
 
@@ -68,9 +68,10 @@ def differences(suite: Suite, own: Mapping[str, Result], ours: Mapping[str, Resu
 
 def row(suite: Suite, version: str, own: Mapping[str, Result], ours: Mapping[str, Result]) -> str:
     """The line of the table."""
+    jax = importlib.metadata.version("jax")
     calling = sum(result.callbacks > 0 for result in ours.values())
     passed = [sum(result.outcome == "passed" for result in results.values()) for results in (own, ours)]
-    return f"| {suite.library} {version} | {len(ours)} | {calling} | {passed[0]} | {passed[1]} | {suite.what} |"
+    return f"| {suite.library} {version} | {jax} | {len(ours)} | {calling} | {passed[0]} | {passed[1]} | {suite.what} |"
 
 
 def unpack(sdist: Path, folder: str, where: Path) -> Path:
@@ -123,14 +124,29 @@ def compare(suite: Suite) -> list[str]:
     return differences(suite, own, ours)
 
 
+def chosen(names: Sequence[str], jax: str) -> list[Suite]:
+    """The suites of these libraries that run with this JAX; those of all libraries if there is no name.
+
+    Raises:
+        ValueError: there is no such suite.
+    """
+    # A JAX that no suite names counts as the newest.
+    release = jax if any(suite.jax == jax for suite in SUITES) else ""
+    suites = {suite.library: suite for suite in SUITES if suite.jax == release}
+    unknown = [name for name in names if name not in suites]
+    if unknown:
+        raise ValueError(f"no suite for JAX {jax} is of {', '.join(unknown)}; there are: {', '.join(suites)}")
+    return [suites[name] for name in names or suites]
+
+
 def main() -> int:
+    suites = chosen(sys.argv[1:], importlib.metadata.version("jax"))
     print(HEAD)
     failed = False
-    for suite in SUITES:
-        if not sys.argv[1:] or suite.library in sys.argv[1:]:
-            for line in compare(suite):
-                failed = True
-                print(f"{suite.library}: {line}", file=sys.stderr)
+    for suite in suites:
+        for line in compare(suite):
+            failed = True
+            print(f"{suite.library}: {line}", file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -19,6 +19,8 @@ class Suite:
     """The folder of the sdist that has the tests; the installed package has them if this is empty."""
     arguments: tuple[str, ...] = ()
     """Further arguments of pytest."""
+    jax: str = ""
+    """The release of JAX with which they run, if the library does not work with the newest."""
     differ: tuple[str, ...] = ()
     """Tests that fail under hostcb alone, and should."""
 
@@ -45,6 +47,12 @@ SUITES = (
         ("optax/_src/linesearch_test.py",),
         "`verbose=True` of the line searches, and where they fail",
         arguments=("-k", "zoom or verbose or failure or error"),
+    ),
+    Suite(
+        "pennylane",
+        ("tests/workflow/interfaces/execute/test_jax_jit.py",),
+        "circuits inside of jit, with shots, and their derivatives: `pure_callback` for each execution",
+        jax="0.10.2",
     ),
     Suite(
         "scico",

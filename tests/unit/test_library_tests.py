@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import io
 import sys
 import tarfile
@@ -59,7 +60,19 @@ def test_a_run_without_callbacks_says_nothing() -> None:
 
 def test_the_row_counts_tests_callbacks_and_what_passed() -> None:
     ours = OURS | {"b": Result("passed", 0), "c": Result("skipped", 1)}
-    assert own_tests.row(SUITE, "1.2", OWN, ours) == "| library 1.2 | 3 | 2 | 1 | 2 | a bar |"
+    jax = importlib.metadata.version("jax")
+    assert own_tests.row(SUITE, "1.2", OWN, ours) == f"| library 1.2 | {jax} | 3 | 2 | 1 | 2 | a bar |"
+
+
+def test_a_jax_chooses_the_suites_that_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All others run with any JAX that no suite names: the newest."""
+    old, new, other = (Suite(name, (), "", jax=jax) for name, jax in (("old", "0.10.2"), ("new", ""), ("other", "")))
+    monkeypatch.setattr(own_tests, "SUITES", (old, new, other))
+    assert own_tests.chosen([], "0.10.2") == [old]
+    assert own_tests.chosen([], "0.12.0.1") == [new, other]
+    assert own_tests.chosen(["other"], "0.12.0.1") == [other]
+    with pytest.raises(ValueError, match=r"no suite for JAX 0\.12\.0\.1 is of old, nothing; there are: new, other"):
+        own_tests.chosen(["old", "nothing"], "0.12.0.1")
 
 
 def make_sdist(path: Path, *names: str) -> Path:

@@ -242,7 +242,7 @@ def libraries(session: nox.Session, jax: str) -> None:
     """
     if jax == "jax-0.10.2":
         install_beside(session, *REQUIREMENTS[jax], *LIBRARIES_OF_OLDER_JAX, "pytest")
-        session.run("python", "examples/libraries/own_tests.py")
+        session.run("python", "examples/libraries/own_tests.py", "pennylane")
         return
     # Each part downloads by pip.
     install_beside(session, *REQUIREMENTS["jax-newest"], *LIBRARIES, *TESTED_LIBRARIES, "pytest", "pip")

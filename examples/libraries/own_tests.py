@@ -125,18 +125,18 @@ def compare(suite: Suite) -> list[str]:
 
 
 def chosen(names: Sequence[str], jax: str) -> list[Suite]:
-    """The suites of these libraries that run with this JAX; those of all libraries if there is no name.
+    """The suites of these libraries; those that run with any JAX if there is no name.
 
     Raises:
-        ValueError: there is no such suite.
+        ValueError: there is no such suite, or it needs another JAX than this.
     """
-    # A JAX that no suite names counts as the newest.
-    release = jax if any(suite.jax == jax for suite in SUITES) else ""
-    suites = {suite.library: suite for suite in SUITES if suite.jax == release}
-    unknown = [name for name in names if name not in suites]
-    if unknown:
-        raise ValueError(f"no suite for JAX {jax} is of {', '.join(unknown)}; there are: {', '.join(suites)}")
-    return [suites[name] for name in names or suites]
+    suites = {suite.library: suite for suite in SUITES}
+    for name in names:
+        if name not in suites:
+            raise ValueError(f"no suite is of {name}; there are: {', '.join(suites)}")
+        if suites[name].jax not in ("", jax):
+            raise ValueError(f"the tests of {name} run with JAX {suites[name].jax}, and JAX {jax} is installed")
+    return [suites[name] for name in names] or [suite for suite in SUITES if not suite.jax]
 
 
 def main() -> int:

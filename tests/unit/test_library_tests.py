@@ -64,15 +64,15 @@ def test_the_row_counts_tests_callbacks_and_what_passed() -> None:
     assert own_tests.row(SUITE, "1.2", OWN, ours) == f"| library 1.2 | {jax} | 3 | 2 | 1 | 2 | a bar |"
 
 
-def test_a_jax_chooses_the_suites_that_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All others run with any JAX that no suite names: the newest."""
+def test_names_choose_suites(monkeypatch: pytest.MonkeyPatch) -> None:
     old, new, other = (Suite(name, (), "", jax=jax) for name, jax in (("old", "0.10.2"), ("new", ""), ("other", "")))
     monkeypatch.setattr(own_tests, "SUITES", (old, new, other))
-    assert own_tests.chosen([], "0.10.2") == [old]
-    assert own_tests.chosen([], "0.12.0.1") == [new, other]
-    assert own_tests.chosen(["other"], "0.12.0.1") == [other]
-    with pytest.raises(ValueError, match=r"no suite for JAX 0\.12\.0\.1 is of old, nothing; there are: new, other"):
-        own_tests.chosen(["old", "nothing"], "0.12.0.1")
+    assert own_tests.chosen([], "0.10.2") == own_tests.chosen([], "0.12.0.1") == [new, other]
+    assert own_tests.chosen(["other", "old"], "0.10.2") == [other, old]
+    with pytest.raises(ValueError, match=r"the tests of old run with JAX 0\.10\.2, and JAX 0\.12\.0\.1 is installed"):
+        own_tests.chosen(["old"], "0.12.0.1")
+    with pytest.raises(ValueError, match="no suite is of nothing; there are: old, new, other"):
+        own_tests.chosen(["nothing"], "0.10.2")
 
 
 def make_sdist(path: Path, *names: str) -> Path:

@@ -73,6 +73,15 @@ LIBRARIES = (
     *("blackjax[progress]", "chex", "diffrax", "equinox", "flax", "jax-tqdm", "jaxtyping", "beartype"),
     *("numpyro", "optax", "optimistix"),
 )
+# Further ones whose own tests run, and what those tests and old releases use.
+TESTED_LIBRARIES = (
+    *("jax-tap", "tinygp"),
+    *("bm3d", "bm4d", "imageio", "matplotlib", "pandas", "pyabel", "tifffile", "tqdm"),
+)
+# Their metadata ask for an older JAX; they run with the newest.
+LIBRARIES_THAT_ASK_FOR_OLDER_JAX = ("scico",)
+# They do not, and what their tests use.
+LIBRARIES_OF_OLDER_JAX = ("pennylane", "flaky", "optax", "pytest-mock", "pytest-rng")
 
 # The platforms whose programs are lowered where there is none of them.
 LOWERED = ("cuda", "rocm", "tpu", "oneapi")
@@ -223,18 +232,26 @@ def recipes(session: nox.Session) -> None:
 
 
 @nox.session(default=False, python=HERE)
-def libraries(session: nox.Session) -> None:
-    """Run programs of libraries with JAX's own callbacks and under hostcb, and print the table of docs/libraries.md.
+@nox.parametrize("jax", ["jax-newest", "jax-0.10.2"], ids=["jax-newest", "jax-0.10.2"])
+def libraries(session: nox.Session, jax: str) -> None:
+    """Run libraries with JAX's own callbacks and under hostcb, and print the tables of docs/libraries.md.
 
-    Then run tests that two of the libraries ship, under hostcb and not with this project's options.
+    Programs of this project, then the libraries' own tests, then old releases that import host_callback. An argument
+    names one of these three: `-- compare`, `-- own_tests` or `-- old_releases`. What follows chooses libraries.
+    JAX 0.10.2 runs the own tests of libraries that do not work with the newest.
     """
-    install_beside(session, *REQUIREMENTS["jax-newest"], *LIBRARIES, "pytest")
-    session.run("python", "examples/libraries/compare.py", *session.posargs)
-    if not session.posargs:
-        env = {"HOSTCB_INSTALL": "1", "JAX_PLATFORMS": "cpu"}
-        pytest = ("pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider", "--pyargs")
-        session.run(*pytest, "chex._src.asserts_chexify_test", env=env)
-        session.run(*pytest, "optax._src.linesearch_test", "-k", "zoom or verbose or failure or error", env=env)
+    programs = session.posargs[:1] or ["compare", "own_tests", "old_releases"]
+    if jax == "jax-0.10.2":
+        if "own_tests" not in programs:
+            session.skip("the newest JAX runs these programs")
+        install_beside(session, *REQUIREMENTS[jax], *LIBRARIES_OF_OLDER_JAX, "pytest")
+        session.run("python", "examples/libraries/own_tests.py", "pennylane")
+        return
+    # Each part downloads by pip.
+    install_beside(session, *REQUIREMENTS["jax-newest"], *LIBRARIES, *TESTED_LIBRARIES, "pytest", "pip")
+    session.install("--no-deps", *LIBRARIES_THAT_ASK_FOR_OLDER_JAX)
+    for name in programs:
+        session.run("python", f"examples/libraries/{name}.py", *session.posargs[1:])
 
 
 @nox.session(name="conformance-cpu", tags=["ci", "conformance"], python=HERE)

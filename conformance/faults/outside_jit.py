@@ -20,7 +20,6 @@ from .checks import PLANTED, check_quiet_barrier, check_value, error_of
 from .fault import planted
 from .traces import library
 
-
 LARGE = 1 << 16
 ALIGNMENT = 64
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import (  # noqa: F401 - the import of a module registers its faults
     after_failures,
     barriers,
+    beside_jax,
     buffers,
     calls,
     clearing,

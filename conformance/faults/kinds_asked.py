@@ -42,6 +42,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "barrier_of_each_process": _TAPS,
     "beside_derivatives": _EFFECTS,
     "blocks_until_released": _PRINTS,
+    "beside_ordered_ones_of_jax": "it is about tokens: a tap has one alone, and a call has one beside a result",
     "changes_its_result": _RESULTS,
     "changes_its_operand": "others get no NumPy array of their own",
     "changing_device_sets": "it is about tokens, which ordered callbacks have",

@@ -59,10 +59,8 @@ def where_eager_callbacks_are(bench: Bench, callback: Callback) -> list[Anomaly]
             anomalies += _differs(f"the result, the chosen operand {what}", result.devices(), {last})
             anomalies += check_value("the result", lambda r=result: r, np.asarray(operands[0]) + np.float32(1))  # type: ignore[misc]
     turned = jax.sharding.Mesh(np.asarray(bench.devices[::-1]), ("devices",))
-    on_turned = jax.device_put(
-        np.zeros(len(bench.devices), np.float32), NamedSharding(turned, PartitionSpec("devices"))
-    )
-    apply(on_turned)
+    rows = NamedSharding(turned, PartitionSpec("devices"))
+    apply(jax.device_put(np.zeros(len(bench.devices), np.float32), rows))
     bench.implementation.barrier()
     anomalies += _differs("the device of an operand on a mesh that begins with the last", callers[-1:], [last])
     if callback.returns_new_value:

@@ -1,0 +1,72 @@
+"""Fault cells of ordered callbacks beside JAX's own ordered ones: each has its own token in the same program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import io_callback
+
+from ..oracle.checkers import Anomaly
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from .bench import Bench
+from .checks import check_quiet_barrier, check_value
+from .fault import planted
+
+STEPS = 3
+START = np.float32(10)
+
+Step = Callable[[Any], Any]
+
+
+@planted("jit", "id_tap call", "H5 H13")
+def beside_ordered_ones_of_jax(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """With JAX's io_callback and debug.callback, before and after, in a loop and one by one; each in its own order."""
+    seen: dict[str, list[float]] = {"hostcb": [], "io": [], "debug": []}
+
+    def note(name: str) -> Callable[[Any], Any]:
+        def host(operand: Any) -> Any:
+            seen[name].append(float(np.asarray(operand)))
+            return np.asarray(operand)
+
+        return host
+
+    steps: dict[str, Step] = {
+        "hostcb": lambda x: bench.apply(callback, note("hostcb"), x, jax.ShapeDtypeStruct((), np.float32)),
+        "io": lambda x: io_callback(note("io"), jax.ShapeDtypeStruct((), np.float32), x, ordered=True),
+        "debug": lambda x: (jax.debug.callback(note("debug"), x, ordered=True), x)[1],
+    }
+    orders = (("hostcb", "io"), ("io", "hostcb"), ("io", "hostcb", "debug"), ("debug", "io", "hostcb"))
+    anomalies: list[Anomaly] = []
+    wanted = [float(START + number) for number in range(STEPS)]
+    for order in orders:
+
+        def step(x: Any, order: tuple[str, ...] = order) -> Any:
+            for name in order:
+                x = steps[name](x)
+            return x + 1
+
+        def one_by_one(x: Any, step: Step = step) -> Any:
+            for _ in range(STEPS):
+                x = step(x)
+            return x
+
+        def in_a_loop(x: Any, step: Step = step) -> Any:
+            return jax.lax.fori_loop(0, STEPS, lambda _, carry: step(carry), x)
+
+        for label, program in (("one by one", jax.jit(one_by_one)), ("in a loop", jax.jit(in_a_loop))):
+            where = f"{', '.join(order)}, {label}"
+            for _ in range(2):
+                for found in seen.values():
+                    found.clear()
+                anomalies += check_value(where, lambda p=program: p(START), START + np.float32(STEPS))  # type: ignore[misc]
+                anomalies += check_quiet_barrier(bench, where)
+                jax.effects_barrier()
+                for name in order:
+                    if seen[name] != wanted:
+                        witness = f"{where}: {name} saw {seen[name]}, expected {wanted}"
+                        anomalies.append(Anomaly("order", Stage.CALLBACK, witness))
+    return anomalies

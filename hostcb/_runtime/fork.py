@@ -10,6 +10,7 @@ import os
 
 from .._compat import waiting
 from . import counting, recording
+from .blocks import blocks
 from .deadlines import forget_waiters
 from .executions import tracker
 from .failures import failure_log
@@ -22,6 +23,7 @@ def _forget() -> None:
     for queue in queues.all():
         queue.disown()
     queues.clear()
+    blocks.disown()
     tracker.forget()
     forget_waiters()
     failure_log.forget()

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import inspect
 import logging
 import pickle
 import traceback
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any
 
 from .._spec.headlines import headline
 from .._spec.naming import NO_DEVICE, device_name
+from .forgetting import forget_callers, forget_locals
 from .frames import PACKAGE, leave_out_own_frames
 
 logger = logging.getLogger("hostcb")
@@ -22,10 +20,9 @@ logger = logging.getLogger("hostcb")
 # the function's operands alive.
 KEPT_FAILURES = 1000
 # Only so many of the newest failures keep the local variables of their frames. Otherwise a program that catches its
-# errors and never waits at a barrier would fill the memory with arrays.
+# errors and never waits at a barrier would fill the memory with arrays. Those of the functions that called the program
+# are the newest failure's alone.
 KEPT_FRAMES = 8
-
-_RESUMABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,6 +167,8 @@ class FailureLog:
             self._dropped += 1
         for older in failures[-KEPT_FRAMES - 1 : -KEPT_FRAMES]:
             forget_locals(older.exception)
+        for older in failures[-2:-1]:
+            forget_callers(older.exception)
         try:
             then = "the next barrier_wait raises it" if postponed else "its computation ends"
             logger.error("%s (%s)\n%s", first, then, text)
@@ -204,6 +203,9 @@ class FailureLog:
             if count > 1:
                 names = ", ".join(sorted({failure.callback for failure in failures}))
                 message += f"\n{count} callbacks failed since the last barrier ({names}); see `.failures` for each."
+                if failures[0].headline != last.headline:
+                    # It is often the reason of the others.
+                    message += f"\nThe first: {failures[0].headline}"
             reported = CallbackException(message, failures)
             number = len(failures)
             # From here to the `raise` there is no call, and so no interrupt and no other thread: no failure is
@@ -214,35 +216,6 @@ class FailureLog:
                 self._dropped = 0
                 raise reported from last.exception
             # Another barrier has raised these failures, or some of them were dropped for newer ones.
-
-
-def forget_locals(exception: BaseException) -> None:
-    """Clear the local variables in the frames of an exception, its causes and its contexts.
-
-    A frame keeps the frame that called it, so the frames of hostcb around a user's, which the traceback does not show,
-    are cleared as well.
-    """
-    chain: list[BaseException | None] = [exception]
-    seen: set[int] = set()
-    while chain:
-        each = chain.pop()
-        if each is None or id(each) in seen:
-            continue
-        seen.add(id(each))
-        chain += [each.__cause__, each.__context__]
-        for frame, _ in traceback.walk_tb(each.__traceback__):
-            _clear(frame)
-            around = frame.f_back
-            while around is not None and around.f_code.co_filename.startswith(PACKAGE):
-                _clear(around)
-                around = around.f_back
-
-
-def _clear(frame: FrameType) -> None:
-    # Python refuses to clear a running frame, and clearing a generator's frame would end the generator.
-    if not frame.f_code.co_flags & _RESUMABLE:
-        with contextlib.suppress(RuntimeError):
-            frame.clear()
 
 
 def formatted(exception: BaseException) -> str:

@@ -435,12 +435,6 @@ if child == 0:
         # The array that is kept is whole, and its memory is the child's when it ends.
         kept.clear()
         assert owners.mapped() == (mapped + (1 << 20), ready + (1 << 20)), owners.mapped()
-        gate.set()
-        program(x).block_until_ready()
-        hcb.barrier_wait()
-        assert seen == [float(n) for n in range(10)] * 2, seen
-        mapped, ready = owners.mapped()
-        assert mapped == ready, (mapped, ready)
         code = 0
     finally:
         os._exit(code)
@@ -484,10 +478,7 @@ if child == 0:
     try:
         assert not blocks._lent and (kept[0] == 5).all()
         kept.clear()
-        gate.set()
-        program(jnp.zeros(1 << 18))
-        hcb.barrier_wait()
-        assert not blocks._lent
+        assert (blocks.copy(np.ones(1 << 20)) == 1).all() and not blocks._lent
         code = 0
     finally:
         os._exit(code)

@@ -16,7 +16,7 @@ class Counts:
     """The counters of one queue. Each statement that changes them has no call; see `queues`."""
 
     def __init__(self) -> None:
-        # How many values Python has accepted, and their bytes. The ring, if there is one, has those that C has accepted.
+        # How many values Python has accepted, and their bytes. The ring has those that C has accepted.
         self.ring: Ring | None = None
         self.accepted = self.accepted_bytes = 0
         # How many functions have ended, and the bytes of their values, whoever accepted them.

@@ -71,7 +71,7 @@ class Blocks:
         self._ready.clear()
 
     def disown(self) -> None:
-        """In a forked child: forget the blocks in use. Arrays of threads that are gone never end; others free theirs."""
+        """In a forked child, forget the blocks in use: those of threads that are gone never end."""
         self._lent.clear()
 
     def _take(self, nbytes: int) -> np.ndarray | None:

@@ -229,11 +229,13 @@ class ExecutionTracker:
         if error is not None:
             # The key is None if the handler did not know its device.
             failures = [execution.program.failures.pop(device, None) for device in (*execution.devices, None)]
-            found = execution.failure or next((failure for failure in failures if failure is not None), None)
-            error.__cause__ = found or error.__cause__
-            if found is not None and isinstance(error, jax.errors.JaxRuntimeError):
-                # The runtime's text begins with its own frames. A new error would lose the traceback.
-                type(error).__init__(error, without_preamble(str(error)))
+            # Not their truth values: an exception may have a length.
+            found = next((failure for failure in (execution.failure, *failures) if failure is not None), None)
+            if found is not None:
+                error.__cause__ = found
+                if isinstance(error, jax.errors.JaxRuntimeError):
+                    # The runtime's text begins with its own frames. A new error would lose the traceback.
+                    type(error).__init__(error, without_preamble(str(error)))
         # The program keeps its executions alive, and the failure's traceback would keep frames and arrays alive.
         execution.failure = None
         tokens = execution.tokens

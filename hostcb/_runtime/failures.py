@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._spec.headlines import headline
-from .._spec.naming import NO_DEVICE, device_name
+from .._spec.naming import NO_DEVICE, class_name, device_name, transferable
 from .forgetting import forget_callers, forget_locals
 from .frames import PACKAGE, leave_out_own_frames
 
@@ -63,7 +63,9 @@ class CallbackException(Exception):  # noqa: N818 - host_callback's name
         # By default pickle drops causes, and fails if a failure holds an object that cannot be pickled.
         failures = tuple(Failure(*each.__reduce__()[1]) for each in self.failures)
         is_last = bool(failures) and self.__cause__ is self.failures[-1].exception
-        cause = failures[-1].exception if is_last else self.__cause__ and _portable(self.__cause__)
+        cause = self.__cause__
+        if cause is not None:
+            cause = failures[-1].exception if is_last else _portable(cause)
         notes = [note for note in getattr(self, "__notes__", ()) if isinstance(note, str)]
         return _restored, (type(self), str(self), failures, cause, notes)
 
@@ -94,7 +96,9 @@ def _survives_pickle(value: Any) -> bool:
     try:
         # Safe: this process pickled the value one call ago.
         return type(pickle.loads(pickle.dumps(value))) is type(value)  # noqa: S301
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         # The value's own methods may raise any exception.
         return False
 
@@ -110,7 +114,7 @@ def _only_text(exception: BaseException) -> list[str]:
     try:
         return traceback.format_exception_only(exception)
     except Exception:
-        return [type(exception).__qualname__]
+        return [class_name(exception)]
 
 
 # host_callback renamed its exception and kept the old name as an alias.
@@ -154,12 +158,18 @@ class FailureLog:
         self, callback: str, device: Any, exception: BaseException, postponed: bool, kind: str = "callback"
     ) -> Failure:
         """Log a failure and keep it for the next barrier; `postponed` if only the barrier raises it."""
-        leave_out_own_frames(exception)
-        text = formatted(exception)
-        first = headline(kind, callback, device, exception)
-        failure = Failure(callback, device, exception, text, kind, first, ended=not postponed)
         self.count(device)
+        leave_out_own_frames(exception)
         failures = self._failures
+        try:
+            text = formatted(exception)
+            first = headline(kind, callback, device, exception)
+        except BaseException:
+            # An interrupt, or an exception whose text ends the process: it goes on, and the failure is not lost.
+            first = f"{kind}: {callback} raised {class_name(exception)}"
+            failures.append(Failure(callback, device, exception, first, kind, first, ended=not postponed))
+            raise
+        failure = Failure(callback, device, exception, text, kind, first, ended=not postponed)
         failures.append(failure)
         if len(failures) > KEPT_FAILURES:
             # The first failures are usually the cause of the others, so one in the middle is dropped.
@@ -220,14 +230,14 @@ class FailureLog:
 
 def formatted(exception: BaseException) -> str:
     """Format the traceback from the user's function on, without hostcb's frames before it."""
-    frames = exception.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(PACKAGE):
-        frames = frames.tb_next
     try:
-        return "".join(traceback.format_exception(type(exception), exception, frames))
+        frames = exception.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename.startswith(PACKAGE):
+            frames = frames.tb_next
+        return transferable("".join(traceback.format_exception(type(exception), exception, frames)))
     except Exception as broken:
         # The exception has a malformed or unreadable attribute.
-        return f"{type(exception).__qualname__}: its traceback cannot be shown, which raises {type(broken).__name__}"
+        return f"{class_name(exception)}: its traceback cannot be shown, which raises {class_name(broken)}"
 
 
 failure_log = FailureLog()

@@ -11,6 +11,12 @@ import traceback
 from collections.abc import Iterator
 from types import FrameType
 
+# The user's class may let any access to the attributes of an exception raise.
+_traceback, _cause, _context = (
+    vars(BaseException)[f"__{name}__"].__get__ for name in ("traceback", "cause", "context")
+)
+_exceptions = vars(BaseExceptionGroup)["exceptions"].__get__
+
 _RESUMABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -35,7 +41,7 @@ def forget_callers(exception: BaseException) -> None:
 
 def _shown(exception: BaseException) -> dict[FrameType, None]:
     """Return the frames of the tracebacks, in an order."""
-    return {frame: None for each in _with_others(exception) for frame, _ in traceback.walk_tb(each.__traceback__)}
+    return {frame: None for each in _with_others(exception) for frame, _ in traceback.walk_tb(_traceback(each))}
 
 
 def _with_others(exception: BaseException) -> Iterator[BaseException]:
@@ -48,9 +54,9 @@ def _with_others(exception: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(each))
         yield each
-        chain += [each.__cause__, each.__context__]
-        if isinstance(each, BaseExceptionGroup):
-            chain += each.exceptions
+        chain += [_cause(each), _context(each)]
+        if issubclass(type(each), BaseExceptionGroup):
+            chain += _exceptions(each)
 
 
 def _clear(frame: FrameType) -> bool:

@@ -27,10 +27,10 @@ _OF_ARRAYS = (
 
 def advise(kind: Kind, failure: BaseException) -> None:
     """Add a note to an `AttributeError` for an attribute that a `jax.Array` has and a NumPy array does not."""
-    if kind.in_place or not isinstance(failure, AttributeError):
-        return
     # The attributes of a class of the user's may be of any type, and reading them may raise any exception.
     with contextlib.suppress(Exception):
+        if kind.in_place or not isinstance(failure, AttributeError):
+            return
         if isinstance(failure.obj, np.ndarray | np.generic) and _is_of_arrays(failure.name):
             option = " The option hostcb_jax_arrays (HOSTCB_JAX_ARRAYS=1) does so for all."
             note = (

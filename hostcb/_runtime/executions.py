@@ -46,8 +46,16 @@ class ExecutionTracker:
         self.informed = False
         self.forget()
 
+    def disown(self) -> None:
+        """In a forked child, which runs none of its parent's executions: forget them all."""
+        for execution in list(self._live):
+            if not execution.dispatched_here():
+                # For a barrier that a signal handler has interrupted to fork: it goes on in the child.
+                execution.abandon()
+        self.forget()
+
     def forget(self) -> None:
-        """Forget all executions, in a forked child, which runs none of them."""
+        """Forget all executions."""
         self._live: dict[Execution, None] = {}
         self._fresh: dict[tuple[Any, ...], Any] = {}
         self._failed: dict[int, weakref.ref[Program]] = {}

@@ -24,7 +24,7 @@ def _forget() -> None:
         queue.disown()
     queues.clear()
     blocks.disown()
-    tracker.forget()
+    tracker.disown()
     forget_waiters()
     failure_log.forget()
     recording.disown()

@@ -132,6 +132,8 @@ def test_the_barrier_reports_it_and_its_computation_ends(name: str, kind: str, s
         hcb.barrier_wait()
     (failure,) = reported.value.failures
     assert type(failure.exception) is type(made())
+    # A file of the log takes it.
+    assert failure.text.encode()
     assert did in failure.headline and str(reported.value).splitlines()[0] == failure.headline
     again = pickle.loads(pickle.dumps(reported.value))
     assert str(again) == str(reported.value) and again.__cause__ is not None
@@ -189,7 +191,7 @@ spread = NamedSharding(Mesh(np.array(jax.devices()[:2]), "d"), P("d"))
 mesh = jax.jit(lambda x: hcb.io_callback(f, x, x), in_shardings=spread)
 programs = [jax.jit(lambda x: hcb.call(f, x, result_shape=x)), lambda x: hcb.call(f, x, result_shape=x),
             jax.jit(lambda x: hcb.pure_callback(f, x, x)), jax.jit(hcb.buffer_callback(f, jnp.ones(2))), mapped, mesh,
-            jax.jit(lambda x: hcb.id_tap(f, x))]
+            jax.jit(lambda x: hcb.call(f, x, result_shape={{"\\udcff": x}})), jax.jit(lambda x: hcb.id_tap(f, x))]
 with hcb.trace(tempfile.mktemp()):
     for program in programs:
         lines = []
@@ -204,4 +206,4 @@ with hcb.trace(tempfile.mktemp()):
         assert all("raised ValueError: \\udcff \\x00 end" in line for line in lines), lines
         print(len(lines))
 """
-    assert run_program(source, devices=2, timeout=60).check().lines == ["2"] * 6 + ["1"]
+    assert run_program(source, devices=2, timeout=60).check().lines == ["2"] * 7 + ["1"]

@@ -181,6 +181,17 @@ def test_a_function_of_any_name_fails_without_a_crash(name: str) -> None:
     """Half of a surrogate pair in a text crashes jaxlib; a file of undecodable bytes has such a name."""
     source = rf"""
 import tempfile
+@jax.tree_util.register_pytree_node_class
+class Odd:
+    def __init__(self, x):
+        self.x = x
+    def tree_flatten(self):
+        return (self.x,), None
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
+    def __repr__(self):
+        return "\udcff"
 code = compile("def f(*arguments):\n    raise ValueError('\\udcff \\x00 end')", "file_\udcff.py", "exec")
 space = {{}}
 exec(code, space)
@@ -191,7 +202,7 @@ spread = NamedSharding(Mesh(np.array(jax.devices()[:2]), "d"), P("d"))
 mesh = jax.jit(lambda x: hcb.io_callback(f, x, x), in_shardings=spread)
 programs = [jax.jit(lambda x: hcb.call(f, x, result_shape=x)), lambda x: hcb.call(f, x, result_shape=x),
             jax.jit(lambda x: hcb.pure_callback(f, x, x)), jax.jit(hcb.buffer_callback(f, jnp.ones(2))), mapped, mesh,
-            jax.jit(lambda x: hcb.call(f, x, result_shape={{"\\udcff": x}})), jax.jit(lambda x: hcb.id_tap(f, x))]
+            jax.jit(lambda x: hcb.call(f, x, result_shape=Odd(x))), jax.jit(lambda x: hcb.id_tap(f, x))]
 with hcb.trace(tempfile.mktemp()):
     for program in programs:
         lines = []

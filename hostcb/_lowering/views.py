@@ -19,7 +19,7 @@ from .._native.library import PYTHON_TARGET, TARGET, library
 from .._runtime import watching
 from .._runtime.blocks import LEAST_BYTES, LEAST_QUEUED_BYTES, blocks
 from .._runtime.copying import copy_into
-from .._runtime.failures import forget_locals
+from .._runtime.forgetting import forget_locals
 from .._runtime.host import Host
 from .._runtime.owners import Shape
 from .._runtime.pages import LEAST_BYTES as LEAST_MAPPED

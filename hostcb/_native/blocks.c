@@ -4,7 +4,8 @@
  * A record of the ring and each owner in Python hold a reference to a block. The one that gives the last reference back puts
  * the block among the ready ones, or unmaps it if it came back too long ago.
  *
- * A fork waits for the mutex. So the list of ready blocks is whole in the child, where the other threads are gone.
+ * A fork waits for the mutex. So the list of ready blocks is whole in the child, where the other threads are gone. The blocks
+ * that the parent's arrays held count in the child only when they come back: threads that are gone never give theirs.
  */
 
 #include "handover.h"
@@ -22,15 +23,23 @@
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static Block* ready;
 static uint64_t ready_bytes;
-/* Of all blocks that are mapped. */
+/* Of all blocks that are mapped, without those that only the parent of this process has taken. */
 static uint64_t mapped_bytes;
+/* How many forks lead to this process. */
+static uint64_t forks;
 
 static void lock(void) { pthread_mutex_lock(&mutex); }
 
 static void unlock(void) { pthread_mutex_unlock(&mutex); }
 
+static void forked(void) {
+  forks += 1;
+  mapped_bytes = ready_bytes;
+  unlock();
+}
+
 /* In the child, an array may end and give its block back before any function of hostcb's runs there. */
-static void hold_at_forks(void) { pthread_atfork(lock, unlock, unlock); }
+static void hold_at_forks(void) { pthread_atfork(lock, unlock, forked); }
 
 static Block* map(uint64_t size) {
   Block* block = malloc(sizeof(Block));
@@ -44,7 +53,7 @@ static Block* map(uint64_t size) {
   /* A kernel without large pages refuses, which is harmless. */
   if (size >= LEAST_IN_LARGE_PAGES) madvise(data, size, MADV_HUGEPAGE);
 #endif
-  block->next = NULL, block->size = size, block->references = 1, block->data = data;
+  block->next = NULL, block->size = size, block->references = 1, block->data = data, block->forks = forks;
   __atomic_fetch_add(&mapped_bytes, size, __ATOMIC_RELAXED);
   return block;
 }
@@ -63,7 +72,7 @@ Block* take_block(uint64_t bytes) {
   }
   pthread_mutex_unlock(&mutex);
   if (block == NULL) return map(size);
-  block->next = NULL, block->references = 1;
+  block->next = NULL, block->references = 1, block->forks = forks;
   return block;
 }
 
@@ -83,6 +92,10 @@ static Block* all_but(uint64_t bytes) {
 Block* give_block_back(Block* block) {
   if (block == NULL || __atomic_sub_fetch(&block->references, 1, __ATOMIC_ACQ_REL) != 0) return NULL;
   block->next = NULL;
+  if (block->forks != forks) {
+    block->forks = forks;
+    __atomic_fetch_add(&mapped_bytes, block->size, __ATOMIC_RELAXED);
+  }
   if (block->size > MOST_READY) return block;
   pthread_mutex_lock(&mutex);
   block->next = ready;
@@ -128,7 +141,7 @@ EXPORTED void hostcb_disown(Owner* owner) {
   unmap_blocks(give_block_back(block));
 }
 
-/* The bytes of all blocks, and of those that are ready. */
+/* The bytes of all blocks, and of those that are ready; in a forked child without those that its parent's arrays hold. */
 EXPORTED uint64_t hostcb_mapped(uint64_t* of_ready) {
   pthread_mutex_lock(&mutex);
   *of_ready = ready_bytes;

@@ -62,6 +62,7 @@ typedef struct Block {
   struct Block* next; /* in a list */
   uint64_t size;
   uint64_t references;
+  uint64_t forks; /* those before the process that has taken it */
   char* data;
 } Block;
 

@@ -70,6 +70,10 @@ class Blocks:
         """Free the ready blocks."""
         self._ready.clear()
 
+    def disown(self) -> None:
+        """In a forked child, forget the blocks in use: those of threads that are gone never end."""
+        self._lent.clear()
+
     def _take(self, nbytes: int) -> np.ndarray | None:
         stack = self._ready[nbytes]
         while stack:
@@ -84,7 +88,11 @@ class Blocks:
         return None
 
     def _come_back(self, reference: weakref.ref[np.ndarray]) -> None:
-        _, block = self._lent.pop(id(reference))
+        lent = self._lent.pop(id(reference), None)
+        if lent is None:
+            # A signal handler that came first has forked, and this is the child.
+            return
+        block = lent[1]
         if block.nbytes <= MOST_BYTES:
             self._make_room(block.nbytes)
         if self.ready_bytes + block.nbytes <= MOST_BYTES:

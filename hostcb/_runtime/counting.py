@@ -81,7 +81,7 @@ class Counting:
             return invoke(*arguments)
         finally:
             # The queue is the longest just before one of its functions ends.
-            tally.reaches(*queued_in(queues[device]))
+            tally.reaches(*queued_in(queues[device].counts))
 
 
 _counting: dict[None, Counting] = {}
@@ -89,10 +89,9 @@ _counting: dict[None, Counting] = {}
 
 def counting() -> Counting:
     """Return the counting, which begins with the first question; two threads may ask at once."""
-    found = _counting.get(None)
-    if found is None:
-        found = _counting.setdefault(None, Counting())
-        watching.watch(found)
+    found = _counting.get(None) or _counting.setdefault(None, Counting())
+    # At each question, since an interrupt may have ended the first one before.
+    watching.watch(found)
     return found
 
 

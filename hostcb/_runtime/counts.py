@@ -17,6 +17,7 @@ class Counts:
 
     def __init__(self) -> None:
         # How many values Python has accepted, and their bytes. The ring has those that C has accepted.
+        self.ring: Ring | None = None
         self.accepted = self.accepted_bytes = 0
         # How many functions have ended, and the bytes of their values, whoever accepted them.
         self.ended = self.ended_bytes = 0
@@ -40,7 +41,6 @@ class Queue(Protocol):
 
     device: Any
     counts: Counts
-    ring: Ring | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +65,8 @@ class Totals:
         )
 
 
-def totals_of(queue: Queue) -> Totals:
-    counts, ring = queue.counts, queue.ring
+def _totals_of(name: str, counts: Counts) -> Totals:
+    ring = counts.ring
     # What has ended is read before what was handed over, so that it is never more.
     ended, ended_bytes = counts.ended, counts.ended_bytes
     unqueued, unqueued_bytes = counts.unqueued, counts.unqueued_bytes
@@ -74,19 +74,12 @@ def totals_of(queue: Queue) -> Totals:
     if ring is not None:
         taps += ring.counters.accepted
         taps_bytes += ring.counters.accepted_bytes
-    return Totals(
-        device_name(queue.device),
-        taps,
-        taps_bytes,
-        ended + unqueued,
-        ended_bytes + unqueued_bytes,
-        counts.waited_for_room,
-    )
+    return Totals(name, taps, taps_bytes, ended + unqueued, ended_bytes + unqueued_bytes, counts.waited_for_room)
 
 
-def queued_in(queue: Queue) -> tuple[int, int]:
+def queued_in(counts: Counts) -> tuple[int, int]:
     """Return how many taps of a queue have not ended, and their bytes."""
-    counts, ring = queue.counts, queue.ring
+    ring = counts.ring
     queued, queued_bytes = counts.accepted - counts.ended, counts.accepted_bytes - counts.ended_bytes
     if ring is not None:
         counters = ring.counters
@@ -95,13 +88,14 @@ def queued_in(queue: Queue) -> tuple[int, int]:
     return queued, queued_bytes
 
 
-# What the queues of devices that are gone have counted.
-_gone: list[Totals] = []
+# What the queues of devices that are gone have counted, and the names of their devices.
+_gone: dict[Counts, str] = {}
 
 
 def retire(queues: Iterable[Queue]) -> None:
-    """Keep what these queues have counted, before they are dropped."""
-    _gone.extend([totals_of(queue) for queue in queues])
+    """Keep what these queues count, before they are dropped."""
+    for queue in queues:
+        _gone[queue.counts] = device_name(queue.device)
 
 
 def forget() -> None:
@@ -111,7 +105,10 @@ def forget() -> None:
 
 def totals_by_device(queues: Iterable[Queue]) -> dict[str, Totals]:
     """Return the totals of each device, by its name: after `clear_backends` another device has the name."""
+    # In this order: a queue that is dropped meanwhile is in both, and counts once.
+    each_once = {queue.counts: device_name(queue.device) for queue in queues}
+    each_once |= _gone
     found: dict[str, Totals] = {}
-    for each in [*_gone, *map(totals_of, queues)]:
-        found[each.device] = found.get(each.device, Totals(each.device)) + each
+    for counts, name in each_once.items():
+        found[name] = found.get(name, Totals(name)) + _totals_of(name, counts)
     return found

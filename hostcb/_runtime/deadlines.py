@@ -92,7 +92,16 @@ class Waiter(Progress):
             _waiters.pop(self, None)
 
     def join(self) -> None:
-        self._thread.join()
+        # An interrupt may have kept it from starting.
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def has_ended(self) -> bool:
+        return self._ended
+
+    def abandon(self) -> None:
+        """Let a barrier that goes on in a forked child look at what is outstanding there."""
+        self._ended = True
 
     def ended_by(self, deadline: Deadline) -> bool:
         if self._thread.ident is not None:
@@ -112,13 +121,15 @@ class Waiter(Progress):
 
 def ended_by(waitable: Waitable, deadline: Deadline) -> bool:
     """Wait until an execution has ended; return False if it has not in time."""
-    if waitable.done():
-        return True
-    waiter = waitable.waiter
-    if waiter is None:
-        # Two threads may do this at once, and each waits with a thread of its own.
-        waiter = waitable.waiter = Waiter(waitable)
-    return waiter.ended_by(deadline)
+    # Again if it has not: the wait for a dispatch that seems to have raised may end before the dispatch does.
+    while not waitable.done():
+        waiter = waitable.waiter
+        if waiter is None or waiter.has_ended():
+            # Two threads may do this at once, and each waits with a thread of its own.
+            waiter = waitable.waiter = Waiter(waitable)
+        if not waiter.ended_by(deadline):
+            return False
+    return True
 
 
 def join_waiters() -> None:
@@ -129,4 +140,6 @@ def join_waiters() -> None:
 
 def forget_waiters() -> None:
     """In a forked child: the threads are the parent's."""
+    for waiter in list(_waiters):
+        waiter.abandon()
     _waiters.clear()

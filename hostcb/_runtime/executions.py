@@ -46,8 +46,16 @@ class ExecutionTracker:
         self.informed = False
         self.forget()
 
+    def disown(self) -> None:
+        """In a forked child, which runs none of its parent's executions: forget them all."""
+        for execution in list(self._live):
+            if not execution.dispatched_here():
+                # For a barrier that a signal handler has interrupted to fork: it goes on in the child.
+                execution.abandon()
+        self.forget()
+
     def forget(self) -> None:
-        """Forget all executions, in a forked child, which runs none of them."""
+        """Forget all executions."""
         self._live: dict[Execution, None] = {}
         self._fresh: dict[tuple[Any, ...], Any] = {}
         self._failed: dict[int, weakref.ref[Program]] = {}
@@ -229,11 +237,13 @@ class ExecutionTracker:
         if error is not None:
             # The key is None if the handler did not know its device.
             failures = [execution.program.failures.pop(device, None) for device in (*execution.devices, None)]
-            found = execution.failure or next((failure for failure in failures if failure is not None), None)
-            error.__cause__ = found or error.__cause__
-            if found is not None and isinstance(error, jax.errors.JaxRuntimeError):
-                # The runtime's text begins with its own frames. A new error would lose the traceback.
-                type(error).__init__(error, without_preamble(str(error)))
+            # Not their truth values: an exception may have a length.
+            found = next((failure for failure in (execution.failure, *failures) if failure is not None), None)
+            if found is not None:
+                error.__cause__ = found
+                if isinstance(error, jax.errors.JaxRuntimeError):
+                    # The runtime's text begins with its own frames. A new error would lose the traceback.
+                    type(error).__init__(error, without_preamble(str(error)))
         # The program keeps its executions alive, and the failure's traceback would keep frames and arrays alive.
         execution.failure = None
         tokens = execution.tokens

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import inspect
 import logging
 import pickle
 import traceback
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any
 
 from .._spec.headlines import headline
-from .._spec.naming import NO_DEVICE, device_name
+from .._spec.naming import NO_DEVICE, class_name, device_name, transferable
+from .forgetting import forget_callers, forget_locals
 from .frames import PACKAGE, leave_out_own_frames
 
 logger = logging.getLogger("hostcb")
@@ -22,10 +20,9 @@ logger = logging.getLogger("hostcb")
 # the function's operands alive.
 KEPT_FAILURES = 1000
 # Only so many of the newest failures keep the local variables of their frames. Otherwise a program that catches its
-# errors and never waits at a barrier would fill the memory with arrays.
+# errors and never waits at a barrier would fill the memory with arrays. Those of the functions that called the program
+# are the newest failure's alone.
 KEPT_FRAMES = 8
-
-_RESUMABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +63,9 @@ class CallbackException(Exception):  # noqa: N818 - host_callback's name
         # By default pickle drops causes, and fails if a failure holds an object that cannot be pickled.
         failures = tuple(Failure(*each.__reduce__()[1]) for each in self.failures)
         is_last = bool(failures) and self.__cause__ is self.failures[-1].exception
-        cause = failures[-1].exception if is_last else self.__cause__ and _portable(self.__cause__)
+        cause = self.__cause__
+        if cause is not None:
+            cause = failures[-1].exception if is_last else _portable(cause)
         notes = [note for note in getattr(self, "__notes__", ()) if isinstance(note, str)]
         return _restored, (type(self), str(self), failures, cause, notes)
 
@@ -97,7 +96,9 @@ def _survives_pickle(value: Any) -> bool:
     try:
         # Safe: this process pickled the value one call ago.
         return type(pickle.loads(pickle.dumps(value))) is type(value)  # noqa: S301
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         # The value's own methods may raise any exception.
         return False
 
@@ -113,7 +114,7 @@ def _only_text(exception: BaseException) -> list[str]:
     try:
         return traceback.format_exception_only(exception)
     except Exception:
-        return [type(exception).__qualname__]
+        return [class_name(exception)]
 
 
 # host_callback renamed its exception and kept the old name as an alias.
@@ -157,12 +158,18 @@ class FailureLog:
         self, callback: str, device: Any, exception: BaseException, postponed: bool, kind: str = "callback"
     ) -> Failure:
         """Log a failure and keep it for the next barrier; `postponed` if only the barrier raises it."""
-        leave_out_own_frames(exception)
-        text = formatted(exception)
-        first = headline(kind, callback, device, exception)
-        failure = Failure(callback, device, exception, text, kind, first, ended=not postponed)
         self.count(device)
+        leave_out_own_frames(exception)
         failures = self._failures
+        try:
+            text = formatted(exception)
+            first = headline(kind, callback, device, exception)
+        except BaseException:
+            # An interrupt, or an exception whose text ends the process: it goes on, and the failure is not lost.
+            first = f"{kind}: {callback} raised {class_name(exception)}"
+            failures.append(Failure(callback, device, exception, first, kind, first, ended=not postponed))
+            raise
+        failure = Failure(callback, device, exception, text, kind, first, ended=not postponed)
         failures.append(failure)
         if len(failures) > KEPT_FAILURES:
             # The first failures are usually the cause of the others, so one in the middle is dropped.
@@ -170,6 +177,8 @@ class FailureLog:
             self._dropped += 1
         for older in failures[-KEPT_FRAMES - 1 : -KEPT_FRAMES]:
             forget_locals(older.exception)
+        for older in failures[-2:-1]:
+            forget_callers(older.exception)
         try:
             then = "the next barrier_wait raises it" if postponed else "its computation ends"
             logger.error("%s (%s)\n%s", first, then, text)
@@ -204,6 +213,9 @@ class FailureLog:
             if count > 1:
                 names = ", ".join(sorted({failure.callback for failure in failures}))
                 message += f"\n{count} callbacks failed since the last barrier ({names}); see `.failures` for each."
+                if failures[0].headline != last.headline:
+                    # It is often the reason of the others.
+                    message += f"\nThe first: {failures[0].headline}"
             reported = CallbackException(message, failures)
             number = len(failures)
             # From here to the `raise` there is no call, and so no interrupt and no other thread: no failure is
@@ -216,45 +228,16 @@ class FailureLog:
             # Another barrier has raised these failures, or some of them were dropped for newer ones.
 
 
-def forget_locals(exception: BaseException) -> None:
-    """Clear the local variables in the frames of an exception, its causes and its contexts.
-
-    A frame keeps the frame that called it, so the frames of hostcb around a user's, which the traceback does not show,
-    are cleared as well.
-    """
-    chain: list[BaseException | None] = [exception]
-    seen: set[int] = set()
-    while chain:
-        each = chain.pop()
-        if each is None or id(each) in seen:
-            continue
-        seen.add(id(each))
-        chain += [each.__cause__, each.__context__]
-        for frame, _ in traceback.walk_tb(each.__traceback__):
-            _clear(frame)
-            around = frame.f_back
-            while around is not None and around.f_code.co_filename.startswith(PACKAGE):
-                _clear(around)
-                around = around.f_back
-
-
-def _clear(frame: FrameType) -> None:
-    # Python refuses to clear a running frame, and clearing a generator's frame would end the generator.
-    if not frame.f_code.co_flags & _RESUMABLE:
-        with contextlib.suppress(RuntimeError):
-            frame.clear()
-
-
 def formatted(exception: BaseException) -> str:
     """Format the traceback from the user's function on, without hostcb's frames before it."""
-    frames = exception.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(PACKAGE):
-        frames = frames.tb_next
     try:
-        return "".join(traceback.format_exception(type(exception), exception, frames))
+        frames = exception.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename.startswith(PACKAGE):
+            frames = frames.tb_next
+        return transferable("".join(traceback.format_exception(type(exception), exception, frames)))
     except Exception as broken:
         # The exception has a malformed or unreadable attribute.
-        return f"{type(exception).__qualname__}: its traceback cannot be shown, which raises {type(broken).__name__}"
+        return f"{class_name(exception)}: its traceback cannot be shown, which raises {class_name(broken)}"
 
 
 failure_log = FailureLog()

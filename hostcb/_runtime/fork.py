@@ -10,6 +10,7 @@ import os
 
 from .._compat import waiting
 from . import counting, recording
+from .blocks import blocks
 from .deadlines import forget_waiters
 from .executions import tracker
 from .failures import failure_log
@@ -22,7 +23,8 @@ def _forget() -> None:
     for queue in queues.all():
         queue.disown()
     queues.clear()
-    tracker.forget()
+    blocks.disown()
+    tracker.disown()
     forget_waiters()
     failure_log.forget()
     recording.disown()

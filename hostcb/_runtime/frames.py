@@ -52,8 +52,10 @@ def leaving_out_frames(function: F) -> F:
 
 def leave_out_own_frames(failure: BaseException) -> None:
     """Let the traceback of a user function's exception begin and end in the user's file."""
-    if not _are_kept():
-        _shorten(failure, lambda file: not file.startswith(PACKAGE))
+    # The class of the user's exception may refuse to have its traceback read or set.
+    with contextlib.suppress(Exception):
+        if not _are_kept():
+            _shorten(failure, lambda file: not file.startswith(PACKAGE))
 
 
 def _are_kept() -> bool:
@@ -81,6 +83,4 @@ def _shorten(error: BaseException, is_shown: Callable[[str], bool]) -> None:
     for each in reversed(entries):
         if is_shown(each.tb_frame.f_code.co_filename):
             shown = TracebackType(shown, each.tb_frame, each.tb_lasti, each.tb_lineno)
-    # The class of the user's exception may refuse to have it set.
-    with contextlib.suppress(Exception):
-        error.__traceback__ = shown
+    error.__traceback__ = shown

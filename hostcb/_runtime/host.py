@@ -11,6 +11,7 @@ import numpy as np
 
 from .._spec.advice import advise
 from .._spec.callback import HostCallback, Transforms
+from .._spec.naming import transferable
 from .._spec.results import RefusedResultError, conform, refusal
 from .._spec.shapes import size_of
 from . import recording, watching
@@ -181,9 +182,9 @@ class Host:
         failure_log.record(self.callback.name, device, exception, postponed, self.callback.kind.name)
 
     def _refusal(self, device: Any, failure: BaseException | None, marked: bool) -> RefusedResultError:
-        reason = formatted(failure) if failure else "It happened there: see the log of that process."
+        reason = formatted(failure) if failure is not None else "It happened there: see the log of that process."
         reported = not isinstance(self.callback.function, ReportsFailures)
         text = refusal(self.callback, self.result_avals, device, failure, reason, marked, reported)
-        error = RefusedResultError(text)
+        error = RefusedResultError(transferable(text))
         error.__cause__ = failure
         return error

@@ -125,6 +125,10 @@ class Dispatch:
         self.lock = threading.Lock()
         self._returned = False
 
+    def abandon(self) -> None:
+        """Count as set, in a forked child."""
+        self._returned = True
+
     def is_set(self) -> bool:
         return self._returned or not self.lock.locked()
 
@@ -230,6 +234,11 @@ class Execution:
     def dispatched_here(self) -> bool:
         """Return whether the current thread is dispatching it, and so cannot wait for it."""
         return self.thread == threading.get_ident() and not self.returned.is_set()
+
+    def abandon(self) -> None:
+        """Count as ended, in a forked child."""
+        self.tokens, self.launched = (), False
+        self.returned.abandon()
 
     def done(self) -> bool:
         if not self.returned.is_set() or self._may_run_unseen():

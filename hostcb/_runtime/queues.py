@@ -74,7 +74,8 @@ class DeviceQueue(Progress):
         ring = self.ring
         if ring is None:
             # Several threads may do this at once.
-            ring = self.ring = self._rings.setdefault(None, Ring(self.budget, MOST_VALUES, site.pinned))
+            ring = self._rings.setdefault(None, Ring(self.budget, MOST_VALUES, site.pinned))
+            self.counts.ring = self.ring = ring
             self._publish()
         consumer = self.consumer
         if consumer is not None and consumer.ring is not ring:

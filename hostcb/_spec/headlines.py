@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .naming import MOST_CHARACTERS
+from .naming import class_name, first_line
 
 # The attribute of an exception that says what the user's function did in place of raising it.
 _DID = "_hostcb_did"
@@ -32,8 +32,12 @@ def what_it_did(failure: BaseException | None) -> str:
     """Return what a failed function did, in one line."""
     if failure is None:
         return "failed in another process"
-    did = vars(failure).get(_DID) if isinstance(failure, (TypeError, ValueError)) else None
-    return _cut(str(did)) if did is not None else f"raised {_named(failure)}"
+    try:
+        did = vars(failure).get(_DID) if isinstance(failure, (TypeError, ValueError)) else None
+        return first_line(str(did)) if did is not None else f"raised {_named(failure)}"
+    except Exception:
+        # The user's class may let any access to its attributes raise, and its text be of any class.
+        return f"raised {class_name(failure)}"
 
 
 def say(failure: BaseException, did: str) -> None:
@@ -57,13 +61,5 @@ def _named(failure: BaseException) -> str:
         text = str(failure).strip()
     except Exception:
         text = ""
-    name = type(failure).__qualname__
-    return _cut(f"{name}: {text}") if text else name
-
-
-def _cut(text: str) -> str:
-    """Return the first line of a text, with a mark if that is not all of it."""
-    first, _, rest = text.partition("\n")
-    if len(first) > MOST_CHARACTERS:
-        return f"{first[:MOST_CHARACTERS]}…"
-    return f"{first} …" if rest.strip() else first
+    name = class_name(failure)
+    return first_line(f"{name}: {text}") if text else name

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
+import unicodedata
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,9 @@ NO_DEVICE = "unknown"
 # A longer text is cut: the repr of an array or of a model would hide the rest of the message.
 MOST_CHARACTERS = 400
 
+# Control characters, halves of pairs that are no characters, and ends of lines.
+_UNSEEN = {"Cc", "Cs", "Zl", "Zp"}
+
 _RESUMABLE = {
     inspect.CO_COROUTINE: "a coroutine function (async def)",
     inspect.CO_GENERATOR: "a generator function",
@@ -30,11 +34,13 @@ _RESUMABLE = {
 def describe(function: Callable[..., Any]) -> str:
     """Return the name of a user function, with its file and line, for messages."""
     inner = _innermost(function)
-    name = next(filter(None, (_text(inner, "__qualname__"), _text(inner, "__name__"))), None) or shown(inner)
+    name = first_line(
+        next(filter(None, (_text(inner, "__qualname__"), _text(inner, "__name__"))), None) or shown(inner)
+    )
     code = attribute(inner, "__code__")
     if not isinstance(code, types.CodeType):
         return name
-    return f"{name} ({code.co_filename}:{code.co_firstlineno})"
+    return f"{name} ({_seen(code.co_filename)}:{code.co_firstlineno})"
 
 
 def subject(kind: str, function: Callable[..., Any]) -> str:
@@ -49,6 +55,24 @@ def shown(value: Any) -> str:
     except Exception as error:
         return f"<{type(value).__qualname__} object, whose repr raises {type(error).__name__}>"
     return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
+
+
+def first_line(text: str) -> str:
+    """Return the first line of a text, with a mark if that is not all of it, and with escapes for what nobody sees."""
+    first, _, rest = text.partition("\n")
+    if len(first) > MOST_CHARACTERS:
+        return f"{_seen(first[:MOST_CHARACTERS])}…"
+    return f"{_seen(first)} …" if rest.strip() else _seen(first)
+
+
+def transferable(text: str) -> str:
+    """Return a text without what C++ cannot take: jaxlib crashes at half a surrogate pair, and ends at a null."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def class_name(value: Any) -> str:
+    """Return the name of an object's class, whatever its metaclass does."""
+    return first_line(str(type.__getattribute__(type(value), "__qualname__")))
 
 
 def device_name(device: Any) -> str:
@@ -101,6 +125,12 @@ def _innermost(function: Any) -> Any:
                 return inner
             inner = wrapped
     return function
+
+
+def _seen(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join([repr(each)[1:-1] if unicodedata.category(each) in _UNSEEN else each for each in text])
 
 
 def _text(value: Any, name: str) -> str | None:

@@ -60,7 +60,13 @@ def returned_something(callback: HostCallback) -> ValueError:
 
 def what_came(failure: BaseException | None) -> str:
     """Return the phrase that says what a failed callback did."""
-    return str(vars(failure).get("_hostcb_came", FAILED)) if isinstance(failure, (TypeError, ValueError)) else FAILED
+    try:
+        return (
+            str(vars(failure).get("_hostcb_came", FAILED)) if isinstance(failure, (TypeError, ValueError)) else FAILED
+        )
+    except Exception:
+        # The user's class may let any access to its attributes raise.
+        return FAILED
 
 
 def refusal(

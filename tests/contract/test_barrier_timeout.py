@@ -317,6 +317,76 @@ waiter = Waiter(Slow())
     assert run_program(source, prelude=first + PRELUDE).check().lines == ["['MainThread']"]
 
 
+def test_a_barrier_goes_on_in_a_child_that_its_signal_handler_forks() -> None:
+    """Nothing of the parent is outstanding there, and no thread waits (H17)."""
+    source = f"""
+import signal
+from hostcb._runtime import deadlines
+began, gate, children = threading.Event(), threading.Event(), []
+def called(v):
+    began.set()
+    gate.wait({DEADLINE})
+    return v
+def handler(number, frame):
+    children.append(os.fork())
+    if not children[0]:
+        # A child that hangs ends.
+        signal.alarm(20)
+signal.signal(signal.SIGUSR1, handler)
+program = jax.jit(lambda x: hcb.call(called, x, result_shape=x))
+thread = threading.Thread(target=lambda: program(np.float32(1)))
+thread.start()
+assert began.wait({DEADLINE})
+plain = deadlines.Waiter._wait_for_progress
+def waits(self, *arguments):
+    if not children:
+        os.kill(os.getpid(), signal.SIGUSR1)
+    elif children[0]:
+        os.waitpid(children[0], 0)
+        gate.set()
+    plain(self, *arguments)
+deadlines.Waiter._wait_for_progress = waits
+hcb.barrier_wait(timeout=float("inf"))
+os.write(1, b"parent\\n" if children[0] else b"child\\n")
+if not children[0]:
+    os._exit(0)
+thread.join()
+"""
+    assert run_program(source, timeout=60, warnings="ignore").check().lines == ["child", "parent"]
+
+
+def test_a_waiter_that_an_interrupt_kept_from_starting_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            deadlines.Waiter(Ends())
+    deadlines.join_waiters()
+
+
+class Ends:
+    """What ends when it has been waited for so many times."""
+
+    def __init__(self, times: int = 1) -> None:
+        self.waiter: Any = None
+        self.times = times
+
+    def done(self) -> bool:
+        return self.times == 0
+
+    def wait(self) -> None:
+        self.times -= 1
+
+
+def test_a_wait_that_ends_too_early_is_repeated() -> None:
+    """As that for a dispatch which another thread takes for one that has raised."""
+    what = Ends(times=2)
+    assert deadlines.ended_by(what, deadlines.Deadline(DEADLINE))
+    assert what.times == 0
+
+
 def test_an_ended_barrier_reports_what_it_should() -> None:
     assert hcb.barrier_wait(timeout=1) is None
     assert hcb.barrier_wait("name", timeout=math.inf) is None

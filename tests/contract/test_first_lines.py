@@ -16,6 +16,7 @@ from subprocesses import run_program
 
 import hostcb as hcb
 from hostcb import debug
+from hostcb._runtime.failures import failure_log
 
 pytestmark = pytest.mark.contract("H32")
 
@@ -245,7 +246,23 @@ def test_of_several_failures_the_last_comes_first() -> None:
     hcb.id_print(ONE, output_stream=Full())
     lines = str(barrier()).splitlines()
     assert lines[0].startswith("id_print: ")
-    assert lines[-1].startswith("2 callbacks failed since the last barrier")
+    assert lines[-2].startswith("2 callbacks failed since the last barrier")
+    # It is often the reason of the others.
+    assert lines[-1] == f"The first: id_tap: {SAVE}, on cpu:0, raised OSError: disk full …"
+
+
+def test_equal_failures_are_not_repeated() -> None:
+    for _ in range(2):
+        hcb.id_tap(save, ONE)
+    assert str(barrier()).splitlines()[-1].startswith("2 callbacks failed since the last barrier")
+
+
+def test_the_first_of_very_many_failures_is_in_the_text() -> None:
+    for number in range(1100):
+        failure_log.record("f", None, ValueError(f"number {number}"), postponed=True)
+    reported = barrier()
+    *_, last = str(reported).splitlines()
+    assert last == "The first: callback: f raised ValueError: number 0" and len(reported.failures) == 1000
 
 
 def test_several_devices_where_the_runtime_has_the_first_word() -> None:

@@ -283,6 +283,50 @@ print(hcb.stats()["cpu:0"] == here)
     assert run_program(source).check().lines == ["1 1 1 32", "2 2 2 64", "True"]
 
 
+def test_a_question_in_the_middle_of_clear_backends_counts_each_device_once() -> None:
+    """Another thread, or a signal handler, may ask between any two steps."""
+    source = """
+import jax.extend.backend
+from hostcb._runtime.queues import Queues, queues
+hcb.stats()
+program = jax.jit(lambda x: hcb.id_tap(lambda v, t: None, x))
+for number in range(3):
+    program(jnp.ones(4))
+hcb.barrier_wait()
+asked = []
+def ask():
+    here = hcb.stats()["cpu:0"]
+    asked.append([here.taps, here.taps_run, here.bytes, here.queued])
+class Asking(Queues):
+    def clear(self):
+        ask()
+        super().clear()
+        ask()
+queues.__class__ = Asking
+jax.extend.backend.clear_backends()
+ask()
+print(json.dumps(asked))
+"""
+    assert run_program(source).json() == [[3, 3, 48, 0]] * 3
+
+
+def test_what_a_queue_counts_after_its_device_is_gone_is_not_lost() -> None:
+    """A thread may still hold the queue that `clear_backends` drops."""
+    source = """
+import jax.extend.backend
+from hostcb._runtime.queues import queues
+hcb.stats()
+hcb.id_tap(lambda v, t: None, 1.0)
+hcb.barrier_wait()
+(queue,) = queues.all()
+jax.extend.backend.clear_backends()
+queue.counts.unqueued += 1
+here = hcb.stats()["cpu:0"]
+print(here.taps, here.taps_run)
+"""
+    assert run_program(source).check().lines == ["2 2"]
+
+
 def test_a_forked_child_counts_anew() -> None:
     source = """
 hcb.stats()
@@ -314,6 +358,24 @@ with hcb.trace(tempfile.mktemp()):
 print(watching.on is not None, hcb.stats()["cpu:0"].taps)
 """
     assert run_program(source).check().lines == ["None", "True", "True 1"]
+
+
+def test_an_interrupt_of_the_first_call_does_not_end_the_counting() -> None:
+    source = """
+from hostcb._runtime import watching
+plain = watching.watch
+def watch(watcher):
+    watching.watch = plain
+    raise KeyboardInterrupt
+watching.watch = watch
+try:
+    hcb.stats()
+except KeyboardInterrupt:
+    hcb.stats()
+jax.jit(lambda x: hcb.call(lambda v: v, x, result_shape=x))(jnp.ones(4)).block_until_ready()
+print(hcb.stats()["cpu:0"].calls["call"])
+"""
+    assert run_program(source).check().lines == ["1"]
 
 
 def test_counting_leaves_taps_in_c(monkeypatch: pytest.MonkeyPatch) -> None:

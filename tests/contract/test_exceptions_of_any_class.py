@@ -1,0 +1,220 @@
+"""H13 to H15, H32: an exception of any class is reported, whatever its class, its text or its attributes do."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from subprocesses import run_program
+
+import hostcb as hcb
+
+pytestmark = pytest.mark.contract("H13", "H14", "H15", "H32")
+
+X = np.ones(3, np.float32)
+
+
+class Untouchable(Exception):
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+class NoVariables(ValueError):
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        raise RuntimeError
+
+
+class TextRaises(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+class TextIsNone(Exception):
+    def __str__(self) -> str:
+        return None  # type: ignore[return-value]
+
+
+class Odd(str):
+    def strip(self, *_: Any) -> Any:
+        raise RuntimeError
+
+
+class TextIsOdd(Exception):
+    def __str__(self) -> str:
+        return Odd("odd")
+
+
+class Nameless(type):
+    def __getattribute__(cls, name: str) -> Any:
+        if name in ("__qualname__", "__name__"):
+            raise RuntimeError(name)
+        return super().__getattribute__(name)
+
+
+class OfNameless(Exception, metaclass=Nameless):
+    pass
+
+
+class Empty(Exception):
+    """Its truth value is that of an empty container."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+class Unpicklable(Exception):
+    def __reduce__(self) -> Any:
+        raise SystemExit
+
+
+class TwoLines(Exception):
+    pass
+
+
+TwoLines.__qualname__ = "Two\nlines"
+
+
+def circle() -> Exception:
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    return first
+
+
+EXCEPTIONS: dict[str, tuple[Callable[[], BaseException], str]] = {
+    "untouchable": (Untouchable, "raised Untouchable"),
+    "no variables": (lambda: NoVariables("x"), "raised NoVariables"),
+    "text raises": (TextRaises, "raised TextRaises"),
+    "text is none": (TextIsNone, "raised TextIsNone"),
+    "text is odd": (TextIsOdd, "raised TextIsOdd"),
+    "nameless": (lambda: OfNameless("x"), "raised OfNameless: x"),
+    "empty": (lambda: Empty("x"), "raised Empty: x"),
+    "unpicklable": (lambda: Unpicklable("x"), "raised Unpicklable: x"),
+    "two lines": (lambda: TwoLines("x"), "raised Two …"),
+    "circle": (circle, "raised ValueError: first"),
+    "group": (lambda: BaseExceptionGroup("both", [KeyboardInterrupt()]), "raised BaseExceptionGroup: both (1 sub-exc"),
+    "controls": (lambda: ValueError("a\rb\x1b[1m\tc\x00d\u2028e"), r"raised ValueError: a\rb\x1b[1m\tc\x00d\u2028e"),
+    "surrogate": (lambda: ValueError("no \udcff"), r"raised ValueError: no \udcff"),
+    "other letters": (lambda: ValueError("für\xa0日本語\u3000"), "raised ValueError: für\xa0日本語"),
+    "braces": (lambda: ValueError("{x} %s"), "raised ValueError: {x} %s"),
+}
+KINDS: dict[str, Callable[[Any, Any], Any]] = {
+    "id_tap": lambda function, x: hcb.id_tap(lambda value, _: function(value), x),
+    "call": lambda function, x: hcb.call(function, x, result_shape=x),
+    "pure_callback": lambda function, x: hcb.pure_callback(function, x, x),
+    "buffer_callback": lambda function, x: hcb.buffer_callback(lambda context, out, value: function(value), x)(x),
+}
+
+
+@pytest.mark.parametrize("staged", [jax.jit, lambda function: function], ids=["jit", "eager"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", EXCEPTIONS)
+def test_the_barrier_reports_it_and_its_computation_ends(name: str, kind: str, staged: Any) -> None:
+    made, did = EXCEPTIONS[name]
+
+    def function(value: Any) -> Any:
+        raise made()
+
+    program = staged(lambda x: KINDS[kind](function, x))
+    if kind == "id_tap":
+        jax.block_until_ready(program(X))
+    else:
+        with pytest.raises(jax.errors.JaxRuntimeError) as ended:
+            jax.block_until_ready(program(X))
+        assert type(ended.value.__cause__) is type(made())
+        assert did in str(ended.value).split("\n")[0]
+        assert "the log of that process" not in str(ended.value)
+    with pytest.raises(hcb.CallbackException) as reported:
+        hcb.barrier_wait()
+    (failure,) = reported.value.failures
+    assert type(failure.exception) is type(made())
+    # A file of the log takes it.
+    assert failure.text.encode()
+    assert did in failure.headline and str(reported.value).splitlines()[0] == failure.headline
+    again = pickle.loads(pickle.dumps(reported.value))
+    assert str(again) == str(reported.value) and again.__cause__ is not None
+    hcb.barrier_wait()
+
+
+@pytest.mark.parametrize("error", ["SystemExit", "KeyboardInterrupt"])
+def test_a_text_that_ends_the_process_loses_no_failure(error: str) -> None:
+    source = f"""
+threading.excepthook = lambda arguments: None
+class Ending(Exception):
+    def __str__(self):
+        raise {error}
+def tap(value, transforms):
+    raise Ending
+hcb.id_tap(tap, 1.0)
+try:
+    hcb.barrier_wait()
+except hcb.CallbackException as reported:
+    print([type(each.exception).__name__ for each in reported.failures], str(reported).splitlines()[0])
+hcb.id_tap(lambda value, transforms: print("next"), 1.0)
+hcb.barrier_wait()
+"""
+    assert run_program(source, timeout=60).check().lines == [
+        f"['Ending'] id_tap: tap (<string>:{lines_before(source, 'def tap')}) raised Ending",
+        "next",
+    ]
+
+
+def lines_before(source: str, found: str) -> int:
+    from subprocesses import PRELUDE
+
+    return (PRELUDE + source).partition(found)[0].count("\n") + 1
+
+
+NAMES = {
+    "surrogate": r"f_\udcff",
+    "null": r"f_\x00",
+    "lines": r"f\nand more",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_function_of_any_name_fails_without_a_crash(name: str) -> None:
+    """Half of a surrogate pair in a text crashes jaxlib; a file of undecodable bytes has such a name."""
+    source = rf"""
+import tempfile
+@jax.tree_util.register_pytree_node_class
+class Odd:
+    def __init__(self, x):
+        self.x = x
+    def tree_flatten(self):
+        return (self.x,), None
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
+    def __repr__(self):
+        return "\udcff"
+code = compile("def f(*arguments):\n    raise ValueError('\\udcff \\x00 end')", "file_\udcff.py", "exec")
+space = {{}}
+exec(code, space)
+f = space["f"]
+f.__qualname__ = f.__name__ = "{NAMES[name]}"
+mapped = jax.pmap(lambda x: hcb.call(f, x, result_shape=x), devices=jax.devices()[:2])
+spread = NamedSharding(Mesh(np.array(jax.devices()[:2]), "d"), P("d"))
+mesh = jax.jit(lambda x: hcb.io_callback(f, x, x), in_shardings=spread)
+programs = [jax.jit(lambda x: hcb.call(f, x, result_shape=x)), lambda x: hcb.call(f, x, result_shape=x),
+            jax.jit(lambda x: hcb.pure_callback(f, x, x)), jax.jit(hcb.buffer_callback(f, jnp.ones(2))), mapped, mesh,
+            jax.jit(lambda x: hcb.call(f, x, result_shape=Odd(x))), jax.jit(lambda x: hcb.id_tap(f, x))]
+with hcb.trace(tempfile.mktemp()):
+    for program in programs:
+        lines = []
+        try:
+            jax.block_until_ready(program(jnp.ones(2)))
+        except jax.errors.JaxRuntimeError as error:
+            lines.append(str(error))
+        try:
+            hcb.barrier_wait()
+        except hcb.CallbackException as error:
+            lines.append(str(error).splitlines()[0])
+        assert all("raised ValueError: \\udcff \\x00 end" in line for line in lines), lines
+        print(len(lines))
+"""
+    assert run_program(source, devices=2, timeout=60).check().lines == ["2"] * 7 + ["1"]

@@ -71,8 +71,9 @@ def is_pair(params: dict[str, Any]) -> bool:
 
 def _last_jvp(transforms: Transforms) -> int | None:
     """Return the place of the last transformation but for vmap, if that is jvp."""
-    place = max((place for place, entry in enumerate(transforms) if entry[0] != "batch"), default=None)
-    return place if place is not None and transforms[place] == ("jvp",) else None
+    # A pair has been through one at least.
+    place = max(place for place, entry in enumerate(transforms) if entry[0] != "batch")
+    return place if transforms[place] == ("jvp",) else None
 
 
 def for_cotangents(params: dict[str, Any]) -> dict[str, Any]:

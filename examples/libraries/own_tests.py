@@ -78,7 +78,11 @@ def unpack(sdist: Path, folder: str, where: Path) -> Path:
     """Unpack one folder of an sdist, without the package beside it, and return where it is now."""
     with tarfile.open(sdist) as archive:
         chosen = [each for each in archive.getmembers() if Path(each.name).parts[1:2] == (folder,)]
-        archive.extractall(where, chosen, filter="data")
+        if hasattr(tarfile, "data_filter"):
+            archive.extractall(where, chosen, filter="data")
+        else:
+            # Python before 3.11.4. The sdist is the one that pip would install.
+            archive.extractall(where, chosen)
     assert chosen, f"{sdist.name} has no folder {folder!r}: change `sdist` of it in examples/libraries/suites.py"
     return where / Path(chosen[0].name).parts[0]
 

@@ -140,6 +140,9 @@ def ends_in_the_users_file(bench: Bench, callback: Callback) -> list[Anomaly]:
     anomalies: list[Anomaly] = []
 
     def raises(operand: Any) -> Any:
+        return deeper()
+
+    def deeper() -> Any:
         raise ValueError(PLANTED)
 
     def adds(operand: Any) -> Any:
@@ -162,6 +165,11 @@ def ends_in_the_users_file(bench: Bench, callback: Callback) -> list[Anomaly]:
             if hidden := [frame for frame in frames if frame.filename.startswith(folder)]:
                 witness = f"{place} of {what} has the library's frames {hidden}"
                 anomalies.append(Anomaly("poor error", Stage.TRACE, witness))
+        if what == "a function that raised":
+            names = [frame.name for frame in traceback.extract_tb(getattr(error.__cause__, "__traceback__", None))]
+            if names != ["raises", "deeper"]:
+                witness = f"the traceback of a function and the one that it called has the frames {names}"
+                anomalies.append(Anomaly("poor error", Stage.RESULT, witness))
         if what == "a function for jax.Arrays":
             for place, text in (("the error", str(error)), ("the barrier", str(reported))):
                 if "hostcb.jax_arrays" not in text:

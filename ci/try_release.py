@@ -7,12 +7,11 @@ and installs the sdist, with the C compiler that the machine has, or without one
 from __future__ import annotations
 
 import sys
-import tarfile
 import tempfile
 from pathlib import Path
 
 from check_wheels import WrongWheelError, native, the_only
-from try_wheel import Environment, try_hand_over, try_out, try_source
+from try_wheel import Environment, try_hand_over, try_out, try_source, unpacked
 
 
 def main() -> None:
@@ -27,9 +26,7 @@ def main() -> None:
         # Of all the machines on which this runs, each has a wheel with the library.
         try_hand_over(environment, in_c=True)
         print(f"a wheel of {dist} works where it is installed")
-        with tarfile.open(sdist) as archive:
-            archive.extractall(folder, filter="data")
-        try_source(environment, Path(folder, sdist.name.removesuffix(".tar.gz")), native.lacks())
+        try_source(environment, unpacked(sdist, folder), native.lacks())
 
 
 if __name__ == "__main__":

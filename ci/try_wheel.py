@@ -151,6 +151,17 @@ def try_source(environment: Environment, source: Path, why_not: str | None, *opt
     print(f"{source.name} is installed by pip {f'without the library in C: {why_not}' if why_not else 'with it'}")
 
 
+def unpacked(sdist: Path, folder: str) -> Path:
+    """Unpack an sdist that was built here, and return its root."""
+    with tarfile.open(sdist) as archive:
+        if hasattr(tarfile, "data_filter"):
+            archive.extractall(folder, filter="data")
+        else:
+            # Python before 3.11.4.
+            archive.extractall(folder)
+    return Path(folder, sdist.name.removesuffix(".tar.gz"))
+
+
 def main() -> None:
     dist, *requirements = sys.argv[1:]
     built, sdist = the_only(Path(dist), "*.whl"), the_only(Path(dist), "*.tar.gz")
@@ -168,9 +179,7 @@ def main() -> None:
         state = environment.run("python", "-m", "hostcb")
         expect((IN_C if why_not is None else IN_PYTHON) in state, f"`python -m hostcb` says:\n{state}")
         print(f"{built.name} works where it is installed")
-        with tarfile.open(sdist) as archive:
-            archive.extractall(folder, filter="data")
-        source = Path(folder, sdist.name.removesuffix(".tar.gz"))
+        source = unpacked(sdist, folder)
         if why_not is None:
             try_source(environment, source, None)
             # Nothing else is on this path. The tools of an isolated build need not be installed again.

@@ -33,6 +33,7 @@ _CORPUS = "a program of the corpus has callbacks of several kinds, and is entere
 _SHARED = "it is about the way that all kinds share; these kinds go there by each transport"
 
 WHY_NOT_ALL: Mapping[str, str] = {
+    "aliases_by_number": _BUFFERS,
     "all_after_one": "it is about what keeps an order: one of each transport",
     "around_shard_map": _PRINTS,
     "barrier_covers": "not promised of pure callbacks",
@@ -266,6 +267,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "where_eager_callbacks_are": _SHARED,
     "wide_results": _RESULTS,
     "without_tracing": _ONE_OF_EACH,
+    "started_in_turn": "it is about programs that nobody waits for: a tap starts one without holding its own up",
     "told_anew": _TAPS,
     "ways_of_derivatives": "a setting of taps alone",
     "wrong_after_right": _RESULTS,

@@ -103,3 +103,39 @@ def returns_its_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
                 what = f"{label}, {kind}: result {number}"
                 anomalies += check_value(what, lambda f=found, n=number: f[n], wanted)  # type: ignore[misc]
     return anomalies + check_quiet_barrier(bench, "after operands that were returned")
+
+
+@planted("jit", "dlpack_callback", "B3 D1")
+def aliases_by_number(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The numbers of an alias are those of an operand and of a result, and count operands without a value as well."""
+    short, long = np.arange(3, dtype=np.float32), np.arange(4, dtype=np.float32)
+    likes = tuple(jax.ShapeDtypeStruct(each.shape, each.dtype) for each in (short, long))
+    without_value = np.zeros(2, jax.dtypes.float0)
+
+    def last(*operands: Any) -> Any:
+        return np.asarray(operands[-1]) + np.float32(1)
+
+    def both(first: Any, second: Any) -> Any:
+        return np.asarray(first) + np.float32(1), np.asarray(second) + np.float32(1)
+
+    function = library(bench).dlpack_callback
+    cases: dict[str, tuple[Any, tuple[Any, ...], tuple[Any, ...]]] = {
+        "the second operand": (function(last, likes[1], input_output_aliases={1: 0}), (short, long), (long + 1,)),
+        "the second result": (function(both, likes, input_output_aliases={1: 1}), (short, long), (short + 1, long + 1)),
+        "an operand after one without a value": (
+            function(last, likes[1], input_output_aliases={1: 0}),
+            (without_value, long),
+            (long + 1,),
+        ),
+    }
+    anomalies: list[Anomaly] = []
+    for what, (aliased, operands, wanted) in cases.items():
+
+        def program(long: Any, aliased: Any = aliased, first: Any = operands[0]) -> Any:
+            # Both are made by the program, which may then write over them.
+            return jax.tree.leaves(aliased(first if first is without_value else first + 0, long + 0))
+
+        found = jax.block_until_ready(jax.jit(program)(operands[1]))
+        for number, due in enumerate(wanted):
+            anomalies += check_value(f"{what}: result {number}", lambda f=found, n=number: f[n], due)  # type: ignore[misc]
+    return anomalies + check_quiet_barrier(bench, "after aliases")

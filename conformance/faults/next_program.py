@@ -167,3 +167,30 @@ def _held_up_on_the_last(
         return bench.apply(callback, note, held)
 
     return early, seen, bench.compile(computation), last
+
+
+@planted("pmap", "id_tap", "H13", minimum_devices=2)
+def started_in_turn(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The barrier waits for the callbacks of a program that a tap has started, and for those that these have started."""
+    _, seen, inner, _ = _held_up_on_the_last(bench, callback)
+    jax.block_until_ready(inner(bench.operand))
+    bench.implementation.barrier()
+    started: list[Any] = []
+
+    def starts(operand: Any, transforms: Any) -> None:
+        # Nobody waits for its results.
+        started.append(inner(bench.operand))
+
+    outer = jax.jit(lambda x: bench.implementation.tap(starts, x))
+    anomalies: list[Anomaly] = []
+    for _ in range(2):
+        seen.clear()
+        jax.block_until_ready(outer(np.float32(1)))
+        bench.implementation.barrier()
+        in_time = [*seen]
+        jax.block_until_ready(started)
+        anomalies += check_quiet_barrier(bench, "after programs that a tap had started")
+        if in_time != ["in a program"]:
+            witness = f"the barrier returned after {in_time}, and then came {seen[len(in_time) :]}"
+            anomalies.append(Anomaly("early barrier", Stage.BARRIER, witness))
+    return anomalies

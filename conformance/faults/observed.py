@@ -134,11 +134,18 @@ def first_line(bench: Bench, callback: Callback) -> list[Anomaly]:
     raised = error_of(lambda: jax.block_until_ready(compiled(bench.operand)))
     # A debug callback has no result to wait for.
     reported = error_of(bench.implementation.barrier)
-    lines = [str(failure.headline) for failure in getattr(reported, "failures", ())]
+    failures = getattr(reported, "failures", ())
+    lines = [str(failure.headline) for failure in failures]
     if len(lines) != 1:
         return [Anomaly("swallowed error", Stage.BARRIER, f"the barrier tells of failures {lines}, expected one")]
     (line,) = lines
     anomalies = []
+    # Of all kinds, only a tap's failure lets the computation go on.
+    ends = callback.function not in ("id_tap", "id_print")
+    found = (bool(failures[0].ended), "has ended with this failure" in str(reported))
+    if found != (ends, ends):
+        witness = f"whether a computation has ended: the failure and the text say {found}, expected {ends}"
+        anomalies.append(Anomaly("poor error", Stage.BARRIER, witness))
     words = (f"{callback.function}: ", f", on {bench.devices[0]}, raised ValueError: {PLANTED}")
     if not line.startswith(words[0]) or words[1] not in line:
         anomalies.append(Anomaly("poor error", Stage.BARRIER, f"the line must have {words}, is {line!r}"))

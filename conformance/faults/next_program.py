@@ -171,7 +171,7 @@ def _held_up_on_the_last(
 
 @planted("pmap", "id_tap", "H13", minimum_devices=2)
 def started_in_turn(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """The barrier waits for the callbacks of a program that a tap has started, and for those that these have started."""
+    """The barrier waits for the callbacks of a program that a tap has started, and that nobody else waits for."""
     _, seen, inner, _ = _held_up_on_the_last(bench, callback)
     jax.block_until_ready(inner(bench.operand))
     bench.implementation.barrier()

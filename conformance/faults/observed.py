@@ -134,7 +134,7 @@ def first_line(bench: Bench, callback: Callback) -> list[Anomaly]:
     raised = error_of(lambda: jax.block_until_ready(compiled(bench.operand)))
     # A debug callback has no result to wait for.
     reported = error_of(bench.implementation.barrier)
-    failures = getattr(reported, "failures", ())
+    failures: Any = getattr(reported, "failures", ())
     lines = [str(failure.headline) for failure in failures]
     if len(lines) != 1:
         return [Anomaly("swallowed error", Stage.BARRIER, f"the barrier tells of failures {lines}, expected one")]

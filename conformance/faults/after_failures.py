@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,6 +21,20 @@ FAILING = 2
 """The call that fails, counted from 0."""
 
 
+def _programs(step: Callable[[Any], Any]) -> dict[str, Callable[[Any], Any]]:
+    """A step some times, in a loop and one by one."""
+
+    def one_by_one(x: Any) -> Any:
+        for _ in range(STEPS):
+            x = step(x)
+        return x
+
+    return {
+        "in a loop": jax.jit(lambda x: jax.lax.fori_loop(0, STEPS, lambda _, carry: step(carry), x)),
+        "one by one": jax.jit(one_by_one),
+    }
+
+
 @planted("jit", "call pure_callback io_callback io_callback_ordered buffer_callback dlpack_callback")
 def nothing_after_a_failure(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Callbacks that take the result of a failed one, in a loop and one by one, do not run with what it left."""
@@ -35,17 +50,8 @@ def nothing_after_a_failure(bench: Bench, callback: Callback) -> list[Anomaly]:
     def step(x: Any) -> Any:
         return bench.apply(callback, host, x)
 
-    def one_by_one(x: Any) -> Any:
-        for _ in range(STEPS):
-            x = step(x)
-        return x
-
-    programs = {
-        "in a loop": jax.jit(lambda x: jax.lax.fori_loop(0, STEPS, lambda _, carry: step(carry), x)),
-        "one by one": jax.jit(one_by_one),
-    }
     anomalies = []
-    for label, program in programs.items():
+    for label, program in _programs(step).items():
         armed.clear()
         start, wanted = START, START + np.float32(STEPS)
         # The second dispatch of a program may go another way than the first.
@@ -79,18 +85,9 @@ def no_tap_after_a_failure(bench: Bench, callback: Callback) -> list[Anomaly]:
         result = bench.apply(callback, host, x)
         return bench.implementation.tap(lambda operand, _: tapped.append(float(operand)), result)
 
-    def one_by_one(x: Any) -> Any:
-        for _ in range(STEPS):
-            x = step(x)
-        return x
-
-    programs = {
-        "in a loop": jax.jit(lambda x: jax.lax.fori_loop(0, STEPS, lambda _, carry: step(carry), x)),
-        "one by one": jax.jit(one_by_one),
-    }
     anomalies: list[Anomaly] = []
     every = [float(START + number + 1) for number in range(STEPS)]
-    for label, program in programs.items():
+    for label, program in _programs(step).items():
         # From the second dispatch on it may go another way; and a failure may come in any of them.
         for run, fails in enumerate((False, False, True, True, False, True, False)):
             tapped.clear()

@@ -13,6 +13,8 @@ from pathlib import Path
 import jax
 
 from . import checks, equivalents, journal, sample
+from .c import building
+from .c import mutants as mutants_in_c
 from .campaigning import Options, campaign
 from .choice import chosen
 from .coverage import IMPORT, StaleCoverageError, load
@@ -26,6 +28,7 @@ from .trial import KILLED, Job, Result, try_mutant, untried
 
 RESULTS = Path("results/mutation")
 COUNT = 320
+COUNT_IN_C = 80
 SEED = 7
 
 
@@ -59,6 +62,9 @@ def _parser() -> argparse.ArgumentParser:
         of_sample = name == "sample"
         count = sample.COUNT if of_sample else COUNT
         each.add_argument("--count", type=_positive, default=count, help=f"how many mutants, by default {count}")
+        if not of_sample:
+            in_c = f"how many of the library in C beside them, by default {COUNT_IN_C}"
+            each.add_argument("--c-count", type=_count, default=COUNT_IN_C, help=in_c)
         each.add_argument("--seed", type=int, default=SEED, help=f"of their choice, by default {SEED}")
         each.add_argument("-k", dest="words", default="", metavar="TEXT", help="only mutants whose id has this text")
         if name == "run":
@@ -80,12 +86,29 @@ def _positive(text: str) -> int:
     return number
 
 
+def _count(text: str) -> int:
+    return 0 if text == "0" else _positive(text)
+
+
+def _all_mutants() -> list[Mutant]:
+    return [*mutants_of(PACKAGE), *mutants_in_c.mutants_of(PACKAGE)]
+
+
+def _chosen(options: argparse.Namespace, mutants: Sequence[Mutant]) -> list[Mutant]:
+    few = chosen([mutant for mutant in mutants if not building.is_c(mutant.module)], options.count, options.seed)
+    in_c = [mutant for mutant in mutants if building.is_c(mutant.module)]
+    if why := options.c_count and building.lacking():
+        print(f"No mutants of the library in C: {why}.", file=sys.stderr)
+    elif options.c_count:
+        few += chosen(in_c, options.c_count, options.seed)
+    return [mutant for mutant in few if options.words in mutant.id]
+
+
 def _known(options: argparse.Namespace) -> tuple[list[Mutant], dict[str, str]]:
     """The chosen mutants, and the reasons of those that are equivalent."""
-    mutants = mutants_of(PACKAGE)
+    mutants = _all_mutants()
     reasons = equivalents.load(equivalents.FILE, {mutant.id for mutant in mutants})
-    few = chosen(mutants, options.count, options.seed)
-    return [mutant for mutant in few if options.words in mutant.id], reasons
+    return _chosen(options, mutants), reasons
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -113,7 +136,7 @@ def _run(options: argparse.Namespace) -> int:
     else:
         coverage = record(cells_of_pool(jax.__version__), lines, options.workers)
     earlier = {name: cell for name, cell in sample.kills_of_last().items() if exists(cell)}
-    tests = checks.load(checks.FILE, {mutant.id for mutant in mutants_of(PACKAGE)})
+    tests = checks.load(checks.FILE, {mutant.id for mutant in _all_mutants()})
     tests = {mutant.id: tests[mutant.id] for mutant in mutants if mutant.id in tests}
     checks.must_pass(tests.values())
     tasks = named(
@@ -128,7 +151,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _try(options: argparse.Namespace) -> int:
-    mutants = [mutant for mutant in mutants_of(PACKAGE) if options.words in mutant.id]
+    mutants = [mutant for mutant in _all_mutants() if options.words in mutant.id]
     tasks = tuple(named(options.cell).values())
     options.results.mkdir(parents=True, exist_ok=True)
     log = options.results / "trials.log"
@@ -152,7 +175,7 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _sample(options: argparse.Namespace) -> int:
-    mutants = mutants_of(PACKAGE)
+    mutants = _all_mutants()
     reasons = equivalents.load(equivalents.FILE, {mutant.id for mutant in mutants})
     kills = {name: cell for name, cell in sample.kills_of_last().items() if name not in reasons}
     few = sample.drawn([mutant for mutant in mutants if options.words in mutant.id], kills, options.count, options.seed)

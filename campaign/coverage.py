@@ -64,6 +64,8 @@ class Coverage:
         Lines that run at import are in force for all cells; those that reach their module come first.
         """
         cells = [one for name, one in self.cells.items() if name != IMPORT]
+        if mutant.callers:
+            return [one for one in cells if any(one.reaches(module, (line,)) for module, line in mutant.callers)]
         for lines in (mutant.lines, (mutant.statement,)):
             if found := [one for one in cells if one.reaches(mutant.module, lines)]:
                 return found

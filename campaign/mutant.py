@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .c import building
 from .field_operators import OPERATORS
 from .operators import Edit
 from .walking import Place, places
@@ -29,17 +30,23 @@ class Mutant:
     """The first line of the statement."""
     before: str
     after: str
-    _text: Source = field(repr=False, compare=False)
-    _edit: Edit = field(repr=False, compare=False)
+    _text: bytes = field(repr=False, compare=False)
+    _span: tuple[int, int] = field(repr=False, compare=False)
+    """The first byte of the changed text, and the one after its last."""
+    callers: frozenset[tuple[str, int]] = frozenset()
+    """Of a function in C: the modules and lines of Python that lead to it."""
 
     @property
     def source(self) -> str:
         """The whole module with the change."""
-        return self._text.with_(self._edit)
+        start, end = self._span
+        return (self._text[:start] + self.after.encode() + self._text[end:]).decode()
 
     @property
     def can_be_compiled(self) -> bool:
-        """Whether the change is still Python: an operator knows the syntax of its node alone."""
+        """Whether the change is still Python, or C: an operator knows the syntax of its place alone."""
+        if building.is_c(self.module):
+            return building.compiles(self.source, self.module)
         try:
             compile(self.source, self.module, "exec", dont_inherit=True)
         except SyntaxError:
@@ -53,7 +60,7 @@ class Mutant:
 
 
 def mutants_of(package: Path) -> list[Mutant]:
-    """All mutants of a package, in the order of its modules and their lines."""
+    """All mutants of the modules in Python of a package, in the order of the modules and their lines."""
     return [
         mutant
         for path in sorted(package.rglob("*.py"))
@@ -84,7 +91,17 @@ def _mutant(place: Place, kind: str, edit: Edit, module: str, text: Source, alik
     # Equal lines of one function, with the same change, are told apart by their order.
     name = key if alike[key] == 1 else f"{key}:{alike[key]}"
     return Mutant(
-        name, module, kind, line, column, _lines_of(edit), place.statement.lineno, before, edit.text, text, edit
+        id=name,
+        module=module,
+        kind=kind,
+        line=line,
+        column=column,
+        lines=_lines_of(edit),
+        statement=place.statement.lineno,
+        before=before,
+        after=edit.text,
+        _text=text.encoded,
+        _span=text.span(edit.node),
     )
 
 
@@ -98,21 +115,17 @@ class Source:
     """The text of the nodes of a module; the syntax tree counts columns in bytes."""
 
     def __init__(self, source: str) -> None:
-        self._bytes = source.encode()
-        self._lines = self._bytes.splitlines(keepends=True)
+        self.encoded = source.encode()
+        self._lines = self.encoded.splitlines(keepends=True)
         self._starts = [0]
         for line in self._lines:
             self._starts.append(self._starts[-1] + len(line))
 
     def __call__(self, node: ast.AST) -> str:
-        return self._bytes[slice(*self.span(node))].decode()
+        return self.encoded[slice(*self.span(node))].decode()
 
     def line(self, number: int) -> str:
         return self._lines[number - 1].decode()
-
-    def with_(self, edit: Edit) -> str:
-        start, end = self.span(edit.node)
-        return (self._bytes[:start] + edit.text.encode() + self._bytes[end:]).decode()
 
     def span(self, node: ast.AST) -> tuple[int, int]:
         """The first byte of a node, and the one after its last."""

@@ -14,6 +14,7 @@ from conformance.engine.tasks import Task
 from conformance.oracle.verdicts import Outcome, Verdict
 
 from . import checks
+from .c import building
 from .forks import temporary_folder
 from .mutant import Mutant
 from .overlay import environment_with, make_overlay
@@ -84,6 +85,8 @@ def try_mutant(job: Job, log: Path) -> Result:
     passed = [*job.passed]
     with temporary_folder() as folder:
         overlay = make_overlay(folder, job.mutant.module, job.mutant.source)
+        if building.is_c(job.mutant.module):
+            building.build_changed(overlay)
         os.environ.update(environment_with(overlay, os.environ))
         sys.path.insert(0, str(overlay))
         if job.check and (how := checks.failure(job.check)):

@@ -20,7 +20,7 @@ import binaries  # noqa: E402
 import native  # noqa: E402
 
 LIBRARY = "hostcb/_native/handover.so"
-SOURCES = tuple(str(path.relative_to(CHECKOUT)) for path in native.SOURCES)
+SOURCES = tuple(str(path.relative_to(CHECKOUT)) for path in native.sources())
 # What Python runs when it starts, for HOSTCB_INSTALL=1.
 STARTUP = ("_hostcb_startup.py", "hostcb_startup.pth")
 
@@ -86,7 +86,7 @@ def check_library(data: bytes, platform: str) -> str:
         expect(found.signed, "the library has no signature, without which macOS loads nothing on arm64")
     # A name that begins with an underscore is the linker's.
     exported = {name for name in found.exported if not name.startswith("_")}
-    source = "".join(path.read_text() for path in native.SOURCES)
+    source = "".join(path.read_text() for path in native.sources())
     meant = set(re.findall(r"^EXPORTED [^(]*?(hostcb_\w+)\(", source, re.MULTILINE))
     expect(exported == meant, f"the library exports other names than the source says: {sorted(exported ^ meant)}")
     expect(native.mark().encode() + b"\0" in data, f"the library does not bear the mark {native.mark()!r}")

@@ -22,9 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "hostcb" / "_native"
-# All files in C that the library is made of, the headers too.
-SOURCES = tuple(sorted(FOLDER.glob("*.[ch]")))
-LIBRARY = FOLDER / "handover.so"
+NAME = "handover.so"
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
 # The driver of CUDA is opened when it is needed. An old C library has `dlopen` in a library of its own.
 LIBRARIES = ("-ldl",)
@@ -78,15 +76,20 @@ def headers() -> Path | None:
     return None
 
 
-def mark() -> str:
+def sources(folder: Path = FOLDER) -> tuple[Path, ...]:
+    """All files in C that the library is made of, the headers too."""
+    return tuple(sorted(folder.glob("*.[ch]")))
+
+
+def mark(folder: Path = FOLDER) -> str:
     """The version of hostcb and the hash of the sources, as `hostcb._native.library` computes them."""
     version: dict[str, str] = {}
     exec((ROOT / "hostcb" / "_version.py").read_text(), version)
-    source = b"".join(path.read_bytes() for path in SOURCES)
+    source = b"".join(path.read_bytes() for path in sources(folder))
     return f"{version['__version__']} {hashlib.sha256(source).hexdigest()[:16]}"
 
 
-def build(*flags: str) -> Path:
+def build(*flags: str, folder: Path = FOLDER) -> Path:
     """Compile the library beside its sources, and return its path.
 
     Raises:
@@ -98,18 +101,18 @@ def build(*flags: str) -> Path:
     if include is None:
         raise NotBuiltError(f"it needs the headers of jaxlib {OLDEST_JAXLIB} or newer, which is not installed here")
     # Another process may have loaded the old library, so a new file takes its place.
-    new = LIBRARY.with_name(f"{LIBRARY.name}.{os.getpid()}")
-    defined = f'-DHOSTCB_BUILD="{mark()}"'
+    new = folder / f"{NAME}.{os.getpid()}"
+    defined = f'-DHOSTCB_BUILD="{mark(folder)}"'
     try:
-        sources = [str(path) for path in SOURCES if path.suffix == ".c"]
-        arguments = [*command, *FLAGS, *flags, f"-I{include}", defined, *sources, "-o", str(new), *LIBRARIES]
+        files = [str(path) for path in sources(folder) if path.suffix == ".c"]
+        arguments = [*command, *FLAGS, *flags, f"-I{include}", defined, *files, "-o", str(new), *LIBRARIES]
         compiled = subprocess.run(arguments, capture_output=True, text=True, check=False)
         if compiled.returncode:
             raise NotBuiltError(f"the C compiler {command[0]} failed: {compiled.stderr.strip()}")
-        new.replace(LIBRARY)
+        new.replace(folder / NAME)
     finally:
         new.unlink(missing_ok=True)
-    return LIBRARY
+    return folder / NAME
 
 
 def platform_tag() -> str:

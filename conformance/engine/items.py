@@ -16,7 +16,7 @@ from ..worker.processes import WorkerStartError
 from .cell_runner import CellRunner, Learnt
 from .conclusions import Conclusion, run_once, run_repeatedly, run_with_second_chance
 from .journal import Journal
-from .quiet import Turns
+from .quiet import Turns, needs_quiet
 from .tasks import Setup, Task
 
 MESSAGE = "conformance"
@@ -43,7 +43,8 @@ class CellsRun:
         )
 
     def run(self, task: Task) -> Conclusion:
-        with self._turns.turn(task.quiet):
+        known = self.expectations.of(task.id) if self._judged else None
+        with self._turns.turn(needs_quiet(task, known)):
             return self._run(task)
 
     def _run(self, task: Task) -> Conclusion:

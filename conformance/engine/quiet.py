@@ -11,7 +11,17 @@ import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..expectations.entries import Expectation
+from ..oracle.verdicts import Verdict
+from .tasks import Task
+
 GATE, CELLS = "quiet-gate.lock", "quiet-cells.lock"
+
+
+def needs_quiet(task: Task, known: Expectation | None) -> bool:
+    """Whether others wait for the end of a cell. They need not if it is known to hang: it measures nothing then."""
+    hangs = known is not None and known.verdict == Verdict.HANG.value and not known.intermittent
+    return task.quiet and not hangs
 
 
 class Turns:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,10 +15,11 @@ from conformance.cli import loaded
 from conformance.cli.commands import main
 from conformance.engine.first_cells import FIRST_CELLS, kills_in, place_of
 from conformance.engine.preparation import IMPLEMENTATIONS
-from conformance.engine.quiet import Turns
+from conformance.engine.quiet import Turns, needs_quiet
 from conformance.engine.recorded import planned
 from conformance.engine.run import task_of
 from conformance.engine.tasks import Task, in_running_order
+from conformance.expectations.entries import Expectation
 from conformance.faults.catalogue import FAULTS
 from conformance.mutants import MUTANTS
 from conformance.mutants.ranking import NoMatrixError, ranked, ranking_of
@@ -119,6 +121,17 @@ def test_a_quiet_cell_runs_alone(tmp_path: Path) -> None:
     for thread in threads:
         thread.join(30)
     assert log == ["first begins", "first ends", "quiet"]
+
+
+@pytest.mark.contract("C65")
+def test_nobody_waits_for_a_quiet_cell_that_is_known_to_hang(tasks: list[Task]) -> None:
+    quiet, *_ = (task for task in tasks if task.quiet)
+    known = Expectation((quiet.id,), "hang", "it waits", "a link", "2026-11-25")
+    assert needs_quiet(quiet, None)
+    assert not needs_quiet(quiet, known)
+    assert needs_quiet(quiet, replace(known, intermittent=True)), "it may end"
+    assert needs_quiet(quiet, replace(known, verdict="fail"))
+    assert not needs_quiet(replace(quiet, quiet=False), None)
 
 
 @pytest.mark.contract("C65")

@@ -24,7 +24,7 @@ Operator: TypeAlias = Callable[[str, Function], Iterator[Change]]
 _COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
 _ARITHMETIC = {"+": "-", "-": "+", "*": "/", "/": "*", "%": "/", "+=": "-=", "-=": "+=", "&": "|"}
 
-_LOCKS = re.compile(r"pthread_mutex_\w+|\w*lock\w*")
+_LOCKS = re.compile(r"pthread_mutex_\w+|(un)?lock")
 _WAITS = re.compile(r"pthread_cond_\w+|\w*wait\w*|\w*wake\w*|\w*settle\w*")
 _COPIES = re.compile(r"mem(cpy|move|set)|copy\w*|stream\w*")
 _REFUSES = re.compile(r"(return|break|continue)\b")

@@ -70,6 +70,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     turns,
     twins,
     words,
+    wrapping,
 )
 from .fault import entered
 from .runtime_targets import TARGETS

@@ -262,6 +262,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "unknown_device": "only sharding= names a device",
     "unreadable_error": _SHARED,
     "used_after_return": "only dlpack_callback lends such an object",
+    "values_around_the_end": "only taps go by a ring",
     "waits_between_calls": "devices take turns for calls that go through Python",
     "waits_for_operand": _PRINTS,
     "where_eager_callbacks_are": _SHARED,

@@ -1,4 +1,4 @@
-"""H9, H21: what is refused in a `shard_map` where the compiler or this JAX cannot keep an order, and what is not."""
+"""H9, H21: what is refused in a `shard_map`, for its axes, the compiler or this JAX, and what is not."""
 
 from __future__ import annotations
 
@@ -57,3 +57,11 @@ def test_without_the_rule_of_shard_map_only_what_keeps_an_order_is_refused(monke
     assert "custom_call" in mapped(pure).lower(OPERAND).as_text()
     with pytest.raises(hcb.UnknownJaxError, match="is missing"):
         mapped(tapped).lower(OPERAND)
+
+
+@pytest.mark.contract("H9")
+def test_the_axes_that_are_left_to_the_compiler_are_named_in_order() -> None:
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(1, 1, 2, 2), ("a", "c", "b", "d"))
+    part = jax.shard_map(pure, mesh=mesh, in_specs=P("a"), out_specs=P("a"), axis_names={"a"}, check_vma=False)
+    with pytest.raises(NotImplementedError, match=r"Make \['b', 'c', 'd'\] manual too"):
+        jax.jit(part).lower(OPERAND)

@@ -107,6 +107,11 @@ def says_what_came(bench: Bench, callback: Callback) -> list[Anomaly]:
             shape(3),
             (SOMETHING_ELSE, "masked array"),
         ),
+        "a tree of an array and a number": (
+            lambda x: (np.zeros(2, np.float32), 3.0),
+            shape(2),
+            (SOMETHING_ELSE, "(float32[2], float)"),
+        ),
         "an integer of more than 64 bits": (
             lambda x: 2**70,
             shape(dtype=np.int32),

@@ -39,3 +39,11 @@ def test_the_end_of_a_fast_dispatch_wakes_who_waits_for_it(monkeypatch: pytest.M
     dispatch.end()
     waiter.join(DEADLINE)
     assert not waiter.is_alive() and dispatch.is_set()
+
+
+@pytest.mark.contract("D3")
+def test_a_dispatch_that_has_ended_is_not_looked_for_on_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    dispatch = FastDispatch(None)
+    dispatch.end()
+    monkeypatch.setattr(FastDispatch, "_is_around", lambda *_: pytest.fail("the stack is searched"))
+    assert dispatch.is_set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.extend.core as jex
 import numpy as np
 import pytest
 from jax.sharding import Mesh
@@ -60,8 +61,12 @@ def test_without_the_rule_of_shard_map_only_what_keeps_an_order_is_refused(monke
 
 
 @pytest.mark.contract("H9")
-def test_the_axes_that_are_left_to_the_compiler_are_named_in_order() -> None:
+@pytest.mark.parametrize("when", ["traced there", "traced before"])
+def test_the_axes_that_are_left_to_the_compiler_are_named_in_order(when: str) -> None:
+    """Of a program that was traced before, only the lowering sees the axes."""
+    before = jex.jaxpr_as_fun(jax.make_jaxpr(pure)(OPERAND))
+    function = pure if when == "traced there" else lambda x: before(x)[0]
     mesh = Mesh(np.array(jax.devices()[:4]).reshape(1, 1, 2, 2), ("a", "c", "b", "d"))
-    part = jax.shard_map(pure, mesh=mesh, in_specs=P("a"), out_specs=P("a"), axis_names={"a"}, check_vma=False)
+    part = jax.shard_map(function, mesh=mesh, in_specs=P("a"), out_specs=P("a"), axis_names={"a"}, check_vma=False)
     with pytest.raises(NotImplementedError, match=r"Make \['b', 'c', 'd'\] manual too"):
         jax.jit(part).lower(OPERAND)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The parts of JAX's private side that hostcb uses, as text; run as a program, it writes contract/private_parts.txt.
 
-Each has a line with what it costs to lack it and the promises that are lost, and a line for each thing that hostcb
-reads of it or calls. The warning on an unknown JAX is made of the same data: an entry that names too few promises, or
-that does not ask for what hostcb reads, is seen in no other place.
+Each has a line with what it costs to lack it and the promises that are lost, one with what the doctor links to, and one
+for each thing that hostcb reads of it or calls. The warning on an unknown JAX is made of the same data: an entry that
+names too few promises, or that does not ask for what hostcb reads, is seen in no other place.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ def _lines(entry: Entry) -> Iterator[str]:
     releases = f" since {entry.since}" + (f" until {entry.until}" if entry.until else "")
     yield f"{entry.name}{releases}{' late' if entry.deferred else ''}: {entry.cost.name} {' '.join(entry.promises)}"
     yield from (f"    or {place}" for place in entry.other_places)
+    if entry.link is not None:
+        yield f"    see {entry.link}"
     if entry.signature is not None:
         yield f"    takes {_arguments(entry.signature)}"
     yield from (f"    has {name}" for name in entry.attributes)

@@ -47,12 +47,17 @@ class _Unshown(_Shown):
         raise RuntimeError("no text")
 
 
+def _named(*operands: Any) -> Any:
+    raise ValueError(PLANTED)
+
+
 @planted("jit", "id_tap call", "H14 H15")
 def names_objects(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """A callback that is an object without a name is told by its text, or by its class if it has no text."""
+    """A function is told by its name, and an object without one by its text, or by its class if it has no text."""
     anomalies = []
     one = jax.ShapeDtypeStruct(bench.operand.shape, np.float32)
-    for function, name in ((_Shown(), "<the planted object>"), (_Unshown(), "_Unshown")):
+    functions: dict[Any, str] = {_Shown(): "<the planted object>", _Unshown(): "_Unshown", _named: "_named ("}
+    for function, name in functions.items():
         # No function around it, which would have a name.
         if callback.function == "id_tap":
             program = jax.jit(lambda x, f=function: bench.implementation.tap(f, x))
@@ -106,6 +111,11 @@ def says_what_came(bench: Bench, callback: Callback) -> list[Anomaly]:
             lambda x: np.ma.masked_less(np.arange(3, dtype=np.float32), 1),
             shape(3),
             (SOMETHING_ELSE, "masked array"),
+        ),
+        "a tree of an array and a number": (
+            lambda x: (np.zeros(2, np.float32), 3.0),
+            shape(2),
+            (SOMETHING_ELSE, "(float32[2], float)"),
         ),
         "an integer of more than 64 bits": (
             lambda x: 2**70,

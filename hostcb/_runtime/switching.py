@@ -63,7 +63,8 @@ class SwitchInterval:
 
     def _restore(self) -> None:
         if self._before is not None and sys.getswitchinterval() == self._ours:
-            sys.setswitchinterval(self._before)
+            # Python cuts off fractions of a microsecond, and what it reports may be a little less than a whole one.
+            sys.setswitchinterval(self._before + 0.5e-6)
         self._before = self._ours = None
 
 

@@ -268,7 +268,7 @@ def to_array(leaf: Any, name: str) -> np.ndarray:
     if array.dtype.kind in "OSUMmV" and array.dtype.isbuiltin != 2:
         seen = f"an array of dtype {array.dtype}" if hasattr(leaf, "dtype") else f"{shown(leaf)} of {type(leaf)}"
         raise _unfit(name, f"returned {seen}, which no device can hold")
-    return array.astype(array.dtype.newbyteorder("="), copy=False) if not array.dtype.isnative else array
+    return array.astype(array.dtype.newbyteorder("=")) if not array.dtype.isnative else array
 
 
 def _unfit(name: str, did: str) -> TypeError:

@@ -154,6 +154,11 @@ def test_queue_size_by_absl_flag() -> None:
         assert ended.lines == [said], f"with {argv}: {ended}"
 
 
+def test_a_queue_of_no_bytes_may_be_asked_for_by_absl_flag() -> None:
+    source = ABSL.replace("INSIDE", "hcb.id_tap(print, 1.0); hcb.barrier_wait()").replace("ARGV", f"['--{SIZE}=0']")
+    assert run_program(source, devices=1).check().lines == ["1.0 ()"]
+
+
 @pytest.mark.parametrize("text", ["-1", "many", "1.5"])
 def test_bad_queue_size_in_the_environment(text: str) -> None:
     ended = run_program("hcb.id_tap(lambda a, t: None, 1.0)", devices=1, env={SIZE.upper(): text})

@@ -166,6 +166,14 @@ def test_memory_of_mutable_arrays_is_not_to_be_had(kind: str, aliases: Any, plac
         run()
 
 
+@pytest.mark.contract("B2")
+def test_the_shapes_of_results_are_not_asked_of_a_mutable_array() -> None:
+    """The function of shapes knows arrays alone, and could fail in words of its own."""
+    callback = hcb.dlpack_callback(np.from_dlpack, lambda x: pytest.fail("the shapes are asked for"))
+    with pytest.raises(TypeError, match=r"dlpack_callback: .*mutable array.*ref\[\.\.\.\]"):
+        callback(fresh())
+
+
 @pytest.mark.contract("B1")
 def test_the_value_of_a_mutable_array_is_taken() -> None:
     r = fresh()

@@ -74,6 +74,32 @@ def test_a_program_that_is_alive_at_the_end_of_the_process_holds_it_until_then()
     assert ended.stdout.split() == ["0.0001"], ended
 
 
+@pytest.mark.parametrize("microseconds", [115, 180, 5000])
+def test_it_comes_back_as_it_was_to_the_microsecond(interval: SwitchInterval, microseconds: int) -> None:
+    """Python cuts fractions off: what it reports as 0.000115 s it takes for 0.000114 s."""
+    sys.setswitchinterval((microseconds + 0.5) * 1e-6)
+    before = sys.getswitchinterval()
+    owner = Owner()
+    interval.hold(owner)
+    assert now() == 1e-4
+    del owner
+    gc.collect()
+    assert sys.getswitchinterval() == before == microseconds * 1e-6
+
+
+def test_an_interval_that_is_the_wanted_one_is_not_set_again(interval: SwitchInterval) -> None:
+    """Python would take it for a microsecond less."""
+    sys.setswitchinterval(115.5e-6)
+    before = sys.getswitchinterval()
+    jax.config.update(FLAG, before)
+    owner = Owner()
+    interval.hold(owner)
+    assert sys.getswitchinterval() == before == flags.switch_interval.value
+    del owner
+    gc.collect()
+    assert sys.getswitchinterval() == before
+
+
 def test_an_interval_that_somebody_else_sets_stays(interval: SwitchInterval) -> None:
     owner, later = Owner(), Owner()
     interval.hold(owner)

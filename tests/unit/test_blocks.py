@@ -106,6 +106,9 @@ def test_sizes_that_are_used_no_longer_make_room() -> None:
     blocks.copy(np.ones(large, np.uint8))
     # Not its address: the C library may give freed memory of this size out again.
     assert len(blocks._ready[large]) == 1 and blocks.ready_bytes == MOST_BYTES
+    # One as large as the bound takes all of it.
+    blocks.copy(np.zeros(MOST_BYTES, np.uint8))
+    assert len(blocks._ready[MOST_BYTES]) == 1 and blocks.ready_bytes == MOST_BYTES
     # What is larger than the bound takes no room.
     blocks.copy(np.zeros(MOST_BYTES + 1, np.uint8))
     assert blocks.ready_bytes == MOST_BYTES

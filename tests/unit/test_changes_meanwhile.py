@@ -8,8 +8,32 @@ from typing import Any
 import jax
 import pytest
 
+from hostcb._runtime import watching
 from hostcb._runtime.programs import Program
 from hostcb._runtime.recording import Recording
+
+
+class Watcher:
+    """A trace, a profile or a count."""
+
+    def around(self, host: Any, device: Any, arrays: Any, invoke: Any) -> Any:
+        return invoke
+
+
+@pytest.mark.contract("H22")
+def test_what_begins_to_watch_while_another_does_is_not_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, first, second = watching.Watchers, Watcher(), Watcher()
+    monkeypatch.setattr(watching, "on", None)
+    monkeypatch.setattr(watching, "_watching", {})
+
+    def made(watchers: Any) -> Any:
+        # Another thread comes here, before this one has set `on`.
+        watching._watching[second] = None
+        return plain(watchers)
+
+    monkeypatch.setattr(watching, "Watchers", made)
+    watching.watch(first)
+    assert watching.on is not None and [*watching.on._watchers] == [first, second]
 
 
 class Ended:

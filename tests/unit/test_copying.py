@@ -76,6 +76,13 @@ def test_only_large_copies_go_past_the_caches(passing: list[int], copy: Any) -> 
     assert passing == [LEAST_BYTES]
 
 
+@pytest.mark.parametrize("copy", [copy_into, copy_into_queue])
+def test_a_copy_of_a_mebibyte_goes_through_the_caches(passing: list[int], copy: Any) -> None:
+    """What reads it next finds it there, whatever the number in the source is."""
+    copies(copy, 1 << 20, 1)
+    assert not passing
+
+
 def copies(copy: Any, nbytes: int, count: int) -> None:
     source, target = numbered(nbytes), np.zeros(nbytes, np.uint8)
     for _ in range(count):

@@ -56,6 +56,15 @@ def test_the_library_knows_the_handler_in_python_before_the_runtime_knows_the_li
     ]
 
 
+def test_nothing_is_registered_before_jax_has_its_devices(monkeypatch: pytest.MonkeyPatch, held: mock.Mock) -> None:
+    """A refusal would keep them from starting."""
+    monkeypatch.setattr(_compat, "backends_exist", lambda: False)
+    cuda = Cuda()
+    cuda.problem = None
+    assert not cuda.is_ready() and cuda.problem is None
+    assert not held.mock_calls
+
+
 def test_a_tap_is_of_the_device_whose_number_the_runtime_tells(
     monkeypatch: pytest.MonkeyPatch, held: mock.Mock
 ) -> None:

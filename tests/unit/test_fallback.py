@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
+import jax
+import numpy as np
 import pytest
 from subprocesses import run_program
+
+import hostcb as hcb
+from hostcb._compat import lowering, registry, waiting
 
 
 @pytest.mark.contract("H5")
@@ -79,3 +86,43 @@ def test_without_the_hooks_order_is_refused_where_it_would_not_be_kept() -> None
     program = THREADS.replace("BEFORE", "jax.devices()")
     ended = run_program(program, prelude="", devices=1).check()
     assert ended.lines == ["refused: True"], str(ended)
+
+
+@pytest.mark.contract("B6", "H21")
+def test_without_the_types_of_buffers_their_names_are_classes_without_objects() -> None:
+    source = """
+import sys, warnings
+warnings.simplefilter("ignore")
+import jax
+sys.modules["jax.experimental.buffer_callback"] = None
+import hostcb as hcb
+print([isinstance(each, type) for each in (hcb.Buffer, hcb.ExecutionContext, hcb.ExecutionStage)])
+"""
+    assert run_program(source, prelude="").check().lines == ["[True, True, True]"]
+
+
+@pytest.mark.contract("H21")
+def test_what_a_module_lacks_that_is_imported_later_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = registry.Entry("jax.nonesuch:part", "Does something.", "It is not done.", ("H4",), registry.Cost.SOME)
+    monkeypatch.setattr(registry, "_warned", True)
+    with pytest.warns(hcb.UnknownJaxWarning, match=r"jax\.nonesuch:part is missing\. Lost: H4\. It is not done\."):
+        registry.probe_late(late)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        registry.probe_late(late)
+
+
+@pytest.mark.contract("H13", "H21")
+def test_without_jaxs_tokens_its_barrier_covers_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "runtime_tokens", None)
+    waiting.cover_by_effects_barrier(jax.devices()[0], pytest.fail)
+    assert waiting.covered(jax.devices()) == []
+
+
+@pytest.mark.contract("X5", "H21")
+def test_where_lowering_is_not_told_of_devices_none_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowering._NEEDS_DEVICES, "problem", "is missing")
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    program = jax.jit(lambda x: hcb.io_callback(lambda value: value, x, x, sharding=here))
+    with pytest.raises(hcb.UnknownJaxError, match=r"io_callback.* is missing"):
+        program.lower(np.float32(1))

@@ -16,6 +16,7 @@ import pytest
 from jax.extend import source_info_util
 
 import hostcb as hcb
+from hostcb._runtime import frames
 
 PACKAGE = os.path.dirname(hcb.__file__) + os.sep
 X = jnp.float32(1)
@@ -95,3 +96,17 @@ def test_directories_of_similar_names_are_the_users() -> None:
 
     assert not private.is_user_filename(os.path.join(PACKAGE, "_binding.py"))
     assert private.is_user_filename(PACKAGE.rstrip(os.sep) + "_of_mine" + os.sep + "module.py")
+
+
+def test_the_frames_that_are_left_keep_their_order() -> None:
+    def outer() -> None:
+        inner()
+
+    def inner() -> None:
+        raise ValueError
+
+    with pytest.raises(ValueError) as caught:
+        outer()
+    frames._shorten(caught.value, lambda name: name == __file__)
+    names = [each.name for each in traceback.extract_tb(caught.value.__traceback__)]
+    assert names == ["test_the_frames_that_are_left_keep_their_order", "outer", "inner"]

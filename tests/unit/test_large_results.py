@@ -56,6 +56,18 @@ def test_a_large_result_is_what_the_function_made(kind: str, monkeypatch: pytest
 
 
 @pytest.mark.contract("X1")
+def test_only_large_memory_in_one_piece_gets_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    advised: list[int] = []
+    monkeypatch.setattr(pages, "_madvise", lambda begin, length, advice: advised.append(length))
+    pages.advise(np.zeros(LEAST_BYTES - 1, np.uint8))
+    # What follows its first byte is not its own.
+    pages.advise(np.zeros(LEAST_BYTES, np.uint8)[::-1])
+    assert not advised
+    pages.advise(np.zeros(LEAST_BYTES, np.uint8))
+    assert len(advised) == 1
+
+
+@pytest.mark.contract("X1")
 @pytest.mark.parametrize("error", [OSError, AttributeError])
 def test_a_system_whose_library_has_no_madvise_gives_no_large_pages(
     error: type[Exception], monkeypatch: pytest.MonkeyPatch

@@ -38,6 +38,12 @@ def lending(buffer: Buffer) -> Lent:
     return one
 
 
+def test_what_is_lent_tells_its_form() -> None:
+    one = Lent()
+    one._lent = np.zeros((2, 3), np.int8)
+    assert (one.shape, one.dtype, one.ndim, one.size) == ((2, 3), np.dtype(np.int8), 2, 6)
+
+
 def test_the_number_of_a_cpu_device_is_that_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a job of several processes, also where CPU devices are not the default ones."""
     of_platform = {

@@ -6,6 +6,7 @@ import itertools
 import sys
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import helpers
@@ -103,6 +104,16 @@ def test_a_half_full_ring_wakes_a_consumer_that_sleeps_on(monkeypatch: pytest.Mo
     helpers.wait_until(lambda: len(seen) > count // 2)
     hcb.stop_outfeed_receiver()
     assert seen == [0, *range(count)]
+
+
+@pytest.mark.contract("H11", "H12")
+def test_what_a_ring_holds_counts_as_held() -> None:
+    """So a consumer wakes before the ring is full."""
+    queue: Any = queues.DeviceQueue(jax.devices()[0])
+    queue._bytes = 3
+    assert queue.held() == 3
+    queue.ring = SimpleNamespace(counters=SimpleNamespace(bytes=4))
+    assert queue.held() == 7
 
 
 @pytest.mark.contract("H11")

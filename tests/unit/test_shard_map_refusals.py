@@ -1,10 +1,11 @@
-"""H9, H21: what is refused in a `shard_map` where the compiler or this JAX cannot keep an order, and what is not."""
+"""H9, H21: what is refused in a `shard_map`, for its axes, the compiler or this JAX, and what is not."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import jax
+import jax.extend.core as jex
 import numpy as np
 import pytest
 from jax.sharding import Mesh
@@ -57,3 +58,15 @@ def test_without_the_rule_of_shard_map_only_what_keeps_an_order_is_refused(monke
     assert "custom_call" in mapped(pure).lower(OPERAND).as_text()
     with pytest.raises(hcb.UnknownJaxError, match="is missing"):
         mapped(tapped).lower(OPERAND)
+
+
+@pytest.mark.contract("H9")
+@pytest.mark.parametrize("when", ["traced there", "traced before"])
+def test_the_axes_that_are_left_to_the_compiler_are_named_in_order(when: str) -> None:
+    """Of a program that was traced before, only the lowering sees the axes."""
+    before = jex.jaxpr_as_fun(jax.make_jaxpr(pure)(OPERAND))
+    function = pure if when == "traced there" else lambda x: before(x)[0]
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(1, 1, 2, 2), ("a", "c", "b", "d"))
+    part = jax.shard_map(function, mesh=mesh, in_specs=P("a"), out_specs=P("a"), axis_names={"a"}, check_vma=False)
+    with pytest.raises(NotImplementedError, match=r"Make \['b', 'c', 'd'\] manual too"):
+        jax.jit(part).lower(OPERAND)

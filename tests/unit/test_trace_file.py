@@ -68,6 +68,26 @@ def test_events_after_the_end_are_dropped(tmp_path: Path) -> None:
     assert (tmp_path / "trace.json").read_text() == whole and json.loads(whole)
 
 
+def test_a_thread_that_sees_the_end_writes_nothing(tmp_path: Path) -> None:
+    """Between the moment from which `close` waits for no more threads, and the end of the array."""
+    file = TraceFile(str(tmp_path / "trace.json"))
+    before = (tmp_path / "trace.json").read_text()
+    file._ended = True
+    file.add('"name":"late"')
+    file.flush()
+    assert (tmp_path / "trace.json").read_text() == before
+    file.close()
+    assert [event["name"] for event in json.loads((tmp_path / "trace.json").read_text())] == ["process_name"]
+
+
+def test_a_write_that_has_ended_leaves_nothing(tmp_path: Path) -> None:
+    file = TraceFile(str(tmp_path / "trace.json"))
+    for _ in range(3):
+        file.flush()
+    assert not file._writing
+    file.close()
+
+
 def test_a_forked_child_waits_for_no_thread_of_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its copies of the locks that other threads hold are never released."""
     monkeypatch.setattr(trace_file, "LAST_WRITES", 60.0)

@@ -1,0 +1,28 @@
+"""H9: the threads of the CPU runtime, of which callbacks that run JAX need more than JAX starts by itself."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from hostcb import _compat
+from hostcb._runtime import pool
+
+pytestmark = pytest.mark.contract("H9")
+
+
+@pytest.mark.parametrize(("devices", "threads"), [(1, None), (2, "32"), (8, "32"), (9, "36")])
+def test_threads_are_asked_for_where_there_are_several_devices(
+    devices: int, threads: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one device JAX's number is enough, and a larger one slows its matrix products."""
+    monkeypatch.setattr(_compat, "forced_cpu_devices", lambda: devices)
+    monkeypatch.setattr(_compat, "backends_exist", lambda: False)
+    monkeypatch.setattr(pool, "usable_cores", lambda: 2)
+    for variable in pool.VARIABLES:
+        # Set first, so that it is put back afterwards.
+        monkeypatch.setenv(variable, "")
+        monkeypatch.delenv(variable)
+    pool.ensure_threads()
+    assert [os.environ.get(variable) for variable in pool.VARIABLES] == [threads, None]

@@ -26,7 +26,9 @@ ODD = np.arange(5)
 
 
 def _kind_of(array: Any) -> list[Any]:
-    parts = sorted((part.device.id, str(part.index), np.asarray(part.data).tolist()) for part in array.addressable_shards)
+    parts = sorted(
+        (part.device.id, str(part.index), np.asarray(part.data).tolist()) for part in array.addressable_shards
+    )
     return [array.dtype.name, array.weak_type, array.shape, array.committed, parts]
 
 

@@ -74,6 +74,34 @@ def where_eager_callbacks_are(bench: Bench, callback: Callback) -> list[Anomaly]
     return anomalies + check_quiet_barrier(bench, "after callbacks outside jit")
 
 
+@planted("jit", "id_tap call", "H10", minimum_devices=2)
+def named_outside_jit(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Each device of an operand's mesh can be named as the one that calls; without operands it is the default one."""
+    callers: list[Any] = []
+
+    def tap(operand: Any, transforms: Any, device: Any) -> None:
+        callers.append(device)
+
+    def host(operand: Any, device: Any) -> None:
+        callers.append(device)
+
+    def apply(operand: Any, index: int = 0) -> None:
+        if callback.function == "id_tap":
+            library(bench).id_tap(tap, operand, tap_with_device=True, device_index=index)
+        else:
+            library(bench).call(host, operand, call_with_device=True, device_index=index)
+        bench.implementation.barrier()
+
+    split = jax.device_put(np.arange(len(bench.devices), dtype=np.float32), bench.split)
+    for index in range(len(bench.devices)):
+        apply(split, index)
+    anomalies = _differs("the devices that were named", callers, [*bench.devices])
+    last = bench.devices[-1]
+    with jax.default_device(last):
+        apply(())
+    return anomalies + _differs("the device without operands", callers[-1:], [last])
+
+
 @planted("jit", "id_tap", "H1 H4")
 def eager_numbers(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H4: a tap of a number in a function that JAX traces and then runs outside jit returns an array of its type."""

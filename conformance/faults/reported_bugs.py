@@ -20,6 +20,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
+from ..spec.external_callbacks import callback_named
 from .bench import WIDTH, Bench
 from .checks import check_quiet_barrier, check_value, error_of
 from .compiler import Counting
@@ -79,7 +80,7 @@ def loop_with_large_carry(bench: Bench, callback: Callback) -> list[Anomaly]:
     return _check_calls(counting, wanted)
 
 
-@planted("jit", WITH_EFFECTS)
+@planted("jit", f"{WITH_EFFECTS} io_callback")
 def condition_with_frozen_carry(bench: Bench, callback: Callback) -> list[Anomaly]:
     """#10577: the condition of a loop calls back, and a part of the carry never changes. The body may keep an order."""
     counting, of_body = Counting(), Counting()

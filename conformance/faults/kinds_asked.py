@@ -176,6 +176,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "no_tap_after_a_failure": "only a call keeps an order with taps and has a result",
     "nothing_after_a_failure": _RESULTS,
     "odd_lengths": _PRINTS,
+    "on_two_meshes_at_once": "only calls and taps can be told their device, and a tap does not hold its program up",
     "one_of_its_devices": "it is about calls in order, for which the device waits",
     "one_of_the_branches": _PRINTS,
     "order_across_threads": "others keep no order",

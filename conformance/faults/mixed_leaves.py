@@ -89,8 +89,8 @@ def cotangents_of_mixed_leaves(bench: Bench, callback: Callback) -> list[Anomaly
 
     two, three = jnp.arange(1.0, 3.0), jnp.arange(6).reshape(2, 3)
     for lanes in (False, True):
-        program = jax.grad(lambda x, square=squared(lanes): square(x, three).sum())
-        jax.block_until_ready(jax.jit(program)(two))
+        square = squared(lanes)
+        jax.block_until_ready(jax.jit(jax.grad(lambda x, f=square: f(x, three).sum()))(two))
         bench.implementation.barrier()
     cotangents = ("float32", [2.0, 4.0])
     # The integers have no cotangents; all lanes together have as many elements.

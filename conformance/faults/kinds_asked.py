@@ -121,6 +121,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "gives_memory_back": _TAPS,
     "has_cause": "a call's cause is asked by fault.raises of call, which has all layouts",
     "has_no_effect": "the others have one",
+    "held_beside_an_effect": _SHARED,
     "held_functions": _SHARED,
     "implicit_derivative": _EFFECTS,
     "in_gmres": "it is about the transpose: one kind of each rule",

@@ -80,14 +80,18 @@ def held_functions(bench: Bench, callback: Callback) -> list[Anomaly]:
 
 @planted("jit", "id_tap call", "H4")
 def held_beside_an_effect(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """A held function with an ordered callback and an io_callback: both run, and the latter is refused where it may not."""
+    """A held function with an ordered callback and an io_callback: both run, or the latter is refused."""
     anomalies = []
     for name, held in HOLDERS.items():
         seen: list[str] = []
 
-        def function(x: Any, seen: list[str] = seen) -> Any:
+        def ordered(operand: Any, seen: list[str] = seen) -> Any:
+            seen.append("ordered")
+            return np.asarray(operand)
+
+        def function(x: Any, seen: list[str] = seen, ordered: Any = ordered) -> Any:
             library(bench).io_callback(lambda _: seen.append("effect"), None, x)
-            return bench.apply(callback, lambda operand: (seen.append("ordered"), np.asarray(operand))[1], x)
+            return bench.apply(callback, ordered, x)
 
         through = held(function)
         result = np.asarray(jax.jit(lambda x, f=through: (f(x), x)[1])(START))

@@ -125,23 +125,22 @@ def varies_as_its_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A result differs between devices if one operand does: JAX must not take the first device's for all."""
 
     def host(operand: Any) -> Any:
-        return np.asarray(operand["same"] + operand["own"]) + np.float32(1)
+        return np.asarray(operand["a"] + operand["b"]) + np.float32(1)
 
-    def computation(same: Any, own: Any) -> Any:
-        return bench.apply(callback, host, {"own": own, "same": same}, jax.ShapeDtypeStruct(own.shape, np.float32))
+    def computation(first: Any, second: Any) -> Any:
+        like = jax.ShapeDtypeStruct(np.broadcast_shapes(first.shape, second.shape), np.float32)
+        return bench.apply(callback, host, {"a": first, "b": second}, like)
 
     rows, everywhere = bench.split.spec, PartitionSpec()
-    operands = np.float32(5), bench.operand
     anomalies: list[Anomaly] = []
-    for what, function, places in (
-        ("the last", computation, (everywhere, rows)),
-        ("the first", lambda own, same: computation(same, own), (rows, everywhere)),
+    for what, places, given in (
+        ("the first", (rows, everywhere), (bench.operand, np.float32(5))),
+        ("the last", (everywhere, rows), (np.float32(5), bench.operand)),
     ):
-        given = operands if what == "the last" else operands[::-1]
-        by_row = jax.jit(jax.shard_map(function, mesh=bench.mesh, in_specs=places, out_specs=rows))
+        by_row = jax.jit(jax.shard_map(computation, mesh=bench.mesh, in_specs=places, out_specs=rows))
         wanted = bench.operand + np.float32(6)
         anomalies += check_value(f"{what} differs", lambda f=by_row, g=given: f(*g), wanted)  # type: ignore[misc]
-        as_one = jax.jit(jax.shard_map(function, mesh=bench.mesh, in_specs=places, out_specs=everywhere))
+        as_one = jax.jit(jax.shard_map(computation, mesh=bench.mesh, in_specs=places, out_specs=everywhere))
         error = error_of(lambda f=as_one, g=given: f(*g))  # type: ignore[misc]
         if not isinstance(error, ValueError):
             came = "nothing was raised" if error is None else summary(error)

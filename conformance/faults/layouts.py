@@ -164,9 +164,20 @@ def aliases_by_number(bench: Bench, callback: Callback) -> list[Anomaly]:
         for result, operand in arrays:
             np.add(operand, 1, out=result)
 
-    in_place = library(bench).buffer_callback(add_one, likes, input_output_aliases={0: 0, 1: 1})
-    jax.block_until_ready(jax.jit(lambda x, y: in_place(x + 0, y + 0))(short, long))
-    if shares != [[True, True]]:
-        witness = f"of two operands that share their memory with results these do: {shares}"
-        anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
+    of_aliases: list[dict[int, int]] = [{0: 0, 1: 1}, {}, {0: 0}, {1: 1}]
+    for aliases in (of_aliases, of_aliases[::-1]):
+
+        def one_by_one(short: Any, long: Any, aliases: Any = aliases) -> Any:
+            for each in aliases:
+                # One function, on operands and results of the same types.
+                add = library(bench).buffer_callback(add_one, likes, input_output_aliases=each)
+                short, long = add(short * 2, long * 2)
+            return short, long
+
+        shares.clear()
+        jax.block_until_ready(jax.jit(one_by_one)(short, long))
+        due = [[number in each for number in (0, 1)] for each in aliases]
+        if shares != due:
+            witness = f"with the aliases {aliases} operands share memory with results: {shares}, expected {due}"
+            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
     return anomalies + check_quiet_barrier(bench, "after aliases")

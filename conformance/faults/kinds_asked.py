@@ -118,6 +118,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "fuzz_while_condition": _CORPUS,
     "generations": _INNER,
     "gets_jax_arrays": "the wrapped function is the same for all; tests ask the other functions",
+    "gives_keys_back": "fault.returns_keys asks a call, fault.keys_on_a_mesh every kind",
     "gives_memory_back": _TAPS,
     "has_cause": "a call's cause is asked by fault.raises of call, which has all layouts",
     "has_no_effect": "the others have one",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import (  # noqa: F401 - the import of a module registers its faults
     after_failures,
+    again,
     barriers,
     beside_jax,
     buffers,
@@ -31,6 +32,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     kept_errors,
     layouts,
     lifetime,
+    loops_of_lanes,
     loops_that_fail,
     memory,
     meshes,

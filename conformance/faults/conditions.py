@@ -28,7 +28,7 @@ def conditions_of_mutable_arrays(bench: Bench, callback: Callback) -> list[Anoma
         seen.append(np.asarray(operand).tolist())
         return np.asarray(operand)
 
-    def program(x: Any, changes: bool, calls: bool) -> Any:
+    def program(x: Any, changes: bool, calls: bool, reads: bool) -> Any:
         used, other = jax.new_ref(x), jax.new_ref(x)
 
         def condition(step: Any) -> Any:
@@ -37,24 +37,26 @@ def conditions_of_mutable_arrays(bench: Bench, callback: Callback) -> list[Anoma
 
         def body(step: Any) -> Any:
             (used if changes else other)[...] += 1
-            return step + 1
+            return step + 1 + (jnp.int32(used[...][0]) if reads else 0)
 
         jax.lax.while_loop(condition, body, 0)
         return used[...] + other[...]
 
-    def run(changes: bool, calls: bool) -> Any:
+    def run(changes: bool, calls: bool, reads: bool) -> Any:
         seen.clear()
-        result = jax.jit(lambda x: program(x, changes, calls))(jnp.arange(2.0))
+        result = jax.jit(lambda x: program(x, changes, calls, reads))(jnp.arange(2.0))
         bench.implementation.barrier()
         return np.asarray(result).tolist(), list(seen)
 
     anomalies = []
-    for what, changes, calls, values in (
-        ("a loop without callbacks", True, False, []),
-        ("a loop that changes another array", False, True, [[0.0, 1.0]] * (STEPS + 1)),
+    unchanged = [[0.0, 1.0]] * (STEPS + 1)
+    for what, changes, calls, reads, values in (
+        ("a loop without callbacks", True, False, False, []),
+        ("a loop that changes another array", False, True, False, unchanged),
+        ("a loop that changes another array and reads it", False, True, True, unchanged),
     ):
         try:
-            found = run(changes, calls)
+            found = run(changes, calls, reads)
         except Exception as error:
             anomalies.append(Anomaly("wrong refusal", Stage.TRACE, f"{what} was refused: {summary(error)}"))
             continue
@@ -62,7 +64,7 @@ def conditions_of_mutable_arrays(bench: Bench, callback: Callback) -> list[Anoma
             witness = f"{what} gave {found[0]} and showed {found[1]}, expected [2.0, 4.0] and {values}"
             anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
     try:
-        found = run(True, True)
+        found = run(True, True, False)
         witness = f"a condition that uses what the body changes was not refused: it showed {found[1]}"
         anomalies.append(Anomaly("not refused", Stage.TRACE, witness))
     except NotImplementedError as error:

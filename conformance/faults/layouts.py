@@ -16,6 +16,7 @@ from .fault import planted
 from .traces import library
 
 ROUNDS = 2
+LARGE_SIDE = 1025
 
 
 @planted("jit", "call pure_callback io_callback dlpack_callback", "H3 X2 X3 D1")
@@ -37,6 +38,23 @@ def strided_results_at_once(bench: Bench, callback: Callback) -> list[Anomaly]:
         for name, each in results.items():
             anomalies += check_value(f"a result {name}", lambda f=found[name]: f, np.array(each))  # type: ignore[misc]
     return anomalies[:3] + check_quiet_barrier(bench, "after several results of other layouts")
+
+
+@planted("jit", "call pure_callback io_callback io_callback_ordered dlpack_callback", "H3 X2 X3 D1")
+def large_strided_results(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Results of 4 MiB that are not row-major, which another way of copying would take for what they are not."""
+    square = np.arange(LARGE_SIDE**2, dtype=np.float32).reshape(LARGE_SIDE, LARGE_SIDE)
+    like = jax.ShapeDtypeStruct(square.shape, square.dtype)
+    anomalies: list[Anomaly] = []
+    for name, result in (
+        ("transposed", square.T),
+        ("backwards", square[::-1]),
+        ("broadcast", square[:1] + 0 * square.T),
+    ):
+        run = jax.jit(lambda x, r=result: bench.apply(callback, lambda _: r, x, like))
+        if not np.array_equal(np.asarray(run(bench.operand)), result):
+            anomalies.append(Anomaly("result", Stage.RESULT, f"a large result {name} has other elements"))
+    return anomalies + check_quiet_barrier(bench, "after large results of other layouts")
 
 
 @planted("jit", "call dlpack_callback", "H3 D1")
@@ -138,4 +156,28 @@ def aliases_by_number(bench: Bench, callback: Callback) -> list[Anomaly]:
         found = jax.block_until_ready(jax.jit(program)(operands[1]))
         for number, due in enumerate(wanted):
             anomalies += check_value(f"{what}: result {number}", lambda f=found, n=number: f[n], due)  # type: ignore[misc]
+    shares: list[list[bool]] = []
+
+    def add_one(context: Any, out: Any, *operands: Any) -> None:
+        arrays = [(np.asarray(one), np.asarray(other)) for one, other in zip(out, operands, strict=True)]
+        shares.append([np.shares_memory(*pair) for pair in arrays])
+        for result, operand in arrays:
+            np.add(operand, 1, out=result)
+
+    of_aliases: list[dict[int, int]] = [{0: 0, 1: 1}, {}, {0: 0}, {1: 1}]
+    for aliases in (of_aliases, of_aliases[::-1]):
+
+        def one_by_one(short: Any, long: Any, aliases: Any = aliases) -> Any:
+            for each in aliases:
+                # One function, on operands and results of the same types.
+                add = library(bench).buffer_callback(add_one, likes, input_output_aliases=each)
+                short, long = add(short * 2, long * 2)
+            return short, long
+
+        shares.clear()
+        jax.block_until_ready(jax.jit(one_by_one)(short, long))
+        due = [[number in each for number in (0, 1)] for each in aliases]
+        if shares != due:
+            witness = f"with the aliases {aliases} operands share memory with results: {shares}, expected {due}"
+            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
     return anomalies + check_quiet_barrier(bench, "after aliases")

@@ -19,6 +19,7 @@ from .checks import check_quiet_barrier, check_value, error_of
 from .fault import EVERY_KIND, planted
 
 OF_BUFFERS = "buffer_callback buffer_callback_side_effect dlpack_callback dlpack_callback_side_effect"
+WITH_RESULTS_OF_JAX = "pure_callback io_callback"
 KEY_WORDS = {"threefry2x32": 2, "rbg": 4}
 
 
@@ -117,6 +118,35 @@ def keys_on_a_mesh(bench: Bench, callback: Callback) -> list[Anomaly]:
             witness = f"keys of {generator}: the callbacks saw {found}, expected {wanted}"
             anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
     return anomalies
+
+
+@planted("shard_map", f"call {WITH_RESULTS_OF_JAX}", "H9", minimum_devices=2, needs="shard_map")
+def varies_as_its_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A result differs between devices if one operand does: JAX must not take the first device's for all."""
+
+    def host(operand: Any) -> Any:
+        return np.asarray(operand["a"] + operand["b"]) + np.float32(1)
+
+    def computation(first: Any, second: Any) -> Any:
+        like = jax.ShapeDtypeStruct(np.broadcast_shapes(first.shape, second.shape), np.float32)
+        return bench.apply(callback, host, {"a": first, "b": second}, like)
+
+    rows, everywhere = bench.split.spec, PartitionSpec()
+    anomalies: list[Anomaly] = []
+    for what, places, given in (
+        ("the first", (rows, everywhere), (bench.operand, np.float32(5))),
+        ("the last", (everywhere, rows), (np.float32(5), bench.operand)),
+    ):
+        by_row = jax.jit(jax.shard_map(computation, mesh=bench.mesh, in_specs=places, out_specs=rows))
+        wanted = bench.operand + np.float32(6)
+        anomalies += check_value(f"{what} differs", lambda f=by_row, g=given: f(*g), wanted)  # type: ignore[misc]
+        as_one = jax.jit(jax.shard_map(computation, mesh=bench.mesh, in_specs=places, out_specs=everywhere))
+        error = error_of(lambda f=as_one, g=given: f(*g))  # type: ignore[misc]
+        if not isinstance(error, ValueError):
+            came = "nothing was raised" if error is None else summary(error)
+            witness = f"{what} operand differs between devices, and the result was taken for one of all: {came}"
+            anomalies.append(Anomaly("not refused", Stage.TRACE, witness))
+    return anomalies + check_quiet_barrier(bench, "after results that vary")
 
 
 @planted("shard_map", f"{EVERY_KIND} debug_callback_ordered", "H9 X4", minimum_devices=4, needs="shard_map")

@@ -21,7 +21,8 @@ from .traces import library
 
 WITHOUT_VALUE = np.zeros(2, jax.dtypes.float0)
 FLOAT0 = ("float0", 1)
-EMPTY = {"a": FLOAT0, "b": ("float0", 3), "c": ("float0", 2)}
+FLOAT0_OF_TWO = ("float0", 2)
+EMPTY = {"a": FLOAT0, "b": ("float0", 3), "c": FLOAT0_OF_TWO}
 """Of each leaf that has no tangent: that, and its number of elements."""
 
 
@@ -39,7 +40,7 @@ def derivatives_of_mixed_leaves(bench: Bench, callback: Callback) -> list[Anomal
         seen.append((jax.tree.map(_shown, value), [name for name, _ in transforms]))
 
     def cubed(x: Any) -> Any:
-        tree = {"a": jnp.int32(4), "b": jnp.full(3, 7), "c": WITHOUT_VALUE, "d": x * x, "e": jnp.float32(2.5)}
+        tree = {"a": jnp.int32(4), "b": jnp.full(3, 7), "c": WITHOUT_VALUE, "d": x * x, "e": jnp.bfloat16(2.5)}
         return bench.implementation.tap(note, tree)["d"] * x
 
     with warnings.catch_warnings(), _flag("jax_host_callback_ad_transforms"):
@@ -52,11 +53,50 @@ def derivatives_of_mixed_leaves(bench: Bench, callback: Callback) -> list[Anomal
         "b": ("int32", [7, 7, 7]),
         "c": ("float0", 2),
         "d": ("float32", 9.0),
-        "e": ("float32", 2.5),
+        "e": ("bfloat16", 2.5),
     }
-    tangents = {**EMPTY, "d": ("float32", 6.0), "e": ("float32", 0.0)}
-    cotangents = {**EMPTY, "d": ("float32", 3.0), "e": ("float32", 0.0)}
+    tangents = {**EMPTY, "d": ("float32", 6.0), "e": ("bfloat16", 0.0)}
+    cotangents = {**EMPTY, "d": ("float32", 3.0), "e": ("bfloat16", 0.0)}
     wanted = [((values, tangents), ["jvp"]), (values, []), (cotangents, ["jvp", "transpose"])]
+    if seen == wanted:
+        return []
+    return [Anomaly("wrong callback", Stage.CALLBACK, f"the tap was given and told {seen}, expected {wanted}")]
+
+
+@planted("jit", "id_tap", "H6 H7")
+def cotangents_of_mixed_leaves(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A tap of tangents beside integers and a leaf without a value, in a `custom_jvp` rule, alone and in lanes."""
+    seen: list[tuple[Any, Any]] = []
+
+    def note(value: Any, transforms: Any) -> None:
+        seen.append((jax.tree.map(_shown, value), transforms))
+
+    def squared(lanes: bool) -> Any:
+        @jax.custom_jvp
+        def square(x: Any, n: Any) -> Any:
+            return x * x
+
+        @square.defjvp
+        def rule(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+            def tapped(tangent: Any, n: Any) -> Any:
+                return bench.implementation.tap(note, (n, WITHOUT_VALUE, tangent))[2]
+
+            x, n = primals
+            tangent = (jax.vmap(tapped) if lanes else tapped)(tangents[0], n)
+            return square(x, n), 2 * x * tangent
+
+        return square
+
+    two, three = jnp.arange(1.0, 3.0), jnp.arange(6).reshape(2, 3)
+    for lanes in (False, True):
+        square = squared(lanes)
+        jax.block_until_ready(jax.jit(jax.grad(lambda x, f=square: f(x, three).sum()))(two))
+        bench.implementation.barrier()
+    cotangents = ("float32", [2.0, 4.0])
+    # The integers have no cotangents; all lanes together have as many elements.
+    leaves = (("float0", three.size), FLOAT0_OF_TWO, cotangents)
+    batch = ("batch", {"batch_dims": (0,)})
+    wanted = [(leaves, (("transpose", {}),)), (leaves, (batch, ("transpose", {})))]
     if seen == wanted:
         return []
     return [Anomaly("wrong callback", Stage.CALLBACK, f"the tap was given and told {seen}, expected {wanted}")]

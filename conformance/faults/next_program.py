@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
@@ -16,6 +17,7 @@ from ..spec.callbacks import Callback
 from .bench import Bench
 from .checks import check_quiet_barrier
 from .fault import planted
+from .traces import library
 
 ROUNDS = 4
 WHILE = 0.2
@@ -193,4 +195,44 @@ def started_in_turn(bench: Bench, callback: Callback) -> list[Anomaly]:
         if in_time != ["in a program"]:
             witness = f"the barrier returned after {in_time}, and then came {seen[len(in_time) :]}"
             anomalies.append(Anomaly("early barrier", Stage.BARRIER, witness))
+    return anomalies
+
+
+@planted("pjit", "call", "H5 H10", minimum_devices=4)
+def on_two_meshes_at_once(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """While one run of a program waits, another one starts on other devices: each is told a device of its own."""
+    started = threading.Event()
+    callers: list[tuple[float, Any]] = []
+
+    def wait(operand: Any) -> Any:
+        started.wait(WHILE)
+        return np.asarray(operand)
+
+    def note(operand: Any, device: Any) -> Any:
+        callers.append((float(np.asarray(operand)[0]), device))
+        return np.asarray(operand)
+
+    def computation(x: Any) -> Any:
+        like = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        x = library(bench).call(wait, x, result_shape=like)
+        return library(bench).call(note, x, result_shape=like, call_with_device=True)
+
+    compiled = jax.jit(computation)
+    pairs = bench.devices[:2], bench.devices[2:4]
+    operands = []
+    for number, pair in enumerate(pairs):
+        rows = NamedSharding(Mesh(np.asarray(pair), ("devices",)), PartitionSpec("devices"))
+        operands.append(jax.device_put(np.full(2, number, np.float32), rows))
+    wanted = [(float(number), pair[0]) for number, pair in enumerate(pairs)]
+    anomalies: list[Anomaly] = []
+    for _ in range(ROUNDS):
+        callers.clear()
+        started.clear()
+        results = [compiled(operand) for operand in operands]
+        started.set()
+        jax.block_until_ready(results)
+        anomalies += check_quiet_barrier(bench, "after runs on two meshes")
+        if sorted(callers, key=lambda each: each[0]) != wanted:
+            witness = f"runs on {pairs} were told the devices {callers}, expected {wanted}"
+            return [*anomalies, Anomaly("wrong device", Stage.CALLBACK, witness)]
     return anomalies

@@ -22,6 +22,7 @@ from .traces import library
 
 LARGE = 1 << 16
 ALIGNMENT = 64
+MESH_RUNS = 3
 
 
 def _differs(what: str, seen: object, wanted: object) -> list[Anomaly]:
@@ -72,6 +73,34 @@ def where_eager_callbacks_are(bench: Bench, callback: Callback) -> list[Anomaly]
             anomalies += _differs("the result of an operand on a mesh", result.sharding, everywhere)
         anomalies += check_value("the result on a mesh", lambda: result, np.asarray(split) + np.float32(1))
     return anomalies + check_quiet_barrier(bench, "after callbacks outside jit")
+
+
+@planted("jit", "id_tap call", "H10", minimum_devices=2)
+def named_outside_jit(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Each device of an operand's mesh can be named as the one that calls; without operands it is the default one."""
+    callers: list[Any] = []
+
+    def tap(operand: Any, transforms: Any, device: Any) -> None:
+        callers.append(device)
+
+    def host(operand: Any, device: Any) -> None:
+        callers.append(device)
+
+    def apply(operand: Any, index: int = 0) -> None:
+        if callback.function == "id_tap":
+            library(bench).id_tap(tap, operand, tap_with_device=True, device_index=index)
+        else:
+            library(bench).call(host, operand, call_with_device=True, device_index=index)
+        bench.implementation.barrier()
+
+    split = jax.device_put(np.arange(len(bench.devices), dtype=np.float32), bench.split)
+    for index in range(len(bench.devices)):
+        apply(split, index)
+    anomalies = _differs("the devices that were named", callers, [*bench.devices])
+    last = bench.devices[-1]
+    with jax.default_device(last):
+        apply(())
+    return anomalies + _differs("the device without operands", callers[-1:], [last])
 
 
 @planted("jit", "id_tap", "H1 H4")
@@ -266,7 +295,9 @@ def outside_of_the_users_mesh(bench: Bench, callback: Callback) -> list[Anomaly]
     ):
         empty.clear()
         with jax.set_mesh(mesh):
-            jax.block_until_ready(run(jnp.asarray(bench.operand)))
-            bench.implementation.barrier()
-        anomalies += _differs(f"{what}: whether the function has no mesh", empty, [True])
+            # Another way may be taken from the second run on.
+            for _ in range(MESH_RUNS):
+                jax.block_until_ready(run(jnp.asarray(bench.operand)))
+                bench.implementation.barrier()
+        anomalies += _differs(f"{what}: whether the function has no mesh", empty, [True] * MESH_RUNS)
     return anomalies

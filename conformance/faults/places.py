@@ -18,7 +18,7 @@ from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench, Function
-from .checks import PLANTED, check_quiet_barrier
+from .checks import PLANTED, check_quiet_barrier, error_of
 from .fault import planted
 from .traces import library
 
@@ -76,6 +76,36 @@ def held_functions(bench: Bench, callback: Callback) -> list[Anomaly]:
         if not np.array_equal(result, START + 2):
             anomalies.append(Anomaly("result", Stage.RESULT, f"{name} gave {result}, expected {START + 2}"))
     return anomalies
+
+
+@planted("jit", "id_tap call", "H4")
+def held_beside_an_effect(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A held function with an ordered callback and an io_callback: both run, or the latter is refused."""
+    anomalies = []
+    for name, held in HOLDERS.items():
+        seen: list[str] = []
+
+        def ordered(operand: Any, seen: list[str] = seen) -> Any:
+            seen.append("ordered")
+            return np.asarray(operand)
+
+        def function(x: Any, seen: list[str] = seen, ordered: Any = ordered) -> Any:
+            library(bench).io_callback(lambda _: seen.append("effect"), None, x)
+            return bench.apply(callback, ordered, x)
+
+        through = held(function)
+        result = np.asarray(jax.jit(lambda x, f=through: (f(x), x)[1])(START))
+        bench.implementation.barrier()
+        anomalies += _seen(name, sorted(seen), ["effect", "ordered"])
+        if not np.array_equal(result, START):
+            anomalies.append(Anomaly("result", Stage.RESULT, f"{name} gave {result}, expected {START}"))
+    through = _in_linear_call(function)
+    lanes = jax.vmap(lambda x: jax.lax.cond(x[0] > 1, through, lambda x: x, x))
+    error = error_of(lambda: jax.jit(lanes)(np.stack([START, START + 2])))
+    if not isinstance(error, NotImplementedError) or "IO effect" not in str(error):
+        witness = f"an io_callback in a function that is held in a branch of some lanes ended with {error!r}"
+        anomalies.append(Anomaly("not refused", Stage.TRACE, witness))
+    return anomalies + check_quiet_barrier(bench, "after held functions with two effects")
 
 
 @planted("jit", "id_tap call", "H1 H3")

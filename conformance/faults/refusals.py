@@ -9,11 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from ..oracle.checkers import Anomaly
 from ..oracle.stages import summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
+from ..spec.jax_versions import shard_map
 from .bench import Bench
 from .checks import check_quiet_barrier
 from .fault import planted
@@ -68,6 +70,15 @@ def wrong_arguments(bench: Bench, callback: Callback) -> list[Anomaly]:
             "a device that is not there": (
                 lambda x: direct(nothing, x, device_index=count),
                 ((ValueError, IndexError), ""),
+            ),
+            "a device that is not there, on a mesh": (
+                shard_map(
+                    lambda x: direct(nothing, x, device_index=count),
+                    mesh=bench.mesh,
+                    in_specs=PartitionSpec(),
+                    out_specs=PartitionSpec(),
+                ),
+                ((ValueError, IndexError), "device_index"),
             ),
             "a negative device": (lambda x: direct(nothing, x, device_index=-1), ((ValueError, IndexError), "")),
             "a text in place of a device": (
@@ -191,6 +202,9 @@ def wrong_arguments_of_buffers(bench: Bench, callback: Callback) -> list[Anomaly
     aliased = library(bench).buffer_callback(nothing, ONE, input_output_aliases={0: 0})
     without_value = np.zeros(3, jax.dtypes.float0)
     cases["an alias of an operand without a value"] = (lambda x: aliased(without_value), (ValueError, "float0"))
+    words = jax.ShapeDtypeStruct((2,), np.uint32)
+    of_key = library(bench).buffer_callback(nothing, words, input_output_aliases={0: 0})
+    cases["an alias of a typed key and of its words"] = (lambda x: of_key(jax.random.key(0)), (ValueError, "key"))
     twice = _aliased(bench, ONE, {0: 0, 1: 0}, 2)
     cases["two operands of one result"] = (twice, (ValueError, "0"))
     return _refusals(bench, cases)

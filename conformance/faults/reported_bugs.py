@@ -20,6 +20,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
+from ..spec.external_callbacks import callback_named
 from .bench import WIDTH, Bench
 from .checks import check_quiet_barrier, check_value, error_of
 from .compiler import Counting
@@ -79,22 +80,35 @@ def loop_with_large_carry(bench: Bench, callback: Callback) -> list[Anomaly]:
     return _check_calls(counting, wanted)
 
 
-@planted("jit", WITH_EFFECTS)
+@planted("jit", f"{WITH_EFFECTS} io_callback")
 def condition_with_frozen_carry(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """#10577: the condition of a loop calls back, and a part of the carry never changes."""
-    counting = Counting()
+    """#10577: the condition of a loop calls back, and a part of the carry never changes. The body may keep an order."""
+    counting, of_body = Counting(), Counting()
+    ordered = callback_named("debug_callback_ordered")
 
     def unfinished(state: Any) -> Any:
         first, _ = state
         bench.apply(callback, counting, jnp.full(WIDTH, first, jnp.float32))
         return first < TRIPS
 
-    def loop(x: Any) -> Any:
-        return jax.lax.while_loop(unfinished, lambda state: (state[0] + 1, state[1]), (jnp.float32(0), x))[1]
+    def loop(x: Any, in_order: bool = False) -> Any:
+        def body(state: Any) -> Any:
+            if in_order:
+                bench.apply(ordered, of_body, jnp.full(WIDTH, state[0], jnp.float32))
+            return state[0] + 1, state[1]
 
-    anomalies = check_value("the loop", lambda: jax.jit(loop)(bench.operand), bench.operand)
-    bench.implementation.barrier()
-    return anomalies + _check_calls(counting, {float(index): 1 for index in range(TRIPS + 1)})
+        return jax.lax.while_loop(unfinished, body, (jnp.float32(0), x))[1]
+
+    anomalies: list[Anomaly] = []
+    for in_order, in_body in ((False, 0), (True, TRIPS)):
+        for each in (counting, of_body):
+            each.calls.clear()
+        compiled = jax.jit(functools.partial(loop, in_order=in_order))
+        anomalies += check_value("the loop", lambda f=compiled: f(bench.operand), bench.operand)  # type: ignore[misc]
+        bench.implementation.barrier()
+        anomalies += _check_calls(counting, {float(index): 1 for index in range(TRIPS + 1)})
+        anomalies += _check_calls(of_body, {float(index): 1 for index in range(in_body)})
+    return anomalies
 
 
 def _check_calls(counting: Counting, wanted: dict[float, int]) -> list[Anomaly]:

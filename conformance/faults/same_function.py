@@ -258,6 +258,28 @@ def same_function_by_other_ways(bench: Bench, callback: Callback) -> list[Anomal
     return anomalies
 
 
+@planted("jit", "id_tap", "H1 H18")
+def same_tap_with_results(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Taps of one function, with and without `result=`: each returns its operand, or what was given."""
+    seen: list[Seen] = []
+    function = _Function(seen)
+    tap = library(bench).id_tap
+
+    def computation(x: Any) -> Any:
+        return tap(function, x), tap(function, x + 1, result=x * 5), tap(function, x + 2), tap(function, x, result=-x)
+
+    anomalies: list[Anomaly] = []
+    for way, run in (("outside jit", computation), ("in jit", bench.compile(computation))):
+        seen.clear()
+        results = jax.block_until_ready(run(jnp.asarray(_ROW)))
+        anomalies += check_quiet_barrier(bench, f"after taps with results {way}")
+        for result, wanted in zip(results, (_ROW, _ROW * 5, _ROW + 2, -_ROW), strict=True):
+            anomalies += check_value(f"a tap {way}", lambda r=result: r, wanted)  # type: ignore[misc]
+        if seen != [_shown(each) for each in (_ROW, _ROW + 1, _ROW + 2, _ROW)]:
+            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"{way} it saw {seen}"))
+    return anomalies
+
+
 @planted("jit", "call", "H3 H18")
 def same_function_of_other_trees(bench: Bench, callback: Callback) -> list[Anomaly]:
     """One operand, and the same arrays in another tree at each place: the function returns them in this order."""

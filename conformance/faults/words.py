@@ -13,7 +13,7 @@ from ..oracle.stages import summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
-from .checks import PLANTED, error_of
+from .checks import PLANTED, check_quiet_barrier, error_of
 from .fault import planted
 from .traces import library
 
@@ -177,3 +177,30 @@ def returns_keys(bench: Bench, callback: Callback) -> list[Anomaly]:
                 anomalies.append(Anomaly("result", Stage.RESULT, f"the {what} of {generator} came as {result}"))
     bench.implementation.barrier()
     return anomalies
+
+
+@planted("jit", "id_tap buffer_callback dlpack_callback", "H1 B1 D1")
+def gives_keys_back(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A tap returns the typed keys of its tree, beside a leaf without a value, and buffers of keys become keys."""
+    without_value = np.zeros(2, jax.dtypes.float0)
+
+    def fill(context: Any, out: Any, words: Any) -> None:
+        np.asarray(out)[...] = np.asarray(words)[::-1]
+
+    def through(keys: Any) -> Any:
+        if callback.function == "id_tap":
+            return bench.implementation.tap(lambda *_: None, {"a": without_value, "b": keys})["b"]
+        if callback.function == "buffer_callback":
+            return library(bench).buffer_callback(fill, keys)(keys)
+        return library(bench).dlpack_callback(lambda words: np.asarray(words)[::-1].copy(), keys)(keys)
+
+    anomalies = []
+    for generator in ("threefry2x32", "rbg"):
+        keys = jax.random.split(jax.random.key(7, impl=generator), 3)
+        wanted = jax.random.key_data(keys if callback.function == "id_tap" else keys[::-1])
+        for way, run in (("outside jit", through), ("in jit", jax.jit(through))):
+            result = run(keys)
+            if result.dtype != keys.dtype or not np.array_equal(jax.random.key_data(result), wanted):
+                witness = f"{way} the keys of {generator} came as {result}, of type {result.dtype}"
+                anomalies.append(Anomaly("result", Stage.RESULT, witness))
+    return anomalies + check_quiet_barrier(bench, "after keys")

@@ -1,0 +1,81 @@
+"""Fault cells of the runs after the first: JAX may dispatch them in another way, and what they return is of one kind.
+
+The kind of an array is its type, its devices, and whether these were chosen; a callback leaves it as it is without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ..oracle.checkers import Anomaly
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from ..spec.jax_versions import shard_map
+from .bench import Bench
+from .checks import check_quiet_barrier
+from .fault import EVERY_KIND, planted
+
+RUNS = 4
+ODD = np.arange(5)
+
+
+def _kind_of(array: Any) -> list[Any]:
+    parts = sorted(
+        (part.device.id, str(part.index), np.asarray(part.data).tolist()) for part in array.addressable_shards
+    )
+    return [array.dtype.name, array.weak_type, array.shape, array.committed, parts]
+
+
+def _program(bench: Bench, through: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A program that uses all of its operands but the first, and whose results are of several types and places."""
+
+    def program(unused: Any, whole: Any, half: Any, rows: Any) -> Any:
+        called = through(rows)
+        return whole * 2, called, half * through(2.0), jnp.asarray(rows[..., :2], np.int32)
+
+    if bench.layout == "jit":
+        return jax.jit(program)
+    all_of_it, by_row = PartitionSpec(), bench.split.spec
+    places = all_of_it, all_of_it, all_of_it, by_row
+    return jax.jit(
+        shard_map(program, mesh=bench.mesh, in_specs=places, out_specs=(all_of_it, by_row, all_of_it, by_row))
+    )
+
+
+@planted("jit shard_map", f"{EVERY_KIND} debug_callback_ordered", "H1 H3 X2 X3 X4 B1 D1")
+def same_at_each_run(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Of a program with an operand that it does not use, and with results of several types, on several devices."""
+
+    def host(operand: Any) -> Any:
+        return np.asarray(operand) + np.float32(1)
+
+    def through(x: Any) -> Any:
+        if callback.returns_new_value and not np.ndim(x):
+            return x
+        return bench.apply(callback, host, x)
+
+    def without(x: Any) -> Any:
+        return bench.expected(callback, x) if np.ndim(x) else x
+
+    free = (ODD, np.float32(3), jnp.ones(2, jnp.bfloat16), bench.operand)
+    chosen = jax.device_put(free, bench.devices[0])
+    if bench.layout != "jit":
+        everywhere = NamedSharding(bench.mesh, PartitionSpec())
+        chosen = jax.device_put(free, (everywhere, everywhere, everywhere, bench.split))
+    anomalies: list[Anomaly] = []
+    for what, operands in (("free operands", free), ("operands on chosen devices", chosen)):
+        program, plain = _program(bench, through), _program(bench, without)
+        for run in range(RUNS):
+            found = [_kind_of(each) for each in jax.block_until_ready(program(*operands))]
+            wanted = [_kind_of(each) for each in plain(*operands)]
+            for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
+                if one != other:
+                    witness = f"run {run} on {what}: result {number} is {one}, without a callback {other}"
+                    anomalies.append(Anomaly("result", Stage.RESULT, witness))
+    return anomalies[:3] + check_quiet_barrier(bench, "after several runs")

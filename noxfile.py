@@ -261,7 +261,7 @@ def conformance_cpu(session: nox.Session) -> None:
     install(session, HERE_JAX, "test")
     # The matrix says nothing of the library in C where it is not in use.
     session.run("pytest", "-q", "tests/contract/test_handover_library.py", "-k", "wherever_it_can_be_built")
-    conformance(session, "cpu", "-n", "2")
+    conformance(session, "cpu", "-n", "3")
     if not session.posargs:
         for name in LOWERED:
             # JAX's own callbacks are lowered for ROCm and oneAPI as for CUDA.

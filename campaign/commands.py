@@ -90,7 +90,7 @@ def _count(text: str) -> int:
     return 0 if text == "0" else _positive(text)
 
 
-def _all_mutants() -> list[Mutant]:
+def all_mutants() -> list[Mutant]:
     return [*mutants_of(PACKAGE), *mutants_in_c.mutants_of(PACKAGE)]
 
 
@@ -106,7 +106,7 @@ def _chosen(options: argparse.Namespace, mutants: Sequence[Mutant]) -> list[Muta
 
 def _known(options: argparse.Namespace) -> tuple[list[Mutant], dict[str, str]]:
     """The chosen mutants, and the reasons of those that are equivalent."""
-    mutants = _all_mutants()
+    mutants = all_mutants()
     reasons = equivalents.load(equivalents.FILE, {mutant.id for mutant in mutants})
     return _chosen(options, mutants), reasons
 
@@ -136,7 +136,7 @@ def _run(options: argparse.Namespace) -> int:
     else:
         coverage = record(cells_of_pool(jax.__version__), lines, options.workers)
     earlier = {name: cell for name, cell in sample.kills_of_last().items() if exists(cell)}
-    tests = checks.load(checks.FILE, {mutant.id for mutant in _all_mutants()})
+    tests = checks.load(checks.FILE, {mutant.id for mutant in all_mutants()})
     tests = {mutant.id: tests[mutant.id] for mutant in mutants if mutant.id in tests}
     checks.must_pass(tests.values())
     tasks = named(
@@ -151,7 +151,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _try(options: argparse.Namespace) -> int:
-    mutants = [mutant for mutant in _all_mutants() if options.words in mutant.id]
+    mutants = [mutant for mutant in all_mutants() if options.words in mutant.id]
     tasks = tuple(named(options.cell).values())
     options.results.mkdir(parents=True, exist_ok=True)
     log = options.results / "trials.log"
@@ -175,7 +175,7 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _sample(options: argparse.Namespace) -> int:
-    mutants = _all_mutants()
+    mutants = all_mutants()
     reasons = equivalents.load(equivalents.FILE, {mutant.id for mutant in mutants})
     kills = {name: cell for name, cell in sample.kills_of_last().items() if name not in reasons}
     few = sample.drawn([mutant for mutant in mutants if options.words in mutant.id], kills, options.count, options.seed)

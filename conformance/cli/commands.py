@@ -197,7 +197,7 @@ def _parser() -> argparse.ArgumentParser:
         "-n",
         dest="workers",
         type=positive(int),
-        help="pytest processes, each with one worker process; by default 2 on cpu, elsewhere what the platform says",
+        help="pytest processes, each with one worker process; by default 3 on cpu, elsewhere what the platform says",
     )
     add_scheduler(run_parser.add_argument, "run the cells")
     run_parser.add_argument(

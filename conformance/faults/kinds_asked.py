@@ -244,6 +244,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "short_result": _TARGETS,
     "signals": _PROCESS,
     "sizes": "numpy writes only a summary of so large an array",
+    "sizes_together": "only taps go by a ring, where each operand has a place or a block",
     "slow": "fault.barrier_covers asks every kind",
     "slow_in_another_thread": "fault.barrier_covers asks every kind in the thread of the program",
     "special_exceptions": _PRINTS,

@@ -70,6 +70,30 @@ def large_sizes(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies
 
 
+@planted("jit", "id_tap", "H2 H11", crosses=("ring_value",))
+def sizes_together(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Several operands of one tap, below, at and above 64 KiB, in each order."""
+    anomalies = []
+    sizes = [*THRESHOLDS["ring_value"].around, 3 * THRESHOLDS["ring_value"].value]
+    for first in range(len(sizes)):
+        operands = [np.resize(np.arange(251, dtype=np.uint8), size) for size in (*sizes[first:], *sizes[:first])]
+        seen: list[bool] = []
+
+        def host(given: Any, operands: Any = operands, seen: list[bool] = seen) -> None:
+            pairs = zip(given, operands, strict=True)
+            seen.append(all(np.array_equal(np.asarray(one), other) for one, other in pairs))
+
+        program = jax.jit(lambda given, host=host: bench.apply(callback, host, given))
+        # The first value goes through Python in any case.
+        for _ in range(3):
+            jax.block_until_ready(program(operands))
+        anomalies += check_quiet_barrier(bench, f"after operands of {[each.size for each in operands]} bytes")
+        if seen != [True] * 3:
+            witness = f"of 3 taps of {[each.size for each in operands]} bytes, {seen} had the right operands"
+            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
+    return anomalies
+
+
 def _around(bench: Bench, callback: Callback, sizes: Sequence[int], keeps: Sequence[bool]) -> list[Anomaly]:
     kept: list[tuple[int, int, _Keep, Any]] = []
     # The period of the elements is no power of two, so no shift by whole blocks goes unnoticed.

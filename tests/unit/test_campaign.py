@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from campaign import checks, coverage, equivalents, journal, sample
-from campaign.commands import main
+from campaign.commands import all_mutants, main
 from campaign.coverage import IMPORT, Coverage, Reached, StaleCoverageError
 from campaign.equivalents import EquivalentsError
 from campaign.lines import hostcb_lines
@@ -227,9 +227,7 @@ def test_the_lists_and_the_kills_are_of_this_source(capsys: pytest.CaptureFixtur
 
 
 def mutants() -> list[Mutant]:
-    from campaign.mutant import mutants_of
-
-    return mutants_of(PACKAGE)
+    return all_mutants()
 
 
 # Checks ----------------------------------------------------------------------------------------------------------

@@ -53,14 +53,20 @@ def test_a_value_that_is_neither_0_nor_1_is_refused(monkeypatch: pytest.MonkeyPa
         native.lacks()
 
 
+def folder_of_sources(folder: Path) -> Path:
+    for path in native.sources():
+        (folder / path.name).symlink_to(path)
+    return folder
+
+
 def test_a_compiler_that_fails_leaves_the_library_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = tmp_path / "handover.so"
-    old.write_bytes(b"old")
-    monkeypatch.setattr(native, "LIBRARY", old)
+    folder = folder_of_sources(tmp_path)
+    (folder / native.NAME).write_bytes(b"old")
     monkeypatch.setenv("CC", f"{sys.executable} -c \"raise SystemExit('nothing compiles')\"")
     with pytest.raises(native.NotBuiltError, match=r"the C compiler .* failed: nothing compiles"):
-        native.build()
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("handover.so", b"old")]
+        native.build(folder=folder)
+    assert (folder / native.NAME).read_bytes() == b"old"
+    assert {path.name for path in folder.iterdir()} == {native.NAME, *(path.name for path in native.sources())}
 
 
 def headers_of(folder: Path, minor: int) -> Path:
@@ -96,9 +102,8 @@ def test_a_cross_compilers_platform_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not native.compiler(), reason="needs Linux and a C compiler")
-def test_a_library_for_linux_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "LIBRARY", tmp_path / "handover.so")
-    found = binaries.read(native.build().read_bytes())
+def test_a_library_for_linux_is_read(tmp_path: Path) -> None:
+    found = binaries.read(native.build(folder=folder_of_sources(tmp_path)).read_bytes())
     assert found.system == "linux" and native.platform_tag() == f"linux_{found.machine}"
     assert {"hostcb_tap", "hostcb_instantiate", "hostcb_sleep"} <= found.exported
     assert found.oldest >= (2, 2)

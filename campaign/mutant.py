@@ -82,16 +82,20 @@ def mutants_in(source: str, module: str) -> Iterator[Mutant]:
                     yield _mutant(place, kind, edit, module, text, alike)
 
 
+def id_of(where: str, line: str, before: str, after: str, alike: Counter[str]) -> str:
+    """The id of a change of a line; `alike` counts how often each came."""
+    words = "\n".join((line.strip(), flat(before), flat(after)))
+    key = f"{where}:{hashlib.sha256(words.encode()).hexdigest()[:8]}"
+    alike[key] += 1
+    # Equal lines of one function, with the same change, are told apart by their order.
+    return key if alike[key] == 1 else f"{key}:{alike[key]}"
+
+
 def _mutant(place: Place, kind: str, edit: Edit, module: str, text: Source, alike: Counter[str]) -> Mutant:
     line, column = edit.node.lineno, edit.node.col_offset  # type: ignore[attr-defined]
     before = text(edit.node)
-    words = "\n".join((text.line(line).strip(), flat(before), flat(edit.text)))
-    key = f"{module}:{place.function or '<module>'}:{kind}:{hashlib.sha256(words.encode()).hexdigest()[:8]}"
-    alike[key] += 1
-    # Equal lines of one function, with the same change, are told apart by their order.
-    name = key if alike[key] == 1 else f"{key}:{alike[key]}"
     return Mutant(
-        id=name,
+        id=id_of(f"{module}:{place.function or '<module>'}:{kind}", text.line(line), before, edit.text, alike),
         module=module,
         kind=kind,
         line=line,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ..mutant import Mutant, flat
+from ..mutant import Mutant, id_of
 from .operators import OPERATORS, Change
 from .source import blanked, functions
 
@@ -63,11 +62,9 @@ def _mutant(
     start = source.rfind("\n", 0, change.start) + 1
     line = source.count("\n", 0, start) + 1
     before = source[change.start : change.end]
-    words = "\n".join((source[start : source.find("\n", start)].strip(), flat(before), flat(change.text)))
-    key = f"{module}:{function}:{kind}:{hashlib.sha256(words.encode()).hexdigest()[:8]}"
-    alike[key] += 1
+    text = source[start : source.find("\n", start)]
     return Mutant(
-        id=key if alike[key] == 1 else f"{key}:{alike[key]}",
+        id=id_of(f"{module}:{function}:{kind}", text, before, change.text, alike),
         module=module,
         kind=kind,
         line=line,

@@ -17,7 +17,7 @@ from ..spec.callbacks import Callback
 from .bench import Bench
 from .checks import check_quiet_barrier, check_value
 from .fault import planted
-from .predicates import LANES, REFUSED_UNDER_PREDICATES, WITHOUT_PREDICATE, _calling, _check_refused
+from .predicates import LANES, REFUSED_UNDER_PREDICATES, WITHOUT_PREDICATE, calling, check_refused_lanes
 
 AXIS = "lanes"
 VECTORS = np.stack([LANES, LANES + 1], axis=1)
@@ -50,7 +50,7 @@ def predicate_through_constants(bench: Bench, callback: Callback) -> list[Anomal
     ):
         seen: list[float] = []
         marks: list[float] = []
-        look, note = _calling(bench, callback, seen), _calling(bench, callback, marks)
+        look, note = calling(bench, callback, seen), calling(bench, callback, marks)
 
         def lane(vector: Any, limit: Any, step: Any, mark: Any, numbered: bool = numbered) -> Any:
             def condition(carry: Any) -> Any:
@@ -71,7 +71,7 @@ def predicate_through_constants(bench: Bench, callback: Callback) -> list[Anomal
             return jax.vmap(lane, in_axes=axes, axis_name=AXIS)(vectors, limit, step, jnp.float32(MARK))
 
         if callback.refusals.batched_predicate or callback.refusals.vmap:
-            anomalies += _check_refused(callback, label, lanes, VECTORS, [])
+            anomalies += check_refused_lanes(callback, label, lanes, VECTORS, [])
             continue
         wanted, seen_by_condition, rounds = _run(limit, step + (np.arange(len(LANES)) if numbered else 0))
         anomalies += check_value(label, lambda f=lanes: jax.jit(f)(VECTORS), wanted)  # type: ignore[misc]

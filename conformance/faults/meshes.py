@@ -19,7 +19,6 @@ from .checks import check_quiet_barrier, check_value, error_of
 from .fault import EVERY_KIND, planted
 
 OF_BUFFERS = "buffer_callback buffer_callback_side_effect dlpack_callback dlpack_callback_side_effect"
-WITH_RESULTS_OF_JAX = "pure_callback io_callback"
 KEY_WORDS = {"threefry2x32": 2, "rbg": 4}
 
 
@@ -120,7 +119,7 @@ def keys_on_a_mesh(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies
 
 
-@planted("shard_map", f"call {WITH_RESULTS_OF_JAX}", "H9", minimum_devices=2, needs="shard_map")
+@planted("shard_map", "call pure_callback io_callback", "H9", minimum_devices=2, needs="shard_map")
 def varies_as_its_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A result differs between devices if one operand does: JAX must not take the first device's for all."""
 

@@ -38,7 +38,7 @@ REFUSED_UNDER_PREDICATES = (
 )
 
 
-def _calling(bench: Bench, callback: Callback, seen: list[float]) -> Call:
+def calling(bench: Bench, callback: Callback, seen: list[float]) -> Call:
     def host(operand: Any) -> Any:
         seen.extend(np.asarray(operand).ravel().tolist())
         return np.asarray(operand)
@@ -85,13 +85,13 @@ def predicate_through_carries(bench: Bench, callback: Callback) -> list[Anomaly]
     anomalies: list[Anomaly] = []
     for label, in_condition in (("in the condition", True), ("in the body", False)):
         seen: list[float] = []
-        call = _calling(bench, callback, seen)
+        call = calling(bench, callback, seen)
 
         def lanes(x: Any, call: Call = call, in_condition: bool = in_condition) -> Any:
             return jax.vmap(lambda each: _loop(call, each, in_condition))(x)
 
         if callback.refusals.batched_predicate or callback.refusals.vmap:
-            anomalies += _check_refused(callback, label, lanes, LANES, seen)
+            anomalies += check_refused_lanes(callback, label, lanes, LANES, seen)
             continue
         found = jax.jit(lanes)(LANES)
         anomalies += check_quiet_barrier(bench, label)
@@ -110,7 +110,7 @@ def one_of_the_branches(bench: Bench, callback: Callback) -> list[Anomaly]:
     anomalies: list[Anomaly] = []
     for place in range(BRANCHES):
         seen: list[float] = []
-        call = _calling(bench, callback, seen)
+        call = calling(bench, callback, seen)
 
         def branch(number: int, call: Call = call, place: int = place) -> Callable[[Any], Any]:
             return lambda x: (call(x) if number == place else x) * np.float32(number + 2)
@@ -121,7 +121,7 @@ def one_of_the_branches(bench: Bench, callback: Callback) -> list[Anomaly]:
 
         label = f"in branch {place}"
         if callback.refusals.batched_predicate or callback.refusals.vmap:
-            anomalies += _check_refused(callback, label, lanes, LANES, seen)
+            anomalies += check_refused_lanes(callback, label, lanes, LANES, seen)
             continue
         wanted = LANES * (index + 2).astype(np.float32)
         anomalies += check_value(label, lambda f=lanes: jax.jit(f)(LANES), wanted)  # type: ignore[misc]
@@ -137,7 +137,7 @@ def one_of_the_branches(bench: Bench, callback: Callback) -> list[Anomaly]:
 def predicate_of_all_lanes(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Loops and a switch under vmap whose predicate is the same for all lanes: callbacks of it run as without vmap."""
     seen: list[float] = []
-    call = _calling(bench, callback, seen)
+    call = calling(bench, callback, seen)
 
     def loop(x: Any, n: Any) -> Any:
         def body(carry: Any) -> Any:
@@ -171,7 +171,7 @@ def predicate_of_all_lanes(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies
 
 
-def _check_refused(
+def check_refused_lanes(
     callback: Callback, label: str, program: Callable[[Any], Any], operand: Any, seen: list[float]
 ) -> list[Anomaly]:
     # Some are refused under any vmap, and may be refused for the one reason or for the other.

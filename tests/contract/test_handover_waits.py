@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import time
 
-import helpers
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from helpers import DEADLINE
 from subprocesses import run_program
 
 import hostcb as hcb
 from hostcb._native.library import library
-from hostcb._runtime import consumers
 from hostcb._runtime.queues import MOST_VALUES, queues
 from hostcb._runtime.rings import Ring
 
@@ -24,7 +20,6 @@ pytestmark = pytest.mark.skipif(library.problem is not None, reason=f"the librar
 WAITING = """
 import ctypes, threading
 from hostcb._native.library import LIBRARY, library
-from hostcb._runtime import consumers
 from hostcb._runtime.queues import queues
 
 class Record(ctypes.Structure):
@@ -83,26 +78,3 @@ def test_a_consumer_that_lingers_sleeps_as_long_as_it_asks_for() -> None:
     started = time.monotonic()
     assert library.free.hostcb_sleep(ring.address, 0, bells, 50_000) == bells
     assert time.monotonic() - started >= 0.05
-
-
-@pytest.mark.contract("H11")
-def test_a_small_value_leaves_it_to_a_large_one_to_wake_a_consumer(
-    monkeypatch: pytest.MonkeyPatch, devices: list[jax.Device]
-) -> None:
-    seen: list[int] = []
-    program = jax.jit(lambda x: hcb.id_tap(lambda arg, transforms: seen.append(arg.size), x))
-    small, large = np.zeros(1, np.float32), np.zeros(1 << 18, np.float32)
-    for operand in (small, large):
-        program(operand).block_until_ready()
-    hcb.stop_outfeed_receiver()
-    seen.clear()
-    monkeypatch.setattr(consumers, "LINGER", 10 * DEADLINE)
-    monkeypatch.setattr(consumers, "STEADY", 10 * DEADLINE)
-    # The first one starts the consumer.
-    program(large).block_until_ready()
-    helpers.wait_until(lambda: len(seen) == 1 and queues[devices[0]].lingering)
-    program(small).block_until_ready()
-    program(large).block_until_ready()
-    helpers.wait_until(lambda: len(seen) == 3)
-    hcb.stop_outfeed_receiver()
-    assert seen == [large.size, small.size, large.size]

@@ -6,6 +6,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     after_failures,
     again,
     barriers,
+    batches,
     beside_jax,
     buffers,
     calls,

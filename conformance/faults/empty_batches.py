@@ -28,19 +28,23 @@ def empty_batches(bench: Bench, callback: Callback) -> list[Anomaly]:
 
     def host(operand: Any) -> Any:
         shapes.append(np.shape(operand))
-        return np.asarray(operand) + np.float32(1)
+        return np.asarray(operand) + np.asarray(operand).dtype.type(1)
 
     def lanes(x: Any) -> Any:
-        like = jax.ShapeDtypeStruct((WIDTH,), np.float32)
+        like = jax.ShapeDtypeStruct((WIDTH,), x.dtype)
         return jax.vmap(lambda each: bench.apply(callback, host, each, like))(x)
 
     whole = callback.batching in (Batching.STACKED, Batching.EXPAND_DIMS, Batching.BROADCAST_ALL)
     wanted = [(0, WIDTH)] if whole else []
-    empty = np.zeros((0, WIDTH), np.float32)
+    floats, integers = np.zeros((0, WIDTH), np.float32), np.zeros((0, WIDTH), np.int16)
     anomalies: list[Anomaly] = []
-    for label, program in (("outside jit", lanes), ("in jit", jax.jit(lanes))):
+    for label, program, empty in (
+        ("outside jit", lanes, floats),
+        ("in jit", jax.jit(lanes), floats),
+        ("in jit, of integers,", jax.jit(lanes), integers),
+    ):
         shapes.clear()
-        anomalies += check_value(label, lambda p=program: p(jnp.asarray(empty)), empty)  # type: ignore[misc]
+        anomalies += check_value(label, lambda p=program, e=empty: p(jnp.asarray(e)), empty)  # type: ignore[misc]
         anomalies += check_quiet_barrier(bench, label)
         # The compiler knows a pure function's result without elements.
         if shapes != wanted and not (callback.runs is Runs.IF_NEEDED and not shapes):

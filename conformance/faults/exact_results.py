@@ -1,6 +1,7 @@
-"""Fault cells of results that reach all devices of a mesh bit for bit: signs of zero, denormals, NaN and both parts.
+"""Fault cells of results that reach the program bit for bit: signs of zero, denormals, NaN, both parts, any strides.
 
-A result of one device's callback reaches the others by a collective, and arithmetic of the collective could change it.
+On a mesh a result of one device's callback reaches the others by a collective, and arithmetic of the collective could
+change it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from ..oracle.stages import stage_of, summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
-from .checks import check_quiet_barrier, error_of
-from .fault import planted
+from .checks import check_quiet_barrier, check_value, error_of
+from .fault import WITH_RESULTS, planted
 
 INEXACT = ("float16", "bfloat16", "float32", "complex64", "float8_e4m3fn", "float8_e5m2")
 
@@ -63,3 +64,33 @@ def exact_results(bench: Bench, callback: Callback) -> list[Anomaly]:
                 anomalies.append(Anomaly("result", Stage.RESULT, witness))
                 break
     return anomalies + check_quiet_barrier(bench, "after results on a mesh")
+
+
+def _forms(name: str) -> dict[str, Any]:
+    """The same matrix, as NumPy may have it in memory."""
+    matrix = np.arange(6).reshape(2, 3).astype(np.dtype(jnp.dtype(name)))
+    return {
+        "in Fortran's order": np.asfortranarray(matrix),
+        "with negative strides": matrix[::-1, ::-1].copy()[::-1, ::-1],
+        "with elements between": np.repeat(matrix, 2, axis=1)[:, ::2],
+        "of a masked array without a mask": np.ma.masked_array(matrix, mask=np.zeros(matrix.shape, bool)),
+    }
+
+
+@planted("jit pjit", WITH_RESULTS, "H3 H10 X2 X3")
+def forms_of_results(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A function returns an array of any strides, and its elements are where they belong."""
+    anomalies = []
+    for name in ("int32", "float32", "complex64", "int4"):
+        for form, array in _forms(name).items():
+            wanted = np.array(array)
+
+            def host(_: Any, array: Any = array) -> Any:
+                return array
+
+            def function(x: Any, host: Any = host, like: Any = wanted) -> Any:
+                return bench.apply(callback, host, x, jax.ShapeDtypeStruct(like.shape, like.dtype))
+
+            program = jax.jit(function, in_shardings=bench.split) if bench.layout == "pjit" else jax.jit(function)
+            anomalies += check_value(f"{name} {form}", lambda p=program: p(bench.operand), wanted)  # type: ignore[misc]
+    return anomalies + check_quiet_barrier(bench, "after results of many forms")

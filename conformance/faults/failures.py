@@ -91,6 +91,30 @@ def raises_unseen(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies + _check_over(bench, callback, compiled)
 
 
+@planted(
+    "pjit",
+    "call io_callback io_callback_ordered debug_callback debug_callback_ordered",
+    also="H10 H15",
+    minimum_devices=2,
+    isolated=True,
+)
+def ends_without_results(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A callback without results fails on one device of a mesh: the program ends with it at every run."""
+    if callback.function == "call":
+        through = lambda x: bench.implementation.call(_raise, x, None)
+    else:
+        through = lambda x: bench.implementation.invoke(callback, _raise, x, None, bench.devices)
+    compiled = bench.compile(lambda x: (through(x), x + 1)[1])
+    anomalies = []
+    for number in range(1, 4):
+        error = error_of(lambda: compiled(bench.operand))
+        error_of(bench.implementation.barrier)
+        if not isinstance(error, JaxRuntimeError) or PLANTED not in str(error):
+            came = "delivered a result" if error is None else f"raised {summary(error)}"
+            anomalies.append(Anomaly("swallowed error", Stage.RESULT, f"run {number} {came}"))
+    return anomalies
+
+
 def _check_surfaces(bench: Bench, compiled: Callable[[Any], Any], text: str = PLANTED) -> list[Anomaly]:
     error = error_of(lambda: compiled(bench.operand)) or error_of(bench.implementation.barrier)
     if error is None:

@@ -17,6 +17,7 @@ from .checks import check_failed_barrier, check_quiet_barrier, check_value, erro
 from .fault import EVERY_KIND, OF_JAX, ONE_OF_EACH, planted
 
 SIDE = 64
+TAPS, RUNS = 20, 10
 
 
 @planted("jit", EVERY_KIND)
@@ -71,6 +72,40 @@ def starts_others(bench: Bench, callback: Callback) -> list[Anomaly]:
         if not arrays or any(not np.array_equal(array, each) for array in arrays):
             witness = f"the inner program's {what} are {arrays}, expected {each}"
             anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
+    return anomalies
+
+
+@planted("jit", "call", "H5")
+def in_order_after_nesting(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A program that a callback has started keeps the order of its taps and calls when the user starts it later."""
+    order: list[int] = []
+
+    def called(operand: Any) -> Any:
+        order.append(-1)
+        return np.asarray(operand)
+
+    def program(x: Any) -> Any:
+        def tapped(step: Any, value: Any) -> Any:
+            bench.implementation.tap(lambda step, _: order.append(int(step)), step)
+            return value
+
+        return bench.apply(callback, called, jax.lax.fori_loop(0, TAPS, tapped, x))
+
+    compiled = jax.jit(program)
+    due = [*range(TAPS), -1]
+    compiled(bench.operand)
+    bench.implementation.barrier()
+    order.clear()
+    outer = jax.jit(lambda x: bench.implementation.tap(lambda x, _: jax.block_until_ready(compiled(x)), x))
+    outer(bench.operand)
+    bench.implementation.barrier()
+    anomalies = [] if order == due else [Anomaly("order", Stage.CALLBACK, f"inside a callback it came {order}")]
+    order.clear()
+    for _ in range(RUNS):
+        jax.block_until_ready(compiled(bench.operand))
+    anomalies += check_quiet_barrier(bench, "after programs that were nested before")
+    if order != due * RUNS:
+        anomalies.append(Anomaly("order", Stage.CALLBACK, f"later it came {order[: 2 * len(due)]}..., expected {due}"))
     return anomalies
 
 

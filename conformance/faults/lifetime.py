@@ -88,16 +88,19 @@ def keeps_its_parts(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies
 
 
-@planted("jit", "id_tap call", "H11")
+@planted("jit pjit", "id_tap call", "H11")
 @planted("jit", OF_ARRAYS_OF_JAX, also="H11")
 def changes_its_operand(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """If a callback can change its operand, no other code sees the change."""
+    """A callback can change the NumPy array that it is given, in jit and outside, and no other code sees the change."""
+    read_only: list[bool] = []
 
     def change(operand: Any) -> Any:
         result = np.asarray(operand + np.float32(1))
         array = np.asarray(operand)
         if array.flags.writeable:
             array[...] = -1
+        # An array of JAX cannot be changed.
+        read_only.append(isinstance(operand, np.ndarray) and not array.flags.writeable)
         return result
 
     def computation(x: Any) -> Any:
@@ -109,7 +112,10 @@ def changes_its_operand(bench: Bench, callback: Callback) -> list[Anomaly]:
     wanted = bench.expected(callback, bench.operand) + 2 * bench.operand
     anomalies = check_value("the computation", lambda: compiled(on_device), wanted)
     anomalies += check_value("the computation again", lambda: compiled(on_device), wanted)
+    anomalies += check_value("outside jit", lambda: computation(on_device), wanted)
     bench.implementation.barrier()
+    if any(read_only):
+        anomalies.append(Anomaly("read-only operand", Stage.CALLBACK, f"which of the arrays are so: {read_only}"))
     return anomalies + check_value("the operand", lambda: on_device, bench.operand)
 
 

@@ -150,19 +150,27 @@ def varies_as_its_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
 
 @planted("shard_map", f"{EVERY_KIND} debug_callback_ordered", "H9 X4", minimum_devices=4, needs="shard_map")
 def partially_manual(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """A shard_map that leaves an axis to the compiler: one call for each manual part, or a refusal that says why."""
+    """A shard_map that leaves axes to the compiler: one call for each manual part, or a refusal that says why."""
+    anomalies = _partially_manual(bench, callback, (2, -1))
+    if len(bench.devices) % 4 == 0:
+        anomalies += _partially_manual(bench, callback, (2, 2, -1))
+    return anomalies
+
+
+def _partially_manual(bench: Bench, callback: Callback, shape: tuple[int, ...]) -> list[Anomaly]:
     seen: list[Any] = []
 
     def host(operand: Any) -> Any:
         seen.append(np.array(operand))
         return seen[-1] + np.float32(1)
 
-    mesh = Mesh(np.asarray(bench.devices).reshape(2, -1), ("manual", "automatic"))
+    names = ("manual", "automatic", "further")[: len(shape)]
+    mesh = Mesh(np.asarray(bench.devices).reshape(shape), names)
     rows = PartitionSpec("manual")
     mapped = jax.shard_map(
         lambda x: bench.apply(callback, host, x), mesh=mesh, in_specs=rows, out_specs=rows, axis_names={"manual"}
     )
-    program = jax.jit(mapped, in_shardings=NamedSharding(mesh, PartitionSpec("manual", "automatic")))
+    program = jax.jit(mapped, in_shardings=NamedSharding(mesh, PartitionSpec("manual", names[1:])))
     operand = np.arange(4 * len(bench.devices), dtype=np.float32).reshape(4, -1)
     try:
         result = np.asarray(program(operand))

@@ -22,7 +22,7 @@ from .traces import library
 WITHOUT_VALUE = np.zeros(2, jax.dtypes.float0)
 FLOAT0 = ("float0", 1)
 FLOAT0_OF_TWO = ("float0", 2)
-EMPTY = {"a": FLOAT0, "b": ("float0", 3), "c": FLOAT0_OF_TWO}
+EMPTY = {"b": FLOAT0_OF_TWO, "c": ("float0", 3), "d": FLOAT0}
 """Of each leaf that has no tangent: that, and its number of elements."""
 
 
@@ -40,8 +40,9 @@ def derivatives_of_mixed_leaves(bench: Bench, callback: Callback) -> list[Anomal
         seen.append((jax.tree.map(_shown, value), [name for name, _ in transforms]))
 
     def cubed(x: Any) -> Any:
-        tree = {"a": jnp.int32(4), "b": jnp.full(3, 7), "c": WITHOUT_VALUE, "d": x * x, "e": jnp.bfloat16(2.5)}
-        return bench.implementation.tap(note, tree)["d"] * x
+        # Each leaf without a tangent has another size: one in the place of another would show.
+        tree = {"a": x * x, "b": WITHOUT_VALUE, "c": jnp.full(3, 7), "d": jnp.int32(4), "e": jnp.bfloat16(2.5)}
+        return bench.implementation.tap(note, tree)["a"] * x
 
     with warnings.catch_warnings(), _flag("jax_host_callback_ad_transforms"):
         warnings.simplefilter("ignore")
@@ -49,14 +50,14 @@ def derivatives_of_mixed_leaves(bench: Bench, callback: Callback) -> list[Anomal
             jax.block_until_ready(jax.jit(program)(3.0))
             bench.implementation.barrier()
     values = {
-        "a": ("int32", 4),
-        "b": ("int32", [7, 7, 7]),
-        "c": ("float0", 2),
-        "d": ("float32", 9.0),
+        "a": ("float32", 9.0),
+        "b": FLOAT0_OF_TWO,
+        "c": ("int32", [7, 7, 7]),
+        "d": ("int32", 4),
         "e": ("bfloat16", 2.5),
     }
-    tangents = {**EMPTY, "d": ("float32", 6.0), "e": ("bfloat16", 0.0)}
-    cotangents = {**EMPTY, "d": ("float32", 3.0), "e": ("bfloat16", 0.0)}
+    tangents = {**EMPTY, "a": ("float32", 6.0), "e": ("bfloat16", 0.0)}
+    cotangents = {**EMPTY, "a": ("float32", 3.0), "e": ("bfloat16", 0.0)}
     wanted = [((values, tangents), ["jvp"]), (values, []), (cotangents, ["jvp", "transpose"])]
     if seen == wanted:
         return []

@@ -243,9 +243,11 @@ def changes_its_result(bench: Bench, callback: Callback) -> list[Anomaly]:
     anomalies: list[Anomaly] = []
     free = jnp.zeros(())
     chosen = jax.device_put(np.float32(0), bench.devices[0])
+    everywhere = jax.device_put(np.float32(0), NamedSharding(bench.mesh, PartitionSpec()))
     for what, run, operand in (
         ("outside jit", apply, free),
         ("outside jit, on a chosen device", apply, chosen),
+        ("outside jit, on a mesh", apply, everywhere),
         ("in jit", jax.jit(apply), free),
     ):
         results = [jax.block_until_ready(run(operand + number)) for number in range(3)]

@@ -19,6 +19,7 @@ from .fault import planted
 
 POINT, FACTOR = np.float32(0.25), np.float32(2)
 STEPS = 3
+OF_ARGUMENT = "of the checkpoint's argument"
 
 Passes = int
 """How often a checkpoint with a policy runs the part of its function that the operand depends on."""
@@ -32,7 +33,7 @@ POLICIES: dict[str, tuple[Any, Passes]] = {
 
 @planted("jit", "id_tap call debug_callback debug_callback_ordered", "H6 X4")
 def policies_of_checkpoints(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """Alone and in a scan, on a differentiated value and on two values, one of which is not differentiated."""
+    """Alone and in a scan, of one value, of two, one of which is not differentiated, and of the argument."""
     seen: list[Any] = []
 
     def host(operand: Any) -> Any:
@@ -50,14 +51,16 @@ def policies_of_checkpoints(bench: Bench, callback: Callback) -> list[Anomaly]:
         bench.apply(callback, host, {"a": value, "b": n})
         return n
 
-    places = {"of one value": alone} | ({"of two values": of_two} if callback.differentiable else {})
+    places = {"of one value": alone}
+    if callback.differentiable:
+        places |= {"of two values": of_two, OF_ARGUMENT: alone}
     anomalies: list[Anomaly] = []
     for policy, (saves, passes) in POLICIES.items():
         for place, call in places.items():
 
-            def function(x: Any, n: Any, call: Callable[[Any, Any], Any] = call) -> Any:
+            def function(x: Any, n: Any, call: Callable[[Any, Any], Any] = call, place: str = place) -> Any:
                 value = checkpoint_name(jnp.sin(x), "sine")
-                return jnp.sin(value) * call(value, n)
+                return jnp.sin(value) * call(x if place == OF_ARGUMENT else value, n)
 
             body = jax.checkpoint(function, policy=saves)
 
@@ -68,7 +71,9 @@ def policies_of_checkpoints(bench: Bench, callback: Callback) -> list[Anomaly]:
                 seen.clear()
                 jax.block_until_ready(jax.jit(jax.grad(program))(POINT, FACTOR))
                 anomalies += check_quiet_barrier(bench, f"{policy}, {place}, {way}")
-                wanted = steps * (passes if callback.recomputed else 1)
+                # The backward pass has the argument whatever is saved. A debug callback of it shows both passes.
+                of_both = place == OF_ARGUMENT and callback.function == "debug.callback"
+                wanted = steps * ((2 if of_both else passes) if callback.recomputed else 1)
                 if len(seen) != wanted:
                     witness = f"{policy}, {place}, {way}: it ran {len(seen)} times, expected {wanted}"
                     anomalies.append(Anomaly("wrong count", Stage.CALLBACK, witness))

@@ -90,6 +90,13 @@ def says_what_came(bench: Bench, callback: Callback) -> list[Anomaly]:
             shape(2, dtype=np.uint32),
             (SOMETHING_ELSE, f"the value {2**40} does not fit uint32"),
         ),
+        "a number that is too small": (
+            lambda x: np.array([-(2**40), 5]),
+            shape(2, dtype=np.int32),
+            (SOMETHING_ELSE, f"the value {-(2**40)} does not fit int32"),
+        ),
+        "a narrower float": (lambda x: np.zeros(2, np.float16), shape(2), (SOMETHING_ELSE, "float16[2]")),
+        "a wider float": (lambda x: np.zeros(2), shape(2, dtype=np.float16), (SOMETHING_ELSE, "float64[2]")),
         "a text": (lambda x: "text", shape(), (SOMETHING_ELSE, "no device can hold")),
         "no numbers of another type": (
             lambda x: np.zeros(0, np.int64),

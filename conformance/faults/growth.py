@@ -10,7 +10,8 @@ import numpy as np
 
 from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
-from ..spec.callbacks import Callback
+from ..spec.callbacks import Callback, Runs
+from ..spec.external_callbacks import callback_named
 from .bench import Bench
 from .checks import check_quiet_barrier
 from .fault import planted
@@ -23,7 +24,16 @@ RUNS = 60
 @planted("jit", "call pure_callback io_callback debug_callback", "H3 H18 X2 X3 X4")
 def runs_leave_nothing(bench: Bench, callback: Callback) -> list[Anomaly]:
     """The objects of the process do not grow in number with the runs of a program, also before the next barrier."""
-    compiled = bench.applying(callback, lambda operand: np.asarray(operand) + np.float32(1))
+
+    def host(operand: Any) -> Any:
+        return np.asarray(operand) + np.float32(1)
+
+    def computation(x: Any) -> Any:
+        result = bench.apply(callback, host, x)
+        # A callback without an effect comes last: the program has one all the same.
+        return bench.apply(callback_named("pure_callback"), host, result) if callback.runs is Runs.ONCE else result
+
+    compiled = bench.compile(computation)
 
     def run(times: int) -> int:
         for _ in range(times):

@@ -18,7 +18,7 @@ from ..oracle.stages import stage_of, summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
-from .checks import check_quiet_barrier, check_value
+from .checks import check_quiet_barrier, check_value, error_of
 from .fault import EVERY_EFFECT, planted
 
 LANES = np.array([9.0, 5.0, 7.0], np.float32)
@@ -36,6 +36,7 @@ WITHOUT_PREDICATE = "id_tap debug_callback debug_callback_ordered"
 REFUSED_UNDER_PREDICATES = (
     "io_callback io_callback_ordered buffer_callback_side_effect dlpack_callback_side_effect call"
 )
+ONCE = "io_callback io_callback_ordered buffer_callback_side_effect dlpack_callback_side_effect"
 
 
 def calling(bench: Bench, callback: Callback, seen: list[float]) -> Call:
@@ -168,6 +169,42 @@ def predicate_of_all_lanes(bench: Bench, callback: Callback) -> list[Anomaly]:
         anomalies += check_quiet_barrier(bench, label)
         if (seen if callback.ordered else sorted(seen)) != due:
             anomalies.append(Anomaly("wrong count", Stage.CALLBACK, f"{label} it saw {seen}, expected {due}"))
+    return anomalies
+
+
+@planted("jit", ONCE, "X3 B4")
+def refused_where_repeated(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A callback that nothing batches or differentiates, where JAX runs the code around it too often: refused."""
+    seen: list[float] = []
+    call = calling(bench, callback, seen)
+
+    def loop(x: Any) -> Any:
+        return jax.lax.while_loop(lambda carry: carry < x, lambda carry: carry + call(jnp.float32(1)), jnp.float32(0))
+
+    def branch(first: bool) -> Call:
+        branches = [lambda: call(jnp.float32(1)), lambda: jnp.float32(2)]
+        return lambda x: jax.lax.cond(x > LANES[1], *(branches if first else branches[::-1]))
+
+    anomalies: list[Anomaly] = []
+    for label, function in (
+        ("in the body of a while_loop", loop),
+        ("in the first branch", branch(True)),
+        ("in the second branch", branch(False)),
+    ):
+        anomalies += check_refused_lanes(callback, label, jax.vmap(function), LANES, seen)
+        seen.clear()
+        error_of(bench.implementation.barrier)
+
+    def checkpointed(x: Any, n: Any) -> Any:
+        # The sine after it needs the checkpoint's result, so that the backward pass runs it again.
+        return jnp.sin(jax.checkpoint(lambda y: jnp.sin(y) * call(n))(x))
+
+    error = error_of(lambda: jax.jit(jax.grad(checkpointed))(LIMIT, LIMIT))
+    error_of(bench.implementation.barrier)
+    refusal = callback.refusals.checkpoint
+    if refusal is None or seen or not isinstance(error, refusal.errors):
+        witness = f"in a checkpoint it ended with {error or 'a result'!r}, and showed {seen}"
+        anomalies.append(Anomaly("not refused", Stage.TRACE, witness))
     return anomalies
 
 

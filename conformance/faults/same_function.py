@@ -24,6 +24,8 @@ _ROW = np.array([1.0, 2.0, 3.0], np.float32)
 # Of one size, so that the one could stand for the other.
 OPERANDS: tuple[np.ndarray, ...] = (_ROW, _ROW.astype(np.int32), _ROW.astype(np.uint32), _ROW[None], _ROW[:, None])
 
+RUNS = 10
+
 WHILE = 0.2
 """Seconds for what must not come."""
 
@@ -284,7 +286,7 @@ def same_tap_with_results(bench: Bench, callback: Callback) -> list[Anomaly]:
 def same_function_of_other_trees(bench: Bench, callback: Callback) -> list[Anomaly]:
     """One operand, and the same arrays in another tree at each place: the function returns them in this order."""
     one = jax.ShapeDtypeStruct((3,), np.float32)
-    trees: list[Any] = [one, (one,), [one], {"a": one}, {"b": one}, (one, None), ()]
+    trees: list[Any] = [one, None, (one,), [one], {"a": one}, {"b": one}, (one, None), ()]
     returned: list[Any] = []
 
     def function(operand: Any) -> Any:
@@ -303,4 +305,71 @@ def same_function_of_other_trees(bench: Bench, callback: Callback) -> list[Anoma
                 np.array_equal(leaf, _ROW) for leaf in jax.tree.leaves(result)
             ):
                 anomalies.append(Anomaly("result", Stage.RESULT, f"for {tree} came {result}"))
+    return anomalies
+
+
+@planted("jit", ONE_OF_EACH, "H18")
+def same_function_of_other_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The same two arrays in one tree after the other: the function gets each of them."""
+    seen: list[str] = []
+
+    def function(operand: Any, transforms: Any = None) -> Any:
+        seen.append(str(jax.tree.structure(operand)))
+        return _ROW
+
+    def trees(x: Any) -> list[Any]:
+        return [(x, x), [x, x], {"a": x, "b": x}, {"a": x, "c": x}, {"a": (x, x)}, (x, x)]
+
+    like = jax.ShapeDtypeStruct(_ROW.shape, _ROW.dtype)
+
+    def computation(x: Any) -> list[Any]:
+        if callback.function == "id_tap":
+            return [bench.implementation.tap(function, tree) for tree in trees(x)]
+        return [bench.apply(callback, function, tree, like) for tree in trees(x)]
+
+    jax.block_until_ready(bench.compile(computation)(_ROW))
+    anomalies = check_quiet_barrier(bench, "after one function of several operands")
+    wanted = [str(jax.tree.structure(tree)) for tree in trees(0)]
+    # Without an effect, the compiler orders them, and may keep one of equal calls.
+    if seen != wanted if callback.ordered else {*seen} != {*wanted}:
+        anomalies.append(Anomaly("mistaken", Stage.CALLBACK, f"it saw {seen}, expected {wanted}"))
+    return anomalies
+
+
+@planted("jit", "id_tap", "H5 H18 X3 X4")
+def same_function_in_order(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A function that has been used without an order keeps it where it is asked for: after taps, and under vmap."""
+    hostcb = library(bench)
+    one = jax.ShapeDtypeStruct((), np.float32)
+    order: list[str] = []
+
+    def function(operand: Any) -> Any:
+        order.append("called")
+        return np.float32(0)
+
+    def tapped(step: Any, value: Any) -> Any:
+        hostcb.id_tap(lambda *_: order.append("tapped"), step)
+        return value
+
+    def debugged(x: Any) -> Any:
+        x = jax.lax.fori_loop(0, RUNS, tapped, x)
+        hostcb.debug.callback(function, x, ordered=True)
+        return x
+
+    # Whatever JAX and the library keep of these lives as long as they do.
+    before = [
+        jax.jit(lambda x: hostcb.debug.callback(function, x)).trace(np.float32(1)),
+        jax.jit(lambda x: hostcb.io_callback(function, one, x)).trace(np.float32(1)),
+    ]
+    program = jax.jit(debugged)
+    for _ in range(RUNS):
+        jax.block_until_ready(program(np.float32(1)))
+    anomalies = check_quiet_barrier(bench, "after taps and debug callbacks")
+    if order != [*["tapped"] * RUNS, "called"] * RUNS:
+        anomalies.append(Anomaly("order", Stage.CALLBACK, f"an ordered debug callback came in the order {order}"))
+    lanes = jax.vmap(lambda x: hostcb.io_callback(function, one, x, ordered=True))
+    refused = error_of(lambda: jax.jit(lanes)(_ROW))
+    if not isinstance(refused, ValueError) or "ordered" not in str(refused):
+        witness = f"vmap of an ordered io_callback ended with {refused or 'a result'!r}, beside {len(before)} others"
+        anomalies.append(Anomaly("not refused", Stage.TRACE, witness))
     return anomalies

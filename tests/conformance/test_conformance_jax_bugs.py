@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import re
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -139,3 +140,9 @@ def test_ends_of_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_page_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert jax_bugs.main(["vmap-while-conditon"]) == 2
     assert capsys.readouterr().err == ("ERROR: 'vmap-while-conditon' is no page of docs/jax-bugs and not --write\n")
+
+
+def test_the_readme_says_how_many_there_are() -> None:
+    readme = (jax_bugs.PROJECT / "README.md").read_text(encoding="utf-8")
+    said = re.search(r"\[(\d+) bugs and gaps of JAX\]\(docs/jax-bugs/README\.md\)", readme)
+    assert said is not None and int(said[1]) == len(jax_bugs.reports())

@@ -35,6 +35,7 @@ _SHARED = "it is about the way that all kinds share; these kinds go there by eac
 WHY_NOT_ALL: Mapping[str, str] = {
     "aliases_by_number": _BUFFERS,
     "all_after_one": "it is about what keeps an order: one of each transport",
+    "all_used_after_return": "only dlpack_callback lends such an object",
     "around_shard_map": _PRINTS,
     "barrier_covers": "not promised of pure callbacks",
     "barrier_covers_eager": "ordered kinds with results wait outside jit in the same way",
@@ -216,6 +217,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "result_reaches_all": _RESULTS,
     "returns_a_value": _BUFFERS,
     "refused_and_started_again": _INNER,
+    "results_like_operands": "only dlpack_callback takes a function that makes the types of its results",
     "returns_keys": _RESULTS,
     "reuses_its_result": _RESULTS,
     "right_result": _TARGETS,

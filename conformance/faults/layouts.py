@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..oracle.checkers import Anomaly
+from ..oracle.stages import stage_of, summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
@@ -123,6 +125,42 @@ def returns_its_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies + check_quiet_barrier(bench, "after operands that were returned")
 
 
+@planted("jit", "dlpack_callback", "D1")
+def results_like_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A function that makes the results' types from the operands' gets these as they are, of each type."""
+    operands: dict[str, Any] = {
+        "numbers": np.arange(3, dtype=np.int32),
+        "small": np.arange(4, dtype=np.uint8),
+        "halves": np.arange(5, dtype=np.float16),
+        "bfloats": jnp.arange(6, dtype=jnp.bfloat16),
+    }
+    asked: list[Any] = []
+
+    def like(operands: Any, *, python: Any) -> Any:
+        asked.append({name: (each.shape, each.dtype.name) for name, each in operands.items()})
+        return dict(operands, python=python)
+
+    def copied(operands: Any, *, python: Any) -> Any:
+        return {name: np.array(each) for name, each in dict(operands, python=python).items()}
+
+    def through(operands: Any) -> Any:
+        return library(bench).dlpack_callback(copied, like)(operands, python=3)
+
+    anomalies: list[Anomaly] = []
+    for way, run in (("outside jit", through), ("in jit", jax.jit(through))):
+        try:
+            found = jax.block_until_ready(run(operands))
+        except Exception as error:
+            anomalies.append(Anomaly("error", stage_of(error), f"{way}: {summary(error)}"))
+            continue
+        for name, operand in {**operands, "python": np.int32(3)}.items():
+            anomalies += check_value(f"{name} {way}", lambda f=found[name]: f, np.asarray(operand))  # type: ignore[misc]
+    wanted = {name: (each.shape, each.dtype.name) for name, each in operands.items()}
+    if asked != [wanted] * 2:
+        anomalies.append(Anomaly("wrong operand", Stage.TRACE, f"it was asked about {asked}, expected {wanted}"))
+    return anomalies + check_quiet_barrier(bench, "after results like operands")
+
+
 @planted("jit", "dlpack_callback", "B3 D1")
 def aliases_by_number(bench: Bench, callback: Callback) -> list[Anomaly]:
     """The numbers of an alias are those of an operand and of a result, and count operands without a value as well."""
@@ -140,6 +178,11 @@ def aliases_by_number(bench: Bench, callback: Callback) -> list[Anomaly]:
     cases: dict[str, tuple[Any, tuple[Any, ...], tuple[Any, ...]]] = {
         "the second operand": (function(last, likes[1], input_output_aliases={1: 0}), (short, long), (long + 1,)),
         "the second result": (function(both, likes, input_output_aliases={1: 1}), (short, long), (short + 1, long + 1)),
+        "results the other way round": (
+            function(lambda a, b: both(b, a), likes[::-1], input_output_aliases={0: 1, 1: 0}),
+            (short, long),
+            (long + 1, short + 1),
+        ),
         "an operand after one without a value": (
             function(last, likes[1], input_output_aliases={1: 0}),
             (without_value, long),

@@ -120,7 +120,8 @@ def mutable_arrays(bench: Bench, callback: Callback) -> list[Anomaly]:
     def changed(ref: Any) -> int:
         ref[...] += 1
         if callback.function == "id_tap":
-            bench.implementation.tap(note, ref)
+            # It returns the mutable array itself.
+            ref = bench.implementation.tap(note, ref)
         else:
             bench.implementation.call(note, ref, jax.ShapeDtypeStruct((2,), np.float32))
         ref[...] += 10
@@ -246,11 +247,50 @@ def used_after_return(bench: Bench, callback: Callback) -> list[Anomaly]:
     anomalies = _seen("its operand", seen, [facts, ("float16", numbers, numbers, numbers), numbers])
     if not np.array_equal(result, START + 1):
         anomalies.append(Anomaly("result", Stage.RESULT, f"it gave {result}, expected {START + 1}"))
-    for name, use in (("np.asarray", np.asarray), ("np.from_dlpack", np.from_dlpack), ("shape", lambda one: one.shape)):
-        try:
-            use(kept[0])
-        except BufferError as error:
+    return anomalies + _refused_later(kept[:1])
+
+
+def _refused_later(kept: list[Any]) -> list[Anomaly]:
+    """Each of these was lent to a function that has returned. After one that still has memory no other is used."""
+    anomalies: list[Anomaly] = []
+    uses: dict[str, Callable[[Any], Any]] = {
+        "shape": lambda one: one.shape,
+        "np.asarray": np.asarray,
+        "np.from_dlpack": np.from_dlpack,
+    }
+    for number, one in enumerate(kept):
+        for name, use in uses.items():
+            error = error_of(lambda use=use, one=one: use(one))  # type: ignore[misc]
+            if not isinstance(error, BufferError):
+                witness = f"{name} of number {number} of the buffers that were lent and returned came to {error!r}"
+                return [*anomalies, Anomaly("not refused", Stage.CALLBACK, witness)]
             anomalies += _seen("the error's words", "Copy what should be kept" in str(error), True)
-        else:
-            anomalies.append(Anomaly("not refused", Stage.CALLBACK, f"{name} of a buffer that was lent and returned"))
     return anomalies
+
+
+@planted("jit", "dlpack_callback", "D1")
+def all_used_after_return(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """D1: as above, of several operands and results, by place and by name, and of a function that raised."""
+    kept: list[Any] = []
+
+    def copies(out: Any, *operands: Any, fails: bool = False, **named: Any) -> None:
+        lent = [*operands, *named.values()]
+        kept.extend([*out, *lent])
+        for result, operand in zip(out, lent, strict=True):
+            np.asarray(result)[...] = np.asarray(operand)
+        if fails:
+            raise ValueError(PLANTED)
+
+    operands = (START, START + 1, START + 2)
+    likes = [jax.ShapeDtypeStruct((4,), np.float32)] * 3
+    through = library(bench).dlpack_callback(copies, likes, in_place=True)
+    found = jax.jit(lambda first, second, third: through(first, second, third=third))(*operands)
+    anomalies = _seen("copies", np.asarray(found).tolist(), np.asarray(operands).tolist())
+    anomalies += _seen("how many were lent", len(kept), 6)
+    anomalies += _refused_later(kept)
+    kept.clear()
+    fails = library(bench).dlpack_callback(lambda *args: copies(*args, fails=True), likes, in_place=True)
+    error = error_of(lambda: jax.block_until_ready(jax.jit(fails)(*operands)))
+    error_of(bench.implementation.barrier)
+    anomalies += _seen("whether its error came", PLANTED in str(error), True)
+    return anomalies + _refused_later(kept)

@@ -205,8 +205,9 @@ def wrong_arguments_of_buffers(bench: Bench, callback: Callback) -> list[Anomaly
     words = jax.ShapeDtypeStruct((2,), np.uint32)
     of_key = library(bench).buffer_callback(nothing, words, input_output_aliases={0: 0})
     cases["an alias of a typed key and of its words"] = (lambda x: of_key(jax.random.key(0)), (ValueError, "key"))
-    twice = _aliased(bench, ONE, {0: 0, 1: 0}, 2)
-    cases["two operands of one result"] = (twice, (ValueError, "0"))
+    for first in (0, 1):
+        twice = _aliased(bench, ONE, {first: 0, first + 1: 0}, 3)
+        cases[f"the operands {first} and {first + 1} of one result"] = (twice, (ValueError, "0"))
     return _refusals(bench, cases)
 
 
@@ -221,6 +222,11 @@ def wrong_formats(bench: Bench, callback: Callback) -> list[Anomaly]:
         "a name that is left over": (lambda x: show("{x}", x=x, y=x), ((ValueError, TypeError), "")),
         "a brace alone": (lambda x: show("{", x), (ValueError, "")),
         "a specification that does not fit": (lambda x: show("{:s}", x), ((ValueError, TypeError), "")),
+        # It would be formatted as its words.
+        "a specification that does not fit a key": (
+            lambda x: show("{:d}", jax.random.key(0)),
+            ((ValueError, TypeError), ""),
+        ),
         "a number in place of a format": (lambda x: show(3, x), (TypeError, "string")),
         # The form `debug.print(ordered=True)("{}", x)`: a name belongs to the second call.
         "a name in the first of two calls": (lambda x: show(x=x)("{x}"), (TypeError, "two-call")),

@@ -11,6 +11,7 @@ from collections.abc import Hashable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..oracle.checkers import Anomaly
@@ -194,13 +195,16 @@ def switch_interval(bench: Bench, callback: Callback) -> list[Anomaly]:
 
 @planted("jit pmap", "call", "H3")
 def gets_jax_arrays(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """`jax_arrays` gives a function JAX arrays with the operand's values, and passes on its results and its errors."""
-    kinds: list[str] = []
+    """`jax_arrays` gives a function JAX arrays with the operand's values, and passes on its results and its errors.
+
+    What the function makes is where these are, and not on the default device of the program.
+    """
+    places: list[tuple[Any, Any]] = []
 
     def host(operand: Any) -> Any:
-        kinds.append(type(operand["a"]).__module__.partition(".")[0])
         if not isinstance(operand["a"], jax.Array):
             raise TypeError(f"{operand} is no JAX array")
+        places.append((operand["a"].devices(), jnp.ones(2).devices()))
         return {"b": operand["a"] * 2}
 
     wrapped = library(bench).jax_arrays(host)
@@ -208,9 +212,13 @@ def gets_jax_arrays(bench: Bench, callback: Callback) -> list[Anomaly]:
     def program(x: Any) -> Any:
         return bench.implementation.call(wrapped, {"a": x}, {"b": jax.ShapeDtypeStruct(x.shape, x.dtype)})["b"]
 
-    result = np.asarray(bench.compile(program)(bench.operand))
-    bench.implementation.barrier()
+    with jax.default_device(bench.devices[-1]):
+        result = np.asarray(bench.compile(program)(bench.operand))
+        bench.implementation.barrier()
     anomalies = []
+    if any(given != made for given, made in places):
+        witness = f"of the arrays that the function got and made, the devices are {places}"
+        anomalies.append(Anomaly("wrong device", Stage.CALLBACK, witness))
     if not np.array_equal(result, bench.operand * 2):
         anomalies.append(Anomaly("result", Stage.RESULT, f"it gave {result}, expected {bench.operand * 2}"))
     if wrapped != library(bench).jax_arrays(host) or hash(wrapped) != hash(library(bench).jax_arrays(host)):

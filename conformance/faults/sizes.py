@@ -72,25 +72,38 @@ def large_sizes(bench: Bench, callback: Callback) -> list[Anomaly]:
 
 @planted("jit", "id_tap", "H2 H11", crosses=("ring_value",))
 def sizes_together(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """Several operands of one tap, below, at and above 64 KiB, in each order."""
+    """Several operands of one tap, below, at and above 64 KiB, in each order, kept and looked at later."""
     anomalies = []
     sizes = [*THRESHOLDS["ring_value"].around, 3 * THRESHOLDS["ring_value"].value]
     for first in range(len(sizes)):
         operands = [np.resize(np.arange(251, dtype=np.uint8), size) for size in (*sizes[first:], *sizes[:first])]
+        label = f"operands of {[each.size for each in operands]} bytes"
         seen: list[bool] = []
+        kept: list[Any] = []
 
-        def host(given: Any, operands: Any = operands, seen: list[bool] = seen) -> None:
+        def right(given: Any, number: int, operands: Any = operands) -> bool:
             pairs = zip(given, operands, strict=True)
-            seen.append(all(np.array_equal(np.asarray(one), other) for one, other in pairs))
+            return all(np.array_equal(np.asarray(one), other + np.uint8(number)) for one, other in pairs)
 
-        program = jax.jit(lambda given, host=host: bench.apply(callback, host, given))
-        # The first value goes through Python in any case.
-        for _ in range(3):
-            jax.block_until_ready(program(operands))
-        anomalies += check_quiet_barrier(bench, f"after operands of {[each.size for each in operands]} bytes")
+        def host(given: Any, right: Any = right, seen: list[bool] = seen, kept: list[Any] = kept) -> None:
+            seen.append(right(given, len(kept)))
+            kept.append(given)
+
+        def program(given: Any, number: Any, host: Any = host) -> Any:
+            return bench.apply(callback, host, [each + number for each in given])
+
+        compiled = jax.jit(program)
+        # The first value goes through Python in any case. Each of the others comes to the place of the one before.
+        for number in range(3):
+            jax.block_until_ready(compiled(operands, np.uint8(number)))
+            anomalies += check_quiet_barrier(bench, f"after {label}")
         if seen != [True] * 3:
-            witness = f"of 3 taps of {[each.size for each in operands]} bytes, {seen} had the right operands"
+            witness = f"of 3 taps of {label}, {seen} had the right operands"
             anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
+        later = [right(given, number) for number, given in enumerate(kept)]
+        if later != [True] * 3:
+            witness = f"of 3 taps of {label}, {later} have the right operands later"
+            anomalies.append(Anomaly("torn operand", Stage.CALLBACK, witness))
     return anomalies
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import io
 import threading
+import warnings
 from typing import Any
 
 import jax
@@ -14,20 +16,35 @@ from ..oracle.checkers import Anomaly
 from ..oracle.stages import stage_of, summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
+from ..spec.thresholds import THRESHOLDS
 from .bench import Bench
 from .fault import planted
+from .places import _flag
+from .traces import library
 
 LONG = [np.full(3, 0.5 + number, np.float32) for number in range(8)]
 """As a list, longer than a line of 80 characters: an item a line."""
 
 ITEMS = [f"[{number}.5 {number}.5 {number}.5]" for number in range(8)]
 
+AS_LONG_AS_A_LINE = [*range(29)]
+"""As a list, 80 characters: the most for one line."""
+
+LONGER = [10, *AS_LONG_AS_A_LINE[1:]]
+
 VALUES: dict[str, tuple[Any, str]] = {
     "a tuple": ((np.float32(3), np.int32(9)), "( 3. 9 )"),
     "a list in a dict": ({"b": np.float32(2), "a": [np.float32(1)]}, "{ a=[ 1. ] b=2. }"),
+    "a dict of another class": (collections.OrderedDict(b=np.float32(2), a=np.float32(1)), "{ a=1. b=2. }"),
     "a dict whose keys have no order": ({"b": np.float32(2), 1: np.float32(1)}, "{ b=2. 1=1. }"),
+    "two such dicts, one in the other": (
+        {"b": {2: np.float32(3), "a": np.float32(4)}, 1: np.float32(1)},
+        "{ b={ 2=3. a=4. } 1=1. }",
+    ),
     "nothing in a tuple": ((None, np.float32(1)), "( None 1. )"),
     "a long list": (LONG, "[ " + "\n  ".join(ITEMS) + " ]"),
+    "a list as long as a line": (AS_LONG_AS_A_LINE, f"[ {' '.join(map(str, AS_LONG_AS_A_LINE))} ]"),
+    "a list longer by a character": (LONGER, "[ " + "\n  ".join(map(str, LONGER)) + " ]"),
     "a large array": (np.zeros(1100, np.float32), "[0. 0. 0. ... 0. 0. 0.]"),
 }
 
@@ -69,10 +86,66 @@ def prints_exactly(bench: Bench, callback: Callback) -> list[Anomaly]:
     anomalies += _differences(
         "a value with labels", stream.texts, [f"after: 1 device: {bench.devices[0]} what: x\n7\n"]
     )
-    few = _Writes()
-    bench.compile(lambda x: bench.implementation.print_labelled(x, threshold=2, output_stream=few))(np.arange(9))
-    bench.implementation.barrier()
-    return anomalies + _differences("an array above its threshold", few.texts, ["[0 1 2 ... 6 7 8]\n"])
+    few, summary_of_nine = _Writes(), "[0 1 2 ... 6 7 8]"
+    for containers, wanted in (
+        (lambda x: x, summary_of_nine),
+        (lambda x: {"a": [(x,)]}, f"{{ a=[ ( {summary_of_nine} ) ] }}"),
+    ):
+
+        def show_few(x: Any, containers: Any = containers) -> None:
+            bench.implementation.print_labelled(containers(x), threshold=2, output_stream=few)
+
+        few.texts.clear()
+        bench.compile(show_few)(np.arange(9))
+        bench.implementation.barrier()
+        anomalies += _differences("an array above its threshold", few.texts, [f"{wanted}\n"])
+    return anomalies
+
+
+@planted("jit", "id_print", "H2")
+def prints_and_returns(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H2: a print returns its value, or what is given as its result, which is not printed."""
+    stream = _Writes()
+
+    def show(x: Any, **options: Any) -> Any:
+        return bench.implementation.print_labelled({"a": x}, output_stream=stream, **options)
+
+    anomalies = []
+    for run in (lambda function, x: function(x), lambda function, x: jax.jit(function)(x)):
+        stream.texts.clear()
+        found = [run(show, np.int32(7)), run(lambda x: show(x, result=(x + 1, x + 2)), np.int32(7))]
+        bench.implementation.barrier()
+        anomalies += _differences("a value with a result", stream.texts, ["{ a=7 }\n"] * 2)
+        seen, wanted = jax.tree.map(int, found), [{"a": 7}, (8, 9)]
+        if seen != wanted:
+            anomalies.append(Anomaly("result", Stage.RESULT, f"prints returned {seen}, expected {wanted}"))
+    return anomalies
+
+
+@planted("jit", "id_print", "H2 H16")
+def prints_of_derivatives(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H2, H16: a transform without parameters is printed as its name, and one with parameters as a pair."""
+    stream = _Writes()
+
+    def cubed(x: Any) -> Any:
+        return bench.implementation.print_labelled(x * x, what="square", output_stream=stream) * x
+
+    with warnings.catch_warnings(), _flag("jax_host_callback_ad_transforms"):
+        warnings.simplefilter("ignore")
+        for program in (lambda x: jax.jvp(cubed, (x,), (1.0,)), jax.grad(cubed)):
+            jax.block_until_ready(jax.jit(program)(3.0))
+            bench.implementation.barrier()
+        two = np.array([1, 3], np.float32)
+        jax.block_until_ready(jax.jit(jax.vmap(lambda x: jax.jvp(cubed, (x,), (np.float32(1),))))(two))
+        bench.implementation.barrier()
+    batch = "('batch', {'batch_dims': (0, 0)})"
+    wanted = [
+        "transforms: ['jvp'] what: square\n( 9. 6. )\n",
+        "what: square\n9.\n",
+        "transforms: ['jvp', 'transpose'] what: square\n3.\n",
+        f"transforms: ['jvp', {batch}] what: square\n( [1. 9.] [2. 6.] )\n",
+    ]
+    return _differences("a square, with its derivatives", stream.texts, wanted)
 
 
 @planted("jit", "id_print", "H2")
@@ -144,6 +217,11 @@ DEBUG_PRINTS: dict[str, tuple[dict[str, Any], str]] = {
     "{what:>4} {x:.2f}": ({"what": "ab"}, "  ab 2.50"),
     "{row[1]} {x}": ({"row": np.arange(3, dtype=np.float32)}, "1.0 2.5"),
     "{rows} {x}": ({"rows": [np.arange(3, dtype=np.float32)]}, "[Array([0., 1., 2.], dtype=float32)] 2.5"),
+    "{empty} {x}": ({"empty": [np.zeros((2, 0), np.int32)]}, "[Array([], shape=(2, 0), dtype=int32)] 2.5"),
+    # With its type, as long as a line of 75 characters.
+    "{line} {x}": ({"line": [np.ones(20, np.int32)]}, f"[Array([{', '.join('1' * 20)}], dtype=int32)] 2.5"),
+    # JAX writes the type of a longer one as if it were on the next line.
+    "{longer} {x}": ({"longer": [np.ones(21, np.int32)]}, f"[Array([{', '.join('1' * 21)}],      dtype=int32)] 2.5"),
 }
 """Formats, their values beside `x`, and the line."""
 
@@ -169,3 +247,33 @@ def debug_prints_exactly(bench: Bench, callback: Callback) -> list[Anomaly]:
                 continue
         anomalies += _differences(f"{text!r}", written.getvalue(), f"{wanted}\n")
     return anomalies
+
+
+@planted("jit", "call_print_and_tap", "X4", crosses=("block",))
+def debug_prints_large_arrays(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """X4: in a list, an array of 1 MiB is printed as its shape, as in newer releases of JAX; a smaller one is not."""
+    anomalies = []
+    count = THRESHOLDS["block"].value // np.dtype(np.float32).itemsize
+    for size, array in (
+        (count - 1, "Array([0., 0., 0., ..., 0., 0., 0.], dtype=float32)"),
+        (count, f"Array(shape=({count},), dtype=float32)"),
+    ):
+        written = io.StringIO()
+        with contextlib.redirect_stdout(written):
+            bench.compile(lambda x: library(bench).debug.print("{}", [x]))(np.zeros(size, np.float32))
+            bench.implementation.barrier()
+        anomalies += _differences(f"an array of {size} elements", written.getvalue(), f"[{array}]\n")
+    return anomalies
+
+
+@planted("jit", "debug_print", "X4")
+def prints_with_options_of_the_trace(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """X4: NumPy's print options are those of the program's trace, and not those of the moment when it prints."""
+    written = io.StringIO()
+    third = np.array([1 / 3, 2 / 3], np.float32)
+    with np.printoptions(precision=2):
+        compiled = jax.jit(lambda x: bench.implementation.print_as("{} {}", x, [x])).lower(third).compile()
+    with contextlib.redirect_stdout(written):
+        compiled(third)
+        bench.implementation.barrier()
+    return _differences("a third", written.getvalue(), "[0.33 0.67] [Array([0.33, 0.67], dtype=float32)]\n")

@@ -45,6 +45,13 @@ class _Quoted(str):
         return f"quoted {super().__repr__()}"
 
 
+class _Alike(str):
+    """A text whose hash is that of all texts as long, so that equality decides."""
+
+    def __hash__(self) -> int:
+        return len(self)
+
+
 def _of_label(seen: list[str], label: Any, operand: Any) -> Any:
     seen.append(repr(label))
     return np.asarray(operand) + np.float32(1)
@@ -87,6 +94,7 @@ def _arguments(bench: Bench, callback: Callback, seen: list[str]) -> dict[str, t
         "a text": ((applying("one"), applying("other")), ["'one'", "'other'"]),
         "an object": ((applying(objects[0]), applying(objects[1])), [repr(objects[0]), repr(objects[1])]),
         "a text and one of another class": ((applying("one"), applying(_Quoted("one"))), ["'one'", "quoted 'one'"]),
+        "a text of the same hash": ((applying(_Alike("one")), applying(_Alike("two"))), ["'one'", "'two'"]),
         "a text and bytes": ((applying("one"), applying(b"one")), ["'one'", "b'one'"]),
     }
 

@@ -89,7 +89,7 @@ def _stand_in(leaf: Any) -> Any:
         return leaf
     if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
         # A typed PRNG key prints as its words.
-        return np.zeros((*aval.shape, 1), np.uint32)
+        return np.zeros((*aval.shape, *_compat.key_data_shape(aval.dtype)), np.uint32)
     return np.broadcast_to(np.zeros((), aval.dtype), aval.shape)
 
 

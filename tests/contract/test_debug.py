@@ -165,6 +165,16 @@ def test_format_errors_come_while_tracing(stage: Any, what: str, printed: Printe
     assert printed() == ""
 
 
+@pytest.mark.parametrize("generator", ["threefry2x32", "rbg"])
+def test_a_format_may_ask_for_each_word_of_a_typed_key(generator: str, printed: Printed) -> None:
+    key = jax.random.key(3, impl=generator)
+    words = jax.random.key_data(key)
+    jax.jit(lambda key: hcb.debug.print(f"{{k[{words.size - 1}]:d}}", k=key))(key)
+    assert printed() == f"{words[-1]}\n"
+    with pytest.raises(ValueError, match="does not match its arguments"):
+        jax.jit(lambda key: hcb.debug.print(f"{{k[{words.size}]}}", k=key))(key)
+
+
 def test_skipping_the_check_prints_values_behind_the_text(printed: Printed) -> None:
     jax.jit(lambda x: hcb.debug.print("at", x, y=x + 1, skip_format_check=True))(np.int32(1))
     assert printed() == "at 1 y=2\n"

@@ -100,18 +100,30 @@ def tells_of_queued(bench: Bench, callback: Callback) -> list[Anomaly]:
 # A process that has once asked for statistics counts to its end.
 @planted("jit pmap", EVERY_EFFECT, "H29", functions="stats", isolated=True)
 def is_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """H29: the runs of each device, by kind, and the bytes of their operands, also of a program compiled before."""
-    compiled = bench.applying(callback, lambda operand: np.asarray(operand) + np.float32(1))
-    jax.block_until_ready(compiled(bench.operand))
-    bench.implementation.barrier()
+    """H29: the runs of each device, by kind, the bytes of their operands, failures, and barriers, as of a moment."""
+
+    def host(operand: Any) -> Any:
+        if np.asarray(operand).min() < 0:
+            raise ValueError(PLANTED)
+        return np.asarray(operand) + np.float32(1)
+
+    compiled = bench.applying(callback, host)
+
+    def fail() -> None:
+        error_of(lambda: compiled(bench.operand - bench.operand.size))
+        error_of(bench.implementation.barrier)
+
+    # What came before the moment does not count.
+    fail()
     before = library(bench).stats()
     for _ in range(RUNS):
         jax.block_until_ready(compiled(bench.operand))
-    bench.implementation.barrier()
+    fail()
     found = library(bench).stats() - before
     is_tap = callback.function in ("id_tap", "id_print")
-    nbytes = RUNS * int(np.prod(bench.callback_shape)) * 4
-    wanted = (RUNS if is_tap else 0, RUNS if is_tap else 0, {} if is_tap else {callback.function: RUNS}, nbytes, 0, 0)
+    runs = RUNS + 1
+    nbytes = runs * int(np.prod(bench.callback_shape)) * 4
+    wanted = (runs if is_tap else 0, runs if is_tap else 0, {} if is_tap else {callback.function: runs}, nbytes, 0, 1)
     anomalies = []
     for device in bench.devices[: bench.callbacks_per_run]:
         of = found[device]
@@ -120,6 +132,9 @@ def is_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
             what = "taps, those that ran, calls, bytes, queued, failures"
             witness = f"{what} of {device} are {seen}, expected {wanted}"
             anomalies.append(Anomaly("count", Stage.CALLBACK, witness))
+    if found.barriers != 1 or not 0 < found.waited_in_barriers < found.seconds:
+        witness = f"one barrier: {found.barriers}, for {found.waited_in_barriers} s of {found.seconds} s"
+        anomalies.append(Anomaly("count", Stage.BARRIER, witness))
     return anomalies
 
 

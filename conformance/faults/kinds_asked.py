@@ -275,6 +275,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "trees": _DATA,
     "two_threads": _PRINTS,
     "typed_keys": _DATA,
+    "unaware": "it asks those of JAX in one cell",
     "unknown_device": "only sharding= names a device",
     "unreadable_error": _SHARED,
     "used_after_return": "only dlpack_callback lends such an object",

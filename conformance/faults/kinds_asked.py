@@ -79,6 +79,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "equal_prints": _TEXTS,
     "errors_travel": _SHARED,
     "explicit_mesh": _RESULTS,
+    "examples_of_results": "only a call takes examples in place of shapes",
     "exact_results": "calls share their way over a mesh: fault.keeps_signs_of_zeros asks the others",
     "exported": _PRINTS,
     "fails_and_is_kept": _BUFFERS,

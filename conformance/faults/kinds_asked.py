@@ -119,6 +119,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "fuzz_vmap_in_vmap": _CORPUS,
     "fuzz_vmap_while_tap": _CORPUS,
     "fuzz_while_condition": _CORPUS,
+    "functions_of_reductions": "JAX itself refuses a callback with an effect there; the pure ones share the refusal",
     "generations": _INNER,
     "gets_jax_arrays": "the wrapped function is the same for all; tests ask the other functions",
     "gives_keys_back": "fault.returns_keys asks a call, fault.keys_on_a_mesh every kind",

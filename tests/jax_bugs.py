@@ -152,7 +152,8 @@ def table() -> list[str]:
     ]
     entries = entries_by_link()
     for report in reports():
-        cells = ", ".join(f"`{entry}`" for entry in entries.get(report.link, ()))
+        # Two entries may be of one cell with two ranges of releases.
+        cells = ", ".join(f"`{entry}`" for entry in dict.fromkeys(entries.get(report.link, ())))
         name = f"[{report.title}]({report.page.name})"
         lines.append(f"| {name} | {report.callbacks} | {report.kind} | {report.seen} | {cells} |")
     return lines

@@ -72,6 +72,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     traces_at_once,
     turns,
     twins,
+    unaware,
     words,
     wrapping,
 )

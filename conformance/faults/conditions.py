@@ -12,7 +12,7 @@ from ..oracle.checkers import Anomaly
 from ..oracle.stages import summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
-from .bench import Bench
+from .bench import Bench, Function
 from .checks import check_quiet_barrier
 from .fault import planted
 
@@ -21,18 +21,25 @@ STEPS = 2
 
 @planted("jit", "id_tap call", "H4")
 def conditions_of_mutable_arrays(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """A callback that would see an old value is refused; one that sees a right one, and a loop without any, run."""
+    """A callback that would see an old value is refused, also in a branch; others, and a loop without any, run."""
     seen: list[list[float]] = []
 
     def note(operand: Any) -> Any:
         seen.append(np.asarray(operand).tolist())
         return np.asarray(operand)
 
-    def program(x: Any, changes: bool, calls: bool, reads: bool) -> Any:
+    def call(value: Any) -> Any:
+        return bench.apply(callback, note, value)
+
+    def call_in_branch(value: Any) -> Any:
+        # JAX keeps the branch of a true predicate behind the other one.
+        return jax.lax.cond(value[1] > 0, call, lambda value: value, value)
+
+    def program(x: Any, changes: bool, calls: Function | None, reads: bool) -> Any:
         used, other = jax.new_ref(x), jax.new_ref(x)
 
         def condition(step: Any) -> Any:
-            value = bench.apply(callback, note, used[...]) if calls else used[...]
+            value = calls(used[...]) if calls else used[...]
             return (step < STEPS) & (value[0] < 100)
 
         def body(step: Any) -> Any:
@@ -42,7 +49,7 @@ def conditions_of_mutable_arrays(bench: Bench, callback: Callback) -> list[Anoma
         jax.lax.while_loop(condition, body, 0)
         return used[...] + other[...]
 
-    def run(changes: bool, calls: bool, reads: bool) -> Any:
+    def run(changes: bool, calls: Function | None, reads: bool) -> Any:
         seen.clear()
         result = jax.jit(lambda x: program(x, changes, calls, reads))(jnp.arange(2.0))
         bench.implementation.barrier()
@@ -51,9 +58,9 @@ def conditions_of_mutable_arrays(bench: Bench, callback: Callback) -> list[Anoma
     anomalies = []
     unchanged = [[0.0, 1.0]] * (STEPS + 1)
     for what, changes, calls, reads, values in (
-        ("a loop without callbacks", True, False, False, []),
-        ("a loop that changes another array", False, True, False, unchanged),
-        ("a loop that changes another array and reads it", False, True, True, unchanged),
+        ("a loop without callbacks", True, None, False, []),
+        ("a loop that changes another array", False, call, False, unchanged),
+        ("a loop that changes another array and reads it", False, call, True, unchanged),
     ):
         try:
             found = run(changes, calls, reads)
@@ -63,11 +70,13 @@ def conditions_of_mutable_arrays(bench: Bench, callback: Callback) -> list[Anoma
         if found != ([2.0, 4.0], values):
             witness = f"{what} gave {found[0]} and showed {found[1]}, expected [2.0, 4.0] and {values}"
             anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
-    try:
-        found = run(True, True, False)
-        witness = f"a condition that uses what the body changes was not refused: it showed {found[1]}"
-        anomalies.append(Anomaly("not refused", Stage.TRACE, witness))
-    except NotImplementedError as error:
-        if "Carry the array's value" not in str(error):
-            anomalies.append(Anomaly("poor error", Stage.TRACE, f"the refusal names no remedy: {summary(error)}"))
+    for what, calls in (("a condition", call), ("a branch in a condition", call_in_branch)):
+        try:
+            found = run(True, calls, False)
+            witness = f"a callback in {what} that uses what the body changes was not refused: it showed {found[1]}"
+            anomalies.append(Anomaly("not refused", Stage.TRACE, witness))
+        except NotImplementedError as error:
+            if "Carry the array's value" not in str(error):
+                witness = f"the refusal of {what} names no remedy: {summary(error)}"
+                anomalies.append(Anomaly("poor error", Stage.TRACE, witness))
     return anomalies + check_quiet_barrier(bench, "after loops with mutable arrays")

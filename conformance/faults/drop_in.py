@@ -60,6 +60,17 @@ def installed(bench: Bench, callback: Callback) -> list[Anomaly]:
     hostcb = library(bench)
     seen: list[str] = []
     programs = _programs(seen)
+    traces: list[str] = []
+
+    @jax.jit
+    def kept(x: Any) -> Any:
+        traces.append("trace")
+        return programs["pure_callback"](x)
+
+    def traced_again() -> bool:
+        before = len(traces)
+        kept(START)
+        return len(traces) > before
 
     def run(name: str) -> tuple[list[float], list[str], str]:
         seen.clear()
@@ -72,22 +83,30 @@ def installed(bench: Bench, callback: Callback) -> list[Anomaly]:
 
     anomalies: list[Anomaly] = []
     own = {name: run(name) for name in programs}
+    traced = {"before": traced_again()}
     with hostcb.installed():
         with hostcb.installed():
-            pass
+            inner = {"pure_callback": run("pure_callback")}
         inside = {name: run(name) for name in programs}
+        traced["in the block"] = traced_again()
+    traced["after the block"] = traced_again()
     hostcb.install()
     hostcb.install()
     again = {name: run(name) for name in programs}
     hostcb.uninstall()
     afterwards = {name: run(name) for name in programs}
+    for when, again_traced in traced.items():
+        if not again_traced:
+            witness = f"{when}, a jitted function from before the change was not traced again"
+            anomalies.append(Anomaly("mistaken", Stage.TRACE, witness))
     for when, found, by in (
         ("before", own, "JAX"),
+        ("in a block of the block", inner, "hostcb"),
         ("in the block", inside, "hostcb"),
         ("installed", again, "hostcb"),
         ("afterwards", afterwards, "JAX"),
     ):
-        for name in programs:
+        for name in found:
             if found[name] != (*own[name][:2], by):
                 witness = f"{when}, {name} gave, showed and went through {found[name]}, expected {(*own[name][:2], by)}"
                 anomalies.append(Anomaly("mistaken", Stage.CALLBACK, witness))

@@ -118,6 +118,14 @@ def wrong_arguments_of_a_call(bench: Bench, callback: Callback) -> list[Anomaly]
                 lambda x: call(nothing, x, result_shape=np.zeros(2, "U1")),
                 ((TypeError, ValueError), ""),
             ),
+            "a type that no device has": (
+                lambda x: call(nothing, x, result_shape=np.zeros(2, np.longdouble)),
+                (ValueError, "does not describe a result"),
+            ),
+            "a size below zero": (
+                lambda x: call(nothing, x, result_shape=jax.ShapeDtypeStruct((-1,), np.float32)),
+                (ValueError, "does not describe a result"),
+            ),
             "a number in place of a pure function": (lambda x: pure(3, ONE, x), (TypeError, "callable")),
             "a generator function": (lambda x: pure(generated, ONE, x), (TypeError, "generator")),
             "a coroutine function of io_callback": (lambda x: io(later, ONE, x), (TypeError, "coroutine")),
@@ -139,6 +147,38 @@ def wrong_arguments_of_a_call(bench: Bench, callback: Callback) -> list[Anomaly]
             ),
         },
     )
+
+
+@planted("jit", "pure_callback", isolated=True)
+def functions_of_reductions(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """XLA applies such a function in parts. It calls back there, or the program is refused, and the process lives."""
+    number = jax.ShapeDtypeStruct((), np.float32)
+
+    def add(one: Any, other: Any) -> Any:
+        return bench.invoke(callback, lambda pair: np.float32(pair[0] + pair[1]), (one, other), number)
+
+    def double(one: Any) -> Any:
+        return bench.invoke(callback, lambda operand: np.float32(2 * operand), one, number)
+
+    zero, second = np.float32(0), jnp.array([[1]])
+    numbers = jax.lax.ScatterDimensionNumbers((), (0,), (0,))
+    programs: dict[str, tuple[Callable[[Any], Any], list[float]]] = {
+        "reduce_window": (lambda x: jax.lax.reduce_window(x, zero, add, (2,), (1,), "VALID"), [1.0, 3.0]),
+        "reduce": (lambda x: jax.lax.reduce(x, zero, add, (0,))[None], [3.0]),
+        "scatter_apply": (lambda x: jax.lax.scatter_apply(x, second, double, numbers, update_shape=(1,)), [0, 2, 2]),
+    }
+    anomalies = []
+    for name, (program, wanted) in programs.items():
+        try:
+            result = np.asarray(jax.jit(program)(np.arange(3, dtype=np.float32))).tolist()
+        except NotImplementedError:
+            continue
+        except Exception as error:
+            anomalies.append(Anomaly("wrong refusal", Stage.TRACE, f"in {name} it came to {summary(error)}"))
+            continue
+        if result != wanted:
+            anomalies.append(Anomaly("result", Stage.RESULT, f"{name} gave {result}, expected {wanted}"))
+    return anomalies + check_quiet_barrier(bench, "after functions of reductions")
 
 
 def _with_ref(function: Callable[[Any], Any]) -> Callable[[Any], Any]:

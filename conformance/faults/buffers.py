@@ -20,6 +20,7 @@ from ..spec.callbacks import Callback
 from .bench import Bench
 from .checks import PLANTED, check_quiet_barrier, error_of
 from .fault import planted
+from .traces import library
 
 DEPTH = 12
 
@@ -76,6 +77,38 @@ def fails_and_is_kept(bench: Bench, callback: Callback) -> list[Anomaly]:
             kept.append(error)
 
     return _check_not_misled(bench, callback, run)
+
+
+@planted("jit", "buffer_callback dlpack_callback", "B1 B2 D1")
+def operands_by_name(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Operands come by the names by which they are given, beside results, and to a function without results."""
+    namespace = library(bench)
+    make = namespace.buffer_callback if callback.function == "buffer_callback" else namespace.dlpack_callback
+    options = {} if callback.function == "buffer_callback" else {"in_place": True}
+    seen: list[list[float]] = []
+
+    def note(out: Any, x: Any, *, of_c: Any, of_b: Any) -> None:
+        seen.append([float(np.asarray(each)) for each in (x, of_b, of_c)])
+        for number, each in enumerate(jax.tree.leaves(out)):
+            np.asarray(each)[...] = number + 1
+
+    def function(*arguments: Any, **named: Any) -> None:
+        # The context of a buffer callback comes first.
+        note(*arguments[-2:], **named)
+
+    one = jax.ShapeDtypeStruct((), np.float32)
+
+    def computation(x: Any) -> Any:
+        make(function, (), has_side_effect=True, **options)(x, of_b=x + 1, of_c=x + 2)
+        return make(function, {"a": one, "b": one}, **options)(x + 10, of_c=x + 12, of_b=x + 11)
+
+    result = jax.jit(computation)(np.float32(1))
+    anomalies = check_quiet_barrier(bench, "after operands by name")
+    if sorted(seen) != [[1.0, 2.0, 3.0], [11.0, 12.0, 13.0]]:
+        anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"they saw {seen}"))
+    if {name: float(value) for name, value in result.items()} != {"a": 1.0, "b": 2.0}:
+        anomalies.append(Anomaly("result", Stage.RESULT, f"it gave {result}"))
+    return anomalies
 
 
 @planted("jit", "buffer_callback", isolated=True)

@@ -189,6 +189,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "on_two_meshes_at_once": "only calls and taps can be told their device, and a tap does not hold its program up",
     "one_of_its_devices": "it is about calls in order, for which the device waits",
     "one_of_the_branches": _PRINTS,
+    "operands_by_name": _BUFFERS,
     "order_across_threads": "others keep no order",
     "os_exit": _PROCESS,
     "outside_of_the_users_mesh": "all leave the mesh in the same two places: an ordered kind and an unordered one",

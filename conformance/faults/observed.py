@@ -116,6 +116,9 @@ def is_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
     # What came before the moment does not count.
     fail()
     before = library(bench).stats()
+    anomalies: list[Anomaly] = []
+    if before.devices:
+        anomalies.append(Anomaly("count", Stage.CALLBACK, f"the first moment has {before.devices}, expected nothing"))
     for _ in range(RUNS):
         jax.block_until_ready(compiled(bench.operand))
     fail()
@@ -124,7 +127,6 @@ def is_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
     runs = RUNS + 1
     nbytes = runs * int(np.prod(bench.callback_shape)) * 4
     wanted = (runs if is_tap else 0, runs if is_tap else 0, {} if is_tap else {callback.function: runs}, nbytes, 0, 1)
-    anomalies = []
     for device in bench.devices[: bench.callbacks_per_run]:
         of = found[device]
         seen = (of.taps, of.taps_run, dict(of.calls), of.bytes, of.queued, of.failures)

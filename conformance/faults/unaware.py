@@ -21,6 +21,8 @@ from .traces import library
 
 START = np.arange(3, dtype=np.float32)
 LOGGED = "the planted text"
+WIDE = ("float64", "int64")
+"""Types of results that are named as they came, though JAX narrows them."""
 
 Program: TypeAlias = Callable[[Callable[[str], None]], Any]
 """It gets what its functions show to."""
@@ -117,7 +119,7 @@ def unaware(bench: Bench, callback: Callback) -> list[Anomaly]:
         found = {what: _outcome(program) for what, program in programs.items()}
         # JAX's own print fails here, which is a difference on purpose.
         named = _outcome(lambda show: jax.jit(lambda x: jax.debug.print("{{x}} is {x}", x=x))(START))
-        error = error_of(lambda: _returning(lambda x: np.zeros(4)))
+        errors = [error_of(lambda name=name: _returning(lambda x: np.zeros(4, name))) for name in WIDE]  # type: ignore[misc]
         kept = {
             "jax.debug.breakpoint": _goes_through_hostcb(lambda x: jax.debug.breakpoint(ordered=True)),
             "the function of a Pallas kernel": _goes_through_hostcb(_in_kernel),
@@ -129,8 +131,9 @@ def unaware(bench: Bench, callback: Callback) -> list[Anomaly]:
     ]
     if named["printed"] != [f"{{x}} is {START}"]:
         anomalies.append(Anomaly("value", Stage.CALLBACK, f"a named field after doubled braces gave {named}"))
-    if "returned float64[4] in place of float32[3]" not in str(error):
-        anomalies.append(Anomaly("poor error", Stage.RESULT, f"float64[4] in place of float32[3] came to {error!r}"))
+    for name, error in zip(WIDE, errors, strict=True):
+        if f"returned {name}[4] in place of float32[3]" not in str(error):
+            anomalies.append(Anomaly("poor error", Stage.RESULT, f"{name}[4] in place of float32[3] came to {error!r}"))
     return anomalies + [
         Anomaly("mistaken", Stage.TRACE, f"in {place} there is a callback of hostcb in place of JAX's own")
         for place, taken in kept.items()

@@ -37,7 +37,8 @@ class _Returning(_AsInJax):
     """Takes a result in any containers that have as many leaves as JAX expects, and narrows integers as JAX does."""
 
     tree: PyTreeDef
-    dtypes: tuple[Any, ...]
+    # The shape and the dtype of each leaf.
+    expected: tuple[tuple[Any, Any], ...]
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         result = super().__call__(*args, **kwargs)
@@ -45,10 +46,10 @@ class _Returning(_AsInJax):
         if len(leaves) != self.tree.num_leaves:
             # Refused further on.
             return result
-        return jax.tree_util.tree_unflatten(self.tree, map(_taken, leaves, self.dtypes))
+        return jax.tree_util.tree_unflatten(self.tree, map(_taken, leaves, self.expected))
 
 
-def _taken(leaf: Any, dtype: Any) -> Any:
+def _taken(leaf: Any, expected: tuple[Any, Any]) -> Any:
     """Return a leaf of a result as JAX takes it: without a mask, and in 32 bits with x64 off, whatever they hold."""
     if _is_key(leaf):
         return leaf
@@ -56,9 +57,11 @@ def _taken(leaf: Any, dtype: Any) -> Any:
     if array.dtype.kind == "O":
         # Refused further on, with a text about the leaf.
         return leaf
-    if array.dtype.kind in "iu" and array.dtype != dtype and jax.dtypes.canonicalize_dtype(array.dtype) == dtype:
-        return array.astype(dtype)
-    return array
+    shape, dtype = expected
+    if array.dtype.kind not in "iu" or array.dtype == dtype or jax.dtypes.canonicalize_dtype(array.dtype) != dtype:
+        return array
+    # Of another shape it is refused further on, with a text that names the type that was returned.
+    return array.astype(dtype) if array.shape == shape else array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +144,15 @@ def returning(function: Any, name: str, result_shape_dtypes: Any) -> Any:
         # Refused further on.
         return function
     leaves, tree = jax.tree_util.tree_flatten(result_shape_dtypes)
-    return _Returning(function, name, tree, tuple(getattr(leaf, "dtype", None) for leaf in leaves))
+    return _Returning(function, name, tree, tuple(map(_shape_and_dtype, leaves)))
+
+
+def _shape_and_dtype(leaf: Any) -> tuple[Any, Any]:
+    try:
+        return tuple(leaf.shape), leaf.dtype
+    except Exception:
+        # It describes no result: refused further on.
+        return None, None
 
 
 def debugging(function: Callable[..., Any]) -> Any:

@@ -88,18 +88,18 @@ def ranks_and_axes(bench: Bench, callback: Callback) -> list[Anomaly]:
 @planted("jit", "pure_callback buffer_callback dlpack_callback", "X2 B4 D1")
 def vectorized_as_before(bench: Bench, callback: Callback) -> list[Anomaly]:
     """The method of programs with `vectorized=True`: one call, and an operand without a batch comes as it is."""
-    return _by_method(bench, callback, "legacy_vectorized", {}, [ONE.shape, FIXED.shape, ()], shared=False)
+    return _by_method(bench, callback, "legacy_vectorized", {}, [ONE.shape, FIXED.shape, ()])
 
 
 @planted("jit", "buffer_callback dlpack_callback", "B4 D1")
 def shared_in_a_batch(bench: Bench, callback: Callback) -> list[Anomaly]:
     """An operand that shares its memory with a result has the result's shape, with a batch or without one."""
     shapes = [(LANES, *ONE.shape), (1, *FIXED.shape), (1,)]
-    return _by_method(bench, callback, "expand_dims", {"input_output_aliases": {0: 0}}, shapes, shared=True)
+    return _by_method(bench, callback, "expand_dims", {"input_output_aliases": {0: 0}}, shapes)
 
 
 def _by_method(
-    bench: Bench, callback: Callback, method: str, options: dict[str, Any], without_batch: Shapes, shared: bool
+    bench: Bench, callback: Callback, method: str, options: dict[str, Any], without_batch: Shapes
 ) -> list[Anomaly]:
     """One call of a whole batch; in each program one of the operands has one."""
     seen: list[Shapes] = []
@@ -136,7 +136,7 @@ def _by_method(
         anomalies += check_value(label, lambda p=program, g=given: p(*g), due)  # type: ignore[misc]
         if seen != [wanted]:
             anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"{label} it got {seen}, expected {[wanted]}"))
-    return anomalies + check_quiet_barrier(bench, f"after {'shared' if shared else 'separate'} operands")
+    return anomalies + check_quiet_barrier(bench, f"after batches by {method}")
 
 
 @planted("jit", "call_expand_dims call_broadcast_all", "H8 H15")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -47,7 +49,7 @@ def barrier_in_time(bench: Bench, callback: Callback) -> list[Anomaly]:
     finally:
         release.set()
     thread.join(PATIENCE)
-    anomalies = check_quiet_barrier(bench, "after the callback had ended")
+    anomalies = [*check_quiet_barrier(bench, "after the callback had ended"), *_ends_in_time(bench, callback)]
     if not isinstance(error, TimeoutError):
         witness = f"a barrier of {EARLY_SECONDS} s must raise TimeoutError while a callback runs, came {error!r}"
         return [*anomalies, Anomaly("early barrier", Stage.BARRIER, witness)]
@@ -59,6 +61,48 @@ def barrier_in_time(bench: Bench, callback: Callback) -> list[Anomaly]:
         witness = f"the callback ended {len(ended)} times, and its program with {errors}"
         anomalies.append(Anomaly("lost", Stage.CALLBACK, witness))
     return anomalies
+
+
+def _ends_in_time(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A barrier that has begun to wait when the callback ends returns, although it has a timeout."""
+    entered, release = threading.Event(), threading.Event()
+    errors: list[Exception | None] = []
+
+    def host(operand: Any) -> Any:
+        entered.set()
+        release.wait(2 * PATIENCE)
+        return np.asarray(operand) + np.float32(1)
+
+    compiled = bench.applying(callback, host)
+    thread = threading.Thread(target=lambda: errors.append(error_of(lambda: compiled(bench.operand))), daemon=True)
+    thread.start()
+    if not entered.wait(PATIENCE):
+        release.set()
+        return [Anomaly("lost", Stage.CALLBACK, "the callback did not begin again")]
+    with _logged(lambda message: release.set() if "start" in message else None):
+        error = error_of(lambda: library(bench).barrier_wait("planted", timeout=2 * PATIENCE))
+    release.set()
+    thread.join(PATIENCE)
+    if error is None and errors == [None]:
+        return []
+    witness = f"a barrier whose callback ended in time raised {error!r}, and the program {errors}"
+    return [Anomaly("barrier error", Stage.BARRIER, witness)]
+
+
+@contextlib.contextmanager
+def _logged(tell: Callable[[str], Any]) -> Iterator[None]:
+    """Call `tell` with each message in hostcb's log, of all levels."""
+    logger = logging.getLogger("hostcb")
+    handler = logging.Handler()
+    handler.emit = lambda record: tell(record.getMessage())  # type: ignore[method-assign]
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
 
 
 @planted("jit", "id_tap", "H19 H30", functions="barrier_wait")
@@ -75,20 +119,13 @@ def tells_of_queued(bench: Bench, callback: Callback) -> list[Anomaly]:
 
     tap = bench.implementation.tap
     jax.block_until_ready(jax.jit(lambda x: tap(queued_one, tap(held, x)))(bench.operand))
-    logger = logging.getLogger("hostcb")
-    handler = logging.Handler()
-    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
-    before = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
     try:
         if not entered.wait(PATIENCE):
             return [Anomaly("lost", Stage.CALLBACK, "the first tap did not begin")]
-        error_of(lambda: library(bench).barrier_wait("planted", timeout=EARLY_SECONDS))
+        with _logged(logged.append):
+            error_of(lambda: library(bench).barrier_wait("planted", timeout=EARLY_SECONDS))
     finally:
         release.set()
-        logger.removeHandler(handler)
-        logger.setLevel(before)
     started = next((line for line in logged if "start" in line), "")
     anomalies = check_quiet_barrier(bench, "after the taps had ended")
     if "held" not in started or "queued_one" not in started or "planted" not in started:
@@ -137,6 +174,39 @@ def is_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
     if found.barriers != 1 or not 0 < found.waited_in_barriers < found.seconds:
         witness = f"one barrier: {found.barriers}, for {found.waited_in_barriers} s of {found.seconds} s"
         anomalies.append(Anomaly("count", Stage.BARRIER, witness))
+    return anomalies
+
+
+@planted("jit", "id_tap", "H29", functions="stats", isolated=True)
+def waits_are_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H29: how many taps wait now, how many waited at most, and their bytes, although nobody asked at that moment."""
+    entered, release = threading.Event(), threading.Event()
+
+    def held(operand: Any, transforms: Any) -> None:
+        entered.set()
+        release.wait(2 * PATIENCE)
+
+    compiled = jax.jit(lambda x: bench.implementation.tap(held, x))
+    library(bench).stats()
+    for _ in range(RUNS):
+        jax.block_until_ready(compiled(bench.operand))
+    try:
+        if not entered.wait(PATIENCE):
+            return [Anomaly("lost", Stage.CALLBACK, "the first tap did not begin")]
+        waiting = library(bench).stats()[bench.devices[0]]
+        for _ in range(RUNS):
+            jax.block_until_ready(compiled(bench.operand))
+    finally:
+        release.set()
+    anomalies = check_quiet_barrier(bench, "after the taps had ended")
+    ended = library(bench).stats()[bench.devices[0]]
+    nbytes = bench.operand.nbytes
+    found = [(of.queued, of.queued_bytes, of.most_queued, of.most_queued_bytes) for of in (waiting, ended)]
+    expected = [(RUNS, RUNS * nbytes) * 2, (0, 0, 2 * RUNS, 2 * RUNS * nbytes)]
+    if found != expected:
+        what = "taps that wait, their bytes, at most, their bytes"
+        witness = f"{what}: {found} with the first held and after the barrier, expected {expected}"
+        anomalies.append(Anomaly("count", Stage.CALLBACK, witness))
     return anomalies
 
 

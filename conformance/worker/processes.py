@@ -10,7 +10,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from ..oracle.verdicts import Outcome, Stage, Verdict
 from ..spec.topology import Topology, WrongPlatformError
 from ..spec.xla_flags import QUICK_COMPILATION
 from ..warm.process import Process, start
+from .fair_deadline import FairDeadline
 
 TRIAL = "try "
 """Before the id of a fault: try whether the platform has its callback, and do not plant the fault."""
@@ -124,7 +125,7 @@ class WorkerProcess:
         self._unread = b""
         self.buried = False
         """Whether this object has seen the end of the process and reported it in an outcome."""
-        hello = self._read_line(START_DEADLINE)
+        hello = self._read_line(FairDeadline(self._process.pid, START_DEADLINE).left)
         if hello is None:
             # The pipe closes a moment before the process writes why it ends.
             self._ended(STACK_DUMP_SECONDS)
@@ -149,7 +150,7 @@ class WorkerProcess:
 
         A `trial` asks only whether the platform has the callback of a fault.
         """
-        started = time.monotonic()
+        started, until = time.monotonic(), FairDeadline(self._process.pid, deadline)
         self._cell_start = self.log.stat().st_size
         try:
             self._pipe("stdin").write(f"{TRIAL if trial else ''}{cell_id}\n".encode())
@@ -159,11 +160,11 @@ class WorkerProcess:
             seconds = time.monotonic() - started
             return self._crash(seconds) if ended else self._hang(seconds)
         while True:
-            line = self._read_line(started + deadline - time.monotonic())
+            line = self._read_line(until.left)
             seconds = time.monotonic() - started
             if line is None:
                 # The pipe closes a moment before the process ends.
-                if self._ended(timeout=0.0 if seconds >= deadline else EXIT_DEADLINE):
+                if self._ended(timeout=0.0 if until.left() <= 0 else EXIT_DEADLINE):
                     return self._crash(seconds)
                 return self._hang(seconds)
             if line["event"] == "end" and line["cell"] == cell_id:
@@ -205,11 +206,13 @@ class WorkerProcess:
             return False
         return True
 
-    def _read_line(self, timeout: float) -> dict[str, Any] | None:
-        """The next report, or None after the end of the pipe or the timeout."""
-        end = time.monotonic() + timeout
+    def _read_line(self, left: Callable[[], float]) -> dict[str, Any] | None:
+        """The next report, or None after the end of the pipe or when no time is `left`."""
         while b"\n" not in self._unread:
-            if not self._selector.select(max(0.0, end - time.monotonic())):
+            seconds = max(0.0, left())
+            if not self._selector.select(seconds):
+                if seconds > 0:
+                    continue
                 return None
             received = os.read(self._pipe("stdout").fileno(), 1 << 16)
             if not received:

@@ -1,0 +1,45 @@
+"""A cell's time limit, extended by the time for which a busy machine kept its process from running.
+
+A hang and a busy machine look the same on a clock. Linux counts for each thread how long it could run and had no
+processor, so the two can be told apart: the threads of a process that hangs do not wait for a processor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+MOST = 4
+"""A cell gets at most so many times its time limit: many threads that spin wait for processors, too."""
+
+
+class FairDeadline:
+    """The end of a cell that begins now in the process `pid`."""
+
+    def __init__(self, pid: int, seconds: float) -> None:
+        self._pid, self._seconds = pid, seconds
+        self._began, self._waited_before = time.monotonic(), waited_for_processors(pid)
+
+    def left(self) -> float:
+        """The seconds that are left; 0 or less at the end."""
+        left = self._began + self._seconds - time.monotonic()
+        if left > 0:
+            return left
+        waited = waited_for_processors(self._pid)
+        kept = sum(seconds - self._waited_before.get(thread, 0.0) for thread, seconds in waited.items())
+        return left + min(kept, (MOST - 1) * self._seconds)
+
+
+def waited_for_processors(pid: int) -> dict[str, float]:
+    """The seconds for which each thread of a process could run and had no processor; empty if the system counts none.
+
+    Threads that have ended do not count any more.
+    """
+    waited = {}
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                # On the processor, waiting for one (both in nanoseconds), and how often it ran.
+                waited[thread.name] = int((thread / "schedstat").read_text().split()[1]) / 1e9
+    return waited

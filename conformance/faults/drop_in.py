@@ -168,8 +168,38 @@ def ends_in_the_users_file(bench: Bench, callback: Callback) -> list[Anomaly]:
         return operand.at[0].add(1)
 
     folder = str(Path(hostcb.__file__).parent)
+
+    def in_callback(function: Callable[[], None]) -> Callable[[], Any]:
+        """A run that raises what `function` raises inside of a callback, which catches it."""
+        caught: list[Exception | None] = []
+
+        def host(operand: Any) -> Any:
+            caught.append(error_of(function))
+            return operand
+
+        def run() -> None:
+            jax.block_until_ready(jax.jit(lambda x: hostcb.call(host, x, result_shape=x))(START))
+            if caught and caught[0] is not None:
+                raise caught[0]
+
+        return run
+
+    shape = jax.ShapeDtypeStruct(START.shape, START.dtype)
     cases: dict[str, Callable[[], Any]] = {
-        "a refused argument": lambda: hostcb.id_tap(3, START),
+        "an id_tap of a number": lambda: hostcb.id_tap(3, START),
+        "an id_print with a wrong index": lambda: hostcb.id_print(START, device_index=len(bench.devices)),
+        "a call of a number": lambda: hostcb.call(3, START, result_shape=shape),
+        "a pure_callback of a number": lambda: hostcb.pure_callback(3, shape, START),
+        "an io_callback of a number": lambda: hostcb.io_callback(3, shape, START),
+        "a debug.callback of a number": lambda: hostcb.debug.callback(3, START),
+        "a debug.print of a number": lambda: hostcb.debug.print(3, START),
+        "a buffer_callback of a number": lambda: hostcb.buffer_callback(3, shape),
+        "a dlpack_callback of a number": lambda: hostcb.dlpack_callback(3, shape),
+        "jax_arrays of a number": lambda: hostcb.jax_arrays(3),
+        "a trace to a number": lambda: hostcb.trace(3.5),
+        "a barrier with a text for a timeout": lambda: hostcb.barrier_wait(timeout="soon"),
+        "a barrier in a callback": in_callback(hostcb.barrier_wait),
+        "a stop in a callback": in_callback(hostcb.stop_outfeed_receiver),
         "a function that raised": lambda: jax.jit(lambda x: hostcb.call(raises, x, result_shape=x))(START),
         "a function for jax.Arrays": lambda: jax.jit(lambda x: hostcb.call(adds, x, result_shape=x))(START),
     }

@@ -80,11 +80,14 @@ def cotangents_of_mixed_leaves(bench: Bench, callback: Callback) -> list[Anomaly
         @square.defjvp
         def rule(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
             def tapped(tangent: Any, n: Any) -> Any:
-                return bench.implementation.tap(note, (n, WITHOUT_VALUE, tangent))[2]
+                # Leaves without cotangents are before, between and after those with.
+                tree = (n, WITHOUT_VALUE, tangent, n[..., :2], tangent)
+                _, _, one, _, other = bench.implementation.tap(note, tree)
+                return one + other
 
             x, n = primals
             tangent = (jax.vmap(tapped) if lanes else tapped)(tangents[0], n)
-            return square(x, n), 2 * x * tangent
+            return square(x, n), x * tangent
 
         return square
 
@@ -93,10 +96,10 @@ def cotangents_of_mixed_leaves(bench: Bench, callback: Callback) -> list[Anomaly
         square = squared(lanes)
         jax.block_until_ready(jax.jit(jax.grad(lambda x, f=square: f(x, three).sum()))(two))
         bench.implementation.barrier()
-    cotangents = ("float32", [2.0, 4.0])
+    cotangents = ("float32", [1.0, 2.0])
     # The integers have no cotangents; all lanes together have as many elements.
-    leaves = (("float0", three.size), FLOAT0_OF_TWO, cotangents)
-    batch = ("batch", {"batch_dims": (0,)})
+    leaves = (("float0", three.size), FLOAT0_OF_TWO, cotangents, ("float0", 4), cotangents)
+    batch = ("batch", {"batch_dims": (0, 0)})
     wanted = [(leaves, (("transpose", {}),)), (leaves, (batch, ("transpose", {})))]
     if seen == wanted:
         return []

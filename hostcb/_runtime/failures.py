@@ -156,7 +156,7 @@ class FailureLog:
 
     def record(
         self, callback: str, device: Any, exception: BaseException, postponed: bool, kind: str = "callback"
-    ) -> Failure:
+    ) -> None:
         """Log a failure and keep it for the next barrier; `postponed` if only the barrier raises it."""
         self.count(device)
         leave_out_own_frames(exception)
@@ -169,8 +169,7 @@ class FailureLog:
             first = f"{kind}: {callback} raised {class_name(exception)}"
             failures.append(Failure(callback, device, exception, first, kind, first, ended=not postponed))
             raise
-        failure = Failure(callback, device, exception, text, kind, first, ended=not postponed)
-        failures.append(failure)
+        failures.append(Failure(callback, device, exception, text, kind, first, ended=not postponed))
         if len(failures) > KEPT_FAILURES:
             # The first failures are usually the cause of the others, so one in the middle is dropped.
             del failures[KEPT_FAILURES // 2]
@@ -187,7 +186,6 @@ class FailureLog:
             name = "a handler of the log"
             first = headline("logging", name, device, broken)
             self._failures.append(Failure(name, device, broken, formatted(broken), "logging", first))
-        return failure
 
     def count(self, device: Any) -> None:
         """Count a failure, also one that no barrier reports."""

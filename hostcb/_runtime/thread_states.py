@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import sys
 import threading
 from collections.abc import Callable
 
@@ -19,8 +18,6 @@ MOST_KEPT = 1024
 
 
 def _entering() -> Callable[[], int] | None:
-    if sys.implementation.name != "cpython":
-        return None
     with contextlib.suppress(AttributeError):
         enter = ctypes.pythonapi.PyGILState_Ensure
         enter.argtypes, enter.restype = (), ctypes.c_int

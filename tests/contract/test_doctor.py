@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,3 +32,13 @@ def test_each_platform_has_its_own_devices(monkeypatch: pytest.MonkeyPatch) -> N
         "  tpu, version of tpu: no devices",
     ):
         assert line in lines
+
+
+def test_a_package_without_metadata_does_not_end_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a program that was frozen into one file."""
+
+    def version(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert f"with JAX {jax.__version__}, jaxlib of unknown version," in str(hcb.doctor()).splitlines()[0]

@@ -119,6 +119,45 @@ joined()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+@pytest.mark.contract("H30")
+def test_a_barrier_with_a_timeout_that_goes_on_in_a_child_waits_for_nothing() -> None:
+    """A signal handler forks in the middle of it. The thread that waits for the execution stays in the parent."""
+    ended = run_program(
+        FORKS
+        + """
+import signal
+from hostcb._runtime import deadlines
+began = threading.Event()
+
+def held(value):
+    began.set(), gate.wait()
+    return value
+
+slow = jax.jit(lambda x: hcb.call(held, x, result_shape=x))
+threading.Thread(target=lambda: slow(np.float32(1))).start()
+began.wait()
+signal.signal(signal.SIGUSR1, lambda *_: forks() and gate.set())
+
+def interrupts():
+    # Until the barrier waits for the thread.
+    while not any(waiter._waiting for waiter in list(deadlines._waiters)):
+        pass
+    os.kill(parent, signal.SIGUSR1)
+
+threading.Thread(target=interrupts).start()
+hcb.barrier_wait(timeout=3600)
+say("waited")
+if os.getpid() != parent:
+    os._exit(0)
+joined()
+""",
+        devices=1,
+        timeout=90,
+    ).check()
+    assert sorted(ended.lines) == ["status 0 in the parent", "waited CHILD", "waited in the parent"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
 def test_a_child_reports_none_of_its_parents_failures() -> None:
     ended = run_program(
         FORKS

@@ -88,6 +88,18 @@ def test_of_the_callers_of_failed_callbacks_only_the_last_keeps_its_variables(ki
     assert all(isinstance(frame.f_locals["mine"], Big) for frame in frames)
 
 
+def test_a_generator_between_does_not_keep_its_callers_variables() -> None:
+    compiled = jax.jit(lambda x: hcb.call(raises, x, result_shape=x))
+
+    def stepping(x: Any) -> Iterator[Any]:
+        yield compiled(x)
+
+    kept = [caught(lambda x: next(stepping(x))) for _ in range(4)]
+    assert alive(kept)[:-1] == [False] * 3
+    with pytest.raises(hcb.CallbackException):
+        hcb.barrier_wait()
+
+
 @pytest.mark.parametrize("function", [raises, group])
 def test_only_the_last_failed_functions_keep_theirs(function: Any) -> None:
     program = jax.jit(lambda x: hcb.call(function, x, result_shape=x))

@@ -114,6 +114,19 @@ def test_sizes_that_are_used_no_longer_make_room() -> None:
     assert blocks.ready_bytes == MOST_BYTES
 
 
+def test_another_thread_takes_the_last_block_while_room_is_made() -> None:
+    class TakenMeanwhile(list[np.ndarray]):
+        def pop(self, index: Any = -1) -> np.ndarray:
+            self.clear()
+            return super().pop(index)
+
+    blocks = Blocks()
+    blocks._ready[LEAST_BYTES] = taken = TakenMeanwhile([np.zeros(LEAST_BYTES, np.uint8)])
+    # One as large as the bound needs the room of all others.
+    blocks.copy(np.zeros(MOST_BYTES, np.uint8))
+    assert not taken and blocks.ready_bytes == MOST_BYTES
+
+
 def test_as_many_blocks_exist_as_are_in_use_at_a_time() -> None:
     blocks, waiting, seen = Blocks(), [], set()
     for n in range(100):

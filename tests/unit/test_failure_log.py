@@ -81,3 +81,19 @@ def test_a_failure_for_which_another_is_dropped_is_not_lost(log: FailureLog, mon
     assert [str(failure.exception) for failure in raised.value.failures] == ["first", "third"]
     assert re.search("3 callbacks failed since the last barrier", str(raised.value))
     assert reported(log) == []
+
+
+@pytest.mark.parametrize("postponed", [True, False])
+def test_a_failure_whose_text_ends_the_process_tells_whether_its_computation_has_ended(postponed: bool) -> None:
+    class Ends(Exception):
+        def __str__(self) -> str:
+            raise SystemExit(3)
+
+    log = FailureLog()
+    with pytest.raises(SystemExit):
+        log.record("call", None, Ends(), postponed=postponed)
+    with pytest.raises(CallbackException) as reported:
+        log.raise_if_any()
+    (failure,) = reported.value.failures
+    assert failure.ended is not postponed
+    assert failure.headline.startswith("callback: call raised ") and failure.headline.endswith(".Ends")

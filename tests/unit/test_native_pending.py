@@ -81,6 +81,25 @@ def test_the_end_of_a_dispatch_raises_the_error_of_its_first_failure() -> None:
     assert (str(error), others) == ("first", False) and not hasattr(error, "__notes__")
 
 
+def test_a_dispatch_that_may_be_a_nested_one_fails_too_and_older_failures_stay() -> None:
+    program = Program()
+    running.frame.pending = [failed("older")]
+
+    def fails() -> None:
+        running.frame.pending.append(Pending(ValueError("failed"), program, sys._getframe()))
+
+    def comes_later() -> bool:
+        return postponed.has_failed(program)
+
+    def in_wrappers() -> Any:
+        return outer(comes_later)
+
+    # At one instruction of this frame, as in one dispatch, but with other frames between.
+    _, is_failed = [each() for each in (fails, in_wrappers)]
+    assert is_failed
+    assert [str(each.error) for each in running.frame.pending] == ["older", "failed", "failed"]
+
+
 @pytest.mark.parametrize("same", [True, False], ids=["of_the_same_program", "of_another"])
 def test_the_execution_around_a_native_dispatch_does_not_take_its_failure(same: bool) -> None:
     program, device = Program(["pure_callback"]), jax.devices()[0]

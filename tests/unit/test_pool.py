@@ -26,3 +26,9 @@ def test_threads_are_asked_for_where_there_are_several_devices(
         monkeypatch.delenv(variable)
     pool.ensure_threads()
     assert [os.environ.get(variable) for variable in pool.VARIABLES] == [threads, None]
+
+
+def test_the_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those of another process, such as the first of a container."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0: {4, 5, 6}}[pid], raising=False)
+    assert pool.usable_cores() == 3

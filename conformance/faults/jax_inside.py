@@ -13,7 +13,7 @@ from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
-from .checks import check_failed_barrier, check_quiet_barrier, check_value, error_of
+from .checks import PLANTED, check_failed_barrier, check_quiet_barrier, check_value, error_of
 from .fault import EVERY_KIND, OF_JAX, ONE_OF_EACH, planted
 
 SIDE = 64
@@ -107,6 +107,39 @@ def in_order_after_nesting(bench: Bench, callback: Callback) -> list[Anomaly]:
     if order != due * RUNS:
         anomalies.append(Anomaly("order", Stage.CALLBACK, f"later it came {order[: 2 * len(due)]}..., expected {due}"))
     return anomalies
+
+
+@planted("jit", "call", "H15 X2")
+def fails_inside_after_a_tap(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A program that a callback has started taps and then fails, in its first run as well: each run has its own end."""
+
+    def failing(operand: Any) -> Any:
+        if float(operand) < 0:
+            raise ValueError(PLANTED)
+        return operand
+
+    def program(x: Any) -> Any:
+        return bench.apply(callback, failing, bench.implementation.tap(lambda value, transforms: None, x))
+
+    inner = jax.jit(program)
+    ends: list[Any] = []
+
+    def host(operand: Any) -> Any:
+        for number in (-1, 2, -3, 4):
+            error = error_of(lambda number=number: ends.append(float(inner(np.float32(number)))))  # type: ignore[misc]
+            if error is not None:
+                ends.append(PLANTED in str(error))
+        return operand
+
+    compiled = jax.jit(lambda x: bench.apply(callback, host, x))
+    anomalies: list[Anomaly] = []
+    for _ in range(2):
+        anomalies += check_value("the program around", lambda: compiled(np.float32(5)), np.float32(5))
+    due = [True, 2.0, True, 4.0] * 2
+    if ends != due:
+        witness = f"runs in a callback ended with {ends}, expected {due}: their results, and True for their own errors"
+        anomalies.append(Anomaly("swallowed error", Stage.RESULT, witness))
+    return anomalies + check_failed_barrier(bench, PLANTED)
 
 
 def _check_inside(bench: Bench, callback: Callback, inner: Callable[[Any], Any]) -> list[Anomaly]:

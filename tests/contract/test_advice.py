@@ -22,6 +22,8 @@ import pytest
 from jax import lax
 
 import hostcb as hcb
+from hostcb._spec import kinds
+from hostcb._spec.advice import advise
 
 X = np.arange(3, dtype=np.float32)
 SCALAR = jax.ShapeDtypeStruct((), np.float32)
@@ -357,3 +359,14 @@ def check(advice: Advice) -> None:
             hcb.barrier_wait()
     for name, (follow, expected) in advice.followed.items():
         np.testing.assert_array_equal(np.asarray(follow()), np.asarray(expected), err_msg=f"{name}: {advice.text}")
+
+
+@pytest.mark.contract("H32")
+def test_an_exception_that_only_looks_like_an_attribute_error_gets_no_advice() -> None:
+    failure: Any = KeyError("at")
+    failure.obj, failure.name = np.zeros(1), "at"
+    advise(kinds.CALL, failure)
+    assert not hasattr(failure, "__notes__")
+    missing = AttributeError("at", name="at", obj=np.zeros(1))
+    advise(kinds.CALL, missing)
+    assert "hostcb.jax_arrays" in missing.__notes__[0]

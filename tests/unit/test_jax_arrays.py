@@ -24,3 +24,20 @@ def test_all_arrays_of_the_function_are_on_one_device(named: bool) -> None:
     with jax.default_device(other):
         call = hcb.jax_arrays(function)
         assert (call(x=np.ones(2)) if named else call(np.ones(2))) == {first}
+
+
+@pytest.mark.contract("D3")
+@pytest.mark.parametrize("dtype", ["float64", "int64", "uint64", "complex128", "float32"])
+def test_arrays_have_the_types_that_jax_gives_them(dtype: str) -> None:
+    array = np.arange(3).astype(dtype)
+    made = hcb.jax_arrays(lambda x: x)(array)
+    expected = jax.device_put(array)
+    assert isinstance(made, jax.Array) and made.dtype == expected.dtype
+    assert made.tolist() == expected.tolist()
+
+
+@pytest.mark.contract("D3")
+def test_arrays_come_in_a_program_that_forbids_implicit_transfers() -> None:
+    with jax.transfer_guard("disallow"):
+        made = hcb.jax_arrays(lambda x: x)(np.arange(3, dtype=np.float32))
+    assert isinstance(made, jax.Array) and made.tolist() == [0.0, 1.0, 2.0]

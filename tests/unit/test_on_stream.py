@@ -27,14 +27,26 @@ def fetch(count: int, sizes: Any, places: Any) -> None:
         ctypes.memmove(place, value.ctypes.data, size)
 
 
+class With:
+    """An object with other attributes of these names."""
+
+    def __init__(self, plain: Any, **others: Any) -> None:
+        self._plain = plain
+        vars(self).update(others)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plain, name)
+
+
 @pytest.mark.parametrize("unbound", [True, False])
 def test_the_first_value_binds_the_site_and_all_come_in_their_order(
     unbound: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bound: list[Site] = []
     tapped: list[Any] = []
-    monkeypatch.setattr(sites.library, "free", SimpleNamespace(hostcb_cuda_fetch=fetch))
-    monkeypatch.setattr(on_stream.library, "held", SimpleNamespace(hostcb_is_unbound=lambda: unbound))
+    # Each in its module alone, since handlers and threads of earlier tests may use the library meanwhile.
+    monkeypatch.setattr(sites, "library", With(sites.library, free=SimpleNamespace(hostcb_cuda_fetch=fetch)))
+    monkeypatch.setattr(on_stream, "library", SimpleNamespace(held=SimpleNamespace(hostcb_is_unbound=lambda: unbound)))
     monkeypatch.setattr(on_stream.cuda, "device", lambda: "device")
     monkeypatch.setattr(on_stream, "queues", {"device": SimpleNamespace(bind=bound.append)})
     program = SimpleNamespace(through_python=ctypes.c_int32(0))
@@ -62,6 +74,7 @@ def test_who_waits_for_values_lets_other_threads_run(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.contract("H24")
 def test_a_ring_without_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rings.library, "held", SimpleNamespace(hostcb_ring=lambda capacity, data: None))
+    held = With(rings.library.held, hostcb_ring=lambda capacity, data: None)
+    monkeypatch.setattr(rings, "library", With(rings.library, held=held))
     with pytest.raises(MemoryError, match="for the tapped values of a device"):
         rings.Ring(1, 1)

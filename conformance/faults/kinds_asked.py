@@ -193,6 +193,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "operands_by_name": _BUFFERS,
     "order_across_threads": "others keep no order",
     "os_exit": _PROCESS,
+    "other_keys": "JAX takes a result for its arrays alone; those of hostcb share the check of call",
     "outside_of_the_users_mesh": "all leave the mesh in the same two places: an ordered kind and an unordered one",
     "other_byte_order": _SHARED,
     "outside_jit_after_all": "ordered kinds with results wait outside jit in the same way",

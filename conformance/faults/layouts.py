@@ -104,6 +104,27 @@ def row_for_a_column(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies + check_quiet_barrier(bench, "after results of another shape")
 
 
+@planted("jit", "call dlpack_callback", "H15 D1")
+def other_keys(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A dict with another key than the one that was asked for is refused, although it has as many arrays."""
+
+    def host(operand: Any) -> Any:
+        array = np.asarray(operand)
+        return {"first": array, "third": array}
+
+    like = jax.ShapeDtypeStruct(bench.operand.shape, np.float32)
+    program = jax.jit(lambda x: bench.apply(callback, host, x, {"first": like, "second": like})["second"])
+    error = error_of(lambda: jax.block_until_ready(program(bench.operand)))
+    error_of(bench.implementation.barrier)
+    anomalies = check_quiet_barrier(bench, "after a result with another key")
+    if error is None:
+        return [*anomalies, Anomaly("swallowed error", Stage.RESULT, "a result with another key was delivered")]
+    if "third" not in str(error) or "second" not in str(error):
+        witness = f"the error must name the key that came and the one that was asked for: {summary(error)}"
+        anomalies.append(Anomaly("poor error", Stage.RESULT, witness))
+    return anomalies
+
+
 @planted("jit", "dlpack_callback", "B3 D1")
 def returns_its_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A function returns its operands the other way round, with and without aliases: all of them are as they were."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+import time
+import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,9 @@ from .bench import Bench
 PLANTED = "planted failure"
 ERROR_MARK = np.zeros(12345, np.int8)
 """A failed call passes this array in place of its result; a callback that returns it must fail."""
+
+LATEST_SECONDS = 2.0
+"""An object that is still alive after this time counts as kept."""
 
 
 def error_of(run: Callable[[], Any]) -> Exception | None:
@@ -58,3 +64,18 @@ def check_failed_barrier(bench: Bench, text: str) -> list[Anomaly]:
         witness = f"the barrier must raise {expected}, raised {summary(error)}"
         return [Anomaly("wrong error", Stage.BARRIER, witness)]
     return [Anomaly("swallowed error", Stage.BARRIER, f"the barrier did not raise {expected}")]
+
+
+def still_alive(references: Mapping[str, weakref.ref[Any]], before: Callable[[], Any] = lambda: None) -> list[str]:
+    """The names of the objects that are alive although nobody has them; each look comes after `before`.
+
+    Results are there a moment before a thread of the runtime lets their executable go, and this the functions.
+    """
+    end = time.monotonic() + LATEST_SECONDS
+    while True:
+        before()
+        gc.collect()
+        alive = [name for name, reference in references.items() if reference() is not None]
+        if not alive or time.monotonic() > end:
+            return alive
+        time.sleep(0.01)

@@ -6,7 +6,6 @@ import contextlib
 import gc
 import tempfile
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,9 +21,8 @@ from ..oracle.stages import summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback, Runs
 from .bench import Bench
-from .checks import check_quiet_barrier, check_value
+from .checks import check_quiet_barrier, check_value, still_alive
 from .fault import EVERY_KIND, planted
-from .lifetime import LATEST_SECONDS
 
 EVERY_KIND_AND_ORDERED = f"{EVERY_KIND} debug_callback_ordered"
 CLOSURES = ("one", "another", "a third")
@@ -150,16 +148,8 @@ def _check_gone(bench: Bench, functions: dict[str, weakref.ref[_Saying]]) -> lis
     if bench.layout == "pmap":
         # JAX keeps every function that it has mapped, with or without callbacks.
         jax.clear_caches()
-    # The results are there a moment before a thread of the runtime lets its executable go.
-    end = time.monotonic() + LATEST_SECONDS
-    while True:
-        gc.collect()
-        alive = [name for name, reference in functions.items() if reference() is not None]
-        if not alive:
-            return []
-        if time.monotonic() > end:
-            return [Anomaly("leak", Stage.EXIT, f"the executables are gone, and their functions {alive} are not")]
-        time.sleep(0.01)
+    alive = still_alive(functions)
+    return [Anomaly("leak", Stage.EXIT, f"the executables are gone, and their functions {alive} are not")] * bool(alive)
 
 
 @planted("jit", EVERY_KIND_AND_ORDERED, "H18")

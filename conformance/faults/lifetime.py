@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +15,7 @@ from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import WIDTH, Bench
-from .checks import check_quiet_barrier, check_value, error_of
+from .checks import check_quiet_barrier, check_value, error_of, still_alive
 from .fault import EVERY_KIND, OF_ARRAYS, OF_ARRAYS_OF_JAX, WITH_SIDE_EFFECT, planted
 
 CALLS = 10
@@ -27,8 +26,6 @@ PARTS = 512
 """An operand of so many times the usual one is no small piece of memory, and is given back at once."""
 
 LARGE_CALLS = 6
-LATEST_SECONDS = 2.0
-"""An object that is still alive after this time counts as kept."""
 
 
 @planted("jit", "id_tap call", "H11")
@@ -215,19 +212,10 @@ def is_forgotten(bench: Bench, callback: Callback) -> list[Anomaly]:
 
     kept = {label: run(around) for label, around in _AROUND.items()}
     error_of(bench.implementation.barrier)
-    end = time.monotonic() + LATEST_SECONDS
-    while True:
-        if bench.layout == "pmap":
-            # JAX keeps every function that it has mapped, with or without callbacks.
-            jax.clear_caches()
-        gc.collect()
-        alive = [label for label, reference in kept.items() if reference() is not None]
-        if not alive:
-            return []
-        if time.monotonic() > end:
-            witness = f"the program is gone, and the function that it called {', '.join(alive)} is still alive"
-            return [Anomaly("leak", Stage.EXIT, witness)]
-        time.sleep(0.01)
+    # JAX keeps every function that it has mapped, with or without callbacks.
+    alive = still_alive(kept, jax.clear_caches if bench.layout == "pmap" else lambda: None)
+    witness = f"the program is gone, and the function that it called {', '.join(alive)} is still alive"
+    return [Anomaly("leak", Stage.EXIT, witness)] * bool(alive)
 
 
 MANY = 5
@@ -245,18 +233,9 @@ def many_are_forgotten(bench: Bench, callback: Callback) -> list[Anomaly]:
         np.asarray(bench.applying(callback, host)(bench.operand))
         return weakref.ref(host)
 
-    def alive(references: list[weakref.ref[_Host]]) -> int:
-        return sum(reference() is not None for reference in references)
-
-    references: list[weakref.ref[_Host]] = []
-    for _ in range(MANY):
-        references.append(run())
+    references = {str(number): run() for number in range(MANY)}
     error_of(bench.implementation.barrier)
-    end = time.monotonic() + LATEST_SECONDS
-    gc.collect()
-    while alive(references) and time.monotonic() < end:
-        time.sleep(0.01)
-        gc.collect()
-    if not alive(references):
+    alive = still_alive(references)
+    if not alive:
         return check_quiet_barrier(bench, "after many programs")
-    return [Anomaly("leak", Stage.EXIT, f"{alive(references)} of {MANY} functions are alive that nobody has")]
+    return [Anomaly("leak", Stage.EXIT, f"{len(alive)} of {MANY} functions are alive that nobody has")]

@@ -22,7 +22,7 @@ from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from ..spec.external_callbacks import callback_named
 from .bench import WIDTH, Bench
-from .checks import check_quiet_barrier, check_value, error_of
+from .checks import check_quiet_barrier, check_value, error_of, still_alive
 from .compiler import Counting
 from .fault import ONE_OF_EACH, WITH_EFFECTS, WITH_RESULTS, planted
 
@@ -182,13 +182,12 @@ def eagerly_forgotten(bench: Bench, callback: Callback) -> list[Anomaly]:
         np.asarray(bench.apply(callback, host, jnp.asarray(bench.operand)))
         return weakref.ref(host)
 
-    kept = [run() for _ in range(TRIPS)]
+    kept = {str(number): run() for number in range(TRIPS)}
     bench.implementation.barrier()
-    gc.collect()
-    alive = sum(reference() is not None for reference in kept)
+    alive = still_alive(kept)
     if not alive:
         return []
-    return [Anomaly("leak", Stage.EXIT, f"{alive} of {TRIPS} functions are alive that nobody has")]
+    return [Anomaly("leak", Stage.EXIT, f"{len(alive)} of {TRIPS} functions are alive that nobody has")]
 
 
 @planted("pmap", ONE_OF_EACH)

@@ -27,7 +27,8 @@ class FairDeadline:
         if left > 0:
             return left
         waited = waited_for_processors(self._pid)
-        kept = sum(seconds - self._waited_before.get(thread, 0.0) for thread, seconds in waited.items())
+        # A new thread may have the number of one that has ended.
+        kept = sum(max(0.0, seconds - self._waited_before.get(thread, 0.0)) for thread, seconds in waited.items())
         return left + min(kept, (MOST - 1) * self._seconds)
 
 

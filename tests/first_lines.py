@@ -1,0 +1,29 @@
+"""The parts of first lines that several files of tests ask of (H32)."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import pytest
+
+import hostcb as hcb
+
+STAGES = pytest.mark.parametrize("stage", [jax.jit, lambda f: f], ids=["jit", "eager"])
+
+
+def files_of(error: BaseException) -> list[str]:
+    return [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+
+
+def barrier() -> hcb.CallbackException:
+    with pytest.raises(hcb.CallbackException) as caught:
+        hcb.barrier_wait()
+    return caught.value
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    code = function.__code__
+    return f"{function.__qualname__} ({code.co_filename}:{code.co_firstlineno})"

@@ -1,0 +1,55 @@
+"""Programs of large values that are handed over in C, for several files of tests (H24)."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import pytest
+
+import hostcb as hcb
+from hostcb._native.library import MOST_BYTES
+from hostcb._runtime import owners
+from hostcb._runtime.queues import queues
+
+WORDS = MOST_BYTES // 4
+MEBIBYTE = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """All blocks of these tests come back."""
+    hcb.barrier_wait()
+    gc.collect()
+    hcb.stop_outfeed_receiver()
+    before, ready = owners.mapped()
+    yield
+    hcb.barrier_wait()
+    gc.collect()
+    hcb.stop_outfeed_receiver()
+    assert ready == 0 and owners.mapped() == (before, 0)
+    for queue in queues.all():
+        assert queue.ring is None or queue.ring.counters.in_blocks == queue.ring.counters.bytes == 0
+
+
+def accepted(device: Any) -> int:
+    ring = queues[device].ring
+    return 0 if ring is None else int(ring.counters.accepted)
+
+
+def looped(function: Any, steps: int, **options: Any) -> Any:
+    """A program that taps `x, x + 1, …` in a loop."""
+
+    def step(_: Any, x: Any) -> Any:
+        return hcb.id_tap(function, x, **options) + 1
+
+    return jax.jit(lambda x: jax.lax.fori_loop(0, steps, step, x))
+
+
+def number_in(array: Any) -> float:
+    """The number that is everywhere in an array."""
+    first = array.flat[0]
+    assert (array == first).all(), "a value that is not whole"
+    return float(first)

@@ -33,55 +33,12 @@ HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 HERE_JAX = next((jax for python, jax in SUPPORTED if python == HERE), "jax-newest")
 REQUIREMENTS = {"jax-0.10.2": ["jax==0.10.2", "jaxlib==0.10.2"], "jax-newest": ["jax", "jaxlib"]}
 
-# Each callback of hostcb in each layout, and further programs of the most common ones: a minute.
-VENDORS_CELLS = (
-    "2dev and ((hostcb and (/jit/ or /pjit/ or /shard_map/)) or (jax and /jit/) or (hostcb and "
-    "(/id_tap/ or /call/ or /io_callback_ordered/) and (/pmap/ or /scan/ or /vmap/ or /while_body/ or /cond/)))"
-)
-# What taps and prints go through, for the session without the library in C.
-TAPPING_TESTS = ("exit", "fork", "handover", "handover_library", "order", "printing", "queue")
-TAPPING_CELLS = "hostcb and (/id_tap/ or /id_print/)"
-
 # With plugins, which go with one version of JAX. Newer ones need a newer Python.
 ACCELERATED_JAX = "0.10.2" if HERE == "3.11" else "0.12.0.1"
 
-# Each callback of hostcb in each layout, and those of four transports in further programs: under a minute for TPU.
-COMPILED_FOR_TPU = (
-    "hostcb and ((4dev and (/jit/ or /pjit/ or /shard_map/ or /pmap/)) or ((1dev or 4dev) and "
-    "(/id_tap/ or /call/ or /io_callback_ordered/ or /pure_callback/) and "
-    "(/pjit. or /shard_map. or /scan/ or /while_body/ or /cond/ or /grad/ or /vmap/)))"
-)
-# CUDA's compiler takes half a second for each.
-COMPILED_FOR_CUDA = "hostcb and ((1dev and /jit/) or (4dev and /shard_map/)) and not (_and_ or tree)"
-
-# Taps that the library in C would hand over on CUDA, if the environment asked for that.
-COMPILED_IN_C = (
-    "hostcb and (/id_tap/ or /id_print/ or /call_print_and_tap/) and "
-    "((1dev and (/jit/ or /scan/ or /cond/)) or (4dev and /shard_map/))"
-)
-
-# The suite's tools: they read results, or run cells in processes and environments of their own. CI tests them with the
-# oldest JAX alone.
-TOOLS = (
-    "bisect bisection bundle commit compare dask diff engine environments expect hostile index known matrices "
-    "maxfail merge minimise mutants options order own paths picture platforms probes profiles promised release "
-    "repeat reports repro resume runner schema selection shards statistics thresholds traces vendors warm"
-)
-
-# What the programs of examples/libraries are of.
-LIBRARIES = (
-    *("blackjax[progress]", "chex", "diffrax", "equinox", "flax", "jax-tqdm", "jaxtyping", "beartype"),
-    *("numpyro", "optax", "optimistix"),
-)
-# Further ones whose own tests run, and what those tests and old releases use.
-TESTED_LIBRARIES = (
-    *("jax-tap", "tinygp"),
-    *("bm3d", "bm4d", "imageio", "matplotlib", "pandas", "pyabel", "tifffile", "tqdm"),
-)
-# Their metadata ask for an older JAX; they run with the newest.
-LIBRARIES_THAT_ASK_FOR_OLDER_JAX = ("scico",)
-# They do not, and what their tests use.
-LIBRARIES_OF_OLDER_JAX = ("pennylane", "flaky", "optax", "pytest-mock", "pytest-rng")
+# Which cells, tests and packages the sessions are of.
+CHOSEN = nox.project.load_toml("ci/sessions.toml")
+CELLS, TESTS, LIBRARIES = CHOSEN["cells"], CHOSEN["tests"], CHOSEN["libraries"]
 
 # The platforms whose programs are lowered where there is none of them.
 LOWERED = ("cuda", "rocm", "tpu", "oneapi")
@@ -89,33 +46,6 @@ LOWERED = ("cuda", "rocm", "tpu", "oneapi")
 # Sphinx reads the checkout by docs/conf.py, all of it anew, and takes warnings, also of unknown names, for errors.
 SITE = ("-b", "html", "-c", "docs", "-E", "-W", "--keep-going", "-n", "-q")
 
-# For each of gcc's sanitizers: its library, which Python has to load first, and its options. The sanitizer of threads
-# leaves out Python and JAX, which are compiled without it.
-SANITIZERS = {
-    "address,undefined": ("libasan.so", {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}),
-    "thread": (
-        "libtsan.so",
-        {"TSAN_OPTIONS": "ignore_noninstrumented_modules=1:suppressions=ci/packaging/thread_sanitizer.txt"},
-    ),
-}
-
-HANDOVER_TESTS = (
-    "tests/contract/test_handover.py",
-    "tests/contract/test_handover_interleavings.py",
-    "tests/contract/test_handover_large.py",
-    "tests/contract/test_handover_cuda.py",
-)
-
-# Of three years; the suite runs on older ones than hostcb does.
-OLD_RELEASES = ("0.4.31", "0.5.0", "0.6.2", "0.8.3")
-
-# The platforms of wheels, and what zig's C compiler calls them. A library for macOS has a name of its own inside.
-WHEELS = {
-    "manylinux_2_17_x86_64": "x86_64-linux-gnu.2.17",
-    "manylinux_2_17_aarch64": "aarch64-linux-gnu.2.17",
-    "macosx_11_0_arm64": "aarch64-macos.11.0 -install_name @rpath/handover.so",
-    "any": "",
-}
 ZIG = "ziglang==0.16.0"
 
 
@@ -151,8 +81,8 @@ def accelerator(session: nox.Session, name: str, *packages: str) -> None:
 def tap_in_python(session: nox.Session) -> None:
     """Run the tests and cells of taps without the library in C."""
     session.env["HOSTCB_NATIVE"] = "0"
-    session.run("pytest", "-n", "2", *(f"tests/contract/test_{name}.py" for name in TAPPING_TESTS))
-    conformance(session, "cpu", "-n", "2", "--smoke", "--results", "results/in-python", "-k", TAPPING_CELLS)
+    session.run("pytest", "-n", "2", *(f"tests/contract/test_{name}.py" for name in TESTS["tapping"]))
+    conformance(session, "cpu", "-n", "2", "--smoke", "--results", "results/in-python", "-k", CELLS["tapping"])
 
 
 # CI runs each JAX once. The newest JAX on a third Python runs only by `nox -s tests`.
@@ -172,7 +102,7 @@ def tests(session: nox.Session, jax: str) -> None:
     """
     install(session, jax, "test")
     if jax == "jax-newest" and os.environ.get("CI") == "true" and not session.posargs:
-        left_out = [f"--ignore-glob=tests/conformance/test_conformance_{name}*" for name in TOOLS.split()]
+        left_out = [f"--ignore-glob=tests/conformance/test_conformance_{name}*" for name in TESTS["tools"]]
         session.run("pytest", "-n", "2", *left_out)
         conformance(session, "cpu", "--smoke", "-n", "2")
         tap_in_python(session)
@@ -204,13 +134,13 @@ def sanitized(session: nox.Session) -> None:
     build = ("python", "ci/packaging/native.py")
     standard = str(session.run("gcc", "-print-file-name=libstdc++.so.6", external=True, silent=True)).strip()
     try:
-        for sanitizer, (library, options) in SANITIZERS.items():
+        for sanitizer, (library, options) in CHOSEN["sanitizers"].items():
             flags = ("-g", "-O1", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
             session.run(*build, *flags, env={"CC": "gcc"})
             path = str(session.run("gcc", f"-print-file-name={library}", external=True, silent=True)).strip()
             # The sanitizer of addresses wants to find the C++ library when it starts.
             env = {"LD_PRELOAD": f"{path} {standard}", "HOSTCB_TESTS": "thorough", **options}
-            session.run("pytest", *(session.posargs or HANDOVER_TESTS), env=env)
+            session.run("pytest", *(session.posargs or TESTS["handover"]), env=env)
     finally:
         session.run(*build)
 
@@ -244,12 +174,12 @@ def libraries(session: nox.Session, jax: str) -> None:
     if jax == "jax-0.10.2":
         if "own_tests" not in programs:
             session.skip("the newest JAX runs these programs")
-        install_beside(session, *REQUIREMENTS[jax], *LIBRARIES_OF_OLDER_JAX, "pytest")
+        install_beside(session, *REQUIREMENTS[jax], *LIBRARIES["of_older_jax"], "pytest")
         session.run("python", "examples/libraries/own_tests.py", "pennylane")
         return
     # Each part downloads by pip.
-    install_beside(session, *REQUIREMENTS["jax-newest"], *LIBRARIES, *TESTED_LIBRARIES, "pytest", "pip")
-    session.install("--no-deps", *LIBRARIES_THAT_ASK_FOR_OLDER_JAX)
+    install_beside(session, *REQUIREMENTS["jax-newest"], *LIBRARIES["compared"], *LIBRARIES["tested"], "pytest", "pip")
+    session.install("--no-deps", *LIBRARIES["that_ask_for_older_jax"])
     for name in programs:
         session.run("python", f"examples/libraries/{name}.py", *session.posargs[1:])
 
@@ -323,10 +253,10 @@ def compiled(session: nox.Session) -> None:
     dependencies = nox.project.dependency_groups(PYPROJECT, "test")
     install_beside(session, *dependencies, f"jax[tpu,cuda13-local]=={ACCELERATED_JAX}")
     session.run("pytest", "-n", "2", "tests/conformance/test_conformance_compilers.py")
-    for name, chosen in (("tpu", COMPILED_FOR_TPU), ("cuda", COMPILED_FOR_CUDA)):
+    for name, chosen in (("tpu", CELLS["compiled_for_tpu"]), ("cuda", CELLS["compiled_for_cuda"])):
         conformance(session, name, "--depth", "compile", "-n", "2", "-k", chosen)
     session.run("pytest", "tests/contract/test_handover_cuda.py", "-k", "plugin or environment")
-    in_c = ("--results", "results/taps-in-c", "-k", COMPILED_IN_C)
+    in_c = ("--results", "results/taps-in-c", "-k", CELLS["compiled_in_c"])
     conformance(session, "cuda", "--depth", "compile", "-n", "2", *in_c, HOSTCB_NATIVE_CUDA="1")
 
 
@@ -339,7 +269,7 @@ def vendor(session: nox.Session) -> None:
     # The plugin's metadata ask for an older JAX; it runs with newer ones.
     session.install("--no-deps", "lammps-jax-pjrt-cpu==0.11.2", "./examples/platform")
     session.run("pytest", "-n", "2", "tests/conformance/test_conformance_platform_example.py")
-    chosen = session.posargs or ["-k", VENDORS_CELLS]
+    chosen = session.posargs or ["-k", CELLS["vendor"]]
     session.run(
         "python", "-m", "conformance", "run", "--platform", "toy", "-n", "2", "--results", "results/toy", *chosen
     )
@@ -351,7 +281,7 @@ def old_releases(session: nox.Session) -> None:
     """Run a few cells on old releases of JAX, and compare with what is written down of them."""
     install(session, "jax-0.10.2")
     session.run(
-        *("python", "-m", "conformance", "releases", *OLD_RELEASES, "--python", "3.11"),
+        *("python", "-m", "conformance", "releases", *CHOSEN["old_releases"], "--python", "3.11"),
         *("--plan", "ci/old_releases.txt", "--expectations", "ci/expectations/cpu-old.toml"),
         *("--journal", "results/old-releases.jsonl"),
         *session.posargs,
@@ -442,11 +372,11 @@ def wheels(session: nox.Session) -> None:
     # pip would keep the first wheel of the archive, and take it for the others.
     pip = ("python", "-m", "pip", "wheel", "-q", "--no-cache-dir", "--no-deps", "--no-build-isolation")
     sdist = next(str(path) for path in pathlib.Path("dist").glob("*.tar.gz"))
-    for platform_tag, target in WHEELS.items():
+    for platform_tag, target in CHOSEN["wheels"].items():
         env = {"ZIG_GLOBAL_CACHE_DIR": session.create_tmp(), "HOSTCB_BUILD_PLATFORM": platform_tag}
         env |= {"HOSTCB_BUILD_NATIVE": "1" if target else "0", "CC": f"{shlex.quote(zig)} cc -s -target {target}"}
         session.run(*pip, "--wheel-dir", "dist", sdist, env=env)
-    session.run("python", "ci/check_wheels.py", "dist", *WHEELS)
+    session.run("python", "ci/check_wheels.py", "dist", *CHOSEN["wheels"])
 
 
 @nox.session(name="try-release", default=False, python=HERE)

@@ -71,7 +71,11 @@ class Trials:
             self._copies[bits] += 1
             if self._copies[bits] <= COPIES_BEFORE_TRIAL:
                 return True
-            past = self._past[bits] = is_quicker_past_caches(1 << (bits - 1))
+            try:
+                past = self._past[bits] = is_quicker_past_caches(1 << (bits - 1))
+            except MemoryError:
+                # The trial needs more memory than the copy: a later copy tries again.
+                return True
         return past
 
 

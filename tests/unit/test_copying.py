@@ -133,6 +133,22 @@ def test_a_trial_takes_the_quicker_way(past: float, through: float, monkeypatch:
     assert copying.is_quicker_past_caches(8) is (past < through)
 
 
+def test_a_trial_that_finds_no_memory_is_made_later(passing: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [MemoryError, MemoryError, False]
+
+    def trial(nbytes: int) -> bool:
+        answer = answers.pop(0)
+        if answer is MemoryError:
+            raise MemoryError
+        return bool(answer)
+
+    monkeypatch.setattr(copying, "is_quicker_past_caches", trial)
+    copies(copy_into, LEAST_BYTES, COPIES_BEFORE_TRIAL + 2)
+    assert len(answers) == 1 and len(passing) == COPIES_BEFORE_TRIAL + 2
+    copies(copy_into, LEAST_BYTES, 2)
+    assert not answers and len(passing) == COPIES_BEFORE_TRIAL + 2
+
+
 def test_a_real_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever way the machine takes, every byte arrives."""
     monkeypatch.setattr(copying, "trials", copying.Trials())

@@ -156,6 +156,9 @@ def _on_own_host(start: Start) -> Start:
 class _RemoteLink:
     """A process that another host has started."""
 
+    pid = None
+    """It has no number on this machine."""
+
     def __init__(self, connection: Connection, number: int, start: Start) -> None:
         self._connection = connection
         self._number = number

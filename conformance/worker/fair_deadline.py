@@ -8,28 +8,45 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 MOST = 4
 """A cell gets at most so many times its time limit: many threads that spin wait for processors, too."""
 
 
 class FairDeadline:
-    """The end of a cell that begins now in the process `pid`."""
+    """The end of a cell that begins now, in these processes of this machine."""
 
-    def __init__(self, pid: int, seconds: float) -> None:
-        self._pid, self._seconds = pid, seconds
-        self._began, self._waited_before = time.monotonic(), waited_for_processors(pid)
+    def __init__(self, seconds: float, *pids: int) -> None:
+        self._seconds = seconds
+        self._began, self._waited_before = time.monotonic(), {pid: waited_for_processors(pid) for pid in pids}
 
     def left(self) -> float:
         """The seconds that are left; 0 or less at the end."""
         left = self._began + self._seconds - time.monotonic()
         if left > 0:
             return left
-        waited = waited_for_processors(self._pid)
-        # A new thread may have the number of one that has ended.
-        kept = sum(max(0.0, seconds - self._waited_before.get(thread, 0.0)) for thread, seconds in waited.items())
+        # The processes of one cell wait for each other, so the one that was kept longest counts.
+        kept = max((self._kept(pid, before) for pid, before in self._waited_before.items()), default=0.0)
         return left + min(kept, (MOST - 1) * self._seconds)
+
+    @staticmethod
+    def _kept(pid: int, before: Mapping[str, float]) -> float:
+        # A new thread may have the number of one that has ended.
+        return sum(
+            max(0.0, seconds - before.get(thread, 0.0)) for thread, seconds in waited_for_processors(pid).items()
+        )
+
+    def wait(self, ends: Callable[[float], T | None]) -> T | None:
+        """What `ends(seconds)` returns if that is not None, or None at the end."""
+        while True:
+            seconds = max(0.0, self.left())
+            if (status := ends(seconds)) is not None or seconds == 0:
+                return status
 
 
 def waited_for_processors(pid: int) -> dict[str, float]:

@@ -6,6 +6,7 @@ A gang has the interface of `WorkerProcess`. The end of one process ends the gan
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import selectors
 import socket
@@ -19,6 +20,7 @@ from ..oracle.stages import stacks_in, stage_of_stacks
 from ..oracle.verdicts import Outcome, Stage, Verdict
 from ..spec.topology import Topology, WrongPlatformError
 from ..spec.xla_flags import QUICK_COMPILATION
+from .fair_deadline import FairDeadline
 from .links import KILL_DEADLINE, Link, LocalLink, Start, cause, last_words
 from .processes import EXIT_DEADLINE, STACK_DUMP_SECONDS, START_DEADLINE, WorkerStartError, worker_environment
 
@@ -91,7 +93,7 @@ class Gang:
         return LocalLink(start, self.log.with_name(f"{self.log.stem}.process-{rank}{self.log.suffix}"))
 
     def _greeted(self) -> dict[str, Any]:
-        hellos = self._answers({"ready", "refused"}, time.monotonic() + START_DEADLINE)
+        hellos = self._answers({"ready", "refused"}, self._deadline(START_DEADLINE))
         for hello in hellos.values():
             if hello["event"] == "refused":
                 raise WrongPlatformError(hello["reason"])
@@ -100,6 +102,9 @@ class Gang:
             raise WorkerStartError(f"the processes for {self.topology.name} did not start: {self._words_of_all()}")
         info: dict[str, Any] = hellos[0]["run_info"]
         return {**info, "processes": len(self._links)}
+
+    def _deadline(self, seconds: float) -> FairDeadline:
+        return FairDeadline(seconds, *(link.pid for link in self._links if link.pid is not None))
 
     @property
     def alive(self) -> bool:
@@ -112,10 +117,11 @@ class Gang:
             link.mark()
         self._tell({"do": "run", "cell": cell_id})
         self._ends = ()
-        answers = self._answers({"end"}, started + deadline, cell_id)
+        until = self._deadline(deadline)
+        answers = self._answers({"end"}, until, cell_id)
         outcome = self._outcome(cell_id, answers, time.monotonic() - started)
         if outcome is None:
-            outcome = self._judged(cell_id, answers, started + deadline)
+            outcome = self._judged(cell_id, answers, until)
         return replace(outcome, seconds=time.monotonic() - started)
 
     def _outcome(self, cell_id: str, answers: Mapping[int, dict[str, Any]], seconds: float) -> Outcome | None:
@@ -134,13 +140,13 @@ class Gang:
         }
         return _worst(outcomes)
 
-    def _judged(self, cell_id: str, answers: Mapping[int, dict[str, Any]], until: float) -> Outcome:
+    def _judged(self, cell_id: str, answers: Mapping[int, dict[str, Any]], until: FairDeadline) -> Outcome:
         verdict = self._judge(cell_id, answers, until)
         if verdict.get("lost"):
             # A callback that runs after the barrier is late, and not lost.
             time.sleep(LATEST_SECONDS)
             self._tell({"do": "look again", "cell": cell_id})
-            again = self._answers({"end"}, time.monotonic() + EXIT_DEADLINE, cell_id)
+            again = self._answers({"end"}, self._deadline(EXIT_DEADLINE), cell_id)
             if len(again) == len(self._links):
                 verdict = self._judge(cell_id, again, until)
         if "outcome" not in verdict:
@@ -149,10 +155,11 @@ class Gang:
             return Outcome(Verdict.HARNESS_ERROR, None, reason)
         return Outcome.from_json(verdict["outcome"])
 
-    def _judge(self, cell_id: str, answers: Mapping[int, dict[str, Any]], until: float) -> dict[str, Any]:
+    def _judge(self, cell_id: str, answers: Mapping[int, dict[str, Any]], until: FairDeadline) -> dict[str, Any]:
         observations = [answers[rank]["observation"] for rank in sorted(answers)]
         self._links[0].send({"do": "judge", "cell": cell_id, "observations": observations})
-        found = self._answers({"end"}, max(until, time.monotonic() + EXIT_DEADLINE), cell_id, {0})
+        longer = max(until, self._deadline(EXIT_DEADLINE), key=FairDeadline.left)
+        found = self._answers({"end"}, longer, cell_id, {0})
         return found.get(0, {})
 
     def finish(self) -> Outcome:
@@ -162,8 +169,8 @@ class Gang:
         for link in self._links:
             link.finish()
         started = time.monotonic()
-        until = started + EXIT_DEADLINE
-        statuses = {rank: link.wait(max(0.0, until - time.monotonic())) for rank, link in enumerate(self._links)}
+        until = self._deadline(EXIT_DEADLINE)
+        statuses = {rank: until.wait(link.wait) for rank, link in enumerate(self._links)}
         self._ended = {rank: status for rank, status in statuses.items() if status is not None}
         seconds = time.monotonic() - started
         hanging = [rank for rank, status in statuses.items() if status is None]
@@ -199,14 +206,20 @@ class Gang:
             link.send(command)
 
     def _answers(
-        self, wanted: Collection[str], until: float, cell_id: str | None = None, ranks: Collection[int] | None = None
+        self,
+        wanted: Collection[str],
+        until: FairDeadline,
+        cell_id: str | None = None,
+        ranks: Collection[int] | None = None,
     ) -> dict[int, dict[str, Any]]:
         """The reports of these kinds, by process; fewer if a process ends, or the time does."""
+        at_last = math.inf
         found: dict[int, dict[str, Any]] = {}
         awaited = {*(range(len(self._links)) if ranks is None else ranks)} - self._ended.keys()
         while awaited:
-            selected = self._selector.select(max(0.0, until - time.monotonic()))
-            if not selected:
+            seconds = max(0.0, min(until.left(), at_last - time.monotonic()))
+            selected = self._selector.select(seconds)
+            if not selected and seconds == 0:
                 return found
             for key, _ in selected:
                 rank: int = key.data
@@ -216,7 +229,7 @@ class Gang:
                     self._ended[rank] = self._links[rank].wait(EXIT_DEADLINE)
                     awaited.discard(rank)
                     if rank not in self._ends:
-                        until = min(until, time.monotonic() + GRACE)
+                        at_last = min(at_last, time.monotonic() + GRACE)
                 for line in reports or ():
                     if line["event"] == "begin":
                         self._ends = tuple(line["ends"])
@@ -225,7 +238,7 @@ class Gang:
                         found[rank] = line
                         awaited.discard(rank)
                         if line.get("observation", {}).get("verdict"):
-                            until = min(until, time.monotonic() + ONE_SIDED)
+                            at_last = min(at_last, time.monotonic() + ONE_SIDED)
         return found
 
     def _put_down(self) -> None:

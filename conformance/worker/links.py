@@ -40,6 +40,10 @@ class Start:
 class Link(Protocol):
     """A process of a gang. No method but `wait` waits for it."""
 
+    @property
+    def pid(self) -> int | None:
+        """Its number on this machine; None if it is on another one."""
+
     def fileno(self) -> int:
         """What can be read from when there are reports, or when the process has ended."""
 
@@ -93,6 +97,10 @@ class LocalLink:
         self._commands, self._reports = self._process.stdin, self._process.stdout
         os.set_blocking(self._reports.fileno(), False)
         self._unread = b""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def fileno(self) -> int:
         return self._reports.fileno()

@@ -125,7 +125,7 @@ class WorkerProcess:
         self._unread = b""
         self.buried = False
         """Whether this object has seen the end of the process and reported it in an outcome."""
-        hello = self._read_line(FairDeadline(self._process.pid, START_DEADLINE).left)
+        hello = self._read_line(FairDeadline(START_DEADLINE, self._process.pid).left)
         if hello is None:
             # The pipe closes a moment before the process writes why it ends.
             self._ended(STACK_DUMP_SECONDS)
@@ -150,7 +150,7 @@ class WorkerProcess:
 
         A `trial` asks only whether the platform has the callback of a fault.
         """
-        started, until = time.monotonic(), FairDeadline(self._process.pid, deadline)
+        started, until = time.monotonic(), FairDeadline(deadline, self._process.pid)
         self._cell_start = self.log.stat().st_size
         try:
             self._pipe("stdin").write(f"{TRIAL if trial else ''}{cell_id}\n".encode())
@@ -200,11 +200,14 @@ class WorkerProcess:
                 self._pipe(name).close()
 
     def _ended(self, timeout: float) -> bool:
+        """Whether the process ends in so many seconds, beside those for which it has no processor."""
+        return FairDeadline(timeout, self._process.pid).wait(self._status_in) is not None
+
+    def _status_in(self, seconds: float) -> int | None:
         try:
-            self._process.wait(timeout)
+            return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
-            return False
-        return True
+            return None
 
     def _read_line(self, left: Callable[[], float]) -> dict[str, Any] | None:
         """The next report, or None after the end of the pipe or when no time is `left`."""

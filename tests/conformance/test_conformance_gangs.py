@@ -33,6 +33,8 @@ TWO = Topology("cpu", 2, processes=2)
 class FakeLink:
     """A process of a gang that answers as its script says."""
 
+    pid: int | None = None
+
     def __init__(self, answers: Mapping[str, Any], status: int | None = None, words: str = "") -> None:
         self._out, self._in = os.pipe()
         self._answers = answers

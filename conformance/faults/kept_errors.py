@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import weakref
 from collections.abc import Generator
 from typing import Any
 
@@ -15,7 +16,7 @@ from ..oracle.stages import summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
-from .checks import PLANTED, check_quiet_barrier, error_of
+from .checks import PLANTED, check_quiet_barrier, error_of, still_alive
 from .fault import planted
 
 FAILURES = 12
@@ -89,6 +90,57 @@ def unreadable_error(bench: Bench, callback: Callback) -> list[Anomaly]:
     if str(again) != str(caught) or UnreadableError.__name__ not in str(again.failures[0].exception):
         return [Anomaly("poor error", Stage.BARRIER, f"pickled it is {again!r} with {again.failures}")]
     return check_quiet_barrier(bench, "after an exception that cannot be shown")
+
+
+class CodedError(Exception):
+    """An exception that can be pickled and not made again: its constructor takes more than its text."""
+
+    def __init__(self, code: int, place: str) -> None:
+        super().__init__(f"{code} at {place}")
+
+
+@planted("jit", "id_tap call io_callback", "H13 H14 H15", functions="barrier_wait")
+def error_of_another_constructor(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The barrier's error can be pickled, and another process reads in it what this one does."""
+
+    def host(operand: Any) -> Any:
+        raise CodedError(404, PLANTED)
+
+    error_of(lambda: bench.applying(callback, host)(bench.operand))
+    caught: Any = error_of(bench.implementation.barrier)
+    if not isinstance(caught, bench.implementation.callback_exception):
+        return [Anomaly("swallowed error", Stage.BARRIER, f"the barrier raised {caught!r}")]
+    try:
+        again: Any = pickle.loads(pickle.dumps(caught))
+    except Exception as error:
+        return [Anomaly("poor error", Stage.BARRIER, f"it cannot be pickled: {summary(error)}")]
+    told = [
+        [str(error), *((str(each.device), each.text, each.headline, each.kind, each.ended) for each in error.failures)]
+        for error in (caught, again)
+    ]
+    if told[0] != told[1]:
+        return [Anomaly("poor error", Stage.BARRIER, f"it says {told[0]}, and pickled {told[1]}")]
+    return check_quiet_barrier(bench, "after an exception of another constructor")
+
+
+@planted("jit pmap", "id_tap call pure_callback io_callback io_callback_ordered debug_callback", "H15 H18")
+def failure_lets_go(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A function that failed holds its arrays no longer than until its failure was reported and dropped."""
+    arrays: list[weakref.ref[Any]] = []
+
+    def host(operand: Any) -> Any:
+        array = np.zeros(1000)
+        arrays.append(weakref.ref(array))
+        raise ValueError(PLANTED)
+
+    compiled = bench.applying(callback, host)
+    error_of(lambda: compiled(bench.operand))
+    error_of(bench.implementation.barrier)
+    alive = still_alive({f"the array of call {number}": array for number, array in enumerate(arrays)})
+    if alive or not arrays:
+        witness = f"after the barrier {len(alive)} of {len(arrays)} arrays of functions that failed are alive"
+        return [Anomaly("leak", Stage.BARRIER, witness)]
+    return check_quiet_barrier(bench, "after a failure")
 
 
 @planted("jit", "id_tap", "H13")

@@ -220,6 +220,11 @@ def aliases_by_number(bench: Bench, callback: Callback) -> list[Anomaly]:
         found = jax.block_until_ready(jax.jit(program)(operands[1]))
         for number, due in enumerate(wanted):
             anomalies += check_value(f"{what}: result {number}", lambda f=found, n=number: f[n], due)  # type: ignore[misc]
+    sharing = function(last, likes[1], input_output_aliases={1: 0}, vmap_method="expand_dims")
+    lanes = jax.vmap(lambda short, long: sharing(short, long + 0), in_axes=(0, None))
+    alike = np.stack([long, long + 1])
+    wanted_of_lanes = np.stack([long + 1, long + 1])
+    anomalies += check_value("an operand that all lanes share", lambda: jax.jit(lanes)(alike, long), wanted_of_lanes)
     shares: list[list[bool]] = []
 
     def add_one(context: Any, out: Any, *operands: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -145,7 +146,31 @@ def varies_as_its_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
             came = "nothing was raised" if error is None else summary(error)
             witness = f"{what} operand differs between devices, and the result was taken for one of all: {came}"
             anomalies.append(Anomaly("not refused", Stage.TRACE, witness))
+    if len(bench.devices) >= 4:
+        anomalies += _varies_along_two_axes(bench, computation)
     return anomalies + check_quiet_barrier(bench, "after results that vary")
+
+
+def _varies_along_two_axes(bench: Bench, computation: Callable[[Any, Any], Any]) -> list[Anomaly]:
+    """One operand differs along one axis of the mesh, and the other along the other: the result does along both."""
+    mesh = Mesh(np.asarray(bench.devices[:4]).reshape(2, 2), ("rows", "columns"))
+    given = np.arange(2, dtype=np.float32), 10 * np.arange(2, dtype=np.float32)
+    places = PartitionSpec("rows"), PartitionSpec("columns")
+    anomalies: list[Anomaly] = []
+    for place in places:
+        of_one = jax.jit(jax.shard_map(computation, mesh=mesh, in_specs=places, out_specs=place))
+        if not isinstance(error := error_of(lambda f=of_one: f(*given)), ValueError):  # type: ignore[misc]
+            came = "nothing was raised" if error is None else summary(error)
+            witness = f"the result differs along both axes, and was taken for one along {place}: {came}"
+            anomalies.append(Anomaly("not refused", Stage.TRACE, witness))
+    of_both = jax.shard_map(
+        lambda first, second: computation(first, second)[None],
+        mesh=mesh,
+        in_specs=places,
+        out_specs=PartitionSpec("rows", "columns"),
+    )
+    wanted = given[0][:, None] + given[1] + np.float32(1)
+    return anomalies + check_value("along both axes", lambda: jax.jit(of_both)(*given), wanted)
 
 
 @planted("shard_map", f"{EVERY_KIND} debug_callback_ordered", "H9 X4", minimum_devices=4, needs="shard_map")

@@ -15,7 +15,7 @@ from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
 from .fault import planted
-from .places import _flag
+from .places import flag
 from .prints import format_for
 from .traces import library
 
@@ -44,7 +44,7 @@ def derivatives_of_mixed_leaves(bench: Bench, callback: Callback) -> list[Anomal
         tree = {"a": x * x, "b": WITHOUT_VALUE, "c": jnp.full(3, 7), "d": jnp.int32(4), "e": jnp.bfloat16(2.5)}
         return bench.implementation.tap(note, tree)["a"] * x
 
-    with warnings.catch_warnings(), _flag("jax_host_callback_ad_transforms"):
+    with warnings.catch_warnings(), flag("jax_host_callback_ad_transforms"):
         warnings.simplefilter("ignore")
         for program in (lambda x: jax.jvp(cubed, (x,), (1.0,)), jax.grad(cubed)):
             jax.block_until_ready(jax.jit(program)(3.0))

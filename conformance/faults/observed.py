@@ -19,6 +19,7 @@ from .barriers import EARLY_SECONDS, PATIENCE
 from .bench import Bench
 from .checks import PLANTED, check_quiet_barrier, error_of
 from .fault import EVERY_EFFECT, EVERY_KIND, WITH_SIDE_EFFECT, planted
+from .places import flag
 from .traces import library
 
 RUNS = 3
@@ -175,6 +176,30 @@ def is_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
         witness = f"one barrier: {found.barriers}, for {found.waited_in_barriers} s of {found.seconds} s"
         anomalies.append(Anomaly("count", Stage.BARRIER, witness))
     return anomalies
+
+
+@planted("jit", "id_tap call", "H16 H29", functions="stats", isolated=True)
+def inline_is_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H29: inline callbacks count as others do, also one that raises."""
+
+    def host(operand: Any) -> Any:
+        if np.asarray(operand) < 0:
+            raise ValueError(PLANTED)
+        return np.asarray(operand)
+
+    before = library(bench).stats()
+    with flag("jax_host_callback_inline"):
+        errors = [error_of(lambda n=n: bench.apply(callback, host, np.float32(n))) for n in (1, -1, 2)]  # type: ignore[misc]
+    error_of(bench.implementation.barrier)
+    of = (library(bench).stats() - before)[bench.devices[0]]
+    taps, calls = (3, {}) if callback.function == "id_tap" else (0, {callback.function: 3})
+    found, expected = (of.taps, of.taps_run, dict(of.calls), of.bytes), (taps, taps, calls, 12)
+    raised = [error is not None for error in errors]
+    if (raised, found) != ([False, True, False], expected):
+        what = "taps, those that ran, calls, bytes"
+        witness = f"of three, of which the second raises ({raised} raised), {what} are {found}, expected {expected}"
+        return [Anomaly("count", Stage.CALLBACK, witness)]
+    return check_quiet_barrier(bench, "after inline callbacks")
 
 
 @planted("jit", "id_tap", "H29", functions="stats", isolated=True)

@@ -17,7 +17,7 @@ from ..spec.callbacks import Callback
 from .bench import Bench
 from .checks import check_quiet_barrier
 from .fault import planted
-from .places import _flag
+from .places import flag
 
 Tap = Callable[[Any], Any]
 Way = tuple[Any, ...]
@@ -102,7 +102,7 @@ PROGRAMS: dict[str, tuple[Callable[[Tap], Any], list[tuple[Any, Way]]]] = {
 def ways_of_derivatives(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H16: under checkpoint, vmap, scan and further derivatives a tap gets its part, and all of its transformations."""
     anomalies: list[Anomaly] = []
-    with warnings.catch_warnings(), _flag("jax_host_callback_ad_transforms"):
+    with warnings.catch_warnings(), flag("jax_host_callback_ad_transforms"):
         warnings.simplefilter("ignore")
         for label, (program, wanted) in PROGRAMS.items():
             seen: list[tuple[Any, Way]] = []

@@ -8,14 +8,14 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental.custom_partitioning import custom_partitioning
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from ..oracle.checkers import Anomaly
 from ..oracle.stages import summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
-from .checks import check_quiet_barrier, check_value
+from .checks import PLANTED, check_quiet_barrier, check_value, error_of
 from .fault import planted
 from .traces import library
 
@@ -73,6 +73,58 @@ def refused_while_traced(bench: Bench, callback: Callback) -> list[Anomaly]:
             anomalies.append(Anomaly("wrong refusal", Stage.TRACE, witness))
         else:
             anomalies.append(Anomaly("not refused", Stage.TRACE, f"{what} was not refused"))
+    return anomalies
+
+
+@planted("pjit", "io_callback call", "H9 H10 X3", minimum_devices=4, functions="barrier_wait")
+def chosen_of_any_order(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A mesh in reverse: the chosen device runs the callback, and the failure names it, whatever its place is."""
+    mesh = Mesh(np.asarray(bench.devices)[::-1], ("devices",))
+    operand = jax.device_put(bench.operand, NamedSharding(mesh, PartitionSpec("devices")))
+    hostcb = library(bench)
+
+    def host(_: Any) -> Any:
+        raise ValueError(PLANTED)
+
+    def program(x: Any, place: int) -> Any:
+        if callback.function == "call":
+            return hostcb.call(host, x, result_shape=x, device_index=place)
+        chosen = SingleDeviceSharding(mesh.devices[place])
+        return hostcb.io_callback(host, x, x, sharding=chosen)
+
+    anomalies: list[Anomaly] = []
+    for place in (0, 1, len(bench.devices) - 1):
+        error_of(lambda place=place: jax.jit(program, static_argnums=1)(operand, place))  # type: ignore[misc]
+        reported: Any = error_of(bench.implementation.barrier)
+        found = [failure.device for failure in getattr(reported, "failures", ())]
+        if found != [mesh.devices[place]]:
+            witness = f"of a mesh {mesh.devices}, number {place} was chosen: failures are of {found}"
+            anomalies.append(Anomaly("wrong place", Stage.CALLBACK, witness))
+    return anomalies
+
+
+@planted("pjit", "id_tap", "H4 H7", minimum_devices=2, needs="set_mesh")
+def loop_along_a_mesh(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A loop under vmap along an axis of a mesh, with a shard_map in its body and a tap in its condition."""
+    mesh = Mesh(np.asarray(bench.devices), ("devices",))
+    trips = np.arange(len(bench.devices), dtype=np.float32) % 2 + 1
+    seen: list[tuple[int, ...]] = []
+
+    def inner(x: Any) -> Any:
+        tapped = lambda part: bench.apply(callback, lambda one: seen.append(np.shape(one)), part + 1)
+        return jax.shard_map(tapped, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec())(x)
+
+    def loop(trip: Any) -> Any:
+        condition = lambda x: bench.apply(callback, lambda _: None, x[0]) < trip
+        return jax.lax.while_loop(condition, inner, np.zeros(2, np.float32))
+
+    with jax.set_mesh(mesh):
+        program = jax.jit(jax.vmap(loop, spmd_axis_name="devices"))
+        anomalies = check_value("each lane's trips", lambda: program(trips), np.repeat(trips[:, None], 2, axis=1))
+        anomalies += check_quiet_barrier(bench, "after lanes along a mesh")
+    if {*seen} != {(1, 2)}:
+        witness = f"taps on each device saw operands of {sorted({*seen})}, expected [(1, 2)]"
+        anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
     return anomalies
 
 

@@ -157,7 +157,7 @@ def mutable_arrays(bench: Bench, callback: Callback) -> list[Anomaly]:
 
 
 @contextlib.contextmanager
-def _flag(name: str) -> Iterator[None]:
+def flag(name: str) -> Iterator[None]:
     jax.config.update(name, True)
     try:
         yield
@@ -179,7 +179,7 @@ def inline(bench: Bench, callback: Callback) -> list[Anomaly]:
         raise ValueError(PLANTED)
 
     anomalies = []
-    with _flag("jax_host_callback_inline"):
+    with flag("jax_host_callback_inline"):
         result = np.asarray(bench.apply(callback, host, jnp.asarray(START)))
         anomalies += _seen("at once", seen, [(True, START.tolist())])
         if not np.array_equal(result, bench.expected(callback, START)):
@@ -207,7 +207,7 @@ def taps_of_derivatives(bench: Bench, callback: Callback) -> list[Anomaly]:
     def cubed(x: Any) -> Any:
         return bench.implementation.tap(note, x * x) * x
 
-    with warnings.catch_warnings(record=True) as warned, _flag("jax_host_callback_ad_transforms"):
+    with warnings.catch_warnings(record=True) as warned, flag("jax_host_callback_ad_transforms"):
         warnings.simplefilter("always")
         tangent = jax.jit(lambda x: jax.jvp(cubed, (x,), (1.0,)))(3.0)
         bench.implementation.barrier()

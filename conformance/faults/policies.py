@@ -28,6 +28,15 @@ POLICIES: dict[str, tuple[Any, Passes]] = {
     "no policy": (None, 2),
     "everything saveable": (jax.checkpoint_policies.everything_saveable, 1),
     "the named saveable": (jax.checkpoint_policies.save_only_these_names("sine"), 2),
+    "the named saved or offloaded": (
+        jax.checkpoint_policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=["sine"],
+            names_which_can_be_offloaded=[],
+            offload_src="device",
+            offload_dst="pinned_host",
+        ),
+        2,
+    ),
 }
 
 

@@ -102,6 +102,36 @@ def predicate_through_carries(bench: Bench, callback: Callback) -> list[Anomaly]
     return anomalies
 
 
+COLUMNS = np.array([[0.0, 4.0, 9.0], [1.0, 2.0, 3.0]], np.float32)
+"""A lane is a column, and no lane needs as many rounds as another one."""
+
+
+@planted("jit", WITHOUT_PREDICATE, "H4 H7 X4")
+def predicate_of_columns(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A loop of columns, with a callback in its condition: the batch is not the first axis of its value."""
+    seen: list[float] = []
+    call = calling(bench, callback, seen)
+
+    def loop(column: Any) -> Any:
+        return jax.lax.while_loop(lambda each: call(each.sum()) < LIMIT, lambda each: each + 1, column)
+
+    wanted, sums = COLUMNS.copy(), [*COLUMNS.sum(axis=0).tolist()]
+    while (going := wanted.sum(axis=0) < LIMIT).any():
+        wanted += going
+        sums += wanted.sum(axis=0).tolist()
+    anomalies: list[Anomaly] = []
+    for axis in (0, 1):
+        seen.clear()
+        given = COLUMNS if axis else COLUMNS.T
+        program = jax.jit(jax.vmap(loop, in_axes=axis, out_axes=axis))
+        anomalies += check_value(f"lanes on axis {axis}", lambda p=program, g=given: p(g), wanted if axis else wanted.T)  # type: ignore[misc]
+        anomalies += check_quiet_barrier(bench, f"after lanes on axis {axis}")
+        if callback.ordered and seen != sums:
+            witness = f"with lanes on axis {axis} the condition saw {seen}, expected {sums}"
+            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
+    return anomalies
+
+
 @planted("jit", f"{WITHOUT_PREDICATE} {REFUSED_UNDER_PREDICATES}", "H4 H7 H8 X3 X4 B4")
 def one_of_the_branches(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A switch whose index differs between lanes, with a callback in one of its branches: each in turn."""

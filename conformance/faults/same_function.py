@@ -260,6 +260,31 @@ def same_function_by_other_ways(bench: Bench, callback: Callback) -> list[Anomal
     return anomalies
 
 
+@planted("jit", "buffer_callback", "B1 B3 H18")
+def same_types_with_and_without_alias(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Two functions of the same types in one program, of which one changes its operand in place: in each order."""
+    like = jax.ShapeDtypeStruct(_ROW.shape, _ROW.dtype)
+
+    def twice(context: Any, out: Any, x: Any) -> None:
+        np.multiply(np.asarray(x), 2, out=np.asarray(out))
+
+    def one_more(context: Any, out: Any, x: Any) -> None:
+        np.asarray(out)[...] += 1
+
+    doubled = library(bench).buffer_callback(twice, like)
+    in_place = library(bench).buffer_callback(one_more, like, input_output_aliases={0: 0})
+    orders: dict[str, tuple[Callable[[Any], Any], np.ndarray]] = {
+        "in place at last": (lambda x: in_place(doubled(x)), _ROW * 2 + 1),
+        "in place at first": (lambda x: doubled(in_place(x + 0)), (_ROW + 1) * 2),
+    }
+    anomalies: list[Anomaly] = []
+    for order, (function, wanted) in orders.items():
+        program = jax.jit(function)
+        for _ in range(2):
+            anomalies += check_value(order, lambda p=program: p(_ROW), wanted)  # type: ignore[misc]
+    return anomalies + check_quiet_barrier(bench, "after functions in place and not")
+
+
 @planted("jit", "id_tap", "H1 H18")
 def same_tap_with_results(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Taps of one function, with and without `result=`: each returns its operand, or what was given."""

@@ -31,6 +31,9 @@ KEPT_IF_LARGE = (True, False)
 PART = 1 << 18
 """Bytes that are compared at a time."""
 
+SMALL = 3
+"""The size of an operand that is small beside large ones."""
+
 _Keep = Callable[[Any], Any]
 
 
@@ -78,8 +81,10 @@ def sizes_together(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Several operands of one tap, below, at and above 64 KiB, in each order, kept and looked at later."""
     anomalies = []
     sizes = [*THRESHOLDS["ring_value"].around, 3 * THRESHOLDS["ring_value"].value]
-    for first in range(len(sizes)):
-        operands = [np.resize(np.arange(251, dtype=np.uint8), size) for size in (*sizes[first:], *sizes[:first])]
+    orders = [[*sizes[first:], *sizes[:first]] for first in range(len(sizes))]
+    # Many that are large, and few that are small.
+    for chosen in (*orders, [*[sizes[-1]] * 5, SMALL], [SMALL, *[sizes[-1]] * 9]):
+        operands = [np.resize(np.arange(251, dtype=np.uint8), size) for size in chosen]
         label = f"operands of {[each.size for each in operands]} bytes"
         seen: list[bool] = []
         kept: list[Any] = []

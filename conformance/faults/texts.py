@@ -19,7 +19,7 @@ from ..spec.callbacks import Callback
 from ..spec.thresholds import THRESHOLDS
 from .bench import Bench
 from .fault import planted
-from .places import _flag
+from .places import flag
 from .traces import library
 
 LONG = [np.full(3, 0.5 + number, np.float32) for number in range(8)]
@@ -50,10 +50,13 @@ VALUES: dict[str, tuple[Any, str]] = {
 
 
 class _Writes:
-    """A stream that keeps each write apart."""
+    """A stream that keeps each write apart; without any it is false, as a list is."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self.texts)
 
     def write(self, text: str) -> None:
         self.texts.append(text)
@@ -87,13 +90,14 @@ def prints_exactly(bench: Bench, callback: Callback) -> list[Anomaly]:
         "a value with labels", stream.texts, [f"after: 1 device: {bench.devices[0]} what: x\n7\n"]
     )
     few, summary_of_nine = _Writes(), "[0 1 2 ... 6 7 8]"
-    for containers, wanted in (
-        (lambda x: x, summary_of_nine),
-        (lambda x: {"a": [(x,)]}, f"{{ a=[ ( {summary_of_nine} ) ] }}"),
+    for threshold, containers, wanted in (
+        (2, lambda x: x, summary_of_nine),
+        (0, lambda x: x, summary_of_nine),
+        (2, lambda x: {"a": [(x,)]}, f"{{ a=[ ( {summary_of_nine} ) ] }}"),
     ):
 
-        def show_few(x: Any, containers: Any = containers) -> None:
-            bench.implementation.print_labelled(containers(x), threshold=2, output_stream=few)
+        def show_few(x: Any, containers: Any = containers, threshold: int = threshold) -> None:
+            bench.implementation.print_labelled(containers(x), threshold=threshold, output_stream=few)
 
         few.texts.clear()
         bench.compile(show_few)(np.arange(9))
@@ -130,7 +134,7 @@ def prints_of_derivatives(bench: Bench, callback: Callback) -> list[Anomaly]:
     def cubed(x: Any) -> Any:
         return bench.implementation.print_labelled(x * x, what="square", output_stream=stream) * x
 
-    with warnings.catch_warnings(), _flag("jax_host_callback_ad_transforms"):
+    with warnings.catch_warnings(), flag("jax_host_callback_ad_transforms"):
         warnings.simplefilter("ignore")
         for program in (lambda x: jax.jvp(cubed, (x,), (1.0,)), jax.grad(cubed)):
             jax.block_until_ready(jax.jit(program)(3.0))

@@ -40,7 +40,10 @@ def is_traced(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H22: each run is a slice with its kind, its program and its operands, on the track of its device."""
 
     def shown_function(operand: Any) -> Any:
-        return np.asarray(operand) + np.float32(1)
+        result = np.asarray(operand) + np.float32(1)
+        # The function may change its operand; the trace has the values that it got.
+        operand[...] = -1
+        return result
 
     compiled = bench.applying(callback, shown_function)
     # Programs that were compiled before are recorded as well.
@@ -78,6 +81,9 @@ def _check_events(bench: Bench, callback: Callback, events: list[dict[str, Any]]
         anomalies += _missing("the kind", run["cat"], callback.function)
         anomalies += _missing("the operands", about["operands"], [f"float32[{bench.operand.shape[-1]}]"])
         anomalies += _missing("whether there are values", "values" in about, values)
+        if values:
+            rows = [[repr(row)] for row in bench.operand.reshape(-1, bench.operand.shape[-1])]
+            anomalies += [] if about["values"] in rows else _missing("the values", about["values"], rows)
         anomalies += _missing("a program", bool(about["program"]), True)
         anomalies += _missing("a run that took time", run["dur"] > 0 and run["ts"] >= 0, True)
     sequence = [run["args"]["sequence"] for run in runs]

@@ -90,6 +90,11 @@ def says_what_came(bench: Bench, callback: Callback) -> list[Anomaly]:
             shape(2, dtype=np.uint32),
             (SOMETHING_ELSE, f"the value {2**40} does not fit uint32"),
         ),
+        "a number that is too large, after one that fits": (
+            lambda x: np.array([5, 2**40]),
+            shape(2, dtype=np.int32),
+            not_fitting,
+        ),
         "a number that is too small": (
             lambda x: np.array([-(2**40), 5]),
             shape(2, dtype=np.int32),

@@ -102,3 +102,22 @@ def no_tap_after_a_failure(bench: Bench, callback: Callback) -> list[Anomaly]:
                 witness = f"{label}, run {run}: the taps saw {tapped}, expected {wanted}"
                 anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
     return anomalies
+
+
+@planted("jit", "call pure_callback io_callback buffer_callback dlpack_callback", "H15 X2 X3 B1 D1")
+def failure_leaves_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A failed call has no results, and the operand, which the program may have lent it, is as it was."""
+
+    def host(operand: Any) -> Any:
+        raise ValueError(PLANTED)
+
+    anomalies: list[Anomaly] = []
+    for size in (64, 1 << 20):
+        operand = jax.device_put(np.arange(size, dtype=np.float32) + 1)
+        compiled = jax.jit(lambda x: bench.apply(callback, host, x, jax.ShapeDtypeStruct((2,), np.float32)))
+        for run in range(3):
+            if error_of(lambda: compiled(operand)) is None:  # noqa: B023
+                anomalies.append(Anomaly("swallowed error", Stage.RESULT, f"run {run} delivered a result"))
+        error_of(bench.implementation.barrier)
+        anomalies += check_value(f"an operand of {size}", lambda x=operand: x, np.arange(size, dtype=np.float32) + 1)  # type: ignore[misc]
+    return anomalies

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
 import json
 import tempfile
 import traceback
@@ -224,4 +225,43 @@ def ends_in_the_users_file(bench: Bench, callback: Callback) -> list[Anomaly]:
                 if "hostcb.jax_arrays" not in text:
                     witness = f"{place} of {what} does not name the remedy: {summary(error)}"
                     anomalies.append(Anomaly("poor error", Stage.RESULT, witness))
+    return anomalies
+
+
+@planted("jit", "id_tap", "H27 H29", functions="stats", isolated=True)
+def installed_as_alone(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """While hostcb is installed, keys are printed as before, may be returned, which JAX refuses, and failures count."""
+    key = jax.random.key(3)
+
+    def printed() -> str:
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text):
+            jax.debug.print("{}", key)
+            jax.effects_barrier()
+        return text.getvalue()
+
+    def returned() -> Any:
+        program = jax.jit(lambda key: jax.pure_callback(lambda _: jax.random.key(5), key, key))
+        return jax.random.key_data(program(key)).tolist()
+
+    def failing(operand: Any) -> Any:
+        raise ValueError(PLANTED)
+
+    wanted = {
+        "a print of a key": printed(),
+        "a key that a function returned": jax.random.key_data(jax.random.key(5)).tolist(),
+    }
+    before = library(bench).stats()
+    with library(bench).installed():
+        found = {"a print of a key": printed(), "a key that a function returned": returned()}
+        error = error_of(lambda: jax.jit(lambda x: jax.pure_callback(failing, x, x))(bench.operand))
+    anomalies = [
+        Anomaly("mistaken", Stage.RESULT, f"{what}: {seen!r}, expected {wanted[what]!r}")
+        for what, seen in found.items()
+        if seen != wanted[what]
+    ]
+    failures = (library(bench).stats() - before)[bench.devices[0]].failures
+    if error is None or failures != 1:
+        anomalies.append(Anomaly("count", Stage.CALLBACK, f"a failure ({error!r}) was counted {failures} times"))
+    error_of(bench.implementation.barrier)
     return anomalies

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,9 +20,12 @@ from ..spec.callbacks import Callback
 from .bench import Bench
 from .checks import check_quiet_barrier, check_value
 from .fault import planted
+from .traces import library
 
 VALUES = 5
 PATIENCE = 20.0
+MANY = 300
+"""So many events that a child would write some of them into its parent's file."""
 CHILD_SECONDS = 10
 """After these a child that hangs is ended."""
 
@@ -81,3 +87,27 @@ def _status_of_child(run: Callable[[], bool]) -> int:
         status = 0 if run() else 1
     finally:
         os._exit(status)
+
+
+@planted("jit", "id_tap", "H17 H22")
+def forks_while_traced(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A child's callbacks are not in the trace that its parent writes."""
+
+    def run_in_child() -> bool:
+        for number in range(MANY):
+            bench.implementation.tap(lambda *_: None, np.float32(number))
+        bench.implementation.barrier()
+        return True
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.json"
+        with library(bench).trace(file):
+            bench.implementation.tap(lambda *_: None, np.float32(0))
+            bench.implementation.barrier()
+            status = _status_of_child(run_in_child)
+        events = json.loads(file.read_text())
+    runs = sum(event.get("cat") == "id_tap" for event in events)
+    if (status, runs) != (0, 1):
+        witness = f"the child ended with {status}, and the parent's trace has {runs} runs, expected 1"
+        return [Anomaly("trace", Stage.CALLBACK, witness)]
+    return check_quiet_barrier(bench, "after a forked child")

@@ -266,3 +266,92 @@ def first_line(bench: Bench, callback: Callback) -> list[Anomaly]:
             witness = f"the error of {where} lacks the line {line!r}: {summary(error)}"
             anomalies.append(Anomaly("poor error", Stage.DISPATCH, witness))
     return anomalies
+
+
+@planted("jit", "id_tap", "H12 H29", functions="stats", isolated=True)
+def later_budget(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H12: a budget that is set after the first taps is that of the next program."""
+    budget, steps = 400, 1000
+    release = threading.Event()
+    release.set()
+
+    def held(operand: Any, transforms: Any) -> None:
+        release.wait(2 * PATIENCE)
+
+    def loop(count: Any) -> Any:
+        return jax.lax.fori_loop(0, count, lambda n, _: bench.implementation.tap(held, n) * 0, 0)
+
+    compiled = jax.jit(loop)
+    compiled(3).block_until_ready()
+    bench.implementation.barrier()
+    library(bench).stats()
+    jax.config.update("jax_host_callback_max_queue_byte_size", budget)
+    release.clear()
+    try:
+        thread = threading.Thread(target=lambda: compiled(steps).block_until_ready(), daemon=True)
+        thread.start()
+        # One-sided: a slow machine can only miss the fault.
+        thread.join(EARLY_SECONDS)
+        release.set()
+        thread.join(PATIENCE)
+        anomalies = check_quiet_barrier(bench, "after the taps had ended")
+    finally:
+        jax.config.update("jax_host_callback_max_queue_byte_size", None)
+    most = library(bench).stats()[bench.devices[0]].most_queued_bytes
+    if not 0 < most <= budget:
+        witness = f"with a budget of {budget} bytes, {most} waited at most"
+        anomalies.append(Anomaly("count", Stage.CALLBACK, witness))
+    return anomalies
+
+
+@planted("jit", "id_tap", "H29", functions="stats", isolated=True)
+def counted_from_the_first_look(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H29: taps that wait when a program asks for statistics for the first time are in them, then and later."""
+    entered, release = threading.Event(), threading.Event()
+
+    def held(operand: Any, transforms: Any) -> None:
+        entered.set()
+        release.wait(2 * PATIENCE)
+
+    compiled = jax.jit(lambda x: bench.implementation.tap(held, x))
+    for _ in range(RUNS):
+        jax.block_until_ready(compiled(bench.operand))
+    try:
+        if not entered.wait(PATIENCE):
+            return [Anomaly("lost", Stage.CALLBACK, "the first tap did not begin")]
+        library(bench).stats()
+    finally:
+        release.set()
+    anomalies = check_quiet_barrier(bench, "after the taps had ended")
+    of = library(bench).stats()[bench.devices[0]]
+    if (of.taps, of.taps_run, of.queued) != (RUNS, RUNS, 0):
+        witness = f"taps, those that ran and queued are {(of.taps, of.taps_run, of.queued)}, expected {(RUNS, RUNS, 0)}"
+        anomalies.append(Anomaly("count", Stage.CALLBACK, witness))
+    return anomalies
+
+
+@planted("jit", "id_tap", "H30", functions="barrier_wait")
+def all_that_wait_are_told(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H30: the error of a barrier in time counts all taps that wait, from a program and from outside jit."""
+    entered, release = threading.Event(), threading.Event()
+
+    def held(operand: Any, transforms: Any) -> None:
+        entered.set()
+        release.wait(2 * PATIENCE)
+
+    compiled = jax.jit(lambda x: bench.implementation.tap(held, x))
+    runs = 2 * RUNS
+    for _ in range(runs):
+        jax.block_until_ready(compiled(bench.operand))
+    bench.implementation.tap(held, bench.operand)
+    try:
+        if not entered.wait(PATIENCE):
+            return [Anomaly("lost", Stage.CALLBACK, "the first tap did not begin")]
+        error: Any = error_of(lambda: library(bench).barrier_wait("planted", timeout=EARLY_SECONDS))
+    finally:
+        release.set()
+    anomalies = check_quiet_barrier(bench, "after the taps had ended")
+    counted = sum(each.count for each in getattr(error, "outstanding", ()))
+    if counted != runs + 1:
+        anomalies.append(Anomaly("poor error", Stage.BARRIER, f"of {runs + 1} taps the error tells of {counted}"))
+    return anomalies

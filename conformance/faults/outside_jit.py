@@ -303,3 +303,68 @@ def outside_of_the_users_mesh(bench: Bench, callback: Callback) -> list[Anomaly]
                 bench.implementation.barrier()
         anomalies += _differs(f"{what}: whether the function has no mesh", empty, [True] * MESH_RUNS)
     return anomalies
+
+
+@planted("jit", "call pure_callback io_callback", "H3 H15 X2 X3")
+def empty_beside_others(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Of two results one has no elements, outside jit and in it: the other has its values."""
+    empty, row = np.zeros(0, np.float32), np.arange(2, dtype=np.float32)
+    anomalies: list[Anomaly] = []
+    for order in ((empty, row), (row, empty)):
+        likes = tuple(jax.ShapeDtypeStruct(each.shape, each.dtype) for each in order)
+
+        def through(x: Any, order: Any = order, likes: Any = likes) -> Any:
+            return bench.apply(callback, lambda _: order, x, likes)
+
+        for way, run in (("outside jit", through), ("in jit", jax.jit(through))):
+            for number, wanted in enumerate(order):
+                label = f"{way}: result {number} of sizes {[each.size for each in order]}"
+                anomalies += check_value(label, lambda n=number, run=run: run(jnp.ones(3))[n], wanted)  # type: ignore[misc]
+    return anomalies + check_quiet_barrier(bench, "after empty results")
+
+
+@planted("shard_map", "id_tap", "H13", minimum_devices=2)
+def jaxs_barrier_covers_both(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H13: JAX's own barrier waits for taps of all devices and for JAX's own callbacks, whichever came first."""
+    last = float(bench.operand[-1, 0])
+    anomalies: list[Anomaly] = []
+    for held in ("a tap on the last device", "a callback of JAX's"):
+        release, ended = threading.Event(), threading.Event()
+
+        def wait_there(first: Any, release: threading.Event = release, ended: threading.Event = ended) -> None:
+            if float(np.asarray(first).ravel()[0]) == last:
+                release.wait(2 * PATIENCE)
+                ended.set()
+
+        taps, own = [lambda _: None, wait_there] if held.startswith("a callback") else [wait_there, lambda _: None]
+        tapping = bench.compile(lambda x, host=taps: bench.implementation.tap(lambda one, _: host(one), x))
+
+        def calling(x: Any, host: Any = own) -> Any:
+            jax.debug.callback(host, x)
+            return x
+
+        in_order = (
+            (bench.compile(calling), tapping) if held.startswith("a callback") else (tapping, bench.compile(calling))
+        )
+        in_time: list[bool] = []
+
+        def wait(in_order: Any = in_order, ended: threading.Event = ended, in_time: list[bool] = in_time) -> None:
+            for program in in_order:
+                program(bench.operand)
+            if held.startswith("a callback"):  # noqa: B023
+                for device in bench.devices:
+                    bench.implementation.tap(lambda *_: None, jax.device_put(np.float32(1), device))
+            jax.effects_barrier()
+            in_time.append(ended.is_set())
+
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        # One-sided: a slow machine can only miss the fault.
+        waiting.join(EARLY_SECONDS)
+        release.set()
+        waiting.join(PATIENCE)
+        anomalies += check_quiet_barrier(bench, f"after {held} had ended")
+        if in_time != [True]:
+            came = "returned while it had not ended" if in_time else "did not return"
+            anomalies.append(Anomaly("early barrier", Stage.BARRIER, f"with {held}, jax.effects_barrier {came}"))
+    return anomalies

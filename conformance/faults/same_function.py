@@ -260,7 +260,7 @@ def same_function_by_other_ways(bench: Bench, callback: Callback) -> list[Anomal
     return anomalies
 
 
-@planted("jit", "buffer_callback", "B1 B3 H18")
+@planted("jit", "buffer_callback", "B1 H18")
 def same_types_with_and_without_alias(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Two functions of the same types in one program, of which one changes its operand in place: in each order."""
     like = jax.ShapeDtypeStruct(_ROW.shape, _ROW.dtype)

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -211,7 +212,13 @@ def killed_before_sum(bench: Bench, callback: Callback) -> list[Anomaly]:
 @planted("shard_map", "call", "H23", processes=True, isolated=True, deadline=45.0, xla_flags=TIMEOUT_FLAGS, ends=(1,))
 def stopped_before_sum(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A process is stopped, and not ended, while the other one waits for it in a collective."""
-    return _before_a_sum(bench, callback, lambda: os.kill(os.getpid(), signal.SIGSTOP))
+
+    def stop() -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        # The main thread takes the signal, on a busy machine later than this thread would go on.
+        threading.Event().wait()
+
+    return _before_a_sum(bench, callback, stop)
 
 
 @planted("pjit", "call", "H23", processes=True, isolated=True, deadline=45.0, xla_flags=TIMEOUT_FLAGS, ends=(0,))

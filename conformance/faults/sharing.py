@@ -186,6 +186,21 @@ def switch_interval(bench: Bench, callback: Callback) -> list[Anomaly]:
     jax.config.update("hostcb_switch_interval", 0)
     alive("never", before)
     jax.config.update("hostcb_switch_interval", None)
+    for name, change, wanted in (
+        ("never, set while a program is alive", lambda: jax.config.update("hostcb_switch_interval", 0), before),
+        ("one that the program has set by itself", lambda: sys.setswitchinterval(2e-2), 2e-2),
+    ):
+        compiled = bench.compile(lambda x: bench.implementation.tap(lambda *_: None, x))
+        compiled(bench.operand)
+        bench.implementation.barrier()
+        change()
+        found[name] = sys.getswitchinterval(), wanted
+        del compiled
+        jax.clear_caches()
+        gc.collect()
+        found[f"after {name}"] = sys.getswitchinterval(), wanted
+        jax.config.update("hostcb_switch_interval", None)
+        sys.setswitchinterval(before)
     return [
         Anomaly("setting", Stage.DISPATCH, f"with {name} the switch interval is {seen:g} s, expected {wanted:g}")
         for name, (seen, wanted) in found.items()
@@ -208,6 +223,13 @@ def gets_jax_arrays(bench: Bench, callback: Callback) -> list[Anomaly]:
         return {"b": operand["a"] * 2}
 
     wrapped = library(bench).jax_arrays(host)
+    named: list[list[bool]] = []
+
+    def by_name(x: Any, *, y: Any) -> None:
+        named.append([isinstance(each, jax.Array) for each in (x, y)])
+
+    library(bench).debug.callback(library(bench).jax_arrays(by_name), bench.operand, y=bench.operand)
+    bench.implementation.barrier()
 
     def program(x: Any) -> Any:
         return bench.implementation.call(wrapped, {"a": x}, {"b": jax.ShapeDtypeStruct(x.shape, x.dtype)})["b"]
@@ -216,6 +238,9 @@ def gets_jax_arrays(bench: Bench, callback: Callback) -> list[Anomaly]:
         result = np.asarray(bench.compile(program)(bench.operand))
         bench.implementation.barrier()
     anomalies = []
+    if named != [[True, True]]:
+        witness = f"whether operands by place and by name are JAX's arrays: {named}"
+        anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
     if any(given != made for given, made in places):
         witness = f"of the arrays that the function got and made, the devices are {places}"
         anomalies.append(Anomaly("wrong device", Stage.CALLBACK, witness))

@@ -5,9 +5,13 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import jax
+import numpy as np
+
 from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
+from .barriers import EARLY_SECONDS
 from .bench import Bench
 from .checks import check_quiet_barrier
 from .fault import planted
@@ -41,3 +45,43 @@ def stops_at_once(bench: Bench, callback: Callback) -> list[Anomaly]:
     if left:
         return [Anomaly("leak", Stage.EXIT, f"after a stop there are the threads {left}")]
     return check_quiet_barrier(bench, "after having been stopped")
+
+
+@planted("pmap", "id_tap", "H13 H17", minimum_devices=2)
+def stops_after_programs(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Stopping waits for programs that run, so their taps run before it returns."""
+    entered, release = threading.Event(), threading.Event()
+    seen: list[None] = []
+
+    def slow(operand: Any) -> Any:
+        entered.set()
+        release.wait(2 * LATEST)
+        return np.asarray(operand)
+
+    def program(x: Any) -> Any:
+        called = bench.implementation.call(slow, x, jax.ShapeDtypeStruct(x.shape, x.dtype))
+        return bench.implementation.tap(lambda *_: seen.append(None), called)
+
+    compiled = bench.compile(program)
+    at_the_end: list[int] = []
+
+    def run() -> None:
+        compiled(bench.operand)
+        bench.implementation.stop()
+        at_the_end.append(len(seen))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        if not entered.wait(LATEST):
+            return [Anomaly("lost", Stage.CALLBACK, "no call began")]
+        # One-sided: a slow machine can only miss the fault.
+        thread.join(EARLY_SECONDS)
+    finally:
+        release.set()
+    thread.join(LATEST)
+    anomalies = check_quiet_barrier(bench, "after having been stopped")
+    if at_the_end != [len(bench.devices)]:
+        witness = f"of {len(bench.devices)} taps of a running program, {at_the_end} had run when the stop returned"
+        anomalies.append(Anomaly("early stop", Stage.BARRIER, witness))
+    return anomalies

@@ -7,6 +7,7 @@ import functools
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import jax
@@ -95,6 +96,10 @@ def _arguments(bench: Bench, callback: Callback, seen: list[str]) -> dict[str, t
         "an object": ((applying(objects[0]), applying(objects[1])), [repr(objects[0]), repr(objects[1])]),
         "a text and one of another class": ((applying("one"), applying(_Quoted("one"))), ["'one'", "quoted 'one'"]),
         "a text of the same hash": ((applying(_Alike("one")), applying(_Alike("two"))), ["'one'", "'two'"]),
+        "a number that is equal and shown in another way": (
+            (applying(Decimal("1.0")), applying(Decimal("1.00"))),
+            ["Decimal('1.0')", "Decimal('1.00')"],
+        ),
         "a text and bytes": ((applying("one"), applying(b"one")), ["'one'", "b'one'"]),
     }
 

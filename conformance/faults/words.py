@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from ..oracle.checkers import Anomaly
-from ..oracle.stages import summary
+from ..oracle.stages import stage_of, summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
@@ -216,3 +216,25 @@ def gives_keys_back(bench: Bench, callback: Callback) -> list[Anomaly]:
                 witness = f"{way} the keys of {generator} came as {result}, of type {result.dtype}"
                 anomalies.append(Anomaly("result", Stage.RESULT, witness))
     return anomalies + check_quiet_barrier(bench, "after keys")
+
+
+@planted("jit", "id_tap", "H1 H18")
+def same_tap_of_a_key(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """One function taps a number and a typed key in one program, in each order."""
+    seen: list[tuple[str, tuple[int, ...]]] = []
+
+    def host(operand: Any) -> None:
+        seen.append((operand.dtype.name, operand.shape))
+
+    number, key = np.float32(1), jax.random.key(7)
+    anomalies: list[Anomaly] = []
+    for order in ((number, key), (key, number)):
+        program = jax.jit(lambda *both: [bench.apply(callback, host, each) for each in both])
+        seen.clear()
+        if (error := error_of(lambda: [each.shape for each in program(*order)])) is not None:  # noqa: B023
+            anomalies.append(Anomaly("error", stage_of(error), f"a number and a key: {summary(error)}"))
+        anomalies += check_quiet_barrier(bench, "after a number and a key")
+        wanted = [("float32", ()) if each is number else ("uint32", (2,)) for each in order]
+        if seen != wanted:
+            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"the tap saw {seen}, expected {wanted}"))
+    return anomalies

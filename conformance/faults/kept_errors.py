@@ -114,9 +114,10 @@ def error_of_another_constructor(bench: Bench, callback: Callback) -> list[Anoma
         again: Any = pickle.loads(pickle.dumps(caught))
     except Exception as error:
         return [Anomaly("poor error", Stage.BARRIER, f"it cannot be pickled: {summary(error)}")]
+    both: tuple[Any, Any] = caught, again
     told = [
-        [str(error), *((str(each.device), each.text, each.headline, each.kind, each.ended) for each in error.failures)]
-        for error in (caught, again)
+        [str(one), *((str(each.device), each.text, each.headline, each.kind, each.ended) for each in one.failures)]
+        for one in both
     ]
     if told[0] != told[1]:
         return [Anomaly("poor error", Stage.BARRIER, f"it says {told[0]}, and pickled {told[1]}")]

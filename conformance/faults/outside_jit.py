@@ -337,15 +337,17 @@ def jaxs_barrier_covers_both(bench: Bench, callback: Callback) -> list[Anomaly]:
                 ended.set()
 
         taps, own = [lambda _: None, wait_there] if held.startswith("a callback") else [wait_there, lambda _: None]
-        tapping = bench.compile(lambda x, host=taps: bench.implementation.tap(lambda one, _: host(one), x))
+
+        def tapping(x: Any, host: Any = taps) -> Any:
+            return bench.implementation.tap(lambda one, _: host(one), x)
 
         def calling(x: Any, host: Any = own) -> Any:
             jax.debug.callback(host, x)
             return x
 
-        in_order = (
-            (bench.compile(calling), tapping) if held.startswith("a callback") else (tapping, bench.compile(calling))
-        )
+        in_order = [bench.compile(program) for program in (tapping, calling)]
+        if held.startswith("a callback"):
+            in_order.reverse()
         in_time: list[bool] = []
 
         def wait(in_order: Any = in_order, ended: threading.Event = ended, in_time: list[bool] = in_time) -> None:

@@ -19,6 +19,8 @@ from .fault import planted
 WARM_UP = 5
 RUNS = 60
 """Fewer than the executions of which an implementation may keep those that have ended."""
+MANY_RUNS = 600
+"""Many more than those."""
 
 
 @planted("jit", "call pure_callback io_callback debug_callback", "H3 H18 X2 X3 X4")
@@ -48,3 +50,27 @@ def runs_leave_nothing(bench: Bench, callback: Callback) -> list[Anomaly]:
     if grown >= 2 * RUNS:
         anomalies.append(Anomaly("leak", Stage.EXIT, f"{RUNS} runs left {grown} objects"))
     return anomalies + check_quiet_barrier(bench, "after many runs")
+
+
+@planted("pmap shard_map", "id_tap call io_callback_ordered", "H3 H18 X3", minimum_devices=2)
+def unawaited_runs_leave_nothing(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """As `runs_leave_nothing`, of programs on several devices that nobody waits for until the barrier."""
+
+    def host(operand: Any) -> Any:
+        return np.asarray(operand) + np.float32(1)
+
+    compiled = bench.applying(callback, host)
+
+    def run(times: int) -> int:
+        for _ in range(times):
+            compiled(bench.operand)
+        bench.implementation.barrier()
+        gc.collect()
+        return len(gc.get_objects())
+
+    # It may keep so many that have ended, and not more with more runs.
+    before = run(RUNS)
+    grown = run(MANY_RUNS) - before
+    if grown >= MANY_RUNS:
+        return [Anomaly("leak", Stage.EXIT, f"{MANY_RUNS} runs left {grown} objects")]
+    return check_quiet_barrier(bench, "after many runs")

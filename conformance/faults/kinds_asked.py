@@ -306,6 +306,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "trees": _DATA,
     "two_threads": _PRINTS,
     "typed_keys": _DATA,
+    "unawaited_runs_leave_nothing": _ONE_OF_EACH,
     "unaware": "it asks those of JAX in one cell",
     "unknown_device": "only sharding= names a device",
     "unreadable_error": _SHARED,

@@ -326,47 +326,58 @@ def empty_beside_others(bench: Bench, callback: Callback) -> list[Anomaly]:
 @planted("shard_map", "id_tap", "H13", minimum_devices=2)
 def jaxs_barrier_covers_both(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H13: JAX's own barrier waits for taps of all devices and for JAX's own callbacks, whichever came first."""
-    last = float(bench.operand[-1, 0])
     anomalies: list[Anomaly] = []
-    for held in ("a tap on the last device", "a callback of JAX's"):
-        release, ended = threading.Event(), threading.Event()
-
-        def wait_there(first: Any, release: threading.Event = release, ended: threading.Event = ended) -> None:
-            if float(np.asarray(first).ravel()[0]) == last:
-                release.wait(2 * PATIENCE)
-                ended.set()
-
-        taps, own = [lambda _: None, wait_there] if held.startswith("a callback") else [wait_there, lambda _: None]
-
-        def tapping(x: Any, host: Any = taps) -> Any:
-            return bench.implementation.tap(lambda one, _: host(one), x)
-
-        def calling(x: Any, host: Any = own) -> Any:
-            jax.debug.callback(host, x)
-            return x
-
-        in_order = [bench.compile(program) for program in (tapping, calling)]
-        if held.startswith("a callback"):
-            in_order.reverse()
-        in_time: list[bool] = []
-
-        def wait(in_order: Any = in_order, ended: threading.Event = ended, in_time: list[bool] = in_time) -> None:
-            for program in in_order:
-                program(bench.operand)
-            if held.startswith("a callback"):  # noqa: B023
-                for device in bench.devices:
-                    bench.implementation.tap(lambda *_: None, jax.device_put(np.float32(1), device))
-            jax.effects_barrier()
-            in_time.append(ended.is_set())
-
-        waiting = threading.Thread(target=wait, daemon=True)
-        waiting.start()
-        # One-sided: a slow machine can only miss the fault.
-        waiting.join(EARLY_SECONDS)
-        release.set()
-        waiting.join(PATIENCE)
+    for held, of_jax in (("a tap on the last device", False), ("a callback of JAX's", True)):
+        in_time = _in_time(bench, of_jax)
         anomalies += check_quiet_barrier(bench, f"after {held} had ended")
         if in_time != [True]:
             came = "returned while it had not ended" if in_time else "did not return"
             anomalies.append(Anomaly("early barrier", Stage.BARRIER, f"with {held}, jax.effects_barrier {came}"))
     return anomalies
+
+
+def _in_time(bench: Bench, of_jax: bool) -> list[bool]:
+    """Whether a callback held on the last device had ended when JAX's barrier returned; nothing if it did not."""
+    release, ended = threading.Event(), threading.Event()
+    in_time: list[bool] = []
+
+    def held(operand: Any) -> None:
+        if np.array_equal(np.asarray(operand).ravel(), bench.operand[-1]):
+            release.wait(2 * PATIENCE)
+            ended.set()
+
+    def tapping(x: Any) -> Any:
+        return bench.implementation.tap(lambda operand, _: held(operand), x)
+
+    def calling(x: Any) -> Any:
+        jax.debug.callback(held if of_jax else lambda _: None, x)
+        return x
+
+    # After a callback of JAX's, taps outside jit: a program would wait for it, and so would the barrier.
+    in_order = [bench.compile(program) for program in ([calling] if of_jax else [tapping, calling])]
+
+    def run() -> None:
+        for program in in_order:
+            program(bench.operand)
+
+    def wait() -> None:
+        run()
+        for device in bench.devices if of_jax else ():
+            bench.implementation.tap(lambda *_: None, jax.device_put(np.float32(1), device))
+        jax.effects_barrier()
+        in_time.append(ended.is_set())
+
+    # Compiled beforehand: the barrier should begin while the one that is held runs.
+    release.set()
+    run()
+    jax.effects_barrier()
+    bench.implementation.barrier()
+    release.clear()
+    ended.clear()
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    # One-sided: a slow machine can only miss the fault.
+    waiting.join(EARLY_SECONDS)
+    release.set()
+    waiting.join(PATIENCE)
+    return in_time

@@ -135,8 +135,8 @@ def flags(bench: Bench, callback: Callback) -> list[Anomaly]:
     ended.check()
     in_caller, transforms = ended.said
     anomalies = []
-    if in_caller != [True]:
-        witness = f"with the inline flag a tap ran {in_caller}: whether in the calling thread"
+    if in_caller != [True, False]:
+        witness = f"with the inline flag, and when the program had taken it back, taps ran {in_caller} in the caller"
         anomalies.append(Anomaly("flag ignored", Stage.CALLBACK, witness))
     if ["jvp", "transpose"] not in transforms:
         witness = f"with the flag for derivatives taps were told the transforms {transforms}"

@@ -202,6 +202,10 @@ def flags(bench: Bench) -> None:
 
     bench.implementation.tap(where, np.float32(1))
     bench.implementation.barrier()
+    # The program has the last word.
+    jax.config.update("jax_host_callback_inline", False)
+    bench.implementation.tap(where, np.float32(1))
+    bench.implementation.barrier()
     say(threads)
 
     transforms_seen: list[list[str]] = []

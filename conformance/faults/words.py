@@ -223,13 +223,13 @@ def same_tap_of_a_key(bench: Bench, callback: Callback) -> list[Anomaly]:
     """One function taps a number and a typed key in one program, in each order."""
     seen: list[tuple[str, tuple[int, ...]]] = []
 
-    def host(operand: Any) -> None:
+    def host(operand: Any, transforms: Any) -> None:
         seen.append((operand.dtype.name, operand.shape))
 
     number, key = np.float32(1), jax.random.key(7)
     anomalies: list[Anomaly] = []
     for order in ((number, key), (key, number)):
-        program = jax.jit(lambda *both: [bench.apply(callback, host, each) for each in both])
+        program = jax.jit(lambda *both: [bench.implementation.tap(host, each) for each in both])
         seen.clear()
         if (error := error_of(lambda: [each.shape for each in program(*order)])) is not None:  # noqa: B023
             anomalies.append(Anomaly("error", stage_of(error), f"a number and a key: {summary(error)}"))

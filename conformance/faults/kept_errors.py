@@ -124,7 +124,11 @@ def error_of_another_constructor(bench: Bench, callback: Callback) -> list[Anoma
     return check_quiet_barrier(bench, "after an exception of another constructor")
 
 
-@planted("jit pmap", "id_tap call pure_callback io_callback io_callback_ordered debug_callback", "H15 H18")
+# After a failure on several devices the barrier of JAX raises it again and again, so its own are not asked.
+@planted(
+    *("jit pmap", "id_tap call pure_callback io_callback io_callback_ordered debug_callback", "H15 H18"),
+    functions="barrier_wait",
+)
 def failure_lets_go(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A function that failed holds its arrays no longer than until its failure was reported and dropped."""
     arrays: list[weakref.ref[Any]] = []

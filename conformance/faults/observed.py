@@ -178,6 +178,17 @@ def is_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies
 
 
+class _HeldTap:
+    """A tap's function that tells that it has begun, and waits until it is released."""
+
+    def __init__(self) -> None:
+        self.entered, self.release = threading.Event(), threading.Event()
+
+    def __call__(self, operand: Any, transforms: Any) -> None:
+        self.entered.set()
+        self.release.wait(2 * PATIENCE)
+
+
 @planted("jit", "id_tap call", "H16 H29", functions="stats", isolated=True)
 def inline_is_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H29: inline callbacks count as others do, also one that raises."""
@@ -205,24 +216,19 @@ def inline_is_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
 @planted("jit", "id_tap", "H29", functions="stats", isolated=True)
 def waits_are_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H29: how many taps wait now, how many waited at most, and their bytes, although nobody asked at that moment."""
-    entered, release = threading.Event(), threading.Event()
-
-    def held(operand: Any, transforms: Any) -> None:
-        entered.set()
-        release.wait(2 * PATIENCE)
-
+    held = _HeldTap()
     compiled = jax.jit(lambda x: bench.implementation.tap(held, x))
     library(bench).stats()
     for _ in range(RUNS):
         jax.block_until_ready(compiled(bench.operand))
     try:
-        if not entered.wait(PATIENCE):
+        if not held.entered.wait(PATIENCE):
             return [Anomaly("lost", Stage.CALLBACK, "the first tap did not begin")]
         waiting = library(bench).stats()[bench.devices[0]]
         for _ in range(RUNS):
             jax.block_until_ready(compiled(bench.operand))
     finally:
-        release.set()
+        held.release.set()
     anomalies = check_quiet_barrier(bench, "after the taps had ended")
     ended = library(bench).stats()[bench.devices[0]]
     nbytes = bench.operand.nbytes
@@ -307,21 +313,16 @@ def later_budget(bench: Bench, callback: Callback) -> list[Anomaly]:
 @planted("jit", "id_tap", "H29", functions="stats", isolated=True)
 def counted_from_the_first_look(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H29: taps that wait when a program asks for statistics for the first time are in them, then and later."""
-    entered, release = threading.Event(), threading.Event()
-
-    def held(operand: Any, transforms: Any) -> None:
-        entered.set()
-        release.wait(2 * PATIENCE)
-
+    held = _HeldTap()
     compiled = jax.jit(lambda x: bench.implementation.tap(held, x))
     for _ in range(RUNS):
         jax.block_until_ready(compiled(bench.operand))
     try:
-        if not entered.wait(PATIENCE):
+        if not held.entered.wait(PATIENCE):
             return [Anomaly("lost", Stage.CALLBACK, "the first tap did not begin")]
         library(bench).stats()
     finally:
-        release.set()
+        held.release.set()
     anomalies = check_quiet_barrier(bench, "after the taps had ended")
     of = library(bench).stats()[bench.devices[0]]
     if (of.taps, of.taps_run, of.queued) != (RUNS, RUNS, 0):
@@ -333,23 +334,18 @@ def counted_from_the_first_look(bench: Bench, callback: Callback) -> list[Anomal
 @planted("jit", "id_tap", "H30", functions="barrier_wait")
 def all_that_wait_are_told(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H30: the error of a barrier in time counts all taps that wait, from a program and from outside jit."""
-    entered, release = threading.Event(), threading.Event()
-
-    def held(operand: Any, transforms: Any) -> None:
-        entered.set()
-        release.wait(2 * PATIENCE)
-
+    held = _HeldTap()
     compiled = jax.jit(lambda x: bench.implementation.tap(held, x))
     runs = 2 * RUNS
     for _ in range(runs):
         jax.block_until_ready(compiled(bench.operand))
     bench.implementation.tap(held, bench.operand)
     try:
-        if not entered.wait(PATIENCE):
+        if not held.entered.wait(PATIENCE):
             return [Anomaly("lost", Stage.CALLBACK, "the first tap did not begin")]
         error: Any = error_of(lambda: library(bench).barrier_wait("planted", timeout=EARLY_SECONDS))
     finally:
-        release.set()
+        held.release.set()
     anomalies = check_quiet_barrier(bench, "after the taps had ended")
     counted = sum(each.count for each in getattr(error, "outstanding", ()))
     if counted != runs + 1:

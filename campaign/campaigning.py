@@ -15,7 +15,7 @@ from .coverage import IMPORT, Coverage
 from .forks import in_forks
 from .mutant import Mutant
 from .order import Kills, Rarity, in_order
-from .trial import KILLED, Job, Result, try_mutant, untried
+from .trial import KILLED, Job, Result, Until, try_mutant, untried
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Options:
     """Seconds for one mutant."""
     minutes: float
     """No further mutant begins after this time."""
-    all_cells: bool = False
+    until: Until = Until.FIRST
 
 
 def campaign(
@@ -64,7 +64,7 @@ def campaign(
             if reaching or first or check or earlier is None:
                 cells = in_order(reaching, tasks, mutant.module, kills, rarity)
                 cells = [*first, *(task for task in cells if task not in first)]
-                yield Job(mutant, tuple(cells), seconds, options.budget, options.all_cells, passed, check)
+                yield Job(mutant, tuple(cells), seconds, options.budget, options.until, passed, check)
 
     run = functools.partial(_run, log=options.journal.with_name("trials.log"))
     for _, told in in_forks(jobs(), options.workers, run):

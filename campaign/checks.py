@@ -39,6 +39,11 @@ def load(path: Path, known: Collection[str]) -> dict[str, str]:
     return entries
 
 
+def is_test(killer: str) -> bool:
+    """Whether a test has killed, and no cell: the id of a cell begins with its implementation."""
+    return killer.startswith("tests/")
+
+
 def failure(test: str, deadline: float = DEADLINE) -> str:
     """Run a test with this process's environment and path; return how it fails, in a few words, or nothing."""
     # pytest alone would put the project, and so the unchanged source, at the begin of the path.

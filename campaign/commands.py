@@ -24,7 +24,7 @@ from .overlay import PACKAGE
 from .pool import cells_of_pool, exists, named
 from .recording import RecordingError, record
 from .report import report
-from .trial import KILLED, Job, Result, try_mutant, untried
+from .trial import KILLED, Job, Result, Until, try_mutant, untried
 
 RESULTS = Path("results/mutation")
 COUNT = 320
@@ -71,7 +71,13 @@ def _parser() -> argparse.ArgumentParser:
             each.add_argument("--budget", type=float, default=90.0, metavar="SECONDS", help="for the cells of a mutant")
             each.add_argument("--minutes", type=float, default=1440.0, help="no further mutant begins after these")
             each.add_argument("--as-recorded", action="store_true", help="record no further cells")
-            each.add_argument("--all-cells", action="store_true", help="do not stop at the first kill")
+            each.add_argument(
+                "--until",
+                type=Until,
+                choices=(Until.FIRST, Until.ANOTHER),
+                default=Until.FIRST,
+                help="end the trial of a mutant at the first kill, or at one by another fault or program",
+            )
         if name == "try":
             each.add_argument("--cell", action="append", required=True, help="the id of a cell; may be repeated")
         if name == "report":
@@ -143,7 +149,7 @@ def _run(options: argparse.Namespace) -> int:
         (coverage.cells.keys() - {IMPORT}) | {earlier[mutant.id] for mutant in mutants if mutant.id in earlier}
     )
     path = options.results / "journal.jsonl"
-    how = Options(path, options.workers, options.budget, options.minutes, options.all_cells)
+    how = Options(path, options.workers, options.budget, options.minutes, options.until)
     for result in campaign(mutants, tasks, coverage, how, earlier, tests):
         place = next(number for number, mutant in enumerate(mutants, 1) if mutant.id == result.id)
         _show(f"{place}/{len(mutants)}", result)
@@ -155,7 +161,7 @@ def _try(options: argparse.Namespace) -> int:
     tasks = tuple(named(options.cell).values())
     options.results.mkdir(parents=True, exist_ok=True)
     log = options.results / "trials.log"
-    jobs = (Job(mutant, tasks, {}, math.inf, all_cells=True) for mutant in mutants)
+    jobs = (Job(mutant, tasks, {}, math.inf, until=Until.ALL) for mutant in mutants)
     for number, (_, told) in enumerate(in_forks(jobs, options.workers, lambda job: try_mutant(job, log).as_json()), 1):
         _show(f"{number}/{len(mutants)}", Result.from_json(told))
     return 0
@@ -167,7 +173,8 @@ def _report(options: argparse.Namespace) -> int:
     results = [found.get(mutant.id) or untried(mutant) for mutant in mutants if mutant.id in {*found, *reasons}]
     page = options.results / "report.md"
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(report(results, reasons, len(mutants)))
+    pool = [task.id for task in cells_of_pool(jax.__version__)]
+    page.write_text(report(results, reasons, len(mutants), pool))
     print(page.read_text().splitlines()[2], f"The report is {page}.", sep="\n")
     if options.save:
         sample.save(results, sample.KILLS)

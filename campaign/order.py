@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -69,11 +70,14 @@ def in_order(
     return _by_kind(ranked)
 
 
+def about(cell: str) -> str:
+    """What a cell is about, for whatever callback: its fault, or the outermost transform of its program."""
+    program = cell.split("/")[2]
+    return ".".join(program.split(".")[:2]) if program.startswith("fault.") else re.split(r"[+.]", program)[0]
+
+
 def _sort(cell: str) -> tuple[str, str]:
-    """The callback, and the fault or the outermost transform."""
-    _, callback, program, _ = cell.split("/")
-    fault = program.split(".")[1] if program.startswith("fault.") else program.partition("+")[0].split(".")[0]
-    return callback, fault
+    return cell.split("/")[1], about(cell)
 
 
 def _seconds(one: Reached, task: Task) -> float:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from . import checks
 from .field_operators import OPERATORS
+from .order import about
 from .trial import KILLED, SURVIVED, UNREACHED, Result
 
 
-def report(results: Sequence[Result], equivalents: Mapping[str, str], asked: int) -> str:
-    """The whole page; `asked` is the number of mutants of the campaign."""
+def report(results: Sequence[Result], equivalents: Mapping[str, str], asked: int, pool: Iterable[str]) -> str:
+    """The whole page; `asked` is the number of mutants of the campaign, `pool` has the cells that could be asked."""
     counted = [result for result in results if result.id not in equivalents or result.verdict == KILLED]
     killed = [result for result in counted if result.verdict == KILLED]
     survived = [result for result in counted if result.verdict == SURVIVED]
     unreached = [result for result in counted if result.verdict == UNREACHED]
     alike = [result for result in results if result not in counted]
-    by_tests = sum(result.cell.startswith("tests/") for result in killed)
+    by_tests = sum(checks.is_test(result.cell) for result in killed)
     rate = f"{100 * len(killed) / len(counted):.1f} %" if counted else "none"
     lines = [
         "# Mutants of hostcb's source",
@@ -34,7 +36,8 @@ def report(results: Sequence[Result], equivalents: Mapping[str, str], asked: int
         *_survivors("Survivors", survived),
         *_survivors("On lines that no cell of the pool reaches", unreached),
         *_equivalents(alike, equivalents),
-        *_cells(killed),
+        *_first(killed),
+        *_only(killed, pool),
     ]
     return "\n".join(lines) + "\n"
 
@@ -74,34 +77,31 @@ def _equivalents(results: Sequence[Result], reasons: Mapping[str, str]) -> list[
     return ["## Equivalent", "", *shown, ""]
 
 
-def _cells(killed: Sequence[Result]) -> list[str]:
-    """What is known of the cells where all that reach a mutant ran, and else the cells that killed first."""
+def _first(killed: Sequence[Result]) -> list[str]:
     lines = ["## Cells", ""]
-    first = Counter(result.cell for result in killed if not result.cell.startswith("tests/"))
+    first = Counter(result.cell for result in killed if not checks.is_test(result.cell))
     lines += [f"{len(first)} cells killed a mutant before any other ran. Those that did most often:", ""]
-    lines += [f"- {count} `{cell}`" for cell, count in first.most_common(10)]
-    whole = [result for result in killed if result.killers]
-    if not whole:
-        return lines
-    alone = Counter(result.killers[0] for result in whole if len(result.killers) == 1)
-    cells = {cell for result in whole for cell in result.killers}
-    lines += [
+    return [*lines, *(f"- {count} `{cell}`" for cell, count in first.most_common(10)), ""]
+
+
+def _only(killed: Sequence[Result], pool: Iterable[str]) -> list[str]:
+    """What the faults and programs are worth where trials went on after the first kill, and else nothing."""
+    known = [result for result in killed if result.killers]
+    if not known:
+        return []
+    of_each = [{killer if checks.is_test(killer) else about(killer) for killer in result.killers} for result in known]
+    only = Counter(next(iter(each)) for each in of_each if len(each) == 1)
+    needed = sorted((name for name in only if not checks.is_test(name)), key=lambda name: (-only[name], name))
+    spare = sorted({about(cell) for cell in pool} - only.keys())
+    return [
+        "## Faults and programs",
         "",
-        f"All cells ran for {len(whole)} of the killed mutants. {len(alone)} cells are the only killer of one:",
+        f"The trials of {len(known)} killed mutants went on until a second fault or program, or a test, noticed"
+        f" the mutant. {len(needed)} faults and programs are the only ones that notice a mutant:",
+        "",
+        *(f"- {only[name]} `{name}`" for name in needed),
+        "",
+        f"The other {len(spare)} kill none of these mutants that no other kills:",
+        "",
+        *(f"- `{name}`" for name in spare),
     ]
-    lines += ["", *(f"- {count} `{cell}`" for cell, count in alone.most_common())]
-    spare = sorted(cells - alone.keys() - _needed([{*result.killers} for result in whole]))
-    lines += ["", f"{len(spare)} cells killed nothing that a smaller set of cells does not:", ""]
-    return [*lines, *(f"- `{cell}`" for cell in spare)]
-
-
-def _needed(killers: Sequence[Collection[str]]) -> set[str]:
-    """A small set of cells that kills all: always the cell that kills most of what is left."""
-    left = [{*each} for each in killers]
-    chosen: set[str] = set()
-    while left:
-        counts = Counter(cell for each in left for cell in each)
-        best = max(sorted(counts), key=lambda cell: counts[cell])
-        chosen.add(best)
-        left = [each for each in left if best not in each]
-    return chosen

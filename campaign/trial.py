@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from . import checks
 from .c import building
 from .forks import temporary_folder
 from .mutant import Mutant
+from .order import about
 from .overlay import environment_with, make_overlay
 from .running import Cells
 
@@ -28,6 +30,16 @@ TIMES = 10
 """A cell may take so many times as long as it did with the unchanged source."""
 
 
+class Until(StrEnum):
+    """The kill at which a trial ends."""
+
+    FIRST = "first"
+    ANOTHER = "another"
+    """That of a second fault or program. Then no cell of the first is the only one that notices the mutant."""
+    ALL = "all"
+    """At none: all cells run."""
+
+
 @dataclass(frozen=True)
 class Job:
     mutant: Mutant
@@ -37,8 +49,7 @@ class Job:
     """What each cell took with the unchanged source."""
     budget: float
     """The seconds after which no further cell begins."""
-    all_cells: bool = False
-    """Whether the cells after the first kill run as well."""
+    until: Until = Until.FIRST
     passed: tuple[str, ...] = ()
     """The cells that have not noticed the mutant in an earlier run of the campaign."""
     check: str = ""
@@ -63,7 +74,7 @@ class Result:
     how: str = ""
     """The outcome of that cell, in a few words."""
     killers: tuple[str, ...] = ()
-    """All cells that killed it, where all ran."""
+    """The cells and tests that killed it, where a trial went on after the first kill and its time was not over."""
     passed: tuple[str, ...] = ()
     """The cells that did not notice a mutant that survived: when the campaign goes on, the others run."""
     tried: int = 0
@@ -83,6 +94,7 @@ def try_mutant(job: Job, log: Path) -> Result:
     started = time.monotonic()
     killers: dict[str, str] = {}
     passed = [*job.passed]
+    in_time = True
     with temporary_folder() as folder:
         overlay = make_overlay(folder, job.mutant.module, job.mutant.source)
         if building.is_c(job.mutant.module):
@@ -92,22 +104,33 @@ def try_mutant(job: Job, log: Path) -> Result:
         if job.check and (how := checks.failure(job.check)):
             killers[job.check] = how[:300]
         with Cells(log) as cells:
-            for task in job.tasks if not killers or job.all_cells else ():
+            for task in job.tasks:
+                if has_ended(job.until, killers):
+                    break
+                if job.until is Until.ANOTHER and about(task.id) in map(about, killers):
+                    continue
                 if time.monotonic() - started > job.budget:
+                    in_time = False
                     break
                 outcome = _run(cells, task, job.seconds.get(task.id, 1.0))
                 if outcome.verdict is Verdict.PASS:
                     passed.append(task.id)
                     continue
                 killers[task.id] = _words(outcome)
-                if not job.all_cells:
-                    break
     result = replace(untried(job.mutant), seconds=round(time.monotonic() - started, 2))
     result = replace(result, tried=len(passed) + len(killers), reaching=len(job.tasks) + len(job.passed))
     if not killers:
         return replace(result, verdict=SURVIVED, passed=tuple(passed))
     cell, how = next(iter(killers.items()))
-    return replace(result, verdict=KILLED, cell=cell, how=how, killers=tuple(killers) if job.all_cells else ())
+    known = in_time and job.until is not Until.FIRST
+    return replace(result, verdict=KILLED, cell=cell, how=how, killers=tuple(killers) if known else ())
+
+
+def has_ended(until: Until, killers: Collection[str]) -> bool:
+    """Whether no further cell needs to run. A test that notices the mutant is enough: no cell is the only one then."""
+    if until is Until.ANOTHER:
+        return len(killers) > 1 or any(map(checks.is_test, killers))
+    return until is Until.FIRST and bool(killers)
 
 
 def untried(mutant: Mutant) -> Result:

@@ -21,7 +21,7 @@ from campaign.mutant import Mutant, mutants_in
 from campaign.order import Kills, Rarity, in_order
 from campaign.overlay import PACKAGE, PROJECT, environment_with, make_overlay
 from campaign.report import report
-from campaign.trial import KILLED, SURVIVED, UNREACHED, Result, untried
+from campaign.trial import KILLED, SURVIVED, UNREACHED, Result, Until, has_ended, untried
 from conformance.engine.tasks import Task
 from conformance.spec.topology import Topology
 
@@ -276,7 +276,7 @@ def test_the_report_counts_what_no_cell_reaches_as_not_killed() -> None:
         result("three", UNREACHED, kind="drop copy"),
         result("four", SURVIVED),
     ]
-    text = report(results, {"four": "nobody reads it"}, 9)
+    text = report(results, {"four": "nobody reads it"}, 9, ())
     assert "4 of 9 mutants were tried: 1 are killed (0 by a test, and no cell), 1 survived, 1 are on lines" in text
     assert "1 are equivalent. Killed of those not equivalent: 33.3 %." in text
     assert "| `toy.py` | 0/1 | 1/2 | 1/3 |" in text and "| all | 0/1 | 1/2 | 1/3 |" in text
@@ -286,20 +286,41 @@ def test_the_report_counts_what_no_cell_reaches_as_not_killed() -> None:
 
 def test_a_mutant_that_is_killed_is_not_equivalent() -> None:
     assert "1 are killed (0 by a test, and no cell), 0 survived, 0 are on" in report(
-        [result("one", KILLED)], {"one": "nobody reads it"}, 1
+        [result("one", KILLED)], {"one": "nobody reads it"}, 1, ()
     )
 
 
-def test_the_report_names_cells_that_kill_nothing_that_others_do_not() -> None:
+def test_the_report_names_faults_that_kill_nothing_that_others_do_not() -> None:
+    test = "tests/unit/test_aliases.py::test_name"
+    of_a_tap, loop = THREE.replace("call", "id_tap"), ONE.replace("jit", "scan")
     results = [
-        result("one", KILLED, cell=ONE, killers=(ONE,)),
-        result("two", KILLED, cell=ONE, killers=(ONE, TWO)),
-        result("three", KILLED, cell=TWO, killers=(TWO, THREE)),
-        result("four", KILLED, cell=TWO, killers=(TWO, ONE)),
+        result("one", KILLED, cell=THREE, killers=(THREE,)),
+        result("two", KILLED, cell=of_a_tap, killers=(of_a_tap, THREE)),
+        result("three", KILLED, cell=THREE, killers=(THREE, ONE)),
+        result("four", KILLED, cell=loop, killers=(loop, ONE)),
+        result("five", KILLED, cell=test, killers=(test,)),
+        result("six", KILLED, cell=ONE),
     ]
-    text = report(results, {}, 4)
-    assert f"1 cells are the only killer of one:\n\n- 1 `{ONE}`" in text
-    assert text.endswith(f"1 cells killed nothing that a smaller set of cells does not:\n\n- `{THREE}`\n")
+    text = report(results, {}, 6, [ONE, TWO, THREE, of_a_tap, loop])
+    assert "The trials of 5 killed mutants went on" in text
+    assert "1 faults and programs are the only ones that notice a mutant:\n\n- 2 `fault.raises`\n" in text
+    assert text.endswith("The other 2 kill none of these mutants that no other kills:\n\n- `jit`\n- `scan`\n")
+
+
+@pytest.mark.parametrize(
+    ("until", "killers", "ended"),
+    [
+        (Until.FIRST, (), False),
+        (Until.FIRST, (ONE,), True),
+        (Until.ANOTHER, (), False),
+        (Until.ANOTHER, (ONE,), False),
+        (Until.ANOTHER, (ONE, THREE), True),
+        (Until.ANOTHER, ("tests/unit/test_aliases.py::test_name",), True),
+        (Until.ALL, (ONE, THREE), False),
+    ],
+)
+def test_a_trial_ends_at_the_kill_that_is_asked_for(until: Until, killers: tuple[str, ...], ended: bool) -> None:
+    assert has_ended(until, killers) == ended
 
 
 # With hostcb -----------------------------------------------------------------------------------------------------

@@ -92,38 +92,6 @@ def unreadable_error(bench: Bench, callback: Callback) -> list[Anomaly]:
     return check_quiet_barrier(bench, "after an exception that cannot be shown")
 
 
-class CodedError(Exception):
-    """An exception that can be pickled and not made again: its constructor takes more than its text."""
-
-    def __init__(self, code: int, place: str) -> None:
-        super().__init__(f"{code} at {place}")
-
-
-@planted("jit", "id_tap call io_callback", "H13 H14 H15", functions="barrier_wait")
-def error_of_another_constructor(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """The barrier's error can be pickled, and another process reads in it what this one does."""
-
-    def host(operand: Any) -> Any:
-        raise CodedError(404, PLANTED)
-
-    error_of(lambda: bench.applying(callback, host)(bench.operand))
-    caught: Any = error_of(bench.implementation.barrier)
-    if not isinstance(caught, bench.implementation.callback_exception):
-        return [Anomaly("swallowed error", Stage.BARRIER, f"the barrier raised {caught!r}")]
-    try:
-        again: Any = pickle.loads(pickle.dumps(caught))
-    except Exception as error:
-        return [Anomaly("poor error", Stage.BARRIER, f"it cannot be pickled: {summary(error)}")]
-    both: tuple[Any, Any] = caught, again
-    told = [
-        [str(one), *((str(each.device), each.text, each.headline, each.kind, each.ended) for each in one.failures)]
-        for one in both
-    ]
-    if told[0] != told[1]:
-        return [Anomaly("poor error", Stage.BARRIER, f"it says {told[0]}, and pickled {told[1]}")]
-    return check_quiet_barrier(bench, "after an exception of another constructor")
-
-
 # After a failure on several devices the barrier of JAX raises it again and again, so its own are not asked.
 @planted(
     *("jit pmap", "id_tap call pure_callback io_callback io_callback_ordered debug_callback", "H15 H18"),

@@ -83,7 +83,6 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "error_mark": _RESULTS,
     "error_of_a_generator": _SHARED,
     "equal_prints": _TEXTS,
-    "error_of_another_constructor": _ONE_OF_EACH,
     "errors_travel": _SHARED,
     "explicit_mesh": _RESULTS,
     "examples_of_results": "only a call takes examples in place of shapes",

@@ -7,7 +7,7 @@ import functools
 import gc
 import pickle
 import sys
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
@@ -15,10 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..oracle.checkers import Anomaly
+from ..oracle.stages import summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
-from .checks import PLANTED, error_of
+from .checks import PLANTED, check_quiet_barrier, error_of
 from .fault import planted
 from .traces import library
 
@@ -118,50 +119,65 @@ def _hashes(parameters: list[Any]) -> list[int]:
     return [hash(value) for of_equation in parameters for _, value in of_equation if isinstance(value, Hashable)]
 
 
-@planted("jit", "id_tap call", "H14 H15")
+class StaysHereError(Exception):
+    """An exception of a function, which no other process could make."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("this exception stays where it is")
+
+
+class CodedError(Exception):
+    """An exception that can be pickled and not made again: its constructor takes more than its text."""
+
+    def __init__(self, code: int, place: str) -> None:
+        super().__init__(f"{code} at {place}")
+
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "pickled": lambda error: pickle.loads(pickle.dumps(error)),
+    "copied": copy.copy,
+    "copied deeply": copy.deepcopy,
+}
+
+
+@planted("jit", "id_tap call io_callback", "H13 H14 H15", functions="barrier_wait")
 def errors_travel(bench: Bench, callback: Callback) -> list[Anomaly]:
     """The barrier's exception can be pickled and copied, with its text and its failures, as multiprocessing does."""
-
-    class StaysHereError(Exception):
-        """An exception of a function, which no other process could make."""
-
-        def __reduce__(self) -> Any:
-            raise TypeError("this exception stays where it is")
-
     anomalies = []
-    for kind in (ValueError, StaysHereError):
+    for planted_error in (ValueError(PLANTED), StaysHereError(PLANTED), CodedError(404, PLANTED)):
 
-        def failing(operand: Any, kind: type[Exception] = kind) -> Any:
-            raise kind(PLANTED)
+        def failing(operand: Any, error: Exception = planted_error) -> Any:
+            raise error
 
         error_of(lambda: bench.applying(callback, failing)(bench.operand))
-        try:
-            bench.implementation.barrier()
-        except bench.implementation.callback_exception as error:
-            caught: Any = error
-        else:
-            return [Anomaly("swallowed error", Stage.BARRIER, "the barrier did not raise")]
-        for way, again in (
-            ("pickled", pickle.loads(pickle.dumps(caught))),
-            ("copied", copy.copy(caught)),
-            ("copied deeply", copy.deepcopy(caught)),
-        ):
+        raised = error_of(bench.implementation.barrier)
+        if not isinstance(raised, bench.implementation.callback_exception):
+            return [Anomaly("swallowed error", Stage.BARRIER, f"the barrier raised {raised!r}")]
+        caught: Any = raised
+        for way, copied in WAYS.items():
+            try:
+                again: Any = copied(caught)
+            except Exception as error:
+                return [Anomaly("poor error", Stage.BARRIER, f"it cannot be {way}: {summary(error)}")]
             if type(again) is not type(caught) or str(again) != str(caught):
                 anomalies.append(Anomaly("poor error", Stage.BARRIER, f"{way} it is {again!r}, was {caught!r}"))
             elif not _alike(again.failures, caught.failures):
                 anomalies.append(Anomaly("poor error", Stage.BARRIER, f"{way} it has {again.failures}"))
         if len(caught.failures) != 1 or PLANTED not in str(caught.failures[0].exception):
             anomalies.append(Anomaly("poor error", Stage.BARRIER, f"its failures are {caught.failures}"))
-    return anomalies
+    return anomalies or check_quiet_barrier(bench, "after exceptions that were copied")
 
 
 def _alike(found: Any, wanted: Any) -> bool:
     """An exception that no other process can make travels as its text."""
     pairs = [*zip(found, wanted, strict=True)]
     return bool(pairs) and all(
-        (one.callback, one.text) == (other.callback, other.text) and str(other.exception) in str(one.exception)
-        for one, other in pairs
+        _told(one) == _told(other) and str(other.exception) in str(one.exception) for one, other in pairs
     )
+
+
+def _told(failure: Any) -> tuple[Any, ...]:
+    return failure.callback, str(failure.device), failure.text, failure.headline, failure.kind, failure.ended
 
 
 @planted("jit", "id_tap", "H16", isolated=True)

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
+from .barriers import PATIENCE
 from .bench import Bench
 from .checks import check_quiet_barrier
 from .fault import planted
@@ -195,6 +196,73 @@ def started_in_turn(bench: Bench, callback: Callback) -> list[Anomaly]:
         if in_time != ["in a program"]:
             witness = f"the barrier returned after {in_time}, and then came {seen[len(in_time) :]}"
             anomalies.append(Anomaly("early barrier", Stage.BARRIER, witness))
+    return anomalies
+
+
+# The queue of the taps must be an earlier one than that of the tap that starts their program.
+@planted("pjit", "id_tap", "H13", minimum_devices=3, isolated=True)
+def started_in_turn_by_two(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The barrier waits for the tap of a program that a tap started, also if another thread starts the same program."""
+    rows = NamedSharding(Mesh(np.asarray(bench.devices[1:3]), ("devices",)), PartitionSpec("devices"))
+    operands = [jax.device_put(np.full(2, number, np.float32), rows) for number in range(3)]
+    outside = jax.device_put(np.float32(0), bench.devices[0])
+    seen: list[float] = []
+    never, runs, both, ended, release = (threading.Event() for _ in range(5))
+
+    def held(operand: Any) -> Any:
+        runs.set()
+        both.wait(PATIENCE)
+        return np.asarray(operand)
+
+    def note(operand: Any, transforms: Any) -> None:
+        release.wait(PATIENCE)
+        seen.append(float(np.asarray(operand)[0]))
+
+    def starts(operand: Any, transforms: Any) -> None:
+        # Until the barrier waits.
+        never.wait(WHILE)
+        jax.block_until_ready(inner(operands[1]))
+        ended.set()
+
+    def computation(x: Any) -> Any:
+        like = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return bench.implementation.tap(note, bench.implementation.call(held, x, like))
+
+    def other() -> None:
+        runs.wait(PATIENCE)
+        result = inner(operands[2])
+        both.set()
+        jax.block_until_ready(result)
+
+    def wait_at_a_barrier() -> None:
+        library(bench).barrier_wait()
+        in_time.extend(seen)
+
+    inner = jax.jit(computation)
+    both.set()
+    release.set()
+    jax.block_until_ready(inner(operands[0]))
+    bench.implementation.barrier()
+    anomalies: list[Anomaly] = []
+    for _ in range(ROUNDS):
+        for event in (runs, both, ended, release):
+            event.clear()
+        seen.clear()
+        in_time: list[float] = []
+        threads = [threading.Thread(target=each, daemon=True) for each in (other, wait_at_a_barrier)]
+        threads[0].start()
+        bench.implementation.tap(starts, outside)
+        threads[1].start()
+        ended.wait(PATIENCE)
+        # One-sided: a barrier that does not wait returns meanwhile.
+        threads[1].join(WHILE)
+        release.set()
+        for thread in threads:
+            thread.join(PATIENCE)
+        anomalies += check_quiet_barrier(bench, "after a program of two threads")
+        if 1.0 not in in_time or sorted(seen) != [1.0, 2.0]:
+            witness = f"the barrier returned after taps of {in_time}, and {seen} came, expected that of 1.0 in time"
+            return [*anomalies, Anomaly("early barrier", Stage.BARRIER, witness)]
     return anomalies
 
 

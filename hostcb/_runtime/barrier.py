@@ -121,9 +121,10 @@ def wait_for_callbacks(name: str, deadline: Deadline | None = None) -> bool:
                     queue.join()
                 elif not queue.join_by(deadline):
                     return False
-            # The executions that those callbacks started.
+            # The executions that those callbacks started, and then the taps of these: a queue that was joined above
+            # has them if another thread runs the same program, see `Program.nested_on`.
             executions = [execution for execution in tracker.live() if execution.nested]
-            if not executions:
+            if not executions and not any(queue.has_nested() for queue in queues.all()):
                 break
     tracker.forget_failures()
     return True

@@ -59,6 +59,11 @@ class Host:
             found = self._about = recording.About(self.callback, self.program.name, self.operand_avals)
         return found
 
+    @property
+    def nested(self) -> bool:
+        """Whether its program was ever started from inside a callback."""
+        return self.program.nested
+
     def make_room(self, device: Any) -> None:
         """Wait for room in the queue; a handler calls this before it copies a large value for `tap`."""
         if not self._runs_here(device):

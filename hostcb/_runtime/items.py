@@ -21,5 +21,9 @@ class Receiver(Protocol):
     def nbytes(self) -> int:
         """The size of each of its values."""
 
+    @property
+    def nested(self) -> bool:
+        """Whether its program was ever started from inside a callback."""
+
     def deliver(self, device: Any, item: Item) -> None:
         """Take the value out of the item and run the user function on it, without raising."""

@@ -92,6 +92,11 @@ class DeviceQueue(Progress):
         ring = self.ring
         return bool(self.items) or (ring is not None and ring.counters.tail > ring.run)
 
+    def has_nested(self) -> bool:
+        """Whether a value waits whose program was started from inside a callback; C accepts none of these."""
+        receivers = [item[0] for item in list(self.items)]
+        return any(receiver is not None and receiver.nested for receiver in receivers)
+
     def put(self, receiver: Receiver, arrays: Sequence[np.ndarray]) -> None:
         """Accept a value; if the queue is full, first run the oldest values in this thread."""
         nbytes = receiver.nbytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import (  # noqa: F401 - the import of a module registers its faults
     after_failures,
     again,
+    arrays_of_jax,
     barriers,
     batches,
     beside_jax,

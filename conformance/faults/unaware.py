@@ -10,12 +10,14 @@ from typing import Any, TypeAlias
 
 import jax
 import numpy as np
+from jax.experimental import io_callback
+from jax.experimental.buffer_callback import buffer_callback
 
 from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
-from .checks import PLANTED, error_of
+from .checks import PLANTED, check_quiet_barrier, error_of
 from .fault import planted
 from .traces import library
 
@@ -62,6 +64,31 @@ def _returning(function: Callable[[Any], Any]) -> Any:
     return jax.jit(lambda x: jax.pure_callback(function, x, x))(START)
 
 
+def _prints_rounded(show: Callable[[str], None]) -> None:
+    with np.printoptions(precision=2):
+        compiled = jax.jit(lambda x: jax.debug.print("{}", x)).lower(START).compile()
+    compiled(START / 3)
+
+
+def _narrowed() -> Any:
+    like = jax.ShapeDtypeStruct((), np.uint32)
+    return jax.jit(lambda: jax.pure_callback(lambda: np.uint64(2**40 + 5), like))()
+
+
+def _adds_one(context: Any, out: Any, operand: Any) -> None:
+    np.asarray(out)[...] += 1
+
+
+def _raises_in_place(context: Any, out: Any, operand: Any) -> None:
+    raise ValueError(PLANTED)
+
+
+def _in_place(function: Callable[..., None], aliases: dict[int, int] | None) -> Any:
+    like = jax.ShapeDtypeStruct(START.shape, START.dtype)
+    result = jax.jit(buffer_callback(function, like, input_output_aliases=aliases))(START + 1)
+    return np.asarray(result).tolist()
+
+
 def _programs(bench: Bench) -> dict[str, Program]:
     key = jax.random.key(0)
     parts = jax.device_put(np.eye(len(bench.devices), dtype=np.float32), bench.split)
@@ -76,6 +103,13 @@ def _programs(bench: Bench) -> dict[str, Program]:
         "a result of another shape": lambda show: _returning(lambda x: np.zeros(4, np.float32)),
         "a text for the log": lambda show: jax.jit(lambda x: jax.debug.log(LOGGED + " {}", x))(START),
         "a field after doubled braces": lambda show: jax.jit(lambda x: jax.debug.print("{{x}} is {}", x))(START),
+        "a typed key of another kind outside jit": lambda show: shows_key(show, jax.random.key(0, impl="rbg")),
+        "an io_callback that raises": lambda show: jax.jit(lambda x: io_callback(_raises, None, x))(START),
+        "a print with the options of its trace": _prints_rounded,
+        "a masked array": lambda show: show(str(_returning(lambda x: np.ma.masked_array(x, mask=[0, 1, 0])))),
+        "an unsigned number that is too wide": lambda show: show(str(_narrowed())),
+        "a buffer in place": lambda show: show(str(_in_place(_adds_one, {0: 0}))),
+        "a buffer callback that raises": lambda show: _in_place(_raises_in_place, None),
         "a print of each part": lambda show: jax.jit(lambda x: jax.debug.print("{}", x, partitioned=True))(parts),
     }
 
@@ -124,7 +158,9 @@ def unaware(bench: Bench, callback: Callback) -> list[Anomaly]:
             "jax.debug.breakpoint": _goes_through_hostcb(lambda x: jax.debug.breakpoint(ordered=True)),
             "the function of a Pallas kernel": _goes_through_hostcb(_in_kernel),
         }
-    anomalies = [
+    # The failures of JAX's functions are the program's, which knows no barrier of hostcb.
+    anomalies = check_quiet_barrier(bench, "after programs that know nothing of it")
+    anomalies += [
         Anomaly("mistaken", Stage.CALLBACK, f"{what} gave {found[what]}, and with JAX's own {own[what]}")
         for what in programs
         if found[what] != own[what]

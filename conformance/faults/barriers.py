@@ -23,6 +23,17 @@ EARLY_SECONDS = 0.1
 """The time in which a barrier may return too early. It is one-sided: a slow machine can only miss the fault."""
 
 
+class HeldTap:
+    """A tap's function that tells that it has begun, and waits until it is released."""
+
+    def __init__(self) -> None:
+        self.entered, self.release = threading.Event(), threading.Event()
+
+    def __call__(self, operand: Any, transforms: Any) -> None:
+        self.entered.set()
+        self.release.wait(2 * PATIENCE)
+
+
 @planted("jit", EVERY_EFFECT, "H13")
 @planted("pmap", "id_tap call io_callback", "H13")
 def barrier_covers(bench: Bench, callback: Callback) -> list[Anomaly]:

@@ -64,6 +64,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     sharing,
     sizes,
     solvers,
+    statistics,
     stops,
     tangents,
     taps,

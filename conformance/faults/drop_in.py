@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import importlib.util
 import io
 import json
 import tempfile
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.experimental
 import numpy as np
 from jax.experimental import io_callback
 
@@ -111,6 +113,41 @@ def installed(bench: Bench, callback: Callback) -> list[Anomaly]:
             if found[name] != (*own[name][:2], by):
                 witness = f"{when}, {name} gave, showed and went through {found[name]}, expected {(*own[name][:2], by)}"
                 anomalies.append(Anomaly("mistaken", Stage.CALLBACK, witness))
+    return anomalies
+
+
+@planted("jit", "id_tap", "H27", isolated=True)
+def installed_for_a_block(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The old module is there in each way of its import while hostcb is installed, and no longer: nor after a raise."""
+    name = "jax.experimental.host_callback"
+
+    def ways() -> dict[str, bool]:
+        return {
+            "import": error_of(lambda: importlib.import_module(name)) is None,
+            "attribute": hasattr(jax.experimental, "host_callback"),
+            "from": error_of(lambda: exec("from jax.experimental import host_callback", {})) is None,
+            "specification": importlib.util.find_spec(name) is not None,
+        }
+
+    def in_a_block() -> None:
+        with library(bench).installed():
+            found["in a block"] = ways()
+            raise ValueError(PLANTED)
+
+    found = {"before": ways()}
+    raised = error_of(in_a_block)
+    found["after a block that raised"] = ways()
+    library(bench).install()
+    found["installed"] = ways()
+    library(bench).uninstall()
+    found["uninstalled"] = ways()
+    anomalies = [
+        Anomaly("mistaken", Stage.TRACE, f"{when}, whether there is {name}, by way: {each}")
+        for when, each in found.items()
+        if {*each.values()} != {when in ("in a block", "installed")}
+    ]
+    if not isinstance(raised, ValueError):
+        anomalies.append(Anomaly("swallowed error", Stage.TRACE, f"the block raised {raised!r}"))
     return anomalies
 
 

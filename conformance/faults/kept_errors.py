@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import pickle
+import threading
 import weakref
 from collections.abc import Generator
 from typing import Any
@@ -15,6 +17,7 @@ from ..oracle.checkers import Anomaly
 from ..oracle.stages import summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
+from .barriers import PATIENCE
 from .bench import Bench
 from .checks import PLANTED, check_quiet_barrier, error_of, still_alive
 from .fault import planted
@@ -90,6 +93,55 @@ def unreadable_error(bench: Bench, callback: Callback) -> list[Anomaly]:
     if str(again) != str(caught) or UnreadableError.__name__ not in str(again.failures[0].exception):
         return [Anomaly("poor error", Stage.BARRIER, f"pickled it is {again!r} with {again.failures}")]
     return check_quiet_barrier(bench, "after an exception that cannot be shown")
+
+
+class _Together(logging.Filter):
+    """Lets each failure wait for the other one when it is logged, so that both are known before any is raised."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = threading.Barrier(2)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            self.both.wait(PATIENCE)
+        return True
+
+
+@planted("jit", "call pure_callback io_callback", "H15 X2 X3", functions="barrier_wait")
+def causes_of_two_threads(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Of two threads that run one program at the same time, the error of each has its own failure as its cause."""
+    begin = threading.Barrier(2)
+    errors: dict[float, Exception | None] = {}
+
+    def host(operand: Any) -> Any:
+        begin.wait(PATIENCE)
+        raise ValueError(float(np.asarray(operand)))
+
+    # JAX's fast dispatch shows what the first run has shown.
+    compiled = jax.jit(lambda x: bench.apply(callback, host, x)).lower(np.float32(0)).compile()
+
+    def run(number: float) -> None:
+        errors[number] = error_of(lambda: jax.block_until_ready(compiled(np.float32(number))))
+
+    together, logger = _Together(), logging.getLogger("hostcb")
+    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in (1.0, 2.0)]
+    logger.addFilter(together)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(2 * PATIENCE)
+    finally:
+        logger.removeFilter(together)
+    error_of(bench.implementation.barrier)
+    causes = {number: getattr(errors.get(number), "__cause__", None) for number in (1.0, 2.0)}
+    found = {number: getattr(cause, "args", None) for number, cause in causes.items()}
+    if found != {number: (number,) for number in (1.0, 2.0)}:
+        return [
+            Anomaly("poor error", Stage.RESULT, f"by operand, the causes have {found}, and the errors are {errors}")
+        ]
+    return check_quiet_barrier(bench, "after failures of two threads")
 
 
 # After a failure on several devices the barrier of JAX raises it again and again, so its own are not asked.

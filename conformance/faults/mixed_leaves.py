@@ -72,7 +72,7 @@ def cotangents_of_mixed_leaves(bench: Bench, callback: Callback) -> list[Anomaly
     def note(value: Any, transforms: Any) -> None:
         seen.append((jax.tree.map(_shown, value), transforms))
 
-    def squared(lanes: bool) -> Any:
+    def squared(lanes: tuple[int | None, ...] | None) -> Any:
         @jax.custom_jvp
         def square(x: Any, n: Any) -> Any:
             return x * x
@@ -86,13 +86,13 @@ def cotangents_of_mixed_leaves(bench: Bench, callback: Callback) -> list[Anomaly
                 return one + other
 
             x, n = primals
-            tangent = (jax.vmap(tapped) if lanes else tapped)(tangents[0], n)
+            tangent = (jax.vmap(tapped, lanes) if lanes else tapped)(tangents[0], n)
             return square(x, n), x * tangent
 
         return square
 
     two, three = jnp.arange(1.0, 3.0), jnp.arange(6).reshape(2, 3)
-    for lanes in (False, True):
+    for lanes in (None, (0, 0), (0, None)):
         square = squared(lanes)
         jax.block_until_ready(jax.jit(jax.grad(lambda x, f=square: f(x, three).sum()))(two))
         bench.implementation.barrier()
@@ -100,7 +100,7 @@ def cotangents_of_mixed_leaves(bench: Bench, callback: Callback) -> list[Anomaly
     # The integers have no cotangents; all lanes together have as many elements.
     leaves = (("float0", three.size), FLOAT0_OF_TWO, cotangents, ("float0", 4), cotangents)
     batch = ("batch", {"batch_dims": (0, 0)})
-    wanted = [(leaves, (("transpose", {}),)), (leaves, (batch, ("transpose", {})))]
+    wanted = [(leaves, (("transpose", {}),)), *[(leaves, (batch, ("transpose", {})))] * 2]
     if seen == wanted:
         return []
     return [Anomaly("wrong callback", Stage.CALLBACK, f"the tap was given and told {seen}, expected {wanted}")]

@@ -36,6 +36,11 @@ async def later(*args: Any) -> None:
     """No function of a callback: it returns a coroutine."""
 
 
+class _Later:
+    async def write(self, *args: Any) -> None:
+        """No function of a callback either."""
+
+
 def generated(*args: Any) -> Any:
     """No function of a callback: it returns a generator."""
     yield args
@@ -65,6 +70,7 @@ def wrong_arguments(bench: Bench, callback: Callback) -> list[Anomaly]:
         {
             "a number in place of the function": (lambda x: tap(3, x), (TypeError, "tap_func")),
             "a coroutine function": (lambda x: tap(later, x), (TypeError, "coroutine")),
+            "a coroutine method": (lambda x: tap(_Later().write, x), (TypeError, "coroutine")),
             "a generator function": (lambda x: tap(generated, x), (TypeError, "generator")),
             "a text in place of a value": (lambda x: tap(nothing, (x, "text")), (TypeError, "")),
             "a device that is not there": (
@@ -127,6 +133,10 @@ def wrong_arguments_of_a_call(bench: Bench, callback: Callback) -> list[Anomaly]
                 (ValueError, "does not describe a result"),
             ),
             "a number in place of a pure function": (lambda x: pure(3, ONE, x), (TypeError, "callable")),
+            "an array of a type that is off in place of a shape": (
+                lambda x: pure(nothing, np.zeros(3), x),
+                (ValueError, "float64"),
+            ),
             "a generator function": (lambda x: pure(generated, ONE, x), (TypeError, "generator")),
             "a coroutine function of io_callback": (lambda x: io(later, ONE, x), (TypeError, "coroutine")),
             "a number in place of a function of arrays": (

@@ -7,7 +7,7 @@ import contextlib
 import io
 import threading
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -32,10 +32,18 @@ AS_LONG_AS_A_LINE = [*range(29)]
 
 LONGER = [10, *AS_LONG_AS_A_LINE[1:]]
 
+
+class Pair(NamedTuple):
+    one: Any
+    other: Any
+
+
 VALUES: dict[str, tuple[Any, str]] = {
     "a tuple": ((np.float32(3), np.int32(9)), "( 3. 9 )"),
     "a list in a dict": ({"b": np.float32(2), "a": [np.float32(1)]}, "{ a=[ 1. ] b=2. }"),
     "a dict of another class": (collections.OrderedDict(b=np.float32(2), a=np.float32(1)), "{ a=1. b=2. }"),
+    "a dict with numbers as keys": ({10: np.float32(1), 9: np.float32(2)}, "{ 9=2. 10=1. }"),
+    "a named tuple": (Pair(np.float32(3), np.int32(9)), "( 3. 9 )"),
     "a dict whose keys have no order": ({"b": np.float32(2), 1: np.float32(1)}, "{ b=2. 1=1. }"),
     "two such dicts, one in the other": (
         {"b": {2: np.float32(3), "a": np.float32(4)}, 1: np.float32(1)},
@@ -123,6 +131,12 @@ def prints_and_returns(bench: Bench, callback: Callback) -> list[Anomaly]:
         seen, wanted = jax.tree.map(int, found), [{"a": 7}, (8, 9)]
         if seen != wanted:
             anomalies.append(Anomaly("result", Stage.RESULT, f"prints returned {seen}, expected {wanted}"))
+    # Outside jit, JAX takes a dict of this class, whatever its keys are.
+    given = collections.OrderedDict([("b", np.int32(1)), (2, np.int32(3))])
+    returned = bench.implementation.print_labelled(given, output_stream=stream)
+    bench.implementation.barrier()
+    if (type(returned), [*returned]) != (collections.OrderedDict, ["b", 2]):
+        anomalies.append(Anomaly("result", Stage.RESULT, f"a print of {given} returned {returned!r}"))
     return anomalies
 
 

@@ -114,6 +114,24 @@ def failure_is_traced(bench: Bench, callback: Callback) -> list[Anomaly]:
 
 
 @planted("jit", "id_tap", "H22")
+def trace_of_a_block_that_raises(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H22: an exception ends the trace of its block: the file is whole, and has nothing of what comes later."""
+    compiled = bench.compile(lambda x: bench.implementation.tap(lambda *_: None, x))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.json"
+        try:
+            with library(bench).trace(file):
+                compiled(bench.operand)
+                raise ValueError("planted failure")
+        except ValueError:
+            compiled(bench.operand)
+        bench.implementation.barrier()
+        events = json.loads(file.read_text())
+    runs = [event for event in events if event["ph"] == "X" and event["cat"] != "hand-over"]
+    return _missing("the number of runs", len(runs), 1)
+
+
+@planted("jit", "id_tap", "H22")
 def trace_refuses(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H22: no path, a file that cannot be written, the same file twice, and a begin inside a callback."""
     trace = library(bench).trace

@@ -1,0 +1,206 @@
+"""Fault cells of statistics: what ran, what waits, what waited at most, and how it failed, as of a moment."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import jax
+import jax.extend.backend
+import numpy as np
+
+from ..oracle.checkers import Anomaly
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from .barriers import EARLY_SECONDS, PATIENCE, HeldTap
+from .bench import Bench
+from .checks import PLANTED, check_quiet_barrier, error_of
+from .fault import EVERY_EFFECT, planted
+from .places import flag
+from .traces import library
+
+RUNS = 3
+
+
+# A process that has once asked for statistics counts to its end.
+@planted("jit pmap", EVERY_EFFECT, "H29", functions="stats", isolated=True)
+def is_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H29: the runs of each device, by kind, the bytes of their operands, failures, and barriers, as of a moment."""
+
+    def host(operand: Any) -> Any:
+        if np.asarray(operand).min() < 0:
+            raise ValueError(PLANTED)
+        return np.asarray(operand) + np.float32(1)
+
+    compiled = bench.applying(callback, host)
+
+    def fail() -> None:
+        error_of(lambda: compiled(bench.operand - bench.operand.size))
+        error_of(bench.implementation.barrier)
+
+    # What came before the moment does not count.
+    fail()
+    first = library(bench).stats()
+    anomalies: list[Anomaly] = []
+    if first.devices or first.barriers:
+        witness = f"the first moment has {first.devices} and {first.barriers} barriers, expected nothing"
+        anomalies.append(Anomaly("count", Stage.CALLBACK, witness))
+    fail()
+    before = library(bench).stats()
+    for _ in range(RUNS):
+        jax.block_until_ready(compiled(bench.operand))
+    fail()
+    found = library(bench).stats() - before
+    is_tap = callback.function in ("id_tap", "id_print")
+    runs = RUNS + 1
+    nbytes = runs * int(np.prod(bench.callback_shape)) * 4
+    wanted = (runs if is_tap else 0, runs if is_tap else 0, {} if is_tap else {callback.function: runs}, nbytes, 0, 1)
+    for device in bench.devices[: bench.callbacks_per_run]:
+        of = found[device]
+        seen = (of.taps, of.taps_run, dict(of.calls), of.bytes, of.queued, of.failures)
+        if seen != wanted:
+            what = "taps, those that ran, calls, bytes, queued, failures"
+            witness = f"{what} of {device} are {seen}, expected {wanted}"
+            anomalies.append(Anomaly("count", Stage.CALLBACK, witness))
+    if found.barriers != 1 or not 0 < found.waited_in_barriers < found.seconds:
+        witness = f"one barrier: {found.barriers}, for {found.waited_in_barriers} s of {found.seconds} s"
+        anomalies.append(Anomaly("count", Stage.BARRIER, witness))
+    return anomalies
+
+
+@planted("jit", "id_tap call", "H16 H29", functions="stats", isolated=True)
+def inline_is_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H29: inline callbacks count as others do, also one that raises."""
+
+    def host(operand: Any) -> Any:
+        if np.asarray(operand) < 0:
+            raise ValueError(PLANTED)
+        return np.asarray(operand)
+
+    before = library(bench).stats()
+    with flag("jax_host_callback_inline"):
+        errors = [error_of(lambda n=n: bench.apply(callback, host, np.float32(n))) for n in (1, -1, 2)]  # type: ignore[misc]
+    error_of(bench.implementation.barrier)
+    of = (library(bench).stats() - before)[bench.devices[0]]
+    taps, calls = (3, {}) if callback.function == "id_tap" else (0, {callback.function: 3})
+    found, expected = (of.taps, of.taps_run, dict(of.calls), of.bytes), (taps, taps, calls, 12)
+    raised = [error is not None for error in errors]
+    if (raised, found) != ([False, True, False], expected):
+        what = "taps, those that ran, calls, bytes"
+        witness = f"of three, of which the second raises ({raised} raised), {what} are {found}, expected {expected}"
+        return [Anomaly("count", Stage.CALLBACK, witness)]
+    return check_quiet_barrier(bench, "after inline callbacks")
+
+
+@planted("jit", "id_tap", "H29", functions="stats", isolated=True)
+def waits_are_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H29: how many taps wait now, how many waited at most, and their bytes, although nobody asked at that moment."""
+    held = HeldTap()
+    compiled = jax.jit(lambda x: bench.implementation.tap(held, x))
+    library(bench).stats()
+    for _ in range(RUNS):
+        jax.block_until_ready(compiled(bench.operand))
+    try:
+        if not held.entered.wait(PATIENCE):
+            return [Anomaly("lost", Stage.CALLBACK, "the first tap did not begin")]
+        waiting = library(bench).stats()[bench.devices[0]]
+        for _ in range(RUNS):
+            jax.block_until_ready(compiled(bench.operand))
+    finally:
+        held.release.set()
+    anomalies = check_quiet_barrier(bench, "after the taps had ended")
+    ended = library(bench).stats()[bench.devices[0]]
+    nbytes = bench.operand.nbytes
+    found = [(of.queued, of.queued_bytes, of.most_queued, of.most_queued_bytes) for of in (waiting, ended)]
+    expected = [(RUNS, RUNS * nbytes) * 2, (0, 0, 2 * RUNS, 2 * RUNS * nbytes)]
+    if found != expected:
+        what = "taps that wait, their bytes, at most, their bytes"
+        witness = f"{what}: {found} with the first held and after the barrier, expected {expected}"
+        anomalies.append(Anomaly("count", Stage.CALLBACK, witness))
+    return anomalies
+
+
+@planted("jit", "id_tap", "H12 H29", functions="stats", isolated=True)
+def later_budget(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H12: a budget that is set after the first taps is that of the next program."""
+    budget, steps = 400, 1000
+    release = threading.Event()
+    release.set()
+
+    def held(operand: Any, transforms: Any) -> None:
+        release.wait(2 * PATIENCE)
+
+    def loop(count: Any) -> Any:
+        return jax.lax.fori_loop(0, count, lambda n, _: bench.implementation.tap(held, n) * 0, 0)
+
+    compiled = jax.jit(loop)
+    compiled(3).block_until_ready()
+    bench.implementation.barrier()
+    library(bench).stats()
+    jax.config.update("jax_host_callback_max_queue_byte_size", budget)
+    release.clear()
+    try:
+        thread = threading.Thread(target=lambda: compiled(steps).block_until_ready(), daemon=True)
+        thread.start()
+        # One-sided: a slow machine can only miss the fault.
+        thread.join(EARLY_SECONDS)
+        release.set()
+        thread.join(PATIENCE)
+        anomalies = check_quiet_barrier(bench, "after the taps had ended")
+    finally:
+        jax.config.update("jax_host_callback_max_queue_byte_size", None)
+    most = library(bench).stats()[bench.devices[0]].most_queued_bytes
+    if not 0 < most <= budget:
+        witness = f"with a budget of {budget} bytes, {most} waited at most"
+        anomalies.append(Anomaly("count", Stage.CALLBACK, witness))
+    return anomalies
+
+
+@planted("jit", "id_tap", "H29", functions="stats", isolated=True)
+def counted_from_the_first_look(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H29: taps that wait when a program asks for statistics for the first time are in them, then and later."""
+    held = HeldTap()
+    compiled = jax.jit(lambda x: bench.implementation.tap(held, x))
+    for _ in range(RUNS):
+        jax.block_until_ready(compiled(bench.operand))
+    try:
+        if not held.entered.wait(PATIENCE):
+            return [Anomaly("lost", Stage.CALLBACK, "the first tap did not begin")]
+        library(bench).stats()
+    finally:
+        held.release.set()
+    anomalies = check_quiet_barrier(bench, "after the taps had ended")
+    of = library(bench).stats()[bench.devices[0]]
+    if (of.taps, of.taps_run, of.queued) != (RUNS, RUNS, 0):
+        witness = f"taps, those that ran and queued are {(of.taps, of.taps_run, of.queued)}, expected {(RUNS, RUNS, 0)}"
+        anomalies.append(Anomaly("count", Stage.CALLBACK, witness))
+    return anomalies
+
+
+@planted("jit", "id_tap", "H29", functions="stats", isolated=True)
+def counted_inside_and_after_clearing(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H29: taps from inside of a tap count as those that ran, and the counts stay when the backends are cleared."""
+    counted = library(bench).stats()
+
+    def inner(operand: Any, transforms: Any) -> None: ...
+
+    def outer(operand: Any, transforms: Any) -> None:
+        bench.implementation.tap(inner, np.float32(1))
+        nested(np.float32(2))
+
+    nested = jax.jit(lambda x: bench.implementation.tap(inner, x))
+    compiled = jax.jit(lambda x: bench.implementation.tap(outer, x))
+    anomalies: list[Anomaly] = []
+    for round_number in range(1, 3):
+        for number in range(RUNS):
+            jax.block_until_ready(compiled(np.float32(number)))
+        anomalies += check_quiet_barrier(bench, "after taps from inside of taps")
+        found = (library(bench).stats() - counted).devices
+        totals = [(of.taps, of.taps_run, of.queued) for of in found.values()]
+        wanted = 3 * RUNS * round_number
+        if totals != [(wanted, wanted, 0)]:
+            when = "after the backends were cleared" if round_number == 2 else "at first"
+            witness = f"{when}, taps, those that ran, and queued are {totals}, expected {wanted} that ran"
+            anomalies.append(Anomaly("count", Stage.CALLBACK, witness))
+        jax.extend.backend.clear_backends()
+    return anomalies

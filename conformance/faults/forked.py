@@ -18,7 +18,7 @@ from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
-from .checks import check_quiet_barrier, check_value
+from .checks import PLANTED, check_quiet_barrier, check_value, error_of
 from .fault import planted
 from .traces import library
 
@@ -110,4 +110,73 @@ def forks_while_traced(bench: Bench, callback: Callback) -> list[Anomaly]:
     if (status, runs) != (0, 1):
         witness = f"the child ended with {status}, and the parent's trace has {runs} runs, expected 1"
         return [Anomaly("trace", Stage.CALLBACK, witness)]
+    return check_quiet_barrier(bench, "after a forked child")
+
+
+@planted("jit", "id_tap", "H17", functions="barrier_wait")
+def forks_after_a_failure(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A failure of the parent is not one of its child: each barrier reports those of its own process."""
+
+    def host(operand: Any) -> Any:
+        raise ValueError(PLANTED)
+
+    bench.applying(callback, host)(bench.operand)
+    # It waits, and reports nothing.
+    jax.effects_barrier()
+    status = _status_of_child(lambda: error_of(bench.implementation.barrier) is None)
+    reported = error_of(bench.implementation.barrier)
+    if status != 0 or not isinstance(reported, bench.implementation.callback_exception):
+        witness = f"the child's barrier ended with {status}, and the parent's with {reported!r}"
+        return [Anomaly("stale error", Stage.BARRIER, witness)]
+    return check_quiet_barrier(bench, "after a forked child")
+
+
+@planted("pmap", "call io_callback", "H17", minimum_devices=2, functions="barrier_wait")
+def forks_beside_a_program(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A program that runs in the parent is not the child's: the child's barrier does not wait for it."""
+    release = threading.Event()
+
+    def held(operand: Any) -> Any:
+        release.wait(PATIENCE)
+        return np.asarray(operand) + np.float32(1)
+
+    result = bench.applying(callback, held)(bench.operand)
+
+    def returns() -> bool:
+        bench.implementation.barrier()
+        return True
+
+    status = _status_of_child(returns)
+    release.set()
+    anomalies = check_value("the program", lambda: result, bench.expected(callback, bench.operand))
+    if status != 0:
+        anomalies.append(Anomaly("barrier error", Stage.BARRIER, f"the child's barrier ended with {status}"))
+    return anomalies + check_quiet_barrier(bench, "after a forked child")
+
+
+@planted("jit", "id_tap", "H17 H29", functions="stats", isolated=True)
+def forks_while_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The statistics of a child begin anew, and its callbacks are not in those of its parent."""
+    compiled = bench.applying(callback, lambda operand: np.asarray(operand) + np.float32(1))
+
+    def counted() -> int:
+        return sum(of.taps_run for of in library(bench).stats().devices.values())
+
+    def in_child() -> bool:
+        before = counted()
+        bench.implementation.tap(lambda *_: None, np.float32(1))
+        bench.implementation.barrier()
+        return (before, counted()) == (0, 1)
+
+    # What this compiles the child would have to compile: no thread of the compiler is in it.
+    bench.implementation.tap(lambda *_: None, np.float32(0))
+    bench.implementation.barrier()
+    counted()
+    for _ in range(VALUES):
+        jax.block_until_ready(compiled(bench.operand))
+    bench.implementation.barrier()
+    status, found = _status_of_child(in_child), counted()
+    if (status, found) != (0, VALUES):
+        witness = f"the child ended with {status}, and its parent counted {found} taps of {VALUES}"
+        return [Anomaly("count", Stage.CALLBACK, witness)]
     return check_quiet_barrier(bench, "after a forked child")

@@ -131,6 +131,48 @@ def trace_of_a_block_that_raises(bench: Bench, callback: Callback) -> list[Anoma
     return _missing("the number of runs", len(runs), 1)
 
 
+@planted("jit", "id_tap call", "H22 H29", functions="stats", isolated=True)
+def trace_beside_others(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H22: traces one in the other, each with or without values, in files of before, and beside statistics."""
+    compiled = bench.applying(callback, lambda operand: np.asarray(operand) + np.float32(1))
+
+    def run(times: int = 1) -> None:
+        for _ in range(times):
+            compiled(bench.operand)
+        bench.implementation.barrier()
+
+    def runs_in(file: Path) -> list[bool]:
+        """Of each run whether it has values."""
+        events = json.loads(file.read_text())
+        slices = [event for event in events if event["ph"] == "X" and event["cat"] != "hand-over"]
+        return ["values" in event["args"] for event in slices]
+
+    trace = library(bench).trace
+    counted = library(bench).stats()
+    with tempfile.TemporaryDirectory() as folder:
+        outer, inner, later = (Path(folder) / "later" / f"{name}.json" for name in ("outer", "inner", "later"))
+        refused = error_of(lambda: trace(later).__enter__())
+        later.parent.mkdir()
+        with trace(outer):
+            with trace(inner, values=True):
+                run()
+            run()
+        run()
+        anomalies = _missing("the runs of the outer one", runs_in(outer), [False, False])
+        anomalies += _missing("the runs of the inner one", runs_in(inner), [True])
+        # The same file again, at first where it could not be written, and then over a longer one.
+        for times in (5, 1):
+            with trace(later):
+                run(times)
+            anomalies += _missing("the runs in a file of before", runs_in(later), [False] * times)
+        run()
+    if not isinstance(refused, OSError):
+        anomalies.append(Anomaly("swallowed error", Stage.TRACE, f"a file in a missing folder came to {refused!r}"))
+    of = (library(bench).stats() - counted)[bench.devices[0]]
+    ran = of.taps_run + sum(of.calls.values())
+    return anomalies + _missing("beside it, statistics with callbacks that ran", ran, 10)
+
+
 @planted("jit", "id_tap", "H22")
 def trace_refuses(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H22: no path, a file that cannot be written, the same file twice, and a begin inside a callback."""

@@ -27,6 +27,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     executables,
     executables_alone,
     failures,
+    failures_on_end,
     forked,
     fuzzed,
     growth,

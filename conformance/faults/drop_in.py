@@ -239,6 +239,9 @@ def ends_in_the_users_file(bench: Bench, callback: Callback) -> list[Anomaly]:
         "a barrier in a callback": in_callback(hostcb.barrier_wait),
         "a stop in a callback": in_callback(hostcb.stop_outfeed_receiver),
         "a function that raised": lambda: jax.jit(lambda x: hostcb.call(raises, x, result_shape=x))(START),
+        "a method of jax.Arrays": lambda: jax.jit(
+            lambda x: hostcb.call(lambda y: y.block_until_ready(), x, result_shape=x)
+        )(START),
         "a function for jax.Arrays": lambda: jax.jit(lambda x: hostcb.call(adds, x, result_shape=x))(START),
     }
     for what, run in cases.items():
@@ -257,7 +260,7 @@ def ends_in_the_users_file(bench: Bench, callback: Callback) -> list[Anomaly]:
             if names != ["raises", "deeper"]:
                 witness = f"the traceback of a function and the one that it called has the frames {names}"
                 anomalies.append(Anomaly("poor error", Stage.RESULT, witness))
-        if what == "a function for jax.Arrays":
+        if what in ("a function for jax.Arrays", "a method of jax.Arrays"):
             for place, text in (("the error", str(error)), ("the barrier", str(reported))):
                 if "hostcb.jax_arrays" not in text:
                     witness = f"{place} of {what} does not name the remedy: {summary(error)}"

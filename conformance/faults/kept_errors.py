@@ -197,4 +197,8 @@ def more_failures_than_are_kept(bench: Bench, callback: Callback) -> list[Anomal
             anomalies.append(Anomaly("wrong count", Stage.BARRIER, witness))
         if str(count) not in str(caught):
             anomalies.append(Anomaly("poor error", Stage.BARRIER, f"it does not say that {count} callbacks failed"))
+    error_of(lambda: compiled(np.int32(1)))
+    text = str(error_of(bench.implementation.barrier))
+    if "callbacks failed" in text or PLANTED in text:
+        anomalies.append(Anomaly("stale error", Stage.BARRIER, f"of one failure after many it says {text}"))
     return anomalies + check_quiet_barrier(bench, "after many failures")

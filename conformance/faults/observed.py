@@ -108,6 +108,19 @@ def _logged(tell: Callable[[str], Any]) -> Iterator[None]:
         logger.setLevel(before)
 
 
+@planted("jit", "id_tap", "H30", functions="barrier_wait")
+def refuses_a_timeout(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H30: a timeout that is no number, or none that a barrier can wait for, is refused and waits for nothing."""
+    wanted = {True: TypeError, "1": TypeError, float("nan"): ValueError, -1: ValueError, -0.5: ValueError}
+    found = {given: error_of(lambda given=given: library(bench).barrier_wait(timeout=given)) for given in wanted}  # type: ignore[misc]
+    anomalies = [
+        Anomaly("swallowed error", Stage.BARRIER, f"a timeout of {given!r} must be a {wanted[given]}, came {error!r}")
+        for given, error in found.items()
+        if not isinstance(error, wanted[given])
+    ]
+    return anomalies + check_quiet_barrier(bench, "after timeouts that are none")
+
+
 @planted("jit", "id_tap", "H19 H30", functions="barrier_wait")
 def tells_of_queued(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H19: the log of a barrier names the callbacks that wait in a queue, not only the one that runs."""
@@ -142,7 +155,7 @@ def first_line(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H32: the line of a failure has the kind's name, the device, and what the function raised, wherever it is told."""
 
     def planted_function(operand: Any) -> Any:
-        raise ValueError(f"{PLANTED}\nand more")
+        raise ValueError(f"{PLANTED}\u2028\x07\nand more")
 
     compiled = bench.applying(callback, planted_function)
     raised = error_of(lambda: jax.block_until_ready(compiled(bench.operand)))
@@ -160,7 +173,7 @@ def first_line(bench: Bench, callback: Callback) -> list[Anomaly]:
     if found != (ends, ends):
         witness = f"whether a computation has ended: the failure and the text say {found}, expected {ends}"
         anomalies.append(Anomaly("poor error", Stage.BARRIER, witness))
-    words = (f"{callback.function}: ", f", on {bench.devices[0]}, raised ValueError: {PLANTED}")
+    words = (f"{callback.function}: ", f", on {bench.devices[0]}, raised ValueError: {PLANTED}\\u2028\\x07")
     if not line.startswith(words[0]) or words[1] not in line:
         anomalies.append(Anomaly("poor error", Stage.BARRIER, f"the line must have {words}, is {line!r}"))
     for where, error in (("the barrier", reported), ("the computation", raised)):

@@ -143,8 +143,12 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 @planted("jit", "id_tap call io_callback", "H13 H14 H15", functions="barrier_wait")
 def errors_travel(bench: Bench, callback: Callback) -> list[Anomaly]:
     """The barrier's exception can be pickled and copied, with its text and its failures, as multiprocessing does."""
+
+    class LocalError(Exception):
+        """An exception whose class no other process finds."""
+
     anomalies = []
-    for planted_error in (ValueError(PLANTED), StaysHereError(PLANTED), CodedError(404, PLANTED)):
+    for planted_error in (ValueError(PLANTED), StaysHereError(PLANTED), CodedError(404, PLANTED), LocalError(PLANTED)):
 
         def failing(operand: Any, error: Exception = planted_error) -> Any:
             raise error

@@ -106,7 +106,7 @@ def _programs(bench: Bench) -> dict[str, Program]:
         "a typed key of another kind outside jit": lambda show: shows_key(show, jax.random.key(0, impl="rbg")),
         "an io_callback that raises": lambda show: jax.jit(lambda x: io_callback(_raises, None, x))(START),
         "a print with the options of its trace": _prints_rounded,
-        "a masked array": lambda show: show(str(_returning(lambda x: np.ma.masked_array(x, mask=[0, 1, 0])))),
+        "a masked array": lambda show: show(str(_returning(lambda x: np.ma.masked_array(x, mask=x == 1)))),
         "an unsigned number that is too wide": lambda show: show(str(_narrowed())),
         "a buffer in place": lambda show: show(str(_in_place(_adds_one, {0: 0}))),
         "a buffer callback that raises": lambda show: _in_place(_raises_in_place, None),

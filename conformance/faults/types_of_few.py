@@ -1,0 +1,81 @@
+"""Fault cells of types that few programs use, where hostcb must name each by itself: in lanes, and by DLPack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..oracle.checkers import Anomaly
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from .bench import Bench
+from .checks import check_quiet_barrier
+from .fault import planted
+from .traces import library
+
+NUMBERS = [0, 1, 2, 4]
+BY_DLPACK = (
+    *("bool", "bfloat16", "float16", "float8_e4m3fn", "float8_e4m3b11fnuz", "float8_e4m3fnuz", "float8_e5m2"),
+    *("float8_e5m2fnuz", "int8", "uint16"),
+)
+METHODS = "sequential", "sequential_unrolled", "expand_dims", "broadcast_all"
+
+
+def _shown(array: Any) -> tuple[str, list[float]]:
+    host = np.asarray(array)
+    return host.dtype.name, host.astype(np.float32).ravel().tolist()
+
+
+@planted("jit", "dlpack_callback", "D1")
+def types_by_dlpack(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The function gets each type of an operand that DLPack has, and returns it."""
+    anomalies: list[Anomaly] = []
+    for name in BY_DLPACK:
+        operand = np.asarray(NUMBERS).astype(jnp.dtype(name))
+        if jax.dtypes.canonicalize_dtype(operand.dtype) != operand.dtype:
+            continue
+        seen: list[tuple[str, list[float]]] = []
+
+        def host(given: Any, seen: list[Any] = seen) -> Any:
+            seen.append(_shown(given))
+            return np.asarray(given).copy()
+
+        like = jax.ShapeDtypeStruct(operand.shape, operand.dtype)
+        result = np.asarray(jax.jit(lambda x, h=host, s=like: library(bench).dlpack_callback(h, s)(x))(operand))
+        wanted = _shown(operand)
+        if seen != [wanted] or _shown(result) != wanted:
+            witness = f"of {wanted} the function got {seen}, and the program {_shown(result)}"
+            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
+    return anomalies + check_quiet_barrier(bench, "after types by DLPack")
+
+
+@planted("jit", "call pure_callback", "H8 X2", functions="barrier_wait")
+def small_types_in_lanes(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Under vmap, operands and results of less than a byte keep their type, alone and beside others, by each method."""
+    hostcb = library(bench)
+    anomalies: list[Anomaly] = []
+    for name in ("int4", "uint4", "int2"):
+        small = np.asarray([0, 1, 1]).astype(jnp.dtype(name))
+        floats = np.arange(3, dtype=np.float32)
+        for method in METHODS:
+            seen: list[str] = []
+
+            def host(x: Any, n: Any, seen: list[str] = seen) -> Any:
+                seen.append(np.asarray(n).dtype.name)
+                return np.asarray(x) * 2, np.asarray(n)
+
+            def lane(x: Any, n: Any, host: Any = host, method: str = method) -> Any:
+                like = jax.ShapeDtypeStruct((), x.dtype), jax.ShapeDtypeStruct((), n.dtype)
+                if callback.function == "pure_callback":
+                    return hostcb.pure_callback(host, like, x, n, vmap_method=method)
+                return hostcb.call(lambda both: host(*both), (x, n), result_shape=like, vmap_method=method)
+
+            doubled, same = jax.jit(jax.vmap(lane))(floats, small)
+            found = _shown(doubled), _shown(same)
+            if found != (_shown(floats * 2), _shown(small)) or {*seen} != {name}:
+                witness = f"by {method}, lanes of {name} gave {found}, and the function got {seen}"
+                anomalies.append(Anomaly("result", Stage.RESULT, witness))
+    return anomalies + check_quiet_barrier(bench, "after lanes of small types")

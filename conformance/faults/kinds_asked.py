@@ -225,6 +225,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "outside_jit_after_all": "ordered kinds with results wait outside jit in the same way",
     "outside_of_the_users_mesh": "all leave the mesh in the same two places: an ordered kind and an unordered one",
     "partially_manual": _PRINTS,
+    "partially_manual_without_operands": "hostcb's other kinds are refused there, or have results",
     "parts_of_buffers": _BUFFERS,
     "pending_at_exit": _TAPS,
     "policies_of_checkpoints": "a print is one of these, and others are refused in a checkpoint or not counted",

@@ -18,6 +18,7 @@ from ..spec.jax_versions import shard_map
 from .bench import Bench
 from .checks import check_quiet_barrier, check_value, error_of
 from .fault import EVERY_KIND, planted
+from .traces import library
 
 OF_BUFFERS = "buffer_callback buffer_callback_side_effect dlpack_callback dlpack_callback_side_effect"
 KEY_WORDS = {"threefry2x32": 2, "rbg": 4}
@@ -179,6 +180,34 @@ def partially_manual(bench: Bench, callback: Callback) -> list[Anomaly]:
     anomalies = _partially_manual(bench, callback, (2, -1))
     if len(bench.devices) % 4 == 0:
         anomalies += _partially_manual(bench, callback, (2, 2, -1))
+    return anomalies
+
+
+@planted("shard_map", "debug_callback", "H9 X4", minimum_devices=4, needs="shard_map")
+def partially_manual_without_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Such a shard_map whose callback has no operands: one call for each manual part, also where it is recomputed."""
+    seen: list[None] = []
+    mesh = Mesh(np.asarray(bench.devices).reshape(2, -1), ("manual", "automatic"))
+    rows = PartitionSpec("manual")
+
+    def computation(x: Any) -> Any:
+        library(bench).debug.callback(lambda: seen.append(None))
+        return x * 2
+
+    mapped = jax.shard_map(computation, mesh=mesh, in_specs=rows, out_specs=rows, axis_names={"manual"})
+    operand = np.arange(4, dtype=np.float32)
+    programs: dict[str, tuple[Callable[[Any], Any], Any, int]] = {
+        "as it is": (mapped, operand * 2, 2),
+        "in a scan": (lambda x: jax.lax.scan(lambda y, _: (mapped(y), None), x, None, length=3)[0], operand * 8, 6),
+        "in a checkpoint": (jax.grad(lambda x: jax.checkpoint(mapped)(x).sum()), np.full(4, 2, np.float32), 4),
+    }
+    anomalies: list[Anomaly] = []
+    for what, (program, wanted, count) in programs.items():
+        seen.clear()
+        anomalies += check_value(what, lambda p=program: jax.jit(p)(operand), wanted)  # type: ignore[misc]
+        anomalies += check_quiet_barrier(bench, f"after a callback {what}")
+        if len(seen) != count:
+            anomalies.append(Anomaly("wrong count", Stage.CALLBACK, f"{what} it ran {len(seen)} times, not {count}"))
     return anomalies
 
 

@@ -1,4 +1,4 @@
-"""Avoid five bugs of XLA in programs with a token; JAX's own ordered callbacks have them too.
+"""Avoid six bugs of XLA, five of them in programs with a token; JAX's own callbacks have them too.
 
 Two bugs need a token without any value beside it (seen with JAX 0.12.0.1, not with 0.10.2). A dummy value avoids both:
 
@@ -20,6 +20,10 @@ Two more need a `shard_map` that is manual over some mesh axes and a nested `sha
 - JAX emits no manual computation over axes of size 1. If this leaves out the outer or the inner `shard_map`, the
   compiler of JAX 0.12.0.1 takes the token for replicated and refuses the callback. So the first manual computation
   over axes of another size makes the axes of size 1 manual too.
+
+The last one needs no token. A `shard_map` that leaves axes to the compiler, and has no operands and no results, leaves
+nothing of itself in the program. So the compiler takes its callbacks for those of the whole program: "Side-effect ops
+cannot be replicated". A dummy value avoids this one, too.
 """
 
 from __future__ import annotations
@@ -39,6 +43,7 @@ from .. import _compat
 from .._compat import rules
 from .._compat.token_bugs import with_all_tokens
 from .._spec.callback import callbacks_in
+from .._spec.effects import VisibleEffect
 
 
 @functools.cache
@@ -57,8 +62,11 @@ def work_around(effect: Any) -> None:
 
 def _shard_map_rule(plain: Callable[..., Any], effect: Any) -> Callable[..., Any]:
     def lower(context: Any, *operands: Any, **params: Any) -> Any:
-        if effect not in getattr(params.get("jaxpr"), "effects", ()):
-            return plain(context, *operands, **params)
+        effects = getattr(params.get("jaxpr"), "effects", ())
+        if effect not in effects:
+            # Without operands and results, the compiler looks at its callbacks as if no manual computation were there.
+            alone = any(isinstance(each, VisibleEffect) for each in effects) and not context.avals_out
+            return widened(context, operands, params) if alone else plain(context, *operands, **params)
         if _compat.uses_shardy():
             _make_manual_with_size_one(params)
             _refuse_token_in_part(params["jaxpr"], params)

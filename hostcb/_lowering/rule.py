@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import mlir
 
@@ -157,11 +158,15 @@ def _lower_on_first(context: Any, operands: Sequence[Any], params: dict[str, Any
     primitive = context.primitive
 
     def on_first(*values: Any) -> list[Any]:
-        def each() -> list[Any]:
+        def each(dummy: Any) -> Any:
             first = jax.lax.axis_index(axes) == 0
-            return list(jax.lax.cond(first, lambda: primitive.bind(*values, **params), lambda: []))
+            jax.lax.cond(first, lambda: primitive.bind(*values, **params), lambda: [])
+            return dummy
 
-        return list(jax.shard_map(each, in_specs=(), out_specs=[])())
+        # Without operands and results the manual computation would be gone before the compiler looks at it.
+        everywhere = jax.sharding.PartitionSpec()
+        jax.shard_map(each, in_specs=everywhere, out_specs=everywhere)(jax.lax.optimization_barrier(np.uint32(0)))
+        return []
 
     return list(mlir.lower_fun(on_first)(context, *operands))
 

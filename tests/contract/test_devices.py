@@ -324,3 +324,27 @@ def test_partially_automatic_shard_map_is_refused_at_trace_time(kind: str, devic
         jax.jit(mapped).trace(np.zeros(8, np.float32))
     for part in ("shard_map", "b"):
         assert part in str(caught.value), f"{part!r} is missing in {caught.value}"
+
+
+@pytest.mark.contract("H9", "X4")
+@pytest.mark.parametrize(("program", "times"), [("as it is", 2), ("in a scan", 4), ("in a checkpoint", 4)])
+def test_a_debug_callback_without_operands_runs_once_for_the_automatic_axes(
+    program: str, times: int, devices: list[jax.Device]
+) -> None:
+    """Without operands and results the manual computation would be gone before the compiler looks at it."""
+    seen: list[None] = []
+    mesh = helpers.mesh_of(devices, "a", "b", shape=(2, 4))
+
+    def body(x: Any) -> Any:
+        hcb.debug.callback(lambda: seen.append(None))
+        return x * 2
+
+    mapped = jax.shard_map(body, mesh=mesh, in_specs=P("a"), out_specs=P("a"), axis_names={"a"})
+    programs: dict[str, Any] = {
+        "as it is": mapped,
+        "in a scan": lambda x: jax.lax.scan(lambda y, _: (mapped(y), None), x, None, length=2)[0],
+        "in a checkpoint": jax.grad(lambda x: jax.checkpoint(mapped)(x).sum()),
+    }
+    jax.block_until_ready(jax.jit(programs[program])(np.ones(8, np.float32)))
+    hcb.barrier_wait()
+    assert len(seen) == times

@@ -13,7 +13,7 @@ from ..oracle.stages import summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
-from .checks import check_quiet_barrier, error_of
+from .checks import check_quiet_barrier, check_value, error_of
 from .fault import planted
 
 REFUSED = jax.__version_info__ < (0, 11, 2)
@@ -57,4 +57,34 @@ def nested_shard_maps(bench: Bench, callback: Callback) -> list[Anomaly]:
     parts = [part.tolist() for row in np.split(operand * 2, 2) for part in np.split(row, count, axis=1)]
     if sorted(seen) != sorted(parts):
         anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"the devices saw {seen}, expected {parts}"))
+    return anomalies
+
+
+@planted("shard_map", "id_tap call", "H4 H9", minimum_devices=2, needs="shard_map")
+def nested_in_size_one(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The outer one is manual over an axis of size 1, or the inner one is: each device calls back with its part."""
+    anomalies: list[Anomaly] = []
+    for shape, names in (((1, -1), ("one", "all")), ((-1, 1), ("all", "one"))):
+        seen: list[float] = []
+
+        def host(operand: Any, seen: list[float] = seen) -> Any:
+            seen.append(float(np.asarray(operand)[0]))
+            return np.asarray(operand) + np.float32(1)
+
+        outer_axis, inner_axis = names
+        split, inner_split = PartitionSpec(outer_axis), PartitionSpec(inner_axis)
+
+        def outer(x: Any, host: Any = host, spec: Any = inner_split, axis: str = inner_axis) -> Any:
+            inner = jax.shard_map(
+                lambda y: bench.apply(callback, host, y), in_specs=spec, out_specs=spec, axis_names={axis}
+            )
+            return inner(x)
+
+        mesh = Mesh(np.asarray(bench.devices).reshape(shape), names)
+        program = jax.jit(jax.shard_map(outer, mesh=mesh, in_specs=split, out_specs=split, axis_names={outer_axis}))
+        operand = np.arange(len(bench.devices), dtype=np.float32)
+        anomalies += check_value(f"over {names}", lambda p=program, x=operand: p(x), bench.expected(callback, operand))  # type: ignore[misc]
+        anomalies += check_quiet_barrier(bench, f"after callbacks over {names}")
+        if sorted(seen) != operand.tolist():
+            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"over {names} the devices saw {seen}"))
     return anomalies

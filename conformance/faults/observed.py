@@ -227,6 +227,35 @@ def _told(error: Any) -> dict[str, int]:
     return counts
 
 
+@planted("jit", "call io_callback", "H30", functions="barrier_wait")
+def all_callbacks_are_told(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H30: of a program with several callbacks, the error of a barrier in time names each."""
+    entered, release = threading.Event(), threading.Event()
+
+    def quick_one(operand: Any) -> Any:
+        return np.asarray(operand)
+
+    def held_one(operand: Any) -> Any:
+        entered.set()
+        release.wait(2 * PATIENCE)
+        return np.asarray(operand)
+
+    compiled = bench.compile(lambda x: bench.apply(callback, held_one, bench.apply(callback, quick_one, x)))
+    thread = threading.Thread(target=lambda: error_of(lambda: compiled(bench.operand)), daemon=True)
+    thread.start()
+    entered.wait(PATIENCE)
+    try:
+        error = error_of(lambda: library(bench).barrier_wait(timeout=EARLY_SECONDS))
+    finally:
+        release.set()
+    thread.join(PATIENCE)
+    anomalies = check_quiet_barrier(bench, "after a program of two callbacks")
+    lacking = [name for name in ("quick_one", "held_one") if name not in str(error)]
+    if lacking:
+        anomalies.append(Anomaly("poor error", Stage.BARRIER, f"the error lacks {lacking}: {error!r}"))
+    return anomalies
+
+
 @planted("pmap", "call io_callback", "H30", minimum_devices=2, functions="barrier_wait")
 def all_devices_are_told(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H30: the error of a barrier in time names each device of the program that it waits for."""

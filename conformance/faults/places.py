@@ -108,6 +108,24 @@ def held_beside_an_effect(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies + check_quiet_barrier(bench, "after held functions with two effects")
 
 
+@planted("jit", "debug_callback", "X4", functions="barrier_wait")
+def held_and_unused(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A debug callback in a held function runs although nobody uses the function's result."""
+    anomalies: list[Anomaly] = []
+    for name, held in HOLDERS.items():
+        seen: list[float] = []
+
+        def function(x: Any, seen: list[float] = seen) -> Any:
+            library(bench).debug.callback(lambda operand: seen.append(float(operand.sum())), x)
+            return x * 2
+
+        through = held(function)
+        jax.block_until_ready(jax.jit(lambda x, f=through: (f(x), x)[1])(START))
+        anomalies += check_quiet_barrier(bench, f"after a debug callback in a {name}")
+        anomalies += _seen(name, seen, [float(START.sum())])
+    return anomalies
+
+
 @planted("jit", "id_tap call", "H1 H3")
 def mutable_arrays(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H1, H3: of a mutable array, the value at that point of the program travels, in loops and branches, too."""

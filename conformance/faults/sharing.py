@@ -228,6 +228,39 @@ def switch_interval(bench: Bench, callback: Callback) -> list[Anomaly]:
     ]
 
 
+# Each is the first in its process: the runtime may let an executable go a moment after the program did.
+@planted("jit", "id_tap", "H16", isolated=True)
+def switch_interval_of_several(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The interval stays the setting's while one of several programs is alive."""
+    kept: list[Any] = [bench.compile(lambda x: bench.implementation.tap(lambda *_: None, x)) for _ in range(2)]
+    for number in range(len(kept)):
+        kept[number](bench.operand)
+    bench.implementation.barrier()
+    # JAX's caches do not keep it.
+    ahead = kept[0].lower(bench.operand).compile()
+    kept.clear()
+    jax.clear_caches()
+    gc.collect()
+    return _interval("one of several programs", 1e-4) if ahead else []
+
+
+@planted("jit", "id_tap", "H16", isolated=True)
+def shorter_switch_interval(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """An interval of the program's own that is shorter than the setting stays as it is."""
+    sys.setswitchinterval(2e-5)
+    compiled = bench.compile(lambda x: bench.implementation.tap(lambda *_: None, x))
+    compiled(bench.operand)
+    bench.implementation.barrier()
+    return _interval("a shorter one of its own", 2e-5)
+
+
+def _interval(what: str, wanted: float) -> list[Anomaly]:
+    found = sys.getswitchinterval()
+    if abs(found - wanted) < 1e-6:
+        return []
+    return [Anomaly("setting", Stage.DISPATCH, f"with {what} the switch interval is {found:g} s, expected {wanted:g}")]
+
+
 @planted("jit pmap", "call", "H3")
 def gets_jax_arrays(bench: Bench, callback: Callback) -> list[Anomaly]:
     """`jax_arrays` gives a function JAX arrays with the operand's values, and passes on its results and its errors.

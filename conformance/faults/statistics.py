@@ -104,13 +104,19 @@ def waits_are_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
         if not held.entered.wait(PATIENCE):
             return [Anomaly("lost", Stage.CALLBACK, "the first tap did not begin")]
         waiting = library(bench).stats()[bench.devices[0]]
+        gave_up = error_of(lambda: library(bench).barrier_wait(timeout=EARLY_SECONDS))
         for _ in range(RUNS):
             jax.block_until_ready(compiled(bench.operand))
     finally:
         held.release.set()
     anomalies = check_quiet_barrier(bench, "after the taps had ended")
-    ended = library(bench).stats()[bench.devices[0]]
-    nbytes = bench.operand.nbytes
+    moment = library(bench).stats()
+    ended, nbytes = moment[bench.devices[0]], bench.operand.nbytes
+    if not isinstance(gave_up, TimeoutError) or moment.barriers != 2 or moment.waited_in_barriers < EARLY_SECONDS:
+        witness = (
+            f"a barrier that ended with {gave_up!r}, and another: {moment.barriers}, {moment.waited_in_barriers} s"
+        )
+        anomalies.append(Anomaly("count", Stage.BARRIER, witness))
     found = [(of.queued, of.queued_bytes, of.most_queued, of.most_queued_bytes) for of in (waiting, ended)]
     expected = [(RUNS, RUNS * nbytes) * 2, (0, 0, 2 * RUNS, 2 * RUNS * nbytes)]
     if found != expected:
@@ -154,6 +160,27 @@ def later_budget(bench: Bench, callback: Callback) -> list[Anomaly]:
         witness = f"with a budget of {budget} bytes, {most} waited at most"
         anomalies.append(Anomaly("count", Stage.CALLBACK, witness))
     return anomalies
+
+
+@planted("jit", "id_tap", "H12", isolated=True)
+def larger_than_the_budget(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H12: a value that is larger than the queue's budget is accepted when the queue is empty, large or small."""
+    seen: list[int] = []
+    jax.config.update("jax_host_callback_max_queue_byte_size", 100)
+    try:
+        for count in (50, 1 << 19):
+            operand = np.zeros(count, np.float32)
+            run = jax.jit(lambda x: bench.implementation.tap(lambda value, _: seen.append(value.size), x))
+            for _ in range(RUNS):
+                jax.block_until_ready(run(operand))
+                bench.implementation.tap(lambda value, _: seen.append(value.size), operand)
+            bench.implementation.barrier()
+    finally:
+        jax.config.update("jax_host_callback_max_queue_byte_size", None)
+    wanted = [50] * 2 * RUNS + [1 << 19] * 2 * RUNS
+    if seen != wanted:
+        return [Anomaly("lost", Stage.CALLBACK, f"the taps saw {seen} elements, expected {wanted}")]
+    return check_quiet_barrier(bench, "after values larger than the budget")
 
 
 @planted("jit", "id_tap", "H29", functions="stats", isolated=True)

@@ -221,3 +221,18 @@ def pending_at_exit(bench: Bench, callback: Callback) -> list[Anomaly]:
         witness = f"{len(tapped)} of {len(wanted)} pending taps ran before exit; lost {lost[:5]}"
         return [Anomaly("lost", Stage.EXIT, witness)]
     return []
+
+
+@planted("jit", "id_tap", "H17", isolated=True, functions="barrier_wait")
+def fails_before_exit(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """At the end of the process the log tells of a failure that no barrier has told of."""
+    ended = run_victim(bench, "fails_before_exit", fresh=True)
+    ended.check()
+    lacking = [
+        words
+        for words in ("no barrier_wait reported it", "the failure that nobody asked for")
+        if words not in ended.errors
+    ]
+    if lacking:
+        return [Anomaly("swallowed error", Stage.EXIT, f"it wrote no {lacking}, but {ended.errors.strip()[-300:]!r}")]
+    return []

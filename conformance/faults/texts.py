@@ -148,8 +148,8 @@ def prints_of_derivatives(bench: Bench, callback: Callback) -> list[Anomaly]:
     def cubed(x: Any) -> Any:
         return bench.implementation.print_labelled(x * x, what="square", output_stream=stream) * x
 
-    with warnings.catch_warnings(), flag("jax_host_callback_ad_transforms"):
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(record=True) as warned, flag("jax_host_callback_ad_transforms"):
+        warnings.simplefilter("always")
         for program in (lambda x: jax.jvp(cubed, (x,), (1.0,)), jax.grad(cubed)):
             jax.block_until_ready(jax.jit(program)(3.0))
             bench.implementation.barrier()
@@ -163,7 +163,10 @@ def prints_of_derivatives(bench: Bench, callback: Callback) -> list[Anomaly]:
         "transforms: ['jvp', 'transpose'] what: square\n3.\n",
         f"transforms: ['jvp', {batch}] what: square\n( [1. 9.] [2. 6.] )\n",
     ]
-    return _differences("a square, with its derivatives", stream.texts, wanted)
+    anomalies = _differences("a square, with its derivatives", stream.texts, wanted)
+    if not any(issubclass(each.category, FutureWarning) for each in warned):
+        anomalies.append(Anomaly("swallowed error", Stage.TRACE, "no FutureWarning told of the flag, which will go"))
+    return anomalies
 
 
 @planted("jit", "id_print", "H2")

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
-from ..spec.callbacks import Callback
+from ..spec.callbacks import Callback, Runs
 from .bench import Bench
 from .checks import check_quiet_barrier
 from .fault import planted
@@ -79,3 +79,26 @@ def small_types_in_lanes(bench: Bench, callback: Callback) -> list[Anomaly]:
                 witness = f"by {method}, lanes of {name} gave {found}, and the function got {seen}"
                 anomalies.append(Anomaly("result", Stage.RESULT, witness))
     return anomalies + check_quiet_barrier(bench, "after lanes of small types")
+
+
+@planted("jit", "id_tap call pure_callback io_callback debug_callback", "H1 H3 X2 X3 X4", functions="barrier_wait")
+def small_types_beside_others(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A leaf of less than a byte keeps its type and its values, before and after leaves of other types."""
+    anomalies: list[Anomaly] = []
+    for name in ("int4", "uint4", "int2"):
+        small = np.asarray([0, 1, 1]).astype(jnp.dtype(name))
+        floats = np.arange(3, dtype=np.float32)
+        for tree in ({"a": floats, "b": small}, {"a": small, "b": floats, "c": small}):
+            seen: list[Any] = []
+
+            def host(operand: Any, seen: list[Any] = seen) -> Any:
+                seen.append(jax.tree.map(_shown, operand))
+                return operand["b"]
+
+            like = jax.ShapeDtypeStruct(tree["b"].shape, tree["b"].dtype)
+            jax.block_until_ready(jax.jit(lambda x, h=host, s=like: bench.apply(callback, h, x, s))(tree))
+            anomalies += check_quiet_barrier(bench, "after small types beside others")
+            wanted = jax.tree.map(_shown, tree)
+            if (seen and seen[0] != wanted) or (callback.runs is not Runs.IF_NEEDED and len(seen) != 1):
+                anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"the function got {seen}, not {wanted}"))
+    return anomalies

@@ -30,6 +30,25 @@ def _lacking(what: str, error: Exception | None, words: tuple[str, ...]) -> list
     ]
 
 
+@planted("jit", "buffer_callback buffer_callback_side_effect", "B1 H15", functions="barrier_wait")
+def returns_something(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The error of a function that should write, and returns something, says so, and not that it failed."""
+
+    def host(context: Any, out: Any, operand: Any) -> Any:
+        np.asarray(out)[...] = np.asarray(operand)
+        return 1
+
+    like = jax.ShapeDtypeStruct(bench.operand.shape, bench.operand.dtype)
+    side_effect = callback.name.endswith("side_effect")
+    program = jax.jit(library(bench).buffer_callback(host, like, has_side_effect=side_effect))
+    error = error_of(lambda: jax.block_until_ready(program(bench.operand)))
+    anomalies = _lacking("a function that returns a number", error, ("but the callback returned something",))
+    if error is not None and "but the callback failed" in str(error):
+        anomalies.append(Anomaly("poor error", Stage.DISPATCH, f"it is said to have failed: {summary(error)}"))
+    error_of(bench.implementation.barrier)
+    return anomalies + check_quiet_barrier(bench, "after a function that returned something")
+
+
 class _Shown:
     """A callback without a name, but with a text."""
 

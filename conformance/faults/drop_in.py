@@ -239,6 +239,9 @@ def ends_in_the_users_file(bench: Bench, callback: Callback) -> list[Anomaly]:
         "a barrier in a callback": in_callback(hostcb.barrier_wait),
         "a stop in a callback": in_callback(hostcb.stop_outfeed_receiver),
         "a function that raised": lambda: jax.jit(lambda x: hostcb.call(raises, x, result_shape=x))(START),
+        "a call outside jit that raised": lambda: hostcb.call(raises, START, result_shape=shape),
+        "an io_callback outside jit that raised": lambda: hostcb.io_callback(raises, shape, START),
+        "a dlpack_callback outside jit that raised": lambda: hostcb.dlpack_callback(raises, shape)(START),
         "a method of jax.Arrays": lambda: jax.jit(
             lambda x: hostcb.call(lambda y: y.block_until_ready(), x, result_shape=x)
         )(START),

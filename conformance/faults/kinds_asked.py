@@ -62,6 +62,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "compiled_ahead": _PRINTS,
     "cond_without_results": _COMPILER,
     "condition_with_frozen_carry": _EFFECTS,
+    "condition_of_lanes_that_differ": "others are refused there, or fault.predicate_through_carries asks them",
     "conditions_of_mutable_arrays": "the rule asks the loop, and takes each callback alike: tests ask every kind",
     "cotangents_of_mixed_leaves": "others have no cotangents: fault.called_with_tangents",
     "counted_from_the_first_look": _TAPS,

@@ -312,6 +312,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "small_types_in_lanes": _RESULTS,
     "special_exceptions": _PRINTS,
     "started_in_turn": "it is about programs that nobody waits for: a tap starts one without holding its own up",
+    "started_by_two_on_its_device": "what queues, and what waits for the queue: others do neither",
     "started_in_turn_by_two": _TAPS,
     "starts_callbacks": "fault.starts_others asks the other kinds",
     "starts_callbacks_on_all": _INNER,

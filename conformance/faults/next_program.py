@@ -17,7 +17,7 @@ from ..spec.callbacks import Callback
 from .barriers import PATIENCE
 from .bench import Bench
 from .checks import check_quiet_barrier
-from .fault import planted
+from .fault import SLOWEST, planted
 from .traces import library
 
 ROUNDS = 4
@@ -263,6 +263,52 @@ def started_in_turn_by_two(bench: Bench, callback: Callback) -> list[Anomaly]:
         if 1.0 not in in_time or sorted(seen) != [1.0, 2.0]:
             witness = f"the barrier returned after taps of {in_time}, and {seen} came, expected that of 1.0 in time"
             return [*anomalies, Anomaly("early barrier", Stage.BARRIER, witness)]
+    return anomalies
+
+
+@planted("pjit", "id_tap call", "H12 H13", minimum_devices=2, isolated=True, deadline=SLOWEST)
+def started_by_two_on_its_device(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A program that a tap starts on the tap's own device, as another thread does, does not wait for this tap."""
+    rows = NamedSharding(Mesh(np.asarray(bench.devices[:2]), ("devices",)), PartitionSpec("devices"))
+    operands = [jax.device_put(np.full(100, number, np.float32), rows) for number in range(3)]
+    like = jax.ShapeDtypeStruct((100,), np.float32)
+    seen: list[float] = []
+    runs, both = threading.Event(), threading.Event()
+
+    def held(operand: Any) -> Any:
+        runs.set()
+        both.wait(PATIENCE)
+        return np.asarray(operand)
+
+    def note(operand: Any) -> Any:
+        seen.append(float(np.asarray(operand)[0]))
+        return np.asarray(operand)
+
+    def starts(operand: Any, transforms: Any) -> None:
+        jax.block_until_ready(inner(operands[1]))
+
+    def other() -> None:
+        runs.wait(PATIENCE)
+        result = inner(operands[2])
+        both.set()
+        jax.block_until_ready(result)
+
+    inner = jax.jit(lambda x: bench.apply(callback, note, library(bench).pure_callback(held, like, x), like))
+    both.set()
+    jax.block_until_ready(inner(operands[0]))
+    bench.implementation.barrier()
+    # The tap that starts the program fills the queue.
+    jax.config.update("jax_host_callback_max_queue_byte_size", 100)
+    both.clear()
+    runs.clear()
+    thread = threading.Thread(target=other, daemon=True)
+    thread.start()
+    bench.implementation.tap(starts, jax.device_put(np.float32(0), bench.devices[0]))
+    anomalies = check_quiet_barrier(bench, "after a program of two threads")
+    thread.join(PATIENCE)
+    anomalies += check_quiet_barrier(bench, "after the program of the other one")
+    if sorted(seen) != [0.0, 1.0, 2.0]:
+        anomalies.append(Anomaly("lost", Stage.CALLBACK, f"three runs of the program called back for {seen}"))
     return anomalies
 
 

@@ -66,13 +66,22 @@ class Host:
 
     def make_room(self, device: Any) -> None:
         """Wait for room in the queue; a handler calls this before it copies a large value for `tap`."""
-        if not self._runs_here(device):
+        if not (self._runs_here(device) or self._is_waited_for(device)):
             queues[device].make_room(self.nbytes)
 
     def _runs_here(self, device: Any) -> bool:
         if running.frame.depth and inside_callback():
             return True
         return self.program.nested and self.program.nested_on(device)
+
+    def _is_waited_for(self, device: Any) -> bool:
+        """Return whether the function that the device's queue runs has started this program, and may wait for it.
+
+        While another thread runs the program as well, it is not known whose handler this is. Either way it must not
+        wait for that function: the runtime runs the two executions one after the other.
+        """
+        program = self.program
+        return program.nested and queues[device].is_run_by(program.starters_on(device))
 
     def tap(self, device: Any, arrays: Sequence[np.ndarray]) -> None:
         """Queue the value and return; the device does not wait for the function."""
@@ -82,10 +91,11 @@ class Host:
             self.ran_unqueued(device)
             return
         traces = recording.on
+        waits = not self._is_waited_for(device)
         if traces is None:
-            queues[device].put(self, arrays)
+            queues[device].put(self, arrays, waits)
         else:
-            traces.hand_over(self.about, device, arrays, functools.partial(queues[device].put, self))
+            traces.hand_over(self.about, device, arrays, functools.partial(queues[device].put, self, waits=waits))
 
     def ran_unqueued(self, device: Any) -> None:
         """Count a tap that did not go through the queue."""
@@ -163,7 +173,7 @@ class Host:
         if self._ordered and not (outer and inside_callback(sys._getframe(1))):
             # First run the taps that this device has queued.
             program = self.program
-            if not (program.nested and program.nested_on(device)):
+            if not (program.nested and (program.nested_on(device) or self._is_waited_for(device))):
                 queue = queues[device]
                 if queue.items or queue.is_pending():
                     queue.drain()

@@ -85,6 +85,12 @@ class Program:
         live = [each for each in list(self._executions) if device in each.devices and not each.done()]
         return bool(live) and all(each.nested for each in live)
 
+    def starters_on(self, device: Any) -> set[int]:
+        """Return the threads that have started an execution on `device` from inside a callback, if it has not ended."""
+        return {
+            each.thread for each in list(self._executions) if each.nested and device in each.devices and not each.done()
+        }
+
     def device_at(self, position: int) -> Any:
         """Return the device at a position of the mesh on which the program runs.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,8 +55,9 @@ class DeviceQueue(Progress):
         # The items whose functions have not ended, the oldest first.
         self.items: deque[Item] = deque()
         self._bytes = 0
-        # The thread that runs the oldest item's function holds it.
+        # The thread that runs the oldest item's function holds it; its number.
         self._baton = threading.Lock()
+        self._runner: int | None = None
         # Whether a value has to wake or start the consumer.
         self.idle = True
         # Whether the consumer sleeps on, and may be woken.
@@ -97,12 +98,12 @@ class DeviceQueue(Progress):
         receivers = [item[0] for item in list(self.items)]
         return any(receiver is not None and receiver.nested for receiver in receivers)
 
-    def put(self, receiver: Receiver, arrays: Sequence[np.ndarray]) -> None:
-        """Accept a value; if the queue is full, first run the oldest values in this thread."""
+    def put(self, receiver: Receiver, arrays: Sequence[np.ndarray], waits: bool = True) -> None:
+        """Accept a value; if the queue is full and the thread may wait, first run the oldest values in this thread."""
         nbytes = receiver.nbytes
         while True:
             ring = self.ring
-            if len(self.items) + (0 if ring is None else ring.held()[0]) < MOST_VALUES:
+            if not waits or len(self.items) + (0 if ring is None else ring.held()[0]) < MOST_VALUES:
                 # The bytes are added before the check, since other threads add theirs at the same time.
                 self._bytes += nbytes
                 if ring is None:
@@ -110,7 +111,7 @@ class DeviceQueue(Progress):
                 else:
                     ring.counters.outside_bytes = self._bytes
                     held = self._bytes + ring.held()[1]
-                if held <= self.budget or held == nbytes:
+                if held <= self.budget or held == nbytes or not waits:
                     self.counts.accepted += 1
                     self.counts.accepted_bytes += nbytes
                     self.items.append([receiver, arrays, 0 if ring is None else ring.counters.tail])
@@ -267,8 +268,14 @@ class DeviceQueue(Progress):
         A thread that holds the baton counts as inside a callback: it must not wait for threads that wait for the baton.
         """
         with self._baton:
+            self._runner = threading.get_ident()
             if self.is_pending() and not reached():
                 self._run_oldest()
+            self._runner = None
+
+    def is_run_by(self, threads: Collection[int]) -> bool:
+        """Return whether one of these threads runs the oldest value."""
+        return self._runner in threads and self._baton.locked()
 
     def _is_run_here(self) -> bool:
         """Return whether this thread is in the middle of `_take_turn`."""

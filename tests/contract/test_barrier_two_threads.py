@@ -1,4 +1,4 @@
-"""A barrier while a program that a tap started is started by another thread, too (H12, H13)."""
+"""A program that a tap started is started by another thread, too: what it taps and calls, and a barrier (H12, H13)."""
 
 from __future__ import annotations
 
@@ -71,3 +71,59 @@ print("done")
 def test_the_tap_of_a_program_that_two_threads_start_is_waited_for() -> None:
     """The queue of the tap is an earlier one than that of the tap that starts its program, and was joined already."""
     assert run_program(PROGRAM, timeout=120, devices=8).check().lines == ["done"]
+
+
+HELD_UP = """
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+what = sys.argv[1]
+if what == "a full queue":
+    jax.config.update("jax_host_callback_max_queue_byte_size", 100)
+mesh = Mesh(np.array(jax.devices()[:2]), ("x",))
+operands = [jax.device_put(np.full(100, number, np.float32), NamedSharding(mesh, P("x"))) for number in range(3)]
+outside = jax.device_put(np.float32(0), jax.devices()[0])
+seen = []
+runs, both = threading.Event(), threading.Event()
+
+def held(value):
+    runs.set()
+    both.wait(20)
+    return np.asarray(value)
+
+@jax.jit
+def inner(x):
+    y = hcb.pure_callback(held, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+    if what == "a call":
+        return hcb.call(lambda value: seen.append(float(value[0])) or np.asarray(value), y, result_shape=x)
+    return hcb.id_tap(lambda value, transforms: seen.append(float(value[0])), y)
+
+def starts(value, transforms):
+    jax.block_until_ready(inner(operands[1]))
+
+def other():
+    runs.wait(20)
+    result = inner(operands[2])
+    both.set()
+    jax.block_until_ready(result)
+
+both.set()
+jax.block_until_ready(inner(operands[0]))
+hcb.barrier_wait()
+both.clear()
+runs.clear()
+thread = threading.Thread(target=other)
+thread.start()
+hcb.id_tap(starts, outside)
+hcb.barrier_wait()
+thread.join()
+hcb.barrier_wait()
+assert sorted(seen) == [0.0, 1.0, 2.0], seen
+print("done")
+"""
+
+
+@pytest.mark.contract("H12", "H13")
+@pytest.mark.parametrize("what", ["a full queue", "a call"])
+def test_it_does_not_wait_for_the_tap_that_started_it(what: str) -> None:
+    """The queue of its device runs that tap, and while two threads run the program, no handler knows whose it is."""
+    assert run_program(HELD_UP, what, timeout=120, devices=8).check().lines == ["done"]

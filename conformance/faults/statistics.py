@@ -162,27 +162,6 @@ def later_budget(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies
 
 
-@planted("jit", "id_tap", "H12", isolated=True)
-def larger_than_the_budget(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """H12: a value that is larger than the queue's budget is accepted when the queue is empty, large or small."""
-    seen: list[int] = []
-    jax.config.update("jax_host_callback_max_queue_byte_size", 100)
-    try:
-        for count in (50, 1 << 19):
-            operand = np.zeros(count, np.float32)
-            run = jax.jit(lambda x: bench.implementation.tap(lambda value, _: seen.append(value.size), x))
-            for _ in range(RUNS):
-                jax.block_until_ready(run(operand))
-                bench.implementation.tap(lambda value, _: seen.append(value.size), operand)
-            bench.implementation.barrier()
-    finally:
-        jax.config.update("jax_host_callback_max_queue_byte_size", None)
-    wanted = [50] * 2 * RUNS + [1 << 19] * 2 * RUNS
-    if seen != wanted:
-        return [Anomaly("lost", Stage.CALLBACK, f"the taps saw {seen} elements, expected {wanted}")]
-    return check_quiet_barrier(bench, "after values larger than the budget")
-
-
 @planted("jit", "id_tap", "H29", functions="stats", isolated=True)
 def counted_from_the_first_look(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H29: taps that wait when a program asks for statistics for the first time are in them, then and later."""

@@ -294,3 +294,27 @@ def full_queue(bench: Bench, callback: Callback) -> list[Anomaly]:
     if seen != [float(number) for number in range(TAPS)]:
         anomalies.append(Anomaly("lost", Stage.CALLBACK, f"after a full queue the tap had seen {seen}"))
     return anomalies
+
+
+RUNS_ABOVE = 3
+
+
+@planted("jit", "id_tap", "H12", isolated=True)
+def larger_than_the_budget(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H12: a value that is larger than the queue's budget is accepted when the queue is empty, large or small."""
+    seen: list[int] = []
+    jax.config.update("jax_host_callback_max_queue_byte_size", 100)
+    try:
+        for count in (50, 1 << 19):
+            operand = np.zeros(count, np.float32)
+            run = jax.jit(lambda x: bench.implementation.tap(lambda value, _: seen.append(value.size), x))
+            for _ in range(RUNS_ABOVE):
+                jax.block_until_ready(run(operand))
+                bench.implementation.tap(lambda value, _: seen.append(value.size), operand)
+            bench.implementation.barrier()
+    finally:
+        jax.config.update("jax_host_callback_max_queue_byte_size", None)
+    wanted = [50] * 2 * RUNS_ABOVE + [1 << 19] * 2 * RUNS_ABOVE
+    if seen != wanted:
+        return [Anomaly("lost", Stage.CALLBACK, f"the taps saw {seen} elements, expected {wanted}")]
+    return check_quiet_barrier(bench, "after values larger than the budget")

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import mlir
 
@@ -158,15 +157,11 @@ def _lower_on_first(context: Any, operands: Sequence[Any], params: dict[str, Any
     primitive = context.primitive
 
     def on_first(*values: Any) -> list[Any]:
-        def each(dummy: Any) -> Any:
+        def each() -> list[Any]:
             first = jax.lax.axis_index(axes) == 0
-            jax.lax.cond(first, lambda: primitive.bind(*values, **params), lambda: [])
-            return dummy
+            return list(jax.lax.cond(first, lambda: primitive.bind(*values, **params), lambda: []))
 
-        # Without operands and results the manual computation would be gone before the compiler looks at it.
-        everywhere = jax.sharding.PartitionSpec()
-        jax.shard_map(each, in_specs=everywhere, out_specs=everywhere)(jax.lax.optimization_barrier(np.uint32(0)))
-        return []
+        return list(jax.shard_map(each, in_specs=(), out_specs=[])())
 
     return list(mlir.lower_fun(on_first)(context, *operands))
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from .overlay import PROJECT
@@ -58,8 +59,11 @@ def failure(test: str, deadline: float = DEADLINE) -> str:
     return " ".join((said or ended.stderr.splitlines() or [f"exit status {ended.returncode}"])[0].split())
 
 
-def must_pass(tests: Iterable[str]) -> None:
-    """Raise ChecksError for a test that fails with the unchanged source."""
-    for test in sorted(set(tests)):
-        if why := failure(test):
-            raise ChecksError(f"{FILE.name}: {test} fails without any mutant: {why}")
+def must_pass(tests: Iterable[str], workers: int = 1) -> None:
+    """Raise ChecksError for a test that fails with the unchanged source. So many tests run at a time."""
+    each = sorted(set(tests))
+    with ThreadPoolExecutor(workers) as pool:
+        for test, why in zip(each, pool.map(failure, each), strict=True):
+            if why:
+                pool.shutdown(cancel_futures=True)
+                raise ChecksError(f"{FILE.name}: {test} fails without any mutant: {why}")

@@ -144,7 +144,7 @@ def _run(options: argparse.Namespace) -> int:
     earlier = {name: cell for name, cell in sample.kills_of_last().items() if exists(cell)}
     tests = checks.load(checks.FILE, {mutant.id for mutant in all_mutants()})
     tests = {mutant.id: tests[mutant.id] for mutant in mutants if mutant.id in tests}
-    checks.must_pass(tests.values())
+    checks.must_pass(tests.values(), options.workers)
     tasks = named(
         (coverage.cells.keys() - {IMPORT}) | {earlier[mutant.id] for mutant in mutants if mutant.id in earlier}
     )

@@ -261,6 +261,30 @@ def test_a_check_fails_where_its_test_does(tmp_path: Path, monkeypatch: pytest.M
         checks.must_pass([f"{path}::test_it"])
 
 
+def test_several_checks_run_at_a_time(tmp_path: Path) -> None:
+    """Each waits for the other's file: one after the other, neither would pass."""
+    path = tmp_path / "test_together.py"
+    path.write_text(
+        "import os, pathlib, pytest\n"
+        "@pytest.mark.parametrize('mine, other', [('a', 'b'), ('b', 'a')])\n"
+        "def test_it(mine, other):\n"
+        "    folder = pathlib.Path(__file__).parent\n"
+        "    os.mkfifo(folder / mine) if mine == 'a' else None\n"
+        "    while not (folder / 'a').exists():\n"
+        "        os.sched_yield()\n"
+        "    with open(folder / 'a', 'w' if mine == 'a' else 'r') as stream:\n"
+        "        assert stream.writable() or not stream.read()\n"
+    )
+    checks.must_pass([f"{path}::test_it[a-b]", f"{path}::test_it[b-a]"], 2)
+
+
+def test_one_of_several_checks_that_fails_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "test_three.py"
+    path.write_text("import pytest\n@pytest.mark.parametrize('at', [0, 1, 2])\ndef test_it(at):\n    assert at != 1\n")
+    with pytest.raises(checks.ChecksError, match=r"test_it\[1\] fails without any mutant"):
+        checks.must_pass([f"{path}::test_it[{at}]" for at in range(3)], 2)
+
+
 def test_a_test_that_is_not_there_is_no_kill_unnoticed(tmp_path: Path) -> None:
     with pytest.raises(checks.ChecksError, match="fails without any mutant"):
         checks.must_pass([f"{tmp_path}/test_gone.py::test_it"])

@@ -6,6 +6,7 @@ The kind of an array is its type, its devices, and whether these were chosen; a 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -79,3 +80,34 @@ def same_at_each_run(bench: Bench, callback: Callback) -> list[Anomaly]:
                     witness = f"run {run} on {what}: result {number} is {one}, without a callback {other}"
                     anomalies.append(Anomaly("result", Stage.RESULT, witness))
     return anomalies[:3] + check_quiet_barrier(bench, "after several runs")
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """Scales of 1, 1.0 and True are equal, and do not do the same."""
+
+    by: object
+    seen: list[str] = field(compare=False)
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.seen.append(type(self.by).__name__)
+        return np.asarray(arguments[-1]) * np.float32(1)
+
+
+@planted("jit", EVERY_KIND, "H18 X2 X3 X4 B1 D1", functions="barrier_wait")
+def equal_functions_that_differ(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H18: equal functions make equal programs, and each program still calls its own, outside jit as well."""
+    seen: list[str] = []
+    anomalies: list[Anomaly] = []
+    for how in ("outside jit", "in jit"):
+        seen.clear()
+        for by in (1, True, 1.0):
+
+            def program(x: Any, by: object = by) -> Any:
+                return bench.apply(callback, _Scale(by, seen), x)
+
+            jax.block_until_ready((jax.jit(program) if how == "in jit" else program)(jnp.asarray(bench.operand)))
+            anomalies += check_quiet_barrier(bench, "after equal functions")
+        if seen != ["int", "bool", "float"]:
+            anomalies.append(Anomaly("mistaken", Stage.CALLBACK, f"{how} the functions with {seen} ran"))
+    return anomalies

@@ -232,6 +232,7 @@ def ends_in_the_users_file(bench: Bench, callback: Callback) -> list[Anomaly]:
         "a debug.callback of a number": lambda: hostcb.debug.callback(3, START),
         "a debug.print of a number": lambda: hostcb.debug.print(3, START),
         "a buffer_callback of a number": lambda: hostcb.buffer_callback(3, shape),
+        "a debug.print in two calls with a wrong format": lambda: hostcb.debug.print(ordered=True)("{} {}", START),
         "a dlpack_callback of a number": lambda: hostcb.dlpack_callback(3, shape),
         "jax_arrays of a number": lambda: hostcb.jax_arrays(3),
         "a trace to a number": lambda: hostcb.trace(3.5),

@@ -131,9 +131,9 @@ def forks_after_a_failure(bench: Bench, callback: Callback) -> list[Anomaly]:
     return check_quiet_barrier(bench, "after a forked child")
 
 
-@planted("pmap", "call io_callback", "H17", minimum_devices=2, functions="barrier_wait")
+@planted("pmap shard_map", "call io_callback", "H17", minimum_devices=2, functions="barrier_wait")
 def forks_beside_a_program(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """A program that runs in the parent is not the child's: the child's barrier does not wait for it."""
+    """A program that runs in the parent is not the child's: neither hostcb's barrier nor JAX's waits for it there."""
     release = threading.Event()
 
     def held(operand: Any) -> Any:
@@ -144,13 +144,14 @@ def forks_beside_a_program(bench: Bench, callback: Callback) -> list[Anomaly]:
 
     def returns() -> bool:
         bench.implementation.barrier()
+        jax.effects_barrier()
         return True
 
     status = _status_of_child(returns)
     release.set()
     anomalies = check_value("the program", lambda: result, bench.expected(callback, bench.operand))
     if status != 0:
-        anomalies.append(Anomaly("barrier error", Stage.BARRIER, f"the child's barrier ended with {status}"))
+        anomalies.append(Anomaly("barrier error", Stage.BARRIER, f"the child's barriers ended with {status}"))
     return anomalies + check_quiet_barrier(bench, "after a forked child")
 
 

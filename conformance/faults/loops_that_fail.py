@@ -8,8 +8,10 @@ import jax
 import numpy as np
 
 from ..oracle.checkers import Anomaly
+from ..oracle.stages import summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
+from ..spec.jax_versions import JaxRuntimeError
 from .bench import Bench
 from .checks import PLANTED, check_quiet_barrier, check_value, error_of
 from .fault import planted
@@ -46,6 +48,9 @@ def fails_in_a_while_loop(bench: Bench, callback: Callback) -> list[Anomaly]:
         if error is None or PLANTED not in str(error):
             witness = f"a loop whose callback failed ended with {error or 'a result'!r}"
             anomalies.append(Anomaly("swallowed error", Stage.RESULT, witness))
+        elif not isinstance(error, JaxRuntimeError):
+            witness = f"a loop whose callback failed raised no JaxRuntimeError but {summary(error)}"
+            anomalies.append(Anomaly("wrong error", Stage.DISPATCH, witness))
         # This barrier may report the failure as well.
         error_of(bench.implementation.barrier)
     return anomalies + check_value("the loop afterwards", lambda: program(np.float32(0)), wanted)

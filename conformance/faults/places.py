@@ -25,7 +25,7 @@ from .traces import library
 START = np.arange(4, dtype=np.float32)
 
 
-def _seen(what: str, seen: object, wanted: object) -> list[Anomaly]:
+def seen_as(what: str, seen: object, wanted: object) -> list[Anomaly]:
     if seen == wanted:
         return []
     return [Anomaly("wrong callback", Stage.CALLBACK, f"{what}: the callback saw {seen}, expected {wanted}")]
@@ -72,7 +72,7 @@ def held_functions(bench: Bench, callback: Callback) -> list[Anomaly]:
 
         result = np.asarray(jax.jit(twice)(START))
         bench.implementation.barrier()
-        anomalies += _seen(name, seen, [6.0, 10.0, 14.0])
+        anomalies += seen_as(name, seen, [6.0, 10.0, 14.0])
         if not np.array_equal(result, START + 2):
             anomalies.append(Anomaly("result", Stage.RESULT, f"{name} gave {result}, expected {START + 2}"))
     return anomalies
@@ -96,7 +96,7 @@ def held_beside_an_effect(bench: Bench, callback: Callback) -> list[Anomaly]:
         through = held(function)
         result = np.asarray(jax.jit(lambda x, f=through: (f(x), x)[1])(START))
         bench.implementation.barrier()
-        anomalies += _seen(name, sorted(seen), ["effect", "ordered"])
+        anomalies += seen_as(name, sorted(seen), ["effect", "ordered"])
         if not np.array_equal(result, START):
             anomalies.append(Anomaly("result", Stage.RESULT, f"{name} gave {result}, expected {START}"))
     through = _in_linear_call(function)
@@ -122,7 +122,7 @@ def held_and_unused(bench: Bench, callback: Callback) -> list[Anomaly]:
         through = held(function)
         jax.block_until_ready(jax.jit(lambda x, f=through: (f(x), x)[1])(START))
         anomalies += check_quiet_barrier(bench, f"after a debug callback in a {name}")
-        anomalies += _seen(name, seen, [float(START.sum())])
+        anomalies += seen_as(name, seen, [float(START.sum())])
     return anomalies
 
 
@@ -169,7 +169,7 @@ def mutable_arrays(bench: Bench, callback: Callback) -> list[Anomaly]:
         ref = jax.new_ref(jnp.arange(2.0))
         jax.jit(program)(ref)
         bench.implementation.barrier()
-        anomalies += _seen(name, seen, wanted)
+        anomalies += seen_as(name, seen, wanted)
         seen.clear()
     return anomalies
 
@@ -199,13 +199,13 @@ def inline(bench: Bench, callback: Callback) -> list[Anomaly]:
     anomalies = []
     with flag("jax_host_callback_inline"):
         result = np.asarray(bench.apply(callback, host, jnp.asarray(START)))
-        anomalies += _seen("at once", seen, [(True, START.tolist())])
+        anomalies += seen_as("at once", seen, [(True, START.tolist())])
         if not np.array_equal(result, bench.expected(callback, START)):
             anomalies.append(Anomaly("result", Stage.RESULT, f"an inline callback gave {result}"))
         try:
             bench.apply(callback, failing, jnp.asarray(START))
         except ValueError as error:
-            anomalies += _seen("the text of its exception", PLANTED in str(error), True)
+            anomalies += seen_as("the text of its exception", PLANTED in str(error), True)
         else:
             anomalies.append(Anomaly("swallowed error", Stage.DISPATCH, "an inline callback raised, and nothing came"))
     with contextlib.suppress(bench.implementation.callback_exception):
@@ -233,82 +233,8 @@ def taps_of_derivatives(bench: Bench, callback: Callback) -> list[Anomaly]:
         seen.clear()
         derivative = float(jax.jit(jax.grad(cubed))(3.0))
         bench.implementation.barrier()
-    anomalies = _seen("whether a warning came", any(each.category is FutureWarning for each in warned), True)
-    anomalies += _seen("values and tangents", forward, [([9.0, 6.0], ["jvp"])])
-    anomalies += _seen("values, then cotangents", seen, [([9.0], []), ([3.0], ["jvp", "transpose"])])
-    anomalies += _seen("the derivatives", ([float(each) for each in tangent], derivative), ([27.0, 27.0], 27.0))
+    anomalies = seen_as("whether a warning came", any(each.category is FutureWarning for each in warned), True)
+    anomalies += seen_as("values and tangents", forward, [([9.0, 6.0], ["jvp"])])
+    anomalies += seen_as("values, then cotangents", seen, [([9.0], []), ([3.0], ["jvp", "transpose"])])
+    anomalies += seen_as("the derivatives", ([float(each) for each in tangent], derivative), ([27.0, 27.0], 27.0))
     return anomalies
-
-
-@planted("jit", "dlpack_callback", "D1")
-def used_after_return(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """D1: while it runs, a DLPack callback has an object of the operand's shape and type; afterwards it raises."""
-    kept: list[Any] = []
-    seen: list[Any] = []
-
-    def look(operand: Any) -> Any:
-        kept.append(operand)
-        seen.append(
-            (operand.shape, operand.ndim, np.dtype(operand.dtype).name, repr(operand), operand.__dlpack_device__())
-        )
-        halves = np.asarray(operand, np.float16)
-        copied = np.array(operand, copy=True)
-        seen.append((halves.dtype.name, halves.tolist(), copied.tolist(), np.asarray(operand).tolist()))
-        copied += 1
-        seen.append(np.asarray(operand).tolist())
-        return np.asarray(np.from_dlpack(operand), np.float32) + np.float32(1)
-
-    wanted = jax.ShapeDtypeStruct((4,), np.float32)
-    result = np.asarray(jax.jit(library(bench).dlpack_callback(look, wanted))(START))
-    numbers = START.tolist()
-    facts = ((4,), 1, "float32", "Lent(float32[4])", (1, 0))
-    anomalies = _seen("its operand", seen, [facts, ("float16", numbers, numbers, numbers), numbers])
-    if not np.array_equal(result, START + 1):
-        anomalies.append(Anomaly("result", Stage.RESULT, f"it gave {result}, expected {START + 1}"))
-    return anomalies + _refused_later(kept[:1])
-
-
-def _refused_later(kept: list[Any]) -> list[Anomaly]:
-    """Each of these was lent to a function that has returned. After one that still has memory no other is used."""
-    anomalies: list[Anomaly] = []
-    uses: dict[str, Callable[[Any], Any]] = {
-        "shape": lambda one: one.shape,
-        "np.asarray": np.asarray,
-        "np.from_dlpack": np.from_dlpack,
-    }
-    for number, one in enumerate(kept):
-        for name, use in uses.items():
-            error = error_of(lambda use=use, one=one: use(one))  # type: ignore[misc]
-            if not isinstance(error, BufferError):
-                witness = f"{name} of number {number} of the buffers that were lent and returned came to {error!r}"
-                return [*anomalies, Anomaly("not refused", Stage.CALLBACK, witness)]
-            anomalies += _seen("the error's words", "Copy what should be kept" in str(error), True)
-    return anomalies
-
-
-@planted("jit", "dlpack_callback", "D1")
-def all_used_after_return(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """D1: as above, of several operands and results, by place and by name, and of a function that raised."""
-    kept: list[Any] = []
-
-    def copies(out: Any, *operands: Any, fails: bool = False, **named: Any) -> None:
-        lent = [*operands, *named.values()]
-        kept.extend([*out, *lent])
-        for result, operand in zip(out, lent, strict=True):
-            np.asarray(result)[...] = np.asarray(operand)
-        if fails:
-            raise ValueError(PLANTED)
-
-    operands = (START, START + 1, START + 2)
-    likes = [jax.ShapeDtypeStruct((4,), np.float32)] * 3
-    through = library(bench).dlpack_callback(copies, likes, in_place=True)
-    found = jax.jit(lambda first, second, third: through(first, second, third=third))(*operands)
-    anomalies = _seen("copies", np.asarray(found).tolist(), np.asarray(operands).tolist())
-    anomalies += _seen("how many were lent", len(kept), 6)
-    anomalies += _refused_later(kept)
-    kept.clear()
-    fails = library(bench).dlpack_callback(lambda *args: copies(*args, fails=True), likes, in_place=True)
-    error = error_of(lambda: jax.block_until_ready(jax.jit(fails)(*operands)))
-    error_of(bench.implementation.barrier)
-    anomalies += _seen("whether its error came", PLANTED in str(error), True)
-    return anomalies + _refused_later(kept)

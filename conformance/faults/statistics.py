@@ -15,7 +15,7 @@ from ..spec.callbacks import Callback
 from .barriers import EARLY_SECONDS, PATIENCE, HeldTap
 from .bench import Bench
 from .checks import PLANTED, check_quiet_barrier, error_of
-from .fault import EVERY_EFFECT, planted
+from .fault import EVERY_EFFECT, WITH_RESULTS, planted
 from .places import flag
 from .traces import library
 
@@ -42,8 +42,9 @@ def is_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
     fail()
     first = library(bench).stats()
     anomalies: list[Anomaly] = []
-    if first.devices or first.barriers:
-        witness = f"the first moment has {first.devices} and {first.barriers} barriers, expected nothing"
+    if first.devices or first.barriers or first.waited_in_barriers:
+        waited = f"{first.barriers} barriers, for {first.waited_in_barriers} s"
+        witness = f"the first moment has {first.devices} and {waited}, expected nothing"
         anomalies.append(Anomaly("count", Stage.CALLBACK, witness))
     fail()
     before = library(bench).stats()
@@ -177,9 +178,26 @@ def counted_from_the_first_look(bench: Bench, callback: Callback) -> list[Anomal
         held.release.set()
     anomalies = check_quiet_barrier(bench, "after the taps had ended")
     of = library(bench).stats()[bench.devices[0]]
-    if (of.taps, of.taps_run, of.queued) != (RUNS, RUNS, 0):
-        witness = f"taps, those that ran and queued are {(of.taps, of.taps_run, of.queued)}, expected {(RUNS, RUNS, 0)}"
+    found, wanted = (of.taps, of.taps_run, of.bytes, of.queued), (RUNS, RUNS, RUNS * bench.operand.nbytes, 0)
+    if found != wanted:
+        witness = f"taps, those that ran, their bytes and queued are {found}, expected {wanted}"
         anomalies.append(Anomaly("count", Stage.CALLBACK, witness))
+    return anomalies
+
+
+@planted("jit pmap", f"{WITH_RESULTS} buffer_callback", "H29", functions="stats", isolated=True)
+def calls_alone_are_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H29: a device that has made calls, and has neither tapped nor failed, is in the statistics."""
+    compiled = bench.applying(callback, lambda operand: np.asarray(operand) + np.float32(1))
+    first = library(bench).stats()
+    for _ in range(RUNS):
+        jax.block_until_ready(compiled(bench.operand))
+    anomalies = check_quiet_barrier(bench, "after calls")
+    found = {name: dict(of.calls) for name, of in (library(bench).stats() - first).devices.items()}
+    devices = bench.devices[: bench.callbacks_per_run]
+    wanted = {f"{device.platform}:{device.id}": {callback.function: RUNS} for device in devices}
+    if found != wanted:
+        anomalies.append(Anomaly("count", Stage.CALLBACK, f"the calls of devices are {found}, expected {wanted}"))
     return anomalies
 
 

@@ -7,6 +7,7 @@ import contextlib
 import io
 import threading
 import warnings
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +19,7 @@ from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from ..spec.thresholds import THRESHOLDS
 from .bench import Bench
+from .checks import PLANTED, check_quiet_barrier, error_of
 from .fault import planted
 from .places import flag
 from .traces import library
@@ -171,13 +173,59 @@ def prints_of_derivatives(bench: Bench, callback: Callback) -> list[Anomaly]:
 
 @planted("jit", "id_print", "H2")
 def prints_to_standard_output(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """H2: without a stream, the text is on the standard output of the moment when it is printed."""
-    written = io.StringIO()
+    """H2: without a stream, the text is one write to the standard output of the moment when it is printed."""
+    written: Any = _Writes()
     compiled = bench.compile(lambda x: bench.implementation.print_labelled(x, what="x"))
     with contextlib.redirect_stdout(written):
         compiled(np.int32(5))
         bench.implementation.barrier()
-    return _differences("a value without a stream", written.getvalue(), "what: x\n5\n")
+    return _differences("a value without a stream", written.texts, ["what: x\n5\n"])
+
+
+class _Answering(_Writes):
+    """A stream that prints the length of each text to another one."""
+
+    def __init__(self, answer: Callable[[int], object]) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def write(self, text: str) -> None:
+        super().write(text)
+        self.answer(len(text))
+
+
+@planted("jit", "id_print", "H2", isolated=True, deadline=20.0)
+def prints_inside_a_write(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H2: a stream's `write` may itself print, to another stream, in the thread that prints and while it waits."""
+    lengths = _Writes()
+    stream = _Answering(lambda length: bench.implementation.print_labelled(np.int32(length), output_stream=lengths))
+    compiled = bench.compile(lambda x: bench.implementation.print_labelled(x, output_stream=stream))
+    for number in (7, 77):
+        jax.block_until_ready(compiled(np.int32(number)))
+    anomalies = check_quiet_barrier(bench, "after prints inside of prints")
+    return anomalies + _differences(
+        "each value and its length", stream.texts + lengths.texts, ["7\n", "77\n", "2\n", "3\n"]
+    )
+
+
+class _Full:
+    """A stream to which nothing can be written."""
+
+    def write(self, text: str) -> None:
+        raise OSError(PLANTED)
+
+
+@planted("jit", "id_print", "H14 H32")
+def names_a_print_by_its_labels(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H32: the report of a print that failed names it by its labels and their values."""
+    compiled = bench.compile(
+        lambda x: bench.implementation.print_labelled(x, what="loss", step=3, output_stream=_Full())
+    )
+    error_of(lambda: jax.block_until_ready(compiled(np.int32(5))))
+    reported = error_of(bench.implementation.barrier)
+    if PLANTED in str(reported) and "step: 3 what: loss" in str(reported):
+        return []
+    return [Anomaly("poor error", Stage.BARRIER, f"the report of a failed print with two labels is {reported!r}")]
 
 
 class _Interrupted(_Writes):

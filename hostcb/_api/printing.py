@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import threading
 from typing import Any
 
@@ -55,11 +56,11 @@ class _Labels:
 def write(text: str, output_stream: Any = None) -> None:
     """Write `text` without the text of other threads inside it."""
     with _lock:
-        if output_stream is not None:
-            output_stream.write(text)
-        else:
-            # `end` is part of the text: a separate write of it could come after another thread's text.
-            print(text, end="")
+        # `print` would write twice, the text and its end, and another thread's text could come between them.
+        stream = sys.stdout if output_stream is None else output_stream
+        # A program without a console has no standard output.
+        if stream is not None:
+            stream.write(text)
 
 
 def _shown(name: str, parameters: dict[str, Any]) -> Any:

@@ -50,12 +50,12 @@ def run_eagerly(
     if not all(operand.is_fully_addressable for operand in operands if isinstance(operand, jax.Array)):
         # Other processes have shards of the value. Only a program that all processes run can gather it.
         with jax.disable_jit(False):
-            return _compiled(primitive, **params)(*operands)
+            return _program_of(primitive, params)(*operands)
     callback: HostCallback = params["callback"]
     kind = callback.kind
     if kind.in_place:
         with jax.disable_jit(False):
-            return _compiled(primitive, **params)(*operands)
+            return _program_of(primitive, params)(*operands)
     devices = _devices(operands)
     if kind.pure and not any(math.prod(aval.shape) for aval in params["result_avals"]):
         # There is nothing to compute, so a program does not call back either (X2).
@@ -88,9 +88,15 @@ def run_eagerly(
     return _placed(results, operands, devices)
 
 
-@functools.lru_cache(maxsize=MOST_COMPILED)
-def _compiled(primitive: Any, **params: Any) -> Any:
+def _program_of(primitive: Any, params: dict[str, Any]) -> Any:
     """Return the program of a callback that needs one, as in-place callbacks do: only a program makes buffers."""
+    function = params["callback"].function
+    # Equal functions need not do the same (see `_lowering.rule`); what stands for a user's function is made each time.
+    return _compiled(primitive, id(getattr(function, "__wrapped__", function)), **params)
+
+
+@functools.lru_cache(maxsize=MOST_COMPILED)
+def _compiled(primitive: Any, _: int, /, **params: Any) -> Any:
     return jax.jit(lambda *operands: primitive.bind(*operands, **params))
 
 

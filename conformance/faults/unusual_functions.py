@@ -1,0 +1,173 @@
+"""Fault cells of functions that few users write: false ones, ones with arguments of any name, ones in another order."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import io
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..oracle.checkers import Anomaly
+from ..oracle.stages import stage_of, summary
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from .bench import Bench
+from .checks import check_quiet_barrier, check_value, error_of
+from .fault import EVERY_KIND, WITH_RESULTS, planted
+from .traces import library
+
+NAMES = (
+    *("function", "callback", "callback_func", "tap_func", "fn", "fmt", "host", "out", "context", "result", "arg"),
+    *("args", "kwargs", "device", "index", "transforms", "primitive", "params", "name", "dtype", "shape", "x"),
+)
+"""Names that a library may have for its own arguments, and a user for others."""
+
+
+class _Recorder(list[Any]):
+    """A function of a callback that keeps its operands, and is false as long as it has none."""
+
+    def __init__(self, function: str) -> None:
+        super().__init__()
+        self.function = function
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __call__(self, *arguments: Any) -> Any:
+        operand = np.asarray(arguments[0 if self.function == "id_tap" else -1]).copy()
+        self.append(operand)
+        if self.function != "buffer_callback":
+            return operand + np.float32(1)
+        np.asarray(arguments[1])[...] = operand + np.float32(1)
+        return None
+
+
+@planted("jit", EVERY_KIND, "H1 H3 X2 X3 X4 B1 D1", functions="barrier_wait")
+def false_functions(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A callable object that is false, as an empty list is, is a function all the same, in jit and outside of it."""
+    hostcb = library(bench)
+    like = jax.ShapeDtypeStruct(bench.operand.shape, bench.operand.dtype)
+
+    ways: dict[str, Callable[[Any], Any]] = {
+        "id_tap": lambda x: hostcb.id_tap(recorder, x),
+        "call": lambda x: hostcb.call(recorder, x, result_shape=like),
+        "pure_callback": lambda x: hostcb.pure_callback(recorder, like, x),
+        "io_callback": lambda x: hostcb.io_callback(recorder, like, x),
+        "debug.callback": lambda x: (hostcb.debug.callback(recorder, x), x)[1],
+        "buffer_callback": lambda x: hostcb.buffer_callback(recorder, like)(x),
+        "dlpack_callback": lambda x: hostcb.dlpack_callback(recorder, like)(x),
+    }
+    if callback.ordered and callback.function == "io_callback":
+        ways["io_callback"] = lambda x: hostcb.io_callback(recorder, like, x, ordered=True)
+    through = ways[callback.function]
+    anomalies: list[Anomaly] = []
+    wanted = bench.expected(callback, bench.operand)
+    for how in ("in jit", "outside jit"):
+        recorder = _Recorder(callback.function)
+        program = jax.jit(lambda x: through(x)) if how == "in jit" else through
+        anomalies += check_value(how, lambda program=program: program(jnp.asarray(bench.operand)), wanted)  # type: ignore[misc]
+        anomalies += check_quiet_barrier(bench, how)
+        if [each.tolist() for each in recorder] != [bench.operand.tolist()]:
+            anomalies.append(Anomaly("lost", Stage.CALLBACK, f"{how} the function saw {list(recorder)}"))
+    return anomalies
+
+
+@planted("jit", "pure_callback io_callback debug_callback buffer_callback dlpack_callback", "X2 X3 X4 B1 D1")
+def arguments_of_any_name(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A user's keyword arguments may have any name that is no option's, also that of an argument of the library's."""
+    namespace = library(bench)
+    seen: list[dict[str, float]] = []
+
+    def host(*operands: Any, **named: Any) -> Any:
+        seen.append({name: float(np.asarray(each)) for name, each in named.items()})
+        return np.float32(1)
+
+    def fill(context: Any, out: Any, /, **named: Any) -> None:
+        np.asarray(out)[...] = host(**named)
+
+    one = jax.ShapeDtypeStruct((), np.float32)
+    ways: dict[str, Callable[..., Any]] = {
+        "pure_callback": lambda **named: namespace.pure_callback(host, one, **named),
+        "io_callback": lambda **named: namespace.io_callback(host, one, **named),
+        "debug.callback": lambda **named: (namespace.debug.callback(host, **named), np.float32(1))[1],
+        "buffer_callback": lambda **named: namespace.buffer_callback(fill, one)(**named),
+        "dlpack_callback": lambda **named: namespace.dlpack_callback(host, one)(**named),
+    }
+    through = ways[callback.function]
+    anomalies: list[Anomaly] = []
+    own = {"callback"} if callback.function in ("pure_callback", "io_callback", "debug.callback") else set()
+    for name in NAMES:
+        if name in own:
+            continue
+        seen.clear()
+        try:
+            result = float(jax.jit(lambda x, name=name: through(**{name: x}))(np.float32(2)))
+            bench.implementation.barrier()
+        except Exception as error:
+            anomalies.append(Anomaly("error", stage_of(error), f"an argument {name!r}: {summary(error)}"))
+            continue
+        if (result, seen) != (1.0, [{name: 2.0}]):
+            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"an argument {name!r} gave {result}, {seen}"))
+    return anomalies
+
+
+@planted("jit", WITH_RESULTS, "H3 X2 X3", functions="barrier_wait")
+def dicts_in_any_order(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Results in a dict go to their own names, whatever the order; in a dict with an order that one must be right."""
+    ordered = collections.OrderedDict
+    anomalies: list[Anomaly] = []
+    like = jax.ShapeDtypeStruct((), np.float32)
+    sorted_names, others = ("aux", "loss"), ("loss", "aux")
+    values = {"loss": np.float32(1), "aux": np.float32(10)}
+    for wanted, returned, names, right in (
+        (dict, dict, others, True),
+        (dict, dict, sorted_names, True),
+        (ordered, ordered, others, True),
+        (ordered, ordered, sorted_names, False),
+        (dict, ordered, sorted_names, None),
+        (dict, ordered, others, None),
+    ):
+        likes = wanted((name, like) for name in others)
+
+        def host(_: Any, returned: Any = returned, names: Any = names) -> Any:
+            return returned((name, values[name]) for name in names)
+
+        what = f"{returned.__name__} of {names} for {wanted.__name__} of {others}"
+        program = jax.jit(lambda x, host=host, likes=likes: bench.apply(callback, host, x, likes))
+        try:
+            given = {name: float(each) for name, each in program(np.float32(0)).items()}
+        except Exception as error:
+            error_of(bench.implementation.barrier)
+            if right:
+                anomalies.append(Anomaly("error", stage_of(error), f"{what}: {summary(error)}"))
+        else:
+            if right is False or given != {"loss": 1.0, "aux": 10.0}:
+                anomalies.append(Anomaly("result", Stage.RESULT, f"{what}: it was accepted as {given}"))
+    return anomalies
+
+
+@planted("jit", "call_print_and_tap", "X4", functions="barrier_wait")
+def empty_format(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """X4: a format without characters prints an empty line, in its place among other prints."""
+    show = library(bench).debug.print
+    written = io.StringIO()
+
+    def program(x: Any) -> Any:
+        show("a {}", x, ordered=True)
+        show("", ordered=True)
+        show("b {}", x, ordered=True)
+        return x
+
+    with contextlib.redirect_stdout(written):
+        jax.block_until_ready(jax.jit(program)(np.float32(1)))
+        bench.implementation.barrier()
+    if written.getvalue() == "a 1.0\n\nb 1.0\n":
+        return []
+    return [
+        Anomaly("value", Stage.CALLBACK, f"three prints, of which the second is empty, gave {written.getvalue()!r}")
+    ]

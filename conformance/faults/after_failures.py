@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
+from .barriers import PATIENCE
 from .bench import Bench
 from .checks import PLANTED, check_value, error_of
 from .fault import planted
@@ -120,4 +122,43 @@ def failure_leaves_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
                 anomalies.append(Anomaly("swallowed error", Stage.RESULT, f"run {run} delivered a result"))
         error_of(bench.implementation.barrier)
         anomalies += check_value(f"an operand of {size}", lambda x=operand: x, np.arange(size, dtype=np.float32) + 1)  # type: ignore[misc]
+    return anomalies
+
+
+class _UnshownError(Exception):
+    """An exception whose text ends the thread that wants it."""
+
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+@planted("jit", "id_tap", "H11 H14", functions="barrier_wait", isolated=True)
+def taps_go_on_without_a_barrier(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """After a tap whose exception cannot be shown, later ones run by themselves, and no barrier has to run them."""
+    seen: list[int] = []
+    ran = threading.Event()
+
+    def host(operand: Any, transforms: Any) -> None:
+        ran.set()
+        if int(operand) == FAILING:
+            raise _UnshownError
+        seen.append(int(operand))
+
+    compiled = jax.jit(lambda x: bench.implementation.tap(host, x))
+    # The thread of the taps may say by it that it ends.
+    kept, threading.excepthook = threading.excepthook, lambda *_: None
+    try:
+        anomalies = []
+        for number in range(3 * STEPS):
+            ran.clear()
+            jax.block_until_ready(compiled(np.int32(number)))
+            if not ran.wait(PATIENCE):
+                anomalies.append(Anomaly("lost", Stage.CALLBACK, f"tap {number} did not run without a barrier"))
+                break
+        error_of(bench.implementation.barrier)
+    finally:
+        threading.excepthook = kept
+    due = [number for number in range(3 * STEPS) if number != FAILING]
+    if not anomalies and seen != due:
+        anomalies.append(Anomaly("lost", Stage.CALLBACK, f"taps saw {seen}, expected {due}"))
     return anomalies

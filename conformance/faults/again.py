@@ -5,6 +5,7 @@ The kind of an array is its type, its devices, and whether these were chosen; a 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,9 +19,11 @@ from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from ..spec.jax_versions import shard_map
+from ..spec.thresholds import THRESHOLDS
 from .bench import Bench
-from .checks import check_quiet_barrier
+from .checks import check_quiet_barrier, check_value, still_alive
 from .fault import EVERY_KIND, planted
+from .traces import library
 
 RUNS = 4
 ODD = np.arange(5)
@@ -111,3 +114,69 @@ def equal_functions_that_differ(bench: Bench, callback: Callback) -> list[Anomal
         if seen != ["int", "bool", "float"]:
             anomalies.append(Anomaly("mistaken", Stage.CALLBACK, f"{how} the functions with {seen} ran"))
     return anomalies
+
+
+class _Column:
+    """A function that keeps what it gets, and is equal to others of its name."""
+
+    def __init__(self) -> None:
+        self.rows: list[float] = []
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Column)
+
+    def __hash__(self) -> int:
+        return hash("a column")
+
+    def __call__(self, operand: Any, transforms: Any = ()) -> Any:
+        self.rows.append(float(np.asarray(operand)))
+        return np.asarray(operand)
+
+
+@planted("jit", "id_tap call", "H1 H3 H18", functions="barrier_wait")
+def equal_functions_in_one_program(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H18: of two functions that are equal, each gets its own operands, alone and in a loop."""
+    hostcb = library(bench)
+
+    def through(column: _Column, x: Any) -> Any:
+        return hostcb.id_tap(column, x) if callback.function == "id_tap" else hostcb.call(column, x, result_shape=x)
+
+    def both(x: Any) -> Any:
+        return through(second, through(first, x) * 2)
+
+    anomalies: list[Anomaly] = []
+    for what, program, due in (
+        ("alone", both, [[1.0], [2.0]]),
+        ("in a loop", lambda x: jax.lax.fori_loop(0, 2, lambda _, carry: both(carry), x), [[1.0, 2.0], [2.0, 4.0]]),
+    ):
+        first, second = _Column(), _Column()
+        jax.block_until_ready(jax.jit(program)(np.float32(1)))
+        anomalies += check_quiet_barrier(bench, "after equal functions")
+        if [first.rows, second.rows] != due:
+            witness = f"{what}, two equal functions saw {[first.rows, second.rows]}, expected {due}"
+            anomalies.append(Anomaly("mistaken", Stage.CALLBACK, witness))
+    return anomalies
+
+
+@planted("jit", "buffer_callback dlpack_callback", "H18", crosses=("eager_programs",), functions="barrier_wait")
+def many_outside_jit_are_forgotten(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H18: of many functions that were used outside jit, some live on with their programs, and not all."""
+    limit = THRESHOLDS["eager_programs"].value
+    references: dict[str, weakref.ref[Any]] = {}
+    anomalies: list[Anomaly] = []
+    for number in range(2 * limit):
+
+        def host(operand: Any, number: int = number) -> Any:
+            return np.asarray(operand) + np.float32(number)
+
+        def run(host: Any = host) -> Any:
+            return bench.apply(callback, host, jnp.asarray(bench.operand))
+
+        references[str(number)] = weakref.ref(host)
+        anomalies += check_value(f"function {number}", run, bench.operand + np.float32(number))
+    del host, run
+    alive = still_alive({name: reference for name, reference in references.items() if int(name) < limit - 1})
+    if alive:
+        witness = f"of {2 * limit} functions, the first ones are still there: {alive}"
+        anomalies.append(Anomaly("leak", Stage.EXIT, witness))
+    return anomalies[:3] + check_quiet_barrier(bench, "after many functions")

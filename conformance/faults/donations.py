@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import io_callback
 from jax.sharding import PartitionSpec
 
 from ..oracle.checkers import Anomaly
@@ -15,7 +16,7 @@ from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback, Runs
 from ..spec.jax_versions import shard_map
 from .bench import WIDTH, Bench
-from .checks import check_quiet_barrier
+from .checks import check_quiet_barrier, check_value
 from .fault import EVERY_KIND, planted
 
 RUNS = 3
@@ -115,6 +116,44 @@ def donated_again(bench: Bench, callback: Callback) -> list[Anomaly]:
         anomalies.append(Anomaly("wrong count", Stage.CALLBACK, f"the callback saw {seen} in {2 * RUNS} runs"))
     if not refused:
         anomalies.append(Anomaly("not refused", Stage.DISPATCH, "JAX accepted an operand that was donated before"))
+    return anomalies
+
+
+@planted("jit", "id_tap call io_callback_ordered debug_callback_ordered", "H4", functions="barrier_wait")
+def memory_kind_beside_jaxs(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A program with a memory kind may have an ordered callback of hostcb's and one of JAX's, in either order."""
+    device = bench.devices[0]
+    seen: list[str] = []
+
+    def own(operand: Any) -> None:
+        seen.append("JAX's")
+
+    def host(operand: Any) -> Any:
+        seen.append("hostcb's")
+        return np.asarray(operand) + np.float32(1)
+
+    anomalies: list[Anomaly] = []
+    for kind in [memory.kind for memory in device.addressable_memories()]:
+        there = jax.sharding.SingleDeviceSharding(device, memory_kind=kind)
+        for own_first in (True, False):
+
+            def program(x: Any, own_first: bool = own_first) -> Any:
+                if own_first:
+                    io_callback(own, None, x, ordered=True)
+                y = bench.apply(callback, host, x)
+                if not own_first:
+                    io_callback(own, None, y, ordered=True)
+                return y
+
+            seen.clear()
+            compiled = jax.jit(program, out_shardings=there)
+            wanted = bench.expected(callback, bench.operand)
+            where = f"with a result in {kind}"
+            anomalies += check_value(where, lambda run=compiled: run(jnp.asarray(bench.operand)), wanted)  # type: ignore[misc]
+            anomalies += check_quiet_barrier(bench, where)
+            jax.effects_barrier()
+            if sorted(seen) != ["JAX's", "hostcb's"]:
+                anomalies.append(Anomaly("wrong count", Stage.CALLBACK, f"{where} there ran {seen}"))
     return anomalies
 
 

@@ -99,8 +99,9 @@ def forms_of_results(bench: Bench, callback: Callback) -> list[Anomaly]:
 
 @planted("jit", "call", "H3")
 def examples_of_results(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """H3: Python's numbers and NumPy's arrays may stand for results of their types, as JAX narrows them."""
-    examples = {"bool": True, "int": 3, "float": 0.5, "complex": 2j, "array": np.arange(2.0)}
+    """H3: Python's numbers, and NumPy's numbers and arrays, stand for results of their types, as JAX narrows them."""
+    examples: dict[str, Any] = {"bool": True, "int": 3, "float": 0.5, "complex": 2j, "array": np.arange(2.0)}
+    examples |= {"number of NumPy": np.int64(7), "wide number of NumPy": np.float64(0.25)}
 
     def host(_: Any) -> Any:
         return examples

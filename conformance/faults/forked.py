@@ -155,6 +155,26 @@ def forks_beside_a_program(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies + check_quiet_barrier(bench, "after a forked child")
 
 
+@planted("jit", "id_tap", "H17", functions="barrier_wait")
+def child_taps_again(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A program that the parent has run taps in a child as well, and the parent's goes on as before."""
+    seen: list[float] = []
+    compiled = bench.applying(callback, lambda operand: seen.append(float(np.asarray(operand))))
+
+    def taps() -> bool:
+        seen.clear()
+        for number in range(VALUES):
+            compiled(np.float32(number))
+        bench.implementation.barrier()
+        return seen == [float(number) for number in range(VALUES)]
+
+    results = [taps(), _status_of_child(taps), taps()]
+    if results != [True, 0, True]:
+        witness = f"whether the parent's taps ran, the child's status, and the parent's again: {results}"
+        return [Anomaly("lost", Stage.CALLBACK, witness)]
+    return check_quiet_barrier(bench, "after a forked child")
+
+
 @planted("jit", "id_tap", "H17 H29", functions="stats", isolated=True)
 def forks_while_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
     """The statistics of a child begin anew, and its callbacks are not in those of its parent."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from typing import Any
 
 import jax
@@ -12,13 +13,17 @@ from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback, Runs
 from ..spec.external_callbacks import callback_named
+from .barriers import PATIENCE, HeldTap
 from .bench import Bench
-from .checks import check_quiet_barrier
+from .checks import check_quiet_barrier, error_of
 from .fault import planted
+from .traces import library
 
 WARM_UP = 5
 RUNS = 60
 """Fewer than the executions of which an implementation may keep those that have ended."""
+LOOKS = 12
+LOOK_SECONDS = 0.01
 MANY_RUNS = 600
 """Many more than those."""
 
@@ -74,3 +79,38 @@ def unawaited_runs_leave_nothing(bench: Bench, callback: Callback) -> list[Anoma
     if grown >= MANY_RUNS:
         return [Anomaly("leak", Stage.EXIT, f"{MANY_RUNS} runs left {grown} objects")]
     return check_quiet_barrier(bench, "after many runs")
+
+
+@planted("jit pmap", "id_tap call", "H13 H30", functions="barrier_wait")
+def looks_leave_nothing(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H30: barriers that end by their timeouts, one after the other, do not leave threads behind."""
+    held = HeldTap()
+
+    def host(operand: Any) -> Any:
+        held(operand, ())
+        return np.asarray(operand) + np.float32(1)
+
+    compiled = bench.applying(callback, host)
+    held.release.set()
+    jax.block_until_ready(compiled(bench.operand))
+    bench.implementation.barrier()
+    held.release.clear()
+    held.entered.clear()
+    thread = threading.Thread(target=lambda: jax.block_until_ready(compiled(bench.operand)), daemon=True)
+    thread.start()
+    try:
+        if not held.entered.wait(PATIENCE):
+            return [Anomaly("lost", Stage.CALLBACK, "the callback did not begin")]
+        threads = []
+        for _ in range(LOOKS):
+            error = error_of(lambda: library(bench).barrier_wait(timeout=LOOK_SECONDS))
+            threads.append(threading.active_count() if isinstance(error, TimeoutError) else error)
+    finally:
+        held.release.set()
+        thread.join(PATIENCE)
+    anomalies = check_quiet_barrier(bench, "after barriers with timeouts")
+    if any(not isinstance(each, int) for each in threads) or threads[-1] > threads[0] + 1:
+        anomalies.append(
+            Anomaly("leak", Stage.BARRIER, f"after each barrier with a timeout there are {threads} threads")
+        )
+    return anomalies

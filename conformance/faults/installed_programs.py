@@ -184,6 +184,47 @@ def installed_forms(bench: Bench, callback: Callback) -> list[Anomaly]:
     return [anomaly for what in programs for anomaly in _differs(what, found[what], own[what])]
 
 
+@planted("jit", "id_tap", "B4 H27 X4", isolated=True)
+def installed_with_options(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H27: the options of each function, in each of its forms, count while it is installed."""
+    # Old releases, whose own cells the suite runs too, have no such module.
+    from jax.experimental.buffer_callback import buffer_callback
+
+    seen: list[str] = []
+
+    def note(text: str) -> Callable[..., Any]:
+        return lambda *_: seen.append(text)
+
+    def fill(context: Any, out: Any, operand: Any) -> None:
+        seen.append("buffer")
+        np.asarray(out)[...] = np.asarray(operand)
+
+    def unused(x: Any) -> Any:
+        buffer_callback(fill, NUMBER, has_side_effect=True)(x)
+        return x
+
+    def in_order(x: Any) -> Any:
+        x = library(bench).id_tap(note("tap"), x)
+        jax.debug.callback(ordered=True)(note("debug in two calls"), x)
+        jax.debug.callback(note("debug"), x, ordered=True)
+        io_callback(note("io"), None, x, ordered=True)
+        return x
+
+    anomalies: list[Anomaly] = []
+    with library(bench).installed():
+        for what, program, due in (
+            ("a buffer callback whose result is unused", unused, ["buffer"]),
+            ("ordered ones", in_order, ["tap", "debug in two calls", "debug", "io"]),
+        ):
+            compiled = jax.jit(program)
+            for _ in range(3):
+                seen.clear()
+                jax.block_until_ready(compiled(np.float32(1)))
+                bench.implementation.barrier()
+                anomalies += _differs(what, seen[:], due)
+    return anomalies
+
+
 @planted("pjit", "id_tap", "H27 X5", minimum_devices=2, functions="stats", isolated=True)
 def installed_on_a_named_device(bench: Bench, callback: Callback) -> list[Anomaly]:
     """X5: while it is installed, the device that `sharding` names is that of the callback."""

@@ -142,6 +142,30 @@ def fails_inside_after_a_tap(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies + check_failed_barrier(bench, PLANTED)
 
 
+@planted("jit", "call", "H13 H15", minimum_devices=6, functions="barrier_wait", isolated=True, deadline=40.0)
+def refused_three_levels_deep(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A program on two devices is refused in a callback that is in one on one device, in a callback of one on two."""
+    devices = bench.devices
+    number = jax.ShapeDtypeStruct((), np.float32)
+    third = jax.pmap(lambda x: bench.implementation.tap(lambda *_: None, x), devices=devices[2:4])
+
+    def start_third(operand: Any) -> Any:
+        jax.block_until_ready(third(np.ones(2, np.float32)))
+        return operand
+
+    second = jax.jit(lambda x: bench.apply(callback, start_third, x, number))
+
+    def start_second(operand: Any) -> Any:
+        return np.asarray(second(jax.device_put(operand, devices[5])))
+
+    first = jax.pmap(lambda x: bench.apply(callback, start_second, x, number), devices=devices[:2])
+    error = error_of(lambda: jax.block_until_ready(first(np.ones(2, np.float32))))
+    error_of(bench.implementation.barrier)
+    if error is None or "runs on several devices itself" not in str(error):
+        return [Anomaly("not refused", Stage.DISPATCH, f"the program around came to {error!r}")]
+    return check_quiet_barrier(bench, "after a program that was refused")
+
+
 def _check_inside(bench: Bench, callback: Callback, inner: Callable[[Any], Any]) -> list[Anomaly]:
     """The host function runs a program that returns the first number of its operand."""
     # Compiled beforehand: compilation takes longer than the timeouts of this scenario.

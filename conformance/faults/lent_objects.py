@@ -231,6 +231,22 @@ def shapes_that_can_be_called(bench: Bench, callback: Callback) -> list[Anomaly]
     return anomalies + seen_as("results", {name: np.asarray(each).tolist() for name, each in found.items()}, wanted)
 
 
+@planted("jit", "dlpack_callback", "D2")
+def shapes_of_each_call(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """D2: a function that makes the shapes makes them anew for each call, of other shapes and types, in one program."""
+    double = library(bench).dlpack_callback(lambda x: 2 * np.from_dlpack(x), lambda x: x)
+    operands = (START, np.arange(6, dtype=np.int32), np.ones((2, 3), np.float32))
+    anomalies: list[Anomaly] = []
+    for how, program in (("in jit", jax.jit(lambda *each: [double(x) for x in each])), ("outside jit", None)):
+        given = [jnp.asarray(each) for each in operands]
+        found = [double(x) for x in given] if program is None else program(*given)
+        for each, operand in zip(found, operands, strict=True):
+            what = f"twice {operand.dtype}{operand.shape} {how}"
+            wanted = (operand.dtype.name, (2 * operand).tolist())
+            anomalies += seen_as(what, (each.dtype.name, np.asarray(each).tolist()), wanted)
+    return anomalies
+
+
 @planted("jit", "buffer_callback dlpack_callback", "B3", functions="barrier_wait")
 def aliased_by_name(bench: Bench, callback: Callback) -> list[Anomaly]:
     """B3: an operand that is passed by name may share its memory with a result: by its place among all leaves."""

@@ -25,7 +25,7 @@ ALIGNMENT = 64
 MESH_RUNS = 3
 
 
-def _differs(what: str, seen: object, wanted: object) -> list[Anomaly]:
+def differs(what: str, seen: object, wanted: object) -> list[Anomaly]:
     if seen == wanted:
         return []
     return [Anomaly("wrong place", Stage.RESULT, f"{what}: {seen}, expected {wanted}")]
@@ -55,22 +55,22 @@ def where_eager_callbacks_are(bench: Bench, callback: Callback) -> list[Anomaly]
     for what, operands in (("first", (chosen, free)), ("last", (free, chosen))):
         result = apply(operands)
         bench.implementation.barrier()
-        anomalies += _differs(f"the device, the chosen operand {what}", callers[-1:], [last])
+        anomalies += differs(f"the device, the chosen operand {what}", callers[-1:], [last])
         if callback.returns_new_value:
-            anomalies += _differs(f"the result, the chosen operand {what}", result.devices(), {last})
+            anomalies += differs(f"the result, the chosen operand {what}", result.devices(), {last})
             anomalies += check_value("the result", lambda r=result: r, np.asarray(operands[0]) + np.float32(1))  # type: ignore[misc]
     turned = jax.sharding.Mesh(np.asarray(bench.devices[::-1]), ("devices",))
     rows = NamedSharding(turned, PartitionSpec("devices"))
     apply(jax.device_put(np.zeros(len(bench.devices), np.float32), rows))
     bench.implementation.barrier()
-    anomalies += _differs("the device of an operand on a mesh that begins with the last", callers[-1:], [last])
+    anomalies += differs("the device of an operand on a mesh that begins with the last", callers[-1:], [last])
     if callback.returns_new_value:
         split = jax.device_put(np.arange(len(bench.devices), dtype=np.float32), bench.split)
         result = apply(split)
-        anomalies += _differs("the device of an operand on a mesh", callers[-1:], [bench.devices[0]])
+        anomalies += differs("the device of an operand on a mesh", callers[-1:], [bench.devices[0]])
         everywhere = NamedSharding(bench.mesh, PartitionSpec())
         if not result.sharding.is_equivalent_to(everywhere, result.ndim):
-            anomalies += _differs("the result of an operand on a mesh", result.sharding, everywhere)
+            anomalies += differs("the result of an operand on a mesh", result.sharding, everywhere)
         anomalies += check_value("the result on a mesh", lambda: result, np.asarray(split) + np.float32(1))
     return anomalies + check_quiet_barrier(bench, "after callbacks outside jit")
 
@@ -96,11 +96,11 @@ def named_outside_jit(bench: Bench, callback: Callback) -> list[Anomaly]:
     split = jax.device_put(np.arange(len(bench.devices), dtype=np.float32), bench.split)
     for index in range(len(bench.devices)):
         apply(split, index)
-    anomalies = _differs("the devices that were named", callers, [*bench.devices])
+    anomalies = differs("the devices that were named", callers, [*bench.devices])
     last = bench.devices[-1]
     with jax.default_device(last):
         apply(())
-    return anomalies + _differs("the device without operands", callers[-1:], [last])
+    return anomalies + differs("the device without operands", callers[-1:], [last])
 
 
 @planted("jit", "id_tap", "H1 H4")
@@ -301,7 +301,7 @@ def outside_of_the_users_mesh(bench: Bench, callback: Callback) -> list[Anomaly]
             for _ in range(MESH_RUNS):
                 jax.block_until_ready(run(jnp.asarray(bench.operand)))
                 bench.implementation.barrier()
-        anomalies += _differs(f"{what}: whether the function has no mesh", empty, [True] * MESH_RUNS)
+        anomalies += differs(f"{what}: whether the function has no mesh", empty, [True] * MESH_RUNS)
     return anomalies
 
 

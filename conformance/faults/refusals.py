@@ -203,6 +203,10 @@ def _in_a_tree(function: Callable[..., Any], ref: Any) -> Any:
     return function(1.0, {"a": [ref]})
 
 
+def _by_name(function: Callable[..., Any], ref: Any) -> Any:
+    return function(1.0, state=ref)
+
+
 def _as_int4(function: Callable[..., Any], x: Any) -> Any:
     return function(x.astype(jnp.int4))
 
@@ -230,6 +234,10 @@ def wrong_arguments_of_buffers(bench: Bench, callback: Callback) -> list[Anomaly
                 _with_ref(functools.partial(_in_a_tree, function)),
                 (TypeError, ""),
             ),
+            f"a mutable array by name of {name}": (
+                _with_ref(functools.partial(_by_name, function)),
+                (TypeError, "[...]"),
+            ),
             f"an int4 of {name}": (functools.partial(_as_int4, function), (TypeError, "int4")),
             f"the derivative of {name}": (functools.partial(_derived, function), (ValueError, "custom_jvp")),
         }
@@ -255,6 +263,8 @@ def wrong_arguments_of_buffers(bench: Bench, callback: Callback) -> list[Anomaly
     words = jax.ShapeDtypeStruct((2,), np.uint32)
     of_key = library(bench).buffer_callback(nothing, words, input_output_aliases={0: 0})
     cases["an alias of a typed key and of its words"] = (lambda x: of_key(jax.random.key(0)), (ValueError, "key"))
+    both = _aliased(bench, (ONE, ONE), {0: 0, 1: 1, 2: 0}, 3)
+    cases["two operands of one result, with another between them"] = (both, (ValueError, "input_output_aliases"))
     for first in (0, 1):
         twice = _aliased(bench, ONE, {first: 0, first + 1: 0}, 3)
         cases[f"the operands {first} and {first + 1} of one result"] = (twice, (ValueError, "input_output_aliases"))

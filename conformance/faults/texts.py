@@ -346,3 +346,20 @@ def prints_with_options_of_the_trace(bench: Bench, callback: Callback) -> list[A
         compiled(third)
         bench.implementation.barrier()
     return _differences("a third", written.getvalue(), "[0.33 0.67] [Array([0.33, 0.67], dtype=float32)]\n")
+
+
+@planted("pjit", "debug_print", "X4", minimum_devices=2)
+def prints_each_part(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """X4: `partitioned=True` prints the part of each device, and without it the whole is printed once."""
+    anomalies: list[Anomaly] = []
+    operand = jax.device_put(np.arange(len(bench.devices), dtype=np.int32), bench.split)
+    whole = f"{np.arange(len(bench.devices))}"
+    for partitioned, wanted in ((True, sorted(f"[{n}]" for n in range(len(bench.devices)))), (False, [whole])):
+        written = io.StringIO()
+        program = jax.jit(lambda x, p=partitioned: bench.implementation.print_as("{}", x, partitioned=p))
+        with contextlib.redirect_stdout(written):
+            program(operand)
+            bench.implementation.barrier()
+        found = sorted(written.getvalue().splitlines())
+        anomalies += _differences(f"a value with partitioned={partitioned}", found, wanted)
+    return anomalies

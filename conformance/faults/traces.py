@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from .checks import error_of
 from .fault import planted
 
 VICTIM_SECONDS = 60
+SOON_SECONDS = 0.1
 
 
 def library(bench: Bench) -> Any:
@@ -115,20 +117,52 @@ def failure_is_traced(bench: Bench, callback: Callback) -> list[Anomaly]:
 
 @planted("jit", "id_tap", "H22")
 def trace_of_a_block_that_raises(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """H22: an exception ends the trace of its block: the file is whole, and has nothing of what comes later."""
-    compiled = bench.compile(lambda x: bench.implementation.tap(lambda *_: None, x))
+    """H22: an exception ends the trace of its block: the file has what still waited then, and nothing of later."""
+    begun, release = threading.Event(), threading.Event()
+
+    def held(operand: Any, transforms: Any) -> None:
+        begun.set()
+        release.wait(VICTIM_SECONDS)
+
+    compiled = bench.compile(lambda x: bench.implementation.tap(held, x))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
         try:
             with library(bench).trace(file):
-                compiled(bench.operand)
+                for _ in range(3):
+                    compiled(bench.operand)
+                begun.wait(VICTIM_SECONDS)
+                # One-sided: a trace that does not wait for the taps may end before it.
+                threading.Timer(SOON_SECONDS, release.set).start()
                 raise ValueError("planted failure")
         except ValueError:
+            release.set()
             compiled(bench.operand)
         bench.implementation.barrier()
         events = json.loads(file.read_text())
     runs = [event for event in events if event["ph"] == "X" and event["cat"] != "hand-over"]
-    return _missing("the number of runs", len(runs), 1)
+    return _missing("the number of runs", len(runs), 3)
+
+
+@planted("jit", "id_tap", "H22")
+def trace_of_an_exit(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H22: a function that raises SystemExit has failed, and the trace says so, as of any other exception."""
+
+    def host(operand: Any, transforms: Any) -> None:
+        if float(operand) < 0:
+            raise SystemExit("planted failure")
+
+    compiled = jax.jit(lambda x: bench.implementation.tap(host, x))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.json"
+        with library(bench).trace(file):
+            for number in (1, -1, 2):
+                jax.block_until_ready(compiled(np.float32(number)))
+        events = json.loads(file.read_text())
+    error_of(bench.implementation.barrier)
+    runs = [event for event in events if event["ph"] == "X" and event["cat"] != "hand-over"]
+    errors = ["planted failure" in str(run["args"].get("error", "")) for run in runs]
+    return _missing("whether the runs failed", errors, [False, True, False])
 
 
 @planted("jit", "id_tap call", "H22 H29", functions="stats", isolated=True)

@@ -102,3 +102,41 @@ def small_types_beside_others(bench: Bench, callback: Callback) -> list[Anomaly]
             if (seen and seen[0] != wanted) or (callback.runs is not Runs.IF_NEEDED and len(seen) != 1):
                 anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"the function got {seen}, not {wanted}"))
     return anomalies
+
+
+SMALL = ("int4", "uint4", "int2", "float4_e2m1fn")
+"""Types of less than a byte; releases that lack one leave it out."""
+
+RUNS = 3
+
+
+@planted("jit", "id_tap call debug_callback", "H1 H24 X4", functions="barrier_wait")
+@planted("pjit", "debug_callback_partitioned", "X4", minimum_devices=2, functions="barrier_wait")
+def small_types_at_each_run(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Values of less than a byte have their own type at each run, alone and as parts on each device."""
+    anomalies: list[Anomaly] = []
+    for name in SMALL:
+        dtype = getattr(jnp, name, None)
+        if dtype is None:
+            continue
+        seen: list[Any] = []
+
+        def host(operand: Any, seen: list[Any] = seen) -> Any:
+            seen.append((np.asarray(operand).dtype.name, np.asarray(operand).astype(np.float32).sum()))
+            return np.float32(1)
+
+        def program(x: Any, host: Any = host, dtype: Any = dtype) -> Any:
+            bench.apply(callback, host, x.astype(dtype), jax.ShapeDtypeStruct((), np.float32))
+            return x
+
+        compiled = bench.compile(program)
+        ones = np.ones_like(bench.operand)
+        for _ in range(RUNS):
+            jax.block_until_ready(compiled(ones))
+        anomalies += check_quiet_barrier(bench, f"after {name}")
+        parts = len(bench.devices) if bench.layout == "pjit" else 1
+        wanted = [(name, ones.size / parts)] * (RUNS * parts)
+        if seen != wanted:
+            witness = f"{RUNS} runs with {name} gave {seen[:8]}, expected {len(wanted)} times {wanted[0]}"
+            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
+    return anomalies

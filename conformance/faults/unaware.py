@@ -106,6 +106,7 @@ def _programs(bench: Bench) -> dict[str, Program]:
         "a text for the log": lambda show: jax.jit(lambda x: jax.debug.log(LOGGED + " {}", x))(START),
         "a field after doubled braces": lambda show: jax.jit(lambda x: jax.debug.print("{{x}} is {}", x))(START),
         "a typed key of another kind outside jit": lambda show: shows_key(show, jax.random.key(0, impl="rbg")),
+        "a debug callback that raises outside jit": lambda show: jax.debug.callback(_raises, START),
         "an io_callback that raises": lambda show: jax.jit(lambda x: io_callback(_raises, None, x))(START),
         "a print with the options of its trace": _prints_rounded,
         "a masked array": lambda show: show(str(_returning(lambda x: np.ma.masked_array(x, mask=x == 1)))),

@@ -22,6 +22,7 @@ from .fault import EVERY_KIND, WITH_RESULTS, planted
 from .traces import library
 
 NAMES = (
+    *("self", "cls", "other", "fun", "spec", "tree", "values", "format", "printer", "operands", "sharding_", "kind"),
     *("function", "callback", "callback_func", "tap_func", "fn", "fmt", "host", "out", "context", "result", "arg"),
     *("args", "kwargs", "device", "index", "transforms", "primitive", "params", "name", "dtype", "shape", "x"),
 )
@@ -113,6 +114,27 @@ def arguments_of_any_name(bench: Bench, callback: Callback) -> list[Anomaly]:
             continue
         if (result, seen) != (1.0, [{name: 2.0}]):
             anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"an argument {name!r} gave {result}, {seen}"))
+    return anomalies
+
+
+@planted("jit", "debug_print", "X4")
+def fields_of_any_name(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The fields of a format may have any name that is no option's."""
+    anomalies: list[Anomaly] = []
+    for name in NAMES:
+        if name == "fmt":
+            # The format itself, by JAX's own name.
+            continue
+        written = io.StringIO()
+        with contextlib.redirect_stdout(written):
+            try:
+                jax.jit(lambda x, name=name: bench.implementation.print_as(f"{{{name}}}", **{name: x}))(np.float32(2))
+                bench.implementation.barrier()
+            except Exception as error:
+                anomalies.append(Anomaly("error", stage_of(error), f"a field {name!r}: {summary(error)}"))
+                continue
+        if written.getvalue() != "2.0\n":
+            anomalies.append(Anomaly("value", Stage.CALLBACK, f"a field {name!r} gave {written.getvalue()!r}"))
     return anomalies
 
 

@@ -148,6 +148,16 @@ def says_what_came(bench: Bench, callback: Callback) -> list[Anomaly]:
             shape(2),
             (SOMETHING_ELSE, "(float32[2], float)"),
         ),
+        "a list in place of a tuple": (
+            lambda x: [np.float32(1), np.float32(2)],
+            (shape(), shape()),
+            (SOMETHING_ELSE,),
+        ),
+        "a tuple in place of a list": (
+            lambda x: (np.float32(1), np.float32(2)),
+            [shape(), shape()],
+            (SOMETHING_ELSE,),
+        ),
         "an integer of more than 64 bits": (
             lambda x: 2**70,
             shape(dtype=np.int32),

@@ -56,7 +56,7 @@ class Implementation(Protocol):
     def with_buffer(self, callback: Callback, look: Callable[[Any], Any], operand: Any) -> Any:
         """The operand plus one, by a buffer callback that passes the operand's buffer to `look`, for fault cells."""
 
-    def print_as(self, text: str, *args: Any, **kwargs: Any) -> None:
+    def print_as(self, text: str, /, *args: Any, **kwargs: Any) -> None:
         """Print values in a format, for fault cells."""
 
     def print_labelled(self, operand: Any, **labels: Any) -> Any:

@@ -94,7 +94,7 @@ class ExternalCallbacks:
         wanted = jax.ShapeDtypeStruct(jnp.shape(operand), jnp.float32)
         return self._offered(callback)(lambda context, out, buffer: np.array(_array(buffer)), wanted)(operand)
 
-    def print_as(self, text: str, *args: Any, **kwargs: Any) -> None:
+    def print_as(self, text: str, /, *args: Any, **kwargs: Any) -> None:
         self.namespace.debug.print(text, *args, **kwargs)
 
     def with_buffer(self, callback: Callback, look: Callable[[Any], Any], operand: Any) -> Any:

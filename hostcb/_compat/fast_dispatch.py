@@ -11,12 +11,13 @@ JAX promises neither of the two. So `_Trial` first tries both, with a program th
 
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
 import functools
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, Protocol
 
@@ -63,6 +64,10 @@ _REGISTRY = private(
     methods={"flatten": called_with(1)},
 )
 _unknown = first_lost(_FAST_PATH, _DATA, _EXECUTABLE, _REGISTRY)
+
+
+# The classes of nodes that JAX knows by itself, beside named tuples.
+_PLAIN = (type(None), tuple, list, dict, collections.OrderedDict, collections.defaultdict)
 
 
 class FastDispatches(Protocol):
@@ -144,6 +149,21 @@ def _with_ends(data: Any, ends: _Ends) -> Any:
         out_avals=[token.aval, *data.out_avals],
         out_committed=[True, *data.out_committed],
     )
+
+
+def _classes_of(tree: Any) -> Iterator[type]:
+    """Yield the classes of the nodes of a tree of results."""
+    data = tree.node_data()
+    if data is not None:
+        yield data[0]
+    for child in tree.children():
+        yield from _classes_of(child)
+
+
+def _is_plain(node: type) -> bool:
+    """Return whether making a node of this class runs no code of the user."""
+    named = issubclass(node, tuple) and hasattr(node, "_fields") and node.__init__ is object.__init__
+    return node in _PLAIN or (named and getattr(node.__new__, "__module__", "").startswith("namedtuple_"))
 
 
 class _RefusalError(Exception):
@@ -252,11 +272,23 @@ def let_ordered_take_it(effect: Any, harmless: Sequence[type], program_class: ty
             return None
         return program_among(executor, program_class)
 
+    def ends_with_zeros(executable: Any) -> bool:
+        """Whether its program is one of pure callbacks on a CPU device; see `_runtime.postponed`."""
+        executor = getattr(executable, "unsafe_call", None)
+        if not isinstance(executor, EXECUTOR.value) or program_among(executor, program_class) is None:
+            return False
+        devices = executor._local_devices
+        return len(devices) == 1 and devices[0].platform == "cpu"
+
     def fast_path_data(executable: Any, out_tree: Any, args: Any, out: Any, effects: Any, *others: Any) -> Any:
         if trial.ends is not None:
             return trial.data(plain(executable, out_tree, args, out, effects, *others))
         program = program_of(executable, effects)
         if program is None:
+            # At the end of such a dispatch the error of a failed callback replaces the results, which are zeros until
+            # then: no class of the user may see these.
+            if ends_with_zeros(executable) and not all(map(_is_plain, _classes_of(out_tree))):
+                return None
             return plain(executable, out_tree, args, out, effects, *others)
         executor = executable.unsafe_call
         devices = tuple(executor._local_devices)

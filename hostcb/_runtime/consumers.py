@@ -9,6 +9,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
+from .counts import Counts
 from .rings import Ring
 
 # After its work a consumer waits so many seconds before it becomes idle. A tap in this time need not wake it; waking it
@@ -37,6 +38,7 @@ class Queue(Protocol):
     consumer: Consumer | None
     idle: bool
     lingering: bool
+    counts: Counts
 
     def is_pending(self) -> bool: ...
 
@@ -45,6 +47,8 @@ class Queue(Protocol):
     def end(self) -> Callable[[], bool]: ...
 
     def tell(self) -> None: ...
+
+    def start(self) -> None: ...
 
     def ever_accepted(self) -> int: ...
 
@@ -89,6 +93,7 @@ class Consumer:
         queue = self._queue
         if queue.consumer is self:
             queue.idle = False
+        ended = queue.counts.ended
         try:
             while queue.consumer is self:
                 self._attend()
@@ -114,6 +119,9 @@ class Consumer:
                 queue.consumer, queue.idle = None, True
                 if self.ring is not None:
                     self.ring.attend(False)
+                # What came before `idle` was set started none. One that ends without having run a function is the last.
+                if queue.is_pending() and queue.counts.ended != ended:
+                    queue.start()
             queue.tell()
 
     def _work(self) -> None:

@@ -85,7 +85,7 @@ class DeviceQueue(Progress):
             consumer.wake()
             if self.items:
                 # The next value may run at once, without the queue.
-                self._start()
+                self.start()
         site.bind(ring)
 
     def is_pending(self) -> bool:
@@ -176,7 +176,7 @@ class DeviceQueue(Progress):
             consumer = self.consumer
             if consumer is None or consumer.is_current() or not consumer.thread.is_alive():
                 # A finalizer in the consumer holds it up, and so this barrier; another takes its place.
-                self._start()
+                self.start()
             elif consumer is not woken:
                 woken = consumer
                 consumer.wake()
@@ -352,12 +352,13 @@ class DeviceQueue(Progress):
     def _wake(self) -> None:
         consumer = self.consumer
         if consumer is None or not consumer.thread.is_alive():
-            self._start()
+            self.start()
         else:
             self.idle = self.lingering = False
             consumer.wake()
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start a consumer."""
         # If several threads start a consumer at once, the last one stays, and the others end at once.
         consumer = self.consumer = Consumer(self, self.ring)
         try:

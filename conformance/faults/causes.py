@@ -1,0 +1,157 @@
+"""Fault cells of whose failure it is: the cause of an error, the task that gets it, and what of it stays alive."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..oracle.checkers import Anomaly
+from ..oracle.stages import summary
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from ..spec.jax_versions import JaxRuntimeError
+from .bench import Bench
+from .checks import PLANTED, check_quiet_barrier, check_value, error_of, still_alive
+from .fault import WITH_RESULTS, planted
+from .traces import library
+
+NUMBER = jax.ShapeDtypeStruct((), np.float32)
+OTHER = "a failure of another origin"
+STEPS = 4
+
+
+@planted("jit", "call io_callback", "H15 X3", functions="barrier_wait", isolated=True)
+def cause_of_another_origin(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """An error that JAX's own callback brings about has not the cause of an earlier run's failed callback."""
+    fails = ""
+
+    def mine(operand: Any) -> Any:
+        if fails == "mine":
+            raise KeyError(PLANTED)
+        return np.asarray(operand)
+
+    def of_jax(operand: Any) -> Any:
+        if fails == "of JAX":
+            raise OSError(OTHER)
+        return np.asarray(operand)
+
+    program = jax.jit(lambda x: jax.pure_callback(of_jax, NUMBER, bench.apply(callback, mine, x)))
+    anomalies: list[Anomaly] = []
+    for origin, text in (("mine", PLANTED), ("of JAX", OTHER), ("mine", PLANTED), ("of JAX", OTHER)):
+        fails = origin
+        error = error_of(lambda: jax.block_until_ready(program(np.float32(1))))
+        fails = ""
+        caused = error is not None and isinstance(error.__cause__, KeyError)
+        if error is None or text not in str(error) or caused != (origin == "mine"):
+            cause = "no error" if error is None else f"{summary(error)} with the cause {error.__cause__!r}"
+            anomalies.append(Anomaly("wrong error", Stage.RESULT, f"a failure {origin} came to {cause}"))
+    error_of(bench.implementation.barrier)
+    return anomalies + check_value("the program", lambda: program(np.float32(1)), np.float32(1))
+
+
+@planted("jit", WITH_RESULTS, "H15 X2 X3", functions="barrier_wait")
+def failures_in_tasks(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Each task of asyncio gets the failures of its own calls, goes on after them, and comes to its end."""
+
+    def host(operand: Any) -> Any:
+        if int(operand) % 2:
+            raise ValueError(PLANTED)
+        return np.asarray(operand)
+
+    program = bench.applying(callback, host)
+    told: list[str] = []
+
+    async def steps(name: str) -> None:
+        for number in range(STEPS):
+            try:
+                jax.block_until_ready(program(np.float32(number)))
+            except JaxRuntimeError:
+                told.append(f"{name}{number}")
+            await asyncio.sleep(0)
+        told.append(f"{name} ended")
+
+    async def both() -> None:
+        await asyncio.gather(steps("a"), steps("b"))
+
+    error = error_of(lambda: asyncio.run(both()))
+    error_of(bench.implementation.barrier)
+    wanted = sorted(f"{name}{what}" for name in "ab" for what in ("1", "3", " ended"))
+    if error is not None or sorted(told) != wanted:
+        witness = f"two tasks noted {sorted(told)}, expected {wanted}, and ended with {error!r}"
+        return [Anomaly("wrong error", Stage.RESULT, witness)]
+    return check_quiet_barrier(bench, "after two tasks")
+
+
+class _Positive:
+    """A result that refuses a number that is not positive, as some libraries' classes of parameters do."""
+
+    def __init__(self, value: Any) -> None:
+        if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer) and not float(value) > 0:
+            raise ArithmeticError(f"{value} is not positive")
+        self.value = value
+
+
+jax.tree_util.register_pytree_node(
+    _Positive, lambda positive: ((positive.value,), None), lambda _, values: _Positive(*values)
+)
+
+
+@planted("jit", WITH_RESULTS, "H15 X2 X3", functions="barrier_wait")
+def results_that_are_checked(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A class that checks its values sees none of a failed call: the error is that of the call, and of no check."""
+    fails = False
+
+    def host(operand: Any) -> Any:
+        if fails:
+            raise ValueError(PLANTED)
+        return np.asarray(operand)
+
+    program = jax.jit(lambda x: _Positive(bench.apply(callback, host, x)))
+    anomalies: list[Anomaly] = []
+    # A program is dispatched in another way from its second run on.
+    for fails in (False, False, True, True, False, True, False):
+        error = error_of(lambda: program(np.float32(2)).value)
+        error_of(bench.implementation.barrier)
+        if (error is not None) != fails or (
+            fails and (type(error) is not JaxRuntimeError or PLANTED not in str(error))
+        ):
+            anomalies.append(Anomaly("wrong error", Stage.RESULT, f"a call that fails ({fails}) came to {error!r}"))
+    return anomalies
+
+
+@planted("jit", "buffer_callback", "B1 H19", functions="barrier_wait")
+def forgets_what_a_group_held(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Arrays over its buffers that a function made, and a group of exceptions holds, are gone after its failure."""
+    references: dict[str, weakref.ref[Any]] = {}
+
+    def read(buffer: Any) -> None:
+        array = np.asarray(buffer)
+        references[f"the array of read {len(references)}"] = weakref.ref(array)
+        raise KeyError(PLANTED)
+
+    def host(context: Any, out: Any, *parts: Any) -> None:
+        errors = []
+        for part in parts:
+            try:
+                read(part)
+            except KeyError as error:
+                errors.append(error)
+        raise ExceptionGroup(PLANTED, errors)
+
+    function = library(bench).buffer_callback(host, NUMBER)
+    program = jax.jit(lambda x: function(x, x + 1))
+    raised = [error_of(lambda: jax.block_until_ready(program(jnp.float32(1)))) is not None for _ in range(3)]
+    gc.collect()
+    alive = still_alive(references)
+    error_of(bench.implementation.barrier)
+    if alive or len(references) != 6 or not all(raised):
+        return [
+            Anomaly("leak", Stage.EXIT, f"of {len(references)} arrays in groups of exceptions, there are still {alive}")
+        ]
+    return check_quiet_barrier(bench, "after groups of exceptions")

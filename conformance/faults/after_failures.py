@@ -125,6 +125,10 @@ def failure_leaves_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies
 
 
+LONG_ENOUGH = 0.5
+"""Seconds after which a thread that would end has ended; on a slower machine the cell only misses what it asks."""
+
+
 class _UnshownError(Exception):
     """An exception whose text ends the thread that wants it."""
 
@@ -136,29 +140,35 @@ class _UnshownError(Exception):
 def taps_go_on_without_a_barrier(bench: Bench, callback: Callback) -> list[Anomaly]:
     """After a tap whose exception cannot be shown, later ones run by themselves, and no barrier has to run them."""
     seen: list[int] = []
-    ran = threading.Event()
+    ran, ended = threading.Event(), threading.Event()
+    # The next one comes at once after the first of them, and after the thread of the taps has ended after the others.
+    failing = (FAILING, FAILING + 3, FAILING + 5)
 
     def host(operand: Any, transforms: Any) -> None:
         ran.set()
-        if int(operand) == FAILING:
+        if int(operand) in failing:
             raise _UnshownError
         seen.append(int(operand))
 
     compiled = jax.jit(lambda x: bench.implementation.tap(host, x))
     # The thread of the taps may say by it that it ends.
-    kept, threading.excepthook = threading.excepthook, lambda *_: None
+    kept, threading.excepthook = threading.excepthook, lambda *_: ended.set()
     try:
         anomalies = []
         for number in range(3 * STEPS):
             ran.clear()
+            ended.clear()
             jax.block_until_ready(compiled(np.int32(number)))
             if not ran.wait(PATIENCE):
                 anomalies.append(Anomaly("lost", Stage.CALLBACK, f"tap {number} did not run without a barrier"))
                 break
+            if number in failing[1:]:
+                # An implementation whose thread goes on says nothing.
+                ended.wait(LONG_ENOUGH)
         error_of(bench.implementation.barrier)
     finally:
         threading.excepthook = kept
-    due = [number for number in range(3 * STEPS) if number != FAILING]
+    due = [number for number in range(3 * STEPS) if number not in failing]
     if not anomalies and seen != due:
         anomalies.append(Anomaly("lost", Stage.CALLBACK, f"taps saw {seen}, expected {due}"))
     return anomalies

@@ -70,3 +70,44 @@ def beside_ordered_ones_of_jax(bench: Bench, callback: Callback) -> list[Anomaly
                         witness = f"{where}: {name} saw {seen[name]}, expected {wanted}"
                         anomalies.append(Anomaly("order", Stage.CALLBACK, witness))
     return anomalies
+
+
+@planted("jit", "id_tap call io_callback_ordered debug_callback_ordered", "H4 H5 X3 X4", needs="effects_barrier")
+def between_branches_of_platforms(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Callbacks in branches for other platforms do not run, and those before, after and here keep their order."""
+    seen: list[float] = []
+    number = jax.ShapeDtypeStruct((), np.float32)
+
+    def through(x: Any) -> Any:
+        return bench.apply(callback, lambda operand: (seen.append(float(np.asarray(operand))), operand)[1], x, number)
+
+    def twice(x: Any) -> Any:
+        return x * 2
+
+    here = bench.devices[0].platform
+    elsewhere = "tpu" if here != "tpu" else "cpu"
+    cases: dict[str, tuple[dict[str, Callable[[Any], Any]], list[float]]] = {
+        "for another platform": ({elsewhere: through, "default": twice}, [1.0, 2.0]),
+        "by default alone": ({here: twice, "default": through}, [1.0, 2.0]),
+        "here alone": ({here: lambda x: through(x + 5), "default": twice}, [1.0, 6.0, 6.0]),
+    }
+    anomalies: list[Anomaly] = []
+    for what, (branches, due) in cases.items():
+        for beside in (True, False):
+
+            def program(x: Any, branches: Any = branches, beside: bool = beside) -> Any:
+                x = through(x) if beside else x
+                x = jax.lax.platform_dependent(x, **branches)
+                return through(x) if beside else x
+
+            compiled = jax.jit(program)
+            for run in range(3):
+                seen.clear()
+                where = f"{what}, {'between others' if beside else 'alone'}, run {run}"
+                wanted = np.float32(6.0 if due[-1] == 6 else 2.0)
+                anomalies += check_value(where, lambda run=compiled: run(np.float32(1)), wanted)  # type: ignore[misc]
+                anomalies += check_quiet_barrier(bench, where)
+                jax.effects_barrier()
+                if seen != (due if beside else due[1:-1]):
+                    anomalies.append(Anomaly("order", Stage.CALLBACK, f"{where}: callbacks saw {seen}"))
+    return anomalies[:3]

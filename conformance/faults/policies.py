@@ -87,3 +87,39 @@ def policies_of_checkpoints(bench: Bench, callback: Callback) -> list[Anomaly]:
                     witness = f"{policy}, {place}, {way}: it ran {len(seen)} times, expected {wanted}"
                     anomalies.append(Anomaly("wrong count", Stage.CALLBACK, witness))
     return anomalies
+
+
+@planted("jit", "debug_callback debug_callback_ordered", "X4")
+def without_operands_in_checkpoints(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A debug callback without operands runs in both passes of a checkpoint, whatever its policy saves.
+
+    In a scan it runs at each step, also where the body has another loop after it.
+    """
+    seen: list[None] = []
+    debug = bench.implementation.namespace.debug  # type: ignore[attr-defined]
+
+    def call() -> None:
+        debug.callback(lambda: seen.append(None), ordered=callback.ordered)
+
+    def alone(x: Any) -> Any:
+        call()
+        return jnp.sin(x)
+
+    def body(carry: Any, x: Any) -> Any:
+        call()
+        carry, _ = jax.lax.scan(lambda inner, _: (jnp.sin(inner), None), carry, None, length=2)
+        return carry * x, None
+
+    def scanned(x: Any) -> Any:
+        return jax.lax.scan(body, x, jnp.ones(STEPS))[0]
+
+    anomalies: list[Anomaly] = []
+    for policy, (saves, _) in POLICIES.items():
+        for way, function, steps in (("alone", alone, 1), ("in a scan around a scan", scanned, STEPS)):
+            seen.clear()
+            jax.block_until_ready(jax.jit(jax.grad(jax.checkpoint(function, policy=saves)))(POINT))
+            anomalies += check_quiet_barrier(bench, f"{policy}, {way}")
+            if len(seen) != 2 * steps:
+                witness = f"{policy}, {way}: it ran {len(seen)} times, expected {2 * steps}"
+                anomalies.append(Anomaly("wrong count", Stage.CALLBACK, witness))
+    return anomalies

@@ -185,7 +185,7 @@ def counted_from_the_first_look(bench: Bench, callback: Callback) -> list[Anomal
     return anomalies
 
 
-@planted("jit pmap", f"{WITH_RESULTS} buffer_callback", "H29", functions="stats", isolated=True)
+@planted("jit pmap", f"{WITH_RESULTS} buffer_callback dlpack_callback", "H29", functions="stats", isolated=True)
 def calls_alone_are_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H29: a device that has made calls, and has neither tapped nor failed, is in the statistics."""
     compiled = bench.applying(callback, lambda operand: np.asarray(operand) + np.float32(1))

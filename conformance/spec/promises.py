@@ -114,7 +114,7 @@ REASONS: tuple[Reason, ...] = (
     ),
     Reason("H12", "id_print", "a print is a tap whose function writes; the queue does not know the function"),
     Reason(
-        "H13 H29 H30",
+        "H13 H30",
         "pure_callback buffer_callback dlpack_callback",
         "not promised: a pure callback may as well not run, and no barrier waits for it",
     ),
@@ -129,8 +129,8 @@ REASONS: tuple[Reason, ...] = (
         "io_callback_ordered debug_callback_ordered debug.print",
         "the guide's table has one row for each function; its footnotes on order are cells of io_callback",
     ),
-    Reason("B3", f"buffer_callback {_SIDE_EFFECT}", "aliases are an option, asked of buffer_callback_alias"),
-    Reason("D2", "dlpack_callback dlpack_callback_in_place", "vmap_method= and shapes as functions are options"),
+    Reason("B3", _SIDE_EFFECT, "aliases are an option, asked of buffer_callback_alias"),
+    Reason("D2", "dlpack_callback_in_place", "vmap_method= and shapes as functions are options"),
 )
 """Further pairs to which the promise does not apply."""
 

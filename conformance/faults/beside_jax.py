@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,9 @@ from jax.experimental import io_callback
 from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
+from .barriers import EARLY_SECONDS, PATIENCE, HeldTap
 from .bench import Bench
-from .checks import check_quiet_barrier, check_value
+from .checks import PLANTED, check_quiet_barrier, check_value, error_of
 from .fault import planted
 
 STEPS = 3
@@ -111,3 +113,43 @@ def between_branches_of_platforms(bench: Bench, callback: Callback) -> list[Anom
                 if seen != (due if beside else due[1:-1]):
                     anomalies.append(Anomaly("order", Stage.CALLBACK, f"{where}: callbacks saw {seen}"))
     return anomalies[:3]
+
+
+@planted("shard_map", "id_tap", "H13", minimum_devices=2, functions="barrier_wait", isolated=True, deadline=40.0)
+def jaxs_barrier_that_raises(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H13: `jax.effects_barrier` waits for taps also where it raises the failure of JAX's own callback."""
+    held, tapped = HeldTap(), threading.Event()
+    ended: list[tuple[bool, Exception | None]] = []
+
+    def fails(operand: Any) -> None:
+        raise ValueError(PLANTED)
+
+    def computation(x: Any) -> Any:
+        jax.debug.callback(fails, x)
+        return x
+
+    program = bench.compile(computation)
+    program.lower(bench.operand).compile()  # type: ignore[attr-defined]
+
+    def run() -> None:
+        # One thread alone, since the tokens for which JAX's barrier waits are those of its thread.
+        error_of(lambda: program(bench.operand))
+        bench.implementation.tap(held, np.float32(1))
+        tapped.set()
+        error = error_of(jax.effects_barrier)
+        ended.append((held.release.is_set(), error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    tapped.wait(PATIENCE)
+    # One-sided: a slow machine can only miss a barrier that returns too early.
+    thread.join(5 * EARLY_SECONDS)
+    held.release.set()
+    thread.join(PATIENCE)
+    error_of(bench.implementation.barrier)
+    if not ended or not ended[0][0]:
+        came = f"it ended with {ended[0][1]!r} while a tap was held" if ended else "it did not return"
+        return [Anomaly("early barrier", Stage.BARRIER, f"JAX's barrier, where a callback of JAX's failed: {came}")]
+    if ended[0][1] is None:
+        return [Anomaly("swallowed error", Stage.BARRIER, "JAX's barrier did not raise the failure of JAX's callback")]
+    return []

@@ -13,6 +13,7 @@ import numpy as np
 from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
+from .barriers import HeldTap
 from .bench import Bench
 from .checks import check_quiet_barrier, check_value
 from .fault import planted
@@ -59,6 +60,38 @@ def clears_backends(bench: Bench, callback: Callback) -> list[Anomaly]:
     if seen != [(float(each), True) for each in range(int(number))]:
         witness = f"taps saw {seen}: values in order, each with whether its device is one of now"
         anomalies.append(Anomaly("wrong device", Stage.CALLBACK, witness))
+    return anomalies
+
+
+@planted("jit", "id_tap", "H5 H29", functions="stats", isolated=True, deadline=40.0)
+def clears_caches_later(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """After `clear_backends`, `jax.clear_caches` is what it was: it waits for no tap, and forgets no count."""
+    held = HeldTap()
+    held.release.set()
+    counted = library(bench).stats()
+
+    def taps(times: int) -> None:
+        compiled = jax.jit(lambda x: bench.implementation.tap(held, x))
+        for number in range(times):
+            compiled(np.float32(number))
+
+    taps(1)
+    bench.implementation.barrier()
+    jax.extend.backend.clear_backends()
+    held.release.clear()
+    held.entered.clear()
+    taps(3)
+    clearing = threading.Thread(target=jax.clear_caches, daemon=True)
+    clearing.start()
+    clearing.join(PATIENCE)
+    waited = clearing.is_alive()
+    held.release.set()
+    anomalies = check_quiet_barrier(bench, "after the caches were cleared")
+    if waited:
+        anomalies.append(Anomaly("hang", Stage.BARRIER, "jax.clear_caches waited for a tap that was held"))
+    found = sum(of.taps_run for of in (library(bench).stats() - counted).devices.values())
+    if found != 4:
+        anomalies.append(Anomaly("count", Stage.CALLBACK, f"{found} taps were counted, expected 4"))
     return anomalies
 
 

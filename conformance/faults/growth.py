@@ -101,10 +101,11 @@ def looks_leave_nothing(bench: Bench, callback: Callback) -> list[Anomaly]:
     try:
         if not held.entered.wait(PATIENCE):
             return [Anomaly("lost", Stage.CALLBACK, "the callback did not begin")]
-        threads = []
+        threads: list[int] = []
+        ended: list[Exception | None] = []
         for _ in range(LOOKS):
-            error = error_of(lambda: library(bench).barrier_wait(timeout=LOOK_SECONDS))
-            threads.append(threading.active_count() if isinstance(error, TimeoutError) else error)
+            ended.append(error_of(lambda: library(bench).barrier_wait(timeout=LOOK_SECONDS)))
+            threads.append(threading.active_count())
     finally:
         held.release.set()
         thread.join(PATIENCE)

@@ -36,7 +36,7 @@ class _Recorder(list[Any]):
         super().__init__()
         self.function = function
 
-    def __hash__(self) -> int:
+    def __hash__(self) -> int:  # type: ignore[override]
         return id(self)
 
     def __call__(self, *arguments: Any) -> Any:

@@ -54,6 +54,22 @@ def test_exact_text(name: str, stage: Any) -> None:
     helpers.equal(jax.tree.map(np.asarray, out), jax.tree.map(np.asarray, value), "what id_print returns")
 
 
+def test_each_print_to_standard_output_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream()
+    monkeypatch.setattr("sys.stdout", stream)
+    jax.jit(lambda x: hcb.id_print(x, what="x"))(F(1))
+    jax.jit(lambda x: hcb.debug.print("{}", x, ordered=True))(F(2))
+    hcb.barrier_wait()
+    assert stream.writes == ["what: x\n1.\n", "2.0\n"]
+
+
+def test_without_a_standard_output_a_print_is_lost_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Python's own `print`, in a program without a console."""
+    monkeypatch.setattr("sys.stdout", None)
+    hcb.id_print(F(1))
+    hcb.barrier_wait()
+
+
 def test_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     hcb.id_print((F(3), F(9)), what="x,x^2")
     hcb.barrier_wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import jax
@@ -39,3 +40,33 @@ def test_values_below_at_and_above_the_most(count: int, monkeypatch: pytest.Monk
     assert (len(queue.items), ran) == ((count, []) if count <= MOST else (MOST, [*range(count - MOST)]))
     queue.drain()
     assert ran == [*range(count)]
+
+
+@pytest.mark.contract("H11", "H14")
+def test_what_comes_while_an_exception_ends_the_consumer_runs_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    # It tells of the end of the thread, which is on purpose.
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    queue, ran = DeviceQueue(jax.devices()[0]), list[int]()
+    third, ended = threading.Event(), list[threading.Thread]()
+
+    class Ending(Receiver):
+        """Ends the consumer, when two further values have come meanwhile."""
+
+        def deliver(self, device: Any, item: Any) -> None:
+            super().deliver(device, item)
+            ended.append(threading.current_thread())
+            for name in (1, 2):
+                queue.put(Last(name, ran), ())
+            raise SystemExit
+
+    class Last(Receiver):
+        def deliver(self, device: Any, item: Any) -> None:
+            super().deliver(device, item)
+            if self.name == 2:
+                third.set()
+
+    queue.put(Ending(0, ran), ())
+    assert third.wait(20)
+    queue.stop()
+    ended[0].join(20)
+    assert ran == [0, 1, 2]

@@ -151,6 +151,10 @@ def wrong_arguments_of_a_call(bench: Bench, callback: Callback) -> list[Anomaly]
                 lambda x: io(nothing, ONE, x, sharding=bench.split),
                 (NotImplementedError, "SingleDeviceSharding"),
             ),
+            "an unknown method of a pure function": (
+                lambda x: pure(nothing, ONE, x, vmap_method="any"),
+                (ValueError, "vmap_method"),
+            ),
             "an unknown method": (
                 lambda x: jax.vmap(lambda y: call(nothing, y, result_shape=y, vmap_method="any"))(x),
                 (ValueError, "vmap_method"),

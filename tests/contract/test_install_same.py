@@ -216,3 +216,15 @@ def test_on_several_devices_it_does_what_jax_does(devices: list[jax.Device]) -> 
     with hcb.installed():
         assert outcome() == expected
     assert len(seen) == 5
+
+
+@pytest.mark.contract("H18")
+def test_equal_prints_make_equal_programs() -> None:
+    def parameters() -> Any:
+        (equation,) = jax.make_jaxpr(lambda x: debug_print("{}", x))(X).jaxpr.eqns
+        return equation.params["callback"]
+
+    with hcb.installed():
+        first, second = parameters(), parameters()
+    assert first == second and hash(first) == hash(second)
+    assert isinstance(hash(first.function), int)

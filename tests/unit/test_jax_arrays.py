@@ -41,3 +41,17 @@ def test_arrays_come_in_a_program_that_forbids_implicit_transfers() -> None:
     with jax.transfer_guard("disallow"):
         made = hcb.jax_arrays(lambda x: x)(np.arange(3, dtype=np.float32))
     assert isinstance(made, jax.Array) and made.tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.contract("X1", "H16")
+def test_the_device_is_a_cpu_where_another_platform_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    plain = jax.local_devices
+
+    def local_devices(*args: Any, **kwargs: Any) -> Any:
+        asked.append(kwargs)
+        return plain(*args, **kwargs)
+
+    monkeypatch.setattr(jax, "local_devices", local_devices)
+    hcb.jax_arrays(lambda x: x)(np.ones(2))
+    assert asked == [{"backend": "cpu"}]

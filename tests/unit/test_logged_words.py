@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 from helpers import DEADLINE
 
@@ -61,3 +63,53 @@ def test_a_barrier_that_waits_for_long_warns_again_and_again(monkeypatch: pytest
     assert len(words) >= 2, "a barrier that waits should say so"
     assert all("stuck barrier" in each and "still waiting" in each for each in words)
     assert "the_stuck_callback" in words[0]
+
+
+class _Warnings(logging.Handler):
+    """Counts warnings, and tells of the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.told = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno == logging.WARNING:
+            self.words.append(record.getMessage())
+            self.told.set()
+
+
+@pytest.fixture
+def warnings_of_barriers(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Warnings]:
+    monkeypatch.setattr(barrier, "REPORT_INTERVAL", 0.01)
+    handler = _Warnings()
+    logging.getLogger("hostcb").addHandler(handler)
+    yield handler
+    logging.getLogger("hostcb").removeHandler(handler)
+
+
+@pytest.mark.contract("H19")
+def test_a_barrier_that_waits_for_a_program_warns_as_well(warnings_of_barriers: _Warnings) -> None:
+    def held(operand: Any) -> Any:
+        warnings_of_barriers.told.wait(DEADLINE)
+        return operand
+
+    result = jax.pmap(lambda x: hcb.call(held, x, result_shape=x), devices=jax.devices()[:2])(np.ones(2, np.float32))
+    hcb.barrier_wait("for a program")
+    jax.block_until_ready(result)
+    assert any("for a program" in each for each in warnings_of_barriers.words)
+
+
+@pytest.mark.contract("H19")
+def test_a_barrier_that_an_exception_has_ended_warns_no_more(warnings_of_barriers: _Warnings) -> None:
+    class EndedError(Exception):
+        pass
+
+    with pytest.raises(EndedError), barrier._reporting("ended", worthwhile=True):
+        assert warnings_of_barriers.told.wait(DEADLINE)
+        raise EndedError
+    # Its thread has seen the end when it is gone.
+    for thread in threading.enumerate():
+        if thread.name == "hostcb-barrier-report":
+            thread.join(DEADLINE)
+            assert not thread.is_alive()

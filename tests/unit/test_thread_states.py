@@ -90,3 +90,12 @@ os.write(1, b"ends\\n")
 def test_a_process_ends_while_threads_of_the_runtime_have_states() -> None:
     ended = run_program(ENDING, devices=4).check()
     assert sorted(ended.lines) == ["ends", "tapped"]
+
+
+def test_a_python_without_the_function_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_states.ctypes, "pythonapi", object())
+    keeper = Keeper()
+    thread = threading.Thread(target=keeper.keep)
+    thread.start()
+    thread.join()
+    assert keeper.kept == 0

@@ -244,7 +244,9 @@ def shapes_of_each_call(bench: Bench, callback: Callback) -> list[Anomaly]:
             what = f"twice {operand.dtype}{operand.shape} {how}"
             wanted = (operand.dtype.name, (2 * operand).tolist())
             anomalies += seen_as(what, (each.dtype.name, np.asarray(each).tolist()), wanted)
-    return anomalies
+    # What JAX can make an array from has a shape, too.
+    twice = np.asarray(double(memoryview(START)))
+    return anomalies + seen_as("twice a buffer of Python", twice.tolist(), (2 * START).tolist())
 
 
 @planted("jit", "buffer_callback dlpack_callback", "B3", functions="barrier_wait")

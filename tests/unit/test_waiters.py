@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hostcb as hcb
-from hostcb._runtime import deadlines
+from hostcb._runtime import barrier, deadlines
 from hostcb._runtime.deadlines import Waiter
 
 pytestmark = pytest.mark.contract("H30")
@@ -90,3 +90,10 @@ def test_the_end_of_a_program_is_not_the_end_of_the_time() -> None:
     tap_ends.set()
     thread.join(PATIENCE)
     assert (early, ended) == ([], [None])
+
+
+@pytest.mark.contract("H21")
+def test_without_the_hooks_a_timeout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(barrier.tracker, "informed", False)
+    with pytest.raises(hcb.UnknownJaxError, match="a timeout cannot be used"):
+        hcb.barrier_wait(timeout=1.0)

@@ -6,6 +6,8 @@ import os
 
 import pytest
 
+from hostcb import UnknownJaxError
+from hostcb._compat import registry
 from hostcb._compat.registry import Cost, Entry
 
 pytestmark = pytest.mark.contract("H21")
@@ -23,3 +25,32 @@ def test_the_first_place_that_has_it_counts(places: tuple[str, ...], found: str 
     entry = Entry(places[0], "Is a test.", "None.", (), Cost.COMFORT, other_places=places[1:])
     entry.probe()
     assert (entry.value, entry.lost) == (found, found is None)
+
+
+@pytest.mark.parametrize(("cost", "pure_is_refused"), [(Cost.ALL, True), (Cost.EFFECTS, False)])
+def test_what_costs_effects_alone_refuses_no_pure_callback(
+    cost: Cost, pure_is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = Entry("os:nothing", "Is a test.", "None.", ("H5",), cost)
+    entry.probe()
+    monkeypatch.setattr(registry, "_blocking", [entry])
+
+    def refused(effectful: bool) -> bool:
+        try:
+            registry.refuse_if_unusable("a callback", effectful=effectful)
+        except UnknownJaxError:
+            return True
+        return False
+
+    assert (refused(effectful=False), refused(effectful=True)) == (pure_is_refused, True)
+
+
+@pytest.mark.parametrize(
+    ("cost", "blocks"), [(Cost.ALL, True), (Cost.EFFECTS, True), (Cost.SOME, False), (Cost.COMFORT, False)]
+)
+def test_which_lost_entries_refuse_callbacks(cost: Cost, blocks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocking: list[Entry] = []
+    monkeypatch.setattr(registry, "_blocking", blocking)
+    monkeypatch.setattr(registry, "entries", [])
+    entry = registry.private("os:nothing", "Is a test.", "None.", ("H5",), cost)
+    assert blocking == ([entry] if blocks else [])

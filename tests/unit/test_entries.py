@@ -7,7 +7,7 @@ import os
 import pytest
 
 from hostcb import UnknownJaxError
-from hostcb._compat import registry
+from hostcb._compat import profiles, registry
 from hostcb._compat.registry import Cost, Entry
 
 pytestmark = pytest.mark.contract("H21")
@@ -54,3 +54,12 @@ def test_which_lost_entries_refuse_callbacks(cost: Cost, blocks: bool, monkeypat
     monkeypatch.setattr(registry, "entries", [])
     entry = registry.private("os:nothing", "Is a test.", "None.", ("H5",), cost)
     assert blocking == ([entry] if blocks else [])
+
+
+def test_a_profiler_that_cannot_be_watched_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The class of an integer cannot be changed.
+    monkeypatch.setattr(profiles._STATE, "value", 3)
+    monkeypatch.setattr(profiles._STATE, "problem", None)
+    profiles.on_profiles(lambda is_on: None)
+    assert (profiles._STATE.value, profiles._STATE.lost) == (None, True)
+    assert "cannot be watched" in str(profiles._STATE.problem)

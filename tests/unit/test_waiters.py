@@ -12,6 +12,7 @@ import pytest
 import hostcb as hcb
 from hostcb._runtime import barrier, deadlines
 from hostcb._runtime.deadlines import Waiter
+from hostcb._runtime.queues import DeviceQueue
 
 pytestmark = pytest.mark.contract("H30")
 
@@ -97,3 +98,35 @@ def test_without_the_hooks_a_timeout_is_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(barrier.tracker, "informed", False)
     with pytest.raises(hcb.UnknownJaxError, match="a timeout cannot be used"):
         hcb.barrier_wait(timeout=1.0)
+
+
+@pytest.mark.contract("H13")
+def test_a_barrier_does_not_wait_for_what_comes_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, waits = threading.Event(), threading.Event()
+    gates = {1: threading.Event(), 2: threading.Event()}
+    plain = DeviceQueue.end
+
+    def end(queue: DeviceQueue) -> Any:
+        found = plain(queue)
+        if threading.current_thread() is thread and queue.is_pending():
+            waits.set()
+        return found
+
+    def tap(value: Any, transforms: Any) -> None:
+        begun.set()
+        gates[int(value)].wait(PATIENCE)
+
+    thread = threading.Thread(target=hcb.barrier_wait)
+    monkeypatch.setattr(DeviceQueue, "end", end)
+    hcb.id_tap(tap, np.int32(1))
+    assert begun.wait(PATIENCE)
+    thread.start()
+    assert waits.wait(PATIENCE)
+    hcb.id_tap(tap, np.int32(2))
+    gates[1].set()
+    # Less than the second tap waits at most.
+    thread.join(PATIENCE / 2)
+    returned = not thread.is_alive()
+    gates[2].set()
+    hcb.barrier_wait()
+    assert returned

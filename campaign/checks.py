@@ -5,6 +5,8 @@ Each names one test, which must pass with the unchanged source and fail with the
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -49,14 +51,19 @@ def failure(test: str, deadline: float = DEADLINE) -> str:
     """Run a test with this process's environment and path; return how it fails, in a few words, or nothing."""
     # pytest alone would put the project, and so the unchanged source, at the begin of the path.
     program = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=", test)
-    try:
-        ended = subprocess.run(program, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=deadline)
-    except subprocess.TimeoutExpired:
-        return f"no end in {deadline:g} s"
-    if ended.returncode == 0:
+    # In a session of its own, which has the processes that the test starts, too.
+    with subprocess.Popen(
+        program, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=deadline)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return f"no end in {deadline:g} s"
+    if process.returncode == 0:
         return ""
-    said = [line for line in ended.stdout.splitlines() if line.startswith(("E  ", "FAILED", "ERROR"))]
-    return " ".join((said or ended.stderr.splitlines() or [f"exit status {ended.returncode}"])[0].split())
+    said = [line for line in stdout.splitlines() if line.startswith(("E  ", "FAILED", "ERROR"))]
+    return " ".join((said or stderr.splitlines() or [f"exit status {process.returncode}"])[0].split())
 
 
 def must_pass(tests: Iterable[str], workers: int = 1) -> None:

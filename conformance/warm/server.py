@@ -48,7 +48,10 @@ class _Server:
         while True:
             for key, _ in self._selector.select():
                 if isinstance(key.data, _Fork):
-                    self._bury(key.data)
+                    if key.fileobj is key.data.client:
+                        self._abandon(key.data)
+                    elif key.data.pid in self._forks:
+                        self._bury(key.data)
                     continue
                 connection = key.fileobj
                 assert isinstance(connection, socket.socket)
@@ -87,11 +90,21 @@ class _Server:
         fork = _Fork(pid, os.pidfd_open(pid), client)
         self._forks[pid] = fork
         self._selector.register(fork.ended, selectors.EVENT_READ, fork)
+        # The client sends nothing on it: it is readable when the client is gone.
+        self._selector.register(client, selectors.EVENT_READ, fork)
         _tell(client, pid)
         return None
 
+    def _abandon(self, fork: _Fork) -> None:
+        """Its client is gone, and so nobody would end the fork if it hangs."""
+        self._selector.unregister(fork.client)
+        if fork.pid in self._forks:
+            os.kill(fork.pid, signal.SIGKILL)
+
     def _bury(self, fork: _Fork) -> None:
         self._selector.unregister(fork.ended)
+        if fork.client in self._selector.get_map():
+            self._selector.unregister(fork.client)
         os.close(fork.ended)
         del self._forks[fork.pid]
         _tell(fork.client, os.waitstatus_to_exitcode(os.waitpid(fork.pid, 0)[1]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -52,6 +53,16 @@ def main():
     elif do == "wait":
         print("waits", flush=True)
         sys.stdin.read()
+    elif do == "hold":
+        from conformance.warm.process import start
+        inner = start("planted_program", ["spin"], {**os.environ})
+        inner.stdout.readline()
+        print(inner.pid, flush=True)
+        sys.stdin.read()
+    elif do == "spin":
+        print("spins", flush=True)
+        while True:
+            pass
     elif do == "inner":
         print(victim({"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}))
 
@@ -128,6 +139,19 @@ def test_what_a_fork_starts_is_a_fork_of_the_same_server(environment: Environmen
     process = start("planted_program", ["inner"], environment)
     told, shown, _ = lines(process.communicate(timeout=60)[0])
     assert (told, shown["devices"]) == ({"inner": "Fork"}, 2)
+
+
+def test_what_a_fork_started_ends_with_it(environment: Environment) -> None:
+    """Nobody else would end it: a cell's program that hangs would run until the end of all cells."""
+    process = start("planted_program", ["hold"], environment)
+    assert isinstance(process, Fork)
+    assert process.stdout is not None
+    inner = os.pidfd_open(int(process.stdout.readline()))
+    process.kill()
+    assert process.wait(timeout=60) == -signal.SIGKILL
+    assert select.select([inner], [], [], 60)[0], "the program that the fork had started goes on"
+    os.close(inner)
+    process.communicate()
 
 
 def test_where_a_fork_would_differ_a_fresh_interpreter_starts(environment: Environment) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -259,6 +260,30 @@ def test_a_check_fails_where_its_test_does(tmp_path: Path, monkeypatch: pytest.M
     assert "AssertionError: found" in checks.failure(f"{path}::test_it")
     with pytest.raises(checks.ChecksError, match="fails without any mutant"):
         checks.must_pass([f"{path}::test_it"])
+
+
+def test_a_check_that_does_not_end_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    path, pid = tmp_path / "test_hangs.py", tmp_path / "pid"
+    path.write_text(
+        "import pathlib, subprocess, sys\n"
+        "def test_it():\n"
+        "    child = subprocess.Popen([sys.executable, '-c', 'while True: pass'])\n"
+        f"    pathlib.Path({str(pid)!r}).write_text(str(child.pid))\n"
+        "    child.wait()\n"
+    )
+    assert checks.failure(f"{path}::test_it", deadline=5.0) == "no end in 5 s"
+    deadline = time.monotonic() + 20
+    # The system may need a moment to bury it, and then another process may have its number.
+    while Path(f"/proc/{pid.read_text()}/stat").exists() and _state(pid.read_text()) != "Z":
+        assert time.monotonic() < deadline, "the process that a check had started goes on"
+        os.sched_yield()
+
+
+def _state(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return "Z"
 
 
 def test_several_checks_run_at_a_time(tmp_path: Path) -> None:

@@ -57,9 +57,11 @@ def failure(test: str, deadline: float = DEADLINE) -> str:
     ) as process:
         try:
             stdout, stderr = process.communicate(timeout=deadline)
-        except subprocess.TimeoutExpired:
+        except BaseException as error:
             os.killpg(process.pid, signal.SIGKILL)
-            return f"no end in {deadline:g} s"
+            if isinstance(error, subprocess.TimeoutExpired):
+                return f"no end in {deadline:g} s"
+            raise
     if process.returncode == 0:
         return ""
     said = [line for line in stdout.splitlines() if line.startswith(("E  ", "FAILED", "ERROR"))]
@@ -70,7 +72,9 @@ def must_pass(tests: Iterable[str], workers: int = 1) -> None:
     """Raise ChecksError for a test that fails with the unchanged source. So many tests run at a time."""
     each = sorted(set(tests))
     with ThreadPoolExecutor(workers) as pool:
-        for test, why in zip(each, pool.map(failure, each), strict=True):
-            if why:
-                pool.shutdown(cancel_futures=True)
-                raise ChecksError(f"{FILE.name}: {test} fails without any mutant: {why}")
+        try:
+            for test, why in zip(each, pool.map(failure, each), strict=True):
+                if why:
+                    raise ChecksError(f"{FILE.name}: {test} fails without any mutant: {why}")
+        finally:
+            pool.shutdown(cancel_futures=True)

@@ -155,7 +155,7 @@ def forks_beside_a_program(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies + check_quiet_barrier(bench, "after a forked child")
 
 
-@planted("jit", "id_tap", "H17", functions="barrier_wait")
+@planted("jit", "id_tap", "H17", functions="barrier_wait", isolated=True)
 def child_taps_again(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A program that the parent has run taps in a child as well, and the parent's goes on as before."""
     seen: list[float] = []

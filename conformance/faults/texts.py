@@ -194,7 +194,7 @@ class _Answering(_Writes):
         self.answer(len(text))
 
 
-@planted("jit", "id_print", "H2", isolated=True, deadline=20.0)
+@planted("jit", "id_print", "H2", isolated=True)
 def prints_inside_a_write(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H2: a stream's `write` may itself print, to another stream, in the thread that prints and while it waits."""
     lengths = _Writes()

@@ -23,6 +23,7 @@ from .fault import planted
 
 VICTIM_SECONDS = 60
 SOON_SECONDS = 0.1
+BEGUN_SECONDS = 15
 
 
 def library(bench: Bench) -> Any:
@@ -122,7 +123,7 @@ def trace_of_a_block_that_raises(bench: Bench, callback: Callback) -> list[Anoma
 
     def held(operand: Any, transforms: Any) -> None:
         begun.set()
-        release.wait(VICTIM_SECONDS)
+        release.wait(2 * BEGUN_SECONDS)
 
     compiled = bench.compile(lambda x: bench.implementation.tap(held, x))
     with tempfile.TemporaryDirectory() as folder:
@@ -131,7 +132,7 @@ def trace_of_a_block_that_raises(bench: Bench, callback: Callback) -> list[Anoma
             with library(bench).trace(file):
                 for _ in range(3):
                     compiled(bench.operand)
-                begun.wait(VICTIM_SECONDS)
+                begun.wait(BEGUN_SECONDS)
                 # One-sided: a trace that does not wait for the taps may end before it.
                 threading.Timer(SOON_SECONDS, release.set).start()
                 raise ValueError("planted failure")

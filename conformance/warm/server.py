@@ -48,10 +48,10 @@ class _Server:
         while True:
             for key, _ in self._selector.select():
                 if isinstance(key.data, _Fork):
-                    if key.fileobj is key.data.client:
-                        self._abandon(key.data)
-                    elif key.data.pid in self._forks:
-                        self._bury(key.data)
+                    # It may have been buried a moment ago, for another key of the same look.
+                    if self._forks.get(key.data.pid) is key.data:
+                        end = self._abandon if key.fileobj is key.data.client else self._bury
+                        end(key.data)
                     continue
                 connection = key.fileobj
                 assert isinstance(connection, socket.socket)
@@ -98,8 +98,7 @@ class _Server:
     def _abandon(self, fork: _Fork) -> None:
         """Its client is gone, and so nobody would end the fork if it hangs."""
         self._selector.unregister(fork.client)
-        if fork.pid in self._forks:
-            os.kill(fork.pid, signal.SIGKILL)
+        os.kill(fork.pid, signal.SIGKILL)
 
     def _bury(self, fork: _Fork) -> None:
         self._selector.unregister(fork.ended)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,8 @@ from .._spec.results import RefusedResultError
 
 # JAX's cache of programs for single operations has thousands of entries, and each would keep its function alive.
 MOST_COMPILED = 16
+
+PACKAGE = __name__.partition(".")[0]
 
 
 class CalledDirectly:
@@ -90,13 +93,21 @@ def run_eagerly(
 
 def _program_of(primitive: Any, params: dict[str, Any]) -> Any:
     """Return the program of a callback that needs one, as in-place callbacks do: only a program makes buffers."""
-    function = params["callback"].function
-    # Equal functions need not do the same (see `_lowering.rule`); what stands for a user's function is made each time.
-    return _compiled(primitive, id(getattr(function, "__wrapped__", function)), **params)
+    return _compiled(primitive, _identity(params["callback"].function), **params)
+
+
+def _identity(function: Any) -> tuple[int, ...]:
+    """Return the identity of the user's function: equal ones need not do the same, see `_lowering.rule`."""
+    # An object of hostcb that stands for it is made each time, and so is a method.
+    while type(function).__module__.startswith(f"{PACKAGE}.") and hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    if isinstance(function, types.MethodType):
+        return id(function.__self__), id(function.__func__)
+    return (id(function),)
 
 
 @functools.lru_cache(maxsize=MOST_COMPILED)
-def _compiled(primitive: Any, _: int, /, **params: Any) -> Any:
+def _compiled(primitive: Any, _: tuple[int, ...], /, **params: Any) -> Any:
     return jax.jit(lambda *operands: primitive.bind(*operands, **params))
 
 

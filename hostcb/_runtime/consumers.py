@@ -114,15 +114,17 @@ class Consumer:
                 if queue.consumer is self:
                     queue.idle = False
         finally:
-            if queue.consumer is self:
-                # An exception ends this thread; the next value starts another.
-                queue.consumer, queue.idle = None, True
-                if self.ring is not None:
-                    self.ring.attend(False)
-                # What came before `idle` was set started none. One that ends without having run a function is the last.
-                if queue.is_pending() and queue.counts.ended != ended:
-                    queue.start()
-            queue.tell()
+            try:
+                if queue.consumer is self:
+                    # An exception ends this thread; the next value starts another.
+                    queue.consumer, queue.idle = None, True
+                    if self.ring is not None:
+                        self.ring.attend(False)
+                    # What came before `idle` was set started none. One that has run no function is the last.
+                    if queue.is_pending() and queue.counts.ended != ended:
+                        queue.start()
+            finally:
+                queue.tell()
 
     def _work(self) -> None:
         """Run what is there, and what comes meanwhile, unless that comes quickly: it had better come together."""

@@ -245,7 +245,7 @@ def shapes_of_each_call(bench: Bench, callback: Callback) -> list[Anomaly]:
             wanted = (operand.dtype.name, (2 * operand).tolist())
             anomalies += seen_as(what, (each.dtype.name, np.asarray(each).tolist()), wanted)
     # What JAX can make an array from has a shape, too.
-    twice = np.asarray(double(memoryview(START)))
+    twice = np.asarray(double(START.data))
     return anomalies + seen_as("twice a buffer of Python", twice.tolist(), (2 * START).tolist())
 
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from ._api.formatting import FormatPrinter, check_format
 from ._api.jax_arrays import as_asked
-from ._primitive.binding import bind, check_callable
+from ._primitive.binding import bind
 from ._runtime.frames import leave_out_frames, leaving_out_frames
 from ._spec.kinds import DEBUG, ORDERED_DEBUG, ORDERED_PRINT, PRINT
-from ._spec.naming import shown
+from ._spec.naming import check_callable, shown
 
 __all__ = ("callback", "print")
 
@@ -71,7 +71,7 @@ def callback(
 
     def bind_callback(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         kind = ORDERED_DEBUG if ordered else DEBUG
-        check_callable(function, kind, "callback")
+        check_callable(function, kind.name, "callback")
         bind(kind, as_asked(function), (args, kwargs), static_leaves=True, partitioned=bool(partitioned))
 
     try:

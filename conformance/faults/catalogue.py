@@ -16,6 +16,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     command_buffers,
     compiler,
     conditions,
+    containers,
     counts,
     data,
     derivatives,

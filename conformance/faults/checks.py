@@ -31,6 +31,13 @@ def error_of(run: Callable[[], Any]) -> Exception | None:
     return None
 
 
+def unequal(kind: str, stage: Stage, what: str, seen: object, wanted: object) -> list[Anomaly]:
+    """Return an anomaly of this kind unless `seen` equals `wanted`; `what` names it in the sentence."""
+    if seen == wanted:
+        return []
+    return [Anomaly(kind, stage, f"{what}: seen {seen!r}, expected {wanted!r}")]
+
+
 def check_quiet_barrier(bench: Bench, when: str) -> list[Anomaly]:
     try:
         bench.implementation.barrier()

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from ..oracle.stages import summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
-from .checks import PLANTED, error_of
+from .checks import PLANTED, error_of, unequal
 from .fault import planted
 from .traces import library
 
@@ -29,10 +30,7 @@ FULL = "the disk of the log is full"
 CHILD_SECONDS = 60
 
 
-def _differs(what: str, found: object, wanted: object) -> list[Anomaly]:
-    if found == wanted:
-        return []
-    return [Anomaly("mistaken", Stage.CALLBACK, f"{what}: {found}, expected {wanted}")]
+_differs = partial(unequal, "mistaken", Stage.CALLBACK)
 
 
 def _is_on() -> bool:

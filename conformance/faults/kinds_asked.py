@@ -43,7 +43,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "arguments_of_any_name": "the other functions take their arguments in a tree: they have no names",
     "around_shard_map": _PRINTS,
     "barrier_covers": "not promised of pure callbacks",
-    "barrier_covers_eager": "ordered kinds with results wait outside jit in the same way",
+    "barrier_covers_eager": "not promised of pure callbacks",
     "barrier_in_time": "not promised of pure callbacks",
     "barrier_inside": "the barrier asks only whether it is inside a callback: one kind that queues and one that waits",
     "barrier_inside_jaxs": "it is about a callback of JAX's own beside one of the library",

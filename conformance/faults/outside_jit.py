@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .barriers import EARLY_SECONDS, PATIENCE
 from .bench import Bench
-from .checks import PLANTED, check_quiet_barrier, check_value, error_of
+from .checks import PLANTED, check_quiet_barrier, check_value, error_of, unequal
 from .fault import planted
 from .traces import library
 
@@ -25,10 +26,7 @@ ALIGNMENT = 64
 MESH_RUNS = 3
 
 
-def differs(what: str, seen: object, wanted: object) -> list[Anomaly]:
-    if seen == wanted:
-        return []
-    return [Anomaly("wrong place", Stage.RESULT, f"{what}: {seen}, expected {wanted}")]
+differs = partial(unequal, "wrong place", Stage.RESULT)
 
 
 @planted("jit", "id_tap call", "H1 H3 H10", minimum_devices=2)
@@ -126,7 +124,12 @@ def eager_numbers(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies
 
 
-@planted("jit", "call", "H13")
+@planted(
+    "jit",
+    "call io_callback io_callback_ordered debug_callback debug_callback_ordered buffer_callback_side_effect",
+    "H13",
+    functions="barrier_wait",
+)
 def barrier_covers_eager(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H13: the barrier of another thread waits for a call outside jit that is running."""
     entered, release, passed = threading.Event(), threading.Event(), threading.Event()

@@ -6,6 +6,7 @@ import contextlib
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,17 +19,14 @@ from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench, Function
-from .checks import PLANTED, check_quiet_barrier, error_of
+from .checks import PLANTED, check_quiet_barrier, error_of, unequal
 from .fault import planted
 from .traces import library
 
 START = np.arange(4, dtype=np.float32)
 
 
-def seen_as(what: str, seen: object, wanted: object) -> list[Anomaly]:
-    if seen == wanted:
-        return []
-    return [Anomaly("wrong callback", Stage.CALLBACK, f"{what}: the callback saw {seen}, expected {wanted}")]
+seen_as = partial(unequal, "wrong callback", Stage.CALLBACK)
 
 
 def _in_linear_call(function: Function) -> Function:

@@ -8,6 +8,7 @@ import io
 import threading
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +20,7 @@ from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from ..spec.thresholds import THRESHOLDS
 from .bench import Bench
-from .checks import PLANTED, check_quiet_barrier, error_of
+from .checks import PLANTED, check_quiet_barrier, error_of, unequal
 from .fault import planted
 from .places import flag
 from .traces import library
@@ -72,10 +73,7 @@ class _Writes:
         self.texts.append(text)
 
 
-def _differences(what: str, seen: object, wanted: object) -> list[Anomaly]:
-    if seen == wanted:
-        return []
-    return [Anomaly("value", Stage.CALLBACK, f"{what} was printed as {seen!r}, expected {wanted!r}")]
+_differences = partial(unequal, "value", Stage.CALLBACK)
 
 
 @planted("jit", "id_print", "H2")

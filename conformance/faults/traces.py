@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ..oracle.stages import summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
-from .checks import error_of
+from .checks import error_of, unequal
 from .fault import planted
 
 VICTIM_SECONDS = 60
@@ -32,10 +33,7 @@ def library(bench: Bench) -> Any:
     return implementation.namespace
 
 
-def _missing(what: str, seen: object, wanted: object) -> list[Anomaly]:
-    if seen == wanted:
-        return []
-    return [Anomaly("trace", Stage.CALLBACK, f"the trace has {what} as {seen!r}, expected {wanted!r}")]
+_missing = partial(unequal, "trace", Stage.CALLBACK)
 
 
 @planted("jit pmap", "id_tap call", "H22")

@@ -10,10 +10,10 @@ from typing import Any
 import jax
 
 from .._primitive.batching import EXTERNAL_METHODS, check_method
-from .._primitive.binding import as_array, bind, check_callable, packed, refuse_mutable, travels
+from .._primitive.binding import as_array, bind, packed, refuse_mutable, travels
 from .._runtime.frames import leave_out_frames, leaving_out_frames
 from .._spec.kinds import BUFFER, BUFFER_WITH_EFFECT, Kind
-from .._spec.naming import shown, subject
+from .._spec.naming import check_callable, shown, subject
 from .._spec.shapes import ResultShape
 
 
@@ -96,7 +96,7 @@ def in_place(
     command_buffer: bool,
 ) -> Callable[..., Any]:
     """Return the JAX function of an in-place callback."""
-    check_callable(callback, kind, "callback")
+    check_callable(callback, kind.name, "callback")
     expected = ResultShape.of_dtypes(kind, callback, result_shape_dtypes)
     check_method(kind, callback, vmap_method, EXTERNAL_METHODS)
     for aval in expected.avals:

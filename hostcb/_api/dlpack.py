@@ -9,11 +9,11 @@ from typing import Any
 
 import jax
 
-from .._primitive.binding import as_array, check_callable, refuse_mutable
+from .._primitive.binding import as_array, refuse_mutable
 from .._runtime.frames import leave_out_frames, leaving_out_frames
 from .._runtime.lent import Lent, copied, current, fill, lend, stream_of
 from .._spec.kinds import DLPACK, DLPACK_WITH_EFFECT, Kind
-from .._spec.naming import attribute, describe
+from .._spec.naming import attribute, check_callable, describe
 from .buffers import in_place as bind_in_place
 
 
@@ -70,7 +70,7 @@ def dlpack_callback(
     """
     kind = DLPACK_WITH_EFFECT if has_side_effect else DLPACK
     try:
-        check_callable(fn, kind, "fn")
+        check_callable(fn, kind.name, "fn")
     except Exception as error:
         leave_out_frames(error)
         raise

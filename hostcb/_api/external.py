@@ -8,9 +8,10 @@ from typing import Any
 import jax
 
 from .._primitive.batching import EXTERNAL_METHODS, check_method
-from .._primitive.binding import bind, check_callable
+from .._primitive.binding import bind
 from .._runtime.frames import leave_out_frames
 from .._spec.kinds import IO, ORDERED_IO, PURE, Kind
+from .._spec.naming import check_callable
 from .._spec.placement import device_of
 from .._spec.shapes import ResultShape
 from .jax_arrays import as_asked
@@ -132,7 +133,7 @@ def _external(
     sharding: Any,
     vmap_method: str | None,
 ) -> Any:
-    check_callable(callback, kind, "callback")
+    check_callable(callback, kind.name, "callback")
     expected = ResultShape.of_dtypes(kind, callback, result_shape_dtypes)
     place = device_of(kind, callback, sharding)
     results = bind(kind, as_asked(callback), (args, kwargs), expected, place=place, vmap_method=vmap_method)

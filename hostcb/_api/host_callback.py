@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from .._primitive.batching import check_method
-from .._primitive.binding import bind, check_callable, repeated_tap
+from .._primitive.binding import bind, repeated_tap
 from .._primitive.primitive import host_callback_p
 from .._runtime.frames import leave_out_frames
 from .._spec import flags
 from .._spec.kinds import CALL, PRINTING_TAP, TAP
-from .._spec.naming import shown, subject
+from .._spec.naming import check_callable, shown, subject
 from .._spec.placement import position
 from .._spec.shapes import ResultShape
 from .printing import Printer, as_pytree
@@ -75,7 +75,7 @@ def id_tap(
                     arg, callback=callback, transforms=(), result_avals=(), device_index=0, vmap_method=None
                 )
                 return tapped if result is None else result
-        check_callable(tap_func, TAP, "tap_func")
+        check_callable(tap_func, TAP.name, "tap_func")
         tapped = bind(
             TAP, tap_func, arg, place=position(TAP, tap_func, device_index), with_device=bool(tap_with_device)
         )
@@ -186,7 +186,7 @@ def call(
         3.0
     """
     try:
-        check_callable(callback_func, CALL, "callback_func")
+        check_callable(callback_func, CALL.name, "callback_func")
         check_method(CALL, callback_func, vmap_method)
         expected = ResultShape.of(CALL, callback_func, result_shape)
         results = bind(

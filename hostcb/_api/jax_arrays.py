@@ -12,7 +12,7 @@ import numpy as np
 from .. import _compat
 from .._runtime.frames import leave_out_frames
 from .._spec import flags
-from .._spec.naming import shown
+from .._spec.naming import check_callable
 
 
 def jax_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -29,7 +29,7 @@ def jax_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
         A callback that converts its arrays and calls `function`. JAX operations in it run on the CPU device.
 
     Raises:
-        TypeError: `function` is not callable.
+        TypeError: `function` is not callable, or is a generator or coroutine function.
         RuntimeError: when the result is called, if there is no CPU device; JAX_PLATFORMS must list `cpu`.
 
     Example:
@@ -39,8 +39,7 @@ def jax_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
         [7. 1.]
     """
     try:
-        if not callable(function):
-            raise TypeError(f"jax_arrays: function must be callable, got {shown(function)} of {type(function)}.")
+        check_callable(function, "jax_arrays", "function")
     except Exception as error:
         leave_out_frames(error)
         raise

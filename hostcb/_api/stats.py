@@ -169,7 +169,7 @@ def _device(counted: Counting, name: str, totals: Totals, failures: int) -> Devi
     return DeviceStats(
         taps=totals.taps - before.ended,
         taps_run=totals.ended - before.ended,
-        calls=+Counter(dict(tally.calls)),
+        calls=+Counter(tally.calls),
         bytes=totals.taps_bytes - before.ended_bytes + tally.bytes,
         queued=queued,
         queued_bytes=queued_bytes,

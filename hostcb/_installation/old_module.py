@@ -30,7 +30,7 @@ def _made() -> ModuleType:
     # What `importlib.util.find_spec` answers with.
     module.__spec__ = ModuleSpec(NAME, None, origin="hostcb")
     module.__package__ = NAME.rpartition(".")[0]
-    module.__dict__.update(_PUBLIC, __all__=sorted(_PUBLIC))
+    module.__dict__.update(_PUBLIC)
     return module
 
 

@@ -87,7 +87,7 @@ def _shard_map_rule(plain: Callable[..., Any], effect: Any) -> Callable[..., Any
         params.update(in_specs=(everywhere,), out_specs=(*out_specs, everywhere))
         results = plain(wider, dummy, **params)
         context.set_tokens_out(wider.tokens_out)
-        return list(results)[:-1]
+        return results[:-1]
 
     return lower
 

@@ -167,8 +167,11 @@ def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
         try:
             _settle(host, device)
             results = host.call(device, decode([np.array(operand) for operand in operands]))
-        except RefusedResultError:
-            # `host.call` has recorded the failure, and `judge` raises it.
+        except BaseException as error:
+            # Without a verdict the other devices would wait for ever. `judge` raises the failure.
+            if not isinstance(error, RefusedResultError):
+                # `host.call` has not recorded it.
+                host.failed(device, error)
             blanks = [np.zeros(aval.shape, aval.dtype) for aval in result_avals]
             return (*token, np.ones(1, np.uint8), *blanks)
         return (*token, np.zeros(1, np.uint8), *map(_contiguous, encode(results)))

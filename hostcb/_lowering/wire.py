@@ -102,7 +102,7 @@ class Bits(Wire):
 
     def encode(self, array: np.ndarray) -> np.ndarray:
         # NumPy refuses to view a scalar, or a non-contiguous array, as a type of another size.
-        flat = np.array(array, order="C").reshape(math.prod(array.shape))
+        flat = np.array(array).reshape(math.prod(array.shape))
         return flat.view(self.carried.dtype).reshape(self.carried.shape)
 
 

@@ -12,24 +12,11 @@ import numpy as np
 from .. import _compat
 from .._spec.callback import Float0, HostCallback, Static, known_tap, shared
 from .._spec.kinds import Kind
-from .._spec.naming import describe, never_runs, shown, subject
+from .._spec.naming import shown, subject
 from .._spec.placement import partial_automatic, placed_per_device
 from .._spec.shapes import ResultShape
 from .held_functions import say_effects
 from .primitive import host_callback_p, placed_callback_p
-
-
-def check_callable(function: Any, kind: Kind, argument: str) -> None:
-    """Raise `TypeError` if `function` is not callable, or if a call of it would run nothing."""
-    if not callable(function):
-        raise TypeError(f"{kind.name}: {argument} must be callable, got {shown(function)} of {type(function)}.")
-    what = never_runs(function)
-    if what is not None:
-        raise TypeError(
-            f"{kind.name}: {argument} must be a function that does its work when it is called, but "
-            f"{describe(function)} is {what}: a call makes an object and runs nothing. Pass a function that runs it to "
-            "its end, such as lambda x: asyncio.run(coroutine(x)) or lambda x: list(generator(x))."
-        )
 
 
 def bind(

@@ -61,7 +61,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tupl
     if flags.ad_transforms.value:
         return tangent_rules.jvp(host_callback_p, primals, tangents, params)
     # A tap sees only the primals, and is the identity on the tangents.
-    return host_callback_p.bind(*primals, **params), list(tangents)
+    return host_callback_p.bind(*primals, **params), tangents
 
 
 def _partial_eval(trace: Any, *tracers: Any, **params: Any) -> Any:

@@ -40,8 +40,7 @@ def paired(callback: HostCallback, tangents: Sequence[Any]) -> HostCallback:
         for position, tangent in zip(present_positions, tangents, strict=True)
         if _compat.is_float0(tangent)
     ]
-    one = jax.tree_util.tree_unflatten(callback.arg_tree, [0] * leaves)
-    pair = jax.tree_util.tree_structure((one, one))
+    pair = jax.tree_util.treedef_tuple((callback.arg_tree, callback.arg_tree))
     return dataclasses.replace(
         callback, arg_tree=pair, absent=tuple(sorted(absent, key=lambda each: each[0])), primal=callback
     )

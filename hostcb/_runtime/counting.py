@@ -96,8 +96,9 @@ def counting() -> Counting:
 
 
 def _forget_devices() -> None:
-    for each in list(_counting.values()):
-        each.forget_devices()
+    found = _counting.get(None)
+    if found is not None:
+        found.forget_devices()
 
 
 _compat.on_backends_cleared(_forget_devices)

@@ -147,10 +147,14 @@ class Host:
                 del error
 
     def refused(self, device: Any, exception: BaseException) -> RefusedResultError:
-        """Record a failure for the end of the program, and usually for the barrier; return the error for the device."""
+        """Record a failure, and return the error for the device."""
+        self.failed(device, exception)
+        return self._refusal(device, exception, marked=False)
+
+    def failed(self, device: Any, exception: BaseException) -> None:
+        """Record a failure for the end of the program, and usually for the barrier."""
         tracker.failed(self.program, device, exception)
         self.report(device, exception)
-        return self._refusal(device, exception, marked=False)
 
     def report(self, device: Any, exception: BaseException) -> None:
         """Let the function report its failure, or else the next barrier."""

@@ -13,11 +13,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._spec.headlines import abstract
 from .._spec.results import (
-    Shown,
     canonical,
     different,
+    in_containers,
     instead,
     mismatch,
     mismatched,
@@ -190,9 +189,8 @@ def fill(results: Any, returned: Any, name: str, shares_memory: bool = False) ->
     actual: Any = jax.tree_util.tree_structure(returned)
 
     def refuse(text: str, why: str | None = None) -> TypeError:
-        expected = jax.tree_util.tree_map(lambda buffer: Shown(abstract(buffer)), results)
         reason = f": {why.partition(',')[0]}" if why else ""
-        return mismatched(text, f"{instead(returned, repr(expected))}{reason}")
+        return mismatched(text, f"{instead(returned, in_containers(tree, buffers))}{reason}")
 
     def check(index: int, shape: tuple[int, ...], dtype: str, why: str | None = None) -> None:
         wrong = different(index, buffers[index], shape, dtype, why)

@@ -288,10 +288,11 @@ class DeviceQueue(Progress):
         function has not begun stays in the queue.
         """
         ring = self.ring
-        record = None if ring is None else self._oldest_in(ring)
-        if ring is not None and record is not None:
-            self._run_record(ring, record)
-            return
+        if ring is not None:
+            record = self._oldest_in(ring)
+            if record is not None:
+                self._run_record(ring, record)
+                return
         try:
             item = self.items[0]
         except IndexError:

@@ -107,6 +107,19 @@ def never_runs(function: Callable[..., Any]) -> str | None:
     return next((what for flag, what in _RESUMABLE.items() if flags & flag), None)
 
 
+def check_callable(function: Any, name: str, argument: str) -> None:
+    """Raise `TypeError` if `function` is not callable, or if a call of it would run nothing."""
+    if not callable(function):
+        raise TypeError(f"{name}: {argument} must be callable, got {shown(function)} of {type(function)}.")
+    what = never_runs(function)
+    if what is not None:
+        raise TypeError(
+            f"{name}: {argument} must be a function that does its work when it is called, but "
+            f"{describe(function)} is {what}: a call makes an object and runs nothing. Pass a function that runs it to "
+            "its end, such as lambda x: asyncio.run(coroutine(x)) or lambda x: list(generator(x))."
+        )
+
+
 def _innermost(function: Any) -> Any:
     """Return the function inside all wrappers; `function` itself if the wrappers do not end."""
     inner = function

@@ -16,7 +16,7 @@ import numpy as np
 
 from .callback import HostCallback
 from .headlines import abstract, headline, say
-from .naming import shown
+from .naming import class_name, shown
 
 
 class RefusedResultError(Exception):
@@ -117,7 +117,25 @@ def show(callback: HostCallback, avals: Sequence[Any]) -> str:
     """Format the expected abstract values in the tree that the callback should return."""
     if callback.result_tree is None:
         return "no result"
-    return repr(jax.tree_util.tree_unflatten(callback.result_tree, [Shown(abstract(aval)) for aval in avals]))
+    return in_containers(callback.result_tree, avals)
+
+
+def in_containers(tree: Any, values: Sequence[Any]) -> str:
+    """Format the abstract values of the leaves of a tree in its containers."""
+    texts = [abstract(value) for value in values]
+    try:
+        return repr(jax.tree_util.tree_unflatten(tree, list(map(Shown, texts))))
+    except Exception:
+        # A container of the user's may read the shape of a leaf where it is made, or where it is shown.
+        return f"{_text(tree)} of {', '.join(texts)}"
+
+
+def _text(tree: Any) -> str:
+    try:
+        return str(tree)
+    except Exception as error:
+        # The static data of a container of the user's may not be shown either.
+        return f"a tree, whose repr raises {class_name(error)},"
 
 
 def instead(returned: Any, expected: str) -> str:
@@ -159,10 +177,9 @@ def conform(result: Any, callback: HostCallback, avals: Sequence[Any]) -> Sequen
         did = instead(result, show(callback, avals)) + too_large.partition(",")[0]
         if not strict:
             raise mismatched(_wrong_leaf(arrays, converted, callback, avals), did)
-        actual = jax.tree_util.tree_unflatten(tree, [Shown(abstract(array)) for array in arrays])
         raise mismatched(
             f"Callback func {callback.name} should have returned a result with abstract values "
-            f"{show(callback, avals)} but returned {actual!r}{too_large}",
+            f"{show(callback, avals)} but returned {in_containers(tree, arrays)}{too_large}",
             did,
         )
     return [array for array in converted if array is not None]
@@ -170,8 +187,16 @@ def conform(result: Any, callback: HostCallback, avals: Sequence[Any]) -> Sequen
 
 def same_names(result: Any, tree: Any) -> bool:
     """Return whether a result in other containers is accepted: it has as many leaves and the same dict keys."""
-    expected = jax.tree_util.tree_unflatten(tree, [0] * tree.num_leaves)
-    return _names(result) == _names(expected)
+    try:
+        return _names(result) == _names_in(tree)
+    except Exception:
+        # A container of the user's cannot be made to tell its keys. In it, a result is accepted as it was promised.
+        return False
+
+
+def _names_in(tree: Any) -> list[list[Any]]:
+    # JAX asks containers to take `object()` as a leaf. A number would be a value, which they may check.
+    return _names(jax.tree_util.tree_unflatten(tree, [object() for _ in range(tree.num_leaves)]))
 
 
 def _names(tree: Any) -> list[list[Any]]:
@@ -184,11 +209,11 @@ def _wrong_tree(tree: Any, callback: HostCallback, avals: Sequence[Any], result:
     if callback.kind.one_argument:
         hint = "" if avals or result is None else ". No result_shape was given: pass one for a result to return"
         return (
-            f"Callback func {callback.name} should have returned a result with pytree {callback.result_tree} "
-            f"but returned {tree}{hint}"
+            f"Callback func {callback.name} should have returned a result with pytree {_text(callback.result_tree)} "
+            f"but returned {_text(tree)}{hint}"
         )
     what = mismatch(tree, callback.result_tree)
-    return f"{what}. {callback.name} should have returned {show(callback, avals)} but returned the tree {tree}"
+    return f"{what}. {callback.name} should have returned {show(callback, avals)} but returned the tree {_text(tree)}"
 
 
 def mismatch(actual: Any, expected: Any) -> str:
@@ -205,7 +230,10 @@ def mismatch(actual: Any, expected: Any) -> str:
 
 def _keys(tree: Any) -> str:
     """Describe a tree by its number of leaves and the dict keys that lead to each leaf."""
-    names = _names(jax.tree_util.tree_unflatten(tree, [0] * tree.num_leaves))
+    try:
+        names = _names_in(tree)
+    except Exception:
+        return f"{tree.num_leaves} leaves in {_text(tree)}"
     keys = ", ".join(".".join(map(str, path)) if path else "none" for path in names)
     return f"{tree.num_leaves} with the keys {keys}"
 

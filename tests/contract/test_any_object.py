@@ -372,3 +372,10 @@ def test_types_that_only_the_host_has_are_no_shapes(dtype: Any) -> None:
     ):
         with pytest.raises(ValueError, match="does not describe a result"):
             call()
+
+
+@pytest.mark.contract("X1")
+@pytest.mark.parametrize("function", [coroutine, asynchronous_generator])
+def test_jax_arrays_refuses_a_function_whose_call_runs_nothing(function: Any) -> None:
+    with pytest.raises(TypeError, match=r"^jax_arrays: .*runs nothing"):
+        hcb.jax_arrays(function)

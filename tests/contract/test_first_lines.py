@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import pickle
 from collections.abc import Callable
@@ -260,3 +261,26 @@ def test_several_devices_where_the_runtime_has_the_first_word() -> None:
     assert {failure.headline for failure in reported.failures} == {
         f"io_callback: {SAVE}, on {device}, raised OSError: disk full …" for device in jax.devices()
     }
+
+
+@pytest.mark.parametrize("decorators", [1, 99, 100])
+def test_the_line_is_that_of_the_function_inside_its_decorators(decorators: int) -> None:
+    """A chain of a hundred counts as one without end, of which the outermost decorator is named."""
+
+    def user(*_: Any) -> None:
+        raise OSError("disk full")
+
+    decorated: Any = user
+    for _ in range(decorators):
+        decorated = _decorated(decorated)
+    named = (user if decorators < 100 else decorated).__code__
+    hcb.id_tap(decorated, ONE)
+    assert f"user ({__file__}:{named.co_firstlineno}), on cpu:0" in str(barrier()).splitlines()[0]
+
+
+def _decorated(function: Any) -> Any:
+    @functools.wraps(function)
+    def wrapper(*args: Any) -> Any:
+        return function(*args)
+
+    return wrapper

@@ -78,3 +78,85 @@ class Checked(Pair):
 )
 def test_which_nodes_run_no_code_of_the_user(node: type, plain: bool) -> None:
     assert _is_plain(node) == plain
+
+
+class Shaped:
+    """It reads its leaf, apart from `object()` and `None`, which JAX asks every container to take."""
+
+    def __init__(self, leaf: Any) -> None:
+        if type(leaf) is not object and leaf is not None:
+            self.size = leaf.size
+        self.leaf = leaf
+
+
+class Refusing(Shaped):
+    """It takes no `object()` either, so nobody can ask it for its keys."""
+
+    def __init__(self, leaf: Any) -> None:
+        super().__init__(leaf)
+        self.size = leaf.size
+
+
+for each in (Shaped, Refusing):
+    jax.tree_util.register_pytree_node(each, lambda one: ((one.leaf,), None), lambda _, leaves, of=each: of(*leaves))
+
+
+class Sized:
+    """An expected leaf with what such a container reads."""
+
+    shape: tuple[int, ...] = ()
+    dtype = np.dtype(np.float32)
+    size = 1
+
+
+@pytest.mark.contract("H15", "X2", "X3")
+@pytest.mark.parametrize("kind", ["pure_callback", "io_callback"])
+def test_a_failure_is_told_where_the_container_reads_its_leaf(kind: str) -> None:
+    def host(operand: Any) -> Any:
+        raise OSError("disk full")
+
+    program = jax.jit(lambda x: getattr(hcb, kind)(host, Shaped(Sized()), x).leaf)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"raised OSError: disk full") as caught:
+        jax.block_until_ready(program(np.float32(2)))
+    assert "AttributeError" not in str(caught.value)
+    assert "Shaped[None]" in str(caught.value) and "float32[]" in str(caught.value)
+    with pytest.raises(hcb.CallbackException, match="disk full"):
+        hcb.barrier_wait()
+
+
+@pytest.mark.contract("H3", "X2", "X3")
+def test_a_list_for_a_tuple_is_accepted_around_a_container_that_reads_its_leaf() -> None:
+    program = jax.jit(lambda x: hcb.pure_callback(lambda x: [Shaped(x), x], (Shaped(Sized()), NUMBER), x)[0].leaf)
+    assert program(np.float32(2)) == 2
+
+
+@pytest.mark.contract("H3", "H15", "X2")
+@pytest.mark.parametrize(("container", "keys"), [(Shaped, "the keys b"), (Refusing, "Refusing[None]")])
+def test_other_keys_are_refused_with_words_around_such_a_container(container: Any, keys: str) -> None:
+    program = jax.jit(
+        lambda x: hcb.pure_callback(lambda x: {"b": container(x)}, {"a": container(Sized())}, x)["a"].leaf
+    )
+    with pytest.raises(jax.errors.JaxRuntimeError, match="Mismatched tree of outputs") as caught:
+        jax.block_until_ready(program(np.float32(2)))
+    assert keys in str(caught.value)
+    with pytest.raises(hcb.CallbackException, match="Mismatched tree of outputs"):
+        hcb.barrier_wait()
+
+
+@pytest.mark.contract("H6")
+def test_tangents_are_tapped_in_a_container_that_reads_its_leaf() -> None:
+    seen = []
+
+    def tapped(value: Any, transforms: Any) -> None:
+        seen.append(([float(of.leaf) for of in value], [name for name, *_ in transforms]))
+
+    jax.config.update("jax_host_callback_ad_transforms", True)
+    try:
+        program = jax.jit(lambda x: hcb.id_tap(tapped, Shaped(x)).leaf ** 2)
+        with pytest.warns(FutureWarning):
+            _, tangent = jax.jvp(program, (np.float32(3),), (np.float32(1),))
+        hcb.barrier_wait()
+    finally:
+        jax.config.update("jax_host_callback_ad_transforms", None)
+    assert tangent == 6
+    assert seen == [([3.0, 1.0], ["jvp"])]

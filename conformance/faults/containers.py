@@ -1,0 +1,122 @@
+"""Fault cells of a user's containers, which read their leaves where they are made and where they are shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..oracle.checkers import Anomaly
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from .bench import Bench
+from .checks import PLANTED, check_quiet_barrier, check_value, error_of
+from .fault import planted
+
+
+class _Positive:
+    """It checks its leaf, apart from `object()` and `None`, which JAX asks every container to take."""
+
+    def __init__(self, leaf: Any) -> None:
+        if type(leaf) is not object and leaf is not None:
+            shape = leaf.shape
+            if isinstance(leaf, np.ndarray) and not np.all(leaf > 0):
+                raise ArithmeticError(f"an array of shape {shape} is not positive")
+        self.leaf = leaf
+
+    def __repr__(self) -> str:
+        return f"_Positive(shape={self.leaf.shape})"
+
+
+class _Secret:
+    """Static data that cannot be shown."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Secret)
+
+    def __hash__(self) -> int:
+        return 1
+
+    def __repr__(self) -> str:
+        raise LookupError("a secret is not shown")
+
+
+class _Hidden(_Positive):
+    """The same, with static data that cannot be shown."""
+
+
+jax.tree_util.register_pytree_node(_Positive, lambda one: ((one.leaf,), None), lambda _, leaves: _Positive(*leaves))
+jax.tree_util.register_pytree_node(_Hidden, lambda one: ((one.leaf,), _Secret()), lambda _, leaves: _Hidden(*leaves))
+
+
+@planted("pjit", "call pure_callback io_callback", "H3 H15 X2 X3", functions="barrier_wait", isolated=True)
+@planted("jit", "call pure_callback io_callback io_callback_ordered", "H3 H15 X2 X3")
+def containers_that_read_leaves(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A failure is told, whatever the container of the result reads of its leaf, and the process lives."""
+    anomalies = []
+    for container in (_Positive, _Hidden):
+
+        def right(operand: Any, of: Any = container) -> Any:
+            return of(operand + np.float32(1))
+
+        def fails(operand: Any) -> Any:
+            raise ValueError(PLANTED)
+
+        def longer(operand: Any, of: Any = container) -> Any:
+            return of(np.ones(12, np.float32))
+
+        def refused(operand: Any, of: Any = container) -> Any:
+            return of(-np.ones(1, np.float32))
+
+        now = [right]
+
+        def compute(x: Any, of: Any = container, now: Any = now) -> Any:
+            like = of(jax.ShapeDtypeStruct(x.shape, x.dtype))
+            return bench.apply(callback, lambda operand: now[0](operand), x, like).leaf
+
+        program = bench.compile(compute)
+        for what, now[0], text in (
+            ("a function that raises", fails, PLANTED),
+            ("a result of another shape", longer, "12"),
+            ("a result that its container refuses", refused, "not positive"),
+        ):
+            error = error_of(lambda program=program: program(bench.operand))  # type: ignore[misc]
+            barrier = error_of(bench.implementation.barrier)
+            told = str(error or barrier)
+            if text not in told or "AttributeError" in told:
+                # The error of a container that was to show a leaf without a shape is none of the user's.
+                witness = f"the error of {what}, in {container.__name__}, should tell of {text!r} alone: {told}"
+                anomalies.append(Anomaly("wrong report", Stage.DISPATCH, witness))
+        now[0] = right
+        anomalies += check_value(
+            f"a right result in {container.__name__}",
+            lambda program=program: program(bench.operand),  # type: ignore[misc]
+            np.asarray(bench.operand + np.float32(1)),
+        )
+    return anomalies + check_quiet_barrier(bench, "after containers")
+
+
+@planted("jit", "pure_callback io_callback io_callback_ordered", "H27 X2 X3")
+def other_containers_around(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """As in JAX, a list is accepted for a tuple, also around a container that checks its leaf."""
+    anomalies = []
+    for container in (_Positive, _Hidden):
+
+        def compute(x: Any, container: Any = container) -> Any:
+            like = (container(jax.ShapeDtypeStruct(x.shape, x.dtype)), jax.ShapeDtypeStruct((), np.int32))
+
+            def host(operand: Any) -> Any:
+                return [container(operand + np.float32(1)), np.int32(7)]
+
+            found = bench.apply(callback, host, x, like)
+            return found[0].leaf + found[1].astype(np.float32)
+
+        program = bench.compile(compute)
+        wanted = np.asarray(bench.operand + np.float32(8))
+        anomalies += check_value(
+            f"a list around {container.__name__}",
+            lambda program=program: program(bench.operand),  # type: ignore[misc]
+            wanted,
+        )
+    return anomalies + check_quiet_barrier(bench, "after lists for tuples")

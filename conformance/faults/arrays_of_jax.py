@@ -89,3 +89,41 @@ def jax_arrays_under_a_guard(bench: Bench, callback: Callback) -> list[Anomaly]:
     if kinds != [True, True]:
         anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"whether the operands were JAX arrays: {kinds}"))
     return anomalies
+
+
+@planted("jit", "pure_callback io_callback", "H16 X2 X3", functions="jax_arrays", minimum_devices=2, isolated=True)
+def jax_arrays_of_every_argument(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Arguments by position and by name are JAX arrays, and a function of JAX in the callback is on the CPU device.
+
+    The device of the program's choice is another one.
+    """
+    hostcb = library(bench)
+    function = getattr(hostcb, callback.function)
+    like = jax.ShapeDtypeStruct((3,), np.float32)
+    cpu = jax.local_devices(backend="cpu")[0]
+    seen: list[Any] = []
+
+    def host(*args: Any, **named: Any) -> Any:
+        values = [*args, *named.values()]
+        seen.append(([isinstance(each, jax.Array) for each in values], jnp.ones(2).devices() == {cpu}))
+        return values[0] + np.float32(1)
+
+    ways: dict[str, Callable[[Any, Any], Any]] = {
+        "by position": lambda f, x: function(f, like, x),
+        "by name": lambda f, x: function(f, like, x=x),
+        "by both": lambda f, x: function(f, like, x, y=x),
+    }
+    anomalies: list[Anomaly] = []
+    jax.config.update("jax_default_device", bench.devices[-1])
+    for how, way in ways.items():
+        seen.clear()
+        programs = [jax.jit(lambda x, way=way: way(hostcb.jax_arrays(host), x))]
+        anomalies += check_value(f"{how}, the wrapper", lambda p=programs[0]: p(bench.operand), bench.operand + 1)  # type: ignore[misc]
+        with flag("hostcb_jax_arrays"):
+            asked = jax.jit(lambda x, way=way: way(host, x))
+            anomalies += check_value(f"{how}, the setting", lambda p=asked: p(bench.operand), bench.operand + 1)  # type: ignore[misc]
+        count = 2 if how == "by both" else 1
+        if seen != [([True] * count, True)] * 2:
+            witness = f"{how}, whether arguments are JAX arrays, and whether JAX runs on the CPU device: {seen}"
+            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
+    return anomalies + check_quiet_barrier(bench, "after JAX arrays")

@@ -34,6 +34,32 @@ def results_without_a_place(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies + check_quiet_barrier(bench, "after results outside jit")
 
 
+@planted("jit", "call pure_callback io_callback io_callback_ordered", "H3 H4 X2 X3", minimum_devices=2)
+def results_without_elements(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A result without elements is where its operand is, and a function of an io_callback is called for it."""
+    last = bench.devices[-1]
+    operand = jax.device_put(np.ones(3, np.float32), last)
+    seen: list[float] = []
+
+    def host(given: Any) -> Any:
+        seen.append(float(np.asarray(given).sum()))
+        return np.zeros((0, 2), np.float32)
+
+    def apply(x: Any) -> Any:
+        return bench.apply(callback, host, x, jax.ShapeDtypeStruct((0, 2), np.float32))
+
+    anomalies: list[Anomaly] = []
+    for where, run in (("outside jit", apply), ("in jit", jax.jit(apply))):
+        seen.clear()
+        result = jax.block_until_ready(run(operand))
+        anomalies += check_quiet_barrier(bench, f"after a result without elements {where}")
+        anomalies += differs(f"the device of a result without elements {where}", result.devices(), {last})
+        anomalies += differs(f"the shape of it {where}", result.shape, (0, 2))
+        if callback.function != "pure_callback":
+            anomalies += differs(f"what its function saw {where}", seen, [3.0])
+    return anomalies
+
+
 @planted("jit", EVERY_KIND, "H4 X2 X3 X4 B1 D1", functions="barrier_wait")
 def under_a_transfer_guard(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Outside jit, a callback runs where the program forbids implicit transfers: it makes none."""

@@ -36,6 +36,19 @@ async def later(*args: Any) -> None:
     """No function of a callback: it returns a coroutine."""
 
 
+async def generated_later(*args: Any) -> Any:
+    """No function of a callback: it returns an asynchronous generator."""
+    yield args
+
+
+class _Described:
+    """An object with a shape and a type, as the specification of a layer has them."""
+
+    def __init__(self, dtype: str) -> None:
+        self.shape = (3,)
+        self.dtype = np.dtype(dtype)
+
+
 class _Later:
     async def write(self, *args: Any) -> None:
         """No function of a callback either."""
@@ -72,6 +85,7 @@ def wrong_arguments(bench: Bench, callback: Callback) -> list[Anomaly]:
             "a coroutine function": (lambda x: tap(later, x), (TypeError, "coroutine")),
             "a coroutine method": (lambda x: tap(_Later().write, x), (TypeError, "coroutine")),
             "a generator function": (lambda x: tap(generated, x), (TypeError, "generator")),
+            "an asynchronous generator function": (lambda x: tap(generated_later, x), (TypeError, "generator")),
             "a text in place of a value": (lambda x: tap(nothing, (x, "text")), (TypeError, "")),
             "a device that is not there": (
                 lambda x: direct(nothing, x, device_index=count),
@@ -146,6 +160,26 @@ def wrong_arguments_of_a_call(bench: Bench, callback: Callback) -> list[Anomaly]
             "a text in place of a sharding": (
                 lambda x: pure(nothing, ONE, x, sharding="cpu"),
                 (TypeError, "SingleDeviceSharding"),
+            ),
+            "a described type that is off in place of a shape": (
+                lambda x: call(nothing, x, result_shape=_Described("float64")),
+                (ValueError, "float64"),
+            ),
+            "a described type that is off, of a pure function": (
+                lambda x: pure(nothing, _Described("int64"), x),
+                (ValueError, "int64"),
+            ),
+            "a coroutine function of arrays": (
+                lambda x: call(arrays(later), x, result_shape=x),
+                (TypeError, "coroutine"),
+            ),
+            "an order by NumPy's truth, in a batch": (
+                lambda x: jax.vmap(lambda y: io(nothing, None, y, ordered=np.bool_(True)))(x),
+                (ValueError, "ordered"),
+            ),
+            "an order by a number, in a batch": (
+                lambda x: jax.vmap(lambda y: io(nothing, None, y, ordered=1))(x),
+                (ValueError, "ordered"),
             ),
             "a sharding of several devices": (
                 lambda x: io(nothing, ONE, x, sharding=bench.split),
@@ -292,6 +326,12 @@ def wrong_formats(bench: Bench, callback: Callback) -> list[Anomaly]:
             ((ValueError, TypeError), ""),
         ),
         "a number in place of a format": (lambda x: show(3, x), (TypeError, "string")),
+        "a missing argument, without arguments": (lambda x: show("x is {}"), (IndexError, "")),
+        "a missing name, without arguments": (lambda x: show("x is {x}"), (KeyError, "")),
+        "a brace alone, without arguments": (lambda x: show("x is {"), (ValueError, "")),
+        "a number in place of a format, without arguments": (lambda x: show(3), (TypeError, "string")),
+        "an attribute that the value lacks": (lambda x: show("{x.lenght}", x=x), (ValueError, "lenght")),
+        "an item that the value lacks": (lambda x: show("{x[a]}", x={"b": x}), ((ValueError, LookupError), "a")),
         # The form `debug.print(ordered=True)("{}", x)`: a name belongs to the second call.
         "a name in the first of two calls": (lambda x: show(x=x)("{x}"), (TypeError, "two-call")),
         "a name in the first of two calls of debug.callback": (
@@ -302,6 +342,28 @@ def wrong_formats(bench: Bench, callback: Callback) -> list[Anomaly]:
     return _refusals(bench, cases)
 
 
+@planted("pjit", "debug_callback_ordered", "H5 X4", functions="barrier_wait", minimum_devices=2)
+def order_in_parts(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """X4: the parts of a value over a mesh have no order, so a callback that asks for both is refused."""
+    debug = library(bench).debug
+    ways: dict[str, Callable[[Any], Any]] = {
+        "debug.callback": lambda x: debug.callback(nothing, x, ordered=True, partitioned=True),
+        "debug.print": lambda x: debug.print("{}", x, ordered=True, partitioned=True),
+    }
+    anomalies = []
+    for what, way in ways.items():
+        program = jax.jit(lambda x, way=way: (way(x), x)[1], in_shardings=bench.split)
+        try:
+            jax.block_until_ready(program(bench.operand))
+        except NotImplementedError:
+            continue
+        except Exception as error:
+            anomalies.append(Anomaly("wrong refusal", Stage.LOWER, f"{what} in parts, in order: {summary(error)}"))
+        else:
+            anomalies.append(Anomaly("not refused", Stage.LOWER, f"{what} in parts, in order, was not refused"))
+    return anomalies + check_quiet_barrier(bench, "after what was refused")
+
+
 @planted("jit", "id_tap", "H16")
 def wrong_settings(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H16: a size and an interval that are none, and words that are no truth values, leave the setting as it was."""
@@ -309,7 +371,7 @@ def wrong_settings(bench: Bench, callback: Callback) -> list[Anomaly]:
     bad: dict[str, tuple[Any, ...]] = {
         "jax_host_callback_max_queue_byte_size": (-1, "many", 1.5),
         "jax_host_callback_inline": ("maybe", 2),
-        "hostcb_switch_interval": (-1.0, 1e-9, float("inf"), "soon"),
+        "hostcb_switch_interval": (-1.0, 1e-9, float("inf"), float("nan"), "nan", "soon"),
     }
     for name, values in bad.items():
         for value in values:
@@ -323,7 +385,7 @@ def wrong_settings(bench: Bench, callback: Callback) -> list[Anomaly]:
                 jax.config.update(name, None)
                 anomalies.append(Anomaly("not refused", Stage.TRACE, f"{name}={value!r} was accepted"))
     good: dict[str, tuple[Any, ...]] = {
-        "jax_host_callback_max_queue_byte_size": ("256e6", 0),
+        "jax_host_callback_max_queue_byte_size": ("256e6", "256000000", 256e6, 0),
         "jax_host_callback_inline": ("off", "0"),
     }
     for name, values in good.items():

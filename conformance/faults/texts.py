@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import io
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..oracle.checkers import Anomaly
@@ -343,7 +345,44 @@ def prints_with_options_of_the_trace(bench: Bench, callback: Callback) -> list[A
     with contextlib.redirect_stdout(written):
         compiled(third)
         bench.implementation.barrier()
-    return _differences("a third", written.getvalue(), "[0.33 0.67] [Array([0.33, 0.67], dtype=float32)]\n")
+    anomalies = _differences("a third", written.getvalue(), "[0.33 0.67] [Array([0.33, 0.67], dtype=float32)]\n")
+    return anomalies + check_quiet_barrier(bench, "after options")
+
+
+@planted("jit", "call_print_and_tap", "X4")
+def prints_with_options_of_the_line(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """X4: where the options of a print and its arguments are two calls, NumPy's options are those of the second."""
+    written = io.StringIO()
+    show = library(bench).debug.print(ordered=True)
+    with np.printoptions(precision=2):
+        compiled = jax.jit(lambda x: show("{}", x)).lower(np.array([1 / 3, 2 / 3], np.float32)).compile()
+    with contextlib.redirect_stdout(written):
+        compiled(np.array([1 / 3, 2 / 3], np.float32))
+        bench.implementation.barrier()
+    return _differences("a third", written.getvalue(), "[0.33 0.67]\n")
+
+
+@planted("jit", "id_print debug_print", "H2 H14 X4", functions="barrier_wait", isolated=True)
+def prints_without_a_console(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A program without standard output (`sys.stdout` is None) prints nothing, and no print is a failure."""
+    hostcb = library(bench)
+    ways: dict[str, Callable[[Any], Any]] = {
+        "id_print": lambda x: hostcb.id_print(x),
+        "debug.print": lambda x: hostcb.debug.print("{}", x),
+        "debug.print, ordered": lambda x: hostcb.debug.print("{}", x, ordered=True),
+    }
+    anomalies = []
+    before, sys.stdout = sys.stdout, None
+    try:
+        for what, way in ways.items():
+            for where, run in (("in jit", jax.jit(lambda x, way=way: (way(x), x)[1])), ("outside of jit", way)):
+                error = error_of(lambda run=run: [jax.block_until_ready(run(jnp.ones(2))), 0][1])  # type: ignore[misc]
+                error = error or error_of(bench.implementation.barrier)
+                if error is not None:
+                    anomalies.append(Anomaly("error", Stage.CALLBACK, f"{what} {where}: {summary(error)}"))
+    finally:
+        sys.stdout = before
+    return anomalies
 
 
 @planted("pjit", "debug_print", "X4", minimum_devices=2)

@@ -70,12 +70,40 @@ def _named(*operands: Any) -> Any:
     raise ValueError(PLANTED)
 
 
+class _Object:
+    def method(self, *operands: Any) -> Any:
+        raise ValueError(PLANTED)
+
+
+class _Sized:
+    """A container of results that takes arrays alone."""
+
+    def __init__(self, leaf: Any) -> None:
+        self.leaf = leaf
+        self.size = leaf.size
+
+
+jax.tree_util.register_pytree_node(_Sized, lambda one: ((one.leaf,), None), lambda _, leaves: _Sized(*leaves))
+
+
+class _ClosedError(ValueError):
+    """An exception that refuses each access to its attributes."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError("closed")
+
+
 @planted("jit", "id_tap call", "H14 H15")
 def names_objects(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A function is told by its name, and an object without one by its text, or by its class if it has no text."""
     anomalies = []
     one = jax.ShapeDtypeStruct(bench.operand.shape, np.float32)
-    functions: dict[Any, str] = {_Shown(): "<the planted object>", _Unshown(): "_Unshown", _named: "_named ("}
+    functions: dict[Any, str] = {
+        _Shown(): "<the planted object>",
+        _Unshown(): "_Unshown",
+        _named: f"_named ({__file__}:{_named.__code__.co_firstlineno})",
+        _Object().method: f"_Object.method ({__file__}:{_Object.method.__code__.co_firstlineno})",
+    }
     for function, name in functions.items():
         # No function around it, which would have a name.
         if callback.function == "id_tap":
@@ -158,6 +186,11 @@ def says_what_came(bench: Bench, callback: Callback) -> list[Anomaly]:
             [shape(), shape()],
             (SOMETHING_ELSE,),
         ),
+        "a container that reads its leaf": (
+            lambda x: _Sized(np.float32(1)),
+            (shape(), shape()),
+            (SOMETHING_ELSE, "_Sized"),
+        ),
         "an integer of more than 64 bits": (
             lambda x: 2**70,
             shape(dtype=np.int32),
@@ -197,6 +230,39 @@ def says_what_came(bench: Bench, callback: Callback) -> list[Anomaly]:
         anomalies += _lacking(what, error_of(lambda: program(bench.operand)), words)  # noqa: B023
     error_of(bench.implementation.barrier)
     return anomalies
+
+
+@planted("jit", "id_tap call", "H14 H15 H32")
+def says_all_of_odd_failures(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """An exception with a null character in its text, or one that refuses its attributes, is told to its end."""
+
+    def ends_in_the_middle(*operands: Any) -> Any:
+        raise ValueError("a record\0and its end")
+
+    def is_closed(*operands: Any) -> Any:
+        raise _ClosedError("x")
+
+    def takes_it_for_jax(*operands: Any) -> Any:
+        return np.asarray(operands[0]).sum().block_until_ready()  # type: ignore[attr-defined]
+
+    anomalies = []
+    cases: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
+        (ends_in_the_middle, ("and its end", "in ends_in_the_middle", "barrier_wait() reports it")),
+        (is_closed, ("_ClosedError", "is_closed (", "barrier_wait() reports it")),
+        (takes_it_for_jax, ("block_until_ready", "hostcb.jax_arrays", "barrier_wait() reports it")),
+    )
+    one = jax.ShapeDtypeStruct(bench.operand.shape, np.float32)
+    for function, words in cases:
+        if callback.function == "id_tap":
+            program = jax.jit(lambda x, f=function: bench.implementation.tap(f, x))
+        else:
+            program = jax.jit(lambda x, f=function: bench.implementation.call(f, x, one))
+        error = error_of(lambda: program(bench.operand))  # noqa: B023 - called at once
+        told = error_of(bench.implementation.barrier)
+        if callback.function == "call":
+            anomalies += _lacking(f"the error of the computation of {function.__name__}", error, words)
+        anomalies += _lacking(f"the barrier after {function.__name__}", told, words[:-1])
+    return anomalies + check_quiet_barrier(bench, "after odd failures")
 
 
 @planted("jit", "call", "H1 H3")

@@ -159,6 +159,15 @@ def test_a_queue_of_no_bytes_may_be_asked_for_by_absl_flag() -> None:
     assert run_program(source, devices=1).check().lines == ["1.0 ()"]
 
 
+def test_an_absl_flag_that_is_parsed_after_the_first_callback_is_used() -> None:
+    """As in a program that taps before `app.run`."""
+    source = (
+        "import absl.flags\nhcb.id_tap(lambda a, t: None, 1.0); hcb.barrier_wait()\n"
+        "absl.flags.FLAGS(['program', '--jax_host_callback_inline'])" + SHOW
+    )
+    assert run_program(source, devices=1).check().lines == ["inline"]
+
+
 @pytest.mark.parametrize("text", ["-1", "many", "1.5"])
 def test_bad_queue_size_in_the_environment(text: str) -> None:
     ended = run_program("hcb.id_tap(lambda a, t: None, 1.0)", devices=1, env={SIZE.upper(): text})

@@ -1,0 +1,104 @@
+"""Fault cells of ordered callbacks outside jit, while a program runs on their device alone, which need not be the first."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from ..oracle.checkers import Anomaly
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Callback
+from .barriers import EARLY_SECONDS, PATIENCE
+from .bench import Bench
+from .checks import check_quiet_barrier
+from .fault import planted
+from .traces import library
+
+NUMBER = jax.ShapeDtypeStruct((), np.float32)
+
+
+@planted(
+    "pjit",
+    "id_tap id_print call io_callback_ordered debug_callback_ordered debug_print_ordered",
+    "H5 H10 X5",
+    minimum_devices=3,
+    functions="barrier_wait",
+)
+def outside_jit_after_its_device(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A callback outside jit waits for the program that runs on its device, whatever other devices its operand has."""
+    last = bench.devices[-1]
+    whole, turned = (
+        NamedSharding(Mesh(np.asarray(devices), ("devices",)), PartitionSpec())
+        for devices in (bench.devices, [*bench.devices[::-1]])
+    )
+    ways: dict[str, tuple[Callable[[Any, Any], Any], Any]] = {
+        "on that device": (lambda host, x: bench.apply(callback, host, x, NUMBER), last),
+        "on a mesh that begins with it": (lambda host, x: bench.apply(callback, host, x, NUMBER), turned),
+    }
+    named = _on_the_device(bench, callback, len(bench.devices) - 1, last)
+    if named is not None:
+        ways["on a mesh that ends with it, by name"] = (named, whole)
+    anomalies: list[Anomaly] = []
+    for what, (through, place) in ways.items():
+        operand = jax.block_until_ready(jax.device_put(np.float32(2), place))
+        anomalies += _overtakes(bench, what, lambda host, t=through, x=operand: t(host, x), last)  # type: ignore[misc]
+        anomalies += check_quiet_barrier(bench, f"after a callback {what}")
+    return anomalies
+
+
+def _on_the_device(bench: Bench, callback: Callback, index: int, device: Any) -> Callable[[Any, Any], Any] | None:
+    """The callback on a device of its operand's mesh, if it can be chosen."""
+    hostcb = library(bench)
+    ways: dict[str, Callable[[Any, Any], Any]] = {
+        "id_tap": lambda host, x: hostcb.id_tap(lambda operand, _: host(operand), x, device_index=index),
+        "call": lambda host, x: hostcb.call(host, x, result_shape=NUMBER, device_index=index),
+        "io_callback": lambda host, x: hostcb.io_callback(
+            host, NUMBER, x, ordered=True, sharding=SingleDeviceSharding(device)
+        ),
+    }
+    return ways.get(callback.function)
+
+
+def _overtakes(bench: Bench, what: str, through: Callable[[Any], Any], device: Any) -> list[Anomaly]:
+    """Hold up a program on this device, and look whether the callback runs meanwhile."""
+    entered, release, ran = threading.Event(), threading.Event(), threading.Event()
+    seen: list[str] = []
+
+    def held(operand: Any) -> Any:
+        entered.set()
+        release.wait(2 * PATIENCE)
+        seen.append("in the program")
+        return np.asarray(operand)
+
+    def quick(operand: Any) -> Any:
+        seen.append("outside jit")
+        ran.set()
+        return np.float32(1)
+
+    program = jax.jit(lambda x: bench.implementation.call(held, x, NUMBER))
+    placed = jax.device_put(jnp.float32(1), device)
+    # It may run in the thread that dispatches it.
+    running = threading.Thread(target=lambda: jax.block_until_ready(program(placed)), daemon=True)
+    waiting = threading.Thread(target=lambda: through(quick), daemon=True)
+    running.start()
+    try:
+        if not entered.wait(PATIENCE):
+            return [Anomaly("lost", Stage.CALLBACK, "the callback of the program did not begin")]
+        waiting.start()
+        # One-sided: a slow machine can only miss the fault.
+        ran.wait(EARLY_SECONDS)
+    finally:
+        release.set()
+    running.join(PATIENCE)
+    waiting.join(PATIENCE)
+    if running.is_alive() or waiting.is_alive() or not ran.wait(PATIENCE):
+        return [Anomaly("stuck", Stage.DISPATCH, f"a callback {what} did not run after the program had ended")]
+    if seen != ["in the program", "outside jit"]:
+        return [Anomaly("order", Stage.CALLBACK, f"{what}, a callback of an earlier program and one ran as {seen}")]
+    return []

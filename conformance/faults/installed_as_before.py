@@ -187,10 +187,9 @@ def modules_of_the_program(bench: Bench, callback: Callback) -> list[Anomaly]:
         if module is not ...:
             sys.modules[OLD_MODULE] = module
         with hostcb.installed():
-            error = error_of(
-                lambda: anomalies.extend(_differs(f"whether it is hostcb's, after {what}", is_hostcbs(), True))
-            )
-        anomalies += _differs(f"the error of its import, after {what}", error, None)
+            found: list[Any] = []
+            error = error_of(lambda found=found: found.append(is_hostcbs()))  # type: ignore[misc]
+        anomalies += _differs(f"whether it is hostcb's, after {what}, and the error", (found, error), ([True], None))
         sys.modules.pop(OLD_MODULE, None)
     hostcb.install()
     sys.modules[OLD_MODULE] = later

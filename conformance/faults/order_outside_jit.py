@@ -1,4 +1,4 @@
-"""Fault cells of ordered callbacks outside jit, while a program runs on their device alone, which need not be the first."""
+"""Fault cells of ordered callbacks outside jit, while a program runs on their device, which is not the first."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
+from ..spec.jax_versions import shard_map
 from .barriers import EARLY_SECONDS, PATIENCE
 from .bench import Bench
 from .checks import check_quiet_barrier
@@ -31,7 +31,7 @@ NUMBER = jax.ShapeDtypeStruct((), np.float32)
     functions="barrier_wait",
 )
 def outside_jit_after_its_device(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """A callback outside jit waits for the program that runs on its device, whatever other devices its operand has."""
+    """A callback outside jit runs after that of the program on its device, whatever other devices its operand has."""
     last = bench.devices[-1]
     whole, turned = (
         NamedSharding(Mesh(np.asarray(devices), ("devices",)), PartitionSpec())
@@ -47,7 +47,7 @@ def outside_jit_after_its_device(bench: Bench, callback: Callback) -> list[Anoma
     anomalies: list[Anomaly] = []
     for what, (through, place) in ways.items():
         operand = jax.block_until_ready(jax.device_put(np.float32(2), place))
-        anomalies += _overtakes(bench, what, lambda host, t=through, x=operand: t(host, x), last)  # type: ignore[misc]
+        anomalies += _overtakes(bench, what, lambda host, t=through, x=operand: t(host, x))  # type: ignore[misc]
         anomalies += check_quiet_barrier(bench, f"after a callback {what}")
     return anomalies
 
@@ -65,15 +65,16 @@ def _on_the_device(bench: Bench, callback: Callback, index: int, device: Any) ->
     return ways.get(callback.function)
 
 
-def _overtakes(bench: Bench, what: str, through: Callable[[Any], Any], device: Any) -> list[Anomaly]:
-    """Hold up a program on this device, and look whether the callback runs meanwhile."""
-    entered, release, ran = threading.Event(), threading.Event(), threading.Event()
+def _overtakes(bench: Bench, what: str, through: Callable[[Any], Any]) -> list[Anomaly]:
+    """Hold up a program on the last two devices, and look whether the callback runs meanwhile."""
+    entered, release, ran, dispatched = (threading.Event() for _ in range(4))
     seen: list[str] = []
 
     def held(operand: Any) -> Any:
-        entered.set()
-        release.wait(2 * PATIENCE)
-        seen.append("in the program")
+        if float(np.asarray(operand).ravel()[0]) == 1.0:
+            entered.set()
+            release.wait(2 * PATIENCE)
+            seen.append("in the program")
         return np.asarray(operand)
 
     def quick(operand: Any) -> Any:
@@ -81,15 +82,25 @@ def _overtakes(bench: Bench, what: str, through: Callable[[Any], Any], device: A
         ran.set()
         return np.float32(1)
 
-    program = jax.jit(lambda x: bench.implementation.call(held, x, NUMBER))
-    placed = jax.device_put(jnp.float32(1), device)
-    # It may run in the thread that dispatches it.
-    running = threading.Thread(target=lambda: jax.block_until_ready(program(placed)), daemon=True)
+    rows, like = PartitionSpec("devices"), jax.ShapeDtypeStruct((1,), np.float32)
+    mesh = Mesh(np.asarray(bench.devices[-2:]), ("devices",))
+    # A program of one device may run in the thread that dispatches it, and it has not started for others then.
+    program = jax.jit(
+        shard_map(lambda x: bench.implementation.call(held, x, like), mesh=mesh, in_specs=rows, out_specs=rows)
+    )
+    placed = jax.device_put(np.arange(2, dtype=np.float32), NamedSharding(mesh, rows))
+
+    def dispatch() -> None:
+        result = program(placed)
+        dispatched.set()
+        jax.block_until_ready(result)
+
+    running = threading.Thread(target=dispatch, daemon=True)
     waiting = threading.Thread(target=lambda: through(quick), daemon=True)
     running.start()
     try:
-        if not entered.wait(PATIENCE):
-            return [Anomaly("lost", Stage.CALLBACK, "the callback of the program did not begin")]
+        if not entered.wait(PATIENCE) or not dispatched.wait(PATIENCE):
+            return [Anomaly("lost", Stage.DISPATCH, "a program on two devices did not begin, or was not dispatched")]
         waiting.start()
         # One-sided: a slow machine can only miss the fault.
         ran.wait(EARLY_SECONDS)

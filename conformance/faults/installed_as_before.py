@@ -36,108 +36,90 @@ _differs = partial(unequal, "mistaken", Stage.CALLBACK)
 
 
 def _shown(operand: Any) -> tuple[Any, ...]:
-    """What a function can see of its operand, and the type of its sum with an array of few bits."""
+    """What a function can see of its operand."""
     array = jnp.asarray(operand)
     devices = sorted(map(str, array.devices()))
-    with_few_bits = (array + jnp.ones(2, jnp.bfloat16)).dtype.name
-    return type(operand).__name__, array.dtype.name, array.weak_type, devices, with_few_bits, array.tolist()
+    return type(operand).__name__, array.dtype.name, array.weak_type, devices, array.tolist()
 
 
 def _outside_jit(bench: Bench) -> dict[str, Program]:
     last = bench.devices[-1]
-    operands: dict[str, Any] = {
-        "a weak number": jnp.asarray(2.0),
-        "a number of Python": 2.0,
-        "a whole number of Python": 3,
-        "a number of NumPy": np.float32(2),
-        "an array on the last device": jax.device_put(jnp.ones(2), last),
-        "a weak number on the last device": jax.device_put(jnp.asarray(2.0), last),
-        "an array over a mesh": jax.device_put(jnp.arange(2.0), jax.sharding.NamedSharding(
-            jax.sharding.Mesh(np.asarray(bench.devices[:2]), ("devices",)), jax.sharding.PartitionSpec("devices")
-        )),
-    }  # fmt: skip
-    programs: dict[str, Program] = {}
-    for what, operand in operands.items():
+    two = jax.sharding.Mesh(np.asarray(bench.devices[:2]), ("devices",))
+    rows = jax.sharding.NamedSharding(two, jax.sharding.PartitionSpec("devices"))
+    of_no_device = (jnp.asarray(2.0), 3, np.float32(2))
+    there = jax.device_put(jnp.asarray(2.0), last)
+    over_a_mesh = jax.device_put(jnp.arange(2.0), rows)
 
-        def at_once(show: Show, operand: Any = operand) -> None:
-            jax.debug.callback(lambda x: show(_shown(x)), operand)
+    def by_name(show: Show) -> None:
+        jax.debug.callback()(lambda *, x: show(_shown(x)), x=there)
 
-        def by_name(show: Show, operand: Any = operand) -> None:
-            jax.debug.callback()(lambda *, x: show(_shown(x)), x=operand)
-
-        programs |= {f"{what} outside jit": at_once, f"{what} by name, in two calls": by_name}
-    return programs
+    return {
+        "numbers of JAX, of Python and of NumPy outside jit": lambda show: jax.debug.callback(
+            lambda *operands: show([*map(_shown, operands)]), *of_no_device
+        ),
+        "a number on the last device outside jit, by name": by_name,
+        "an array over a mesh outside jit": lambda show: jax.debug.callback(lambda x: show(_shown(x)), over_a_mesh),
+    }
 
 
 def _in_parts(bench: Bench) -> dict[str, Program]:
-    parts = jax.device_put(np.arange(len(bench.devices), dtype=np.int32), bench.split)
+    devices = np.asarray(bench.devices[:2])
+    rows = jax.sharding.NamedSharding(jax.sharding.Mesh(devices, ("devices",)), jax.sharding.PartitionSpec("devices"))
+    parts = jax.device_put(np.arange(2, dtype=np.int32), rows)
 
-    def run(callback: Callable[[Any], None]) -> None:
-        jax.jit(lambda x: (callback(x), x + 1)[1])(parts)
+    def each_form(show: Show, partitioned: bool) -> None:
+        def note(form: str) -> Callable[[Any], None]:
+            return lambda operand: show((form, partitioned, np.asarray(operand).tolist()))
 
-    def note(show: Show) -> Callable[[Any], None]:
-        return lambda x: show((x.shape, np.asarray(x).tolist()))
+        def program(x: Any) -> Any:
+            jax.debug.callback(note("a callback"), x, partitioned=partitioned)
+            jax.debug.callback(partitioned=partitioned)(note("a callback in two calls"), x)
+            jax.debug.print("one {}", x, partitioned=partitioned)
+            jax.debug.print(partitioned=partitioned)("two {}", x)
+            return x + 1
+
+        jax.jit(program)(parts)
 
     return {
-        f"{what}, with partitioned={partitioned}": program
+        f"each form with partitioned={partitioned}": partial(each_form, partitioned=partitioned)
         for partitioned in (True, False)
-        for what, program in {
-            "a callback": lambda show, p=partitioned: run(lambda x: jax.debug.callback(note(show), x, partitioned=p)),  # type: ignore[misc]
-            "a callback in two calls": lambda show, p=partitioned: run(  # type: ignore[misc]
-                lambda x: jax.debug.callback(partitioned=p)(note(show), x)
-            ),
-            "a print": lambda show, p=partitioned: run(lambda x: jax.debug.print("{}", x, partitioned=p)),  # type: ignore[misc]
-            "a print in two calls": lambda show, p=partitioned: run(  # type: ignore[misc]
-                lambda x: jax.debug.print(partitioned=p)("{}", x)
-            ),
-        }.items()
     }
 
 
 def _with_results() -> dict[str, Program]:
-    likes: dict[str, Any] = {"one result": NUMBER, "two results": (NUMBER, NUMBER), "a dict": {"a": NUMBER}}
-    returned: dict[str, Callable[[Any], Any]] = {
-        "nothing": lambda x: (),
-        "two": lambda x: (x, x + 1),
-        "three": lambda x: {"a": x, "b": [x, x]},
+    def program(of_jax: Callable[..., Any], returned: Any, like: Any) -> Program:
+        return lambda show: jax.jit(lambda x: of_jax(lambda _: returned, like, x))(np.float32(1))
+
+    one = np.float32(1)
+    return {
+        "two leaves for one of pure_callback": program(jax.pure_callback, (one, one), NUMBER),
+        "two leaves for one of io_callback": program(io_callback, {"a": one, "b": one}, NUMBER),
+        "three leaves for two": program(jax.pure_callback, [one, one, one], (NUMBER, NUMBER)),
+        "no leaves for one": program(jax.pure_callback, (), NUMBER),
     }
-    programs: dict[str, Program] = {}
-    for what, like in likes.items():
-        for came, function in returned.items():
-            if (what, came) == ("two results", "two"):
-                continue
-            for name, of_jax in (("pure_callback", jax.pure_callback), ("io_callback", io_callback)):
-                program = jax.jit(lambda x, of=of_jax, f=function, like=like: of(f, like, x))  # type: ignore[misc]
-                programs[f"{came} for {what} of {name}"] = lambda show, p=program: p(np.float32(1))  # type: ignore[misc]
-    return programs
 
 
 def _unchecked() -> dict[str, Program]:
-    def run(show_it: Callable[[Any], None]) -> None:
-        jax.jit(lambda x: (show_it(x), x)[1])(np.float32(1))
-
-    forms: dict[str, tuple[str, Callable[[Any], tuple[tuple[Any, ...], dict[str, Any]]]]] = {
-        "a text without fields": ("step", lambda x: ((x, x), {})),
-        "an argument that is left over": ("{}", lambda x: ((x, x), {})),
-        "a name that is left over": ("{x}", lambda x: ((), {"x": x, "y": x})),
-        "what fits": ("{} {y}", lambda x: ((x,), {"y": x})),
-        "a field that is missing": ("{} {}", lambda x: ((x,), {})),
+    unfit: dict[str, Callable[..., Any]] = {
+        "a text without a field": lambda show_it, x: show_it("step", x, x),
+        "an argument that is left over": lambda show_it, x: show_it("{}", x, x),
+        "a name that is left over": lambda show_it, x: show_it("{x}", x=x, y=x),
     }
-    programs: dict[str, Program] = {}
-    for what, (text, arguments) in forms.items():
-        for unchecked in (True, False):
 
-            def once(x: Any, text: str = text, of: Any = arguments, unchecked: bool = unchecked) -> None:
-                args, kwargs = of(x)
-                jax.debug.print(text, *args, skip_format_check=unchecked, **kwargs)
+    def all_unchecked(show: Show) -> None:
+        def program(x: Any) -> Any:
+            for form in unfit.values():
+                form(partial(jax.debug.print, skip_format_check=True), x)
+                form(jax.debug.print(skip_format_check=True), x)
+            return x
 
-            def twice(x: Any, text: str = text, of: Any = arguments, unchecked: bool = unchecked) -> None:
-                args, kwargs = of(x)
-                jax.debug.print(skip_format_check=unchecked)(text, *args, **kwargs)
+        jax.jit(program)(np.float32(1))
 
-            for how, form in (("", once), (" in two calls", twice)):
-                programs[f"{what}{how}, unchecked={unchecked}"] = lambda show, form=form: run(form)  # type: ignore[misc]
-    return programs
+    checked: dict[str, Program] = {
+        what: lambda show, form=form: jax.make_jaxpr(lambda x: form(jax.debug.print, x))(np.float32(1))  # type: ignore[misc]
+        for what, form in unfit.items()
+    }
+    return {**checked, "formats that are not checked": all_unchecked}
 
 
 def _outcome(program: Program) -> dict[str, Any]:
@@ -163,8 +145,6 @@ def installed_as_before(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H27: operands outside jit, parts of a mesh, results of other lengths and unchecked formats are as with JAX's."""
     programs = {**_outside_jit(bench), **_in_parts(bench), **_with_results(), **_unchecked()}
     own = {what: _outcome(program) for what, program in programs.items()}
-    # As when it is traced for the first time.
-    jax.clear_caches()
     with library(bench).installed():
         found = {what: _outcome(program) for what, program in programs.items()}
     return [anomaly for what in programs for anomaly in _differs(what, found[what], own[what])]

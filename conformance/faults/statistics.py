@@ -203,6 +203,43 @@ def calls_alone_are_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
 
 
 @planted("jit", "id_tap", "H29", functions="stats", isolated=True)
+def shown_in_a_table(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H29: the table has for each device how many taps were handed over and ran, all calls, and failures."""
+    hostcb = library(bench)
+    like = jax.ShapeDtypeStruct((), np.float32)
+
+    def fail(operand: Any) -> Any:
+        raise ValueError(PLANTED)
+
+    def program(x: Any) -> Any:
+        for _ in range(2):
+            x = bench.implementation.tap(lambda *_: None, x)
+            x = hostcb.io_callback(lambda operand: operand, like, x, ordered=True)
+            x = hostcb.call(lambda operand: operand, x, result_shape=like)
+        return x
+
+    compiled, failing = jax.jit(program), jax.jit(lambda x: hostcb.call(fail, x, result_shape=like))
+    before = hostcb.stats()
+    for number in range(RUNS):
+        jax.block_until_ready(compiled(np.float32(number)))
+    error_of(lambda: jax.block_until_ready(failing(np.float32(1))))
+    error_of(bench.implementation.barrier)
+    table = str(hostcb.stats() - before)
+    device = bench.devices[0]
+    (row,) = (line.split() for line in table.splitlines() if line.startswith(f"{device.platform}:{device.id} "))
+    # The columns between these have units.
+    found, wanted = (*row[1:4], row[-1]), (*map(str, (2 * RUNS, 2 * RUNS, 4 * RUNS + 1)), "1")
+    anomalies: list[Anomaly] = []
+    if found != wanted:
+        witness = f"the table has the taps, those that ran, the calls and the failures {found}, expected {wanted}"
+        anomalies.append(Anomaly("count", Stage.CALLBACK, f"{witness}: {table}"))
+    for words in (f"{2 * RUNS} x io_callback", f"{2 * RUNS + 1} x call"):
+        if words not in table:
+            anomalies.append(Anomaly("count", Stage.CALLBACK, f"the table has no {words!r}: {table}"))
+    return anomalies
+
+
+@planted("jit", "id_tap", "H29", functions="stats", isolated=True)
 def counted_inside_and_after_clearing(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H29: taps from inside of a tap count as those that ran, and the counts stay when the backends are cleared."""
     counted = library(bench).stats()

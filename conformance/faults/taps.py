@@ -18,6 +18,7 @@ from .bench import Bench
 from .checks import PLANTED, check_failed_barrier, check_quiet_barrier, check_value
 from .fault import EVERY_LAYOUT, planted
 from .prints import PrintingTo
+from .traces import library
 from .victims import run_victim
 
 SLOW_SECONDS = 0.1
@@ -130,20 +131,47 @@ def _check_inner_program(bench: Bench, outer: Callable[[Callable[[Any], Any], An
 
 @planted("jit", "id_tap", "H7", isolated=True)
 def nested_batch(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """Every vmap reports its axis, the innermost first; here the two axes differ."""
+    """Every vmap reports its axis, the innermost first, also to a tap that is told its device; here the axes differ."""
     told: list[Any] = []
 
-    def host(operand: Any, transforms: Any) -> None:
-        told.append((operand.shape, [dict(entry)["batch_dims"] for _, entry in transforms]))
+    def host(operand: Any, transforms: Any, device: Any = None) -> None:
+        shapes = [leaf.shape for leaf in jax.tree.leaves(operand)]
+        told.append((shapes, device is not None, [(name, dict(entry)) for name, entry in transforms]))
 
-    # The outer vmap maps axis 0. The inner vmap maps axis 2, which is axis 1 inside the outer vmap.
-    inner = jax.vmap(lambda x: bench.implementation.tap(host, x), in_axes=1, out_axes=1)
-    bench.compile(jax.vmap(inner))(np.zeros((2, 3, 4), np.float32))
-    anomalies = check_quiet_barrier(bench, "after a tap of two batches")
-    wanted = [((2, 3, 4), [(1,), (0,)])]
-    if told != wanted:
-        witness = f"the tap was told {told}, expected {wanted}"
-        anomalies.append(Anomaly("wrong transforms", Stage.CALLBACK, witness))
+    def batches(*dims: tuple[int | None, ...]) -> list[Any]:
+        return [("batch", {"batch_dims": each}) for each in dims]
+
+    anomalies: list[Anomaly] = []
+    for with_device in (False, True):
+
+        def tap(x: Any, with_device: bool = with_device) -> Any:
+            return library(bench).id_tap(host, x, tap_with_device=with_device)
+
+        def tap_two(x: Any, y: Any, tap: Any = tap) -> Any:
+            return tap((x, y))
+
+        # The outer vmap maps axis 0. The inner vmap maps axis 2, which is axis 1 inside the outer vmap.
+        twice = jax.vmap(jax.vmap(tap, in_axes=1, out_axes=1))
+        apart = jax.vmap(jax.vmap(tap_two, (0, None), (0, None)), (None, 0), (None, 0))
+        thrice = jax.vmap(jax.vmap(jax.vmap(tap, 1, 1), 1, 1))
+        cube, two, three = np.zeros((2, 3, 4), np.float32), np.zeros(2, np.float32), np.zeros(3, np.float32)
+        for how, compiled in (("in jit", bench.compile), ("outside jit", lambda function: function)):
+            told.clear()
+            for program, operands in (
+                (twice, (cube,)),
+                (apart, (two, three)),
+                (thrice, (np.zeros((2, 3, 4, 5), np.float32),)),
+            ):
+                jax.block_until_ready(compiled(program)(*operands))
+                bench.implementation.barrier()
+            wanted = [
+                ([(2, 3, 4)], with_device, batches((1,), (0,))),
+                ([(2,), (3,)], with_device, batches((0, None), (None, 0))),
+                ([(2, 3, 4, 5)], with_device, batches((1,), (1,), (0,))),
+            ]
+            if told != wanted:
+                witness = f"{how} the shapes, whether it knew its device, and what it was told: {told}, not {wanted}"
+                anomalies.append(Anomaly("wrong transforms", Stage.CALLBACK, witness))
     return anomalies
 
 

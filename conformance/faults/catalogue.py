@@ -32,6 +32,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     failures,
     failures_on_end,
     forked,
+    formats,
     fuzzed,
     growth,
     installed_as_before,

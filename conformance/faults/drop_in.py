@@ -234,6 +234,15 @@ def ends_in_the_users_file(bench: Bench, callback: Callback) -> list[Anomaly]:
         "a buffer_callback of a number": lambda: hostcb.buffer_callback(3, shape),
         "a debug.print in two calls with a wrong format": lambda: hostcb.debug.print(ordered=True)("{} {}", START),
         "a dlpack_callback of a number": lambda: hostcb.dlpack_callback(3, shape),
+        "a stream that is passed twice": lambda: hostcb.dlpack_callback(raises, shape, with_stream=True)(0, stream=0),
+        "a mutable array of a dlpack_callback": lambda: hostcb.dlpack_callback(raises, shape)(jax.new_ref(START)),
+        "a mutable array of a buffer_callback": lambda: hostcb.buffer_callback(raises, shape)(jax.new_ref(START)),
+        "a wrong alias of a dlpack_callback": lambda: hostcb.dlpack_callback(
+            raises, shape, input_output_aliases={1: 0}
+        )(START),
+        "a wrong alias of a buffer_callback": lambda: hostcb.buffer_callback(
+            raises, shape, input_output_aliases={1: 0}
+        )(START),
         "jax_arrays of a number": lambda: hostcb.jax_arrays(3),
         "a trace to a number": lambda: hostcb.trace(3.5),
         "a barrier with a text for a timeout": lambda: hostcb.barrier_wait(timeout="soon"),

@@ -14,7 +14,7 @@ from ..oracle.stages import summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
-from .checks import PLANTED, check_quiet_barrier, error_of
+from .checks import PLANTED, check_quiet_barrier, check_value, error_of
 from .fault import planted
 from .places import START, seen_as
 from .traces import library
@@ -218,15 +218,27 @@ class _Shapes(dict[str, Any]):
         return cls(zip(names, values, strict=True))
 
 
+class _Layer:
+    """One result by its shape and type, which can be called, as a layer of a model; hostcb must not call it either."""
+
+    shape, dtype = START.shape, START.dtype
+
+    def __call__(self, *operands: Any) -> Any:
+        raise RuntimeError("a layer was called")
+
+
 @planted("jit", "dlpack_callback", "D2")
 def shapes_that_can_be_called(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """D2: a container of results that can be called is none of the functions that make the shapes."""
+    """D2: a container of results, or one result, that can be called is none of the functions that make the shapes."""
 
     def both(operand: Any) -> Any:
         return _Shapes(a=np.asarray(operand) + np.float32(1), b=2 * np.asarray(operand))
 
     found = jax.jit(library(bench).dlpack_callback(both, _Shapes(a=LIKE, b=LIKE)))(START)
     anomalies = seen_as("the container of the results", type(found), _Shapes)
+    twice = library(bench).dlpack_callback(lambda operand: 2 * np.asarray(operand), _Layer())
+    for how, run in (("in jit", jax.jit(twice)), ("outside jit", twice)):
+        anomalies += check_value(f"a layer as a shape {how}", lambda run=run: run(jnp.asarray(START)), 2 * START)  # type: ignore[misc]
     wanted = {"a": (START + 1).tolist(), "b": (2 * START).tolist()}
     return anomalies + seen_as("results", {name: np.asarray(each).tolist() for name, each in found.items()}, wanted)
 

@@ -11,10 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..oracle.checkers import Anomaly
+from ..oracle.stages import stage_of, summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
-from .fault import planted
+from .checks import error_of
+from .fault import EVERY_KIND, WITH_SIDE_EFFECT, planted
 from .places import flag
 from .prints import format_for
 from .traces import library
@@ -146,4 +148,55 @@ def mutable_arrays_of_all(bench: Bench, callback: Callback) -> list[Anomaly]:
             witness = f"{name} saw the sums {seen}, expected 3 and 12"
             anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
         seen.clear()
+    return anomalies
+
+
+@planted("jit", f"{EVERY_KIND} {WITH_SIDE_EFFECT}", "H1 H3 X2 X3 X4 B1 D1", functions="barrier_wait")
+def arguments_without_values(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A `float0` leaf arrives in its place, as a `float0` array: before, between and after values, and alone."""
+    hostcb = library(bench)
+    like = jax.ShapeDtypeStruct((), np.float32)
+    seen: list[Any] = []
+    forms: tuple[tuple[Any, ...], ...] = (("x", 2), (2, "x"), (2, "x", 3), ("x", 2, "x"), (2,))
+
+    def host(*leaves: Any) -> Any:
+        seen.append([_shown(leaf) for leaf in leaves])
+        return np.float32(1)
+
+    def fill(context: Any, out: Any, *leaves: Any) -> None:
+        np.asarray(out)[...] = host(*leaves)
+
+    effect = {"has_side_effect": True} if "side_effect" in callback.name else {}
+    ways: dict[str, Callable[..., Any]] = {
+        "id_tap": lambda *leaves: (hostcb.id_tap(lambda given, _: host(*given), leaves), np.float32(1))[1],
+        "call": lambda *leaves: hostcb.call(lambda given: host(*given), leaves, result_shape=like),
+        "pure_callback": lambda *leaves: hostcb.pure_callback(host, like, *leaves),
+        "io_callback": lambda *leaves: hostcb.io_callback(host, like, *leaves, ordered=callback.ordered),
+        "debug.callback": lambda *leaves: (
+            hostcb.debug.callback(host, *leaves, ordered=callback.ordered),
+            np.float32(1),
+        )[1],
+        "buffer_callback": lambda *leaves: hostcb.buffer_callback(fill, like, **effect)(*leaves),
+        "dlpack_callback": lambda *leaves: hostcb.dlpack_callback(host, like, **effect)(*leaves),
+    }
+    through = ways[callback.function]
+    anomalies: list[Anomaly] = []
+    for form in forms:
+
+        def program(x: Any, form: Any = form) -> Any:
+            return through(*(x if leaf == "x" else np.zeros(leaf, jax.dtypes.float0) for leaf in form))
+
+        wanted = [("float32", 5.0) if leaf == "x" else ("float0", leaf) for leaf in form]
+        for how, run in (("in jit", jax.jit(program)), ("outside jit", program)):
+            seen.clear()
+            what = f"{how}, of leaves {form}, with the numbers of elements of those without values,"
+            try:
+                jax.block_until_ready(run(jnp.float32(5)))
+                bench.implementation.barrier()
+            except Exception as error:
+                error_of(bench.implementation.barrier)
+                anomalies.append(Anomaly("error", stage_of(error), f"{what} came {summary(error)}"))
+                continue
+            if not seen or any(each != wanted for each in seen):
+                anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"{what} it saw {seen}, expected {wanted}"))
     return anomalies

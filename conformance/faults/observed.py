@@ -155,7 +155,8 @@ def first_line(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H32: the line of a failure has the kind's name, the device, and what the function raised, wherever it is told."""
 
     def planted_function(operand: Any) -> Any:
-        raise ValueError(f"{PLANTED}\u2028\x07\nand more")
+        # The last is half of a character, as in the name of a file that is no text.
+        raise ValueError(f"{PLANTED}\u2028\x07\udce9\nand more")
 
     compiled = bench.applying(callback, planted_function)
     raised = error_of(lambda: jax.block_until_ready(compiled(bench.operand)))
@@ -173,7 +174,7 @@ def first_line(bench: Bench, callback: Callback) -> list[Anomaly]:
     if found != (ends, ends):
         witness = f"whether a computation has ended: the failure and the text say {found}, expected {ends}"
         anomalies.append(Anomaly("poor error", Stage.BARRIER, witness))
-    words = (f"{callback.function}: ", f", on {bench.devices[0]}, raised ValueError: {PLANTED}\\u2028\\x07")
+    words = (f"{callback.function}: ", f", on {bench.devices[0]}, raised ValueError: {PLANTED}\\u2028\\x07\\udce9")
     if not line.startswith(words[0]) or words[1] not in line:
         anomalies.append(Anomaly("poor error", Stage.BARRIER, f"the line must have {words}, is {line!r}"))
     for where, error in (("the barrier", reported), ("the computation", raised)):

@@ -48,33 +48,108 @@ class _Recorder(list[Any]):
         return None
 
 
+def _through(bench: Bench, callback: Callback, function: Any) -> Callable[[Any], Any]:
+    """A function of the operand that calls back to this very object; a suite's own function would stand for it."""
+    hostcb = library(bench)
+    like = jax.ShapeDtypeStruct(bench.operand.shape, bench.operand.dtype)
+    ways: dict[str, Callable[[Any], Any]] = {
+        "id_tap": lambda x: hostcb.id_tap(function, x),
+        "call": lambda x: hostcb.call(function, x, result_shape=like),
+        "pure_callback": lambda x: hostcb.pure_callback(function, like, x),
+        "io_callback": lambda x: hostcb.io_callback(function, like, x, ordered=callback.ordered),
+        "debug.callback": lambda x: (hostcb.debug.callback(function, x), x)[1],
+        "buffer_callback": lambda x: hostcb.buffer_callback(function, like)(x),
+        "dlpack_callback": lambda x: hostcb.dlpack_callback(function, like)(x),
+    }
+    return ways[callback.function]
+
+
 @planted("jit", EVERY_KIND, "H1 H3 X2 X3 X4 B1 D1", functions="barrier_wait")
 def false_functions(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A callable object that is false, as an empty list is, is a function all the same, in jit and outside of it."""
-    hostcb = library(bench)
-    like = jax.ShapeDtypeStruct(bench.operand.shape, bench.operand.dtype)
-
-    ways: dict[str, Callable[[Any], Any]] = {
-        "id_tap": lambda x: hostcb.id_tap(recorder, x),
-        "call": lambda x: hostcb.call(recorder, x, result_shape=like),
-        "pure_callback": lambda x: hostcb.pure_callback(recorder, like, x),
-        "io_callback": lambda x: hostcb.io_callback(recorder, like, x),
-        "debug.callback": lambda x: (hostcb.debug.callback(recorder, x), x)[1],
-        "buffer_callback": lambda x: hostcb.buffer_callback(recorder, like)(x),
-        "dlpack_callback": lambda x: hostcb.dlpack_callback(recorder, like)(x),
-    }
-    if callback.ordered and callback.function == "io_callback":
-        ways["io_callback"] = lambda x: hostcb.io_callback(recorder, like, x, ordered=True)
-    through = ways[callback.function]
     anomalies: list[Anomaly] = []
     wanted = bench.expected(callback, bench.operand)
     for how in ("in jit", "outside jit"):
         recorder = _Recorder(callback.function)
-        program = jax.jit(lambda x: through(x)) if how == "in jit" else through
+        through = _through(bench, callback, recorder)
+        program = jax.jit(through) if how == "in jit" else through
         anomalies += check_value(how, lambda program=program: program(jnp.asarray(bench.operand)), wanted)  # type: ignore[misc]
         anomalies += check_quiet_barrier(bench, how)
         if [each.tolist() for each in recorder] != [bench.operand.tolist()]:
             anomalies.append(Anomaly("lost", Stage.CALLBACK, f"{how} the function saw {list(recorder)}"))
+    return anomalies
+
+
+class _OwnEquality:
+    """A callable that adds its number, with an equality or a hash that raises, or that gives no truth value."""
+
+    def __init__(self, number: int, function: str) -> None:
+        self.number = np.float32(number)
+        self.function = function
+        self.calls = 0
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.calls += 1
+        result = np.asarray(arguments[0 if self.function == "id_tap" else -1]) + self.number
+        if self.function != "buffer_callback":
+            return result
+        np.asarray(arguments[1])[...] = result
+        return None
+
+
+class _NotHashed(_OwnEquality):
+    def __hash__(self) -> int:
+        raise NotImplementedError("a model has no hash")
+
+
+class _OfArrays(_OwnEquality):
+    def __eq__(self, other: object) -> Any:
+        return np.array([1, self.number]) == np.array([1, getattr(other, "number", 0)])
+
+    def __hash__(self) -> int:
+        return 1
+
+
+class _NotCompared(_OwnEquality):
+    def __eq__(self, other: object) -> Any:
+        raise NotImplementedError("a model is not compared")
+
+    def __hash__(self) -> int:
+        return 1
+
+
+class _Neither(_NotCompared):
+    def __hash__(self) -> int:
+        raise RuntimeError("a model is not hashed")
+
+
+@planted("jit", EVERY_KIND, "H1 H3 H18 X2 X3 X4 B1 D1", functions="barrier_wait")
+def functions_with_own_equality(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Callables whose hash or equality raises, or compares arrays, are functions: each is called for itself."""
+    anomalies: list[Anomaly] = []
+    operand = jnp.asarray(bench.operand)
+    for kind in (_NotHashed, _OfArrays, _NotCompared, _Neither):
+        one, other = (kind(number, callback.function) for number in (1, 2))
+        of_one, of_other = (_through(bench, callback, each) for each in (one, other))
+
+        def both(x: Any, of_one: Any = of_one, of_other: Any = of_other) -> Any:
+            return of_one(x), of_other(x)
+
+        for how, program in (("in jit", jax.jit(both)), ("outside jit", both)):
+            one.calls = other.calls = 0
+            what = f"two callables of the class {kind.__name__} {how}"
+            try:
+                results = [np.asarray(each).tolist() for each in program(operand)]
+                bench.implementation.barrier()
+            except Exception as error:
+                error_of(bench.implementation.barrier)
+                anomalies.append(Anomaly("error", stage_of(error), f"{what}: {summary(error)}"))
+                continue
+            added = (1, 2) if callback.returns_new_value else (0, 0)
+            wanted = [(bench.operand + np.float32(number)).tolist() for number in added]
+            if results != wanted or not (one.calls and other.calls):
+                witness = f"{what} gave {results} in {one.calls} and {other.calls} calls, expected {wanted} of both"
+                anomalies.append(Anomaly("result", Stage.RESULT, witness))
     return anomalies
 
 
@@ -170,6 +245,23 @@ def dicts_in_any_order(bench: Bench, callback: Callback) -> list[Anomaly]:
         else:
             if right is False or given != {"loss": 1.0, "aux": 10.0}:
                 anomalies.append(Anomaly("result", Stage.RESULT, f"{what}: it was accepted as {given}"))
+    return anomalies + _of_other_keys(bench, callback)
+
+
+def _of_other_keys(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Keys of another type are other keys, also where they have the same words, as those of JSON have."""
+    like = jax.ShapeDtypeStruct((), np.float32)
+    anomalies: list[Anomaly] = []
+    for count in (1, 2, 11):
+        numbers = [*range(count)]
+        for names, others in ((numbers, [*map(str, numbers)]), ([*map(str, numbers)], numbers)):
+            likes, returned = dict.fromkeys(names, like), dict.fromkeys(others, np.float32(1))
+            program = jax.jit(lambda x, r=returned, likes=likes: bench.apply(callback, lambda _: r, x, likes))  # type: ignore[misc]
+            error = error_of(lambda program=program: jax.block_until_ready([*program(np.float32(0)).values()]))  # type: ignore[misc]
+            error_of(bench.implementation.barrier)
+            if error is None:
+                witness = f"a dict with the keys {others} was accepted for one with {names}"
+                anomalies.append(Anomaly("not refused", Stage.RESULT, witness))
     return anomalies
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (  # noqa: F401 - the import of a module registers its faults
+    advised,
     after_failures,
     again,
     arrays_of_jax,

@@ -37,6 +37,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     fuzzed,
     growth,
     installed_as_before,
+    held_over_meshes,
     installed_programs,
     jax_inside,
     kept_errors,

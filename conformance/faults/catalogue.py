@@ -56,6 +56,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     next_program,
     observed,
     odd_lengths,
+    options_in_lanes,
     order_of_slow,
     order_outside_jit,
     other_threads,

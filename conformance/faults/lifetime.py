@@ -239,3 +239,44 @@ def many_are_forgotten(bench: Bench, callback: Callback) -> list[Anomaly]:
     if not alive:
         return check_quiet_barrier(bench, "after many programs")
     return [Anomaly("leak", Stage.EXIT, f"{len(alive)} of {MANY} functions are alive that nobody has")]
+
+
+def _derived(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return jax.grad(lambda x: function(x * x).sum())
+
+
+def _derived_again(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    # The backward pass runs the function again.
+    return jax.grad(lambda x: jnp.sin(jax.checkpoint(lambda x: jnp.sin(function(x)))(x)).sum())
+
+
+_TRANSFORMED: dict[str, Callable[[Callable[[Any], Any]], Callable[[Any], Any]]] = {
+    "differentiated": _derived,
+    "differentiated, and run again": _derived_again,
+    "in lanes": jax.vmap,
+    "differentiated in lanes": lambda function: jax.vmap(_derived(function)),
+}
+
+
+# JAX itself may keep the functions of its own callbacks.
+@planted("jit", "id_tap id_print debug_callback", "H18", functions="barrier_wait")
+def transformed_are_forgotten(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A function is gone with all that was made of its jitted function, by derivatives and by lanes as well."""
+
+    def run(transform: Callable[[Callable[[Any], Any]], Callable[[Any], Any]], jitted: bool) -> weakref.ref[_Host]:
+        host = _Host()
+        inner = jax.jit(lambda x: bench.apply(callback, host, x) * 2)
+        program = transform(inner)
+        np.asarray((jax.jit(program) if jitted else program)(jnp.asarray(bench.operand)))
+        np.asarray(inner(jnp.asarray(bench.operand)))
+        return weakref.ref(host)
+
+    kept = {
+        f"{what}, {'in' if jitted else 'outside'} jit": run(transform, jitted)
+        for what, transform in _TRANSFORMED.items()
+        for jitted in ((True,) if what == "differentiated, and run again" else (False, True))
+    }
+    error_of(bench.implementation.barrier)
+    alive = still_alive(kept)
+    witness = f"the programs are gone, and functions that they called are still alive: {', '.join(alive)}"
+    return [Anomaly("leak", Stage.EXIT, witness)] * bool(alive)

@@ -44,6 +44,7 @@ def derivatives_of_mixed_leaves(bench: Bench, callback: Callback) -> list[Anomal
     def cubed(x: Any) -> Any:
         # Each leaf without a tangent has another size: one in the place of another would show.
         tree = {"a": x * x, "b": WITHOUT_VALUE, "c": jnp.full(3, 7), "d": jnp.int32(4), "e": jnp.bfloat16(2.5)}
+        tree["f"] = jnp.array([1 + 2j, 3j], jnp.complex64)
         return bench.implementation.tap(note, tree)["a"] * x
 
     with warnings.catch_warnings(), flag("jax_host_callback_ad_transforms"):
@@ -57,9 +58,10 @@ def derivatives_of_mixed_leaves(bench: Bench, callback: Callback) -> list[Anomal
         "c": ("int32", [7, 7, 7]),
         "d": ("int32", 4),
         "e": ("bfloat16", 2.5),
+        "f": ("complex64", [1 + 2j, 3j]),
     }
-    tangents = {**EMPTY, "a": ("float32", 6.0), "e": ("bfloat16", 0.0)}
-    cotangents = {**EMPTY, "a": ("float32", 3.0), "e": ("bfloat16", 0.0)}
+    tangents = {**EMPTY, "a": ("float32", 6.0), "e": ("bfloat16", 0.0), "f": ("complex64", [0j, 0j])}
+    cotangents = {**EMPTY, "a": ("float32", 3.0), "e": ("bfloat16", 0.0), "f": ("complex64", [0j, 0j])}
     wanted = [((values, tangents), ["jvp"]), (values, []), (cotangents, ["jvp", "transpose"])]
     if seen == wanted:
         return []

@@ -296,17 +296,22 @@ def outside_of_the_users_mesh(bench: Bench, callback: Callback) -> list[Anomaly]
 
     mesh = jax.sharding.Mesh(np.asarray(bench.devices[:1]), ("x",))
     anomalies: list[Anomaly] = []
-    for what, run in (
-        ("outside jit", lambda x: bench.apply(callback, host, x)),
-        ("in jit", jax.jit(lambda x: bench.apply(callback, host, x))),
+    for what, setting in (
+        ("with a mesh", lambda: jax.set_mesh(mesh)),
+        ("with an abstract mesh", lambda: jax.sharding.use_abstract_mesh(mesh.abstract_mesh)),
     ):
-        empty.clear()
-        with jax.set_mesh(mesh):
-            # Another way may be taken from the second run on.
-            for _ in range(MESH_RUNS):
-                jax.block_until_ready(run(jnp.asarray(bench.operand)))
-                bench.implementation.barrier()
-        anomalies += differs(f"{what}: whether the function has no mesh", empty, [True] * MESH_RUNS)
+        for way, run in (
+            ("outside jit", lambda x: bench.apply(callback, host, x)),
+            ("in jit", jax.jit(lambda x: bench.apply(callback, host, x))),
+        ):
+            empty.clear()
+            with setting():
+                # Another way may be taken from the second run on.
+                for _ in range(MESH_RUNS):
+                    jax.block_until_ready(run(jnp.asarray(bench.operand)))
+                    bench.implementation.barrier()
+            label = f"{way}, {what}: whether the function has no mesh"
+            anomalies += differs(label, empty, [True] * MESH_RUNS)
     return anomalies
 
 

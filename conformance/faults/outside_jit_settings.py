@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..oracle.checkers import Anomaly
+from ..oracle.stages import summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
@@ -78,7 +79,27 @@ def under_a_transfer_guard(bench: Bench, callback: Callback) -> list[Anomaly]:
     # In-place callbacks need a program, which is compiled at the first of these.
     anomalies = check_value("without a guard", lambda: bench.apply(callback, host, operand), wanted)
     anomalies += check_value("under a guard", guarded, wanted)
+    if callback.function in ("id_tap", "debug.callback"):
+        anomalies += _numbers_under_a_guard(bench, callback)
     return anomalies + check_quiet_barrier(bench, "after a guard")
+
+
+def _numbers_under_a_guard(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Numbers of Python and of NumPy are on no device: those that are shown need not go there."""
+    seen: list[float] = []
+
+    def show(given: Any) -> None:
+        seen.extend(float(np.asarray(each).sum()) for each in jax.tree.leaves(given))
+
+    numbers: tuple[Any, ...] = (2.0, 3, True, np.float32(4), np.arange(5, 7, dtype=np.int32)[1:], {"a": 7.0, "b": 8})
+    anomalies: list[Anomaly] = []
+    for given in numbers:
+        with jax.transfer_guard("disallow"):
+            error = error_of(lambda given=given: (bench.apply(callback, show, given), 0)[1])  # type: ignore[misc]
+        if error is not None:
+            anomalies.append(Anomaly("error", Stage.DISPATCH, f"under a guard {given!r} came to {summary(error)}"))
+    anomalies += check_quiet_barrier(bench, "after numbers under a guard")
+    return anomalies + differs("the numbers that were shown", sorted(seen), [1.0, 2.0, 3.0, 4.0, 6.0, 7.0, 8.0])
 
 
 @planted("jit", "id_tap call io_callback debug_callback", "H1 H3 X3 X4", functions="barrier_wait")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import collections
+import dataclasses
 import gc
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -102,6 +105,57 @@ jax.tree_util.register_pytree_node(
 )
 
 
+class _PositiveTuple(collections.namedtuple("_PositiveTuple", "value")):
+    """A named tuple that refuses such a number where it is made."""
+
+    __slots__ = ()
+
+    def __new__(cls, value: Any) -> Any:
+        return super().__new__(cls, _Positive(value).value)
+
+
+class _PositiveFields(NamedTuple):
+    """A named tuple of which a subclass refuses such a number."""
+
+    value: Any
+
+
+class _InitiatedTuple(_PositiveFields):
+    def __init__(self, value: Any) -> None:
+        _Positive(value)
+
+
+class _Inherited(_PositiveTuple):
+    """One that inherits the check."""
+
+    __slots__ = ()
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class _PositiveData:
+    """A dataclass that refuses such a number."""
+
+    value: Any
+
+    def __post_init__(self) -> None:
+        _Positive(self.value)
+
+
+CHECKED: dict[str, Callable[[Any, Any], Any]] = {
+    "a class": lambda y, x: _Positive(y),
+    "a class in a tuple": lambda y, x: (x, _Positive(y)),
+    "a class in a dict in a list": lambda y, x: [x, {"a": x, "b": _Positive(y)}],
+    "a class in a named tuple": lambda y, x: _PositiveFields(_Positive(y)),
+    "a named tuple with __new__": lambda y, x: _PositiveTuple(y),
+    "a named tuple with __new__, in a dict": lambda y, x: {"a": x, "b": _PositiveTuple(y)},
+    "a named tuple that inherits __new__": lambda y, x: _Inherited(y),
+    "a named tuple with __init__": lambda y, x: (x, _InitiatedTuple(y)),
+    "a dataclass": lambda y, x: {"a": _PositiveData(y)},
+}
+"""Ways to return a call's result, and an operand."""
+
+
 @planted("jit", WITH_RESULTS, "H15 X2 X3", functions="barrier_wait")
 def results_that_are_checked(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A class that checks its values sees none of a failed call: the error is that of the call, and of no check."""
@@ -112,16 +166,18 @@ def results_that_are_checked(bench: Bench, callback: Callback) -> list[Anomaly]:
             raise ValueError(PLANTED)
         return np.asarray(operand)
 
-    program = jax.jit(lambda x: _Positive(bench.apply(callback, host, x)))
     anomalies: list[Anomaly] = []
-    # A program is dispatched in another way from its second run on.
-    for fails in (False, False, True, True, False, True, False):
-        error = error_of(lambda: program(np.float32(2)).value)
-        error_of(bench.implementation.barrier)
-        if (error is not None) != fails or (
-            fails and (type(error) is not JaxRuntimeError or PLANTED not in str(error))
-        ):
-            anomalies.append(Anomaly("wrong error", Stage.RESULT, f"a call that fails ({fails}) came to {error!r}"))
+    for what, put in CHECKED.items():
+        program = jax.jit(lambda x, put=put: put(bench.apply(callback, host, x), x))
+        # A program is dispatched in another way from its second run on.
+        for fails in (False, False, True, True, False, True, False):
+            error = error_of(lambda: jax.tree.leaves(program(np.float32(2)))[-1])  # noqa: B023 - called at once
+            error_of(bench.implementation.barrier)
+            if (error is not None) != fails or (
+                fails and (type(error) is not JaxRuntimeError or PLANTED not in str(error))
+            ):
+                witness = f"a call whose result is in {what}, and that fails ({fails}), came to {error!r}"
+                anomalies.append(Anomaly("wrong error", Stage.RESULT, witness))
     return anomalies
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from ..oracle.stages import summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench, Function
-from .checks import check_quiet_barrier
+from .checks import check_quiet_barrier, check_value, error_of
 from .fault import planted
 from .traces import library
 
@@ -81,6 +82,91 @@ def conditions_of_mutable_arrays(bench: Bench, callback: Callback) -> list[Anoma
                 witness = f"the refusal of {what} names no remedy: {summary(error)}"
                 anomalies.append(Anomaly("poor error", Stage.TRACE, witness))
     return anomalies + check_quiet_barrier(bench, "after loops with mutable arrays")
+
+
+def _set(ref: Any) -> None:
+    ref[...] = ref[...] * 2
+
+
+def _set_a_part(ref: Any) -> None:
+    ref[1] = jnp.float32(7)
+
+
+def _add(ref: Any) -> None:
+    jax.ref.addupdate(ref, ..., jnp.ones(2))
+
+
+def _add_to_a_part(ref: Any) -> None:
+    jax.ref.addupdate(ref, 0, jnp.float32(1))
+
+
+def _swap(ref: Any) -> None:
+    jax.ref.swap(ref, ..., jnp.ones(2))
+
+
+def _in_jit(ref: Any) -> None:
+    jax.jit(_set)(ref)
+
+
+def _in_scan(ref: Any) -> None:
+    jax.lax.scan(lambda carry, _: (carry, _add(ref)), 0, None, length=2)
+
+
+def _in_branch(ref: Any) -> None:
+    jax.lax.cond(ref[0] > 1, lambda: _set(ref), lambda: None)
+
+
+CHANGES: dict[str, Callable[[Any], None]] = {
+    "sets it": _set,
+    "sets a part of it": _set_a_part,
+    "adds to it": _add,
+    "adds to a part of it": _add_to_a_part,
+    "swaps it": _swap,
+    "sets it in a jitted function": _in_jit,
+    "adds to it in a scan": _in_scan,
+    "sets it in a branch": _in_branch,
+}
+
+
+@planted("jit", "id_tap call pure_callback io_callback debug_callback", "H3 H4 X2 X3 X4", functions="barrier_wait")
+def conditions_however_changed(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A callback of any kind in a condition is refused in whichever way the body changes what the condition uses."""
+    seen: list[Any] = []
+
+    def note(operand: Any) -> Any:
+        seen.append(np.asarray(operand).tolist())
+        return np.asarray(operand)
+
+    def program(x: Any, change: Callable[[Any], None] | None) -> Any:
+        used = jax.new_ref(x)
+
+        def condition(step: Any) -> Any:
+            return (step < STEPS) & (bench.apply(callback, note, used[...])[0] < 100)
+
+        def body(step: Any) -> Any:
+            if change is not None:
+                change(used)
+            return step + 1 + jnp.int32(used[0] * 0)
+
+        # Without its result, a loop of a pure callback need not run.
+        return used[...] + jax.lax.while_loop(condition, body, 0)
+
+    anomalies: list[Anomaly] = []
+    for what, change in CHANGES.items():
+        error = error_of(lambda change=change: jax.jit(lambda x: program(x, change))(jnp.arange(2.0)))  # type: ignore[misc]
+        if not isinstance(error, NotImplementedError) or "Carry the array's value" not in str(error):
+            came = f"{seen} was shown" if error is None else summary(error)
+            witness = f"where the body {what}, a callback in the condition must be refused; {came}"
+            anomalies.append(Anomaly("not refused", Stage.TRACE, witness))
+        seen.clear()
+        error_of(bench.implementation.barrier)
+    label = "a loop that only reads"
+    wanted = np.arange(2, dtype=np.float32) + STEPS
+    anomalies += check_value(label, lambda: jax.jit(lambda x: program(x, None))(jnp.arange(2.0)), wanted)
+    anomalies += check_quiet_barrier(bench, f"after {label}")
+    if {*map(tuple, seen)} != {(0.0, 1.0)}:
+        anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"in {label} the condition showed {seen}"))
+    return anomalies
 
 
 @planted("jit", "debug_callback", "X4", functions="barrier_wait")

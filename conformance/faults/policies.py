@@ -89,6 +89,42 @@ def policies_of_checkpoints(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies
 
 
+@planted("jit", "debug_callback debug_callback_ordered debug_print debug_print_ordered", "X4", functions="barrier_wait")
+def policies_of_callbacks(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """X4: a debug callback has no result, so that a policy which saves callbacks runs it as often as any other one."""
+    seen: list[None] = []
+    asked: list[str] = []
+
+    def note(operand: Any) -> None:
+        seen.append(None)
+
+    def saves_callbacks(primitive: Any, *_: Any, **__: Any) -> bool:
+        asked.append(primitive.name)
+        return "callback" in primitive.name
+
+    def function(x: Any) -> Any:
+        value = jnp.sin(x)
+        bench.apply(callback, note, value)
+        return jnp.sin(value)
+
+    def scanned(x: Any) -> Any:
+        body = jax.checkpoint(function, policy=saves_callbacks)
+        return jax.lax.scan(lambda carry, _: (body(carry), None), x, None, length=STEPS)[0]
+
+    anomalies: list[Anomaly] = []
+    for way, program, wanted in (
+        ("alone", jax.checkpoint(function, policy=saves_callbacks), 2),
+        ("in a scan", scanned, 2 * STEPS),
+    ):
+        seen.clear()
+        jax.block_until_ready(jax.jit(jax.grad(program))(POINT))
+        anomalies += check_quiet_barrier(bench, f"after a policy that saves callbacks, {way}")
+        if len(seen) != wanted:
+            witness = f"{way} it ran {len(seen)} times, expected {wanted}; the policy was asked of {sorted({*asked})}"
+            anomalies.append(Anomaly("wrong count", Stage.CALLBACK, witness))
+    return anomalies
+
+
 @planted("jit", "debug_callback debug_callback_ordered", "X4")
 def without_operands_in_checkpoints(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A debug callback without operands runs in both passes of a checkpoint, whatever its policy saves.

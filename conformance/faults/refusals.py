@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -54,6 +55,23 @@ class _Later:
         """No function of a callback either."""
 
 
+class _CalledLater:
+    async def __call__(self, *args: Any) -> None:
+        """Nor this one."""
+
+
+WRAPPED: dict[str, Callable[..., Any]] = {
+    "function, wrapped": functools.partial(later),
+    "function, wrapped twice": functools.partial(functools.partial(later, 1), 2),
+    "method, wrapped": functools.partial(_Later().write),
+    "method, wrapped twice": functools.partial(functools.partial(_Later().write, 1)),
+    "function, bound and wrapped": functools.partial(types.MethodType(later, 1)),
+    "function, wrapped and bound": types.MethodType(functools.partial(later), 1),
+    "object": _CalledLater(),
+    "object, wrapped": functools.partial(_CalledLater()),
+}
+
+
 def generated(*args: Any) -> Any:
     """No function of a callback: it returns a generator."""
     yield args
@@ -86,6 +104,10 @@ def wrong_arguments(bench: Bench, callback: Callback) -> list[Anomaly]:
             "a coroutine method": (lambda x: tap(_Later().write, x), (TypeError, "coroutine")),
             "a generator function": (lambda x: tap(generated, x), (TypeError, "generator")),
             "an asynchronous generator function": (lambda x: tap(generated_later, x), (TypeError, "generator")),
+            **{
+                f"a coroutine {how}": (lambda x, function=function: tap(function, x), (TypeError, "coroutine"))
+                for how, function in WRAPPED.items()
+            },
             "a text in place of a value": (lambda x: tap(nothing, (x, "text")), (TypeError, "")),
             "a device that is not there": (
                 lambda x: direct(nothing, x, device_index=count),

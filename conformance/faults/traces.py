@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -86,6 +87,7 @@ def _check_events(bench: Bench, callback: Callback, events: list[dict[str, Any]]
             rows = [[repr(row)] for row in bench.operand.reshape(-1, bench.operand.shape[-1])]
             anomalies += [] if about["values"] in rows else _missing("the values", about["values"], rows)
         anomalies += _missing("a program", bool(about["program"]), True)
+        anomalies += _missing("what is in its name beside letters", re.sub(r"[\w.<>-]", "", about["program"]), "")
         anomalies += _missing("a run that took time", run["dur"] > 0 and run["ts"] >= 0, True)
     sequence = [run["args"]["sequence"] for run in runs]
     return anomalies + _missing("the order of the runs", sorted(sequence), sorted({*sequence}))

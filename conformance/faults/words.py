@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -47,6 +49,43 @@ def returns_something(bench: Bench, callback: Callback) -> list[Anomaly]:
         anomalies.append(Anomaly("poor error", Stage.DISPATCH, f"it is said to have failed: {summary(error)}"))
     error_of(bench.implementation.barrier)
     return anomalies + check_quiet_barrier(bench, "after a function that returned something")
+
+
+# A process that has once asked for statistics counts to its end.
+@planted(
+    "jit", "buffer_callback buffer_callback_side_effect", "B1 H15 H22 H29", functions="stats trace", isolated=True
+)
+def returns_something_while_watched(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """What a function returns is refused while a trace and statistics watch it as well, at each of its runs."""
+
+    def host(context: Any, out: Any, operand: Any) -> Any:
+        np.asarray(out)[...] = np.asarray(operand)
+        return returned
+
+    like = jax.ShapeDtypeStruct(bench.operand.shape, bench.operand.dtype)
+    side_effect = callback.name.endswith("side_effect")
+    program = bench.compile(library(bench).buffer_callback(host, like, has_side_effect=side_effect))
+    anomalies: list[Anomaly] = []
+
+    def ask(when: str) -> list[Anomaly]:
+        nonlocal returned
+        found: list[Anomaly] = []
+        for returned in (1, np.zeros(3, np.float32), (), False, None):
+            error = error_of(lambda: jax.block_until_ready(program(bench.operand)))
+            error_of(bench.implementation.barrier)
+            if returned is not None:
+                words = ("but the callback returned something",)
+                found += _lacking(f"{when}, a function that returns {returned!r}", error, words)
+            elif error is not None:
+                found.append(Anomaly("error", stage_of(error), f"{when}, without a result: {summary(error)}"))
+        return found
+
+    returned: Any = None
+    with tempfile.TemporaryDirectory() as folder, library(bench).trace(Path(folder) / "trace.json"):
+        anomalies += ask("while a trace is on")
+    library(bench).stats()
+    anomalies += ask("with statistics")
+    return anomalies + check_quiet_barrier(bench, "after functions that returned something")
 
 
 class _Shown:

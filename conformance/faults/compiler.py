@@ -81,6 +81,58 @@ def cond_without_results(bench: Bench, callback: Callback) -> list[Anomaly]:
     return [Anomaly("wrong count", Stage.CALLBACK, f"calls by number: {dict(counting.calls)}, not 1 and 3 once each")]
 
 
+@planted(
+    "jit", "id_tap io_callback_ordered", "H4 X3", functions="barrier_wait", isolated=True
+)
+def branches_and_then_functions(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A branch without results, with operands or without, and then a jitted function without operands, and a loop."""
+    counting = Counting()
+
+    def calling(number: Any) -> None:
+        bench.apply(callback, counting, jnp.full((WIDTH,), number, jnp.float32))
+
+    def by_cond(x: Any) -> None:
+        jax.lax.cond(x[1] > 0, lambda: calling(1.0), lambda: None)
+
+    def by_cond_of_operand(x: Any) -> None:
+        jax.lax.cond(x[1] > 0, lambda y: calling(y[1]), lambda y: None, x)
+
+    def by_cond_of_operands(x: Any) -> None:
+        jax.lax.cond(x[1] > 0, lambda y, z: calling(y[1] + z), lambda y, z: None, x, x[0])
+
+    def by_switch(x: Any) -> None:
+        jax.lax.switch(jnp.int32(x[1]), [lambda y: None, lambda y: calling(y[1]), lambda y: calling(9.0)], x)
+
+    def without_operands() -> None:
+        jax.jit(lambda: calling(3.0))()
+
+    def in_loop() -> None:
+        jax.lax.fori_loop(0, 2, lambda _, carry: (without_operands(), carry)[1], 0)
+
+    anomalies: list[Anomaly] = []
+    for branch in (by_cond, by_cond_of_operand, by_cond_of_operands, by_switch):
+        # Two equal functions without operands end the process with JAX 0.12.0.1, also with JAX's own callbacks.
+        for then, times in ((without_operands, 1), (in_loop, 2)):
+            counting.calls.clear()
+
+            def computation(x: Any, branch: Any = branch, then: Any = then) -> Any:
+                branch(x)
+                then()
+                return x
+
+            label = f"{branch.__name__} and {then.__name__}"
+            compiled = bench.compile(computation)
+            if error := error_of(lambda run=compiled: jax.block_until_ready(run(bench.operand))):  # type: ignore[misc]
+                witness = f"{label}: the program does not compile: {summary(error)}"
+                anomalies.append(Anomaly("wrong error", Stage.COMPILE, witness))
+                continue
+            bench.implementation.barrier()
+            if counting.calls != {1.0: 1, 3.0: times}:
+                witness = f"{label}: calls by number {dict(counting.calls)}, expected 1 once and 3 {times} times"
+                anomalies.append(Anomaly("wrong count", Stage.CALLBACK, witness))
+    return anomalies
+
+
 @planted("jit", "id_tap call", "H4")
 @planted("jit", "io_callback io_callback_ordered debug_callback")
 @planted("jit", "buffer_callback_side_effect", "B4")

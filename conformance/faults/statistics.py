@@ -164,6 +164,47 @@ def later_budget(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies
 
 
+@planted("jit", "id_tap", "H12 H29", functions="stats", isolated=True)
+def budget_of_small_types(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H12: an element of less than a byte takes a whole one in the queue: no more values wait than have room."""
+    elements, most = 100, 10
+    anomalies: list[Anomaly] = []
+    for name in ("int4", "float4_e2m1fn"):
+        dtype = np.dtype(getattr(jnp, name, name))
+        held = HeldTap()
+
+        def loop(x: Any, held: HeldTap = held) -> Any:
+            return jax.lax.fori_loop(0, 4 * most, lambda _, y: bench.implementation.tap(held, y), x)
+
+        compiled = jax.jit(loop).lower(jax.ShapeDtypeStruct((elements,), dtype)).compile()
+        operand = jnp.zeros(elements, dtype)
+        held.release.set()
+        jax.block_until_ready(compiled(operand))
+        bench.implementation.barrier()
+        before = library(bench).stats()[bench.devices[0]].taps
+        jax.config.update("jax_host_callback_max_queue_byte_size", most * elements)
+        held.release.clear()
+        held.entered.clear()
+        try:
+            thread = threading.Thread(target=lambda run=compiled, x=operand: jax.block_until_ready(run(x)), daemon=True)
+            thread.start()
+            if not held.entered.wait(PATIENCE):
+                return [Anomaly("lost", Stage.CALLBACK, f"the first tap of {name} did not begin")]
+            # One-sided: on a slow machine fewer values wait.
+            thread.join(EARLY_SECONDS)
+            waiting = library(bench).stats()[bench.devices[0]]
+        finally:
+            held.release.set()
+            thread.join(PATIENCE)
+            jax.config.update("jax_host_callback_max_queue_byte_size", None)
+        anomalies += check_quiet_barrier(bench, f"after taps of {name}")
+        ran = library(bench).stats()[bench.devices[0]].taps - before
+        if waiting.queued > most or ran != 4 * most:
+            witness = f"of {name}, {waiting.queued} values of {elements} bytes waited in {most * elements}, and {ran} ran"
+            anomalies.append(Anomaly("count", Stage.CALLBACK, witness))
+    return anomalies
+
+
 @planted("jit", "id_tap", "H29", functions="stats", isolated=True)
 def counted_from_the_first_look(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H29: taps that wait when a program asks for statistics for the first time are in them, then and later."""

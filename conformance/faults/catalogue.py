@@ -88,6 +88,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     taps,
     texts,
     threads,
+    told_failures,
     traces,
     traces_at_once,
     turns,

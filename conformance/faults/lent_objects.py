@@ -110,6 +110,41 @@ def one_used_after_return(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies + seen_as("how many were lent", len(kept), 2) + _refused_later(kept)
 
 
+@planted("jit", "dlpack_callback", "D1 B2")
+def converts_as_numpy(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """D1, B2: NumPy's own requests are kept: no copy where there must be none, another type, and results to write."""
+    seen: list[Any] = []
+
+    def fill(out: Any, operand: Any) -> None:
+        array = operand.__array__(copy=False)
+        for dtype in (np.float64, np.int32):
+            error = error_of(lambda dtype=dtype: operand.__array__(dtype, copy=False))  # type: ignore[misc]
+            seen.append(type(error).__name__)
+        copied = [operand.__array__(np.float64), operand.__array__(np.float32, copy=True)]
+        seen.append([(each.dtype.name, np.shares_memory(each, array)) for each in copied])
+        same = [operand.__array__(np.float32, copy=False), operand.__array__(np.float32)]
+        seen.append([np.shares_memory(each, array) for each in same])
+        through = np.from_dlpack(out)
+        seen.append(through.flags.writeable)
+        through[...] = np.from_dlpack(operand) + 1
+
+    for _ in range(2):
+        seen.clear()
+        error = None
+        try:
+            found = np.asarray(jax.jit(library(bench).dlpack_callback(fill, LIKE, in_place=True))(START)).tolist()
+        except Exception as raised:
+            error, found = raised, None
+        own = [("float64", False), ("float32", False)]
+        anomalies = seen_as("what it was given", seen, ["ValueError", "ValueError", own, [True, True], True])
+        anomalies += seen_as("its result", (error, found), (None, (START + 1).tolist()))
+        if error is not None:
+            error_of(bench.implementation.barrier)
+        if anomalies:
+            return anomalies
+    return check_quiet_barrier(bench, "after a result that NumPy wrote")
+
+
 @planted("jit", "dlpack_callback", "D1")
 def returned_in_place(bench: Bench, callback: Callback) -> list[Anomaly]:
     """D1: a function that writes its results itself, one or several, fails if it returns something."""

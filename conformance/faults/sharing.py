@@ -142,7 +142,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 
 @planted("jit", "id_tap call io_callback", "H13 H14 H15", functions="barrier_wait")
 def errors_travel(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """The barrier's exception can be pickled and copied, with its text and its failures, as multiprocessing does."""
+    """The barrier's exception can be pickled and copied, with its text, failures, cause and notes."""
 
     class LocalError(Exception):
         """An exception whose class no other process finds."""
@@ -158,6 +158,7 @@ def errors_travel(bench: Bench, callback: Callback) -> list[Anomaly]:
         if not isinstance(raised, bench.implementation.callback_exception):
             return [Anomaly("swallowed error", Stage.BARRIER, f"the barrier raised {raised!r}")]
         caught: Any = raised
+        caught.add_note("a note of the program")
         for way, copied in WAYS.items():
             try:
                 again: Any = copied(caught)
@@ -167,6 +168,9 @@ def errors_travel(bench: Bench, callback: Callback) -> list[Anomaly]:
                 anomalies.append(Anomaly("poor error", Stage.BARRIER, f"{way} it is {again!r}, was {caught!r}"))
             elif not _alike(again.failures, caught.failures):
                 anomalies.append(Anomaly("poor error", Stage.BARRIER, f"{way} it has {again.failures}"))
+            if getattr(again, "__notes__", None) != caught.__notes__ or PLANTED not in str(again.__cause__):
+                witness = f"{way} it has {getattr(again, '__notes__', None)} and the cause {again.__cause__!r}"
+                anomalies.append(Anomaly("poor error", Stage.BARRIER, witness))
         if len(caught.failures) != 1 or PLANTED not in str(caught.failures[0].exception):
             anomalies.append(Anomaly("poor error", Stage.BARRIER, f"its failures are {caught.failures}"))
     return anomalies or check_quiet_barrier(bench, "after exceptions that were copied")

@@ -110,7 +110,9 @@ class _PlantedError(Exception):
     """The function's own."""
 
 
-@planted("jit", "call pure_callback io_callback io_callback_ordered debug_callback", "H15 H32", functions="barrier_wait")
+@planted(
+    "jit", "call pure_callback io_callback io_callback_ordered debug_callback", "H15 H32", functions="barrier_wait"
+)
 def causes_are_the_functions(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Outside jit and in it the cause of an error is what the function raised, and its context no error of hostcb."""
 

@@ -81,9 +81,7 @@ def cond_without_results(bench: Bench, callback: Callback) -> list[Anomaly]:
     return [Anomaly("wrong count", Stage.CALLBACK, f"calls by number: {dict(counting.calls)}, not 1 and 3 once each")]
 
 
-@planted(
-    "jit", "id_tap io_callback_ordered", "H4 X3", functions="barrier_wait", isolated=True
-)
+@planted("jit", "id_tap io_callback_ordered", "H4 X3", functions="barrier_wait", isolated=True)
 def branches_and_then_functions(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A branch without results, with operands or without, and then a jitted function without operands, and a loop."""
     counting = Counting()

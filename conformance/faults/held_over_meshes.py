@@ -112,9 +112,7 @@ def held_in_shard_map(bench: Bench, callback: Callback) -> list[Anomaly]:
         seen.clear()
         names = ("x", "y")[: len(shape)]
         mesh, rows = Mesh(np.asarray(bench.devices).reshape(shape), names), PartitionSpec(names)
-        mapped = jax.shard_map(
-            _partitioned(calls, calls), mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False
-        )
+        mapped = jax.shard_map(_partitioned(calls, calls), mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
         given = jax.device_put(operand, NamedSharding(mesh, rows))
         anomalies += check_value(what, lambda run=jax.jit(mapped), given=given: run(given), wanted)  # type: ignore[misc]
         anomalies += check_quiet_barrier(bench, f"after {what}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fractions
 import logging
 import pickle
 import threading
@@ -118,6 +119,10 @@ def refuses_a_timeout(bench: Bench, callback: Callback) -> list[Anomaly]:
         for given, error in found.items()
         if not isinstance(error, wanted[given])
     ]
+    for given in (np.float32(9), np.int64(9), fractions.Fraction(19, 2), 10**400, float("inf"), 0):
+        error = error_of(lambda given=given: library(bench).barrier_wait(timeout=given))  # type: ignore[misc]
+        if error is not None:
+            anomalies.append(Anomaly("error", Stage.BARRIER, f"with a timeout of {given!r:.20}: {summary(error)}"))
     return anomalies + check_quiet_barrier(bench, "after timeouts that are none")
 
 
@@ -148,6 +153,26 @@ def tells_of_queued(bench: Bench, callback: Callback) -> list[Anomaly]:
         witness = f"the log of the barrier must name both taps: {logged}"
         anomalies.append(Anomaly("poor log", Stage.BARRIER, witness))
     return anomalies
+
+
+@planted("jit", "id_tap call", "H19", functions="barrier_wait")
+def end_is_logged(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H19: the log has the start and the end of each barrier by its name, also of one that reports a failure."""
+
+    def failing(operand: Any) -> Any:
+        raise ValueError(PLANTED)
+
+    anomalies: list[Anomaly] = []
+    for host in (np.asarray, failing):
+        logged: list[str] = []
+        error_of(lambda: jax.block_until_ready(bench.applying(callback, host)(bench.operand)))  # noqa: B023
+        with _logged(logged.append):
+            error = error_of(lambda: library(bench).barrier_wait("planted_name"))
+        of_barrier = [line for line in logged if "barrier_wait[planted_name]" in line]
+        if len(of_barrier) != 2 or (error is None) != (host is np.asarray):
+            witness = f"a barrier that came to {error!r} logged {of_barrier}, expected its start and its end"
+            anomalies.append(Anomaly("poor log", Stage.BARRIER, witness))
+    return anomalies + check_quiet_barrier(bench, "after barriers with a log")
 
 
 @planted("jit", EVERY_ONE, "H32", functions="barrier_wait")

@@ -53,7 +53,9 @@ def weak_types_stay(bench: Bench, callback: Callback) -> list[Anomaly]:
             number: int | float = 2 if name == "int8" else 2.0
             x = jnp.ones(3, name)
             try:
-                found = str((run(x, number) if name == "bfloat16" and way in RUN else jax.eval_shape(run, x, number)).dtype)
+                found = str(
+                    (run(x, number) if name == "bfloat16" and way in RUN else jax.eval_shape(run, x, number)).dtype
+                )
             except Exception as error:
                 anomalies.append(Anomaly("error", stage_of(error), f"{way}, a number by {name}: {summary(error)}"))
                 continue
@@ -90,7 +92,9 @@ def kinds_of_memory(bench: Bench, callback: Callback) -> list[Anomaly]:
         def program(x: Any) -> Any:
             x = bench.apply(callback, note, x)
             products = (x * (number + 2) for number in range(len(kinds)))
-            return [jax.device_put(each, there) if kind == "t" else each for each, kind in zip(products, kinds, strict=True)]
+            return [
+                jax.device_put(each, there) if kind == "t" else each for each, kind in zip(products, kinds, strict=True)
+            ]
 
         return jax.jit(program)
 

@@ -200,7 +200,9 @@ def budget_of_small_types(bench: Bench, callback: Callback) -> list[Anomaly]:
         anomalies += check_quiet_barrier(bench, f"after taps of {name}")
         ran = library(bench).stats()[bench.devices[0]].taps - before
         if waiting.queued > most or ran != 4 * most:
-            witness = f"of {name}, {waiting.queued} values of {elements} bytes waited in {most * elements}, and {ran} ran"
+            witness = (
+                f"of {name}, {waiting.queued} values of {elements} bytes waited in {most * elements}, and {ran} ran"
+            )
             anomalies.append(Anomaly("count", Stage.CALLBACK, witness))
     return anomalies
 
@@ -299,67 +301,11 @@ def counted_inside_and_after_clearing(bench: Bench, callback: Callback) -> list[
             jax.block_until_ready(compiled(np.float32(number)))
         anomalies += check_quiet_barrier(bench, "after taps from inside of taps")
         found = (library(bench).stats() - counted).devices
-        totals = [(of.taps, of.taps_run, of.queued) for of in found.values()]
+        totals = [(of.taps, of.taps_run, of.queued, of.bytes) for of in found.values()]
         wanted = 3 * RUNS * round_number
-        if totals != [(wanted, wanted, 0)]:
+        if totals != [(wanted, wanted, 0, 4 * wanted)]:
             when = "after the backends were cleared" if round_number == 2 else "at first"
-            witness = f"{when}, taps, those that ran, and queued are {totals}, expected {wanted} that ran"
+            witness = f"{when}, taps, those that ran, queued, and bytes are {totals}, expected {wanted} that ran"
             anomalies.append(Anomaly("count", Stage.CALLBACK, witness))
         jax.extend.backend.clear_backends()
-    return anomalies
-
-
-@planted("jit", "id_tap call", "H12 H29", functions="stats", isolated=True)
-def bytes_of_small_types(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """H29: the bytes of an operand are those of the array that the function gets: NumPy has a byte for an int4."""
-    counted, size = library(bench).stats(), 1000
-    anomalies = []
-    for name in ("int4", "uint2", "bool", "bfloat16", "float32"):
-        before = library(bench).stats()
-        given: list[int] = []
-
-        def host(operand: Any, given: list[int] = given) -> Any:
-            given.append(np.asarray(operand).nbytes)
-            return np.float32(1)
-
-        def function(x: Any, host: Any = host) -> Any:
-            return bench.apply(callback, host, x, jax.ShapeDtypeStruct((), np.float32))
-
-        jax.block_until_ready(jax.jit(function)(jnp.ones(size, name)))
-        anomalies += check_quiet_barrier(bench, f"after {name}")
-        found = [of.bytes for of in (library(bench).stats() - before).devices.values()]
-        if found != given:
-            witness = f"{found} bytes of {size} elements of {name} are counted, and the function got {given}"
-            anomalies.append(Anomaly("count", Stage.CALLBACK, witness))
-    whole = (library(bench).stats() - counted)[bench.devices[0]]
-    shown = str(library(bench).stats())
-    calls = sum(whole.calls.values())
-    if callback.function == "call" and not (calls == 5 and " 5 " in f"{shown} ".replace("\n", " ")):
-        anomalies.append(Anomaly("count", Stage.CALLBACK, f"after five calls, {calls} are counted, and shown {shown}"))
-    return anomalies
-
-
-@planted("jit", "id_tap", "H12 H29", functions="stats", isolated=True)
-def waits_for_room_in_a_block(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """H29: the seconds for which a device waited for room are those between the two moments, as other counts are."""
-    held = HeldTap()
-    library(bench).stats()
-    jax.config.update("jax_host_callback_max_queue_byte_size", 2 * bench.operand.nbytes)
-    compiled = jax.jit(lambda x: jax.lax.fori_loop(0, 8, lambda _, y: bench.implementation.tap(held, y), x))
-    compiled.lower(bench.operand).compile()
-    device = bench.devices[0]
-    thread = threading.Thread(target=lambda: jax.block_until_ready(compiled(bench.operand)), daemon=True)
-    try:
-        thread.start()
-        thread.join(EARLY_SECONDS)
-    finally:
-        held.release.set()
-    thread.join(PATIENCE)
-    anomalies = check_quiet_barrier(bench, "after the taps had ended")
-    moment = library(bench).stats()
-    waited, later = moment[device].waited_for_room, (library(bench).stats() - moment)[device].waited_for_room
-    jax.config.update("jax_host_callback_max_queue_byte_size", None)
-    if waited <= 0 or later != 0:
-        witness = f"the device waited for room for {waited} s, and then for {later} s, where nothing was tapped"
-        anomalies.append(Anomaly("count", Stage.CALLBACK, witness))
     return anomalies

@@ -52,9 +52,7 @@ def returns_something(bench: Bench, callback: Callback) -> list[Anomaly]:
 
 
 # A process that has once asked for statistics counts to its end.
-@planted(
-    "jit", "buffer_callback buffer_callback_side_effect", "B1 H15 H22 H29", functions="stats trace", isolated=True
-)
+@planted("jit", "buffer_callback buffer_callback_side_effect", "B1 H15 H22 H29", functions="stats trace", isolated=True)
 def returns_something_while_watched(bench: Bench, callback: Callback) -> list[Anomaly]:
     """What a function returns is refused while a trace and statistics watch it as well, at each of its runs."""
 

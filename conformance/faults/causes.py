@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import collections
 import dataclasses
 import gc
 import weakref
@@ -105,19 +104,19 @@ jax.tree_util.register_pytree_node(
 )
 
 
-class _PositiveTuple(collections.namedtuple("_PositiveTuple", "value")):
+class _PositiveFields(NamedTuple):
+    """A named tuple of which subclasses refuse such a number."""
+
+    value: Any
+
+
+class _PositiveTuple(_PositiveFields):
     """A named tuple that refuses such a number where it is made."""
 
     __slots__ = ()
 
     def __new__(cls, value: Any) -> Any:
         return super().__new__(cls, _Positive(value).value)
-
-
-class _PositiveFields(NamedTuple):
-    """A named tuple of which a subclass refuses such a number."""
-
-    value: Any
 
 
 class _InitiatedTuple(_PositiveFields):

@@ -104,8 +104,12 @@ def branches_and_then_functions(bench: Bench, callback: Callback) -> list[Anomal
     def without_operands() -> None:
         jax.jit(lambda: calling(3.0))()
 
+    def again(_: Any, carry: Any) -> Any:
+        without_operands()
+        return carry
+
     def in_loop() -> None:
-        jax.lax.fori_loop(0, 2, lambda _, carry: (without_operands(), carry)[1], 0)
+        jax.lax.fori_loop(0, 2, again, 0)
 
     anomalies: list[Anomaly] = []
     for branch in (by_cond, by_cond_of_operand, by_cond_of_operands, by_switch):

@@ -109,7 +109,11 @@ def _in_jit(ref: Any) -> None:
 
 
 def _in_scan(ref: Any) -> None:
-    jax.lax.scan(lambda carry, _: (carry, _add(ref)), 0, None, length=2)
+    def body(carry: Any, _: Any) -> Any:
+        _add(ref)
+        return carry, None
+
+    jax.lax.scan(body, 0, None, length=2)
 
 
 def _in_branch(ref: Any) -> None:

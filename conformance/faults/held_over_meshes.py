@@ -112,9 +112,11 @@ def held_in_shard_map(bench: Bench, callback: Callback) -> list[Anomaly]:
         seen.clear()
         names = ("x", "y")[: len(shape)]
         mesh, rows = Mesh(np.asarray(bench.devices).reshape(shape), names), PartitionSpec(names)
-        mapped = jax.shard_map(_partitioned(calls, calls), mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
+        mapped = jax.jit(
+            jax.shard_map(_partitioned(calls, calls), mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
+        )
         given = jax.device_put(operand, NamedSharding(mesh, rows))
-        anomalies += check_value(what, lambda run=jax.jit(mapped), given=given: run(given), wanted)  # type: ignore[misc]
+        anomalies += check_value(what, lambda run=mapped, given=given: run(given), wanted)  # type: ignore[misc]
         anomalies += check_quiet_barrier(bench, f"after {what}")
         if sorted({*seen}) != operand.tolist() or (callback.name != "pure_callback" and len(seen) != count):
             anomalies.append(Anomaly("wrong count", Stage.CALLBACK, f"over {what} devices called back with {seen}"))
@@ -153,10 +155,10 @@ def left_without_division(bench: Bench, callback: Callback) -> list[Anomaly]:
     for shape, names in shapes.items():
         seen.clear()
         mesh = Mesh(np.asarray(bench.devices).reshape(shape), names)
-        mapped = jax.shard_map(calls, mesh=mesh, in_specs=rows, out_specs=rows, axis_names={"x"})
+        mapped = jax.jit(jax.shard_map(calls, mesh=mesh, in_specs=rows, out_specs=rows, axis_names={"x"}))
         given = jax.device_put(operand, NamedSharding(mesh, rows))
         label = f"a mesh of {shape}"
-        anomalies += check_value(label, lambda run=jax.jit(mapped), given=given: run(given), operand * 2)  # type: ignore[misc]
+        anomalies += check_value(label, lambda run=mapped, given=given: run(given), operand * 2)  # type: ignore[misc]
         anomalies += check_quiet_barrier(bench, f"after {label}")
         parts = [part.tolist() for part in np.split(operand, mesh.shape["x"])]
         if sorted(seen) != parts:

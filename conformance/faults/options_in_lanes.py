@@ -103,7 +103,7 @@ def places_of_lanes(bench: Bench, callback: Callback) -> list[Anomaly]:
     for method in methods:
         for place in (1, len(bench.devices) - 1)[: 2 if method == "sequential" else 1]:
             label = f"{method} on device {place}"
-            program = jax.jit(jax.vmap(lambda row, place=place, method=method: lane(row, place, method)))  # type: ignore[misc]
+            program = jax.jit(jax.vmap(lambda row, place=place, method=method: lane(row, place, method)))
             fails = False
             anomalies += check_value(label, lambda run=program: run(operand), rows + BESIDE)  # type: ignore[misc]
             anomalies += check_quiet_barrier(bench, label)

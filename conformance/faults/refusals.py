@@ -105,7 +105,7 @@ def wrong_arguments(bench: Bench, callback: Callback) -> list[Anomaly]:
             "a generator function": (lambda x: tap(generated, x), (TypeError, "generator")),
             "an asynchronous generator function": (lambda x: tap(generated_later, x), (TypeError, "generator")),
             **{
-                f"a coroutine {how}": (lambda x, function=function: tap(function, x), (TypeError, "coroutine"))
+                f"a coroutine {how}": (functools.partial(tap, function), (TypeError, "coroutine"))
                 for how, function in WRAPPED.items()
             },
             "a text in place of a value": (lambda x: tap(nothing, (x, "text")), (TypeError, "")),

@@ -75,7 +75,7 @@ class _Nowhere:
 
 @planted("jit", "id_tap io_callback io_callback_ordered", "H4 X3", functions="barrier_wait")
 def kinds_of_memory(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """H4: of several results, each is in its own kind of memory beside a callback, by `device_put` and by the program's."""
+    """H4: beside a callback each of several results is in its own kind of memory, whoever names that."""
     device = bench.devices[0]
     usual = device.default_memory().kind
     other = next((memory.kind for memory in device.addressable_memories() if memory.kind != usual), None)

@@ -55,6 +55,7 @@ def returns_something(bench: Bench, callback: Callback) -> list[Anomaly]:
 @planted("jit", "buffer_callback buffer_callback_side_effect", "B1 H15 H22 H29", functions="stats trace", isolated=True)
 def returns_something_while_watched(bench: Bench, callback: Callback) -> list[Anomaly]:
     """What a function returns is refused while a trace and statistics watch it as well, at each of its runs."""
+    returned: Any = None
 
     def host(context: Any, out: Any, operand: Any) -> Any:
         np.asarray(out)[...] = np.asarray(operand)
@@ -63,7 +64,6 @@ def returns_something_while_watched(bench: Bench, callback: Callback) -> list[An
     like = jax.ShapeDtypeStruct(bench.operand.shape, bench.operand.dtype)
     side_effect = callback.name.endswith("side_effect")
     program = bench.compile(library(bench).buffer_callback(host, like, has_side_effect=side_effect))
-    anomalies: list[Anomaly] = []
 
     def ask(when: str) -> list[Anomaly]:
         nonlocal returned
@@ -78,9 +78,8 @@ def returns_something_while_watched(bench: Bench, callback: Callback) -> list[An
                 found.append(Anomaly("error", stage_of(error), f"{when}, without a result: {summary(error)}"))
         return found
 
-    returned: Any = None
     with tempfile.TemporaryDirectory() as folder, library(bench).trace(Path(folder) / "trace.json"):
-        anomalies += ask("while a trace is on")
+        anomalies = ask("while a trace is on")
     library(bench).stats()
     anomalies += ask("with statistics")
     return anomalies + check_quiet_barrier(bench, "after functions that returned something")

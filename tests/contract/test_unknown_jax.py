@@ -207,6 +207,7 @@ def test_the_parts_of_jax_are_those_of_the_snapshot() -> None:
         (known_as("a b"), lambda a, b, c=None: None, "takes (a, b, c)"),
         (with_parameters("a"), lambda b, a, c: None, None),
         (with_parameters("a"), lambda b: None, "takes (b)"),
+        (with_parameters("a", "b"), lambda b, c: None, "takes (b, c)"),
         (called_with(0), 3, "is 3, which cannot be called"),
     ],
 )

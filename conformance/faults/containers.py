@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
 from ..oracle.checkers import Anomaly
+from ..oracle.stages import summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
 from .checks import PLANTED, check_quiet_barrier, check_value, error_of
 from .fault import planted
+from .traces import library
 
 
 class _Positive:
@@ -120,3 +123,78 @@ def other_containers_around(bench: Bench, callback: Callback) -> list[Anomaly]:
             wanted,
         )
     return anomalies + check_quiet_barrier(bench, "after lists for tuples")
+
+
+def _in_a_tuple(each: Any) -> Any:
+    return (each,)
+
+
+def _in_a_list(each: Any) -> Any:
+    return [each]
+
+
+def _in_a_dict(each: Any) -> Any:
+    return {"a": each}
+
+
+def _in_two_tuples(each: Any) -> Any:
+    return ((each,),)
+
+
+AROUND_ONE: dict[str, Callable[[Any], Any]] = {
+    "alone": lambda each: each,
+    "in a tuple": _in_a_tuple,
+    "in a list": _in_a_list,
+    "in a dict": _in_a_dict,
+    "in two tuples": _in_two_tuples,
+}
+
+
+@planted("jit", "call buffer_callback dlpack_callback", "H3 B1 D1", functions="barrier_wait")
+def containers_of_one(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A result alone and a container of one are two things, for what a call returns and for `out`."""
+    hostcb = library(bench)
+    like = jax.ShapeDtypeStruct(bench.operand.shape, np.float32)
+    wanted = bench.operand + np.float32(1)
+    anomalies: list[Anomaly] = []
+    for asked, around in AROUND_ONE.items():
+        outs: list[Any] = []
+
+        def fill(out: Any, operand: Any, outs: list[Any] = outs) -> None:
+            outs.append(jax.tree.structure(out))
+            for each in jax.tree.leaves(out):
+                np.asarray(each)[...] = np.asarray(operand) + np.float32(1)
+
+        def program(x: Any, given: Callable[[Any], Any], around: Any = around, fill: Any = fill) -> Any:
+            if callback.function == "call":
+                return hostcb.call(lambda operand: given(operand + np.float32(1)), x, result_shape=around(like))
+            if callback.function == "buffer_callback":
+                return hostcb.buffer_callback(lambda context, out, operand: fill(out, operand), around(like))(x)
+            return hostcb.dlpack_callback(fill, around(like), in_place=True)(x)
+
+        # A call must return what was asked for, and neither more nor less around it.
+        other = "in a tuple" if asked == "alone" else "alone"
+        for returned in (asked, other) if callback.function == "call" else (asked,):
+            given = AROUND_ONE[returned]
+            label = f"{asked}, returned {returned}"
+            for way, run in (("outside jit", program), ("in jit", jax.jit(program, static_argnums=1))):
+                results: list[Any] = []
+                ready = lambda run=run, given=given: jax.block_until_ready(run(bench.operand, given))
+                error = error_of(lambda ready=ready, to=results: to.append(ready()))  # type: ignore[misc]
+                reported = error_of(bench.implementation.barrier)
+                if returned != asked:
+                    if error is None:
+                        anomalies.append(Anomaly("swallowed error", Stage.RESULT, f"{way} a result {label}: accepted"))
+                    continue
+                error = error or reported
+                if error is not None:
+                    anomalies.append(Anomaly("error", Stage.RESULT, f"{way} a result {label}: {summary(error)}"))
+                    continue
+                tree = jax.tree.structure(around(0))
+                found = jax.tree.structure(results[0])
+                if [found, *outs] != [tree] * (1 + len(outs)) or not np.array_equal(
+                    jax.tree.leaves(results[0])[0], wanted
+                ):
+                    witness = f"{way} a result {label}: it gave {results[0]}, and the function got {outs}"
+                    anomalies.append(Anomaly("result", Stage.RESULT, witness))
+    return anomalies + check_quiet_barrier(bench, "after containers of one")

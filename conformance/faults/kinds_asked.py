@@ -79,6 +79,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "conditions_of_mutable_arrays": "the rule asks the loop, and takes each callback alike: tests ask every kind",
     "containers_that_read_leaves": _RESULTS,
     "cotangents_of_mixed_leaves": "others have no cotangents: fault.called_with_tangents",
+    "containers_of_one": "of the others, as in JAX, a tuple of one is accepted for its item",
     "containers_that_read_leaves": _RESULTS,
     "counted_from_the_first_look": _TAPS,
     "counted_inside_and_after_clearing": _TAPS,

@@ -130,7 +130,6 @@ class _Inherited(_PositiveTuple):
     __slots__ = ()
 
 
-@jax.tree_util.register_dataclass
 @dataclasses.dataclass
 class _PositiveData:
     """A dataclass that refuses such a number."""
@@ -140,6 +139,10 @@ class _PositiveData:
     def __post_init__(self) -> None:
         _Positive(self.value)
 
+
+jax.tree_util.register_pytree_node(
+    _PositiveData, lambda data: ((data.value,), None), lambda _, values: _PositiveData(*values)
+)
 
 CHECKED: dict[str, Callable[[Any, Any], Any]] = {
     "a class": lambda y, x: _Positive(y),

@@ -6,6 +6,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     advised,
     after_failures,
     again,
+    arrays_in_each_form,
     arrays_of_jax,
     barriers,
     batches,

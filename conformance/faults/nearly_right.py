@@ -134,10 +134,10 @@ def buffers_that_are_nearly_right(bench: Bench, callback: Callback) -> list[Anom
         "an int4 by name": (lambda x: make(nothing, ONE)(x, last=x.astype(jnp.int4)), TypeError, "int4"),
     }
     for number, wanted in enumerate(((FEW_BITS, ONE), (ONE, FEW_BITS), {"a": ONE, "b": [ONE, FEW_BITS]})):
-        program = lambda x, wanted=wanted: made(x, wanted)  # type: ignore[misc]
+        program = lambda x, wanted=wanted: made(x, wanted)
         cases[f"an int4 among results, number {number}"] = (program, TypeError, "int4")
     all_aliases: tuple[dict[Any, Any], ...] = ({0.5: 0}, {0.0: 0}, {"0": 0}, {0: 0.5}, {0: "0"}, {0: None})
     for aliases in all_aliases:
-        program = lambda x, aliases=aliases: made(x, input_output_aliases=aliases)  # type: ignore[misc]
+        program = lambda x, aliases=aliases: made(x, input_output_aliases=aliases)
         cases[f"the aliases {aliases}"] = (program, TypeError, "input_output_aliases")
     return _not_refused(bench, cases)

@@ -155,14 +155,16 @@ def nested_batch(bench: Bench, callback: Callback) -> list[Anomaly]:
         apart = jax.vmap(jax.vmap(tap_two, (0, None), (0, None)), (None, 0), (None, 0))
         thrice = jax.vmap(jax.vmap(jax.vmap(tap, 1, 1), 1, 1))
         cube, two, three = np.zeros((2, 3, 4), np.float32), np.zeros(2, np.float32), np.zeros(3, np.float32)
-        for how, compiled in (("in jit", bench.compile), ("outside jit", lambda function: function)):
+        programs: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...] = (
+            (twice, (cube,)),
+            (apart, (two, three)),
+            (thrice, (np.zeros((2, 3, 4, 5), np.float32),)),
+        )
+        for how in ("in jit", "outside jit"):
             told.clear()
-            for program, operands in (
-                (twice, (cube,)),
-                (apart, (two, three)),
-                (thrice, (np.zeros((2, 3, 4, 5), np.float32),)),
-            ):
-                jax.block_until_ready(compiled(program)(*operands))
+            for program, operands in programs:
+                run = bench.compile(program) if how == "in jit" else program
+                jax.block_until_ready(run(*operands))
                 bench.implementation.barrier()
             wanted = [
                 ([(2, 3, 4)], with_device, batches((1,), (0,))),

@@ -256,7 +256,7 @@ def _of_other_keys(bench: Bench, callback: Callback) -> list[Anomaly]:
         numbers = [*range(count)]
         for names, others in ((numbers, [*map(str, numbers)]), ([*map(str, numbers)], numbers)):
             likes, returned = dict.fromkeys(names, like), dict.fromkeys(others, np.float32(1))
-            program = jax.jit(lambda x, r=returned, likes=likes: bench.apply(callback, lambda _: r, x, likes))  # type: ignore[misc]
+            program = jax.jit(lambda x, r=returned, likes=likes: bench.apply(callback, lambda _: r, x, likes))
             error = error_of(lambda program=program: jax.block_until_ready([*program(np.float32(0)).values()]))  # type: ignore[misc]
             error_of(bench.implementation.barrier)
             if error is None:

@@ -127,29 +127,29 @@ class _Neither(_NotCompared):
 def functions_with_own_equality(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Callables whose hash or equality raises, or compares arrays, are functions: each is called for itself."""
     anomalies: list[Anomaly] = []
-    operand = jnp.asarray(bench.operand)
-    for kind in (_NotHashed, _OfArrays, _NotCompared, _Neither):
-        one, other = (kind(number, callback.function) for number in (1, 2))
-        of_one, of_other = (_through(bench, callback, each) for each in (one, other))
+    callables = [
+        kind(number, callback.function) for kind in (_NotHashed, _OfArrays, _NotCompared, _Neither) for number in (1, 2)
+    ]
+    programs = [_through(bench, callback, each) for each in callables]
 
-        def both(x: Any, of_one: Any = of_one, of_other: Any = of_other) -> Any:
-            return of_one(x), of_other(x)
+    def program(x: Any) -> Any:
+        return [through(x) for through in programs]
 
-        for how, program in (("in jit", jax.jit(both)), ("outside jit", both)):
-            one.calls = other.calls = 0
-            what = f"two callables of the class {kind.__name__} {how}"
-            try:
-                results = [np.asarray(each).tolist() for each in program(operand)]
-                bench.implementation.barrier()
-            except Exception as error:
-                error_of(bench.implementation.barrier)
-                anomalies.append(Anomaly("error", stage_of(error), f"{what}: {summary(error)}"))
-                continue
-            added = (1, 2) if callback.returns_new_value else (0, 0)
-            wanted = [(bench.operand + np.float32(number)).tolist() for number in added]
-            if results != wanted or not (one.calls and other.calls):
-                witness = f"{what} gave {results} in {one.calls} and {other.calls} calls, expected {wanted} of both"
-                anomalies.append(Anomaly("result", Stage.RESULT, witness))
+    for how, run in (("in jit", jax.jit(program)), ("outside jit", program)):
+        for each in callables:
+            each.calls = 0
+        try:
+            results = [np.asarray(each) for each in run(jnp.asarray(bench.operand))]
+            bench.implementation.barrier()
+        except Exception as error:
+            error_of(bench.implementation.barrier)
+            anomalies.append(Anomaly("error", stage_of(error), f"callables {how}: {summary(error)}"))
+            continue
+        for one, result in zip(callables, results, strict=True):
+            wanted = bench.operand + one.number if callback.returns_new_value else bench.operand
+            if not one.calls or not np.array_equal(result, wanted):
+                witness = f"{type(one).__name__} number {one.number} {how} gave {result} in {one.calls} calls"
+                anomalies.append(Anomaly("result", Stage.RESULT, f"{witness}, expected {wanted}"))
     return anomalies
 
 

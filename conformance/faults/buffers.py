@@ -18,7 +18,7 @@ from ..oracle.stages import summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
-from .checks import PLANTED, check_quiet_barrier, check_value, error_of
+from .checks import PLANTED, check_quiet_barrier, error_of
 from .fault import planted
 from .traces import library
 
@@ -109,44 +109,6 @@ def operands_by_name(bench: Bench, callback: Callback) -> list[Anomaly]:
     if {name: float(value) for name, value in result.items()} != {"a": 1.0, "b": 2.0}:
         anomalies.append(Anomaly("result", Stage.RESULT, f"it gave {result}"))
     return anomalies
-
-
-@planted("jit", "buffer_callback dlpack_callback", "B4 D1 X2", functions="barrier_wait")
-def effects_in_a_batch(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """B4: a callback with side effects is batched by its `vmap_method`, as one without, and refused without one."""
-    namespace = library(bench)
-    make = namespace.buffer_callback if callback.function == "buffer_callback" else namespace.dlpack_callback
-    options = {} if callback.function == "buffer_callback" else {"in_place": True}
-    row, rows = jax.ShapeDtypeStruct((2,), np.float32), np.arange(6, dtype=np.float32).reshape(3, 2)
-    seen: list[tuple[int, ...]] = []
-
-    def function(*arguments: Any) -> None:
-        out, x = arguments[-2:]
-        seen.append(np.asarray(x).shape)
-        np.asarray(out)[...] = np.asarray(x) + np.float32(1)
-
-    anomalies = []
-    for method, wanted in (("broadcast_all", [(3, 2)]), ("expand_dims", [(3, 2)]), ("sequential", [(2,)] * 3)):
-        for effects in (True, False):
-            seen.clear()
-            batched = jax.jit(jax.vmap(make(function, row, has_side_effect=effects, vmap_method=method, **options)))
-            label = f"a batch by {method}, has_side_effect={effects}"
-            anomalies += check_value(label, lambda batched=batched: batched(rows), rows + 1)  # type: ignore[misc]
-            if seen != wanted:
-                witness = f"{label}: the function saw the shapes {seen}, expected {wanted}"
-                anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
-    for method, kind in ((None, NotImplementedError), ("any", ValueError)):
-        seen.clear()
-        try:
-            jax.vmap(make(function, row, has_side_effect=True, vmap_method=method, **options))(rows)
-        except kind:
-            continue
-        except Exception as error:
-            came = summary(error)
-        else:
-            came = f"calls with {seen}"
-        anomalies.append(Anomaly("not refused", Stage.TRACE, f"vmap_method={method}: expected {kind}, came {came}"))
-    return anomalies + check_quiet_barrier(bench, "after batches")
 
 
 @planted("jit", "buffer_callback", isolated=True)

@@ -364,28 +364,6 @@ def wrong_formats(bench: Bench, callback: Callback) -> list[Anomaly]:
     return _refusals(bench, cases)
 
 
-@planted("pjit", "debug_callback_ordered", "H5 X4", functions="barrier_wait", minimum_devices=2)
-def order_in_parts(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """X4: the parts of a value over a mesh have no order, so a callback that asks for both is refused."""
-    debug = library(bench).debug
-    ways: dict[str, Callable[[Any], Any]] = {
-        "debug.callback": lambda x: debug.callback(nothing, x, ordered=True, partitioned=True),
-        "debug.print": lambda x: debug.print("{}", x, ordered=True, partitioned=True),
-    }
-    anomalies = []
-    for what, way in ways.items():
-        program = jax.jit(lambda x, way=way: (way(x), x)[1], in_shardings=bench.split)
-        try:
-            jax.block_until_ready(program(bench.operand))
-        except NotImplementedError:
-            continue
-        except Exception as error:
-            anomalies.append(Anomaly("wrong refusal", Stage.LOWER, f"{what} in parts, in order: {summary(error)}"))
-        else:
-            anomalies.append(Anomaly("not refused", Stage.LOWER, f"{what} in parts, in order, was not refused"))
-    return anomalies + check_quiet_barrier(bench, "after what was refused")
-
-
 @planted("jit", "id_tap", "H16")
 def wrong_settings(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H16: a size and an interval that are none, and words that are no truth values, leave the setting as it was."""

@@ -1,4 +1,4 @@
-"""H10, H15: under jit over a mesh every device hears of a failure, wherever it comes from: none waits in a collective."""
+"""H10, H15: under jit over a mesh each device hears of a failure, wherever it comes from, and none waits for ever."""
 
 from __future__ import annotations
 

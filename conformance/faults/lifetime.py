@@ -259,7 +259,7 @@ _TRANSFORMED: dict[str, Callable[[Callable[[Any], Any]], Callable[[Any], Any]]] 
 
 
 # JAX itself may keep the functions of its own callbacks.
-@planted("jit", "id_tap id_print debug_callback", "H18", functions="barrier_wait")
+@planted("jit", "id_tap debug_callback", "H18", functions="barrier_wait")
 def transformed_are_forgotten(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A function is gone with all that was made of its jitted function, by derivatives and by lanes as well."""
 

@@ -127,3 +127,33 @@ def barrier_inside(bench: Bench, callback: Callback) -> list[Anomaly]:
         witness = f"two barriers inside of callbacks must be refused with words, came {errors}"
         return [Anomaly("not refused", Stage.BARRIER, witness)]
     return []
+
+
+@planted("jit", "id_tap", "H13", functions="barrier_wait", isolated=True)
+def jaxs_barrier_in_a_tap(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H13: JAX's barrier in a tap does not wait for the queue, and another thread's barrier waits for that tap still."""
+    passed = threading.Event()
+    early: list[bool] = []
+    inner = jax.jit(lambda x: bench.implementation.tap(lambda *_: None, x))
+
+    def outer(operand: Any, transforms: Any) -> None:
+        jax.block_until_ready(inner(np.float32(1)))
+        jax.effects_barrier()
+        # One-sided: a barrier that returns too early has this time.
+        early.append(passed.wait(EARLY_SECONDS))
+
+    for compiled in (jax.jit(lambda x: bench.implementation.tap(outer, x)), bench.compile(lambda x: x)):
+        for each in range(2):
+            passed.clear()
+            early.clear()
+            compiled(bench.operand)
+            if each:
+                bench.implementation.tap(outer, bench.operand)
+            bench.implementation.barrier()
+            found = len(early)
+            passed.set()
+            bench.implementation.barrier()
+            if found != len(early) or any(early):
+                witness = f"{found} of {len(early)} taps that wait at JAX's barrier had ended when the barrier returned"
+                return [Anomaly("early barrier", Stage.BARRIER, witness)]
+    return []

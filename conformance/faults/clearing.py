@@ -13,7 +13,7 @@ import numpy as np
 from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
-from .barriers import HeldTap
+from .barriers import EARLY_SECONDS, HeldTap
 from .bench import Bench
 from .checks import check_quiet_barrier, check_value
 from .fault import planted
@@ -92,6 +92,37 @@ def clears_caches_later(bench: Bench, callback: Callback) -> list[Anomaly]:
     found = sum(of.taps_run for of in (library(bench).stats() - counted).devices.values())
     if found != 4:
         anomalies.append(Anomaly("count", Stage.CALLBACK, f"{found} taps were counted, expected 4"))
+    return anomalies
+
+
+@planted("jit", "id_tap", "H5", functions="barrier_wait", isolated=True)
+def clears_inside_a_tap(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H5: a tap that clears the backends ends before the taps behind it begin, and these run without a barrier."""
+    go, later = threading.Event(), threading.Event()
+    order: list[int] = []
+
+    def clears(operand: Any, transforms: Any) -> None:
+        go.wait(PATIENCE)
+        jax.extend.backend.clear_backends()
+        # One-sided: a tap that runs too early has this time.
+        later.wait(EARLY_SECONDS)
+        order.append(0)
+
+    def noted(operand: Any, transforms: Any) -> None:
+        order.append(int(operand))
+        later.set()
+
+    bench.implementation.tap(clears, np.int32(0))
+    bench.implementation.tap(noted, np.int32(1))
+    go.set()
+    ran = later.wait(PATIENCE)
+    anomalies = check_quiet_barrier(bench, "after a tap that cleared the backends")
+    bench.implementation.tap(noted, np.int32(2))
+    anomalies += check_quiet_barrier(bench, "after a tap on the new devices")
+    if not ran or order != [0, 1, 2]:
+        anomalies.append(
+            Anomaly("order", Stage.CALLBACK, f"a tap that clears, one behind it, and a later one: {order}")
+        )
     return anomalies
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
+from .barriers import HeldTap
 from .bench import Bench
 from .checks import PLANTED, check_quiet_barrier, check_value, error_of
 from .fault import planted
@@ -26,6 +27,7 @@ VALUES = 5
 PATIENCE = 20.0
 MANY = 300
 """So many events that a child would write some of them into its parent's file."""
+LARGE = 50_000
 CHILD_SECONDS = 10
 """After these a child that hangs is ended."""
 
@@ -91,20 +93,28 @@ def _status_of_child(run: Callable[[], bool]) -> int:
 
 @planted("jit", "id_tap", "H17 H22")
 def forks_while_traced(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """A child's callbacks are not in the trace that its parent writes."""
+    """A child's callbacks are not in the trace that its parent writes, and its own trace has nothing of its parent's."""
+    held = HeldTap()
+    device = f"{bench.devices[0].platform}:{bench.devices[0].id}"
 
     def run_in_child() -> bool:
         for number in range(MANY):
             bench.implementation.tap(lambda *_: None, np.float32(number))
         bench.implementation.barrier()
-        return True
+        with library(bench).trace(own):
+            bench.implementation.tap(lambda *_: None, np.float32(0))
+        events = json.loads(own.read_text())
+        tracks = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+        return [tracks[event["tid"]] for event in events if event.get("cat") == "id_tap"] == [device]
 
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "trace.json"
+        file, own = Path(folder) / "trace.json", Path(folder) / "own.json"
         with library(bench).trace(file):
-            bench.implementation.tap(lambda *_: None, np.float32(0))
-            bench.implementation.barrier()
+            bench.implementation.tap(held, np.float32(0))
+            # It runs while the process forks.
+            held.entered.wait(PATIENCE)
             status = _status_of_child(run_in_child)
+            held.release.set()
         events = json.loads(file.read_text())
     runs = sum(event.get("cat") == "id_tap" for event in events)
     if (status, runs) != (0, 1):
@@ -159,14 +169,16 @@ def forks_beside_a_program(bench: Bench, callback: Callback) -> list[Anomaly]:
 def child_taps_again(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A program that the parent has run taps in a child as well, and the parent's goes on as before."""
     seen: list[float] = []
-    compiled = bench.applying(callback, lambda operand: seen.append(float(np.asarray(operand))))
+    compiled = bench.applying(callback, lambda operand: seen.append(float(np.asarray(operand).ravel()[-1])))
 
     def taps() -> bool:
         seen.clear()
-        for number in range(VALUES):
-            compiled(np.float32(number))
+        # Large ones have memory of their own.
+        for length in (1, LARGE):
+            for number in range(VALUES):
+                compiled(np.full(length, number, np.float32))
         bench.implementation.barrier()
-        return seen == [float(number) for number in range(VALUES)]
+        return seen == [float(number) for number in range(VALUES)] * 2
 
     results = [taps(), _status_of_child(taps), taps()]
     if results != [True, 0, True]:
@@ -180,6 +192,8 @@ def forks_while_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
     """The statistics of a child begin anew, and its callbacks are not in those of its parent."""
     compiled = bench.applying(callback, lambda operand: np.asarray(operand) + np.float32(1))
 
+    held = HeldTap()
+
     def counted() -> int:
         return sum(of.taps_run for of in library(bench).stats().devices.values())
 
@@ -187,7 +201,8 @@ def forks_while_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
         before = counted()
         bench.implementation.tap(lambda *_: None, np.float32(1))
         bench.implementation.barrier()
-        return (before, counted()) == (0, 1)
+        found = [(of.taps, of.taps_run, of.queued, of.queued_bytes) for of in library(bench).stats().devices.values()]
+        return (before, found) == (0, [(1, 1, 0, 0)])
 
     # What this compiles the child would have to compile: no thread of the compiler is in it.
     bench.implementation.tap(lambda *_: None, np.float32(0))
@@ -196,7 +211,12 @@ def forks_while_counted(bench: Bench, callback: Callback) -> list[Anomaly]:
     for _ in range(VALUES):
         jax.block_until_ready(compiled(bench.operand))
     bench.implementation.barrier()
+    # These wait in the parent's queue.
+    for _ in range(VALUES):
+        bench.implementation.tap(held, np.float32(2))
+    held.entered.wait(PATIENCE)
     status, found = _status_of_child(in_child), counted()
+    held.release.set()
     if (status, found) != (0, VALUES):
         witness = f"the child ended with {status}, and its parent counted {found} taps of {VALUES}"
         return [Anomaly("count", Stage.CALLBACK, witness)]

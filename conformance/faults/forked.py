@@ -169,20 +169,42 @@ def forks_beside_a_program(bench: Bench, callback: Callback) -> list[Anomaly]:
 def child_taps_again(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A program that the parent has run taps in a child as well, and the parent's goes on as before."""
     seen: list[float] = []
-    compiled = bench.applying(callback, lambda operand: seen.append(float(np.asarray(operand).ravel()[-1])))
+    compiled = bench.applying(callback, lambda operand: seen.append(float(np.asarray(operand))))
 
     def taps() -> bool:
         seen.clear()
-        # Large ones have memory of their own.
-        for length in (1, LARGE):
-            for number in range(VALUES):
-                compiled(np.full(length, number, np.float32))
+        for number in range(VALUES):
+            compiled(np.float32(number))
         bench.implementation.barrier()
-        return seen == [float(number) for number in range(VALUES)] * 2
+        return seen == [float(number) for number in range(VALUES)]
 
     results = [taps(), _status_of_child(taps), taps()]
     if results != [True, 0, True]:
         witness = f"whether the parent's taps ran, the child's status, and the parent's again: {results}"
+        return [Anomaly("lost", Stage.CALLBACK, witness)]
+    return check_quiet_barrier(bench, "after a forked child")
+
+
+@planted("jit", "id_tap", "H17", functions="barrier_wait", isolated=True)
+def child_taps_large(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """As above, of large values, which have memory of their own."""
+    seen: list[float] = []
+    # No thread of the runtime is in the child, to move what is large.
+    operands = [jax.block_until_ready(jax.device_put(np.full(LARGE, number, np.float32))) for number in range(VALUES)]
+    compiled = jax.jit(
+        lambda x: bench.apply(callback, lambda each: seen.append(float(each[0]) + float(each[-1])), x)[0]
+    )
+
+    def taps() -> bool:
+        seen.clear()
+        for operand in operands:
+            compiled(operand)
+        bench.implementation.barrier()
+        return seen == [2.0 * number for number in range(VALUES)]
+
+    results = [taps(), taps(), _status_of_child(taps), taps()]
+    if results != [True, True, 0, True]:
+        witness = f"whether the parent's taps ran, twice, the child's status, and the parent's again: {results}"
         return [Anomaly("lost", Stage.CALLBACK, witness)]
     return check_quiet_barrier(bench, "after a forked child")
 

@@ -61,7 +61,8 @@ class UnequalError(Exception):
 CLASSES = (EmptyError, FalseError, UnequalError, ExitingError, InterruptedTextError)
 
 
-@planted("jit", "id_tap call pure_callback io_callback io_callback_ordered", "H13 H14 H15", functions="barrier_wait")
+@planted("jit", "pure_callback", "H15", functions="barrier_wait")
+@planted("jit", "id_tap call io_callback io_callback_ordered", "H13 H14 H15", functions="barrier_wait")
 def exceptions_of_any_class(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H14, H15: whatever an exception does when asked, its failure is told and has it as the cause."""
     anomalies: list[Anomaly] = []

@@ -131,7 +131,7 @@ def barrier_inside(bench: Bench, callback: Callback) -> list[Anomaly]:
 
 @planted("jit", "id_tap", "H13", functions="barrier_wait", isolated=True)
 def jaxs_barrier_in_a_tap(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """H13: JAX's barrier in a tap does not wait for the queue, and another thread's barrier waits for that tap still."""
+    """H13: JAX's barrier in a tap does not wait for the queue, and the barrier waits for that tap still."""
     passed = threading.Event()
     early: list[bool] = []
     inner = jax.jit(lambda x: bench.implementation.tap(lambda *_: None, x))

@@ -93,7 +93,7 @@ def _status_of_child(run: Callable[[], bool]) -> int:
 
 @planted("jit", "id_tap", "H17 H22")
 def forks_while_traced(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """A child's callbacks are not in the trace that its parent writes, and its own trace has nothing of its parent's."""
+    """A child's callbacks are not in the trace that its parent writes, and its own has nothing of its parent's."""
     held = HeldTap()
     device = f"{bench.devices[0].platform}:{bench.devices[0].id}"
 

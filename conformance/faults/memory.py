@@ -1,4 +1,4 @@
-"""Fault cells of memory that must come back: that of large values whose callbacks have ended."""
+"""Fault cells of the memory of large values: it comes back when their callbacks have ended, and not before."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
@@ -32,13 +33,16 @@ def gives_memory_back(bench: Bench, callback: Callback) -> list[Anomaly]:
     """The memory of large values, whose functions have ended, does not add up."""
     seen: list[float] = []
 
-    def host(operand: Any) -> Any:
-        seen.append(float(operand[0]))
+    def host(operands: Any) -> Any:
+        seen.append(float(operands[0][0]))
+
+    def step(_: Any, carry: Any) -> Any:
+        # Several operands, each with memory of its own.
+        half = jnp.full(ELEMENTS // 2, carry)
+        return bench.apply(callback, host, (half, half + 1))[0][0] + 1
 
     def computation(x: Any) -> Any:
-        return jax.lax.fori_loop(
-            0, VALUES, lambda _, carry: bench.apply(callback, host, jnp.full(ELEMENTS, carry))[0] + 1, x
-        )
+        return jax.lax.fori_loop(0, VALUES, step, x)
 
     compiled = jax.jit(computation)
     anomalies: list[Anomaly] = []
@@ -63,3 +67,31 @@ def _resident() -> float:
     if not _RESIDENT.exists():
         return 0.0
     return int(_RESIDENT.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+ODD_BYTES = (65_537, 65_536 + 4_097, 100_003, (1 << 20) + 1, (5 << 20) + 5)
+KEPT = 6
+
+
+@planted("jit", "id_tap", "H1 H11 H12", isolated=True)
+def large_of_odd_sizes(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H1, H11: each large value arrives to its last byte, whatever its size is, and stays so while it is kept."""
+    anomalies: list[Anomaly] = []
+    for size in ODD_BYTES:
+        kept: list[Any] = []
+        values = [((np.arange(size) + 7 * number) % 251 + 1).astype(np.uint8) for number in range(KEPT)]
+        operands = jax.block_until_ready([jax.device_put(each) for each in values])
+        compiled = jax.jit(lambda x, kept=kept: bench.apply(callback, kept.append, x)[0])
+        for operand in operands:
+            compiled(operand)
+        anomalies += check_quiet_barrier(bench, f"after values of {size} bytes")
+        wrong = [
+            number
+            for number, value in enumerate(values)
+            if number >= len(kept) or not np.array_equal(np.asarray(kept[number]), value)
+        ]
+        if wrong:
+            places = [np.flatnonzero(np.asarray(each) != value)[:3] for each, value in zip(kept, values, strict=False)]
+            witness = f"of {KEPT} values of {size} bytes those of the numbers {wrong} are wrong, at {places}"
+            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
+    return anomalies[:3]

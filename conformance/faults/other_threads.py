@@ -23,6 +23,8 @@ ROUNDS = 4
 PROGRAMS = 64
 """Twice as many as the CPU runtime lets wait on a device; the thread that starts one more waits."""
 
+MANY_ELEMENTS = 1 << 21
+
 WHILE = 0.5
 """Seconds for what may not come."""
 
@@ -52,6 +54,35 @@ def fails_in_a_wide_program(bench: Bench, callback: Callback) -> list[Anomaly]:
             witness = f"the error's cause is {cause!r}, not the callback's exception"
             anomalies.append(Anomaly("poor error", Stage.DISPATCH, witness))
     return anomalies + check_quiet_barrier(bench, "after failures in a wide program")
+
+
+@planted("jit", "pure_callback call", "H15 X2", functions="barrier_wait")
+def fails_in_a_large_program(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H15: a function fails after runs that did not, between operations on values of many sizes."""
+    fails = [False]
+
+    def host(operand: Any) -> Any:
+        if fails[0]:
+            raise OSError(PLANTED)
+        return np.asarray(operand)
+
+    anomalies: list[Anomaly] = []
+    for elements in (1 << 8, 1 << 12, MANY_ELEMENTS):
+        compiled = jax.jit(lambda x: jnp.cos(bench.apply(callback, host, jnp.sin(x) * 2)) + 1)
+        operand = np.ones((8, elements // 8), np.float32)
+        for run in range(2 * ROUNDS):
+            fails[0] = run >= ROUNDS
+            error = error_of(lambda: jax.block_until_ready(compiled(operand)))  # noqa: B023
+            error_of(bench.implementation.barrier)
+            right = error is None
+            if fails[0]:
+                # The error of a program that ran in another thread has no cause.
+                right = isinstance(error, jax.errors.JaxRuntimeError) and PLANTED in str(error)
+                right &= isinstance(error and error.__cause__, OSError if elements < MANY_ELEMENTS else OSError | None)
+            if not right:
+                witness = f"run {run} on {elements} elements came to {error!r:.200} of {error and error.__cause__!r}"
+                anomalies.append(Anomaly("poor error", Stage.DISPATCH, witness))
+    return anomalies[:3] + check_quiet_barrier(bench, "after failures in a large program")
 
 
 @planted("pmap", "id_tap", "H11 H12", minimum_devices=2)

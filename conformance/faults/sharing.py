@@ -258,6 +258,26 @@ def shorter_switch_interval(bench: Bench, callback: Callback) -> list[Anomaly]:
     return _interval("a shorter one of its own", 2e-5)
 
 
+@planted("jit", "id_tap", "H16 H25", isolated=True)
+def intervals_are_restored(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H25: the interval comes back to the microsecond, as often as programs come and go."""
+    anomalies: list[Anomaly] = []
+    for wanted in (0.005, 0.0029, 0.00115, 0.0041, 0.0037, 0.000281):
+        sys.setswitchinterval(wanted)
+        before = sys.getswitchinterval()
+        for _ in range(2):
+            compiled = bench.compile(lambda x: bench.implementation.tap(lambda *_: None, x))
+            compiled(bench.operand)
+            bench.implementation.barrier()
+            del compiled
+            jax.clear_caches()
+            gc.collect()
+        if sys.getswitchinterval() != before:
+            witness = f"an interval of {before!r} s came back as {sys.getswitchinterval()!r}"
+            anomalies.append(Anomaly("setting", Stage.DISPATCH, witness))
+    return anomalies
+
+
 def _interval(what: str, wanted: float) -> list[Anomaly]:
     found = sys.getswitchinterval()
     if abs(found - wanted) < 1e-6:

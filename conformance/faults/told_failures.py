@@ -188,7 +188,7 @@ def _filtering(way: str) -> Iterator[None]:
 
 @planted("jit", "id_tap call io_callback", "H32", functions="barrier_wait")
 def frames_of_the_library(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """H32: the traceback of a failed function has frames of the library if JAX is told to filter none, and not else."""
+    """H32: the traceback of a failed function has the library's frames if JAX is told to filter none, and only then."""
     folder = str(Path(library(bench).__file__).parent)
 
     def calls_it(operand: Any) -> Any:

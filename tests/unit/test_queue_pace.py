@@ -369,3 +369,10 @@ def test_values_from_many_threads_keep_within_the_budget(monkeypatch: pytest.Mon
         mine = [number for number in receiver.ran if number // 1000 == thread]
         assert mine == sorted(mine), f"values of thread {thread} are out of order"
     assert max(most) <= 7 and queue._bytes == 0
+
+
+@pytest.mark.contract("H11")
+def test_a_consumer_sleeps_on_for_no_longer_than_is_promised() -> None:
+    """A tap may begin 15 milliseconds later while taps follow each other quickly."""
+    assert sum(consumers.LINGER * 2**each for each in range(consumers.MOST_LINGERS)) <= 15.5e-3
+    assert consumers.STEADY <= 15.5e-3

@@ -12,7 +12,7 @@ from conformance.cli.commands import main
 from conformance.engine.preparation import plan_of
 from conformance.faults.catalogue import FAULTS
 from conformance.faults.fault import planted
-from conformance.faults.kinds_asked import BASE, WHY_NOT_ALL, kinds_left_out
+from conformance.faults.kinds_asked import ALIKE, BASE, WHY_NOT_ALL, kinds_left_out
 from conformance.faults.kinds_asked import show as show_faults
 from conformance.planning.cells import Cell, FaultCell
 from conformance.planning.promised import PromiseTable, promise_table, show
@@ -100,6 +100,12 @@ def test_each_fault_is_asked_of_every_kind_or_has_a_reason() -> None:
     assert not left_out - {*WHY_NOT_ALL}, "extend the fault, or say why not in conformance/faults/kinds_asked.py"
     assert not {*WHY_NOT_ALL} - left_out, "these faults are asked of every kind, or are gone"
     assert len(BASE) == 14
+
+
+def test_each_fault_has_one_reason() -> None:
+    alike = [fault for faults in ALIKE.values() for fault in faults.split()]
+    assert len(alike) == len({*alike})
+    assert all(WHY_NOT_ALL[fault] == reason for reason, faults in ALIKE.items() for fault in faults.split())
 
 
 def test_a_fault_without_a_reason_is_shown_as_a_hole() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -72,7 +71,7 @@ def containers_that_read_leaves(bench: Bench, callback: Callback) -> list[Anomal
         def refused(operand: Any, of: Any = container) -> Any:
             return of(-np.ones(1, np.float32))
 
-        now = [right]
+        now: list[Any] = [right]
 
         def compute(x: Any, of: Any = container, now: Any = now) -> Any:
             like = of(jax.ShapeDtypeStruct(x.shape, x.dtype))

@@ -81,6 +81,27 @@ def cond_without_results(bench: Bench, callback: Callback) -> list[Anomaly]:
     return [Anomaly("wrong count", Stage.CALLBACK, f"calls by number: {dict(counting.calls)}, not 1 and 3 once each")]
 
 
+@planted("jit", "id_tap io_callback_ordered debug_callback_ordered", "H4 X3 X4", isolated=True)
+def equal_functions_without_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A program calls a jitted function twice, which has no operands and an ordered callback of a constant."""
+    counting = Counting()
+
+    @jax.jit
+    def call() -> None:
+        bench.apply(callback, counting, jnp.full(WIDTH, 7, jnp.float32))
+
+    def computation(x: Any) -> Any:
+        call()
+        call()
+        return x
+
+    jax.block_until_ready(bench.compile(computation)(bench.operand))
+    bench.implementation.barrier()
+    if counting.calls == {7.0: 2}:
+        return []
+    return [Anomaly("wrong count", Stage.CALLBACK, f"calls by number: {dict(counting.calls)}, not 7 twice")]
+
+
 @planted("jit", "id_tap io_callback_ordered", "H4 X3", functions="barrier_wait", isolated=True)
 def branches_and_then_functions(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A branch without results, with operands or without, and then a jitted function without operands, and a loop."""
@@ -113,7 +134,7 @@ def branches_and_then_functions(bench: Bench, callback: Callback) -> list[Anomal
 
     anomalies: list[Anomaly] = []
     for branch in (by_cond, by_cond_of_operand, by_cond_of_operands, by_switch):
-        # Two equal functions without operands end the process with JAX 0.12.0.1, also with JAX's own callbacks.
+        # The function is called once: twice is `equal_functions_without_operands`.
         for then, times in ((without_operands, 1), (in_loop, 2)):
             counting.calls.clear()
 

@@ -43,7 +43,7 @@ ALIKE: Mapping[str, str] = {
         same_types_with_and_without_alias shared_in_a_batch
     """,
     _COMPILER: """
-        cond_without_results loop_without_operands
+        cond_without_results equal_functions_without_operands loop_without_operands
     """,
     _CORPUS: """
         fuzz_buffers_in_scan fuzz_eager_kinds fuzz_grad_checkpoint_call fuzz_grad_of_grad fuzz_grad_scan_io

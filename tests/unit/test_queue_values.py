@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import pytest
 
+import hostcb as hcb
+from hostcb._native.library import library
 from hostcb._runtime import queues
 from hostcb._runtime.queues import DeviceQueue
 
@@ -40,6 +43,36 @@ def test_values_below_at_and_above_the_most(count: int, monkeypatch: pytest.Monk
     assert (len(queue.items), ran) == ((count, []) if count <= MOST else (MOST, [*range(count - MOST)]))
     queue.drain()
     assert ran == [*range(count)]
+
+
+@pytest.mark.parametrize("of_ring", [MOST - 2, MOST - 1])
+def test_values_of_the_ring_count_too(of_ring: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues, "MOST_VALUES", MOST)
+    queue, ran = DeviceQueue(jax.devices()[0]), list[int]()
+    queue._wake = lambda: None  # type: ignore[method-assign]
+    queue.put(Receiver(0, ran), ())
+    ring: Any = SimpleNamespace(
+        held=lambda: (of_ring, 0),
+        oldest=lambda: None,
+        give_back=lambda at_once=False: None,
+        counters=SimpleNamespace(tail=0),
+        run=0,
+        pinned=True,
+    )
+    queue.ring = ring
+    queue.put(Receiver(1, ran), ())
+    assert ran == ([] if of_ring + 1 < MOST else [0])
+
+
+@pytest.mark.skipif(library.problem is not None, reason=f"the library in C: {library.problem}")
+def test_after_a_barrier_no_value_counts() -> None:
+    """What ended and counted all the same would fill the ring, after 500,000 values."""
+    program = jax.jit(lambda x: jax.lax.fori_loop(0, 100, lambda _, y: hcb.id_tap(lambda *_: None, y), x))
+    for _ in range(3):
+        jax.block_until_ready(program(1.0))
+    hcb.barrier_wait()
+    ring = queues.queues[jax.devices()[0]].ring
+    assert ring is not None and ring.held() == (0, 0)
 
 
 @pytest.mark.contract("H11", "H14")

@@ -167,6 +167,7 @@ def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
         try:
             _settle(host, device)
             results = host.call(device, decode([np.array(operand) for operand in operands]))
+            encoded = list(map(_contiguous, encode(results)))
         except BaseException as error:
             # Without a verdict the other devices would wait for ever. `judge` raises the failure.
             if not isinstance(error, RefusedResultError):
@@ -174,7 +175,7 @@ def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
                 host.failed(device, error)
             blanks = [np.zeros(aval.shape, aval.dtype) for aval in result_avals]
             return (*token, np.ones(1, np.uint8), *blanks)
-        return (*token, np.zeros(1, np.uint8), *map(_contiguous, encode(results)))
+        return (*token, np.zeros(1, np.uint8), *encoded)
 
     @called_by_runtime
     def judge(verdict: Any, *results: Any) -> Sequence[Any]:

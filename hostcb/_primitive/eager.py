@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import sys
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -73,21 +72,21 @@ def run_eagerly(
         arrays = [np.array(operand, dtype=jax.typeof(operand).dtype) for operand in operands]
     program = Program([str(callback)])
     host = Host(callback, params["transforms"], list(map(jax.typeof, operands)), params["result_avals"], program)
-    if kind.ordered or not (kind.pure or sys.is_finalizing()):
-        # A barrier in another thread waits for it.
+    if kind.ordered:
         execution = tracker.execution(program, devices, devices)
-        execution.ordered = kind.ordered
         with execution.returned.lock:
             try:
                 tracker.add(execution)
-                if kind.ordered:
-                    tracker.wait_before(execution)
+                tracker.wait_before(execution)
                 with _compat.without_mesh():
                     results = _run(host, device, arrays)
             finally:
                 tracker.end(execution, None)
-    else:
+    elif kind.pure:
         with _compat.without_mesh():
+            results = _run(host, device, arrays)
+    else:
+        with tracker.running_without_order(program, device), _compat.without_mesh():
             results = _run(host, device, arrays)
     if kind.identity:
         waiting.cover_by_effects_barrier(device, tracker.drain)

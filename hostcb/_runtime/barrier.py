@@ -12,7 +12,7 @@ import jax
 
 from .._compat import UnknownJaxError, waiting
 from .blocks import blocks
-from .deadlines import Deadline, checked, ended_by, join_waiters
+from .deadlines import Deadline, checked, ended_by, join_waiters, seen_to_end
 from .executions import tracker
 from .failures import CallbackException, failure_log
 from .frames import leave_out_frames
@@ -75,7 +75,10 @@ def barrier_wait(logging_name: str | None = None, *, timeout: float | None = Non
             logger.debug("barrier_wait[%s]: start, waiting for: %s", name, listed(outstanding()))
         with barriers.once_more():
             if seconds is None:
+                without_order = tracker.without_order()
                 wait_for_callbacks(name)
+                for each in without_order:
+                    each.wait()
             else:
                 _wait_in_time(name, seconds)
         logger.debug("barrier_wait[%s]: done", name)
@@ -139,7 +142,8 @@ def _wait_in_time(name: str, seconds: float) -> None:
             "`python -m hostcb` lists what this JAX lacks."
         )
     deadline = Deadline(seconds)
-    while not wait_for_callbacks(name, deadline):
+    without_order = tracker.without_order()
+    while not (wait_for_callbacks(name, deadline) and all(seen_to_end(each, deadline) for each in without_order)):
         left = outstanding()
         if left:
             raise BarrierTimeoutError(
@@ -173,6 +177,7 @@ def _reporting(name: str, worthwhile: bool) -> Iterator[None]:
 
 
 def _at_exit() -> None:
+    tracker.exits = True
     try:
         # Repeat until nothing is pending: a callback that runs after the interpreter has ended aborts the process.
         while outstanding():

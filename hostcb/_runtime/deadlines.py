@@ -112,11 +112,16 @@ class Waiter(Progress):
             if self._error is not None:
                 raise self._error
             return True
-        while not self._waitable.done():
-            if deadline.has_passed():
-                return False
-            time.sleep(min(LOOK_AGAIN, deadline.left()))
-        return True
+        return seen_to_end(self._waitable, deadline)
+
+
+def seen_to_end(waitable: Waitable, deadline: Deadline) -> bool:
+    """As `ended_by`, but without a thread, which the exit would have to wait for: look again and again."""
+    while not waitable.done():
+        if deadline.has_passed():
+            return False
+        time.sleep(min(LOOK_AGAIN, deadline.left()))
+    return True
 
 
 def ended_by(waitable: Waitable, deadline: Deadline) -> bool:

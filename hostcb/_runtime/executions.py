@@ -11,10 +11,11 @@ and no signal handler can see half done.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -44,11 +45,13 @@ class ExecutionTracker:
     def __init__(self) -> None:
         # Whether JAX's dispatch calls this tracker; see `_compat.dispatch.install_dispatch_hooks`.
         self.informed = False
+        # Whether the interpreter is at its exit.
+        self.exits = False
         self.forget()
 
     def disown(self) -> None:
         """In a forked child, which runs none of its parent's executions: forget them all."""
-        for execution in list(self._live):
+        for execution in [*self._live, *self._without_order]:
             if not execution.dispatched_here():
                 # For a barrier that a signal handler has interrupted to fork: it goes on in the child.
                 execution.abandon()
@@ -59,6 +62,8 @@ class ExecutionTracker:
         self._live: dict[Execution, None] = {}
         self._fresh: dict[tuple[Any, ...], Any] = {}
         self._failed: dict[int, weakref.ref[Program]] = {}
+        # Callbacks outside jit that keep no order and run now, each in the thread that called.
+        self._without_order: dict[Execution, None] = {}
         # The devices of programs that JAX dispatched natively, without calling the tracker.
         self._unseen: dict[tuple[Any, ...], None] = {}
 
@@ -266,6 +271,24 @@ class ExecutionTracker:
         """Return the executions that have not ended, oldest first, without those that this thread is dispatching."""
         self._forget_ended()
         return [execution for execution in list(self._live) if not execution.dispatched_here()]
+
+    @contextlib.contextmanager
+    def running_without_order(self, program: Program, device: Any) -> Iterator[None]:
+        """Let a barrier of another thread wait for what the block calls, and nothing else."""
+        execution = Execution(program, (device,), (device,), nested=False, ordered=False)
+        with execution.returned.lock:
+            try:
+                self._without_order[execution] = None
+                yield
+            finally:
+                self._without_order.pop(execution, None)
+
+    def without_order(self) -> list[Execution]:
+        """Return the callbacks outside jit that keep no order, and that other threads run at this moment.
+
+        At interpreter exit there are none: a daemon thread may be in one for ever, and JAX does not wait for it.
+        """
+        return [] if self.exits else [each for each in list(self._without_order) if not each.dispatched_here()]
 
     def settle_unseen(self) -> None:
         """Wait for the programs that JAX dispatched natively.

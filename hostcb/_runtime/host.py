@@ -11,7 +11,7 @@ import numpy as np
 
 from .._spec.advice import advise
 from .._spec.callback import HostCallback, Transforms
-from .._spec.naming import transferable
+from .._spec.naming import class_name, transferable
 from .._spec.results import RefusedResultError, conform, refusal
 from .._spec.shapes import size_of
 from . import recording, watching
@@ -203,7 +203,11 @@ class Host:
     def _refusal(self, device: Any, failure: BaseException | None, marked: bool) -> RefusedResultError:
         reason = formatted(failure) if failure is not None else "It happened there: see the log of that process."
         reported = not isinstance(self.callback.function, ReportsFailures)
-        text = refusal(self.callback, self.result_avals, device, failure, reason, marked, reported)
+        try:
+            text = refusal(self.callback, self.result_avals, device, failure, reason, marked, reported)
+        except Exception as error:
+            # The computation has to end in any case, and the failure is recorded.
+            text = f"{self.callback.kind.name}: a callback failed, and a text of its failure raised {class_name(error)}"
         error = RefusedResultError(transferable(text))
         error.__cause__ = failure
         return error

@@ -22,6 +22,7 @@ from .._spec.results import (
     mismatched,
     out_of_range,
     same_names,
+    text_of,
     to_array,
 )
 from .from_dlpack import view
@@ -198,7 +199,7 @@ def fill(results: Any, returned: Any, name: str, shares_memory: bool = False) ->
             raise refuse(wrong, why)
 
     if actual != tree and not same_names(returned, tree):
-        raise refuse(f"{mismatch(actual, tree)}. The tree should be {tree}, and is {actual}")
+        raise refuse(f"{mismatch(actual, tree)}. The tree should be {text_of(tree)}, and is {text_of(actual)}")
     copies: list[tuple[Callable[[Any], None], Any]] = []
     for index, (buffer, leaf) in enumerate(zip(buffers, jax.tree_util.tree_leaves(returned), strict=True)):
         library = type(leaf).__module__.partition(".")[0]

@@ -55,7 +55,7 @@ def outstanding() -> list[Outstanding]:
     """Return the executions and callbacks that have not ended, the oldest of each device first."""
     counts = Counter(
         [
-            *((str(each.program), each.state, each.devices) for each in tracker.live()),
+            *((str(each.program), each.state, each.devices) for each in (*tracker.live(), *tracker.without_order())),
             *((name, state, (queue.device,)) for queue in queues.all() for name, state in queue.waiting()),
         ]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import sys
@@ -132,15 +133,19 @@ class Dispatch:
         self._returned = False
 
     def abandon(self) -> None:
-        """Count as set, in a forked child."""
+        """Count as set, in a forked child, and wake a barrier that a signal handler has interrupted to fork."""
         self._returned = True
+        if self.lock.locked():
+            # Its owner is a thread of the parent.
+            self.lock.release()
 
     def is_set(self) -> bool:
         return self._returned or not self.lock.locked()
 
     def wait(self) -> None:
         if not self._returned:
-            with self.lock:
+            # A signal handler that forks in the block lets `abandon` release the lock in the child.
+            with contextlib.suppress(RuntimeError), self.lock:
                 # Set at once: other threads take a held lock for a dispatch that has not returned.
                 self._returned = True
 

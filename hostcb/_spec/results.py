@@ -7,6 +7,7 @@ failed result, which their error calls `int8[12345]` as host_callback did, and t
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -127,10 +128,11 @@ def in_containers(tree: Any, values: Sequence[Any]) -> str:
         return repr(jax.tree_util.tree_unflatten(tree, list(map(Shown, texts))))
     except Exception:
         # A container of the user's may read the shape of a leaf where it is made, or where it is shown.
-        return f"{_text(tree)} of {', '.join(texts)}"
+        return f"{text_of(tree)} of {', '.join(texts)}"
 
 
-def _text(tree: Any) -> str:
+def text_of(tree: Any) -> str:
+    """Format a tree without its leaves."""
     try:
         return str(tree)
     except Exception as error:
@@ -187,16 +189,17 @@ def conform(result: Any, callback: HostCallback, avals: Sequence[Any]) -> Sequen
 
 def same_names(result: Any, tree: Any) -> bool:
     """Return whether a result in other containers is accepted: it has as many leaves and the same dict keys."""
-    try:
-        return _names(result) == _names_in(tree)
-    except Exception:
-        # A container of the user's cannot be made to tell its keys. In it, a result is accepted as it was promised.
-        return False
+    expected = _names_in(tree)
+    return expected is not None and _names(result) == expected
 
 
-def _names_in(tree: Any) -> list[list[Any]]:
-    # JAX asks containers to take `object()` as a leaf. A number would be a value, which they may check.
-    return _names(jax.tree_util.tree_unflatten(tree, [object() for _ in range(tree.num_leaves)]))
+def _names_in(tree: Any) -> list[list[Any]] | None:
+    """Return the dict keys that lead to each leaf; None if a container of the user's cannot be made to tell them."""
+    # JAX asks containers to take `object()` as a leaf. Those that take arrays alone may take one of these.
+    for leaf in (object(), np.zeros(()), np.ones(()), 0):
+        with contextlib.suppress(Exception):
+            return _names(jax.tree_util.tree_unflatten(tree, [leaf] * tree.num_leaves))
+    return None
 
 
 def _names(tree: Any) -> list[list[Any]]:
@@ -209,11 +212,11 @@ def _wrong_tree(tree: Any, callback: HostCallback, avals: Sequence[Any], result:
     if callback.kind.one_argument:
         hint = "" if avals or result is None else ". No result_shape was given: pass one for a result to return"
         return (
-            f"Callback func {callback.name} should have returned a result with pytree {_text(callback.result_tree)} "
-            f"but returned {_text(tree)}{hint}"
+            f"Callback func {callback.name} should have returned a result with pytree {text_of(callback.result_tree)} "
+            f"but returned {text_of(tree)}{hint}"
         )
     what = mismatch(tree, callback.result_tree)
-    return f"{what}. {callback.name} should have returned {show(callback, avals)} but returned the tree {_text(tree)}"
+    return f"{what}. {callback.name} should have returned {show(callback, avals)} but returned the tree {text_of(tree)}"
 
 
 def mismatch(actual: Any, expected: Any) -> str:
@@ -222,18 +225,20 @@ def mismatch(actual: Any, expected: Any) -> str:
         return (
             f"Mismatched number of outputs from callback. Expected: {expected.num_leaves}, Actual: {actual.num_leaves}"
         )
-    return (
-        f"Mismatched tree of outputs from callback: the keys of dicts differ. Expected: {_keys(expected)}, Actual: "
-        f"{_keys(actual)}"
-    )
+    keys = [_keys(tree) for tree in (expected, actual)]
+    if None in keys:
+        return (
+            f"Mismatched tree of outputs from callback: a container takes no leaf that could stand for a result, so it "
+            f"is accepted in the promised containers alone. Expected: {text_of(expected)}, Actual: {text_of(actual)}"
+        )
+    return f"Mismatched tree of outputs from callback: the keys of dicts differ. Expected: {keys[0]}, Actual: {keys[1]}"
 
 
-def _keys(tree: Any) -> str:
-    """Describe a tree by its number of leaves and the dict keys that lead to each leaf."""
-    try:
-        names = _names_in(tree)
-    except Exception:
-        return f"{tree.num_leaves} leaves in {_text(tree)}"
+def _keys(tree: Any) -> str | None:
+    """Describe a tree by its number of leaves and the dict keys that lead to each leaf, if it tells them."""
+    names = _names_in(tree)
+    if names is None:
+        return None
     keys = ", ".join(".".join(map(str, path)) if path else "none" for path in names)
     return f"{tree.num_leaves} with the keys {keys}"
 

@@ -205,9 +205,11 @@ class Host:
         reported = not isinstance(self.callback.function, ReportsFailures)
         try:
             text = refusal(self.callback, self.result_avals, device, failure, reason, marked, reported)
-        except Exception as error:
+        except Exception as raised:
             # The computation has to end in any case, and the failure is recorded.
-            text = f"{self.callback.kind.name}: a callback failed, and a text of its failure raised {class_name(error)}"
+            text = (
+                f"{self.callback.kind.name}: a callback failed, and the text of its failure raised {class_name(raised)}"
+            )
         error = RefusedResultError(transferable(text))
         error.__cause__ = failure
         return error

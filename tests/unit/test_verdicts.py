@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import jax
 import pytest
 from subprocesses import run_program
+
+import hostcb as hcb
+from hostcb._runtime import host
 
 pytestmark = pytest.mark.contract("H10", "H15")
 
@@ -38,3 +44,18 @@ for fails in (False, True, False):
 def test_a_failure_around_the_function_ends_the_program_on_all_devices(name: str) -> None:
     ended = run_program(WITHOUT_MEMORY.replace("NAME", repr(name)), devices=4, timeout=60).check()
     assert ended.lines == ["3.0", "True", "['MemoryError']", "3.0"]
+
+
+def test_a_computation_ends_where_the_text_of_its_failure_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_memory(*_: Any) -> str:
+        raise MemoryError
+
+    def fails(_: Any) -> Any:
+        raise OSError("planted")
+
+    monkeypatch.setattr(host, "refusal", without_memory)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="text of its failure raised MemoryError") as caught:
+        jax.jit(lambda x: hcb.call(fails, x, result_shape=x))(1.0)
+    assert isinstance(caught.value.__cause__, OSError)
+    with pytest.raises(hcb.CallbackException, match="planted"):
+        hcb.barrier_wait()

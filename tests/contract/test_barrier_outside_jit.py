@@ -34,6 +34,7 @@ print("stopped")
 threading.Timer(0.2, go.set).start()
 hcb.barrier_wait()
 print(go.is_set())
+thread.join()
 """
     ended = run_program(HELD.replace("CALL", call) + source, devices=1, timeout=60).check()
     assert ended.lines == ["[('is being dispatched', 1, True)]", "stopped", "True"]
@@ -54,6 +55,8 @@ hcb.barrier_wait()
 if child == 0:
     os._exit(7)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+# The exit would end it in the middle of jaxlib.
+thread.join()
 """
     ended = run_program(HELD.replace("CALL", IO) + source, devices=1, timeout=60, warnings="ignore").check()
     assert ended.lines == ["7"]

@@ -279,7 +279,8 @@ def says_all_of_odd_failures(bench: Bench, callback: Callback) -> list[Anomaly]:
         raise _ClosedError("x")
 
     def takes_it_for_jax(*operands: Any) -> Any:
-        return np.asarray(operands[0]).sum().block_until_ready()  # type: ignore[attr-defined]
+        total: Any = np.asarray(operands[0]).sum()
+        return total.block_until_ready()
 
     anomalies = []
     cases: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (

@@ -14,13 +14,10 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..oracle.checkers import Anomaly
-from ..oracle.stages import summary
-from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
-from .checks import check_quiet_barrier
 from .fault import planted
-from .refusals import ONE, nothing
+from .refusals import ONE, Described, Ways, nothing, refusals
 from .traces import library
 
 WITHOUT_VALUES = np.zeros(3, jax.dtypes.float0)
@@ -37,27 +34,9 @@ class _Unshown:
         raise RuntimeError("it is closed")
 
 
-class _Shaped:
-    """What describes a result by two attributes, as an object of another library does."""
-
-    def __init__(self, shape: Any, dtype: Any) -> None:
-        self.shape, self.dtype = shape, np.dtype(dtype)
-
-
 def _not_refused(bench: Bench, cases: Cases) -> list[Anomaly]:
-    operand = jnp.arange(3, dtype=np.float32)
-    anomalies: list[Anomaly] = []
-    for what, (program, kind, word) in cases.items():
-        for how, run in (("while traced", jax.make_jaxpr(program)), ("outside jit", program)):
-            try:
-                run(operand)
-            except Exception as error:
-                if not isinstance(error, kind) or word not in str(error):
-                    witness = f"{what} must be refused {how} with {kind.__name__} and {word!r}, came {summary(error)}"
-                    anomalies.append(Anomaly("wrong refusal", Stage.TRACE, witness))
-            else:
-                anomalies.append(Anomaly("not refused", Stage.TRACE, f"{what} was not refused {how}"))
-    return anomalies + check_quiet_barrier(bench, "after what was refused")
+    ways: Ways = {"while traced": jax.make_jaxpr, "outside jit": lambda program: program}
+    return refusals(bench, {what: (program, (kind, word)) for what, (program, kind, word) in cases.items()}, ways)
 
 
 @planted("jit", "id_tap call", "H1 H3 H10", functions="barrier_wait")
@@ -93,9 +72,9 @@ def shapes_that_are_nearly_right(bench: Bench, callback: Callback) -> list[Anoma
         "dlpack_callback": lambda x, wanted: hostcb.dlpack_callback(nothing, wanted)(x),
     }[callback.function]
     shapes: dict[str, Any] = {
-        "half an element": _Shaped((2.5,), np.float32),
-        "a whole number as a fraction": _Shaped((2.0,), np.float32),
-        "a text as a size": _Shaped(("2",), np.float32),
+        "half an element": Described((2.5,), np.float32),
+        "a whole number as a fraction": Described((2.0,), np.float32),
+        "a text as a size": Described(("2",), np.float32),
         "an array without values": WITHOUT_VALUES,
         "a shape without values": jax.ShapeDtypeStruct((3,), jax.dtypes.float0),
         "a shape without values after one with": (ONE, jax.ShapeDtypeStruct((3,), jax.dtypes.float0)),

@@ -25,6 +25,11 @@ from .traces import library
 Refused = tuple[type[Exception] | tuple[type[Exception], ...], str]
 """The type of the error, and a word of its text."""
 
+Cases = dict[str, tuple[Callable[[Any], Any], Refused]]
+Ways = dict[str, Callable[..., Any]]
+
+IN_JIT: Ways = {"in jit": jax.jit}
+
 ONE = jax.ShapeDtypeStruct((3,), np.float32)
 
 
@@ -42,12 +47,11 @@ async def generated_later(*args: Any) -> Any:
     yield args
 
 
-class _Described:
-    """An object with a shape and a type, as the specification of a layer has them."""
+class Described:
+    """What describes a result by two attributes, as an object of another library does."""
 
-    def __init__(self, dtype: str) -> None:
-        self.shape = (3,)
-        self.dtype = np.dtype(dtype)
+    def __init__(self, shape: Any, dtype: Any) -> None:
+        self.shape, self.dtype = shape, np.dtype(dtype)
 
 
 class _Later:
@@ -77,17 +81,19 @@ def generated(*args: Any) -> Any:
     yield args
 
 
-def _refusals(bench: Bench, cases: dict[str, tuple[Callable[[Any], Any], Refused]]) -> list[Anomaly]:
+def refusals(bench: Bench, cases: Cases, ways: Ways = IN_JIT) -> list[Anomaly]:
+    """Check that each program is refused in each way, with an error of its type and a word of its text."""
     anomalies = []
     for what, (program, (kinds, word)) in cases.items():
-        try:
-            jax.block_until_ready(jax.jit(program)(np.arange(3, dtype=np.float32)))
-        except Exception as error:
-            if not isinstance(error, kinds) or word not in str(error):
-                witness = f"{what} must be refused with {kinds} and {word!r}, came {summary(error)}"
-                anomalies.append(Anomaly("wrong refusal", Stage.TRACE, witness))
-        else:
-            anomalies.append(Anomaly("not refused", Stage.TRACE, f"{what} was not refused"))
+        for how, way in ways.items():
+            try:
+                jax.block_until_ready(way(program)(jnp.arange(3, dtype=np.float32)))
+            except Exception as error:
+                if not isinstance(error, kinds) or word not in str(error):
+                    witness = f"{what} must be refused {how} with {kinds} and {word!r}, came {summary(error)}"
+                    anomalies.append(Anomaly("wrong refusal", Stage.TRACE, witness))
+            else:
+                anomalies.append(Anomaly("not refused", Stage.TRACE, f"{what} was not refused {how}"))
     return anomalies + check_quiet_barrier(bench, "after what was refused")
 
 
@@ -96,7 +102,7 @@ def wrong_arguments(bench: Bench, callback: Callback) -> list[Anomaly]:
     """What is no function, no value, no device and no flag of a tap."""
     tap, count = bench.implementation.tap, len(bench.devices)
     direct = library(bench).id_tap
-    return _refusals(
+    return refusals(
         bench,
         {
             "a number in place of the function": (lambda x: tap(3, x), (TypeError, "tap_func")),
@@ -147,7 +153,7 @@ def wrong_arguments_of_a_call(bench: Bench, callback: Callback) -> list[Anomaly]
     hostcb = library(bench)
     call = hostcb.call
     pure, io, arrays = hostcb.pure_callback, hostcb.io_callback, hostcb.jax_arrays
-    return _refusals(
+    return refusals(
         bench,
         {
             "a number in place of the function": (lambda x: call(3, x, result_shape=x), (TypeError, "callback_func")),
@@ -184,11 +190,11 @@ def wrong_arguments_of_a_call(bench: Bench, callback: Callback) -> list[Anomaly]
                 (TypeError, "SingleDeviceSharding"),
             ),
             "a described type that is off in place of a shape": (
-                lambda x: call(nothing, x, result_shape=_Described("float64")),
+                lambda x: call(nothing, x, result_shape=Described((3,), "float64")),
                 (ValueError, "float64"),
             ),
             "a described type that is off, of a pure function": (
-                lambda x: pure(nothing, _Described("int64"), x),
+                lambda x: pure(nothing, Described((3,), "int64"), x),
                 (ValueError, "int64"),
             ),
             "a coroutine function of arrays": (
@@ -328,7 +334,7 @@ def wrong_arguments_of_buffers(bench: Bench, callback: Callback) -> list[Anomaly
     for first in (0, 1):
         twice = _aliased(bench, ONE, {first: 0, first + 1: 0}, 3)
         cases[f"the operands {first} and {first + 1} of one result"] = (twice, (ValueError, "input_output_aliases"))
-    return _refusals(bench, cases)
+    return refusals(bench, cases)
 
 
 @planted("jit", "call_print_and_tap", "X4")
@@ -361,7 +367,7 @@ def wrong_formats(bench: Bench, callback: Callback) -> list[Anomaly]:
             (TypeError, "two-call"),
         ),
     }
-    return _refusals(bench, cases)
+    return refusals(bench, cases)
 
 
 @planted("jit", "id_tap", "H16")

@@ -76,6 +76,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     pure,
     raw,
     refusals,
+    refusals_of_buffers,
     reported_bugs,
     reports,
     returned_operands,

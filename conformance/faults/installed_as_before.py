@@ -119,7 +119,16 @@ def _unchecked() -> dict[str, Program]:
         what: lambda show, form=form: jax.make_jaxpr(lambda x: form(jax.debug.print, x))(np.float32(1))  # type: ignore[misc]
         for what, form in unfit.items()
     }
-    return {**checked, "formats that are not checked": all_unchecked}
+    # Of the form in two calls the first takes options alone.
+    first: dict[str, Program] = {
+        f"{what} in the first of two calls of {function.__name__}": lambda show, call=call: call()  # type: ignore[misc]
+        for function in (jax.debug.print, jax.debug.callback)
+        for what, call in {
+            "an operand": partial(function, None, 1.0),
+            "a named operand": partial(function, None, x=1.0),
+        }.items()
+    }
+    return {**checked, **first, "formats that are not checked": all_unchecked}
 
 
 def _outcome(program: Program) -> dict[str, Any]:

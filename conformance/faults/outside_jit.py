@@ -62,14 +62,20 @@ def where_eager_callbacks_are(bench: Bench, callback: Callback) -> list[Anomaly]
     apply(jax.device_put(np.zeros(len(bench.devices), np.float32), rows))
     bench.implementation.barrier()
     anomalies += differs("the device of an operand on a mesh that begins with the last", callers[-1:], [last])
-    if callback.returns_new_value:
-        split = jax.device_put(np.arange(len(bench.devices), dtype=np.float32), bench.split)
+    for devices in (bench.devices, bench.devices[-2:], bench.devices[-1:]):
+        mesh = jax.sharding.Mesh(np.asarray(devices), ("devices",))
+        rows = NamedSharding(mesh, PartitionSpec("devices"))
+        split = jax.device_put(np.arange(len(devices), dtype=np.float32), rows)
         result = apply(split)
-        anomalies += differs("the device of an operand on a mesh", callers[-1:], [bench.devices[0]])
-        everywhere = NamedSharding(bench.mesh, PartitionSpec())
-        if not result.sharding.is_equivalent_to(everywhere, result.ndim):
-            anomalies += differs("the result of an operand on a mesh", result.sharding, everywhere)
-        anomalies += check_value("the result on a mesh", lambda: result, np.asarray(split) + np.float32(1))
+        bench.implementation.barrier()
+        where = f"on a mesh of {len(devices)}"
+        anomalies += differs(f"the device of an operand {where}", callers[-1:], [devices[0]])
+        if callback.returns_new_value:
+            everywhere = NamedSharding(mesh, PartitionSpec())
+            if not result.sharding.is_equivalent_to(everywhere, result.ndim):
+                anomalies += differs(f"the result of an operand {where}", result.sharding, everywhere)
+            wanted = np.asarray(split) + np.float32(1)
+            anomalies += check_value(f"the result {where}", lambda r=result: r, wanted)  # type: ignore[misc]
     return anomalies + check_quiet_barrier(bench, "after callbacks outside jit")
 
 

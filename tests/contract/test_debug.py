@@ -176,8 +176,8 @@ def test_a_format_may_ask_for_each_word_of_a_typed_key(generator: str, printed: 
 
 
 def test_skipping_the_check_prints_values_behind_the_text(printed: Printed) -> None:
-    jax.jit(lambda x: hcb.debug.print("at", x, y=x + 1, skip_format_check=True))(np.int32(1))
-    assert printed() == "at 1 y=2\n"
+    jax.jit(lambda x: hcb.debug.print("at", x, y=x + 1, z=x + 2, skip_format_check=True))(np.int32(1))
+    assert printed() == "at 1 y=2 z=3\n"
 
 
 # Transformations -------------------------------------------------------------------------------------------------

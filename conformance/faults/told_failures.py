@@ -66,7 +66,8 @@ CLASSES = (EmptyError, FalseError, UnequalError, ExitingError, InterruptedTextEr
 def exceptions_of_any_class(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H14, H15: whatever an exception does when asked, its failure is told and has it as the cause."""
     anomalies: list[Anomaly] = []
-    for each in CLASSES:
+    owners: dict[type[Exception], set[tuple[Any, ...]]] = {}
+    for each in (ValueError, *CLASSES):
 
         def failing(operand: Any, each: type[Exception] = each) -> Any:
             raise each(PLANTED)
@@ -81,9 +82,15 @@ def exceptions_of_any_class(bench: Bench, callback: Callback) -> list[Anomaly]:
                 if type(getattr(error, "__cause__", None)) is not each:
                     witness = f"run {run} of a function that raises {each.__name__}: {what} came to {_name(error)}"
                     anomalies.append(Anomaly("swallowed error", Stage.BARRIER, witness))
-            if len(getattr(reported, "failures", ())) != 1:
+            failures = getattr(reported, "failures", ())
+            if len(failures) != 1:
                 witness = f"run {run} of a function that raises {each.__name__} is not one failure"
                 anomalies.append(Anomaly("swallowed error", Stage.BARRIER, witness))
+            owners.setdefault(each, set()).update((one.kind, one.callback, one.device, one.ended) for one in failures)
+    for each in CLASSES:
+        if owners[each] != owners[ValueError]:
+            witness = f"{each.__name__} was told as of {owners[each]}, and ValueError as of {owners[ValueError]}"
+            anomalies.append(Anomaly("wrong callback", Stage.BARRIER, witness))
     return anomalies[:3] + check_quiet_barrier(bench, "after exceptions of unusual classes")
 
 

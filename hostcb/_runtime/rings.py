@@ -57,7 +57,7 @@ class Counters(ctypes.Structure):
 class Ring:
     """One device's ring. The library never frees it: executables of any age may be bound to it."""
 
-    def __init__(self, budget: int, most_values: int, pinned: bool = False) -> None:
+    def __init__(self, budget: int, most_values: int, pinned: bool) -> None:
         data, self.address = ctypes.c_void_p(), None
         if pinned:
             # In the middle of the handler of a tap on CUDA.

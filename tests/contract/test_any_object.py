@@ -75,6 +75,12 @@ class LikeArray(Broken):
         return np.array([True, False])
 
 
+class Measured:
+    """Its shape is a number, as that of an object of another library may be."""
+
+    shape, dtype = 3, np.dtype(np.float32)
+
+
 def itself(*args: Any, **_: Any) -> Any:
     return np.asarray(args[-1])
 
@@ -177,6 +183,16 @@ def test_callables_whose_results_are_no_arrays(stage: Any) -> None:
             with pytest.raises(jax.errors.JaxRuntimeError, match="computation has ended"):
                 stage(hcb.dlpack_callback(function, shape))(X)
     with pytest.raises(hcb.CallbackException):
+        hcb.barrier_wait()
+
+
+@pytest.mark.contract("H15")
+@STAGES
+def test_a_leaf_whose_shape_is_no_sequence_is_named_by_its_class(stage: Any) -> None:
+    for returned in ((Measured(), Measured()), {"a": Measured()}):
+        with pytest.raises(jax.errors.JaxRuntimeError, match=r"returned .*Measured.* in place of float32\[\]"):
+            stage(lambda x, r=returned: hcb.pure_callback(lambda _: r, SCALAR, x))(X)
+    with pytest.raises(hcb.CallbackException, match="Measured"):
         hcb.barrier_wait()
 
 

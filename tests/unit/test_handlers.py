@@ -11,6 +11,7 @@ import pytest
 from subprocesses import run_program
 
 import hostcb as hcb
+from hostcb._runtime.running import called_by_runtime, inside_callback, inside_handler
 
 MARK = "called_by_runtime"
 # `running.held_up` asks the local variables of a handler's frame, and those of its closure that its code uses.
@@ -30,6 +31,18 @@ def test_each_handler_names_its_program() -> None:
     found = dict(handlers())
     assert len(found) > 8
     assert not [where for where, used in found.items() if not used & NAMES]
+
+
+@pytest.mark.contract("H5", "H14")
+def test_a_thread_is_in_a_handler_before_and_after_its_function() -> None:
+    """A signal handler, or a log's handler, may run there and start a program, which must not wait for the thread."""
+
+    @called_by_runtime
+    def handler(program: None = None) -> tuple[bool, bool]:
+        return inside_handler(), inside_callback()
+
+    assert handler() == (True, False)
+    assert (inside_handler(), inside_callback()) == (False, False)
 
 
 HELD = """

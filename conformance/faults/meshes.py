@@ -211,6 +211,52 @@ def partially_manual_without_operands(bench: Bench, callback: Callback) -> list[
     return anomalies
 
 
+@planted("shard_map", "io_callback debug_callback", "H9 X3 X4", minimum_devices=2)
+@planted(
+    "shard_map",
+    "id_tap call io_callback_ordered debug_callback_ordered",
+    "H1 H3 H9 X3 X4",
+    minimum_devices=2,
+    functions="barrier_wait",
+)
+def shard_map_without_values(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A shard_map that has no results and uses no operand: each device calls, or the program is refused with advice."""
+    seen: list[int] = []
+
+    def host(operand: Any) -> Any:
+        seen.append(int(operand))
+        return np.asarray(operand)
+
+    def body(_: Any) -> tuple[()]:
+        bench.apply(callback, host, jax.lax.axis_index("devices"), jax.ShapeDtypeStruct((), np.int32))
+        return ()
+
+    rows = PartitionSpec("devices")
+    mapped = shard_map(body, mesh=bench.mesh, in_specs=rows, out_specs=())
+    everywhere = NamedSharding(bench.mesh, PartitionSpec())
+
+    def beside(x: Any) -> Any:
+        mapped(x)
+        return jax.lax.with_sharding_constraint(x * 2, everywhere)
+
+    anomalies: list[Anomaly] = []
+    operand = jax.device_put(np.arange(len(bench.devices), dtype=np.float32), bench.split)
+    programs = {"alone": mapped, "beside another value": beside, "in a nested jit": lambda x: jax.jit(mapped)(x)}
+    for what, program in programs.items():
+        seen.clear()
+        error = error_of(lambda p=program: jax.block_until_ready(jax.jit(p)(operand)))  # type: ignore[misc]
+        after = error_of(bench.implementation.barrier)
+        refused = what != "beside another value" and isinstance(error, NotImplementedError) and "set_mesh" in str(error)
+        if refused and not seen:
+            continue
+        for each in filter(None, (error, after)):
+            anomalies.append(Anomaly("error", stage_of(each), f"a shard_map without values, {what}: {summary(each)}"))
+        if sorted(seen) != [*range(len(bench.devices))]:
+            witness = f"a shard_map without values, {what}, called on {sorted(seen)} of {len(bench.devices)} devices"
+            anomalies.append(Anomaly("wrong count", Stage.CALLBACK, witness))
+    return anomalies
+
+
 def _partially_manual(bench: Bench, callback: Callback, shape: tuple[int, ...]) -> list[Anomaly]:
     seen: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""Avoid six bugs of XLA, five of them in programs with a token; JAX's own callbacks have them too.
+"""Avoid seven bugs of XLA and JAX, five of them in programs with a token; JAX's own callbacks have them too.
 
 Two bugs need a token without any value beside it (seen with JAX 0.12.0.1, not with 0.10.2). A dummy value avoids both:
 
@@ -21,9 +21,12 @@ Two more need a `shard_map` that is manual over some mesh axes and a nested `sha
   compiler of JAX 0.12.0.1 takes the token for replicated and refuses the callback. So the first manual computation
   over axes of another size makes the axes of size 1 manual too.
 
-The last one needs no token. A `shard_map` that leaves axes to the compiler, and has no operands and no results, leaves
-nothing of itself in the program. So the compiler takes its callbacks for those of the whole program: "Side-effect ops
-cannot be replicated". A dummy value avoids this one, too.
+The last one needs no token. A `shard_map` that has no operands and no results leaves nothing of itself in the program.
+So the compiler takes its callbacks for those of the whole program: "Side-effect ops cannot be replicated", or
+"Side-effect HLO must have sharding". A dummy value avoids this one, too.
+
+A bug of JAX concerns the same `shard_map`: JAX asks the operands and results of a `shard_map` for the devices of the
+program. Where nothing else names the devices, it compiles the program for one device. hostcb refuses the program.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ from .. import _compat
 from .._compat import rules
 from .._compat.token_bugs import with_all_tokens
 from .._spec.callback import callbacks_in
-from .._spec.effects import VisibleEffect
+from .._spec.effects import HARMLESS, effects_of
 
 
 @functools.cache
@@ -63,10 +66,13 @@ def work_around(effect: Any) -> None:
 def _shard_map_rule(plain: Callable[..., Any], effect: Any) -> Callable[..., Any]:
     def lower(context: Any, *operands: Any, **params: Any) -> Any:
         effects = getattr(params.get("jaxpr"), "effects", ())
+        alone = not operands and not context.avals_out
+        if alone:
+            _refuse_on_one_device(context, params)
         if effect not in effects:
             # Without operands and results, the compiler looks at its callbacks as if no manual computation were there.
-            alone = any(isinstance(each, VisibleEffect) for each in effects) and not context.avals_out
-            return widened(context, operands, params) if alone else plain(context, *operands, **params)
+            widens = alone and any(isinstance(each, HARMLESS) for each in effects)
+            return widened(context, operands, params) if widens else plain(context, *operands, **params)
         if _compat.uses_shardy():
             _make_manual_with_size_one(params)
             _refuse_token_in_part(params["jaxpr"], params)
@@ -90,6 +96,20 @@ def _shard_map_rule(plain: Callable[..., Any], effect: Any) -> Callable[..., Any
         return results[:-1]
 
     return lower
+
+
+def _refuse_on_one_device(context: Any, params: dict[str, Any]) -> None:
+    mesh, program = params.get("mesh"), context.module_context.axis_context
+    callback = next((each for each in callbacks_in(params["jaxpr"]) if effects_of(each.kind)), None)
+    if callback is None or mesh is None or isinstance(program, mlir.SPMDAxisContext):
+        return
+    if getattr(program, "num_devices", mesh.size) < mesh.size:
+        raise NotImplementedError(
+            f"{callback} was used in a shard_map over {mesh.size} devices that has no results and uses none of its "
+            f"operands. Nothing tells JAX {jax.__version__} the devices of such a program, so it compiles the program "
+            "for one device. Call it under jax.set_mesh(mesh), return a value from the shard_map and use it, or give "
+            "the callback an operand of the shard_map."
+        )
 
 
 def _with_token_of_its_own(context: Any, effect: Any) -> Any:

@@ -70,3 +70,22 @@ def test_the_axes_that_are_left_to_the_compiler_are_named_in_order(when: str) ->
     part = jax.shard_map(function, mesh=mesh, in_specs=P("a"), out_specs=P("a"), axis_names={"a"}, check_vma=False)
     with pytest.raises(NotImplementedError, match=r"Make \['b', 'c', 'd'\] manual too"):
         jax.jit(part).lower(OPERAND)
+
+
+@pytest.mark.contract("H9")
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_shard_map_without_values_needs_a_program_that_knows_its_devices(ordered: bool) -> None:
+    mesh = Mesh(np.array(jax.devices()[:2]), ("a",))
+    seen: list[int] = []
+
+    def body() -> tuple[()]:
+        hcb.io_callback(lambda index: seen.append(int(index)), None, jax.lax.axis_index("a"), ordered=ordered)
+        return ()
+
+    mapped = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=(), out_specs=()))
+    with pytest.raises(NotImplementedError, match=r"for one device.*jax\.set_mesh"):
+        mapped()
+    with jax.set_mesh(mesh):
+        mapped()
+    hcb.barrier_wait()
+    assert sorted(seen) == [0, 1]

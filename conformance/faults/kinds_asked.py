@@ -278,7 +278,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "several_operands": "others take one operand, or wrap such a function",
     "shapes_of_each_call": "only dlpack_callback takes a function that makes the types of its results",
     "shapes_that_can_be_called": "only dlpack_callback takes a function that makes the types of its results",
-    "shard_map_without_values": "a print is one of these; a pure callback without a used result does not run, and one in place has one",
+    "shard_map_without_values": "a print is one of these; a pure callback whose result is unused does not run",
     "sizes": "numpy writes only a summary of so large an array",
     "sizes_together": "only taps go by a ring, where each operand has a place or a block",
     "slow": "fault.barrier_covers asks every kind",

@@ -97,20 +97,55 @@ def tapped_tangents(bench: Bench, callback: Callback) -> list[Anomaly]:
     }
     anomalies = []
     for label, (program, wanted) in programs.items():
-        seen: list[Any] = []
-        result = program(_square(bench, seen))
+        told: list[Any] = []
+        result = program(_square(bench, told))
         anomalies += check_value(label, lambda r=result: r, np.asarray(results[label], np.float32))  # type: ignore[misc]
         anomalies += check_quiet_barrier(bench, f"after {label}")
-        if seen != wanted:
-            witness = f"under {label} the tap was given and told {seen}, expected {wanted}"
+        if told != wanted:
+            witness = f"under {label} the tap was given and told {told}, expected {wanted}"
             anomalies.append(Anomaly("wrong transforms", Stage.CALLBACK, witness))
-    seen = []
+    anomalies += _beside_primals(bench)
+    seen: list[Any] = []
     result = jax.jit(jax.grad(lambda x: 7 * _square(bench, seen, paired=True)(x)))(3.0)
     anomalies += check_value("grad of a pair", lambda: result, np.float32(42))
     anomalies += check_quiet_barrier(bench, "after grad of a pair")
     if seen != [([42.0, 0.0], [transposed])]:
         witness = f"of a pair of tangents one is not used; the tap was given and told {seen}, expected 42 and 0"
         anomalies.append(Anomaly("wrong transforms", Stage.CALLBACK, witness))
+    return anomalies
+
+
+def _beside_primals(bench: Bench) -> list[Anomaly]:
+    """A tap of a primal and its tangent, in a checkpoint: it is of the cotangents, and the derivative is right."""
+    seen: list[Any] = []
+
+    def host(operand: Any, transforms: Any) -> None:
+        seen.append((*map(float, operand), [name for name, _ in transforms]))
+
+    @jax.custom_jvp
+    def square(x: Any) -> Any:
+        return x * x
+
+    @square.defjvp
+    def rule(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+        _, tangent = bench.implementation.tap(host, (primals[0], tangents[0]))
+        return square(primals[0]), 2 * primals[0] * tangent
+
+    saved = jax.checkpoint(square)
+    anomalies = []
+    for label, program in {
+        "a checkpoint": saved,
+        "a scan of checkpoints": lambda x: jax.lax.scan(lambda carry, _: (saved(carry), None), x, None, length=1)[0],
+    }.items():
+        seen.clear()
+        result = jax.jit(jax.grad(program))(3.0)
+        where = f"a primal and its tangent, in {label}"
+        anomalies += check_value(where, lambda r=result: r, np.float32(6))  # type: ignore[misc]
+        anomalies += check_quiet_barrier(bench, f"after {where}")
+        # The result does not depend on the tapped primal. Twice the tapped tangent is multiplied by 3.
+        if seen != [(0.0, 6.0, ["transpose"])]:
+            witness = f"{where}: the tap was given and told {seen}, expected 0 and 6 once, transposed"
+            anomalies.append(Anomaly("wrong transforms", Stage.CALLBACK, witness))
     return anomalies
 
 

@@ -292,6 +292,7 @@ def told_anew(bench: Bench, callback: Callback) -> list[Anomaly]:
 
 
 @planted("jit", "call debug_callback", "H4 X4", needs="set_mesh")
+@planted("jit", "pure_callback io_callback", "H4 X2 X3", needs="set_mesh", functions="barrier_wait")
 def outside_of_the_users_mesh(bench: Bench, callback: Callback) -> list[Anomaly]:
     """What a function runs in JAX is outside of the mesh that the program has set, outside jit and in it."""
     empty: list[bool] = []

@@ -20,6 +20,7 @@ from .fault import planted
 POINT, FACTOR = np.float32(0.25), np.float32(2)
 STEPS = 3
 OF_ARGUMENT = "of the checkpoint's argument"
+OF_ITS_RESULT = "of one value, whose result is differentiated"
 
 Passes = int
 """How often a checkpoint with a policy runs the part of its function that the operand depends on."""
@@ -60,7 +61,12 @@ def policies_of_checkpoints(bench: Bench, callback: Callback) -> list[Anomaly]:
         bench.apply(callback, host, {"a": value, "b": n})
         return n
 
+    def through(value: Any, n: Any) -> Any:
+        return jnp.sin(bench.apply(callback, host, value)) * n
+
     places = {"of one value": alone}
+    if callback.function == "id_tap":
+        places[OF_ITS_RESULT] = through
     if callback.differentiable:
         places |= {"of two values": of_two, OF_ARGUMENT: alone}
     anomalies: list[Anomaly] = []
@@ -69,6 +75,9 @@ def policies_of_checkpoints(bench: Bench, callback: Callback) -> list[Anomaly]:
 
             def function(x: Any, n: Any, call: Callable[[Any, Any], Any] = call, place: str = place) -> Any:
                 value = checkpoint_name(jnp.sin(x), "sine")
+                if place == OF_ITS_RESULT:
+                    # Nothing else of the backward pass has the saved value.
+                    return call(value, n)
                 return jnp.sin(value) * call(x if place == OF_ARGUMENT else value, n)
 
             body = jax.checkpoint(function, policy=saves)

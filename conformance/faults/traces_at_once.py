@@ -1,11 +1,13 @@
-"""Fault cells of traces of callbacks that run at the same time, and of a file that cannot be written any more."""
+"""Fault cells of traces of callbacks that run at the same time, and of how their files end."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
-from .checks import check_quiet_barrier, check_value
+from .checks import PLANTED, check_quiet_barrier, check_value, error_of
 from .fault import planted
 from .traces import library
 
@@ -208,3 +210,57 @@ def trace_breaks_off(bench: Bench, callback: Callback) -> list[Anomaly]:
     if seen != [float(number) for number in range(STEPS)]:
         anomalies.append(Anomaly("lost", Stage.CALLBACK, f"{len(seen)} of {STEPS} callbacks ran"))
     return anomalies[:3]
+
+
+@planted("jit", "id_tap", "H22")
+def trace_of_an_interrupted_wait(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H22: a signal handler raises while the end of the block waits: the file is whole, closed, and free again."""
+
+    def interrupt(*_: Any) -> None:
+        raise InterruptedError(PLANTED)
+
+    release = threading.Event()
+    compiled = bench.compile(lambda x: bench.implementation.tap(lambda *_: release.wait(PATIENCE), x))
+    release.set()
+    compiled(bench.operand)
+    bench.implementation.barrier()
+    opened = _descriptors()
+    main = threading.get_ident()
+    anomalies: list[Anomaly] = []
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "trace.json"
+            for _ in range(2):
+                release.clear()
+                # One-sided: on a slow machine the handler may raise in the block.
+                timer = threading.Timer(SOON_SECONDS / 2, signal.pthread_kill, (main, signal.SIGALRM))
+                timer.start()
+                error = error_of(lambda: _traced(bench, file, lambda: compiled(bench.operand)))
+                timer.join()
+                release.set()
+                bench.implementation.barrier()
+                if PLANTED not in str(error):
+                    anomalies.append(Anomaly("error", Stage.EXIT, f"an interrupted trace came to {error!r}"))
+                try:
+                    json.loads(file.read_text())
+                except ValueError as unreadable:
+                    anomalies.append(Anomaly("trace", Stage.EXIT, f"after an interrupted wait: {unreadable}"))
+    finally:
+        release.set()
+        signal.signal(signal.SIGALRM, before)
+    left = _descriptors() - opened
+    if left > 0:
+        anomalies.append(Anomaly("leak", Stage.EXIT, f"two traces have left {left} descriptors open"))
+    return anomalies + check_quiet_barrier(bench, "after an interrupted trace")
+
+
+def _traced(bench: Bench, file: Path, run: Callable[[], Any]) -> None:
+    with library(bench).trace(file):
+        run()
+
+
+def _descriptors() -> int:
+    """How many descriptors of the process are open, where the system tells."""
+    folder = Path("/proc/self/fd")
+    return len(os.listdir(folder)) if folder.exists() else 0

@@ -75,6 +75,8 @@ _OPTIONS = private(
 
 _leave = [entry for entry in (_MESH, _USE_MESH, _NO_MESH, _NO_ABSTRACT_MESH) if entry.lost]
 _concrete_mesh = _MESH.value
+_abstract_mesh = jax.sharding.get_abstract_mesh
+_none, _no_abstract = _NO_MESH.value, _NO_ABSTRACT_MESH.value
 
 
 def without_mesh() -> contextlib.AbstractContextManager[None]:
@@ -84,7 +86,9 @@ def without_mesh() -> contextlib.AbstractContextManager[None]:
 
 def mesh_is_set() -> bool:
     """Return whether `jax.set_mesh` chose a mesh for the programs of this thread."""
-    return not (_concrete_mesh().empty and jax.sharding.get_abstract_mesh().empty)
+    concrete, abstract = _concrete_mesh(), _abstract_mesh()
+    # Each pure callback asks, and to compare is quicker than to multiply the sizes of the axes.
+    return not ((concrete is _none or concrete.empty) and (abstract is _no_abstract or abstract.empty))
 
 
 if _leave:

@@ -83,8 +83,8 @@ def run_eagerly(
             finally:
                 tracker.end(execution, None)
     elif kind.pure:
-        with _compat.without_mesh():
-            results = _run(host, device, arrays)
+        # Its host leaves the mesh of `jax.set_mesh` by itself.
+        results = _run(host, device, arrays)
     else:
         with tracker.running_without_order(program, device), _compat.without_mesh():
             results = _run(host, device, arrays)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from .. import _compat
 from .._spec.advice import advise
 from .._spec.callback import HostCallback, Transforms
 from .._spec.naming import class_name, transferable
@@ -21,6 +22,18 @@ from .items import Item
 from .programs import Program
 from .queues import queues
 from .running import inside_callback, running, runs_callbacks
+
+
+def _outside_the_mesh(invoke: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `invoke` for a program that JAX may dispatch in this thread under the mesh of `jax.set_mesh`."""
+
+    def invoked(*operands: Any) -> Any:
+        if _compat.mesh_is_set():
+            with _compat.without_mesh():
+                return invoke(*operands)
+        return invoke(*operands)
+
+    return invoked
 
 
 class Host:
@@ -40,7 +53,8 @@ class Host:
         self.program = program
         # The bytes that one value takes in the queue.
         self.nbytes = sum(map(size_of, operand_avals))
-        self._invoke = callback.invoker(transforms)
+        invoke = callback.invoker(transforms)
+        self._invoke = _outside_the_mesh(invoke) if callback.kind.pure else invoke
         self._with_device = callback.with_device
         # For the quick check of a result that is one array, as for nearly every callback.
         one = callback.result_tree is not None and callback.returns_one_array

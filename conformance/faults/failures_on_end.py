@@ -80,11 +80,12 @@ def older_failures_let_go(bench: Bench, callback: Callback) -> list[Anomaly]:
 
 @planted("jit", "call io_callback", "H13 H15", functions="barrier_wait")
 def callers_are_let_go(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """Only the last failure keeps the local variables of the functions that called the program."""
-    callers = _Watched()
+    """Only the last failure keeps the local variables of its function and of those that called the program."""
+    callers, functions = _Watched(), _Watched()
 
     def host(operand: Any) -> Any:
-        raise ValueError(PLANTED)
+        local = functions.make()
+        raise ValueError(f"{PLANTED} {local}")
 
     compiled = bench.applying(callback, host)
 
@@ -98,6 +99,10 @@ def callers_are_let_go(bench: Bench, callback: Callback) -> list[Anomaly]:
     error_of(bench.implementation.barrier)
     if kept not in ([], [FAILURES - 1]):
         return [Anomaly("leak", Stage.CALLBACK, f"of {FAILURES} failures, the callers' local variables of {kept}")]
+    left = functions.alive()
+    if left:
+        witness = f"after the barrier has told {FAILURES} failures, their functions' local variables of {left}"
+        return [Anomaly("leak", Stage.BARRIER, witness)]
     return check_quiet_barrier(bench, "after failures")
 
 

@@ -37,7 +37,7 @@ def results_without_a_place(bench: Bench, callback: Callback) -> list[Anomaly]:
 
 @planted("jit", "call pure_callback io_callback io_callback_ordered", "H3 H4 X2 X3", minimum_devices=2)
 def results_without_elements(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """A result without elements is where its operand is. The function of an io_callback is called, a pure one is not."""
+    """A result without elements is where its operand is. An io_callback of it is called, and a pure one is not."""
     last = bench.devices[-1]
     operand = jax.device_put(np.ones(3, np.float32), last)
     seen: list[float] = []

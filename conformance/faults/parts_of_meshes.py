@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -136,10 +137,11 @@ def lanes_along_a_mesh(bench: Bench, callback: Callback) -> list[Anomaly]:
         (len(bench.devices),), ("devices",), axis_types=(jax.sharding.AxisType.Explicit,), devices=bench.devices
     )
     anomalies = []
-    for method in ("sequential", "sequential_unrolled"):
-        seen: list[list[float]] = []
+    batches = {"rows": bench.operand, "numbers": np.ravel(bench.operand)}
+    for method, (what, batch) in itertools.product(("sequential", "sequential_unrolled"), batches.items()):
+        seen: list[Any] = []
 
-        def host(operand: Any, seen: list[list[float]] = seen) -> Any:
+        def host(operand: Any, seen: list[Any] = seen) -> Any:
             seen.append(np.asarray(operand).tolist())
             return np.asarray(operand) + np.float32(1)
 
@@ -147,10 +149,11 @@ def lanes_along_a_mesh(bench: Bench, callback: Callback) -> list[Anomaly]:
             return bench.implementation.call(host, x, jax.ShapeDtypeStruct(x.shape, x.dtype), vmap_method=method)
 
         with jax.set_mesh(mesh):
-            operand = jax.device_put(bench.operand, NamedSharding(mesh, PartitionSpec("devices")))
+            operand = jax.device_put(batch, NamedSharding(mesh, PartitionSpec("devices")))
             result = jax.jit(jax.vmap(lane))(operand)
-            anomalies += check_value(method, lambda r=result: r, bench.operand + np.float32(1))  # type: ignore[misc]
+            wanted = batch + np.float32(1)
+            anomalies += check_value(f"{method}, {what}", lambda r=result: r, wanted)  # type: ignore[misc]
         anomalies += check_quiet_barrier(bench, f"after {method} lanes along a mesh")
-        if seen != bench.operand.tolist():
-            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"{method} saw {seen}"))
+        if seen != batch.tolist():
+            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"{method}, {what}: it saw {seen}"))
     return anomalies

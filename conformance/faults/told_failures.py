@@ -58,7 +58,14 @@ class UnequalError(Exception):
     __hash__ = None  # type: ignore[assignment]
 
 
-CLASSES = (EmptyError, FalseError, UnequalError, ExitingError, InterruptedTextError)
+class SealedError(Exception):
+    """An exception that takes no attribute, as those of some compiled libraries do."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise TypeError(f"{name} cannot be set")
+
+
+CLASSES = (SealedError, EmptyError, FalseError, UnequalError, ExitingError, InterruptedTextError)
 
 
 @planted("jit", "pure_callback", "H15", functions="barrier_wait")

@@ -275,6 +275,9 @@ def says_all_of_odd_failures(bench: Bench, callback: Callback) -> list[Anomaly]:
     def ends_in_the_middle(*operands: Any) -> Any:
         raise ValueError("a record\0and its end")
 
+    def colours(*operands: Any) -> Any:
+        raise ValueError("a \x1b[31mred record\nand its end")
+
     def is_closed(*operands: Any) -> Any:
         raise _ClosedError("x")
 
@@ -285,6 +288,7 @@ def says_all_of_odd_failures(bench: Bench, callback: Callback) -> list[Anomaly]:
     anomalies = []
     cases: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
         (ends_in_the_middle, ("and its end", "in ends_in_the_middle", "barrier_wait() reports it")),
+        (colours, ("and its end", "red record", "barrier_wait() reports it")),
         (is_closed, ("_ClosedError", "is_closed (", "barrier_wait() reports it")),
         (takes_it_for_jax, ("block_until_ready", "hostcb.jax_arrays", "barrier_wait() reports it")),
     )
@@ -299,6 +303,11 @@ def says_all_of_odd_failures(bench: Bench, callback: Callback) -> list[Anomaly]:
         if callback.function == "call":
             anomalies += _lacking(f"the error of the computation of {function.__name__}", error, words)
         anomalies += _lacking(f"the barrier after {function.__name__}", told, words[:-1])
+        # What a terminal would obey is told as its escape.
+        first = str(told).partition("\n")[0]
+        if not first.isprintable():
+            witness = f"the first line of the barrier after {function.__name__} is {first!r}"
+            anomalies.append(Anomaly("poor error", Stage.BARRIER, witness))
     return anomalies + check_quiet_barrier(bench, "after odd failures")
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from ..oracle.checkers import Anomaly
@@ -86,3 +88,14 @@ def still_alive(references: Mapping[str, weakref.ref[Any]], before: Callable[[],
         if not alive or time.monotonic() > end:
             return alive
         time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def filtering(way: str = "quiet_remove_frames") -> Iterator[None]:
+    """Let JAX leave out frames of tracebacks, as it does for users. The suite itself wants whole ones."""
+    kept: Any = getattr(jax.config, "jax_traceback_filtering")  # noqa: B009 - some releases do not declare it
+    jax.config.update("jax_traceback_filtering", way)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_traceback_filtering", kept)

@@ -9,7 +9,7 @@ import io
 import json
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from ..oracle.stages import summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
-from .checks import PLANTED, error_of
+from .checks import PLANTED, error_of, filtering
 from .fault import planted
 from .traces import library
 
@@ -182,17 +182,6 @@ def in_profiles(bench: Bench, callback: Callback) -> list[Anomaly]:
     return [Anomaly("trace", Stage.CALLBACK, witness)]
 
 
-@contextlib.contextmanager
-def _as_for_users() -> Iterator[None]:
-    """The suite itself wants whole tracebacks."""
-    kept: Any = getattr(jax.config, "jax_traceback_filtering")  # noqa: B009 - some releases do not declare it
-    jax.config.update("jax_traceback_filtering", "quiet_remove_frames")
-    try:
-        yield
-    finally:
-        jax.config.update("jax_traceback_filtering", kept)
-
-
 @planted("jit", "call", "H32")
 def ends_in_the_users_file(bench: Bench, callback: Callback) -> list[Anomaly]:
     """The traceback of a refusal, and of a function that raised, has no frame of the library; advice names a remedy."""
@@ -261,7 +250,7 @@ def ends_in_the_users_file(bench: Bench, callback: Callback) -> list[Anomaly]:
         "a function for jax.Arrays": lambda: jax.jit(lambda x: hostcb.call(adds, x, result_shape=x))(START),
     }
     for what, run in cases.items():
-        with _as_for_users():
+        with filtering():
             error, reported = error_of(run), error_of(bench.implementation.barrier)
         if error is None:
             anomalies.append(Anomaly("not refused", Stage.TRACE, f"{what} raised nothing"))

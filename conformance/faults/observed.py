@@ -255,7 +255,7 @@ def _told(error: Any) -> dict[str, int]:
 
 @planted("jit", "call io_callback", "H30", functions="barrier_wait")
 def all_callbacks_are_told(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """H30: of a program with two callbacks the error of a barrier in time names each, and outside jit the one that runs."""
+    """H30: of a program with two callbacks the error of a barrier in time names each; outside jit, one that runs."""
     entered, release = threading.Event(), threading.Event()
 
     def quick_one(operand: Any) -> Any:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import traceback
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
-from .checks import PLANTED, check_quiet_barrier, error_of
+from .checks import PLANTED, check_quiet_barrier, error_of, filtering
 from .fault import planted
 from .traces import library
 
@@ -82,8 +80,10 @@ def exceptions_of_any_class(bench: Bench, callback: Callback) -> list[Anomaly]:
         compiled = bench.applying(callback, failing)
         # The first runs may take another way than the later ones.
         for run in range(RUNS):
-            raised: Any = _raised(lambda: jax.block_until_ready(compiled(bench.operand)))  # noqa: B023
-            reported: Any = _raised(bench.implementation.barrier)
+            # To leave out frames asks the exception for its traceback, and sets it.
+            with filtering():
+                raised: Any = _raised(lambda: jax.block_until_ready(compiled(bench.operand)))  # noqa: B023
+                reported: Any = _raised(bench.implementation.barrier)
             where = {"the barrier": reported} | ({"the computation": raised} if callback.function != "id_tap" else {})
             for what, error in where.items():
                 if type(getattr(error, "__cause__", None)) is not each:
@@ -190,16 +190,6 @@ def callers_of_causes_are_let_go(bench: Bench, callback: Callback) -> list[Anoma
     return anomalies + check_quiet_barrier(bench, "after failures with causes")
 
 
-@contextlib.contextmanager
-def _filtering(way: str) -> Iterator[None]:
-    kept: Any = getattr(jax.config, "jax_traceback_filtering")  # noqa: B009 - some releases do not declare it
-    jax.config.update("jax_traceback_filtering", way)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_traceback_filtering", kept)
-
-
 @planted("jit", "id_tap call io_callback", "H32", functions="barrier_wait")
 def frames_of_the_library(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H32: the traceback of a failed function has the library's frames if JAX is told to filter none, and only then."""
@@ -213,7 +203,7 @@ def frames_of_the_library(bench: Bench, callback: Callback) -> list[Anomaly]:
 
     anomalies: list[Anomaly] = []
     for way in ("off", "remove_frames", "tracebackhide"):
-        with _filtering(way):
+        with filtering(way):
             error_of(lambda: jax.block_until_ready(bench.applying(callback, failing)(bench.operand)))
             reported: Any = error_of(bench.implementation.barrier)
         cause = reported.__cause__ if reported is not None else None

@@ -155,3 +155,29 @@ def method_in_the_error(bench: Bench, callback: Callback) -> list[Anomaly]:
         for word in words
         if word not in str(error)
     ]
+
+
+@planted("jit", WITH_METHOD, "H8 X2 B4 D1")
+def as_long_as_the_batch(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The operand without a batch has as many elements as the batch: it is none of the batch."""
+    seen: list[Shapes] = []
+
+    def host(operands: Any) -> Any:
+        number, row = map(np.asarray, operands)
+        seen.append([number.shape, row.shape])
+        return (number + row.sum(-1)).astype(np.float32)
+
+    numbers, row = np.arange(LANES, dtype=np.float32), np.full(LANES, 10, np.float32)
+    shape = jax.ShapeDtypeStruct((), np.float32)
+
+    def in_scan(number: Any, row: Any) -> Any:
+        def step(carry: Any, _: Any) -> tuple[Any, None]:
+            return bench.apply(callback, host, (carry, row), shape), None
+
+        return jax.lax.scan(step, number, None, length=2)[0]
+
+    program = jax.jit(jax.vmap(in_scan, in_axes=(0, None)))
+    anomalies = check_value("a scan of lanes", lambda: program(numbers, row), numbers + 2 * row.sum())
+    if callback.batching is Batching.SEQUENTIAL and seen != [[(), row.shape]] * (2 * LANES):
+        anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"the calls of the lanes got {seen}"))
+    return anomalies + check_quiet_barrier(bench, "after operands as long as the batch")

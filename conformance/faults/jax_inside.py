@@ -15,9 +15,10 @@ from ..spec.callbacks import Callback
 from .bench import Bench
 from .checks import PLANTED, check_failed_barrier, check_quiet_barrier, check_value, error_of
 from .fault import EVERY_KIND, OF_JAX, ONE_OF_EACH, planted
+from .traces import library
 
 SIDE = 64
-TAPS, RUNS = 20, 10
+TAPS, RUNS, FEW_RUNS = 20, 10, 3
 
 
 @planted("jit", EVERY_KIND)
@@ -255,6 +256,35 @@ def starts_callbacks_on_all(bench: Bench, callback: Callback) -> list[Anomaly]:
     if "several devices" not in str(error):
         return [Anomaly("error", Stage.RESULT, f"the refusal does not say why: {str(error)[-300:]}")]
     return check_failed_barrier(bench, "several devices")
+
+
+@planted("pmap", "call", "H5 H9 H13", minimum_devices=2, isolated=True, deadline=40.0)
+def taps_inside_on_its_device(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Each device's call starts a program with a tap on its own device, at each run: nothing waits for ever."""
+    seen: list[float] = []
+    inner = jax.jit(lambda v: bench.implementation.tap(lambda operand, _: seen.append(float(operand)), v))
+    numbers = {device: jax.device_put(np.float32(place), device) for place, device in enumerate(bench.devices)}
+    for number in numbers.values():
+        inner(number)
+    bench.implementation.barrier()
+
+    def host(operand: Any, device: Any) -> Any:
+        inner(numbers[device])
+        return np.asarray(operand)
+
+    def through(x: Any) -> Any:
+        like = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return library(bench).call(host, x, result_shape=like, call_with_device=True)
+
+    outer = bench.compile(through)
+    anomalies: list[Anomaly] = []
+    for run in range(FEW_RUNS):
+        seen.clear()
+        anomalies += check_value(f"run {run}", lambda: outer(bench.operand), bench.operand)
+        anomalies += check_quiet_barrier(bench, f"after run {run} of calls that tap")
+        if sorted(seen) != [*map(float, range(len(bench.devices)))]:
+            anomalies.append(Anomaly("lost", Stage.CALLBACK, f"in run {run} the inner taps saw {sorted(seen)}"))
+    return anomalies[:3]
 
 
 @planted("pmap pjit", "id_tap", "H9 H10", kind="runs_jax")

@@ -140,3 +140,26 @@ def small_types_at_each_run(bench: Bench, callback: Callback) -> list[Anomaly]:
             witness = f"{RUNS} runs with {name} gave {seen[:8]}, expected {len(wanted)} times {wanted[0]}"
             anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
     return anomalies
+
+
+@planted("pjit", "call pure_callback io_callback", "H3 X2 X3", minimum_devices=2, functions="barrier_wait")
+def small_results_beside_others(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Results over a mesh with elements of less than a byte, before and after others: each keeps its values."""
+    small = [np.asarray([0, 1, 1]).astype(getattr(jnp, name)) for name in SMALL if hasattr(jnp, name)]
+    others = [np.int32(-7), np.complex64(1 - 2j), np.float32(-0.0)]
+    operand = jax.device_put(bench.operand, bench.split)
+    anomalies: list[Anomaly] = []
+    for results in ((*small, *others), (*others, *small)):
+        likes = tuple(jax.ShapeDtypeStruct(each.shape, each.dtype) for each in results)
+        compiled = jax.jit(lambda x, r=results, s=likes: bench.apply(callback, lambda _: r, x, s))
+        found, wanted = [_bits(each) for each in compiled(operand)], [_bits(each) for each in results]
+        if found != wanted:
+            anomalies.append(Anomaly("value", Stage.RESULT, f"the results were {found}, expected {wanted}"))
+    return anomalies + check_quiet_barrier(bench, "after results of several types")
+
+
+def _bits(array: Any) -> tuple[str, str]:
+    """Its type and its values, whose text has the signs of zeros."""
+    host = np.asarray(array)
+    wide = host if host.dtype.kind == "c" else host.astype(np.float32)
+    return host.dtype.name, str(wide.tolist())

@@ -277,7 +277,7 @@ def all_callbacks_are_told(bench: Bench, callback: Callback) -> list[Anomaly]:
     ):
         entered.clear()
         release.clear()
-        thread = threading.Thread(target=lambda run=run: error_of(lambda: run(bench.operand)), daemon=True)  # type: ignore[misc]
+        thread = threading.Thread(target=lambda run=run: error_of(lambda: run(bench.operand)), daemon=True)
         thread.start()
         entered.wait(PATIENCE)
         try:

@@ -146,7 +146,7 @@ def small_types_at_each_run(bench: Bench, callback: Callback) -> list[Anomaly]:
 def small_results_beside_others(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Results over a mesh with elements of less than a byte, before and after others: each keeps its values."""
     small = [np.asarray([0, 1, 1]).astype(getattr(jnp, name)) for name in SMALL if hasattr(jnp, name)]
-    others = [np.int32(-7), np.complex64(1 - 2j), np.float32(-0.0)]
+    others: list[Any] = [np.int32(-7), np.complex64(1 - 2j), np.float32(-0.0)]
     operand = jax.device_put(bench.operand, bench.split)
     anomalies: list[Anomaly] = []
     for results in ((*small, *others), (*others, *small)):

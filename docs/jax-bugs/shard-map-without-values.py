@@ -4,7 +4,6 @@ os.environ.update(JAX_PLATFORMS="cpu", XLA_FLAGS="--xla_force_host_platform_devi
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
 
 seen = []
 

@@ -105,10 +105,10 @@ def _refuse_on_one_device(context: Any, params: dict[str, Any]) -> None:
         return
     if getattr(program, "num_devices", mesh.size) < mesh.size:
         raise NotImplementedError(
-            f"{callback} was used in a shard_map over {mesh.size} devices that has no results and uses none of its "
-            f"operands. Nothing tells JAX {jax.__version__} the devices of such a program, so it compiles the program "
-            "for one device. Call it under jax.set_mesh(mesh), return a value from the shard_map and use it, or give "
-            "the callback an operand of the shard_map."
+            f"{callback} was used in a shard_map or pmap over {mesh.size} devices that has no results and uses none of "
+            f"its operands. Nothing tells JAX {jax.__version__} the devices of such a program, so it compiles the "
+            "program for one device. Return a value from it and use that, call it under jax.set_mesh(mesh), or give "
+            "the callback an operand of it."
         )
 
 

@@ -121,7 +121,9 @@ def test_surroundings_that_are_not_right(environment: dict[str, str], words: str
 
 def test_an_interpreter_that_is_not_there(devices: list[jax.Device], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/no/such/python")
-    assert "/no/such/python" in harness_error(run_fault(OS_EXIT, load("jax"), devices))
+    with pytest.raises(VictimEndedError) as caught:
+        run_victim(Bench(load("jax"), "jit", devices), "os_exit", "pure_callback", fresh=True)
+    assert "/no/such/python" in harness_error(caught.value.outcome)
 
 
 def test_what_an_implementation_prints_is_no_report(

@@ -61,6 +61,27 @@ def partitioned(see: Callable[..., None], ordered: bool) -> Callable[[Any], Any]
     return show
 
 
+def see_index(see: Callable[..., None]) -> None:
+    hcb.debug.callback(see, jax.lax.axis_index("d"))
+
+
+def without_values(see: Callable[..., None]) -> Any:
+    return jax.jit(jax.shard_map(lambda: (see_index(see), ())[1], mesh=mesh(), in_specs=(), out_specs=()))()
+
+
+def with_operand(see: Callable[..., None]) -> Any:
+    def show(x: Any) -> tuple[()]:
+        hcb.debug.callback(lambda part: see(part.sum()), x)
+        return ()
+
+    return jax.jit(jax.shard_map(show, mesh=mesh(), in_specs=P("d"), out_specs=()))(EIGHT)
+
+
+def under_mesh(run: Callable[[], Any]) -> Any:
+    with jax.set_mesh(mesh()):
+        return run()
+
+
 def programs_on_all(x: Any = EIGHT) -> Any:
     """The sum of what a program with a callback on all devices gives."""
     return np.sum(jax.jit(lambda x: pure(x))(spread(x)))
@@ -111,6 +132,11 @@ ON_DEVICES = [
            {"dropped": (lambda: over_axes(pure), 2 * EIGHT),
             "made manual": (lambda: over_axes(pure, axis_names={"a", "b"}), 2 * EIGHT),
             "outside": (lambda: jax.jit(pure)(over_axes(lambda x: x, axis_names={"a"})), 2 * EIGHT)}),
+    Advice("program for one device. Return a value from it and use that, call it under jax.set_mesh(mesh), or give "
+           "the callback an operand of it", NotImplementedError, lambda: without_values(lambda _: None),
+           {"returned": (lambda: debugged(lambda see: over_mesh(lambda x: (see_index(see), x)[1])), EIGHT),
+            "under the mesh": (lambda: debugged(lambda see: under_mesh(lambda: without_values(see))), EIGHT),
+            "operand": (lambda: debugged(with_operand), EIGHT)}),
     Advice("Drop ordered=True, or use shard_map, in which each device calls in order", NotImplementedError,
            lambda: jax.jit(partitioned(lambda _: None, ordered=True))(spread()),
            {"dropped": (lambda: debugged(lambda see: jax.jit(partitioned(see, ordered=False))(spread())), EIGHT),

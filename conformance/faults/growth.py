@@ -110,7 +110,8 @@ def looks_leave_nothing(bench: Bench, callback: Callback) -> list[Anomaly]:
         held.release.set()
         thread.join(PATIENCE)
     anomalies = check_quiet_barrier(bench, "after barriers with timeouts")
-    if not all(isinstance(each, TimeoutError) for each in ended) or threads[-1] > threads[0] + 1:
+    # A thread that has been told to end may still be counted, on a busy machine. A thread for each look may not.
+    if not all(isinstance(each, TimeoutError) for each in ended) or threads[-1] >= threads[0] + LOOKS // 2:
         witness = f"barriers with a timeout ended with {ended}, and after each there were {threads} threads"
         anomalies.append(Anomaly("leak", Stage.BARRIER, witness))
     return anomalies

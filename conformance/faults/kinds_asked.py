@@ -213,6 +213,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "lanes": "taps are not batched by lane, and pure buffer callbacks without vmap_method are refused",
     "large_sizes": "64 MiB take time; the copy of an operand and of a result is the same for all",
     "left_without_division": "others are refused there: fault.partially_manual asks them",
+    "logs_nothing": "the log is of programs and barriers, whatever kinds they have",
     "looks_leave_nothing": "the barrier waits for the queue or for the program: one kind of each",
     "loop_along_a_mesh": "the rule asks the loop, and takes each callback alike",
     "loop_steps": "only calls with results depend on the dispatch of loops",

@@ -175,6 +175,21 @@ def end_is_logged(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies + check_quiet_barrier(bench, "after barriers with a log")
 
 
+@planted("jit pmap pjit", "id_tap call pure_callback io_callback_ordered", "H19", functions="barrier_wait")
+def logs_nothing(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H19: a program whose callbacks end well writes nothing to the log but the barrier's own lines, however often."""
+    compiled = bench.applying(callback, lambda operand: np.asarray(operand) + np.float32(1))
+    logged: list[str] = []
+    with _logged(logged.append):
+        for _ in range(RUNS):
+            jax.block_until_ready(compiled(bench.operand))
+        library(bench).barrier_wait("planted_name")
+    # On a busy machine the barrier may also report that it still waits.
+    if others := [line for line in logged if "barrier_wait[planted_name]" not in line]:
+        return [Anomaly("poor log", Stage.BARRIER, f"the log of programs without a failure has {others}")]
+    return check_quiet_barrier(bench, "after programs without a failure")
+
+
 @planted("jit", EVERY_ONE, "H32", functions="barrier_wait")
 def first_line(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H32: the line of a failure has the kind's name, the device, and what the function raised, wherever it is told."""

@@ -181,3 +181,45 @@ def as_long_as_the_batch(bench: Bench, callback: Callback) -> list[Anomaly]:
     if callback.batching is Batching.SEQUENTIAL and seen != [[(), row.shape]] * (2 * LANES):
         anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"the calls of the lanes got {seen}"))
     return anomalies + check_quiet_barrier(bench, "after operands as long as the batch")
+
+
+@planted("jit", f"id_tap io_callback {WITH_METHOD}", "H1 H7 H8 X2 X3 B4")
+def along_each_axis(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The batch is any axis of a cube, in which no shape tells a wrong one, and the lanes compute with the result."""
+
+    def host(operand: Any) -> Any:
+        return np.asarray(operand) + np.float32(1)
+
+    cube = np.arange(LANES**3, dtype=np.float32).reshape(LANES, LANES, LANES)
+    weights = np.arange(LANES**2, dtype=np.float32).reshape(LANES, LANES)
+    anomalies: list[Anomaly] = []
+    for axis in range(cube.ndim):
+
+        def lanes(batch: Any, axis: int = axis) -> Any:
+            one = lambda x: bench.apply(callback, host, x) * weights  # noqa: E731
+            return jax.vmap(one, in_axes=axis, out_axes=axis)(batch)
+
+        wanted = bench.expected(callback, cube) * np.expand_dims(weights, axis)
+        label = f"along axis {axis}"
+        anomalies += check_value(label, lambda p=jax.jit(lanes): p(cube), wanted)  # type: ignore[misc]
+        anomalies += check_quiet_barrier(bench, label)
+    return anomalies
+
+
+@planted("jit pmap", "id_tap", "H7 H11")
+def changes_what_it_is_told(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H7, H11: a tap that empties the transformations that it is told of leaves them as they are for later runs."""
+    told: list[list[tuple[str, dict[str, Any]]]] = []
+
+    def note(operand: Any, transforms: Any) -> None:
+        told.append([(name, dict(params)) for name, params in transforms])
+        for _, params in transforms:
+            params.clear()
+
+    compiled = bench.compile(lambda x: jax.vmap(lambda each: bench.implementation.tap(note, each))(x[None])[0])
+    for _ in range(2):
+        jax.block_until_ready(compiled(bench.operand))
+        bench.implementation.barrier()
+    if not told or any(each != [("batch", {"batch_dims": (0,)})] for each in told):
+        return [Anomaly("wrong callback", Stage.CALLBACK, f"it was told {told}, expected one batch each time")]
+    return check_quiet_barrier(bench, "after taps that change what they are told")

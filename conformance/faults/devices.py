@@ -18,6 +18,7 @@ from ..spec.jax_versions import shard_map
 from .bench import Bench
 from .checks import check_quiet_barrier, check_value, error_of
 from .fault import EVERY_KIND, WITH_RESULTS, planted
+from .traces import library
 
 FLOATS = ("float4_e2m1fn", "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32")
 """Floats of each width with a negative zero, but those of 64 bits, which a platform may lack."""
@@ -82,6 +83,10 @@ def feeds_shard_map(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies + check_quiet_barrier(bench, "after callbacks beside a shard_map")
 
 
+def _gives_to(lowered: str, device: int) -> bool:
+    return bool(re.search(rf"device_ids ?= ?\[{device}\]|maximal device={device}\b", lowered))
+
+
 @planted("pjit", SHARDED, also="X5", minimum_devices=2)
 def names_its_device(bench: Bench, callback: Callback) -> list[Anomaly]:
     """The compiled program places the callback on the named device, the last one."""
@@ -89,9 +94,27 @@ def names_its_device(bench: Bench, callback: Callback) -> list[Anomaly]:
     text = jax.jit(lambda x: bench.apply(callback, lambda operand: operand + 1, x), in_shardings=bench.split)
     lowered = text.lower(bench.operand).as_text()
     last = len(bench.devices) - 1
-    if re.search(rf"device_ids ?= ?\[{last}\]|maximal device={last}\b", lowered):
+    if _gives_to(lowered, last):
         return []
     return [Anomaly("wrong device", Stage.LOWER, f"the lowered program gives nothing to device {last}")]
+
+
+@planted("pjit", "io_callback pure_callback", "X5", minimum_devices=2, functions="barrier_wait")
+def named_by_a_mesh_of_one(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """X5: any sharding of a single device names it, also that of a mesh of one."""
+    last = NamedSharding(Mesh(np.asarray(bench.devices[-1:]), ("alone",)), PartitionSpec())
+    namespace = library(bench)
+    function = namespace.io_callback if callback.function == "io_callback" else namespace.pure_callback
+
+    def add_one(operand: Any) -> Any:
+        return np.asarray(operand) + np.float32(1)
+
+    program = jax.jit(lambda x: function(add_one, x, x, sharding=last), in_shardings=bench.split)
+    lowered = program.lower(bench.operand).as_text()
+    anomalies = check_value("a device of a mesh of one", lambda: program(bench.operand), bench.operand + 1)
+    if not _gives_to(lowered, len(bench.devices) - 1):
+        anomalies.append(Anomaly("wrong device", Stage.LOWER, "the lowered program gives nothing to the last device"))
+    return anomalies + check_quiet_barrier(bench, "after a device of a mesh of one")
 
 
 @planted("pjit", SHARDED, also="X5", minimum_devices=2)

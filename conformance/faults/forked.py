@@ -126,6 +126,38 @@ def forks_while_traced(bench: Bench, callback: Callback) -> list[Anomaly]:
     return check_quiet_barrier(bench, "after a forked child")
 
 
+@planted("jit", "id_tap", "H17 H22")
+def child_leaves_the_trace(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A child that leaves the block does not end the trace of its parent, which goes on."""
+    parent = os.getpid()
+    status = 1
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.json"
+        try:
+            with library(bench).trace(file):
+                bench.implementation.tap(lambda *_: None, np.float32(0))
+                bench.implementation.barrier()
+                if child := os.fork():
+                    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+                    bench.implementation.tap(lambda *_: None, np.float32(0))
+                else:
+                    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                    signal.alarm(CHILD_SECONDS)
+        finally:
+            if os.getpid() != parent:
+                os._exit(0)
+        text = file.read_text()
+    try:
+        events = json.loads(text)
+    except ValueError as error:
+        return [Anomaly("trace", Stage.CALLBACK, f"the parent's trace cannot be read after the child: {error}")]
+    runs = [event["pid"] for event in events if event.get("cat") == "id_tap"]
+    if (status, runs) != (0, [parent, parent]):
+        witness = f"the child ended with {status}, and the trace of process {parent} has runs of {runs}, expected two"
+        return [Anomaly("trace", Stage.CALLBACK, witness)]
+    return check_quiet_barrier(bench, "after a child that left the block")
+
+
 @planted("jit", "id_tap", "H17", functions="barrier_wait")
 def forks_after_a_failure(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A failure of the parent is not one of its child: each barrier reports those of its own process."""

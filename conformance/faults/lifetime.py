@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
+from .barriers import PATIENCE
 from .bench import WIDTH, Bench
 from .checks import check_quiet_barrier, check_value, error_of, still_alive
 from .fault import EVERY_KIND, OF_ARRAYS, OF_ARRAYS_OF_JAX, WITH_SIDE_EFFECT, planted
@@ -280,3 +282,49 @@ def transformed_are_forgotten(bench: Bench, callback: Callback) -> list[Anomaly]
     alive = still_alive(kept)
     witness = f"the programs are gone, and functions that they called are still alive: {', '.join(alive)}"
     return [Anomaly("leak", Stage.EXIT, witness)] * bool(alive)
+
+
+@planted("pmap", "id_tap", "H12 H18", minimum_devices=2, isolated=True)
+def dropped_while_one_waits(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """All wait when their program is dropped; then the values of one device run after those of all others."""
+    first, last, others_ran = threading.Event(), threading.Event(), threading.Semaphore(0)
+    seen: list[str] = []
+
+    def host(operand: Any, transforms: Any, device: Any) -> None:
+        (last if device == bench.devices[-1] else first).wait(2 * PATIENCE)
+        seen.append(str(device))
+        if device != bench.devices[-1]:
+            others_ran.release()
+
+    def run(compiled: Callable[[Any], Any], times: int) -> None:
+        for _ in range(times):
+            jax.block_until_ready(compiled(bench.operand))
+
+    compiled = bench.compile(lambda x: bench.implementation.namespace.id_tap(host, x, tap_with_device=True))  # type: ignore[attr-defined]
+    first.set()
+    last.set()
+    # The first runs may take another way into the queues than the later ones.
+    run(compiled, 2)
+    bench.implementation.barrier()
+    while others_ran.acquire(blocking=False):
+        pass
+    seen.clear()
+    first.clear()
+    last.clear()
+    try:
+        run(compiled, CALLS)
+        del compiled
+        jax.clear_caches()
+        gc.collect()
+        first.set()
+        ran = all(others_ran.acquire(timeout=PATIENCE) for _ in range(CALLS * (len(bench.devices) - 1)))
+    finally:
+        first.set()
+        last.set()
+    anomalies = check_quiet_barrier(bench, "after a program that has been dropped")
+    wanted = sorted(str(device) for device in bench.devices for _ in range(CALLS))
+    if not ran or sorted(seen) != wanted:
+        counts = {str(device): seen.count(str(device)) for device in bench.devices}
+        witness = f"of {CALLS} runs the taps of each device: {counts}"
+        anomalies.append(Anomaly("lost", Stage.CALLBACK, witness))
+    return anomalies

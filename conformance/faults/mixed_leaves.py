@@ -37,6 +37,7 @@ def _shown(leaf: Any) -> tuple[str, Any]:
 def derivatives_of_mixed_leaves(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H16: the tangents of a tree have its form; of integers and of leaves without a value they are float0 arrays."""
     seen: list[tuple[Any, list[str]]] = []
+    returned: list[tuple[Any, bool]] = []
 
     def note(value: Any, transforms: Any) -> None:
         seen.append((jax.tree.map(_shown, value), [name for name, _ in transforms]))
@@ -45,7 +46,9 @@ def derivatives_of_mixed_leaves(bench: Bench, callback: Callback) -> list[Anomal
         # Each leaf without a tangent has another size: one in the place of another would show.
         tree = {"a": x * x, "b": WITHOUT_VALUE, "c": jnp.full(3, 7), "d": jnp.int32(4), "e": jnp.bfloat16(2.5)}
         tree["f"] = jnp.array([1 + 2j, 3j], jnp.complex64)
-        return bench.implementation.tap(note, tree)["a"] * x
+        tapped = bench.implementation.tap(note, tree)
+        returned.append((np.shape(tapped["b"]), tapped["b"].dtype == WITHOUT_VALUE.dtype))
+        return tapped["a"] * x
 
     with warnings.catch_warnings(), flag("jax_host_callback_ad_transforms"):
         warnings.simplefilter("ignore")
@@ -63,6 +66,9 @@ def derivatives_of_mixed_leaves(bench: Bench, callback: Callback) -> list[Anomal
     tangents = {**EMPTY, "a": ("float32", 6.0), "e": ("bfloat16", 0.0), "f": ("complex64", [0j, 0j])}
     cotangents = {**EMPTY, "a": ("float32", 3.0), "e": ("bfloat16", 0.0), "f": ("complex64", [0j, 0j])}
     wanted = [((values, tangents), ["jvp"]), (values, []), (cotangents, ["jvp", "transpose"])]
+    if {*returned} != {(WITHOUT_VALUE.shape, True)}:
+        witness = f"shapes of a leaf without a value that came back, and whether its type did: {returned}"
+        return [Anomaly("result", Stage.TRACE, witness)]
     if seen == wanted:
         return []
     return [Anomaly("wrong callback", Stage.CALLBACK, f"the tap was given and told {seen}, expected {wanted}")]

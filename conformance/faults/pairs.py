@@ -66,6 +66,10 @@ PROGRAMS: dict[str, tuple[Callable[[Tap], Any], list[tuple[Any, Way]]]] = {
         lambda tap: jax.grad(_of_two(tap))(POINT, OTHER),
         [((SQUARE, 10.0), ()), ((10.0, SQUARE), BACK)],
     ),
+    "grad of a checkpoint of one of two": (
+        lambda tap: jax.grad(jax.checkpoint(lambda x: _of_two(tap)(x, OTHER)))(POINT),
+        [((SQUARE, 10.0), ()), ((SQUARE, 10.0), ()), ((10.0, SQUARE), BACK)],
+    ),
     "jvp of one of two": (
         lambda tap: jax.jvp(_of_two(tap), (POINT, OTHER), (1.0, 0.0))[1],
         [(((SQUARE, 10.0), (6.0, 0.0)), JVP)],

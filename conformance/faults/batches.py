@@ -196,12 +196,12 @@ def along_each_axis(bench: Bench, callback: Callback) -> list[Anomaly]:
     for axis in range(cube.ndim):
 
         def lanes(batch: Any, axis: int = axis) -> Any:
-            one = lambda x: bench.apply(callback, host, x) * weights  # noqa: E731
-            return jax.vmap(one, in_axes=axis, out_axes=axis)(batch)
+            return jax.vmap(lambda x: bench.apply(callback, host, x) * weights, in_axes=axis, out_axes=axis)(batch)
 
         wanted = bench.expected(callback, cube) * np.expand_dims(weights, axis)
         label = f"along axis {axis}"
-        anomalies += check_value(label, lambda p=jax.jit(lanes): p(cube), wanted)  # type: ignore[misc]
+        compiled = jax.jit(lanes)
+        anomalies += check_value(label, lambda p=compiled: p(cube), wanted)  # type: ignore[misc]
         anomalies += check_quiet_barrier(bench, label)
     return anomalies
 

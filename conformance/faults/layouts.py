@@ -81,6 +81,7 @@ def row_for_a_column(bench: Bench, callback: Callback) -> list[Anomaly]:
         "a row for a column": ((1, size), (size, 1)),
         "an axis more": ((1, size), (size,)),
         "a number": ((), (size,)),
+        "one element for many": ((1,), (size,)),
     }
     anomalies: list[Anomaly] = []
     for what, (returned, asked) in shapes.items():

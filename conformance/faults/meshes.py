@@ -292,3 +292,21 @@ def _partially_manual(bench: Bench, callback: Callback, shape: tuple[int, ...]) 
         witness = f"the callbacks of two parts saw {found}, expected {parts}"
         anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
     return anomalies
+
+
+@planted("pjit", "debug_callback", "X4", minimum_devices=2, functions="barrier_wait")
+def parts_without_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """X4: a debug callback with `partitioned=True` that has no operands runs on each device, at each step of a loop."""
+    seen: list[None] = []
+
+    def step(_: Any, x: Any) -> Any:
+        library(bench).debug.callback(lambda: seen.append(None), partitioned=True)
+        return x + 1
+
+    compiled = bench.compile(lambda x: jax.lax.fori_loop(0, 2, step, x))
+    anomalies = check_value("a loop", lambda: compiled(bench.operand), bench.operand + 2)
+    anomalies += check_quiet_barrier(bench, "after callbacks of each part")
+    if len(seen) != 2 * len(bench.devices):
+        witness = f"in two steps on {len(bench.devices)} devices it ran {len(seen)} times"
+        anomalies.append(Anomaly("wrong count", Stage.CALLBACK, witness))
+    return anomalies

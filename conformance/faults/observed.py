@@ -224,6 +224,26 @@ def first_line(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies
 
 
+@planted("jit", EVERY_ONE, "H15 H32", functions="barrier_wait")
+def special_ones_are_told(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H15, H32: a barrier tells of an exception that is no `Exception` by its name, as of others, at each run."""
+    anomalies = []
+    for exception in (KeyboardInterrupt, SystemExit, GeneratorExit):
+
+        def raising(_: Any, exception: type[BaseException] = exception) -> Any:
+            raise exception(PLANTED)
+
+        compiled = bench.applying(callback, raising)
+        for run in range(2):
+            error_of(lambda: jax.block_until_ready(compiled(bench.operand)))  # noqa: B023
+            failures = getattr(error_of(bench.implementation.barrier), "failures", ())
+            lines = [str(failure.headline) for failure in failures]
+            if len(lines) != 1 or f"raised {exception.__name__}: {PLANTED}" not in lines[0]:
+                witness = f"after {exception.__name__} in run {run} the barrier told of {lines}"
+                anomalies.append(Anomaly("swallowed error", Stage.BARRIER, witness))
+    return anomalies
+
+
 @planted("jit", "id_tap", "H30", functions="barrier_wait")
 def all_that_wait_are_told(bench: Bench, callback: Callback) -> list[Anomaly]:
     """H30: the error of a barrier in time tells of all taps that wait and of the one that runs, and can be pickled."""

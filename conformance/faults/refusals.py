@@ -181,6 +181,14 @@ def wrong_arguments_of_a_call(bench: Bench, callback: Callback) -> list[Anomaly]
             ),
             "a generator function": (lambda x: pure(generated, ONE, x), (TypeError, "generator")),
             "a coroutine function of io_callback": (lambda x: io(later, ONE, x), (TypeError, "coroutine")),
+            "a coroutine function of debug.callback": (
+                lambda x: hostcb.debug.callback(later, x),
+                (TypeError, "coroutine"),
+            ),
+            "the pure function of a reduction": (
+                lambda x: jax.lax.reduce(x, np.float32(0), lambda a, b: pure(nothing, a, a, b), (0,)),
+                (NotImplementedError, "reduce"),
+            ),
             "a number in place of a function of arrays": (
                 lambda x: call(arrays(3), x, result_shape=x),
                 (TypeError, "jax_arrays"),
@@ -266,6 +274,7 @@ def wrong_formats(bench: Bench, callback: Callback) -> list[Anomaly]:
         "a missing name": (lambda x: show("{x} {y}", x=x), ((ValueError, IndexError, KeyError, TypeError), "")),
         "an argument that is left over": (lambda x: show("{}", x, x), ((ValueError, TypeError), "")),
         "a name that is left over": (lambda x: show("{x}", x=x, y=x), ((ValueError, TypeError), "")),
+        "a name that is left over, beside an argument": (lambda x: show("{}", x, y=x), ((ValueError, TypeError), "y")),
         "a brace alone": (lambda x: show("{", x), (ValueError, "")),
         "a specification that does not fit": (lambda x: show("{:s}", x), ((ValueError, TypeError), "")),
         # It would be formatted as its words.

@@ -20,7 +20,7 @@ from ..oracle.stages import summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
-from .checks import error_of, unequal
+from .checks import check_quiet_barrier, error_of, unequal
 from .fault import planted
 
 VICTIM_SECONDS = 60
@@ -91,6 +91,23 @@ def _check_events(bench: Bench, callback: Callback, events: list[dict[str, Any]]
         anomalies += _missing("a run that took time", run["dur"] > 0 and run["ts"] >= 0, True)
     sequence = [run["args"]["sequence"] for run in runs]
     return anomalies + _missing("the order of the runs", sorted(sequence), sorted({*sequence}))
+
+
+@planted("jit", "id_tap", "H22")
+def arrows_outside_jit(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H22: of taps outside jit, of no, one and two arrays, each has an arrow of its own."""
+    operands = ((), bench.operand, (bench.operand, bench.operand))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.json"
+        with library(bench).trace(file):
+            for operand in operands * 2:
+                bench.implementation.tap(lambda *_: None, operand)
+        events = json.loads(file.read_text())
+    begun, ended = ([event["id"] for event in events if event["ph"] == end] for end in "sf")
+    anomalies = _missing("the number of arrows", len(begun), 2 * len(operands))
+    anomalies += _missing("arrows with a number of their own", len({*begun}), len(begun))
+    anomalies += _missing("the ends of arrows", sorted(ended), sorted(begun))
+    return anomalies + check_quiet_barrier(bench, "after a trace of taps outside jit")
 
 
 @planted("jit", "id_tap call", "H22")

@@ -285,3 +285,31 @@ def empty_format(bench: Bench, callback: Callback) -> list[Anomaly]:
     return [
         Anomaly("value", Stage.CALLBACK, f"three prints, of which the second is empty, gave {written.getvalue()!r}")
     ]
+
+
+@planted("jit", "id_tap call", "H1 H3", functions="barrier_wait")
+def wraps_itself(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A function that says it wraps itself, or another that wraps it again, is called as any other one."""
+    seen: list[float] = []
+
+    def note(operand: Any, transforms: Any = None) -> Any:
+        seen.append(float(np.sum(operand)))
+        return np.asarray(operand) + np.float32(1)
+
+    def other(operand: Any, transforms: Any = None) -> Any:
+        return note(operand)
+
+    note.__wrapped__ = note  # type: ignore[attr-defined]
+    anomalies = _calls(bench, callback, note)
+    note.__wrapped__, other.__wrapped__ = other, note  # type: ignore[attr-defined]
+    anomalies += _calls(bench, callback, other)
+    if seen != [float(np.sum(bench.operand))] * 2:
+        anomalies.append(Anomaly("lost", Stage.CALLBACK, f"two functions that wrap themselves saw {seen}"))
+    return anomalies
+
+
+def _calls(bench: Bench, callback: Callback, function: Any) -> list[Anomaly]:
+    program = jax.jit(_through(bench, callback, function))
+    wanted = bench.expected(callback, bench.operand)
+    anomalies = check_value("a function that wraps itself", lambda: program(bench.operand), wanted)
+    return anomalies + check_quiet_barrier(bench, "after a function that wraps itself")

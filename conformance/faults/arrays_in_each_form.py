@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,7 @@ def jax_arrays_in_each_form(bench: Bench, callback: Callback) -> list[Anomaly]:
     if callback.function not in ("id_tap", "call"):
         # The setting is for the functions that JAX has.
         ways["the setting"] = host
+        ways["the setting, of a partial"] = functools.partial(host)
     wanted = [[(True, leaf.shape) for leaf in jax.tree.leaves(form)] for form in forms(operand)]
     for way, function in ways.items():
 
@@ -65,7 +67,7 @@ def jax_arrays_in_each_form(bench: Bench, callback: Callback) -> list[Anomaly]:
 
         for how, run in (("in jit", jax.jit(program)), ("outside jit", program)):
             seen.clear()
-            with flag("hostcb_jax_arrays") if way == "the setting" else contextlib.nullcontext():
+            with contextlib.nullcontext() if way == "the wrapper" else flag("hostcb_jax_arrays"):
                 jax.block_until_ready(run(operand))
             anomalies += check_quiet_barrier(bench, f"after operands in each form, by {way}")
             # Those without order run in any, and pure ones may run again.

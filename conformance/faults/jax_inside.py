@@ -304,3 +304,26 @@ def tap_runs_jax(bench: Bench, callback: Callback) -> list[Anomaly]:
         witness = f"taps that ran JAX computed {sorted(traces)}, expected {wanted}"
         anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
     return anomalies
+
+
+@planted("jit", "id_tap", "H12", minimum_devices=2)
+def taps_of_an_inner_pmap(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H12: taps of a program on several devices that a tap starts run at once: before the tap's function goes on."""
+    devices = bench.devices[:2]
+    ran: list[str] = []
+    inner = jax.pmap(lambda x: bench.implementation.tap(lambda *_: ran.append("inner"), x), devices=devices)
+    operand = np.arange(len(devices), dtype=np.float32)
+
+    def outer(_: Any, transforms: Any) -> None:
+        jax.block_until_ready(inner(operand))
+        ran.append("outer")
+
+    # The first runs may take another way than the later ones.
+    runs = 3
+    for _ in range(runs):
+        bench.implementation.tap(outer, np.float32(0))
+        bench.implementation.barrier()
+    wanted = ["inner", "inner", "outer"] * runs
+    if ran != wanted:
+        return [Anomaly("order", Stage.CALLBACK, f"in this order went on {ran}, expected {wanted}")]
+    return check_quiet_barrier(bench, "after programs that a tap started")

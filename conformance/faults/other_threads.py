@@ -19,6 +19,7 @@ from .fault import planted
 SIDE = 100
 BRANCHES = 8
 ROUNDS = 4
+RUNS = 20
 
 PROGRAMS = 64
 """Twice as many as the CPU runtime lets wait on a device; the thread that starts one more waits."""
@@ -154,3 +155,26 @@ def refused_and_started_again(bench: Bench, callback: Callback) -> list[Anomaly]
                 witness = f"after a refusal, on the device of {row[0]:g} the taps ran as {names}"
                 return [Anomaly("order", Stage.CALLBACK, witness)]
     return check_quiet_barrier(bench, "after a refused program was started again")
+
+
+@planted("pmap", "call io_callback", "H1 H3 X3", minimum_devices=2, functions="barrier_wait")
+def locals_of_each_thread(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """The state of a thread of the runtime stays there from one callback to the next, in each of several threads."""
+    local = threading.local()
+    seen: dict[int, None] = {}
+    lost: list[int] = []
+
+    def host(operand: Any) -> Any:
+        this = threading.get_native_id()
+        if this in seen and not hasattr(local, "mark"):
+            lost.append(this)
+        seen[this] = local.mark = None
+        return np.asarray(operand) + np.float32(1)
+
+    compiled = bench.applying(callback, host)
+    for _ in range(RUNS):
+        jax.block_until_ready(compiled(bench.operand))
+    if lost:
+        witness = f"of {len(seen)} threads these lost their state, once or more often: {sorted({*lost})}"
+        return [Anomaly("lost", Stage.CALLBACK, witness)]
+    return check_quiet_barrier(bench, "after callbacks in several threads")

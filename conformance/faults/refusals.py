@@ -153,6 +153,10 @@ def wrong_arguments_of_a_call(bench: Bench, callback: Callback) -> list[Anomaly]
     hostcb = library(bench)
     call = hostcb.call
     pure, io, arrays = hostcb.pure_callback, hostcb.io_callback, hostcb.jax_arrays
+
+    def looped(x: Any) -> Any:
+        return jax.lax.fori_loop(0, 2, lambda _, y: call(nothing, y * x, result_shape=y), x).sum()
+
     return refusals(
         bench,
         {
@@ -184,6 +188,16 @@ def wrong_arguments_of_a_call(bench: Bench, callback: Callback) -> list[Anomaly]
             "a coroutine function of debug.callback": (
                 lambda x: hostcb.debug.callback(later, x),
                 (TypeError, "coroutine"),
+            ),
+            "a derivative": (
+                lambda x: jax.grad(lambda y: call(nothing, y, result_shape=y).sum())(x),
+                (NotImplementedError, "derivative"),
+            ),
+            "a derivative of a loop": (
+                lambda x: jax.grad(
+                    lambda y: jax.lax.fori_loop(0, 2, lambda _, z: call(nothing, z * y, result_shape=z), y).sum()
+                )(x),
+                (NotImplementedError, "derivative"),
             ),
             "the pure function of a reduction": (
                 lambda x: jax.lax.reduce(x, np.float32(0), lambda a, b: pure(nothing, a, a, b), (0,)),

@@ -17,7 +17,7 @@ from ..oracle.stages import stage_of, summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import Bench
-from .checks import check_quiet_barrier, check_value, error_of
+from .checks import PLANTED, check_quiet_barrier, check_value, error_of
 from .fault import EVERY_KIND, WITH_RESULTS, planted
 from .traces import library
 
@@ -313,3 +313,23 @@ def _calls(bench: Bench, callback: Callback, function: Any) -> list[Anomaly]:
     wanted = bench.expected(callback, bench.operand)
     anomalies = check_value("a function that wraps itself", lambda: program(bench.operand), wanted)
     return anomalies + check_quiet_barrier(bench, "after a function that wraps itself")
+
+
+class _OfManyLines:
+    def __repr__(self) -> str:
+        return "Model(\n    layers=3,\n)"
+
+    def __call__(self, *arguments: Any) -> Any:
+        raise ValueError(PLANTED)
+
+
+@planted("jit", EVERY_KIND, "H32", functions="barrier_wait")
+def shown_in_many_lines(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """H32: the line of a failure is one line, though the function is shown in three."""
+    program = jax.jit(_through(bench, callback, _OfManyLines()))
+    error_of(lambda: jax.block_until_ready(program(bench.operand)))
+    failures: Any = getattr(error_of(bench.implementation.barrier), "failures", ())
+    lines = [str(failure.headline) for failure in failures]
+    if len(lines) != 1 or len(lines[0].splitlines()) != 1 or f"raised ValueError: {PLANTED}" not in lines[0]:
+        return [Anomaly("poor error", Stage.BARRIER, f"the barrier must tell of one failure in one line: {lines}")]
+    return []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,34 @@ def test_a_variable_that_is_no_truth_value_is_refused() -> None:
     ended = run_program("", devices=None, env={"HOSTCB_NATIVE": "perhaps"})
     assert ended.returncode == 1
     assert "ValueError: HOSTCB_NATIVE must be a truth value such as 1, 0, true or false, got 'perhaps'." in ended.stderr
+
+
+def test_without_it_taps_behind_a_failed_call_do_not_run() -> None:
+    text = """
+    seen, fails = [], []
+    def host(value):
+        if fails: raise ValueError("no")
+        return value + 1
+    like = jax.ShapeDtypeStruct((), "float32")
+    def step(_, value):
+        return hcb.id_tap(lambda a, t: seen.append(float(a)), hcb.call(host, value, result_shape=like))
+    program = jax.jit(lambda x: jax.lax.fori_loop(0, 2, step, x))
+    for _ in range(3): program(1.0).block_until_ready()
+    hcb.barrier_wait()
+    before = [*seen]
+    seen.clear()
+    fails.append(True)
+    raised = []
+    for _ in range(2):
+        for run in (lambda: program(1.0).block_until_ready(), hcb.barrier_wait):
+            try: run()
+            except Exception as error: raised.append(type(error).__name__)
+    from hostcb._native.library import library
+    print(json.dumps([library.problem, before, seen, raised]))
+    """
+    problem, before, seen, raised = run_program(textwrap.dedent(text), devices=None, env={"HOSTCB_NATIVE": "0"}).json()
+    assert problem == "HOSTCB_NATIVE turns it off" and before == [2.0, 3.0] * 3
+    assert seen == [] and raised == ["JaxRuntimeError", "CallbackException"] * 2
 
 
 @pytest.fixture

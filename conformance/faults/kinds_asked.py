@@ -289,7 +289,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "shapes_of_each_call": "only dlpack_callback takes a function that makes the types of its results",
     "shapes_that_can_be_called": "only dlpack_callback takes a function that makes the types of its results",
     "shard_map_without_values": "a print is one of these; a pure callback whose result is unused does not run",
-    "shown_in_many_lines": "the others name their functions as these; ordered kinds and prints share their way",
+    "shown_in_many_lines": "a print has no function of the user; the others share the way of these",
     "sizes": "numpy writes only a summary of so large an array",
     "sizes_together": "only taps go by a ring, where each operand has a place or a block",
     "slow": "fault.barrier_covers asks every kind",

@@ -56,6 +56,11 @@ class Found:
         lines += [f"  {kind}: {count:,} ({count / self.seconds:,.0f}/s)" for kind, count in by_kind]
         lines.append(f"growth in an event, over {len(report.get('samples', []))} samples, with an interval of 99.9 %:")
         lines += [f"  {name}: {_words(slope, name)}" for name, slope in self.slopes.items()]
+        if report.get("compiling_threads"):
+            lines.append(
+                f"of memory, {report['bytes_for_each'] / 1e6:.2f} MB do not count for each of the "
+                f"{report['compiling_threads']} threads that have compiled: JAX keeps as much without callbacks"
+            )
         lines += [f"FAILED: {anomaly}" for anomaly in self.anomalies]
         lines += [f"FAILED: growth: {name} {_words(self.slopes[name], name)}" for name in self.growing]
         if report.get("interrupted"):

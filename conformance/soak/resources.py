@@ -22,15 +22,19 @@ class Sample:
     values: Mapping[str, float]
 
 
-def sample(events: int, library: str, held: int) -> Sample:
-    """Collect garbage, give free memory back, and look. `held` is the number of functions that programs hold."""
+def sample(events: int, library: str, held: int, kept: float = 0.0) -> Sample:
+    """Collect garbage, give free memory back, and look.
+
+    `held` is the number of functions that programs hold, and `kept` the bytes that JAX keeps for threads: they do not
+    count.
+    """
     for _ in range(2):
         gc.collect()
     trim()
-    return Sample(events, _values(library, held))
+    return Sample(events, _values(library, held, kept))
 
 
-def _values(library: str, held: int) -> dict[str, float]:
+def _values(library: str, held: int, kept: float) -> dict[str, float]:
     values: dict[str, float] = {
         BLOCKS: sys.getallocatedblocks(),
         ARRAYS: len(jax.live_arrays()),
@@ -41,12 +45,12 @@ def _values(library: str, held: int) -> dict[str, float]:
     status = Path("/proc/self/status")
     if status.exists():
         fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
-        values[MEMORY] = float(fields["VmRSS"].split()[0]) * 1024
+        values[MEMORY] = float(fields["VmRSS"].split()[0]) * 1024 - kept
         values[THREADS] = float(fields["Threads"])
         values[DESCRIPTORS] = len(os.listdir("/proc/self/fd"))
     heap = in_use()
     if heap is not None:
-        values[HEAP] = heap
+        values[HEAP] = heap - kept
     return values
 
 

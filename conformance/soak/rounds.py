@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 
+from .compiling import CompilingThreads
 from .disturbing import Computing, Signals
 from .doing import Doer
 from .drawing import rounds_of
@@ -42,6 +43,7 @@ class Soak:
         # By thread, and without a lock, under which a signal could come.
         self._acts = [0] * options.threads
         self._meeting = threading.Barrier(options.threads)
+        self._compiling = CompilingThreads()
         self._signals = Signals(options.seed, self.ledger, self.implementation, self.devices)
         self._doers = [
             Doer(f"thread {number}", options.seed, self.ledger, self.implementation, self.devices)
@@ -89,6 +91,8 @@ class Soak:
             "failures": ledger.failures,
             "signals": self._signals.count,
             "signal_taps": self._signals.taps,
+            "compiling_threads": self._compiling.count,
+            "bytes_for_each": self._compiling.each,
             "samples": [{"events": each.events, "values": dict(each.values)} for each in self.samples],
             "anomalies": [{"kind": each.kind, "witness": each.witness} for each in ledger.anomalies],
         }
@@ -130,7 +134,7 @@ class Soak:
         jax.clear_caches()
         if not self.ledger.failed.is_set():
             held = sum(doer.held_functions for doer in self._doers)
-            self.samples.append(sample(self.ledger.events, self.options.library, held))
+            self.samples.append(sample(self.ledger.events, self.options.library, held, self._compiling.kept))
         self._over = self._leaves()
         if self.ledger.failed.is_set():
             print(f"soak: {self.ledger.anomalies[0]}", file=sys.stderr)

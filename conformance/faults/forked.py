@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -145,7 +146,7 @@ def child_leaves_the_trace(bench: Bench, callback: Callback) -> list[Anomaly]:
                     signal.alarm(CHILD_SECONDS)
         finally:
             if os.getpid() != parent:
-                os._exit(0)
+                os._exit(1 if sys.exc_info()[1] else 0)
         text = file.read_text()
     try:
         events = json.loads(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..oracle.history import Recorder
+from ..oracle.literals import literal
 
 FORMAT = "conformance: {}: {}"
 """What `PrintedCallbacks` takes for a print of the program: its label and its values."""
@@ -21,7 +21,7 @@ NUMBER = re.compile(r"-?[\d.]+(?:e[-+]\d+)?")
 def printed_array(text: str) -> Any:
     """The array of numbers that NumPy wrote; whole numbers are int32."""
     with_commas = re.sub(r"(?<=[\d.\]])\s+(?=[-\d\[])", ", ", text.strip())
-    return np.asarray(ast.literal_eval(with_commas), np.float32 if "." in text else np.int32)
+    return np.asarray(literal(with_commas), np.float32 if "." in text else np.int32)
 
 
 def printed_values(text: str) -> list[Any]:
@@ -85,6 +85,6 @@ class PrintStream:
         if f"what: {self.label}" not in heading:
             raise ValueError(f"the heading lacks its label: {heading!r}")
         values = values_of_id_print(body, self.tree, self.count)
-        told = tuple(ast.literal_eval(transforms[1])) if transforms else ()
+        told = tuple(literal(transforms[1])) if transforms else ()
         with self.recorder.callback(str(self.label), values, told):
             pass

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
+from ..oracle import literals
 from . import printed
 from .description import KINDS, ON_EACH_DEVICE, PURE_KINDS, UNORDERED_KINDS, Program, calls_of
 from .expected import Expected
@@ -18,6 +19,7 @@ _PREAMBLE = '''\
 """{title}"""
 
 import ast
+import contextlib
 import functools
 import itertools
 import os
@@ -82,7 +84,7 @@ class Stream:
         heading, _, body = text.partition("\\n")
         found = re.search(r"transforms: (\\[.*\\])", heading)
         where, *leaves = values_of_id_print(body, self.tree, self.count)
-        host(self.label, False, (where, leaves), ast.literal_eval(found[1]) if found else ())
+        host(self.label, False, (where, leaves), literal(found[1]) if found else ())
 """,
     "call": """\
 def call(label, where, tree, method):
@@ -194,9 +196,16 @@ def standalone_text(program: Program, expected: Sequence[Expected], implementati
     names = {"LIBRARY": library, "IO": io, "BUFFERS": buffers, "BARRIER": barrier}
     # Those with an effect are beside those without.
     helpers = "\n\n".join(_KINDS[kind] for kind in dict.fromkeys(kind.removesuffix("_side_effect") for kind in kinds))
-    readers: list[Any] = [printed.printed_array, printed.Reader, printed.values_of_id_print, printed.printed_values]
+    readers: list[Any] = [
+        literals.literal,
+        printed.printed_array,
+        printed.Reader,
+        printed.values_of_id_print,
+        printed.printed_values,
+    ]
     if prints := [kind for kind in kinds if "print" in kind]:
         patterns = (
+            f"ATTEMPTS = {literals.ATTEMPTS}\n"
             f'BRACKETS = {{tuple: "()", list: "[]", dict: "{{}}"}}\nNUMBER = re.compile({printed.NUMBER.pattern!r})\n'
         )
         texts = [patterns, *(inspect.getsource(one) for one in readers)]

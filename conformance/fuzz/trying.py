@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from ..oracle.stages import stacks_in
 from ..spec.xla_flags import QUICK_COMPILATION, known
+from ..worker.fair_deadline import FairDeadline
 from .description import Program, to_json
 
 MARK = "fuzz: "
@@ -55,7 +56,7 @@ class Trying:
         self.command = [sys.executable, "-m", f"{__package__}.worker", implementation, platform]
         self.devices, self.platform, self.deadline = devices, platform, deadline
         self._process: subprocess.Popen[str] | None = None
-        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._lines: queue.Queue[str] = queue.Queue()
         self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed at exit
 
     def __enter__(self) -> Self:
@@ -96,6 +97,9 @@ class Trying:
             raise WorkerError(f"the suite failed on a program: {found['suite']}")
         if found["anomalies"]:
             kind, _, witness = found["anomalies"][0]
+            if kind == "error":
+                # Later programs may fail by it: ordered effects of JAX hand a failure on.
+                self._end()
             return Answer(kind, witness)
         return Answer(unjudged=found["unjudged"])
 
@@ -129,10 +133,20 @@ class Trying:
         return {"XLA_FLAGS": words, "JAX_PLATFORMS": self.platform, "TF_CPP_MIN_LOG_LEVEL": "2"}
 
     def _line(self, seconds: float) -> dict[str, Any] | None:
-        """The worker's next answer; None if it has ended."""
-        line = self._lines.get(timeout=seconds)
-        found: dict[str, Any] | None = None if line is None else json.loads(line)
+        """The worker's next answer; None if it has ended. The time for which it has no processor does not count."""
+        assert self._process is not None
+        line = FairDeadline(seconds, self._process.pid).wait(self._line_in)
+        if line is None:
+            raise queue.Empty
+        found: dict[str, Any] | None = json.loads(line) if line else None
         return found
+
+    def _line_in(self, seconds: float) -> str | None:
+        """The next line, "" at the end of the worker, None if neither comes in time."""
+        try:
+            return self._lines.get(timeout=seconds)
+        except queue.Empty:
+            return None
 
     def _end(self) -> None:
         if self._process is None:
@@ -154,10 +168,10 @@ class Trying:
         return stacks_in(text) or text[-2000:]
 
 
-def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
+def _read(process: subprocess.Popen[str], lines: queue.Queue[str]) -> None:
     assert process.stdout is not None
     with process.stdout as stream:
         for line in stream:
             if line.startswith(MARK):
                 lines.put(line.removeprefix(MARK))
-    lines.put(None)
+    lines.put("")

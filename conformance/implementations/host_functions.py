@@ -6,7 +6,6 @@ compiled executables.
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from ..oracle.history import Recorder
+from ..oracle.literals import literal
 from ..spec.callbacks import RETURNED_OFFSET
 
 
@@ -39,7 +39,7 @@ class ReturningFunction:
 def parse_array(text: str) -> Any:
     """The float32 array that NumPy wrote."""
     with_commas = re.sub(r"(?<=[\d.\]])\s+(?=[-\d\[])", ", ", text.strip())
-    return np.asarray(ast.literal_eval(with_commas), dtype=np.float32)
+    return np.asarray(literal(with_commas), dtype=np.float32)
 
 
 def as_text(text: str) -> Any:

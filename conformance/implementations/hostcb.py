@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ import hostcb
 from ..model.transforms import Probe
 from ..oracle.hand_overs import TracedRun
 from ..oracle.history import Recorder
+from ..oracle.literals import literal
 from ..spec.callbacks import Callback, DeviceChoice
 from ..spec.data import DataKind
 from .external import ExternalCallbacks
@@ -50,7 +50,7 @@ class _PrintStream:
         with self.recorder.callback(
             site.group(1) if site else f"unlabelled print {text!r}",
             self.payload.parse(body),
-            tuple(ast.literal_eval(transforms.group(1))) if transforms else (),
+            tuple(literal(transforms.group(1))) if transforms else (),
         ):
             pass
 

@@ -6,7 +6,6 @@ then the order of events of different processes is not known, and no check needs
 
 from __future__ import annotations
 
-import ast
 import base64
 import itertools
 from collections.abc import Sequence
@@ -31,6 +30,7 @@ from .checkers import (
 )
 from .hand_overs import HandOver
 from .history import Event, History
+from .literals import literal
 from .verdicts import Stage, Verdict
 
 Results = Sequence[Sequence[npt.NDArray[Any]]]
@@ -164,7 +164,7 @@ def _event(data: dict[str, Any], process: int) -> Event:
     leaves = tuple(_array(leaf) for leaf in data["leaves"])
     kept = leaves if data["kept"] is None else tuple(_array(leaf) for leaf in data["kept"])
     try:
-        transforms = ast.literal_eval(data["transforms"])
+        transforms = literal(data["transforms"])
     except (ValueError, SyntaxError):
         # What only a broken callback is told; its text differs from all that is expected.
         transforms = data["transforms"]

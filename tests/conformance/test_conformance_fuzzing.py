@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import subprocess
@@ -9,12 +10,14 @@ import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
 
 from conformance.cli.commands import main
 from conformance.faults.catalogue import FAULTS
+from conformance.fuzz import trying as fuzz_trying
 from conformance.fuzz import worker
 from conformance.fuzz.corpus import kept
 from conformance.fuzz.description import Program, to_json
@@ -23,6 +26,8 @@ from conformance.fuzz.standalone import standalone_text
 from conformance.fuzz.trial import Tried, try_program
 from conformance.fuzz.trying import Trying
 from conformance.implementations import load
+from conformance.oracle.literals import literal
+from conformance.worker.fair_deadline import FairDeadline
 
 pytestmark = pytest.mark.contract("C63")
 
@@ -102,6 +107,47 @@ def test_a_hang_is_found_at_the_deadline(tmp_path: Path, monkeypatch: pytest.Mon
         answer = hanging.ask(CORPUS["grad_checkpoint_call"])
     assert answer.kind == "hang"
     assert "in tap" in answer.witness
+
+
+def test_an_error_costs_its_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX's ordered effects hand a failure on, so the programs after it would fail as well."""
+    _, failing = ending(tmp_path, monkeypatch, "raise ValueError('planted')", 60)
+    with failing:
+        answer = failing.ask(CORPUS["grad_checkpoint_call"])
+        assert (answer.kind, "planted" in answer.witness) == ("error", True)
+        assert failing._process is None
+        assert failing.ask(CORPUS["ordered_of_jax"]).kind == ""
+
+
+def test_a_busy_machine_extends_the_deadline(trying: Trying, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour of fuzzing beside other work took programs for hangs that were slow to compile."""
+    begun: list[tuple[float, int]] = []
+
+    class Noted(FairDeadline):
+        def __init__(self, seconds: float, *pids: int) -> None:
+            begun.append((seconds, *pids))  # type: ignore[arg-type]
+            super().__init__(seconds, *pids)
+
+    monkeypatch.setattr(fuzz_trying, "FairDeadline", Noted)
+    assert trying.ask(CORPUS["pmap_moves"]).kind == ""
+    assert trying._process is not None
+    assert begun == [(trying.deadline, trying._process.pid)]
+
+
+def test_a_text_is_read_again_where_two_threads_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPython 3.11 may raise a SystemError if two threads build syntax trees at once: callbacks read prints."""
+    parse, tries = ast.literal_eval, iter([SystemError, SystemError])
+
+    def meeting(text: str) -> Any:
+        for error in tries:
+            raise error("AST constructor recursion depth mismatch (before=33, after=31)")
+        return parse(text)
+
+    monkeypatch.setattr(ast, "literal_eval", meeting)
+    assert literal("[('batch', {'batch_dims': (0, None)})]") == [("batch", {"batch_dims": (0, None)})]
+    monkeypatch.setattr(ast, "literal_eval", lambda text: (_ for _ in ()).throw(SystemError(text)))
+    with pytest.raises(SystemError):
+        literal("1")
 
 
 def test_a_worker_of_an_hour_does_not_keep_all_its_programs(

@@ -299,6 +299,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "started_in_turn": "it is about programs that nobody waits for: a tap starts one without holding its own up",
     "starts_callbacks": "fault.starts_others asks the other kinds",
     "starts_others": "fault.starts_callbacks asks taps and calls",
+    "static_ones_between": "other kinds have no static arguments; a print's are its fields",
     "stream_of_an_equal_callback": "only dlpack_callback has with_stream=",
     "streams_by_name": "only dlpack_callback has with_stream=",
     "tapped_tangents": "fault.called_with_tangents asks every kind",

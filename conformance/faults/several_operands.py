@@ -1,4 +1,4 @@
-"""Fault cells of functions of several operands, with one result and with a tree of results.
+"""Fault cells of functions of several operands, with one result and with a tree of results, beside static ones.
 
 Buffer and DLPack callbacks have a way of their own for one result, and another one for trees.
 """
@@ -16,6 +16,7 @@ from ..spec.callbacks import Callback, Runs
 from .bench import Bench
 from .checks import check_quiet_barrier, check_value
 from .fault import planted
+from .traces import library
 
 OF_SEVERAL = "pure_callback io_callback debug_callback buffer_callback dlpack_callback dlpack_callback_in_place"
 """One of each that takes its operands one by one."""
@@ -66,3 +67,44 @@ def several_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
         if calls != [due]:
             anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"{label} it saw {seen}, expected {due}"))
     return anomalies
+
+
+@planted("jit", "debug_callback debug_callback_ordered", "X4")
+def static_ones_between(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Arguments that are no arrays come in their places among those that are, and by their names."""
+    seen: list[Any] = []
+
+    def host(*arguments: Any, **named: Any) -> None:
+        told = [each if isinstance(each, str) else float(each) for each in (*arguments, *named.values())]
+        seen.append((told, [*named]))
+
+    def program(x: Any, y: Any) -> Any:
+        for arguments, named in _mixed(x, y):
+            library(bench).debug.callback(host, *arguments, ordered=callback.ordered, **named)
+        return x + y
+
+    def wanted(x: float, y: float) -> list[Any]:
+        return [([*arguments, *named.values()], [*named]) for arguments, named in _mixed(x, y)]
+
+    anomalies: list[Anomaly] = []
+    compiled = jax.jit(program)
+    for x, y in ((1.0, 2.0), (3.0, 4.0)):
+        seen.clear()
+        jax.block_until_ready(compiled(np.float32(x), np.float32(y)))
+        anomalies += check_quiet_barrier(bench, "after arguments that are no arrays")
+        # Those without an order come in any.
+        if sorted(map(repr, seen)) != sorted(map(repr, wanted(x, y))):
+            witness = f"arguments came as {seen}, expected {wanted(x, y)}"
+            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
+    return anomalies
+
+
+def _mixed(x: Any, y: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Arguments and named arguments: texts in all places among two numbers."""
+    return [
+        (("a", x, "b", y), {}),
+        ((x, "a", "b", y), {}),
+        (("a", "b", x, y, "c"), {}),
+        ((x, "a"), {"first": "b", "second": y}),
+        (("a", x), {"first": y, "second": "b"}),
+    ]

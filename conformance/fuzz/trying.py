@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from ..oracle.fair_deadline import FairDeadline
 from ..oracle.stages import stacks_in
 from ..spec.xla_flags import QUICK_COMPILATION, known
-from ..worker.fair_deadline import FairDeadline
 from .description import Program, to_json
 
 MARK = "fuzz: "

@@ -16,11 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..oracle.fair_deadline import FairDeadline
 from ..oracle.stages import stacks_in, stage_of_stacks
 from ..oracle.verdicts import Outcome, Stage, Verdict
 from ..spec.topology import Topology, WrongPlatformError
 from ..spec.xla_flags import QUICK_COMPILATION
-from .fair_deadline import FairDeadline
 from .links import KILL_DEADLINE, Link, LocalLink, Start, cause, last_words
 from .processes import EXIT_DEADLINE, STACK_DUMP_SECONDS, START_DEADLINE, WorkerStartError, worker_environment
 

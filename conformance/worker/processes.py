@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..oracle.fair_deadline import FairDeadline
 from ..oracle.stages import stacks_in, stage_of_stacks
 from ..oracle.verdicts import Outcome, Stage, Verdict
 from ..spec.topology import Topology, WrongPlatformError
 from ..spec.xla_flags import QUICK_COMPILATION
 from ..warm.process import Process, start
-from .fair_deadline import FairDeadline
 
 TRIAL = "try "
 """Before the id of a fault: try whether the platform has its callback, and do not plant the fault."""

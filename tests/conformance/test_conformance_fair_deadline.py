@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from conformance.oracle import fair_deadline
+from conformance.oracle.fair_deadline import MOST, FairDeadline, waited_for_processors
 from conformance.oracle.verdicts import Verdict
-from conformance.worker import fair_deadline, processes
-from conformance.worker.fair_deadline import MOST, FairDeadline, waited_for_processors
+from conformance.worker import processes
 
 DEADLINE = 120.0
 

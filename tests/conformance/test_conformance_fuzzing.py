@@ -26,8 +26,8 @@ from conformance.fuzz.standalone import standalone_text
 from conformance.fuzz.trial import Tried, try_program
 from conformance.fuzz.trying import Trying
 from conformance.implementations import load
+from conformance.oracle.fair_deadline import FairDeadline
 from conformance.oracle.literals import literal
-from conformance.worker.fair_deadline import FairDeadline
 
 pytestmark = pytest.mark.contract("C63")
 

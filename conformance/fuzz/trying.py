@@ -53,7 +53,7 @@ class Trying:
     """Keeps a worker, and replaces one that a program has ended."""
 
     def __init__(self, implementation: str, platform: str = "cpu", devices: int = 4, deadline: float = 60.0) -> None:
-        self.command = [sys.executable, "-m", f"{__package__}.worker", implementation, platform]
+        self.command = [sys.executable, "-m", f"{__package__}.worker", implementation, platform, str(deadline)]
         self.devices, self.platform, self.deadline = devices, platform, deadline
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.Queue[str] = queue.Queue()
@@ -87,7 +87,8 @@ class Trying:
         except queue.Empty:
             process.send_signal(signal.SIGABRT)
             self._end()
-            return Answer("hang", f"no end after {self.deadline:.0f} s; stacks:\n{self._words()}")
+            limit = f"its limit of {self.deadline:.0f} s, beside the time without a processor"
+            return Answer("hang", f"no end in {limit}; stacks:\n{self._words()}")
         if found is None:
             self._end()
             status = process.returncode

@@ -13,18 +13,19 @@ import traceback
 from typing import Any
 
 from ..implementations import load
+from ..oracle.fair_deadline import MOST
 from .description import from_json
 from .trial import try_program
 from .trying import MARK
 
-LONGEST = 600.0
-"""Seconds."""
+LATER = 60.0
+"""Seconds after the longest time that the parent waits for."""
 
 KEPT_BY_JAX = 50
 """Programs after which JAX's caches are cleared: they keep each program, 8 MB on average, and an hour has thousands."""
 
 
-def main(implementation: str, platform: str) -> None:
+def main(implementation: str, platform: str, deadline: str) -> None:
     import jax
 
     faulthandler.enable()
@@ -33,7 +34,7 @@ def main(implementation: str, platform: str) -> None:
     _say({"devices": len(devices)})
     for number, line in enumerate(sys.stdin, 1):
         # The parent is more impatient. Without it nobody would end a process that hangs.
-        faulthandler.dump_traceback_later(LONGEST, exit=True)
+        faulthandler.dump_traceback_later(MOST * float(deadline) + LATER, exit=True)
         try:
             tried = try_program(from_json(json.loads(line)), loaded, devices)
         except Exception:

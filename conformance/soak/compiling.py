@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import jax
 
@@ -36,7 +37,8 @@ class CompilingThreads:
 
     @property
     def count(self) -> int:
-        return len(self._threads)
+        """How many of them live: JAX keeps nothing for a thread that has ended."""
+        return len(self._threads & _alive())
 
     @property
     def kept(self) -> float:
@@ -45,7 +47,7 @@ class CompilingThreads:
 
     def _note(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == COMPILED:
-            self._threads.add(threading.get_ident())
+            self._threads.add(threading.get_native_id())
 
     def _measured(self) -> float:
         _compile(MEASURED)
@@ -66,6 +68,12 @@ class CompilingThreads:
         # They have ended now, and their memory is free.
         self._threads = own
         return max(0.0, (after - before) / MEASURED) if told else 0.0
+
+
+def _alive() -> set[int]:
+    """The threads of this process, as the system numbers them; none where it does not say."""
+    tasks = Path("/proc/self/task")
+    return {int(task.name) for task in tasks.iterdir()} if tasks.exists() else set()
 
 
 def _compile(number: int) -> None:

@@ -163,7 +163,7 @@ def test_a_worker_of_an_hour_does_not_keep_all_its_programs(
     monkeypatch.setattr(jax, "clear_caches", lambda: cleared.append(len(tried)))
     line = json.dumps(to_json(CORPUS["while_condition"])) + "\n"
     monkeypatch.setattr(sys, "stdin", io.StringIO(line * (2 * worker.KEPT_BY_JAX + 1)))
-    worker.main("hostcb", "cpu")
+    worker.main("hostcb", "cpu", "60")
     assert len(tried) == 2 * worker.KEPT_BY_JAX + 1
     assert cleared == [worker.KEPT_BY_JAX, 2 * worker.KEPT_BY_JAX]
     assert capsys.readouterr().out.count('"anomalies": []') == len(tried)

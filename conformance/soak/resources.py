@@ -22,7 +22,7 @@ class Sample:
     values: Mapping[str, float]
 
 
-def sample(events: int, library: str, held: int, kept: float = 0.0) -> Sample:
+def sample(events: int, library: str, held: int, kept: float) -> Sample:
     """Collect garbage, give free memory back, and look.
 
     `held` is the number of functions that programs hold, and `kept` the bytes that JAX keeps for threads: they do not

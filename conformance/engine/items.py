@@ -73,6 +73,9 @@ class CellsRun:
         return self._runner.learnt()
 
 
+_TOLD_WITHOUT_STACK = (UnexpectedOutcomeError, WorkerStartError, WrongPlatformError, pytest.xfail.Exception)
+
+
 class CellItem(pytest.Item):
     """One cell. Its pytest outcome: passed as expected, xfailed for a known failure, skipped if unsupported."""
 
@@ -117,8 +120,8 @@ class CellItem(pytest.Item):
             raise UnexpectedOutcomeError(f"{words}: {outcome.label}{stage} (expected {expected})\n{outcome.reason}")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """The witness alone: the stack of this process shows nothing about the cell."""
-        if isinstance(excinfo.value, (UnexpectedOutcomeError, WorkerStartError, WrongPlatformError)):
+        """The witness alone: the stack of this process shows nothing about the cell, and takes pytest long to write."""
+        if isinstance(excinfo.value, _TOLD_WITHOUT_STACK):
             return str(excinfo.value).encode(errors="backslashreplace").decode()
         return super().repr_failure(excinfo, style)
 

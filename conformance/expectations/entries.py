@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,8 @@ class Expectation:
 @dataclass(frozen=True)
 class Expectations:
     entries: tuple[Expectation, ...] = ()
+    _found: dict[str, Expectation | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The entries of the cells that were asked about: a run asks several times about each."""
 
     def applicable(self, jax_version: str) -> Expectations:
         return Expectations(tuple(entry for entry in self.entries if version_matches(jax_version, entry.jax)))
@@ -68,7 +70,9 @@ class Expectations:
         return Expectations(tuple(found for entry in self.entries if (found := entry.at(depth))))
 
     def of(self, cell_id: str) -> Expectation | None:
-        return next((entry for entry in self.entries if entry.matches(cell_id)), None)
+        if cell_id not in self._found:
+            self._found[cell_id] = next((entry for entry in self.entries if entry.matches(cell_id)), None)
+        return self._found[cell_id]
 
     def standing(self, cell_id: str, outcome: Outcome) -> Standing:
         entry = self.of(cell_id)

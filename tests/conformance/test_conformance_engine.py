@@ -171,10 +171,12 @@ def test_pytest_sees_strict_expected_failures(tmp_path: Path, way: str) -> None:
     listed = (f"{loses}/id_tap/*", f"{good}/call/*")
     expectations.write_text("".join(EXPECTATION.format(cells=pattern) for pattern in listed))
     chosen = [*cells(loses, "id_tap", "call", "call_no_result"), *cells(good, "id_tap", "call")]
-    arguments = [f"--expectations={expectations}", "-k", "not call_no_result", "-rA", *chosen]
+    arguments = [f"--expectations={expectations}", "-k", "not call_no_result", "-rA", "--xfail-tb", *chosen]
     ended = run_pytest(tmp_path, way, *arguments)
     assert ended.returncode == 1, ended.stdout
     assert "2 failed, 1 passed, 1 deselected, 1 xfailed" in ended.stdout
+    assert "XFAILURES" in ended.stdout
+    assert "items.py" not in ended.stdout, "the stack of the suite says nothing about a cell"
     assert "unexpected pass: pass (expected fail)" in ended.stdout
     assert "unexpected: fail at callback (expected pass)\nlost: cpu:0 never ran" in ended.stdout
     # It leaves the same as `run`.

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import jax
 
+from conformance.planning.cells import UnknownCellError
+
 from . import checks, equivalents, journal, sample
 from .c import building
 from .c import mutants as mutants_in_c
@@ -32,11 +34,21 @@ COUNT_IN_C = 80
 SEED = 7
 
 
+class UnknownMutantError(Exception):
+    """The text of no mutant's id."""
+
+
+_BAD_INPUT = (
+    *(StaleCoverageError, RecordingError, equivalents.EquivalentsError, checks.ChecksError),
+    *(UnknownCellError, UnknownMutantError),
+)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return int(options.command(options))
-    except (StaleCoverageError, RecordingError, equivalents.EquivalentsError, checks.ChecksError) as error:
+    except _BAD_INPUT as error:
         print(f"ERROR: {error}", file=sys.stderr)
         return 2
 
@@ -107,7 +119,18 @@ def _chosen(options: argparse.Namespace, mutants: Sequence[Mutant]) -> list[Muta
         print(f"No mutants of the library in C: {why}.", file=sys.stderr)
     elif options.c_count:
         few += chosen(in_c, options.c_count, options.seed)
-    return [mutant for mutant in few if options.words in mutant.id]
+    return _with(options.words, few, "chosen mutant")
+
+
+def _with(words: str, mutants: Sequence[Mutant], what: str) -> list[Mutant]:
+    """The mutants that -k names."""
+    found = [mutant for mutant in mutants if words in mutant.id]
+    if words and not found:
+        raise UnknownMutantError(
+            f"no {what} has {words!r} in its id: `python -m campaign list` prints the ids, and a shell needs quotes"
+            " around one with spaces"
+        )
+    return found
 
 
 def _known(options: argparse.Namespace) -> tuple[list[Mutant], dict[str, str]]:
@@ -157,7 +180,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _try(options: argparse.Namespace) -> int:
-    mutants = [mutant for mutant in all_mutants() if options.words in mutant.id]
+    mutants = _with(options.words, all_mutants(), "mutant")
     tasks = tuple(named(options.cell).values())
     options.results.mkdir(parents=True, exist_ok=True)
     log = options.results / "trials.log"

@@ -97,7 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except WrongPlatformError as error:
         # Commands that are given the ids of cells have no such option.
         cells = f"the {options.platform} cells" if hasattr(options, "platform") else "the cells"
-        print(f"ERROR: {cells} cannot run here, and nothing was tested: {error}", file=sys.stderr)
+        # Cells that are named are never taken less far than they say.
+        advice = "; `--depth lower` lowers them without that hardware" if hasattr(options, "depth") else ""
+        print(f"ERROR: {cells} cannot run here, and nothing was tested: {error}{advice}", file=sys.stderr)
     except (*UNUSABLE_BECAUSE, *OTHER_REASONS) as error:
         # It may quote a file of somebody else.
         print(f"ERROR: {visible(str(error))}", file=sys.stderr)
@@ -253,6 +255,7 @@ def _run(options: argparse.Namespace) -> int:
         found = run(prepared, workers_of(options.workers, options.platform, prepared.options.depth))
     print(found.summary())
     if found.exit_code != UNUSABLE:
+        print(f"Results are in {options.results}: `{COMMAND} report {shlex.quote(str(options.results))}` shows them.")
         _add_to_job_summary(options.results, prepared.options.name)
     return found.exit_code
 

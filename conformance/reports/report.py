@@ -19,7 +19,7 @@ from ..spec.platforms import platform_named
 from .capabilities import Claim, Observed, Result, judged_claims, observed, shown_in_lines
 from .causes import by_cause, in_words
 from .provenance import Provenance
-from .results import SCHEMA_VERSION, write_results
+from .results import SCHEMA_VERSION, unexpected_in_words, write_results
 
 MOST_SHOWN = 100
 """The summary shows at most this many unexpected results."""
@@ -208,7 +208,7 @@ class Report:
         lines += self._cost()
         lines.append(
             f"{passed} of {executed} cells passed, {known} known failures,"
-            f" {len(self.unexpected)} unexpected results,"
+            f" {unexpected_in_words([result.outcome.label for result in self.unexpected])},"
             f" {len(self.ineligible)} cells not applicable, {self.seconds:.0f} s"
         )
         lines += self._depth()

@@ -177,10 +177,17 @@ class RunRecord:
     def totals(self) -> str:
         standings = Counter(cell.standing for cell in self.cells)
         passed = sum(cell.passed for cell in self.cells)
+        unexpected = unexpected_in_words([cell.verdict for cell in self.unexpected])
         return (
             f"{passed} of {len(self.cells)} cells passed, {standings[Standing.KNOWN_FAILURE]} known failures,"
-            f" {len(self.unexpected)} unexpected results, {self.inapplicable} cells not applicable{self._shown}"
+            f" {unexpected}, {self.inapplicable} cells not applicable{self._shown}"
         )
+
+
+def unexpected_in_words(labels: Sequence[str]) -> str:
+    """The number of unexpected results with these verdicts, and how many of them say only that the run ended early."""
+    never_run = labels.count(Verdict.MISSING.value)
+    return f"{len(labels)} unexpected results" + (f" ({never_run} of them never run)" if never_run else "")
 
 
 def known_failures(cells: Sequence[CellRecord]) -> dict[Known, list[CellRecord]]:

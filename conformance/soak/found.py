@@ -58,8 +58,8 @@ class Found:
         lines += [f"  {name}: {_words(slope, name)}" for name, slope in self.slopes.items()]
         if report.get("compiling_threads"):
             lines.append(
-                f"of memory, {report['bytes_for_each'] / 1e6:.2f} MB do not count for each of the "
-                f"{report['compiling_threads']} threads that have compiled: JAX keeps as much without callbacks"
+                f"not counted as growth: {report['bytes_for_each'] / 1e6:.2f} MB of memory for each of the "
+                f"{report['compiling_threads']} threads that have compiled; JAX keeps this without callbacks, too"
             )
         lines += [f"FAILED: {anomaly}" for anomaly in self.anomalies]
         lines += [f"FAILED: growth: {name} {_words(self.slopes[name], name)}" for name in self.growing]

@@ -76,6 +76,8 @@ def test_a_run_stops_after_as_many_unexpected_results(tmp_path: Path) -> None:
     assert results["problems"] == [why]
     assert {cell["witness"] for cell in results["cells"][1:]} == {why}
     assert f"PROBLEM: {why}" in ended.stdout
+    assert "3 unexpected results (2 of them never run)" in ended.stdout
+    assert "shows them." in ended.stdout.splitlines()[-1]
     assert results["run"]["options"]["maxfail"] == 1
 
 

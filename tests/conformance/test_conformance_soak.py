@@ -87,7 +87,7 @@ def test_what_jax_keeps_for_each_thread_that_compiles_does_not_count() -> None:
 
 def test_a_soak_says_what_does_not_count() -> None:
     soak = found_of([dict.fromkeys(ALLOWED, 1.0)] * 20, compiling_threads=3, bytes_for_each=1.4e6)
-    assert "1.40 MB do not count for each of the 3 threads that have compiled" in soak.summary()
+    assert "not counted as growth: 1.40 MB of memory for each of the 3 threads that have compiled" in soak.summary()
 
 
 # What the parent says -----------------------------------------------------------------------------

@@ -227,6 +227,21 @@ def test_the_lists_and_the_kills_are_of_this_source(capsys: pytest.CaptureFixtur
     assert len(sample.drawn(known, kills, sample.COUNT, 0)) == sample.COUNT
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["list", "-k", "no such"], "ERROR: no chosen mutant has 'no such' in its id"),
+        (["try", "-k", "no such", "--cell", "hostcb/id_tap/jit/cpu-1dev"], "ERROR: no mutant has 'no such' in its id"),
+        (["try", "-k", "_runtime/queues", "--cell", "CELL"], "ERROR: 'CELL' is no cell id"),
+    ],
+)
+def test_a_name_of_nothing_is_an_error(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--results", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(words)
+
+
 def mutants() -> list[Mutant]:
     return all_mutants()
 

@@ -127,17 +127,19 @@ def tap_raises_in_one_process(bench: Bench, callback: Callback) -> list[Anomaly]
 def barrier_of_each_process(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A barrier waits for the callbacks of its own process, and for no other: the second process is slow."""
     slow = jax.process_index() == 1
-    key = f"conformance/barrier/{next(_numbers)}"
+    number = next(_numbers)
+    # A key can be set once, so each process that is not slow has its own.
+    keys = [f"conformance/barrier/{number}/{process}" for process in range(jax.process_count())]
     ended: list[bool] = []
 
     def host(operand: Any) -> None:
-        ended.append(not slow or _told(key))
+        ended.append(not slow or all(_told(key) for key in keys if key != keys[1]))
 
     compiled = bench.applying(callback, host)
     result = compiled(bench.operand)
     bench.implementation.barrier()
     if not slow:
-        _client().key_value_set(key, "returned")
+        _client().key_value_set(keys[jax.process_index()], "returned")
     own = 1 if bench.layout == "jit" else len(jax.local_devices())
     anomalies = _check_result("the program", lambda: result, bench.operand)
     if len(ended) != own:

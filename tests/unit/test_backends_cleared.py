@@ -55,6 +55,28 @@ def test_the_clearing_of_caches_is_a_second_chance(monkeypatch: pytest.MonkeyPat
         assert told == ["cleared"]
 
 
+@pytest.mark.contract("H5")
+def test_jaxs_own_function_gets_its_arguments_and_returns_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = SimpleNamespace(value={}, lost=False, now=lambda: clients.value)
+    given: list[Any] = []
+    installed: list[Any] = []
+
+    def clear(*args: Any, **kwargs: Any) -> str:
+        given.append((args, kwargs))
+        clients.value = {}
+        return "cleared"
+
+    monkeypatch.setattr(runtime, "_CLIENTS", clients)
+    monkeypatch.setattr(runtime, "_CACHES", SimpleNamespace(holds=False))
+    monkeypatch.setattr(runtime, "_CLEAR", SimpleNamespace(holds=True, value=clear, put=installed.append))
+    told: list[str] = []
+    runtime._Clearing().tell(lambda: told.append("cleared"))
+    (in_its_place,) = installed
+    assert in_its_place(True, named=2) == "cleared"
+    assert given == [((True,), {"named": 2})]
+    assert told == ["cleared"]
+
+
 @pytest.mark.contract("H9")
 def test_callbacks_are_told_the_devices_that_there_are() -> None:
     """Those of the client that runs them, after it was cleared as well."""

@@ -57,6 +57,12 @@ def test_listed_cell(expectations: Expectations, outcome: Outcome, standing: Sta
     assert expectations.standing(LISTED, outcome) is standing
 
 
+@pytest.mark.parametrize(("where", "known"), [("cpu-2x2", True), ("cpu-4x2", True), ("cpu-1dev+x64", False)])
+def test_a_pattern_for_several_processes_is_of_no_other_cell(where: str, known: bool) -> None:
+    entry = load_expectations(EXPECTATIONS / "cpu.toml").of(f"jax/debug_print_ordered/pmap/{where}")
+    assert (entry is not None) is known
+
+
 def test_cell_that_is_not_listed(expectations: Expectations) -> None:
     other = "hostcb/call/scan.pmap/cpu-1dev"
     assert expectations.standing(other, Outcome(Verdict.PASS)) is Standing.AS_EXPECTED

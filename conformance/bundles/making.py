@@ -40,6 +40,11 @@ def members_of(folder: Path) -> dict[str, bytes]:
                 f"{file} does not say how its run was made, as results of an older version do:"
                 " run the cells again, and bundle that"
             )
+        if results["run"]["options"].get("compiled"):
+            raise UnreadableResultsError(
+                f"{file} has the results of `run --compiled`, whose programs may have been compiled earlier:"
+                " run the cells again without it, and bundle that"
+            )
         members[file.name] = text.encode()
         environments[run.name] = environment_of(results)
         journal = folder / journal_name(run.name)

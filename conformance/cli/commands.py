@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from ..faults.catalogue import FAULTS
 from ..faults.kinds_asked import show as show_faults
 from ..fuzz.trying import WorkerError
 from ..mutants.ranking import NoMatrixError
+from ..planning.cells import Ineligible
 from ..planning.coverage import coverage_of, show
 from ..planning.plan_file import plan_text
 from ..planning.promised import promise_table
@@ -48,6 +50,7 @@ from ..standalone.programs import NotStandaloneError
 from . import (
     bisect,
     bisect_commits,
+    compiled,
     environments,
     expect,
     fuzz,
@@ -191,8 +194,9 @@ def _parser() -> argparse.ArgumentParser:
     list_parser.add_argument(
         "--platforms", action="store_true", help="the platforms that the suite, packages and files describe"
     )
-    list_parser.add_argument("--ineligible", action="store_true", help="the cells that mean nothing, and why")
+    list_parser.add_argument("--ineligible", action="store_true", help="the cells that mean nothing, why, and how many for each reason")
     add_running(run_parser.add_argument)
+    compiled.add_option(run_parser.add_argument)
     loaded.add_options(run_parser.add_argument)
     add_pytest(run_parser.add_argument)
     run_parser.add_argument(
@@ -233,6 +237,7 @@ def _run(options: argparse.Namespace) -> int:
         return loaded.run_loaded(options, options.arguments)
     if options.times:
         raise ConflictingOptionsError("--times is for --loaded-by; --repeat N runs each cell N times in one run")
+    compiled.check_options(options)
     if options.distributed:
         ended = run_distributed(options)
         if isinstance(ended, int):
@@ -251,8 +256,10 @@ def _run(options: argparse.Namespace) -> int:
     require_plugins(options.pytest_plugins)
     with FolderLock(options.results) as lock:
         prepared = prepare(options, options.patterns)
+        compiled.check(options.compiled, options.platform, prepared.options.depth)
         lock.acquire()
-        found = run(prepared, workers_of(options.workers, options.platform, prepared.options.depth))
+        with compiled.in_force(options.compiled):
+            found = run(prepared, workers_of(options.workers, options.platform, prepared.options.depth))
     print(found.summary())
     if found.exit_code != UNUSABLE:
         print(f"Results are in {options.results}: `{COMMAND} report {shlex.quote(str(options.results))}` shows them.")
@@ -290,12 +297,20 @@ def _list(options: argparse.Namespace) -> int:
     elif options.as_plan:
         print(plan_text(plan, _described(options)), end="")
     elif options.ineligible:
-        for ineligible in plan.ineligible:
-            print(f"{ineligible.id}: {ineligible.reason}")
+        _show_ineligible(plan.ineligible)
     else:
         for cell in plan.cells:
             print(cell.id, ",".join(cell.promises))
     return 0
+
+
+def _show_ineligible(left_out: Sequence[Ineligible]) -> None:
+    """Each cell with its reason, then each reason with the number of its cells."""
+    for one in left_out:
+        print(f"{one.id}: {one.reason}")
+    print()
+    for reason, count in Counter(one.reason for one in left_out).most_common():
+        print(f"{count:7} {reason}")
 
 
 def _list_promises(options: argparse.Namespace) -> int:

@@ -54,6 +54,7 @@ def recorded(options: Any, implementations: Sequence[str], patterns: Sequence[st
         "usual_devices": getattr(options, "usual_devices", False),
         "plan_file": bool(options.plan_file),
         "maxfail": options.maxfail or None,
+        "compiled": bool(getattr(options, "compiled", None)),
     }
     return {name: getattr(options, name) for name in kept} | lists | others
 

@@ -65,6 +65,8 @@ class Options:
     """How the progress is shown, see `live`."""
     planned_order: bool = False
     """Whether the cells that kill most mutants do not run first."""
+    compiled: bool = False
+    """Whether programs may come from a folder, and not from the compiler."""
 
     @property
     def name(self) -> str:
@@ -75,7 +77,7 @@ class Options:
     def of_cells(self) -> dict[str, Any]:
         """The options on which the conclusion of a cell depends."""
         named = {"deadline": self.deadline, "repeat": self.repeat, "stress": self.stress}
-        return {**named, "histories": self.histories}
+        return {**named, "histories": self.histories, **({"compiled": True} if self.compiled else {})}
 
 
 class Run:

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import traceback
+from pathlib import Path
 from typing import Any, TextIO
 
 import jax
@@ -28,9 +29,10 @@ from ..spec.topology import WrongPlatformError, parse_topology
 from .ahead import take_cell
 from .devices import devices_of
 from .execution import run_cell, run_table_cell
+from .kept import FOLDER, KeptPrograms
 from .member import join, serve_member
 from .parent import end_with_parent
-from .private_jax import quick_locations
+from .private_jax import compile_with, quick_locations
 from .processes import TRIAL
 from .run_info import run_info
 
@@ -66,6 +68,8 @@ def main() -> None:
         implementation = load(arguments.implementation) if arguments.implementation else None
         if topology.depth is not Depth.RUN:
             quick_locations()
+        elif folder := os.environ.get(FOLDER):
+            compile_with(KeptPrograms(Path(folder)).compile)
         devices = devices_of(topology)
     except WrongPlatformError as error:
         _report(reports, event="refused", reason=str(error))

@@ -146,7 +146,10 @@ def _report(options: argparse.Namespace) -> int:
         _write(options.svg, matrix_picture(runs))
     if options.markdown:
         _write(options.markdown, markdown(runs))
-    elif not (options.junit or options.html or options.svg or options.trace):
+    written = [file for file in (options.trace, options.junit, options.html, options.svg, options.markdown) if file]
+    if written:
+        print(f"Written: {', '.join(map(str, written))}")
+    else:
         print(markdown(runs), end="")
     return 0
 

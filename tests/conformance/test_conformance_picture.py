@@ -80,10 +80,10 @@ def test_a_half_that_fails_has_a_number_beside_its_colour(tmp_path: Path) -> Non
     assert sorted(map(str, counts)) == ["count in-none"] * 4 + ["count in-some"] * 2
 
 
-def test_the_command_writes_it_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_it_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write(tmp_path / "results")
     assert report.main(["report", str(folder), "--svg", str(tmp_path / "matrix.svg")]) == 0
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().out == f"Written: {tmp_path / 'matrix.svg'}\n"
     assert ElementTree.parse(tmp_path / "matrix.svg").getroot().tag == f"{SVG}svg"
 
 

@@ -376,3 +376,19 @@ def test_a_consumer_sleeps_on_for_no_longer_than_is_promised() -> None:
     """A tap may begin 15 milliseconds later while taps follow each other quickly."""
     assert sum(consumers.LINGER * 2**each for each in range(consumers.MOST_LINGERS)) <= 15.5e-3
     assert consumers.STEADY <= 15.5e-3
+
+@pytest.mark.contract("H12")
+@pytest.mark.parametrize(("values", "starts"), [(1, []), (2, [True])])
+def test_a_thread_that_an_exception_ends_starts_another_only_for_what_waits(
+    values: int, starts: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, receiver = queues.DeviceQueue(jax.devices()[0]), Receiver(before=-1, after=0)
+    started: list[bool] = []
+    monkeypatch.setattr(queue, "_wake", lambda: None)
+    monkeypatch.setattr(queue, "start", lambda: started.append(queue.is_pending()))
+    consumer = queue.consumer = consumers.Consumer(queue, None)
+    for number in range(values):
+        queue.put(receiver, number)
+    with pytest.raises(Interrupted):
+        consumer._consume()
+    assert receiver.ran == [0] and started == starts and queue.consumer is None

@@ -150,7 +150,7 @@ def stats() -> Stats:
     count, seconds = barriers.count, barriers.seconds
     failures = dict(failure_log.counts)
     found = totals_by_device(queues.all())
-    names = sorted({*found, *failures, *list(counted.tallies), *counted.totals})
+    names = sorted({*found, *failures, *counted.tallies, *counted.totals})
     every = {name: _device(counted, name, found.get(name, Totals(name)), failures.get(name, 0)) for name in names}
     return Stats(
         {name: each for name, each in every.items() if each != DeviceStats()},

@@ -275,7 +275,7 @@ class ExecutionTracker:
     @contextlib.contextmanager
     def running_without_order(self, program: Program, device: Any) -> Iterator[None]:
         """Let a barrier of another thread wait for what the block calls, and nothing else."""
-        execution = Execution(program, (device,), (device,), nested=False)
+        execution = Execution(program, (device,), (device,))
         with execution.returned.lock:
             try:
                 self._without_order[execution] = None

@@ -103,3 +103,17 @@ def test_what_comes_while_an_exception_ends_the_consumer_runs_all_the_same(monke
     queue.stop()
     ended[0].join(20)
     assert ran == [0, 1, 2]
+
+
+def test_the_memory_of_what_has_run_is_room() -> None:
+    """The ring keeps it for a while, to give back much at a time. A value that needs it does not wait for that."""
+    queue = DeviceQueue(jax.devices()[0])
+    queue.budget = held = 1000
+
+    def give_back(at_once: bool = False) -> None:
+        nonlocal held
+        held = 0 if at_once else held
+
+    ring: Any = SimpleNamespace(held=lambda: (1, held), give_back=give_back)
+    queue.ring = ring
+    assert queue._has_room(1)

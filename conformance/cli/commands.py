@@ -194,7 +194,7 @@ def _parser() -> argparse.ArgumentParser:
     list_parser.add_argument(
         "--platforms", action="store_true", help="the platforms that the suite, packages and files describe"
     )
-    list_parser.add_argument("--ineligible", action="store_true", help="the cells that mean nothing, why, and how many for each reason")
+    list_parser.add_argument("--ineligible", action="store_true", help="the cells that mean nothing, and why")
     add_running(run_parser.add_argument)
     compiled.add_option(run_parser.add_argument)
     loaded.add_options(run_parser.add_argument)
@@ -256,10 +256,9 @@ def _run(options: argparse.Namespace) -> int:
     require_plugins(options.pytest_plugins)
     with FolderLock(options.results) as lock:
         prepared = prepare(options, options.patterns)
-        compiled.check(options.compiled, options.platform, prepared.options.depth)
+        compiled.check(options.compiled, prepared)
         lock.acquire()
-        with compiled.in_force(options.compiled):
-            found = run(prepared, workers_of(options.workers, options.platform, prepared.options.depth))
+        found = run(prepared, workers_of(options.workers, options.platform, prepared.options.depth))
     print(found.summary())
     if found.exit_code != UNUSABLE:
         print(f"Results are in {options.results}: `{COMMAND} report {shlex.quote(str(options.results))}` shows them.")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from ..engine.options import AddOption
 from ..engine.preparation import ConflictingOptionsError
-from ..spec.depths import Depth
-from ..worker.kept import FOLDER, why_not
+from ..engine.run import Run
+from ..worker.kept import why_not
 
 
 def add_option(add: AddOption) -> None:
@@ -31,22 +28,15 @@ def check_options(options: argparse.Namespace) -> None:
         )
 
 
-def check(folder: Path | None, platform: str, depth: Depth) -> None:
-    """Raise `ConflictingOptionsError` if what the cells compile cannot be kept."""
-    if folder and (reason := why_not(platform, depth)):
+def check(folder: Path | None, run: Run) -> None:
+    """Raise `ConflictingOptionsError` if what the cells of a run compile cannot be kept in this folder."""
+    if folder is None:
+        return
+    if folder.exists() and not folder.is_dir():
+        raise ConflictingOptionsError(f"--compiled {folder}: it is no folder")
+    if reason := why_not(run.options.platform, run.options.depth):
         raise ConflictingOptionsError(f"--compiled {folder}: {reason}")
-
-
-@contextmanager
-def in_force(folder: Path | None) -> Iterator[None]:
-    """Let the workers keep their programs in this folder, or compile all of them."""
-    before = os.environ.pop(FOLDER, None)
-    if folder:
-        folder.mkdir(parents=True, exist_ok=True)
-        os.environ[FOLDER] = str(folder.absolute())
-    try:
-        yield
-    finally:
-        os.environ.pop(FOLDER, None)
-        if before is not None:
-            os.environ[FOLDER] = before
+    if run.cells and all(cell.topology.processes > 1 for cell in run.cells):
+        raise ConflictingOptionsError(
+            f"--compiled {folder}: all of the cells are over several processes, of which each compiles its own part"
+        )

@@ -17,7 +17,7 @@ from ..oracle.verdicts import Stage, Verdict
 from ..planning import selection
 from ..planning.cells import parse_cell
 from ..planning.depths import at_depth, multi_host_cells
-from ..reports.results import CellRecord, RunRecord, load_results
+from ..reports.results import CellRecord, RunRecord, UnreadableResultsError, load_results
 from ..reports.visible import in_a_line
 from ..spec.depths import Depth
 from ..spec.versions import SpecifierError, down_to, from_version, version_matches
@@ -172,6 +172,11 @@ def _versions(text: str) -> str:
 
 def main(options: argparse.Namespace) -> int:
     for run in load_results(options.results):
+        if run.compiled:
+            raise UnreadableResultsError(
+                f"{options.results} has results of `run --compiled`, whose programs may have been compiled earlier: "
+                "a known failure is of programs that this run has compiled, so run the cells again without it"
+            )
         path = options.file or known_failures_of(run.platform)
         text = path.read_text() if path.exists() else ""
         today = datetime.date.today().isoformat()

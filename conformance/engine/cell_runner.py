@@ -49,6 +49,8 @@ class CellRunner:
     """The interpreter of the workers, if they run in another environment."""
     cluster: Cluster | None = None
     """Where the processes of a topology are, if not all on this machine."""
+    compiled: Path | None = None
+    """The folder from which compiled programs may come, in cells of one process."""
     company: list[Task] = field(default_factory=list)
     """The cells that have run in the present process."""
     _learnt: Learnt = field(default_factory=Learnt)
@@ -201,6 +203,7 @@ class CellRunner:
                     quick=self._quick,
                     histories=self.histories,
                     python=self.python,
+                    compiled=self.compiled,
                 )
             except WorkerStartError as error:
                 # XLA ends a process with unknown flags, and names the flags.

@@ -39,7 +39,9 @@ class CellsRun:
         self._turns = Turns(setup.logs)
         self._journal = Journal(setup.journal)
         self._runner = CellRunner(
-            setup.logs / f"worker-{name}.log", self._journal, setup.histories, cluster=setup.cluster
+            *(setup.logs / f"worker-{name}.log", self._journal, setup.histories),
+            cluster=setup.cluster,
+            compiled=setup.compiled,
         )
 
     def run(self, task: Task) -> Conclusion:

@@ -109,7 +109,7 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
         live=getattr(options, "live", "auto"),
         whole=_is_whole(options, patterns),
         planned_order=options.order == "planned",
-        compiled=bool(getattr(options, "compiled", None)),
+        compiled=getattr(options, "compiled", None),
     )
     origin = _origin(options, of_run, selection.cells)
     if last:

@@ -65,8 +65,8 @@ class Options:
     """How the progress is shown, see `live`."""
     planned_order: bool = False
     """Whether the cells that kill most mutants do not run first."""
-    compiled: bool = False
-    """Whether programs may come from a folder, and not from the compiler."""
+    compiled: Path | None = None
+    """The folder from which compiled programs may come."""
 
     @property
     def name(self) -> str:
@@ -164,6 +164,7 @@ class Run:
             reruns=max(1, MAXIMUM_RERUNS // workers),
             repeat=self.options.repeat,
             planned_order=self.options.planned_order,
+            compiled=self.options.compiled,
         )
 
     def load(self) -> AbstractContextManager[object]:

@@ -98,3 +98,5 @@ class Setup:
     """Where the processes of a topology are, if not all on this machine; then one pytest process runs all cells."""
     planned_order: bool = False
     """Whether the cells that kill most mutants do not run first."""
+    compiled: Path | None = None
+    """The folder from which compiled programs may come."""

@@ -148,6 +148,8 @@ class RunRecord:
     """The capabilities that the platform's vendor claims, and what the run says of each; none in older files."""
     begin: str = ""
     """When the run began; empty for older files."""
+    compiled: bool = False
+    """Whether programs may have come from a folder, and not from the compiler."""
 
     @property
     def name(self) -> str:
@@ -181,6 +183,7 @@ class RunRecord:
         return (
             f"{passed} of {len(self.cells)} cells passed, {standings[Standing.KNOWN_FAILURE]} known failures,"
             f" {unexpected}, {self.inapplicable} cells not applicable{self._shown}"
+            + (", with programs that an earlier run may have compiled (`--compiled`)" if self.compiled else "")
         )
 
 
@@ -241,6 +244,7 @@ def _run(file: Path) -> RunRecord:
             Depth(data.get("depth", "run")).value,
             tuple(Claim.from_json(claim) for claim in data.get("claims", ())),
             str((data.get("run") or {}).get("begin", "")),
+            bool((data.get("run") or {}).get("options", {}).get("compiled")),
         )
     except UNREADABLE as error:
         raise UnreadableResultsError(f"{file} is no result of a run: {type(error).__name__}: {error}") from error

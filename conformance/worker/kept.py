@@ -1,8 +1,11 @@
 """Compiled programs that are kept from run to run, for `run --compiled DIR` on CPU.
 
-XLA:CPU makes the same program of the same module and the same options. Its compiler is most of the time of a run with a
+XLA:CPU makes the same program of the same module, options and devices. Its compiler is most of the time of a run with a
 new JAX, and programs of different cells are often equal. A kept program is loaded with the callbacks of the cell that
 asks for it: it has none of its own.
+
+A module with a call that the suite does not know is compiled. XLA calls Python while it compiles a
+`custom_partitioning`, for example, and the module has only an address.
 
 This module does not import JAX.
 """
@@ -16,6 +19,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,11 +28,15 @@ from typing import Any
 from ..spec.depths import Depth
 from ..spec.versions import version_matches
 
-FOLDER = "HOSTCB_CONFORMANCE_COMPILED"
-"""The environment variable by which the workers know the folder."""
-
 WITH = ">=0.12"
 """The versions of jaxlib. With 0.10.2 a process that keeps a program of several devices ends with SIGSEGV."""
+
+_KNOWN_CALLS = ("hostcb_", "xla_ffi_", "xla_buffer_python_", "lapack_", "Sharding", "SPMDFullTo", "SPMDShardTo")
+"""How the names of custom calls begin whose programs depend on nothing but the module's text."""
+
+_CALL = re.compile(r'custom_call @"?([^"(]+)')
+_NAME = re.compile(r'loc\("((?:[^"\\]|\\.)*)"\(')
+"""The name of an operation, as JAX writes it: the functions and scopes around it. Names of files look otherwise."""
 
 _DIGEST = 32
 """The length of the digest before the program in its file."""
@@ -65,7 +73,12 @@ class KeptPrograms:
         if client.platform != "cpu" or client.device_count() != client.local_device_count() or rest:
             # What a process compiles for devices of several processes was not tried.
             return plain(client, module, devices, options, callbacks, *rest)
-        file = self._folder / _name(module, devices, options, callbacks)
+        text = str(module)
+        if not _is_known(text):
+            return plain(client, module, devices, options, callbacks)
+        names = _NAME.findall(module.operation.get_asm(enable_debug_info=True))
+        facts = [text, names, [device.id for device in devices], len(callbacks)]
+        file = self._folder / _digest(repr(facts).encode(), options.SerializeAsString(), _threads(client)).hex()
         if (program := _read(file)) is not None:
             with contextlib.suppress(RuntimeError):
                 return client.deserialize_executable(program, devices, options, *([callbacks] if callbacks else []))
@@ -76,11 +89,18 @@ class KeptPrograms:
         return executable
 
 
-def _name(module: Any, devices: Any, options: Any, callbacks: Sequence[Any]) -> str:
-    """The name of a program's file: a digest of everything that decides what is compiled."""
-    # The text has no locations. They are in the names of operations alone, and would differ from cell to cell.
-    parts = (str(module).encode(), options.SerializeAsString(), repr([device.id for device in devices]).encode())
-    return _digest(*parts, str(len(callbacks)).encode()).hex()
+def _is_known(text: str) -> bool:
+    """Whether nothing but the text of a module decides its program."""
+    calls = _CALL.findall(text)
+    # MLIR may write a call in another form, which has no name after it.
+    return len(calls) == text.count("custom_call") and all(name.startswith(_KNOWN_CALLS) for name in calls)
+
+
+def _threads(client: Any) -> bytes:
+    """What decides the number of threads, for which XLA:CPU divides large loops while it compiles."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    named = [os.environ.get(name) for name in ("NPROC", "PJRT_NPROC")]
+    return repr((os.cpu_count(), usable, named, client.device_count())).encode()
 
 
 def _digest(*parts: bytes) -> bytes:
@@ -95,7 +115,7 @@ def _read(file: Path) -> bytes | None:
     """The program in a file; None if there is none, or only a part of one."""
     try:
         content = file.read_bytes()
-    except FileNotFoundError:
+    except OSError:
         return None
     program = content[_DIGEST:]
     return program if content[:_DIGEST] == _digest(program) else None
@@ -104,8 +124,12 @@ def _read(file: Path) -> bytes | None:
 def _write(file: Path, program: bytes) -> None:
     """Another process may write or read the same file at this moment: it is there whole, or not at all."""
     unfinished = file.with_name(f"{file.name}.{os.getpid()}.{threading.get_ident()}")
-    unfinished.write_bytes(_digest(program) + program)
-    unfinished.replace(file)
+    try:
+        unfinished.write_bytes(_digest(program) + program)
+        unfinished.replace(file)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 @functools.cache

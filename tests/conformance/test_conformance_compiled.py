@@ -17,10 +17,12 @@ import pytest
 
 from conformance.bundles.making import members_of
 from conformance.cli import compiled
+from conformance.cli.commands import main
 from conformance.engine.preparation import ConflictingOptionsError
-from conformance.reports.results import UnreadableResultsError
+from conformance.reports.markdown import markdown
+from conformance.reports.results import UnreadableResultsError, load_results
 from conformance.spec.depths import Depth
-from conformance.worker.kept import FOLDER, KeptPrograms, why_not
+from conformance.worker.kept import KeptPrograms, why_not
 
 pytestmark = pytest.mark.contract("C68")
 
@@ -76,6 +78,22 @@ class Executable:
         return self.program
 
 
+class Module:
+    """A module of MLIR's. Its text has no locations; with them, it has the names of its operations."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self._text, self._name, self.operation = text, name, self
+
+    def __str__(self) -> str:
+        return self._text
+
+    def get_asm(self, enable_debug_info: bool) -> str:
+        assert enable_debug_info
+        return (
+            f'{self._text}\n#loc1 = loc("conformance/worker/execution.py":173:0)\n#loc2 = loc("{self._name}"(#loc1))\n'
+        )
+
+
 class Device:
     def __init__(self, number: int) -> None:
         self.id = number
@@ -97,7 +115,8 @@ class Kept:
 
     def compile(
         self,
-        module: str = "module",
+        module: str = "stablehlo.custom_call @xla_ffi_python_cpu_callback(%arg0)",
+        name: str = "jit(f)/pure_callback",
         devices: Sequence[int] = (0,),
         options: bytes = b"options",
         callbacks: Sequence[str] = ("first",),
@@ -107,12 +126,17 @@ class Kept:
         """The executable, and how often the compiler ran."""
         client = client or Client()
 
-        def plain(client: Client, module: str, devices: Any, options: Any, callbacks: Any) -> Executable:
+        def plain(client: Client, module: Module, devices: Any, options: Any, callbacks: Any) -> Executable:
             client.compiled += 1
             return Executable(program, tuple(callbacks))
 
         made = KeptPrograms(self.folder).compile(
-            plain, client, module, [Device(number) for number in devices], Settings(options), list(callbacks)
+            plain,
+            client,
+            Module(module, name),
+            [Device(number) for number in devices],
+            Settings(options),
+            list(callbacks),
         )
         return made, client.compiled
 
@@ -134,13 +158,34 @@ def test_a_kept_program_is_loaded_with_the_callbacks_of_the_one_that_asks(kept: 
 
 @pytest.mark.parametrize(
     "other",
-    [{"module": "another"}, {"devices": (1,)}, {"options": b"others"}, {"callbacks": ("first", "second")}],
+    [
+        {"module": "stablehlo.custom_call @hostcb_tap_3(%arg0)"},
+        {"name": "jit(f)/scope/pure_callback"},
+        {"devices": (1,)},
+        {"options": b"others"},
+        {"callbacks": ("first", "second")},
+        {"client": Client(devices=8)},
+    ],
     ids=lambda other: next(iter(other)),
 )
 def test_what_differs_is_compiled(kept: Kept, other: dict[str, Any]) -> None:
     kept.compile()
     assert kept.compile(**other)[1] == 1
     assert len(kept.files) == 2
+
+
+@pytest.mark.parametrize("target", ["CustomSPMDPartitioning", "somebody_elses_call"])
+def test_a_program_with_a_call_that_is_not_known_is_compiled_each_time(target: str, kept: Kept) -> None:
+    """Its text may have an address, at which there is another object the next time."""
+    assert [kept.compile(module=f"stablehlo.custom_call @{target}(%arg0)")[1] for _ in range(2)] == [1, 1]
+    assert kept.files == []
+
+
+def test_other_threads_compile_anew(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA:CPU divides large loops for the threads that there are."""
+    kept.compile()
+    monkeypatch.setenv("NPROC", "16")
+    assert kept.compile()[1] == 1
 
 
 def test_another_compiler_and_another_processor_compile_anew(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,11 +216,15 @@ def test_a_program_that_cannot_be_kept_is_compiled_each_time(kept: Kept) -> None
 
 
 def test_a_folder_that_takes_no_files_fails_no_cell(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: Any) -> int:
+    whole = Path.write_bytes
+
+    def full(path: Path, data: bytes) -> int:
+        whole(path, data[:10])
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
     assert kept.compile()[1] == 1
+    assert kept.files == []
 
 
 def test_a_process_among_several_keeps_nothing(kept: Kept) -> None:
@@ -205,24 +254,50 @@ def test_cells_on_other_machines_have_no_such_folder(option: str) -> None:
         compiled.check_options(options)
 
 
-def test_only_the_option_lets_workers_keep_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(FOLDER, "of somebody else")
-    with compiled.in_force(None):
-        assert FOLDER not in os.environ
-    with compiled.in_force(tmp_path / "kept"):
-        assert os.environ[FOLDER] == str(tmp_path / "kept")
-    assert os.environ[FOLDER] == "of somebody else"
+@pytest.mark.parametrize(
+    ("topology", "words"), [("cpu-2x2", "over several processes"), ("cpu-1dev", "it is no folder")]
+)
+@pytest.mark.skipif(why_not("cpu", Depth.RUN) is not None, reason=f"jaxlib {HERE} cannot keep programs (C68)")
+def test_what_cannot_be_kept_is_refused(
+    topology: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "kept"
+    if topology == "cpu-1dev":
+        folder.write_text("")
+    cell = f"jax/pure_callback/jit/{topology}"
+    assert main(["run", "--cell", cell, "--compiled", str(folder), "--results", str(tmp_path / "results")]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "results" / "conformance-cpu.json").exists()
 
 
-def test_no_bundle_is_made_of_them(tmp_path: Path) -> None:
+@pytest.fixture
+def of_kept_programs(tmp_path: Path) -> Path:
+    """A results folder of `run --compiled`."""
     folder = bundle_fakes.write(tmp_path / "results")
-    file = folder / "conformance-cpu.json"
     members_of(folder)
+    file = folder / "conformance-cpu.json"
     results = json.loads(file.read_text())
     results["run"]["options"]["compiled"] = True
     file.write_text(json.dumps(results))
+    return folder
+
+
+def test_no_bundle_is_made_of_them(of_kept_programs: Path) -> None:
     with pytest.raises(UnreadableResultsError, match="run the cells again without it, and bundle that"):
-        members_of(folder)
+        members_of(of_kept_programs)
+
+
+def test_they_make_no_known_failures(of_kept_programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    known = of_kept_programs / "known.toml"
+    assert main(["expect", "--from", str(of_kept_programs), "--file", str(known)]) == 2
+    assert "so run the cells again without it" in capsys.readouterr().err
+    assert not known.exists()
+
+
+def test_the_reports_say_it(of_kept_programs: Path, tmp_path: Path) -> None:
+    words = "with programs that an earlier run may have compiled (`--compiled`)"
+    assert words in markdown(load_results(of_kept_programs))
+    assert words not in markdown(load_results(bundle_fakes.write(tmp_path / "plain")))
 
 
 def run(folder: Path, results: str) -> subprocess.CompletedProcess[str]:
@@ -238,16 +313,100 @@ def run(folder: Path, results: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+PROGRAMS = """
+import pathlib, sys
+import jax, jax.numpy as jnp, numpy as np
+from jax.experimental import io_callback
+import hostcb as hcb
+from conformance.worker.kept import KeptPrograms
+from conformance.worker.private_jax import compile_with
+
+compiled = []
+
+def compiling(plain, *arguments):
+    def counted(*arguments):
+        compiled.append(arguments)
+        return plain(*arguments)
+    return kept.compile(counted, *arguments)
+
+kept = KeptPrograms(pathlib.Path(sys.argv[1]))
+compile_with(compiling)
+seen = []
+# One of them has a token: JAX orders the tokens of two effects by their addresses, in each process in its own way.
+tap = lambda value, transforms: seen.append(float(value))
+step = lambda x, y: (hcb.id_tap(tap, x + y), io_callback(lambda x: x * 2, x, x))
+scanned = jax.jit(lambda x: jax.lax.scan(step, x, jnp.arange(3.0)))(jnp.float32(1))
+mapped = jax.pmap(lambda x: hcb.call(lambda x: x + 1, x, result_shape=x))(jnp.arange(2.0))
+hcb.barrier_wait()
+print(len(compiled), scanned[0], scanned[1].tolist(), mapped.tolist(), seen)
+"""
+
+PARTITIONED = """
+import gc, pathlib, sys
+import jax, numpy as np
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from conformance.worker.kept import KeptPrograms
+from conformance.worker.private_jax import compile_with
+
+compile_with(KeptPrograms(pathlib.Path(sys.argv[1])).compile)
+halves = NamedSharding(Mesh(np.array(jax.devices()[:2]), ("i",)), PartitionSpec("i"))
+x = jax.device_put(np.zeros(4, np.float32), halves)
+
+def plus(number):
+    added = custom_partitioning(lambda x: x + number)
+    added.def_partition(
+        partition=lambda mesh, shapes, result: (mesh, lambda x: x + number, halves, (halves,)),
+        infer_sharding_from_operands=lambda mesh, shapes, result: halves,
+        sharding_rule="i -> i",
+    )
+    return float(jax.jit(lambda x: added(x))(x)[0])
+
+# JAX writes the address of an object into the module, and the object of the next program may have the same one.
+wrong = []
+for number in range(1, 41):
+    if plus(float(number)) != number:
+        wrong.append(number)
+    jax.clear_caches()
+    gc.collect()
+print(wrong)
+"""
+
+
+def printed_by(program: str, folder: Path) -> str:
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(folder)],
+        cwd=ROOT,
+        env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.strip()
+
+
 @KEEPS
-def test_a_second_run_compiles_nothing_and_passes(tmp_path: Path) -> None:
-    first = run(tmp_path, "first")
+def test_another_process_compiles_nothing_and_calls_its_own_functions(tmp_path: Path) -> None:
+    first, second = (printed_by(PROGRAMS, tmp_path) for _ in range(2))
+    count, _, values = first.partition(" ")
+    assert int(count) > 2
+    assert second == f"0 {values}"
+    assert values == "4.0 [2.0, 2.0, 4.0] [1.0, 2.0] [1.0, 2.0, 4.0]"
+
+
+@KEEPS
+def test_a_program_whose_partition_is_python_is_never_mistaken(tmp_path: Path) -> None:
+    assert printed_by(PARTITIONED, tmp_path) == "[]"
+
+
+@KEEPS
+def test_a_second_run_passes_and_says_that_it_kept_programs(tmp_path: Path) -> None:
+    first, second = run(tmp_path, "first"), run(tmp_path, "second")
     assert first.returncode == 0, first.stdout
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").rglob("*") if path.is_file()}
-    assert len(before) > len(CELLS)
-    second = run(tmp_path, "second")
     assert second.returncode == 0, second.stdout
-    # What a run compiles it keeps, so nothing new was compiled.
-    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").rglob("*") if path.is_file()}
+    assert len([path for path in (tmp_path / "kept").rglob("*") if path.is_file()]) > len(CELLS)
     results = json.loads((tmp_path / "second" / "conformance-cpu.json").read_text())
     assert results["run"]["options"]["compiled"] is True
     assert [cell["verdict"] for cell in results["cells"]] == ["pass"] * len(CELLS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import types
 from typing import Any
 
 import helpers
@@ -415,3 +416,32 @@ def test_equal_callbacks_make_equal_programs() -> None:
     for _ in range(5):
         f(X)
     assert len(traced) == 1, f"traced {len(traced)} times"
+
+
+# Equal functions -------------------------------------------------------------------------------------------------
+
+
+class Fills:
+    """Equal to every other one, and each fills its own value in."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fills)
+
+    def __hash__(self) -> int:
+        return hash(Fills)
+
+    def __call__(self, *arguments: Any) -> None:
+        np.asarray(arguments[-2])[...] = self.value
+
+
+@pytest.mark.contract("B1", "H18")
+@STAGES
+@pytest.mark.parametrize("form", [lambda f: f, lambda f: types.MethodType(f, X)], ids=["functions", "methods"])
+def test_each_of_two_equal_functions_is_called(form: Any, stage: Any) -> None:
+    """Methods of one object are equal if their functions are."""
+    for value in (1.0, 2.0):
+        out = stage(lambda x, value=value: hcb.buffer_callback(form(Fills(value)), like(X))(x))(X)
+        helpers.equal(out, np.full_like(X, value), "results")

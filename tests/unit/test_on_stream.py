@@ -78,3 +78,11 @@ def test_a_ring_without_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rings, "library", With(rings.library, held=held))
     with pytest.raises(MemoryError, match="for the tapped values of a device"):
         rings.Ring(1, 1, pinned=False)
+
+
+@pytest.mark.contract("H24")
+def test_the_words_of_cuda_are_told_where_it_has_no_memory_for_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = With(rings.library.free, hostcb_cuda_ring=lambda *arguments: b"cuMemHostAlloc: out of memory")
+    monkeypatch.setattr(rings, "library", With(rings.library, free=free))
+    with pytest.raises(RuntimeError, match="cuMemHostAlloc: out of memory"):
+        rings.Ring(1, 1, pinned=True)

@@ -377,6 +377,7 @@ def test_a_consumer_sleeps_on_for_no_longer_than_is_promised() -> None:
     assert sum(consumers.LINGER * 2**each for each in range(consumers.MOST_LINGERS)) <= 15.5e-3
     assert consumers.STEADY <= 15.5e-3
 
+
 @pytest.mark.contract("H12")
 @pytest.mark.parametrize(("values", "starts"), [(1, []), (2, [True])])
 def test_a_thread_that_an_exception_ends_starts_another_only_for_what_waits(

@@ -279,7 +279,7 @@ def test_report_writes_what_it_is_asked_for(tmp_path: Path, capsys: pytest.Captu
     folder = str(hostile(tmp_path))
     files = {name: tmp_path / f"report.{name}" for name in ("junit", "markdown", "html")}
     assert main(["report", folder, *(f"--{name}={file}" for name, file in files.items())]) == 0
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().out == f"Written: {files['junit']}, {files['html']}, {files['markdown']}\n"
     ElementTree.parse(files["junit"])
     assert files["html"].read_text().startswith("<!DOCTYPE html>")
     assert files["markdown"].read_text().startswith("# Conformance")

@@ -48,8 +48,10 @@ def in_running_order(tasks: Iterable[Task], processes: int = 1, planned: bool = 
     """First the cells that kill most mutants, then cells with a process of their own, then cells of one kind together.
 
     Each of these pytest processes begins with an equal part of the list. So each part begins with cells that kill
-    mutants and with slow ones, and has few kinds. Near the end, when an idle process takes cells from another one, only
-    quick cells are left. If the order is `planned`, no cell runs first because it kills mutants.
+    mutants and with slow ones, and has few kinds. Kinds of several processes come before the others: a cell that hangs
+    there holds up no other cell, and at the end of the run nothing else would be left to do meanwhile. Near the end,
+    when an idle process takes cells from another one, only quick cells are left. If the order is `planned`, no cell
+    runs first because it kills mutants, and no kind.
     """
     first: list[Task] = []
     isolated: list[Task] = []
@@ -66,7 +68,10 @@ def in_running_order(tasks: Iterable[Task], processes: int = 1, planned: bool = 
     first.sort(key=lambda task: task.topology.processes)
     isolated.sort(key=lambda task: -task.deadline)
     isolated.sort(key=lambda task: -task.topology.processes)
-    together = [task for of_kind in by_kind.values() for task in of_kind]
+    kinds = [*by_kind.values()]
+    if not planned:
+        kinds.sort(key=lambda of_kind: -of_kind[0].topology.processes)
+    together = [task for of_kind in kinds for task in of_kind]
     parts = [[*first[place::processes], *isolated[place::processes]] for place in range(processes)]
     left = len(first) + len(isolated) + len(together)
     for place, part in enumerate(parts):

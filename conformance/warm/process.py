@@ -25,8 +25,11 @@ from .environment import fixed
 COLD = "HOSTCB_CONFORMANCE_COLD"
 """The environment variable that makes every process a fresh interpreter, if it is 1."""
 
-PRELOADED = ("numpy", "jax", "jax.numpy", "worker.__main__", "faults.victim_programs")
-"""What a server imports before it forks: modules, and those of the suite by their names in it."""
+PRELOADED = ("numpy", "jax", "jax.numpy", "absl.flags", "jax.experimental.multihost_utils", "jaxlib.mlir.dialects.mhlo")
+"""The modules that a server imports before it forks: JAX, what JAX imports for a first program, and hostcb's flags."""
+
+OF_THE_SUITE = ("worker.__main__", "faults.victim_programs", "implementations.jax")
+"""Such modules of this package."""
 
 START_DEADLINE = 120.0
 LONGEST_ANSWER = 64
@@ -290,7 +293,7 @@ def _server_for(environment: Mapping[str, str]) -> _Server | None:
 
 def _started(environment: Mapping[str, str]) -> _Server:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    names = (module(name) if name.partition(".")[0] in ("worker", "faults") else name for name in PRELOADED)
+    names = (*PRELOADED, *map(module, OF_THE_SUITE))
     with theirs:
         process = subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.server", str(theirs.fileno()), *names],

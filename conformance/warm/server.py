@@ -155,7 +155,9 @@ def _become(request: Mapping[str, Any]) -> None:
 def main() -> None:
     client = socket.socket(fileno=int(sys.argv[1]))
     for name in sys.argv[2:]:
-        importlib.import_module(name)
+        # A release may lack it; a fork that needs it says so.
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     if len(os.listdir("/proc/self/task")) > 1 or "hostcb" in sys.modules:
         # A fork has none of these threads, but what they held. The client starts fresh interpreters then.
         return

@@ -288,3 +288,10 @@ def test_running_order() -> None:
     assert [task.id for task in in_running_order(tasks)] == ["slow fault", "fault", "a", "c", "b"]
     # Each of two processes begins with slow cells.
     assert [task.id for task in in_running_order(tasks, 2)] == ["slow fault", "a", "fault", "c", "b"]
+
+
+def test_cells_of_several_processes_do_not_run_last() -> None:
+    """Those that hang there would hold up the end of a run."""
+    tasks = [Task("a", "hostcb", Topology("cpu", 8), 60.0), Task("b", "hostcb", Topology("cpu", 2, processes=2), 60.0)]
+    assert [task.id for task in in_running_order(tasks)] == ["b", "a"]
+    assert [task.id for task in in_running_order(tasks, planned=True)] == ["a", "b"]

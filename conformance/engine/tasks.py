@@ -5,7 +5,7 @@ This module does not import JAX. All its objects can be pickled: xdist's workers
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -48,10 +48,10 @@ def in_running_order(tasks: Iterable[Task], processes: int = 1, planned: bool = 
     """First the cells that kill most mutants, then cells with a process of their own, then cells of one kind together.
 
     Each of these pytest processes begins with an equal part of the list. So each part begins with cells that kill
-    mutants and with slow ones, and has few kinds. Kinds of several processes come before the others: a cell that hangs
-    there holds up no other cell, and at the end of the run nothing else would be left to do meanwhile. Near the end,
-    when an idle process takes cells from another one, only quick cells are left. If the order is `planned`, no cell
-    runs first because it kills mutants, and no kind.
+    mutants, and has few kinds. Cells in several processes mostly wait: they come next in the first part, and the cells
+    with a process of their own in the other parts, which have the processor meanwhile. Near the end, when an idle
+    process takes cells from another one, only quick cells are left. If the order is `planned`, no cell runs first
+    because it kills mutants, and no kind.
     """
     first: list[Task] = []
     isolated: list[Task] = []
@@ -64,16 +64,13 @@ def in_running_order(tasks: Iterable[Task], processes: int = 1, planned: bool = 
         else:
             by_kind.setdefault(task.kind, []).append(task)
     first.sort(key=lambda task: place_of(task.id) or 0)
-    # Several processes take longest to start.
-    first.sort(key=lambda task: task.topology.processes)
     isolated.sort(key=lambda task: -task.deadline)
-    isolated.sort(key=lambda task: -task.topology.processes)
     kinds = [*by_kind.values()]
     if not planned:
         kinds.sort(key=lambda of_kind: -of_kind[0].topology.processes)
     together = [task for of_kind in kinds for task in of_kind]
-    parts = [[*first[place::processes], *isolated[place::processes]] for place in range(processes)]
     left = len(first) + len(isolated) + len(together)
+    parts = _parts(first, isolated, processes, left // processes)
     for place, part in enumerate(parts):
         # As xdist divides a list.
         size = left // (processes - place)
@@ -82,6 +79,27 @@ def in_running_order(tasks: Iterable[Task], processes: int = 1, planned: bool = 
         part += together[:missing]
         del together[:missing]
     return [task for part in parts for task in [*part]] + together
+
+
+def _parts(first: Sequence[Task], isolated: Sequence[Task], processes: int, size: int) -> list[list[Task]]:
+    """The beginning of the part of each pytest process, which will have at least `size` cells."""
+    parts: list[list[Task]] = [[] for _ in range(processes)]
+    for task in sorted(first, key=_of_one_process):
+        (min(parts, key=len) if _of_one_process(task) else parts[0]).append(task)
+    # Several processes take longest to start.
+    parts[0].sort(key=_of_several)
+    for task in sorted(isolated, key=_of_one_process):
+        apart = [part for part in parts[1:] if len(part) < size] or parts
+        (min(apart, key=len) if _of_one_process(task) else parts[0]).append(task)
+    return parts
+
+
+def _of_one_process(task: Task) -> bool:
+    return task.topology.processes == 1
+
+
+def _of_several(task: Task) -> bool:
+    return not _of_one_process(task)
 
 
 @dataclass(frozen=True)

@@ -286,12 +286,17 @@ def test_running_order() -> None:
         Task("c", "hostcb", one, 60.0),
     ]
     assert [task.id for task in in_running_order(tasks)] == ["slow fault", "fault", "a", "c", "b"]
-    # Each of two processes begins with slow cells.
-    assert [task.id for task in in_running_order(tasks, 2)] == ["slow fault", "a", "fault", "c", "b"]
+    # The second of two processes begins with slow cells, as many as are its part.
+    assert [task.id for task in in_running_order(tasks, 2)] == ["a", "c", "slow fault", "fault", "b"]
+    slow = [Task(name, "hostcb", one, 60.0, isolated=True) for name in "abcd"]
+    assert [task.id for task in in_running_order(slow, 2)] == ["c", "d", "a", "b"]
 
 
-def test_cells_of_several_processes_do_not_run_last() -> None:
-    """Those that hang there would hold up the end of a run."""
+def test_cells_of_several_processes_run_early() -> None:
+    """One that hangs would hold up the end of a run. They wait, so the other parts begin with cells that do not."""
     tasks = [Task("a", "hostcb", Topology("cpu", 8), 60.0), Task("b", "hostcb", Topology("cpu", 2, processes=2), 60.0)]
     assert [task.id for task in in_running_order(tasks)] == ["b", "a"]
     assert [task.id for task in in_running_order(tasks, planned=True)] == ["a", "b"]
+    tasks += [Task("c", "hostcb", Topology("cpu", 2, processes=2), 60.0, isolated=True)]
+    tasks += [Task("d", "hostcb", Topology("cpu", 1), 60.0, isolated=True)]
+    assert [task.id for task in in_running_order(tasks, 2)] == ["c", "b", "d", "a"]

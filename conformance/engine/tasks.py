@@ -45,13 +45,13 @@ class Task:
 
 
 def in_running_order(tasks: Iterable[Task], processes: int = 1, planned: bool = False) -> list[Task]:
-    """First the cells that kill most mutants, then cells with a process of their own, then cells of one kind together.
+    """First the cells that kill most mutants, then cells of one kind together, and others between them.
 
     Each of these pytest processes begins with an equal part of the list. So each part begins with cells that kill
-    mutants, and has few kinds. Cells in several processes mostly wait: they come next in the first part, and the cells
-    with a process of their own in the other parts, which have the processor meanwhile. Near the end, when an idle
-    process takes cells from another one, only quick cells are left. If the order is `planned`, no cell runs first
-    because it kills mutants, and no kind.
+    mutants, and has few kinds. Cells in several processes are early in the first part, and cells with a process of
+    their own are spread over the first half of each part: many of them wait, and other parts have the processor
+    meanwhile. Near the end, when an idle process takes cells from another one, only quick cells are left. If the order
+    is `planned`, no cell runs first because it kills mutants, and no kind.
     """
     first: list[Task] = []
     isolated: list[Task] = []
@@ -70,36 +70,34 @@ def in_running_order(tasks: Iterable[Task], processes: int = 1, planned: bool = 
         kinds.sort(key=lambda of_kind: -of_kind[0].topology.processes)
     together = [task for of_kind in kinds for task in of_kind]
     left = len(first) + len(isolated) + len(together)
-    parts = _parts(first, isolated, processes, left // processes)
-    for place, part in enumerate(parts):
+    beginnings, alone = _dealt(first, processes), _dealt(isolated, processes)
+    parts: list[Task] = []
+    for place in range(processes):
         # As xdist divides a list.
         size = left // (processes - place)
         left -= size
-        missing = max(0, size - len(part))
-        part += together[:missing]
+        missing = max(0, size - len(beginnings[place]) - len(alone[place]))
+        parts += [*beginnings[place], *_spread(alone[place], together[:missing])]
         del together[:missing]
-    return [task for part in parts for task in [*part]] + together
+    return parts + together
 
 
-def _parts(first: Sequence[Task], isolated: Sequence[Task], processes: int, size: int) -> list[list[Task]]:
-    """The beginning of the part of each pytest process, which will have at least `size` cells."""
+def _dealt(tasks: Sequence[Task], processes: int) -> list[list[Task]]:
+    """The tasks in equal parts. Those of several processes, which take longest to start, are at the end of the first."""
     parts: list[list[Task]] = [[] for _ in range(processes)]
-    for task in sorted(first, key=_of_one_process):
-        (min(parts, key=len) if _of_one_process(task) else parts[0]).append(task)
-    # Several processes take longest to start.
-    parts[0].sort(key=_of_several)
-    for task in sorted(isolated, key=_of_one_process):
-        apart = [part for part in parts[1:] if len(part) < size] or parts
-        (min(apart, key=len) if _of_one_process(task) else parts[0]).append(task)
+    for task in sorted(tasks, key=lambda task: -task.topology.processes):
+        (min(parts, key=len) if task.topology.processes == 1 else parts[0]).append(task)
+    parts[0].sort(key=lambda task: task.topology.processes)
     return parts
 
 
-def _of_one_process(task: Task) -> bool:
-    return task.topology.processes == 1
-
-
-def _of_several(task: Task) -> bool:
-    return not _of_one_process(task)
+def _spread(alone: Sequence[Task], together: Sequence[Task]) -> list[Task]:
+    """All tasks, with those in `alone` at equal distances in the first half."""
+    distance = max(1, len(together) // (2 * max(1, len(alone))))
+    spread: list[Task] = []
+    for place, task in enumerate(alone):
+        spread += [task, *together[place * distance : (place + 1) * distance]]
+    return [*spread, *together[len(alone) * distance :]]
 
 
 @dataclass(frozen=True)

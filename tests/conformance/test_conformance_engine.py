@@ -276,7 +276,7 @@ def test_flag_that_xla_does_not_know_is_left_out(tmp_path: Path) -> None:
 
 
 def test_running_order() -> None:
-    """Slow cells first, and each kind of worker process once."""
+    """Each kind of worker process once, and between them the cells with a process of their own, slow ones first."""
     one, eight = Topology("cpu", 1), Topology("cpu", 8)
     tasks = [
         Task("a", "hostcb", one, 60.0),
@@ -285,18 +285,22 @@ def test_running_order() -> None:
         Task("slow fault", "hostcb", one, 60.0, isolated=True),
         Task("c", "hostcb", one, 60.0),
     ]
-    assert [task.id for task in in_running_order(tasks)] == ["slow fault", "fault", "a", "c", "b"]
-    # The second of two processes begins with slow cells, as many as are its part.
-    assert [task.id for task in in_running_order(tasks, 2)] == ["a", "c", "slow fault", "fault", "b"]
+    assert [task.id for task in in_running_order(tasks)] == ["slow fault", "a", "fault", "c", "b"]
+    # Each of two processes begins with a slow cell.
+    assert [task.id for task in in_running_order(tasks, 2)] == ["slow fault", "a", "fault", "c", "b"]
+    many = [Task(str(number), "hostcb", one, 60.0) for number in range(8)]
+    ordered = in_running_order([*many, *tasks[2:4]])
+    assert [task.id for task in ordered] == ["slow fault", "0", "1", "fault", *"234567"]
     slow = [Task(name, "hostcb", one, 60.0, isolated=True) for name in "abcd"]
-    assert [task.id for task in in_running_order(slow, 2)] == ["c", "d", "a", "b"]
+    assert [task.id for task in in_running_order(slow, 2)] == ["a", "c", "b", "d"]
 
 
-def test_cells_of_several_processes_run_early() -> None:
-    """One that hangs would hold up the end of a run. They wait, so the other parts begin with cells that do not."""
-    tasks = [Task("a", "hostcb", Topology("cpu", 8), 60.0), Task("b", "hostcb", Topology("cpu", 2, processes=2), 60.0)]
+def test_cells_of_several_processes_run_early_and_in_one_part() -> None:
+    """One that hangs would hold up the end of a run, and several that wait would leave the processor idle."""
+    one, two = Topology("cpu", 8), Topology("cpu", 2, processes=2)
+    tasks = [Task("a", "hostcb", one, 60.0), Task("b", "hostcb", two, 60.0)]
     assert [task.id for task in in_running_order(tasks)] == ["b", "a"]
     assert [task.id for task in in_running_order(tasks, planned=True)] == ["a", "b"]
-    tasks += [Task("c", "hostcb", Topology("cpu", 2, processes=2), 60.0, isolated=True)]
-    tasks += [Task("d", "hostcb", Topology("cpu", 1), 60.0, isolated=True)]
-    assert [task.id for task in in_running_order(tasks, 2)] == ["c", "b", "d", "a"]
+    tasks += [Task(name, "hostcb", two, 60.0, isolated=True) for name in "cd"]
+    tasks += [Task(name, "hostcb", one, 60.0, isolated=True) for name in "ef"]
+    assert [task.id for task in in_running_order(tasks, 2)] == ["c", "b", "d", "e", "a", "f"]

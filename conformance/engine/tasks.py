@@ -83,7 +83,7 @@ def in_running_order(tasks: Iterable[Task], processes: int = 1, planned: bool = 
 
 
 def _dealt(tasks: Sequence[Task], processes: int) -> list[list[Task]]:
-    """The tasks in equal parts. Those of several processes, which take longest to start, are at the end of the first."""
+    """The tasks in equal parts. Those of several processes, which take longest to start, end the first part."""
     parts: list[list[Task]] = [[] for _ in range(processes)]
     for task in sorted(tasks, key=lambda task: -task.topology.processes):
         (min(parts, key=len) if task.topology.processes == 1 else parts[0]).append(task)

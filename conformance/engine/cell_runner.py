@@ -50,7 +50,7 @@ class CellRunner:
     cluster: Cluster | None = None
     """Where the processes of a topology are, if not all on this machine."""
     compiled: Path | None = None
-    """The folder from which compiled programs may come, in cells of one process."""
+    """The folder from which compiled programs may come, in cells of one process that run for the first time."""
     company: list[Task] = field(default_factory=list)
     """The cells that have run in the present process."""
     _learnt: Learnt = field(default_factory=Learnt)
@@ -77,7 +77,7 @@ class CellRunner:
             if outcome := self._without_support(task):
                 self._write("begin", task)
                 self._write("end", task, outcome)
-            return outcome or self.run_alone(task), ()
+            return outcome or self._run_alone(task, (), self.compiled), ()
         worker = self._shared(task)
         company = tuple(self.company[-COMPANY:])
         outcome = self._observe(worker, task)
@@ -89,7 +89,7 @@ class CellRunner:
         if self._worker and (not self._worker.alive or self._kind != task.kind):
             self.finish()
         if self._worker is None:
-            self._worker, self._kind = self._start(task), task.kind
+            self._worker, self._kind = self._start(task, self.compiled), task.kind
         return self._worker
 
     def _without_support(self, task: Task) -> Outcome | None:
@@ -111,12 +111,15 @@ class CellRunner:
     def run_alone(self, task: Task, after: Sequence[Task] = ()) -> Outcome:
         """Run a cell in a process of its own, after the cells in `after`, whose outcomes are ignored.
 
-        For an isolated cell, the end of the process is part of the outcome.
+        For an isolated cell, the end of the process is part of the outcome. The process compiles what it runs.
         """
+        return self._run_alone(task, after, None)
+
+    def _run_alone(self, task: Task, after: Sequence[Task], compiled: Path | None) -> Outcome:
         if self.cluster or platform_named(task.topology.platform).most_workers == 1:
             # The devices are the shared process's until it ends; and the hosts of a job have one place to meet.
             self.finish()
-        worker = self._start(task)
+        worker = self._start(task, compiled)
         try:
             for predecessor in after:
                 if worker.alive:
@@ -165,13 +168,13 @@ class CellRunner:
             if self.journal:
                 self.journal.write(event="problem", words=words)
 
-    def _start(self, task: Task) -> WorkerProcess | Gang:
+    def _start(self, task: Task, compiled: Path | None) -> WorkerProcess | Gang:
         # Without this, thousands of cells of a kind that cannot start would each wait for the same error.
         if refusal := self._refused.get(task.kind):
             raise refusal
         self._go_on()
         try:
-            worker = self._start_or_try_again(task)
+            worker = self._start_or_try_again(task, compiled)
         except (WorkerStartError, WrongPlatformError) as error:
             self._refused[task.kind] = error
             raise
@@ -191,7 +194,7 @@ class CellRunner:
             raise
         return worker
 
-    def _start_or_try_again(self, task: Task) -> WorkerProcess | Gang:
+    def _start_or_try_again(self, task: Task, compiled: Path | None) -> WorkerProcess | Gang:
         for last_time in (False, True):
             self._learnt.process_starts += 1
             try:
@@ -203,7 +206,7 @@ class CellRunner:
                     quick=self._quick,
                     histories=self.histories,
                     python=self.python,
-                    compiled=self.compiled,
+                    compiled=compiled,
                 )
             except WorkerStartError as error:
                 # XLA ends a process with unknown flags, and names the flags.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..oracle.verdicts import Verdict
 from ..planning.keywords import any_of
-from .results import CellRecord, EventRecord, RunRecord
+from .results import KEPT_PROGRAMS, CellRecord, EventRecord, RunRecord
 from .table import Column, Row, Seen, Table, Wording, in_words
 
 WORDING = Wording(title="Cells compared", column="column", differ="differ", same="agree", ordered=False)
@@ -60,7 +60,8 @@ def _matched(cell_id: str, platform: str, by_implementation: bool, by_platform: 
 def _environment(run: RunRecord, by_platform: bool) -> Iterator[tuple[str, dict[str, str]]]:
     for topology, info in run.environment.items():
         place = topology.replace(f"{run.platform}-", f"{ANY}-", 1) if by_platform else topology
-        yield place, {name: str(value) for name, value in info.items()}
+        kept = {"with": KEPT_PROGRAMS} if run.compiled else {}
+        yield place, {name: str(value) for name, value in info.items()} | kept
 
 
 def _what_there_is(columns: Mapping[str, object], patterns: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..planning.keywords import any_of
-from .results import CellRecord, RunRecord
+from .results import KEPT_PROGRAMS, CellRecord, RunRecord
 from .visible import in_a_line
 
 
@@ -128,7 +128,7 @@ def difference(
         intermittent=those(
             lambda was, now: _rate_alone(was, now) or (was.passed != now.passed and _by_chance(was, now))
         ),
-        environment=_environment(before, after),
+        environment=(*_environment(before, after), *_kept(before, sides[0]), *_kept(after, sides[1])),
         sides=sides,
         only_common=only_common,
     )
@@ -189,6 +189,11 @@ def _words(cell: CellRecord | None) -> str:
     anomaly = f" ({cell.anomaly})" if cell.anomaly else ""
     repeated = f", {cell.repetition.words}" if cell.repetition else ""
     return f"{cell.verdict}{stage}{anomaly}{repeated}"
+
+
+def _kept(runs: Sequence[RunRecord], side: str) -> Iterator[str]:
+    if any(run.compiled for run in runs):
+        yield f"{side} ran with {KEPT_PROGRAMS}"
 
 
 def _environment(before: Sequence[RunRecord], after: Sequence[RunRecord]) -> tuple[str, ...]:

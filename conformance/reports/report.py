@@ -19,7 +19,7 @@ from ..spec.platforms import platform_named
 from .capabilities import Claim, Observed, Result, judged_claims, observed, shown_in_lines
 from .causes import by_cause, in_words
 from .provenance import Provenance
-from .results import SCHEMA_VERSION, unexpected_in_words, write_results
+from .results import KEPT_PROGRAMS, SCHEMA_VERSION, unexpected_in_words, write_results
 
 MOST_SHOWN = 100
 """The summary shows at most this many unexpected results."""
@@ -97,6 +97,8 @@ class Report:
     """Globs of the expectation file that match no planned cell."""
     stress: bool = False
     """Whether busy processes put load on the machine."""
+    compiled: bool = False
+    """Whether programs may have come from a folder, and not from the compiler."""
     claims: Sequence[str] = ()
     """The capabilities that the platform's vendor claims."""
     whole: bool = False
@@ -210,6 +212,7 @@ class Report:
             f"{passed} of {executed} cells passed, {known} known failures,"
             f" {unexpected_in_words([result.outcome.label for result in self.unexpected])},"
             f" {len(self.ineligible)} cells not applicable, {self.seconds:.0f} s"
+            + (f", with {KEPT_PROGRAMS}" if self.compiled else "")
         )
         lines += self._depth()
         if self.empty_shard:

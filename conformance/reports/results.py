@@ -183,8 +183,11 @@ class RunRecord:
         return (
             f"{passed} of {len(self.cells)} cells passed, {standings[Standing.KNOWN_FAILURE]} known failures,"
             f" {unexpected}, {self.inapplicable} cells not applicable{self._shown}"
-            + (", with programs that an earlier run may have compiled (`--compiled`)" if self.compiled else "")
+            + (f", with {KEPT_PROGRAMS}" if self.compiled else "")
         )
+
+
+KEPT_PROGRAMS = "programs that an earlier run may have compiled (`--compiled`)"
 
 
 def unexpected_in_words(labels: Sequence[str]) -> str:

@@ -45,13 +45,15 @@ class Task:
 
 
 def in_running_order(tasks: Iterable[Task], processes: int = 1, planned: bool = False) -> list[Task]:
-    """First the cells that kill most mutants, then cells of one kind together, and others between them.
+    """First the cells that kill most mutants, then those with a process of their own, then cells of one kind together.
 
     Each of these pytest processes begins with an equal part of the list. So each part begins with cells that kill
-    mutants, and has few kinds. Cells in several processes are early in the first part, and cells with a process of
-    their own are spread over the first half of each part: many of them wait, and other parts have the processor
-    meanwhile. Near the end, when an idle process takes cells from another one, only quick cells are left. If the order
-    is `planned`, no cell runs first because it kills mutants, and no kind.
+    mutants, and has few kinds. Near the end, when an idle process takes cells from another one, only quick cells are
+    left. If the order is `planned`, no cell runs first because it kills mutants, and no kind.
+
+    Several pytest processes on CPUs share the processor, and many cells wait. So cells in several processes are early
+    in the first part, and cells with a process of their own are spread over the first half of each part. On another
+    platform a cell with a process of its own may end the process of the cells around it.
     """
     first: list[Task] = []
     isolated: list[Task] = []
@@ -69,35 +71,41 @@ def in_running_order(tasks: Iterable[Task], processes: int = 1, planned: bool = 
     if not planned:
         kinds.sort(key=lambda of_kind: -of_kind[0].topology.processes)
     together = [task for of_kind in kinds for task in of_kind]
-    left = len(first) + len(isolated) + len(together)
+    every = [*first, *isolated, *together]
+    waits_beside_others = processes > 1 and all(task.topology.platform == "cpu" for task in every)
+    left = len(every)
     beginnings, alone = _dealt(first, processes), _dealt(isolated, processes)
+    # Several processes take longest to start.
+    beginnings[0].sort(key=lambda task: task.topology.processes)
     parts: list[Task] = []
     for place in range(processes):
         # As xdist divides a list.
         size = left // (processes - place)
         left -= size
         missing = max(0, size - len(beginnings[place]) - len(alone[place]))
-        parts += [*beginnings[place], *_spread(alone[place], together[:missing])]
+        own, of_kinds = alone[place], together[:missing]
+        parts += [*beginnings[place], *(_spread(own, of_kinds) if waits_beside_others else [*own, *of_kinds])]
         del together[:missing]
     return parts + together
 
 
 def _dealt(tasks: Sequence[Task], processes: int) -> list[list[Task]]:
-    """The tasks in equal parts. Those of several processes, which take longest to start, end the first part."""
+    """The tasks in equal parts. Those of several processes are at the beginning of the first."""
     parts: list[list[Task]] = [[] for _ in range(processes)]
     for task in sorted(tasks, key=lambda task: -task.topology.processes):
         (min(parts, key=len) if task.topology.processes == 1 else parts[0]).append(task)
-    parts[0].sort(key=lambda task: task.topology.processes)
     return parts
 
 
 def _spread(alone: Sequence[Task], together: Sequence[Task]) -> list[Task]:
-    """All tasks, with those in `alone` at equal distances in the first half."""
-    distance = max(1, len(together) // (2 * max(1, len(alone))))
+    """All tasks in order, with those in `alone` at equal distances among the first half of the others."""
+    half = len(together) // 2
     spread: list[Task] = []
+    after = 0
     for place, task in enumerate(alone):
-        spread += [task, *together[place * distance : (place + 1) * distance]]
-    return [*spread, *together[len(alone) * distance :]]
+        before, after = after, place * half // len(alone)
+        spread += [*together[before:after], task]
+    return [*spread, *together[after:]]
 
 
 @dataclass(frozen=True)

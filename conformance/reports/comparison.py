@@ -29,6 +29,7 @@ def comparison(
     selected = any_of(patterns) if patterns else lambda _: True
     columns: dict[str, dict[str, CellRecord]] = {}
     environments: dict[str, dict[str, Mapping[str, str]]] = {}
+    notes: dict[str, str] = {}
     for name, runs in results.items():
         for run in runs:
             for cell in filter(lambda cell: selected(cell.id), run.cells):
@@ -38,6 +39,8 @@ def comparison(
                 label = " ".join(parts)
                 columns.setdefault(label, {})[_matched(cell.id, run.platform, by_implementation, by_platform)] = cell
                 environments.setdefault(label, {}).update(_environment(run, by_platform))
+                if run.compiled:
+                    notes[label] = f"some or all cells ran with {KEPT_PROGRAMS}"
     if len(columns) < 2:
         raise ComparisonError(
             f"a comparison needs two columns, and {_what_there_is(columns, patterns)}: name another results folder,"
@@ -45,7 +48,8 @@ def comparison(
         )
     cells = dict.fromkeys(cell for column in columns.values() for cell in column)
     rows = [_row(cell, [column.get(cell) for column in columns.values()]) for cell in cells]
-    return Table(WORDING, tuple(Column(label, environments[label]) for label in columns), tuple(rows))
+    made = tuple(Column(label, environments[label], notes.get(label, "")) for label in columns)
+    return Table(WORDING, made, tuple(rows))
 
 
 def _matched(cell_id: str, platform: str, by_implementation: bool, by_platform: bool) -> str:
@@ -60,8 +64,7 @@ def _matched(cell_id: str, platform: str, by_implementation: bool, by_platform: 
 def _environment(run: RunRecord, by_platform: bool) -> Iterator[tuple[str, dict[str, str]]]:
     for topology, info in run.environment.items():
         place = topology.replace(f"{run.platform}-", f"{ANY}-", 1) if by_platform else topology
-        kept = {"with": KEPT_PROGRAMS} if run.compiled else {}
-        yield place, {name: str(value) for name, value in info.items()} | kept
+        yield place, {name: str(value) for name, value in info.items()}
 
 
 def _what_there_is(columns: Mapping[str, object], patterns: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ..oracle.verdicts import Standing
 from .capabilities import heading
 from .causes import by_cause, in_words
-from .results import CellRecord, RunRecord
+from .results import KEPT_PROGRAMS, CellRecord, RunRecord
 
 # Characters that XML 1.0 forbids, even escaped: a witness may quote a terminal's control sequences.
 _UNSAYABLE = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -29,6 +29,8 @@ def _suite(run: RunRecord) -> ElementTree.Element:
     for topology, info in run.environment.items():
         for name, value in info.items():
             properties.append(_element("property", name=f"{topology}.{name}", value=str(value)))
+    if run.compiled:
+        properties.append(_element("property", name="ran with", value=KEPT_PROGRAMS))
     for row in run.capabilities:
         name = f"capability.{heading(row.implementation, row.depth)}.{row.name}"
         properties.append(_element("property", name=name, value=row.counted))

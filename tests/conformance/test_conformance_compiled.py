@@ -25,6 +25,7 @@ from conformance.engine.tasks import Task
 from conformance.expectations.entries import Expectations
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.reports.comparison import comparison
+from conformance.reports.junit import junit
 from conformance.reports.markdown import markdown
 from conformance.reports.report import Report
 from conformance.reports.results import UnreadableResultsError, load_results
@@ -305,6 +306,7 @@ def test_they_make_no_known_failures(of_kept_programs: Path, capsys: pytest.Capt
 def test_the_reports_say_it(of_kept_programs: Path, tmp_path: Path) -> None:
     words = "with programs that an earlier run may have compiled (`--compiled`)"
     assert words in markdown(load_results(of_kept_programs))
+    assert words.removeprefix("with ") in junit(load_results(of_kept_programs))
     assert words not in markdown(load_results(bundle_fakes.write(tmp_path / "plain")))
 
 
@@ -315,8 +317,10 @@ def test_comparisons_say_it(of_kept_programs: Path, tmp_path: Path, capsys: pyte
     assert f"environment: B ran with {words}\n" in capsys.readouterr().out
     main(["diff", str(plain), str(plain)])
     assert words not in capsys.readouterr().out
-    table = comparison({"plain": load_results(plain), "kept": load_results(of_kept_programs)})
-    assert table.environments["with"] == ("", words)
+    kept = load_results(of_kept_programs)
+    tables = [comparison({"plain": load_results(plain), "kept": kept}), comparison({"A": kept, "B": kept})]
+    assert [table.summary().count(words) for table in tables] == [1, 2]
+    assert f"kept: some or all cells ran with {words}." in tables[0].summary()
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -356,6 +360,7 @@ def test_a_cell_that_is_not_as_expected_runs_again_and_compiles(
     *before, last = [run_with_second_chance(task, runner, Expectations()) for task in tasks]
     assert last.outcome.verdict is Verdict.FLAKE
     assert "with --compiled, pass" in last.outcome.reason
+    assert ("remove the folder, and run it again" in last.outcome.reason) == bool(company)
     assert [one.outcome.verdict for one in before] == [Verdict.PASS] * len(company)
     assert folders == [tmp_path / "kept", None, *[None] * len(company)]
 

@@ -276,7 +276,7 @@ def test_flag_that_xla_does_not_know_is_left_out(tmp_path: Path) -> None:
 
 
 def test_running_order() -> None:
-    """Each kind of worker process once, and between them the cells with a process of their own, slow ones first."""
+    """Slow cells first, and each kind of worker process once."""
     one, eight = Topology("cpu", 1), Topology("cpu", 8)
     tasks = [
         Task("a", "hostcb", one, 60.0),
@@ -285,14 +285,32 @@ def test_running_order() -> None:
         Task("slow fault", "hostcb", one, 60.0, isolated=True),
         Task("c", "hostcb", one, 60.0),
     ]
-    assert [task.id for task in in_running_order(tasks)] == ["slow fault", "a", "fault", "c", "b"]
-    # Each of two processes begins with a slow cell.
+    assert [task.id for task in in_running_order(tasks)] == ["slow fault", "fault", "a", "c", "b"]
+    # Each of two processes begins with slow cells.
     assert [task.id for task in in_running_order(tasks, 2)] == ["slow fault", "a", "fault", "c", "b"]
-    many = [Task(str(number), "hostcb", one, 60.0) for number in range(8)]
-    ordered = in_running_order([*many, *tasks[2:4]])
-    assert [task.id for task in ordered] == ["slow fault", "0", "1", "fault", *"234567"]
     slow = [Task(name, "hostcb", one, 60.0, isolated=True) for name in "abcd"]
     assert [task.id for task in in_running_order(slow, 2)] == ["a", "c", "b", "d"]
+
+
+def test_cells_that_may_wait_are_spread_over_the_first_half() -> None:
+    """Where several pytest processes share the processor, another one has it while a cell waits."""
+    where = Topology("cpu", 1)
+    shared = [Task(f"{number:02}", "hostcb", where, 60.0) for number in range(16)]
+    alone = [Task(name, "hostcb", where, 60.0, isolated=True) for name in "abcd"]
+    assert [task.id for task in in_running_order([*shared, *alone], 2)] == [
+        *("a", "00", "01", "c", "02", "03", "04", "05", "06", "07"),
+        *("b", "08", "09", "d", "10", "11", "12", "13", "14", "15"),
+    ]
+    in_order = ["a", "b", "c", "d", *(task.id for task in shared)]
+    assert [task.id for task in in_running_order([*shared, *alone])] == in_order
+
+
+def test_on_an_accelerator_cells_are_not_spread() -> None:
+    """There a cell with a process of its own may need the devices of the shared one, which ends."""
+    where = Topology("tpu", 1)
+    shared = [Task(name, "hostcb", where, 60.0) for name in "0123"]
+    alone = [Task(name, "hostcb", where, 60.0, isolated=True) for name in "abcd"]
+    assert [task.id for task in in_running_order([*shared, *alone], 2)] == [*"ac01", *"bd23"]
 
 
 def test_cells_of_several_processes_run_early_and_in_one_part() -> None:
@@ -303,4 +321,4 @@ def test_cells_of_several_processes_run_early_and_in_one_part() -> None:
     assert [task.id for task in in_running_order(tasks, planned=True)] == ["a", "b"]
     tasks += [Task(name, "hostcb", two, 60.0, isolated=True) for name in "cd"]
     tasks += [Task(name, "hostcb", one, 60.0, isolated=True) for name in "ef"]
-    assert [task.id for task in in_running_order(tasks, 2)] == ["c", "b", "d", "e", "a", "f"]
+    assert [task.id for task in in_running_order(tasks, 2)] == ["c", "d", "b", "e", "f", "a"]

@@ -291,3 +291,31 @@ print(json.dumps((rss() - before) / 7_000))
 """
     grown = run_program(source, devices=1).json()
     assert grown < 300, f"memory grows by {grown:.0f} bytes a run"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "hcb.io_callback(function, x, x)",
+        "hcb.io_callback(function, x, x, ordered=True)",
+        "hcb.pure_callback(function, x, x)",
+        "hcb.debug.callback(function, x)",
+        "hcb.id_tap(tap, x)",
+        "hcb.call(function, x, result_shape=x)",
+    ],
+)
+def test_calls_outside_jit_leave_no_objects(call: str) -> None:
+    source = """
+x = np.float32(1)
+function = lambda operand: operand
+tap = lambda operand, transforms: None
+def objects(calls):
+    for _ in range(calls):
+        CALL
+    hcb.barrier_wait(); gc.collect(); gc.collect()
+    return len(gc.get_objects())
+before = objects(50)
+print(json.dumps(objects(300) - before))
+"""
+    grown = run_program(source.replace("CALL", call), devices=1).json()
+    assert grown < 100, f"{grown} objects are left by 300 calls"

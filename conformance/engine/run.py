@@ -108,8 +108,13 @@ class Run:
         self._journal: Journal | None = None
         self._last: LastRun | None = None
         expectations = expectations.applicable(jax_version).at(options.depth)
-        self._report = Report(options.platform, expectations, stress=options.stress, provenance=provenance)
-        self._report.compiled = bool(options.compiled)
+        self._report = Report(
+            options.platform,
+            expectations,
+            stress=options.stress,
+            compiled=options.compiled is not None,
+            provenance=provenance,
+        )
         self._report.depth, self._report.depth_asked = options.depth, options.depth_asked
         self._report.claims = platform_named(options.platform).claims
         self._report.whole = options.whole

@@ -20,6 +20,9 @@ from .capabilities import Claim, Observed, Result, observed
 SCHEMA_VERSION = 1
 """The version is raised when a field is removed or changes its meaning; a new field does not raise it."""
 
+KEPT_PROGRAMS = "programs that an earlier run may have compiled (`--compiled`)"
+"""What reports say of a run whose programs may have come from a folder."""
+
 
 class UnreadableResultsError(Exception):
     """A results directory from which no report can be made."""
@@ -185,9 +188,6 @@ class RunRecord:
             f" {unexpected}, {self.inapplicable} cells not applicable{self._shown}"
             + (f", with {KEPT_PROGRAMS}" if self.compiled else "")
         )
-
-
-KEPT_PROGRAMS = "programs that an earlier run may have compiled (`--compiled`)"
 
 
 def unexpected_in_words(labels: Sequence[str]) -> str:

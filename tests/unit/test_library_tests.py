@@ -115,7 +115,7 @@ def broken():
 def test_fails_at_its_end(broken):
     pass
 
-@pytest.mark.skip
+@pytest.mark.skip(reason="the plugin tells of it")
 def test_skipped():
     pass
 """

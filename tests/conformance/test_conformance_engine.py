@@ -308,9 +308,9 @@ def test_cells_that_may_wait_are_spread_over_the_first_half() -> None:
 def test_on_an_accelerator_cells_are_not_spread() -> None:
     """There a cell with a process of its own may need the devices of the shared one, which ends."""
     where = Topology("tpu", 1)
-    shared = [Task(name, "hostcb", where, 60.0) for name in "0123"]
+    shared = [Task(name, "hostcb", where, 60.0) for name in "01234567"]
     alone = [Task(name, "hostcb", where, 60.0, isolated=True) for name in "abcd"]
-    assert [task.id for task in in_running_order([*shared, *alone], 2)] == [*"ac01", *"bd23"]
+    assert [task.id for task in in_running_order([*shared, *alone], 2)] == [*"ac0123", *"bd4567"]
 
 
 def test_cells_of_several_processes_run_early_and_in_one_part() -> None:

@@ -81,7 +81,7 @@ def _show(leaves: Sequence[npt.NDArray[Any]]) -> str:
 
 
 def _key(site: str, leaves: Sequence[npt.NDArray[Any]]) -> tuple[Any, ...]:
-    return (site, *((str(leaf.dtype), leaf.shape, leaf.tobytes()) for leaf in leaves))
+    return (site, *((leaf.dtype, leaf.shape, leaf.tobytes()) for leaf in leaves))
 
 
 def _key_of(event: Event | ExpectedEvent) -> tuple[Any, ...]:
@@ -106,7 +106,6 @@ def match(expected: Sequence[ExpectedEvent], events: Sequence[Event]) -> Matchin
         counts[event.device] += 1
         numbers[position] = counts[event.device]
         waiting[_key_of(event)].append(position)
-
     repeatable = {_key_of(event): position for position, event in enumerate(expected) if event.need in _REPEATABLE}
 
     pairs: list[tuple[int, Event]] = []

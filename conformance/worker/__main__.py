@@ -32,7 +32,7 @@ from .execution import run_cell, run_table_cell
 from .kept import KeptPrograms
 from .member import join, serve_member
 from .parent import end_with_parent
-from .private_jax import compile_with, quick_locations
+from .private_jax import compile_with, quick_locations, reuse_contexts
 from .processes import TRIAL
 from .run_info import run_info
 
@@ -57,6 +57,7 @@ def main() -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     # The suite reads the stage of an error from the stack, with JAX's own frames.
     jax.config.update("jax_traceback_filtering", "off")
+    reuse_contexts()
 
     topology = parse_topology(arguments.topology)[0]
     try:

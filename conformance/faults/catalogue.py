@@ -101,6 +101,7 @@ from . import (  # noqa: F401 - the import of a module registers its faults
     types_of_few,
     unaware,
     unusual_functions,
+    wide_types,
     words,
     wrapping,
 )

@@ -49,6 +49,16 @@ class _Hidden(_Positive):
     """The same, with static data that cannot be shown."""
 
 
+class _OfArrays:
+    """It takes arrays and shapes alone, and `None`."""
+
+    def __init__(self, leaf: Any) -> None:
+        if leaf is not None and not hasattr(leaf, "shape"):
+            raise TypeError(f"{leaf!r} is no array")
+        self.leaf = leaf
+
+
+jax.tree_util.register_pytree_node(_OfArrays, lambda one: ((one.leaf,), None), lambda _, leaves: _OfArrays(*leaves))
 jax.tree_util.register_pytree_node(_Positive, lambda one: ((one.leaf,), None), lambda _, leaves: _Positive(*leaves))
 jax.tree_util.register_pytree_node(_Hidden, lambda one: ((one.leaf,), _Secret()), lambda _, leaves: _Hidden(*leaves))
 
@@ -123,6 +133,22 @@ def other_containers_around(bench: Bench, callback: Callback) -> list[Anomaly]:
             wanted,
         )
     return anomalies + check_quiet_barrier(bench, "after lists for tuples")
+
+
+@planted("jit", "pure_callback io_callback io_callback_ordered", "H27 X2 X3")
+def other_containers_in_place_of_one(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """As in JAX, a list or a tuple of one is accepted for a container that takes arrays alone."""
+    anomalies = []
+    for name in ("in a tuple", "in a list", "in two tuples"):
+
+        def compute(x: Any, around: Callable[[Any], Any] = AROUND_ONE[name]) -> Any:
+            like = _OfArrays(jax.ShapeDtypeStruct(x.shape, x.dtype))
+            return bench.apply(callback, lambda operand: around(np.asarray(operand) + np.float32(1)), x, like).leaf
+
+        program = bench.compile(compute)
+        wanted = np.asarray(bench.operand + np.float32(1))
+        anomalies += check_value(f"a result {name}", lambda program=program: program(bench.operand), wanted)  # type: ignore[misc]
+    return anomalies + check_quiet_barrier(bench, "after other containers")
 
 
 def _in_a_tuple(each: Any) -> Any:

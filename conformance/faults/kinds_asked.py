@@ -53,7 +53,7 @@ ALIKE: Mapping[str, str] = {
         fuzz_unordered_of_jax fuzz_vmap_cond fuzz_vmap_in_vmap fuzz_vmap_while_tap fuzz_while_condition
     """,
     _DATA: """
-        dtypes narrow_dtypes shapes small_types_beside_others trees typed_keys
+        all_64_bits dtypes narrow_dtypes shapes small_types_beside_others trees typed_keys
     """,
     _EFFECTS: """
         beside_derivatives condition_with_frozen_carry equal_operands implicit_derivative loop_with_large_carry
@@ -180,6 +180,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "first_line_of_any_text": "a print is named by its labels; the others share the handler of these",
     "flags_of_absl_set_later": "the flag is about taps and calls alone",
     "follows_slow_taps": "it is about the queue, which a call empties as each ordered kind does; JAX has no taps",
+    "forgotten_after_its_last_values": "only taps wait in queues; fault.is_forgotten asks the others",
     "forks_after_a_failure": "the log of failures is one for all",
     "formats_of_odd_values": "only debug.print has a format",
     "functions_of_reductions": "JAX itself refuses a callback with an effect there; the pure ones share the refusal",
@@ -245,6 +246,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "one_of_its_devices": "it is about calls in order, for which the device waits",
     "one_used_after_return": "only dlpack_callback lends such an object",
     "order_across_threads": "others keep no order",
+    "other_containers_in_place_of_one": "a call refuses other containers; pure_callback and io_callback do not",
     "other_containers_around": "a call refuses other containers: pure_callback and io_callback accept them, as in JAX",
     "other_keys": "JAX takes a result for its arrays alone; those of hostcb share the check of call",
     "outside_jit_after_all": "ordered kinds with results wait outside jit in the same way",

@@ -243,6 +243,49 @@ def many_are_forgotten(bench: Bench, callback: Callback) -> list[Anomaly]:
     return [Anomaly("leak", Stage.EXIT, f"{len(alive)} of {MANY} functions are alive that nobody has")]
 
 
+@planted("jit", "id_tap", "H12 H18", functions="barrier_wait")
+def forgotten_after_its_last_values(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A program is dropped while its values wait for another's tap: its function runs for them, and then it is gone."""
+    goes_on = threading.Event()
+    ran: list[int] = []
+
+    class Host:
+        def __call__(self, operand: Any) -> None:
+            ran.append(1)
+
+    def hold(operand: Any) -> None:
+        goes_on.wait(2 * PATIENCE)
+
+    holding = bench.applying(callback, hold)
+
+    def run() -> weakref.ref[Host]:
+        host = Host()
+        compiled = bench.applying(callback, host)
+        # The first runs may take another way into the queue than the later ones.
+        for program in (holding, holding, compiled, compiled):
+            np.asarray(program(bench.operand))
+        bench.implementation.barrier()
+        ran.clear()
+        goes_on.clear()
+        for program in (holding, *(compiled,) * CALLS):
+            np.asarray(program(bench.operand))
+        return weakref.ref(host)
+
+    goes_on.set()
+    try:
+        reference = run()
+        gc.collect()
+    finally:
+        goes_on.set()
+    anomalies = check_quiet_barrier(bench, "after a program that has been dropped")
+    if len(ran) != CALLS:
+        anomalies.append(Anomaly("lost", Stage.CALLBACK, f"{len(ran)} taps ran for {CALLS} values"))
+    if still_alive({"the function": reference}):
+        witness = "the program is gone, its last values have run, and its function is still alive"
+        anomalies.append(Anomaly("leak", Stage.EXIT, witness))
+    return anomalies
+
+
 def _derived(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return jax.grad(lambda x: function(x * x).sum())
 

@@ -130,7 +130,7 @@ NOT_THRESHOLDS: Mapping[str, str] = {
     "_runtime/barrier.py:REPORT_INTERVAL": "seconds between log messages",
     "_runtime/consumers.py:LEISURE": "a share of a consumer's time; no value depends on it",
     "_runtime/consumers.py:QUICK": "seconds between values below which a consumer sleeps on; no value depends on it",
-    "_runtime/consumers.py:STEADY": "seconds for which a consumer sleeps on; no value depends on it",
+    "_runtime/consumers.py:STEADY": "seconds for which a consumer sleeps on (H11): a unit test has them",
     "_runtime/consumers.py:LINGER": "seconds for which a consumer sleeps on; no value depends on it",
     "_runtime/consumers.py:MOST_LINGERS": "how often a consumer sleeps on; no value depends on it",
     "_runtime/consumers.py:RAPID": "taps in a linger; no value depends on it",

@@ -51,8 +51,11 @@ def all_64_bits(bench: Bench, callback: Callback) -> list[Anomaly]:
 
             result: Any = bench.operand
             for host in (make, keep):
-                like = jax.ShapeDtypeStruct(wanted.shape, wanted.dtype)
-                result = bench.compile(lambda x, host=host, like=like: bench.apply(callback, host, x, like))(result)
+
+                def compute(x: Any, host: Any = host, wanted: Any = wanted) -> Any:
+                    return bench.apply(callback, host, x, jax.ShapeDtypeStruct(wanted.shape, wanted.dtype))
+
+                result = bench.compile(compute)(result)
             bench.implementation.barrier()
             for what, found in (("the operand of a callback", seen), ("the result", [np.asarray(result)])):
                 if not (found and found[-1].dtype == wanted.dtype and np.array_equal(found[-1], wanted)):

@@ -33,6 +33,7 @@ def _with_x64() -> AbstractContextManager[Any]:
 
 
 @planted("pjit", "call", "H3 H10")
+@planted("shard_map pmap", "call pure_callback io_callback", "H3 H10 X2 X3")
 @planted("jit", "call pure_callback io_callback", "H3 H10 X2 X3")
 def all_64_bits(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Numbers of 64 bits come from one callback and reach the next, on one device and over a mesh, with all bits."""
@@ -40,10 +41,10 @@ def all_64_bits(bench: Bench, callback: Callback) -> list[Anomaly]:
     with _with_x64():
         for name, number in WIDE.items():
             seen: list[Any] = []
-            wanted = np.full(bench.operand.shape, number, np.dtype(name))
+            of_one = np.full(bench.callback_shape, number, np.dtype(name))
 
-            def make(operand: Any, wanted: Any = wanted) -> Any:
-                return wanted
+            def make(operand: Any, of_one: Any = of_one) -> Any:
+                return of_one
 
             def keep(operand: Any, seen: list[Any] = seen) -> Any:
                 seen.append(np.array(operand))
@@ -52,13 +53,18 @@ def all_64_bits(bench: Bench, callback: Callback) -> list[Anomaly]:
             result: Any = bench.operand
             for host in (make, keep):
 
-                def compute(x: Any, host: Any = host, wanted: Any = wanted) -> Any:
-                    return bench.apply(callback, host, x, jax.ShapeDtypeStruct(wanted.shape, wanted.dtype))
+                def compute(x: Any, host: Any = host, of_one: Any = of_one) -> Any:
+                    return bench.apply(callback, host, x, jax.ShapeDtypeStruct(x.shape, of_one.dtype))
 
                 result = bench.compile(compute)(result)
             bench.implementation.barrier()
-            for what, found in (("the operand of a callback", seen), ("the result", [np.asarray(result)])):
-                if not (found and found[-1].dtype == wanted.dtype and np.array_equal(found[-1], wanted)):
-                    witness = f"{what} of type {name} should be {number}, and is {[each.ravel()[:2] for each in found]}"
+            whole = np.full(bench.operand.shape, number, of_one.dtype)
+            for what, wanted, found in (
+                ("the operands of the callback", of_one, seen),
+                ("the result", whole, [np.asarray(result)]),
+            ):
+                right = [each.dtype == wanted.dtype and np.array_equal(each, wanted) for each in found]
+                if not (right and all(right)):
+                    witness = f"{what} of type {name} should be {number}: {[each.ravel()[:2] for each in found]}"
                     anomalies.append(Anomaly("wrong result", Stage.CALLBACK, witness))
     return anomalies + check_quiet_barrier(bench, "after numbers of 64 bits")

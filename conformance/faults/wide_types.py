@@ -33,7 +33,8 @@ def _with_x64() -> AbstractContextManager[Any]:
 
 
 @planted("pjit", "call", "H3 H10")
-@planted("shard_map pmap", "call pure_callback io_callback", "H3 H10 X2 X3")
+# JAX's own callbacks fail here, and JAX raises their failures again at later barriers: in a process of their own.
+@planted("shard_map pmap", "call pure_callback io_callback", "H3 H10 X2 X3", isolated=True)
 @planted("jit", "call pure_callback io_callback", "H3 H10 X2 X3")
 def all_64_bits(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Numbers of 64 bits come from one callback and reach the next, on one device and over a mesh, with all bits."""

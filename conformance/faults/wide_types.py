@@ -32,6 +32,7 @@ def _with_x64() -> AbstractContextManager[Any]:
     return context
 
 
+# In jit over a mesh JAX's own callbacks would hang: docs/jax-bugs/x64-of-one-thread.md.
 @planted("pjit", "call", "H3 H10")
 # JAX's own callbacks fail here, and JAX raises their failures again at later barriers: in a process of their own.
 @planted("shard_map pmap", "call pure_callback io_callback", "H3 H10 X2 X3", isolated=True)

@@ -143,8 +143,6 @@ NOT_THRESHOLDS: Mapping[str, str] = {
     "_runtime/lent.py:_ON_CPU": "a code of DLPack",
     "_runtime/pool.py:LEAST_THREADS": "threads of the runtime, which hostcb asks for before it starts",
     "_runtime/pool.py:THREADS_PER_DEVICE": "threads of the runtime, which hostcb asks for before it starts",
-    "_runtime/programs.py:LOOKS": "how often a waiting thread looks for the end of a dispatch",
-    "_runtime/programs.py:LOOK_AGAIN": "seconds between two looks for the end of a dispatch",
     "_runtime/progress.py:LOOK_AGAIN": "seconds between two looks at a queue",
     "_runtime/recording.py:MOST_CHARACTERS": "characters of an error in a trace",
     "_runtime/recording.py:_BEHIND_DEVICES": "the number of a track in a trace",

@@ -143,14 +143,14 @@ class DispatchHooks(Protocol):
     def execution(self, program: Any, devices: Sequence[Any], mesh: Sequence[Any]) -> Any:
         """Called before the execution; the result is handed to the other methods.
 
-        Its `returned.lock` is held until the dispatch has returned or raised.
+        Its `dispatch.around` calls the rest.
         """
 
     def current(self) -> Any:
         """The innermost execution that this thread is dispatching."""
 
     def begin(self, execution: Any) -> None:
-        """Called with the lock held. An exception that it raises ends the dispatch."""
+        """Called at the begin. An exception that it raises ends the dispatch."""
 
     def tokens_in(self, execution: Any) -> Any:
         """The token array that the execution gets as its input for hostcb's effect."""
@@ -162,7 +162,7 @@ class DispatchHooks(Protocol):
         """Called by `jax.effects_barrier` for each device of the executions that this thread started."""
 
     def end(self, execution: Any, error: BaseException | None) -> None:
-        """Called before the lock is released. An interrupt may come before it, or in the middle of it."""
+        """Called at the end. An interrupt may come before it, or in the middle of it."""
 
     def dispatched_natively(self, program: Any, devices: Sequence[Any], modules: Callable[[], Sequence[Any]]) -> bool:
         """Whether a program without effects, of these HLO modules, may take JAX's fast dispatch without hooks."""
@@ -197,17 +197,19 @@ def install_dispatch_hooks(effect: Any, program_class: type, tracker: DispatchHo
             # JAX's fast dispatch would turn errors into ValueErrors. It never takes a program with an effect.
             self.has_unordered_effects = True
         execution = tracker.execution(program, self._local_devices, _device_assignment(self))
-        with execution.returned.lock:
-            error = None
-            try:
-                tracker.begin(execution)
-                with without_mesh():
-                    return plain_call(self, *args, **named)
-            except BaseException as exception:
-                error = exception
-                raise
-            finally:
-                tracker.end(execution, error)
+        return execution.dispatch.around(lambda: run(self, execution, args, named))
+
+    def run(self: Any, execution: Any, args: Any, named: Any) -> Any:
+        error = None
+        try:
+            tracker.begin(execution)
+            with without_mesh():
+                return plain_call(self, *args, **named)
+        except BaseException as exception:
+            error = exception
+            raise
+        finally:
+            tracker.end(execution, error)
 
     def ours(self: Any) -> bool:
         return program_among(self, program_class) is not None

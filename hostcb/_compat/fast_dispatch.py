@@ -1,12 +1,16 @@
-"""JAX's fast dispatch, in C++, for programs with hostcb's tokens: it tells of its begin and of its end.
+"""JAX's fast dispatch, in C++, for programs with hostcb's tokens: its begin and its end.
 
 JAX keeps a program with an effect out of its fast dispatch, which runs no Python code. Two objects of hostcb change
-that. The token operand is the same array at each dispatch, so it can be one of the arguments that JAX calls constant.
-Before JAX hands the program to the runtime, it asks the layout of that argument for its form: this is the begin. The
-tree of the results begins with a node of hostcb, whose only child is the token: JAX builds the tree at the end, and
-this node before the user's.
+that:
 
-JAX promises neither of the two. So `_Trial` first tries both, with a program that has no callback.
+1. The token operand is the same array at each dispatch, so it can be one of the arguments that JAX calls constant. The
+   layout that hostcb gives for it is another one than the array has. So JAX asks its table of functions that put an
+   argument on the devices. This is the begin. hostcb's function in the table returns a copy of the token operand.
+2. JAX keeps this copy until the C++ function returns or raises. Its death is the end.
+3. The tree of the results begins with a node of hostcb, whose only child is the token. JAX builds the tree at the end
+   of a dispatch that does not raise, and this node before the user's.
+
+JAX promises none of this. So `_Trial` first tries it, with a program that has no callback.
 """
 
 from __future__ import annotations
@@ -17,11 +21,13 @@ import dataclasses
 import functools
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, Protocol
 
 import jax
+from jax.experimental.layout import Layout
 
 from .dispatch import EXECUTOR, modules_of, program_among
 from .registry import Cost, called_with, first_lost, known_as, private
@@ -63,7 +69,24 @@ _REGISTRY = private(
     Cost.COMFORT,
     methods={"flatten": called_with(1)},
 )
-_unknown = first_lost(_FAST_PATH, _DATA, _EXECUTABLE, _REGISTRY)
+_ARRAY = private(
+    "jax._src.array:ArrayImpl",
+    "The class of the token operand.",
+    _IN_PYTHON,
+    ("D3",),
+    Cost.COMFORT,
+    methods={"clone": called_with(1)},
+)
+_SHARD = private(
+    "jax._src.interpreters.pxla:shard_arg_handlers",
+    "Tells the begin of a fast dispatch.",
+    _IN_PYTHON,
+    ("D3",),
+    Cost.COMFORT,
+    known_as("xs shardings layouts copy_semantics"),
+    key=_ARRAY.value,
+)
+_unknown = first_lost(_FAST_PATH, _DATA, _EXECUTABLE, _REGISTRY, _ARRAY, _SHARD)
 
 
 # The classes of nodes that JAX knows by itself, beside named tuples.
@@ -79,8 +102,11 @@ class FastDispatches(Protocol):
     def fast_token(self, devices: Sequence[Any]) -> Any:
         """The token operand of each execution on these devices."""
 
-    def begin_fast(self, program: Any, devices: tuple[Any, ...], caller: FrameType | None) -> None:
-        """Called before an execution that the frame `caller` dispatches. An exception that it raises ends it."""
+    def begin_fast(self, program: Any, devices: tuple[Any, ...], token: Any) -> list[Any]:
+        """Return a copy of the token operand, in a list. An exception that it raises ends the dispatch.
+
+        The copy lives until the dispatch has returned or raised. No variable may hold it.
+        """
 
     def end_fast(self, program: Any, token: Any, caller: FrameType | None) -> None:
         """Called at the end of a dispatch that did not raise. An exception that it raises replaces the results."""
@@ -88,18 +114,18 @@ class FastDispatches(Protocol):
 
 @dataclasses.dataclass(eq=False)
 class _Ends:
-    """The two ends of the fast dispatches of one program, and its token operand, of which this is the layout."""
+    """The two ends of the fast dispatches of one program, and its token operand, for which this is the layout."""
 
     token: Any
-    begin: Callable[[FrameType | None], None]
+    begin: Callable[[Any], list[Any]]
     end: Callable[[Any, FrameType | None], None]
 
     def __post_init__(self) -> None:
-        self._form = self.token.format.layout._to_xla_layout(self.token.dtype)
+        # The token has one axis, so its own form is another one.
+        self._form = Layout((1, 0))._to_xla_layout(self.token.dtype)
 
     def _to_xla_layout(self, _: Any) -> Any:
-        """Return the form of the token operand; the fast dispatch calls this."""
-        self.begin(sys._getframe().f_back)
+        """Return a form; the fast dispatch compares it with that of the token operand."""
         return self._form
 
 
@@ -170,66 +196,6 @@ class _RefusalError(Exception):
     """Raised at an end of the trial's dispatch, which must let it pass."""
 
 
-class _Trial(threading.local):
-    """A program without callbacks that shows whether the fast dispatch of this JAX tells of its two ends.
-
-    Its only operand stands for the token operand, its first result for the token, and its second for the results.
-    """
-
-    ends: _Ends | None = None
-
-    def data(self, data: Any) -> Any:
-        """Return the data of the trial's program."""
-        ends: Any = self.ends
-        leaf = _REGISTRY.value.flatten(0)[1]
-        users = leaf.from_node_data_and_children(_REGISTRY.value, (_Users, ends), [leaf])
-        return data._replace(in_device_local_layouts=[ends], out_pytree_def=_tree_with_end(ends, users))
-
-    def works(self, token: Any) -> bool:
-        """Return whether a begin and an end are told of each dispatch, in time, and whether each may raise."""
-        told: list[Any] = []
-        refusing: list[str] = []
-        # The code, not the frame, which would keep the frames around it alive.
-        mine = sys._getframe().f_code
-
-        def tell(end: str, caller: FrameType | None) -> None:
-            told.append((end, caller is not None and caller.f_code is mine))
-            if end in refusing:
-                raise _RefusalError
-
-        self.ends = _TrialEnds(
-            token,
-            lambda caller: tell("begin", caller),
-            lambda _, caller: tell("end", caller),
-            lambda: tell("user", None),
-        )
-
-        # Each trial has a function of its own: JAX keeps one program of a function for all threads.
-        def hostcb_trial(token: Any) -> Any:
-            return token.copy(), token.copy()
-
-        try:
-            step = jax.jit(hostcb_trial)
-            # The first dispatch is always in Python.
-            step(token)
-            once = [("begin", True), ("end", True), ("user", False)]
-            if [step(token), step(token)] != ["results"] * 2 or told != 2 * once:
-                return False
-            for end in ("end", "begin"):
-                refusing.append(end)
-                try:
-                    step(token)
-                except _RefusalError:
-                    continue
-                return False
-            return told[6:] == [("begin", True), ("end", True), ("begin", True)]
-        except Exception:
-            # This JAX takes hostcb's objects for something else.
-            return False
-        finally:
-            self.ends = None
-
-
 @dataclasses.dataclass(eq=False)
 class _TrialEnds(_Ends):
     """Tells also when JAX builds a node of the user."""
@@ -248,6 +214,68 @@ def _users(ends: _TrialEnds, _: Any) -> Any:
 
 jax.tree_util.register_pytree_node(_Users, _no_children, _users)
 
+
+class _Trial(threading.local):
+    """A program without callbacks that shows whether the fast dispatch of this JAX has the two ends.
+
+    Its only operand stands for the token operand, its first result for the token, and its second for the results.
+    """
+
+    ends: _Ends | None = None
+
+    def data(self, data: Any) -> Any:
+        """Return the data of the trial's program."""
+        ends: Any = self.ends
+        leaf = _REGISTRY.value.flatten(0)[1]
+        users = leaf.from_node_data_and_children(_REGISTRY.value, (_Users, ends), [leaf])
+        return data._replace(in_device_local_layouts=[ends], out_pytree_def=_tree_with_end(ends, users))
+
+    def works(self, token: Any) -> bool:
+        """Return whether both ends are told in time, whether each may raise, and whether the copy lives as it should."""
+        told: list[Any] = []
+        refusing: list[str] = []
+        copies: list[weakref.ref[Any]] = []
+
+        def tell(end: str) -> None:
+            told.append((end, [copy() is not None for copy in copies[-1:]]))
+            if end in refusing:
+                raise _RefusalError
+
+        def begin(token: Any) -> list[Any]:
+            copy = token.clone()
+            copies.append(weakref.ref(copy))
+            tell("begin")
+            return [copy]
+
+        self.ends = _TrialEnds(token, begin, lambda *_: tell("end"), lambda: tell("user"))
+
+        # Each trial has a function of its own: JAX keeps one program of a function for all threads.
+        def hostcb_trial(token: Any) -> Any:
+            return token.copy(), token.copy()
+
+        try:
+            step = jax.jit(hostcb_trial)
+            # The first dispatch is always in Python.
+            step(token)
+            once = [("begin", [True]), ("end", [True]), ("user", [True])]
+            if [step(token), step(token)] != ["results"] * 2 or told != 2 * once:
+                return False
+            for end in ("end", "begin"):
+                refusing.append(end)
+                try:
+                    step(token)
+                except _RefusalError:
+                    continue
+                return False
+            ends = [("begin", [True]), ("end", [True]), ("begin", [True])]
+            return told[6:] == ends and len(copies) == 4 and not any(copy() is not None for copy in copies)
+        except Exception:
+            # This JAX takes hostcb's objects for something else.
+            return False
+        finally:
+            self.ends = None
+
+
 # After so many trials without success programs are dispatched in Python; one may fail by an option of JAX.
 MOST_TRIALS = 3
 
@@ -259,7 +287,7 @@ def let_ordered_take_it(effect: Any, harmless: Sequence[type], program_class: ty
     """
     if _unknown is not None:
         return
-    plain, trial = _FAST_PATH.value, _Trial()
+    plain, plain_shard, trial = _FAST_PATH.value, _SHARD.value, _Trial()
     # For one device, and for several: the results of the trials.
     trials: dict[bool, list[bool]] = {True: [], False: []}
 
@@ -307,14 +335,19 @@ def let_ordered_take_it(effect: Any, harmless: Sequence[type], program_class: ty
         data = plain(without_effect, out_tree, args, out, effects, *others)
         if data is None:
             return None
-        begin, end = dispatches.begin_fast, dispatches.end_fast
         return _with_ends(
             data,
             _Ends(
                 token,
-                lambda caller: begin(program, devices, caller),
-                lambda ended, caller: end(program, ended, caller),
+                functools.partial(dispatches.begin_fast, program, devices),
+                functools.partial(dispatches.end_fast, program),
             ),
         )
 
+    def shard_array(xs: Any, shardings: Any, layouts: Any, copy_semantics: Any) -> Any:
+        if len(layouts) == 1 and isinstance(layouts[0], _Ends):
+            return layouts[0].begin(xs[0])
+        return plain_shard(xs, shardings, layouts, copy_semantics)
+
     _FAST_PATH.put(fast_path_data)
+    _SHARD.put(shard_array)

@@ -151,7 +151,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        return self.place if self.key is None else f"{self.place}[{self.key}]"
+        return self.place if self.key is None else f"{self.place}[{getattr(self.key, '__name__', self.key)}]"
 
     @property
     def module(self) -> str:

@@ -21,7 +21,7 @@ from .._compat import waiting
 from .._runtime.executions import tracker
 from .._runtime.host import Host
 from .._runtime.postponed import raise_what_is_left
-from .._runtime.programs import Program
+from .._runtime.programs import Execution, Program
 from .._runtime.running import running
 from .._spec import flags
 from .._spec.callback import HostCallback
@@ -74,20 +74,13 @@ def run_eagerly(
     host = Host(callback, params["transforms"], list(map(jax.typeof, operands)), params["result_avals"], program)
     if kind.ordered:
         execution = tracker.execution(program, devices, devices)
-        with execution.returned.lock:
-            try:
-                tracker.add(execution)
-                tracker.wait_before(execution)
-                with _compat.without_mesh():
-                    results = _run(host, device, arrays)
-            finally:
-                tracker.end(execution, None)
+        results = execution.dispatch.around(lambda: _run_in_order(execution, host, device, arrays))
     elif kind.pure:
         # Its host leaves the mesh of `jax.set_mesh` by itself.
         results = _run(host, device, arrays)
     else:
-        with tracker.running_without_order(program, device), _compat.without_mesh():
-            results = _run(host, device, arrays)
+        with _compat.without_mesh():
+            results = tracker.run_without_order(program, device, lambda: _run(host, device, arrays))
     if kind.identity:
         waiting.cover_by_effects_barrier(device, tracker.drain)
         return [operand if isinstance(operand, jax.Array) else _as_array(operand) for operand in operands]
@@ -119,6 +112,16 @@ def _as_array(literal: Any) -> Any:
     aval = jax.typeof(literal)
     array = jnp.asarray(literal)
     return array if aval.weak_type and array.dtype == aval.dtype else jnp.asarray(literal, dtype=aval.dtype)
+
+
+def _run_in_order(execution: Execution, host: Host, device: Any, arrays: Sequence[Any]) -> Sequence[np.ndarray]:
+    try:
+        tracker.add(execution)
+        tracker.wait_before(execution)
+        with _compat.without_mesh():
+            return _run(host, device, arrays)
+    finally:
+        tracker.end(execution, None)
 
 
 def _run(host: Host, device: Any, arrays: Sequence[Any]) -> Sequence[np.ndarray]:

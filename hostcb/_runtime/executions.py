@@ -11,13 +11,12 @@ and no signal handler can see half done.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -27,9 +26,11 @@ from .._spec.results import without_preamble
 from . import pool
 from .native import calls_nothing_else, is_simple
 from .postponed import raise_at_the_end, raise_what_is_left
-from .programs import Execution, FastDispatch, Program
+from .programs import Execution, Program
 from .queues import queues
 from .running import held_up, inside_callback, running
+
+T = TypeVar("T")
 
 # With more live executions than this, the tracker removes those that have ended.
 MANY = 64
@@ -86,7 +87,8 @@ class ExecutionTracker:
             # An interrupt may have left the depth too high.
             frame.depth = 0
         execution.depth = frame.depth
-        execution.outer, frame.execution = frame.execution, execution
+        execution.outer = self.current()
+        frame.execution = execution
         devices = execution.devices
         if len(devices) > 1 and devices[0].platform == "cpu":
             if execution.nested and any(program.spans_devices for program in held_up()):
@@ -105,7 +107,7 @@ class ExecutionTracker:
             waiting_there = [
                 each
                 for each in self.live()
-                if each.returned.is_set() and not each.nested and not set(devices).isdisjoint(each.devices)
+                if each.dispatch.has_ended() and not each.nested and not set(devices).isdisjoint(each.devices)
             ]
             for each in waiting_there[:-MOST_WAITING]:
                 each.wait()
@@ -124,7 +126,7 @@ class ExecutionTracker:
             )
         if len(self._live) > MANY and not execution.nested:
             self._forget_ended()
-            unknown = next((each for each in list(self._live) if not each.ordered and each.returned.is_set()), None)
+            unknown = next((each for each in list(self._live) if not each.ordered and each.dispatch.has_ended()), None)
             if unknown is not None and len(self._live) > MANY:
                 # The token of an unordered execution cannot be queried, only waited for. This old one has long ended.
                 unknown.wait()
@@ -152,7 +154,7 @@ class ExecutionTracker:
             return
         me = threading.get_ident()
         for execution in self.live():
-            if execution.thread == me and device in execution.devices and execution.returned.is_set():
+            if execution.thread == me and device in execution.devices and execution.dispatch.has_ended():
                 execution.wait_on((device,))
         queues[device].join()
 
@@ -187,14 +189,12 @@ class ExecutionTracker:
     def fast_token(self, devices: Sequence[Any]) -> Any:
         return self._fresh_token(tuple(devices))
 
-    def begin_fast(self, program: Program, devices: tuple[Any, ...], caller: FrameType | None) -> None:
-        frame = running.frame
-        outer = frame.execution
-        if outer is not None and outer.is_dispatched_by(caller):
-            # Its dispatch has raised; the same frame dispatches again.
-            outer.returned.end()
-            frame.execution = outer.outer
-        execution = Execution(program, devices, devices, returned=FastDispatch(caller))
+    def begin_fast(self, program: Program, devices: tuple[Any, ...], token: Any) -> list[Any]:
+        execution = Execution(program, devices, devices, fast=True)
+        # The copy is on this function's value stack, and then JAX's: no frame of a traceback keeps it.
+        return [execution.dispatch.held_by(token.clone()), self._launch_fast(execution)][:1]  # type: ignore[func-returns-value]
+
+    def _launch_fast(self, execution: Execution) -> None:
         try:
             self.begin(execution)
             self.tokens_in(execution)
@@ -204,9 +204,8 @@ class ExecutionTracker:
         execution.launched = True
 
     def end_fast(self, program: Program, token: Any, caller: FrameType | None) -> None:
-        execution = running.frame.execution
-        while execution is not None and not (execution.program is program and execution.is_dispatched_by(caller)):
-            # A dispatch inside this one that has raised.
+        execution = self.current()
+        while execution is not None and not (execution.program is program and execution.fast):
             execution = execution.outer
         if execution is None:
             raise RuntimeError(
@@ -215,12 +214,10 @@ class ExecutionTracker:
             )
         devices = execution.devices
         self.started(execution, (token,) if len(devices) == 1 else waiting.on_each(token), True)
-        # Another thread may have taken it for a dispatch that had raised.
-        self._live[execution] = None
         for device in devices:
             waiting.cover_by_effects_barrier(device, self.drain)
         self.end(execution, None)
-        execution.returned.end()
+        execution.dispatch.end()
         if running.frame.pending is not None:
             # Before JAX shows the zeros of a failed callback to a function of the user that builds the results.
             raise_at_the_end(caller)
@@ -230,7 +227,7 @@ class ExecutionTracker:
         frame = running.frame
         innermost = frame.execution
         while innermost is not None and innermost is not execution:
-            # A fast dispatch inside this one has raised.
+            # A dispatch inside this one that has raised.
             innermost = innermost.outer
         if innermost is not None:
             frame.execution = execution.outer
@@ -258,12 +255,13 @@ class ExecutionTracker:
             # The next execution need not ask again whether this one has ended.
             execution.program.drop(execution)
 
-    def current(self) -> Any:
-        execution = running.frame.execution
-        while execution is not None and execution.returned.is_set():
-            # A fast dispatch that has raised.
-            execution = execution.outer
-        return execution
+    def current(self) -> Execution | None:
+        frame = running.frame
+        innermost: Execution | None = frame.execution
+        while innermost is not None and innermost.dispatch.has_ended():
+            # Its dispatch has raised, and told of no end.
+            innermost = frame.execution = innermost.outer
+        return innermost
 
     # For barriers and eager callbacks.
 
@@ -272,23 +270,30 @@ class ExecutionTracker:
         self._forget_ended()
         return [execution for execution in list(self._live) if not execution.dispatched_here()]
 
-    @contextlib.contextmanager
-    def running_without_order(self, program: Program, device: Any) -> Iterator[None]:
-        """Let a barrier of another thread wait for what the block calls, and nothing else."""
+    def run_without_order(self, program: Program, device: Any, run: Callable[[], T]) -> T:
+        """Call `run`, and let a barrier of another thread wait for it, and nothing else."""
         execution = Execution(program, (device,), (device,))
-        with execution.returned.lock:
-            try:
-                self._without_order[execution] = None
-                yield
-            finally:
-                self._without_order.pop(execution, None)
+        return execution.dispatch.around(lambda: self._run_without_order(execution, run))
+
+    def _run_without_order(self, execution: Execution, run: Callable[[], T]) -> T:
+        self._without_order[execution] = None
+        try:
+            return run()
+        finally:
+            self._without_order.pop(execution, None)
 
     def without_order(self) -> list[Execution]:
         """Return the callbacks outside jit that keep no order, and that other threads run at this moment.
 
         At interpreter exit there are none: a daemon thread may be in one for ever, and JAX does not wait for it.
         """
-        return [] if self.exits else [each for each in list(self._without_order) if not each.dispatched_here()]
+        if self.exits:
+            return []
+        for each in list(self._without_order):
+            if each.dispatch.has_ended():
+                # An interrupt came at its end.
+                self._without_order.pop(each, None)
+        return [each for each in list(self._without_order) if not each.dispatched_here()]
 
     def settle_unseen(self) -> None:
         """Wait for the programs that JAX dispatched natively.
@@ -317,9 +322,16 @@ class ExecutionTracker:
                 self._failed.pop(number, None)
 
     def _forget_ended(self) -> None:
+        unseen: dict[Any, Execution] = {}
         for execution in list(self._live):
             if execution.done():
                 self._live.pop(execution, None)
+            elif execution.may_run_unseen():
+                # Runtimes run the programs on the same devices in order, so waiting for the last one is enough.
+                earlier = unseen.get((execution.devices, execution.nested))
+                if earlier is not None:
+                    self._live.pop(earlier, None)
+                unseen[execution.devices, execution.nested] = execution
 
     def wait_before(self, execution: Execution) -> None:
         """Wait for the executions that must end before an eager callback runs."""
@@ -339,7 +351,7 @@ class ExecutionTracker:
             other
             for other in self.live()
             if other is not execution
-            and other.returned.is_set()
+            and other.dispatch.has_ended()
             and other.ordered
             and not other.nested
             and not set(execution.devices).isdisjoint(other.devices)

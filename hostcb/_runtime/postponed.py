@@ -133,7 +133,7 @@ def postpone(program: Program, error: BaseException, *, inside: int = 0) -> bool
         execution is not None
         and execution.program is program
         and not execution.fast
-        and not execution.returned.is_set()
+        and not execution.dispatch.has_ended()
         and execution.depth == running.frame.depth - inside
     ):
         # A dispatch in Python raises the error itself. Deeper, one of its callbacks dispatches the same program.

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import dataclasses
-import sys
 import threading
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any
 
 import jax
 
 from .._compat import waiting
 from .deadlines import Waiter
+from .dispatches import Dispatch
 from .running import inside_handler, running
 from .turns import Turns
-
-# A thread that waits for a fast dispatch looks again after so many seconds whether it has ended by an exception. So
-# many looks in a row have to say so.
-LOOK_AGAIN = 0.1
-LOOKS = 3
 
 
 class Program:
@@ -119,90 +112,6 @@ class Program:
         return f"a program with {', '.join(self.callbacks) or 'host callbacks'}"
 
 
-class Dispatch:
-    """An event that is set when a dispatch has returned.
-
-    The dispatching thread holds a lock, by a `with` statement of the lock itself. Python takes and releases it in one
-    step, so an interrupt cannot leave the event unset for ever.
-    """
-
-    __slots__ = ("_returned", "lock")
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self._returned = False
-
-    def abandon(self) -> None:
-        """Count as set, in a forked child, and wake a barrier that a signal handler has interrupted to fork."""
-        self._returned = True
-        if self.lock.locked():
-            # Its owner is a thread of the parent.
-            self.lock.release()
-
-    def is_set(self) -> bool:
-        return self._returned or not self.lock.locked()
-
-    def wait(self) -> None:
-        if not self._returned:
-            # A signal handler that forks in the block lets `abandon` release the lock in the child.
-            with contextlib.suppress(RuntimeError), self.lock:
-                # Set at once: other threads take a held lock for a dispatch that has not returned.
-                self._returned = True
-
-
-class FastDispatch(Dispatch):
-    """As `Dispatch`, for JAX's fast dispatch: hostcb learns of its begin, and of its end unless it raises.
-
-    The frame that dispatches stays at its instruction until the end. So its thread's stack shows that a dispatch has
-    raised. In a loop over functions the frame may then call other C code at the same instruction: until that returns,
-    other threads take it for the dispatch. They do not wait for a dispatch by C code that has no frame around it.
-    """
-
-    __slots__ = ("_caller", "_instruction", "_thread")
-
-    def __init__(self, caller: FrameType | None) -> None:
-        super().__init__()
-        self.lock.acquire()
-        # Its identity: the frame itself would keep its local variables alive after a dispatch that has raised.
-        self._caller = id(caller)
-        self._instruction = -1 if caller is None else caller.f_lasti
-        self._thread = threading.get_ident()
-
-    def end(self) -> None:
-        if not self._returned:
-            # No call comes between these.
-            self._returned = True
-            self.lock.release()
-
-    def is_by(self, caller: FrameType | None) -> bool:
-        return id(caller) == self._caller
-
-    def is_set(self) -> bool:
-        """Return whether it has ended; another thread is told so only by `end`."""
-        if not self._returned and threading.get_ident() == self._thread and not self._is_around(sys._getframe()):
-            self.end()
-        return self._returned
-
-    def wait(self) -> None:
-        """Wait until it has ended, or until it is clear that it has raised."""
-        gone = 0
-        while not self._returned and gone < LOOKS:
-            found = self._is_around(sys._current_frames().get(self._thread))
-            # A generator that another thread suspends in the middle of the look has no frames around it.
-            gone = 0 if found else gone + 1
-            if self.lock.acquire(timeout=LOOK_AGAIN if found else LOOK_AGAIN / 10):
-                self.lock.release()
-        self.end()
-
-    def _is_around(self, frame: FrameType | None) -> bool:
-        """Return whether a stack has the frame that dispatches, at its instruction."""
-        while frame is not None:
-            if id(frame) == self._caller:
-                return frame.f_lasti == self._instruction
-            frame = frame.f_back
-        return False
-
-
 @dataclasses.dataclass(eq=False)
 class Execution:
     """One run of a program, from its dispatch until its tokens are there on every device."""
@@ -215,8 +124,9 @@ class Execution:
     nested: bool = dataclasses.field(default_factory=inside_handler)
     # The dispatching thread.
     thread: int = dataclasses.field(default_factory=threading.get_ident)
-    # Set when the dispatch has returned or raised.
-    returned: Dispatch = dataclasses.field(default_factory=Dispatch)
+    # The call that dispatches it, and whether JAX's fast dispatch makes it.
+    dispatch: Dispatch = dataclasses.field(default_factory=Dispatch)
+    fast: bool = False
     # Whether JAX has handed it to the runtime, and then the runtime's tokens, one a device.
     launched: bool = False
     tokens: Sequence[Any] | None = None
@@ -231,35 +141,26 @@ class Execution:
 
     @property
     def state(self) -> str:
-        return "runs" if self.returned.is_set() else "is being dispatched"
-
-    @property
-    def fast(self) -> bool:
-        """Whether JAX's fast dispatch started it."""
-        return isinstance(self.returned, FastDispatch)
-
-    def is_dispatched_by(self, caller: FrameType | None) -> bool:
-        """Return whether this is a fast dispatch that the frame `caller` made."""
-        return isinstance(self.returned, FastDispatch) and self.returned.is_by(caller)
+        return "runs" if self.dispatch.has_ended() else "is being dispatched"
 
     def dispatched_here(self) -> bool:
         """Return whether the current thread is dispatching it, and so cannot wait for it."""
-        return self.thread == threading.get_ident() and not self.returned.is_set()
+        return self.thread == threading.get_ident() and not self.dispatch.has_ended()
 
     def abandon(self) -> None:
         """Count as ended, in a forked child."""
         self.tokens, self.launched = (), False
-        self.returned.abandon()
+        self.dispatch.end()
 
     def done(self) -> bool:
-        if not self.returned.is_set() or self._may_run_unseen():
+        if not self.dispatch.has_ended() or self.may_run_unseen():
             return False
         return all(token.is_ready() for token in self.tokens or ())
 
     def wait(self) -> None:
         """Wait until it has ended, with or without a failure."""
-        self.returned.wait()
-        if self._may_run_unseen():
+        self.dispatch.wait()
+        if self.may_run_unseen():
             waiting.settle_devices(self.devices)
             self.tokens = ()
         for token in self.tokens or ():
@@ -267,15 +168,15 @@ class Execution:
 
     def wait_on(self, devices: Sequence[Any]) -> None:
         """Wait until it has ended on `devices`."""
-        if self._may_run_unseen():
+        if self.may_run_unseen():
             self.wait()
         for device, token in zip(self.devices, self.tokens or (), strict=False):
             if device in devices:
                 waiting.settle(token)
 
-    def _may_run_unseen(self) -> bool:
+    def may_run_unseen(self) -> bool:
         """Return whether an interrupt came after the launch on several devices and before JAX reported the tokens."""
-        return self.launched and self.tokens is None and len(self.devices) > 1 and self.returned.is_set()
+        return self.launched and self.tokens is None and len(self.devices) > 1 and self.dispatch.has_ended()
 
     def __str__(self) -> str:
         return f"{self.program} {self.state} on {', '.join(map(str, self.devices))}"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
 import pytest
+from helpers import DEADLINE
 from subprocesses import run_program
 
 import hostcb as hcb
-from hostcb._runtime.running import called_by_runtime, inside_callback, inside_handler
+from hostcb._runtime.programs import Execution, Program
+from hostcb._runtime.running import called_by_runtime, inside_callback, inside_handler, running
 
 MARK = "called_by_runtime"
 # `running.held_up` asks the local variables of a handler's frame, and those of its closure that its code uses.
@@ -41,8 +44,15 @@ def test_a_thread_is_in_a_handler_before_and_after_its_function() -> None:
     def handler(program: None = None) -> tuple[bool, bool]:
         return inside_handler(), inside_callback()
 
-    assert handler() == (True, False)
-    assert (inside_handler(), inside_callback()) == (False, False)
+    execution = Execution(Program(), (), ())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running.frame, "execution", execution)
+        assert handler() == (True, False)
+        assert (inside_handler(), inside_callback()) == (False, False)
+    with ThreadPoolExecutor(1) as pool:
+        # As for a thread of the runtime, which Python did not start.
+        pool.submit(setattr, running, "thread_is_pythons", False).result(DEADLINE)
+        assert pool.submit(handler).result(DEADLINE) == (True, False)
 
 
 HELD = """

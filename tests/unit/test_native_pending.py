@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -106,10 +107,11 @@ def test_the_execution_around_a_native_dispatch_does_not_take_its_failure(same: 
     program.native = True
     around = Execution(program if same else Program(), (device,), (device,))
     failure = around.failure = ValueError("failed")
-    with around.returned.lock:
-        # A callback of `around` dispatches; its handler is one deeper.
-        running.frame.execution, running.frame.depth = around, 2
-        assert (lambda: postponed.postpone(program, failure, inside=1))()
+    holder = around.dispatch.held_by(threading.Event())
+    # A callback of `around` dispatches; its handler is one deeper.
+    running.frame.execution, running.frame.depth = around, 2
+    assert (lambda: postponed.postpone(program, failure, inside=1))()
+    del holder
     assert around.failure is (None if same else failure)
     (pending,) = running.frame.pending
     assert pending.program is program and isinstance(pending.error, jax.errors.JaxRuntimeError)

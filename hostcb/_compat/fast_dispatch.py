@@ -231,7 +231,7 @@ class _Trial(threading.local):
         return data._replace(in_device_local_layouts=[ends], out_pytree_def=_tree_with_end(ends, users))
 
     def works(self, token: Any) -> bool:
-        """Return whether both ends are told in time, whether each may raise, and whether the copy lives as it should."""
+        """Return whether both ends are told in time, whether each may raise, and whether the copy lives so long."""
         told: list[Any] = []
         refusing: list[str] = []
         copies: list[weakref.ref[Any]] = []

@@ -59,8 +59,7 @@ def refused(callback: Callable[[Any], Any], value: Callable[[float], Any]) -> tu
     return step, operand, gone
 
 
-# JAX's fast dispatch raises a ValueError, its dispatch in Python a JaxRuntimeError. For an array that has been deleted it
-# is a RuntimeError.
+# The errors of a fast dispatch, of a dispatch in Python, and of an array that has been deleted.
 REFUSED = (ValueError, RuntimeError)
 
 

@@ -101,6 +101,11 @@ def changes() -> list[tuple[int, str]]:
     return found
 
 
+def name_of(key: Any) -> str:
+    """The name of a primitive or of a class, for which a table has an entry."""
+    return str(getattr(key, "name", None) or key.__name__)
+
+
 class Place:
     """Where JAX has a thing."""
 
@@ -113,7 +118,7 @@ class Place:
         self.key = None
         if entry["key"] is not None:
             self.owner = getattr(self.owner, self.name)
-            self.key = next(key for key in self.owner if key.name == entry["key"])
+            self.key = next(key for key in self.owner if name_of(key) == entry["key"])
 
     def get(self) -> Any:
         if self.key is not None:
@@ -231,7 +236,7 @@ def described() -> list[dict[str, Any]]:
             "name": entries[number].name,
             "place": entries[number].place,
             "found_at": entries[number]._found_at,
-            "key": None if entries[number].key is None else entries[number].key.name,
+            "key": None if entries[number].key is None else name_of(entries[number].key),
             "signature": plain(entries[number].signature),
             "methods": {name: plain(each) for name, each in entries[number].methods.items()},
             "promises": entries[number].promises,

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _compat
+from .._primitive.binding import value_of
 from .._spec.naming import shown
 from .printing import write
 
@@ -94,7 +95,8 @@ def _stand_in(leaf: Any) -> Any:
     """
     try:
         # `jax.typeof` refuses a part of a mutable array, but that part has a shape and a dtype.
-        aval = leaf if _compat.is_ref(leaf) else jax.typeof(leaf)
+        value = value_of(leaf)
+        aval = value if _compat.is_ref(value) else jax.typeof(value)
     except Exception:
         # The leaf is no JAX value, or a number that fits no JAX type, or reading its attributes raises.
         return leaf

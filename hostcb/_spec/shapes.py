@@ -43,7 +43,7 @@ class ResultShape:
         """Read `result_shape_dtypes`, in which every leaf states an exact shape and dtype.
 
         Raises:
-            ValueError: a leaf is no shape, or asks for 64 bits while x64 is off and the function does not write in place.
+            ValueError: a leaf is no shape, or asks for 64 bits while x64 is off and is not written in place.
         """
         return cls._of(kind, function, result_shape_dtypes, "result_shape_dtypes", examples=False)
 

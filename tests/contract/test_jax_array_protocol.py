@@ -71,7 +71,8 @@ def test_the_value_arrives(kind: str, transform: str) -> None:
     TRANSFORMS[transform](program)
     jax.effects_barrier()
     assert seen, "it should call back"
-    expected = {"vmap": [2.0, [2.0]], "shard_map": [[1.0], [2.0]]}.get(transform, [2.0])
+    others: dict[str, list[Any]] = {"vmap": [2.0, [2.0]], "shard_map": [[1.0], [2.0]]}
+    expected = others.get(transform, [2.0])
     for each in seen:
         assert type(each) is np.ndarray and each.tolist() in expected, f"{each!r}"
 

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec
 import hostcb as hcb
 
 SCALAR = jax.ShapeDtypeStruct((), np.float32)
-WIDE = {
+WIDE: dict[str, Any] = {
     "float64": np.array([1 / 3, 2.0**40 + 0.5]),
     "int64": np.array([2**40 + 7, -1]),
     "uint64": np.array([2**63 + 1, 1], np.uint64),
@@ -144,7 +144,7 @@ def filling(module_callback: Any, value: Any, **options: Any) -> Callable[[Any],
     def fill(_: Any, out: Any, x: Any) -> None:
         np.asarray(out)[...] = value
 
-    return module_callback(fill, jax.ShapeDtypeStruct(np.shape(value), np.asarray(value).dtype), **options)  # type: ignore[no-any-return]
+    return module_callback(fill, jax.ShapeDtypeStruct(np.shape(value), np.asarray(value).dtype), **options)
 
 
 @pytest.mark.contract("B1", "D1", "H27")

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from .._primitive.batching import EXTERNAL_METHODS, check_method
-from .._primitive.binding import as_array, bind, packed, refuse_mutable, travels
+from .._primitive.binding import as_array, bind, packed, travels
 from .._runtime.frames import leave_out_frames, leaving_out_frames
 from .._spec.kinds import BUFFER, BUFFER_WITH_EFFECT, Kind
 from .._spec.naming import check_callable, shown, subject
@@ -57,9 +57,9 @@ def buffer_callback(
     Raises:
         TypeError: `callback` is not callable, an argument is no JAX value, is a mutable array, or has a type of less
             than a byte.
-        ValueError: `result_shape_dtypes` is no shape or asks for 64 bits while x64 is off, `vmap_method` is unknown, an
-            alias has a number out of range or pairs unequal types, the platform has no such callbacks; or the callback
-            is differentiated, which needs `jax.custom_jvp` or `jax.custom_vjp`.
+        ValueError: `result_shape_dtypes` is no shape, `vmap_method` is unknown, an alias has a number out of range or
+            pairs unequal types, the platform has no such callbacks; or the callback is differentiated, which
+            needs `jax.custom_jvp` or `jax.custom_vjp`.
         NotImplementedError: batched without a method, or `has_side_effect` under jit over several devices.
         jax.errors.JaxRuntimeError: when the computation runs, if the function raises or returns something.
 
@@ -104,7 +104,6 @@ def in_place(
             raise packed(kind, callback, aval.dtype)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        refuse_mutable(kind, callback, (args, kwargs))
         results = bind(
             kind,
             callback,

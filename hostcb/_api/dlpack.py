@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from .._primitive.binding import as_array, refuse_mutable
+from .._primitive.binding import as_array, travels
 from .._runtime.frames import leave_out_frames, leaving_out_frames
 from .._runtime.lent import Lent, copied, current, fill, lend, stream_of
 from .._spec.kinds import DLPACK, DLPACK_WITH_EFFECT, Kind
@@ -77,7 +77,6 @@ def dlpack_callback(
     filler = Filler(fn, bool(in_place), bool(with_stream), bool(input_output_aliases))
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        refuse_mutable(kind, fn, (args, kwargs))
         if filler.with_stream and "stream" in kwargs:
             raise TypeError(
                 f"{kind.name}: {filler.name} was given a keyword argument `stream`, but with_stream=True passes "
@@ -99,11 +98,7 @@ def _makes_shapes(shapes: Any) -> bool:
 
 
 def _struct(kind: Kind, fn: Any, leaf: Any) -> jax.ShapeDtypeStruct:
-    try:
-        aval = jax.typeof(leaf)
-    except Exception:
-        # JAX can make an array from a number or a buffer; for any other leaf `as_array` raises.
-        aval = jax.typeof(as_array(kind, fn, leaf))
+    aval = jax.typeof(as_array(kind, fn, leaf) if travels(leaf) else leaf)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
 

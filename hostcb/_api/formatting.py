@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _compat
+from .._primitive.binding import value_of
 from .._spec.naming import shown
 from .printing import write
 
@@ -32,6 +33,14 @@ class MissingNameError(ValueError, KeyError):
 class FormatChecker(string.Formatter):
     """Checks a format string by formatting stand-ins for the values, which are not known yet."""
 
+    # 1 in the text, 2 in a specification.
+    _depth = 0
+
+    def parse(self, text: Any) -> Iterator[Any]:
+        self._depth += 1
+        yield from super().parse(text)
+        self._depth -= 1
+
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if isinstance(key, int):
             if key >= len(args):
@@ -44,8 +53,8 @@ class FormatChecker(string.Formatter):
         return kwargs[key]
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        # Formatting a whole array is slow, and without a specification it cannot fail.
-        return str(super().format_field(value, format_spec)) if format_spec else ""
+        # Formatting a whole array is slow, and without a specification it cannot fail. A specification needs the text.
+        return str(super().format_field(value, format_spec)) if format_spec or self._depth > 1 else ""
 
     def check_unused_args(self, used_args: set[int | str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         positions = [position for position in range(len(args)) if position not in used_args]
@@ -80,17 +89,21 @@ def check_format(text: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
 
 
 def _stand_in(leaf: Any) -> Any:
-    """Return an array of the leaf's shape and dtype that takes no memory."""
+    """Return an array of the leaf's shape and dtype that takes no memory.
+
+    Of ones, since every number may have the width 1 and the precision 1. A complex number may not have the width 0.
+    """
     try:
         # `jax.typeof` refuses a part of a mutable array, but that part has a shape and a dtype.
-        aval = leaf if _compat.is_ref(leaf) else jax.typeof(leaf)
+        value = value_of(leaf)
+        aval = value if _compat.is_ref(value) else jax.typeof(value)
     except Exception:
         # The leaf is no JAX value, or a number that fits no JAX type, or reading its attributes raises.
         return leaf
     if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
         # A typed PRNG key prints as its words.
-        return np.zeros((*aval.shape, *_compat.key_data_shape(aval.dtype)), np.uint32)
-    return np.broadcast_to(np.zeros((), aval.dtype), aval.shape)
+        return np.ones((*aval.shape, *_compat.key_data_shape(aval.dtype)), np.uint32)
+    return np.broadcast_to(np.ones((), aval.dtype), aval.shape)
 
 
 @dataclasses.dataclass(frozen=True)

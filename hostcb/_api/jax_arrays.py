@@ -60,11 +60,15 @@ class JaxArrays:
         cpu = jax.local_devices(backend="cpu")[0]
         with jax.default_device(cpu):
             if not kwargs and all(type(arg) is np.ndarray for arg in args):
-                return self.function(*[_compat.to_jax_array(arg, cpu) for arg in args])
+                return self.function(*[self.converted(arg, cpu) for arg in args])
             args, kwargs = jax.tree_util.tree_map(
-                lambda leaf: _compat.to_jax_array(leaf, cpu) if isinstance(leaf, np.ndarray) else leaf, (args, kwargs)
+                lambda leaf: self.converted(leaf, cpu) if isinstance(leaf, np.ndarray) else leaf, (args, kwargs)
             )
             return self.function(*args, **kwargs)
+
+    def converted(self, array: np.ndarray, device: jax.Device) -> Any:
+        """Return the `jax.Array` of an operand."""
+        return _compat.to_jax_array(array, device)
 
 
 def as_asked(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,7 +21,9 @@ _PUT = private(
 
 
 def to_jax_array(array: np.ndarray, device: jax.Device) -> Any:
-    """Return a `jax.Array` on a CPU device, or the array itself if JAX has none of its type.
+    """Return a `jax.Array` of the same type on a CPU device, or the array itself if JAX has none of its type.
+
+    An array of 64 bits keeps them, also in a thread where x64 is off.
 
     The result may share the memory of `array`: nobody may change that any more.
     """
@@ -29,14 +31,20 @@ def to_jax_array(array: np.ndarray, device: jax.Device) -> Any:
         # A static argument of a debug callback, which hostcb passes unchanged.
         return array
     if _PUT.lost or not _keeps_type(array.dtype):
-        return jax.device_put(array, device)
+        return _put(array, device)
     aval = jax.core.ShapedArray(array.shape, array.dtype)
     try:
         made: jax.Array = _PUT.value(aval, _sharding(device), [array], [device])
     except jax.errors.JaxRuntimeError:
         # A transfer guard of the program, which allows what `jax.device_put` does.
-        return jax.device_put(array, device)
+        return _put(array, device)
     return made
+
+
+def _put(array: np.ndarray, device: jax.Device) -> Any:
+    # Also where x64 is on for the thread that traced, and off for this one.
+    with jax.enable_x64(True):
+        return jax.device_put(array, device)
 
 
 def is_of_jax(dtype: np.dtype) -> bool:
@@ -45,7 +53,7 @@ def is_of_jax(dtype: np.dtype) -> bool:
 
 
 def _keeps_type(dtype: np.dtype) -> bool:
-    """Whether a JAX array has this dtype: no float0, and no 64 bits in a thread where x64 is off."""
+    """Whether a JAX array has this dtype by itself: no float0, and no 64 bits in a thread where x64 is off."""
     return dtype.names is None and jax.dtypes.canonicalize_dtype(dtype) == dtype
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from jax.tree_util import PyTreeDef
 
 from .. import _compat
 from .._api.jax_arrays import JaxArrays
+from .._primitive.binding import value_of
 from .._primitive.eager import CalledDirectly
 from .._runtime.failures import ReportsFailures
 from .._runtime.frames import leave_out_own_frames
@@ -24,6 +26,9 @@ class _AsInJax(JaxArrays, ReportsFailures):
     """Gives a function what JAX's callback of this name gives it, and logs its failures as that does."""
 
     name: str
+
+    def converted(self, array: np.ndarray, device: jax.Device) -> Any:
+        return super().converted(narrowed(array), device)
 
     def report(self, exception: BaseException) -> None:
         # JAX logs nothing of a result that does not match.
@@ -95,13 +100,26 @@ jax.tree_util.register_pytree_node(
 )
 
 
-def marking_keys(arguments: Any) -> Any:
-    """Return the arguments of a debug callback so that outside jit its function gets typed PRNG keys."""
-    if not any(map(_is_key, jax.tree_util.tree_leaves(arguments))):
-        return arguments
-    return jax.tree_util.tree_map(
-        lambda leaf: _Key(jax.random.key_data(leaf), leaf.dtype) if _is_key(leaf) else leaf, arguments
-    )
+def narrowed(leaf: Any) -> Any:
+    """Return an array or a scalar of NumPy in the type that JAX gives it, whatever its value is; others as given."""
+    if not isinstance(leaf, (np.ndarray, np.generic)) or leaf.dtype.kind not in "iufc":
+        return leaf
+    dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+    return leaf if leaf.dtype == dtype else leaf.astype(dtype)
+
+
+def marking_keys(leaf: Any) -> Any:
+    """Return an argument of a debug callback so that outside jit its function gets typed PRNG keys."""
+    value = value_of(leaf)
+    return _Key(jax.random.key_data(value), value.dtype) if _is_key(value) else narrowed(leaf)
+
+
+def taken(arguments: Any, change: Callable[[Any], Any] = narrowed) -> Any:
+    """Return the arguments of a callback with each leaf as JAX takes it."""
+    leaves, tree = jax.tree_util.tree_flatten(arguments)
+    changed = [*map(change, leaves)]
+    # A container of the user's may not be made again for nothing.
+    return arguments if all(map(operator.is_, leaves, changed)) else jax.tree_util.tree_unflatten(tree, changed)
 
 
 def _as_given(arguments: Any) -> Any:

@@ -14,7 +14,7 @@ from .._api.external import io_callback, pure_callback
 from .._primitive.binding import bind
 from .._runtime.frames import leaving_out_frames
 from .._spec.kinds import ORDERED_PRINT, PRINT
-from .as_in_jax import debugging, filling, marking_keys, returning
+from .as_in_jax import debugging, filling, marking_keys, returning, taken
 from .printing import Printer, check_arguments
 
 
@@ -107,17 +107,19 @@ def serving(name: str, own: bool = False) -> Callable[..., Any]:
 
 def _pure_callback(callback: Any, result_shape_dtypes: Any, *args: Any, **kwargs: Any) -> Any:
     function = returning(callback, "pure_callback", result_shape_dtypes)
+    args, kwargs = taken((args, kwargs))
     return pure_callback(function, result_shape_dtypes, *args, **kwargs)
 
 
 def _io_callback(callback: Any, result_shape_dtypes: Any, *args: Any, **kwargs: Any) -> Any:
     function = returning(callback, "io_callback", result_shape_dtypes)
+    args, kwargs = taken((args, kwargs))
     return io_callback(function, result_shape_dtypes, *args, **kwargs)
 
 
 def _debug_callback(callback: Any, *args: Any, ordered: bool, partitioned: bool, **kwargs: Any) -> Any:
     def bind_callback(callback: Any, /, *args: Any, **kwargs: Any) -> None:
-        args, kwargs = marking_keys((args, kwargs))
+        args, kwargs = taken((args, kwargs), marking_keys)
         two_calls(debugging(callback), *args, **kwargs)
 
     if callback is not None:
@@ -135,7 +137,13 @@ def _debug_print(fmt: Any, *args: Any, ordered: bool, partitioned: bool, skip_fo
             check_arguments(fmt, args, kwargs)
         printer = Printer(fmt, tuple(np.get_printoptions().items()))
         kind = ORDERED_PRINT if ordered else PRINT
-        bind(kind, debugging(printer), marking_keys((args, kwargs)), static_leaves=True, partitioned=bool(partitioned))
+        bind(
+            kind,
+            debugging(printer),
+            taken((args, kwargs), marking_keys),
+            static_leaves=True,
+            partitioned=bool(partitioned),
+        )
 
     if fmt is None:
         if args or kwargs:
@@ -146,7 +154,13 @@ def _debug_print(fmt: Any, *args: Any, ordered: bool, partitioned: bool, skip_fo
 
 
 def _buffer_callback(callback: Any, *args: Any, **kwargs: Any) -> Any:
-    return buffer_callback(filling(callback), *args, **kwargs)
+    function = buffer_callback(filling(callback), *args, **kwargs)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = taken((args, kwargs))
+        return function(*args, **kwargs)
+
+    return call
 
 
 _OURS: dict[str, Callable[..., Any]] = {

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._spec.callback import HostCallback
 from .._spec.kinds import Kind
@@ -44,7 +45,7 @@ def batch_callback(primitive: Any, operands: Sequence[Any], dims: Sequence[Any],
             kind.refuses_batching.format(callback=callback.name, kind=kind.name)
         )
     # An unbatched operand may be a Python number, a literal of the traced program.
-    arrays = [jnp.asarray(operand, dtype=jax.typeof(operand).dtype) for operand in operands]
+    arrays = [_typed(operand, jax.typeof(operand).dtype) for operand in operands]
     size = next(array.shape[dim] for array, dim in zip(arrays, dims, strict=True) if dim is not None)
     moved = [x if dim is None else jnp.moveaxis(x, dim, 0) for x, dim in zip(arrays, dims, strict=True)]
     batched_operands = [dim is not None for dim in dims]
@@ -57,6 +58,12 @@ def batch_callback(primitive: Any, operands: Sequence[Any], dims: Sequence[Any],
     else:
         outs = _all_at_once(primitive, moved, batched_operands, size, params, method)
     return outs, [0] * len(outs)
+
+
+def _typed(value: Any, dtype: Any) -> Any:
+    # JAX narrows 64 bits with x64 off even where the value has them.
+    with jax.enable_x64(True):
+        return jnp.asarray(value, dtype=dtype)
 
 
 def _one_by_one(
@@ -74,7 +81,7 @@ def _one_by_one(
         return _mapped(one, mapped, [aval.dtype for aval in params["result_avals"]])
     rows = [one([x[i] for x in mapped]) for i in range(size)]
     if not rows:
-        return [jnp.zeros((0, *aval.shape), aval.dtype) for aval in params["result_avals"]]
+        return [_typed(np.zeros((0, *aval.shape), aval.dtype), aval.dtype) for aval in params["result_avals"]]
     return [jnp.stack(column) for column in zip(*rows, strict=True)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from .. import _compat
 from .._spec.callback import Float0, HostCallback, Static, known_tap, shared
 from .._spec.kinds import Kind
-from .._spec.naming import shown, subject
+from .._spec.naming import attribute, shown, subject
 from .._spec.placement import partial_automatic, placed_per_device
 from .._spec.shapes import ResultShape
 from .held_functions import say_effects
@@ -49,6 +50,7 @@ def bind(
     """
     say_effects()
     leaves, tree = jax.tree_util.tree_flatten(arguments)
+    leaves = [_value_of(kind, function, leaf) for leaf in leaves]
     operands: list[Any] = []
     absent: list[tuple[int, Float0 | Static]] = []
     for position, leaf in enumerate(leaves):
@@ -124,7 +126,7 @@ def _operand(kind: Kind, function: Any, leaf: Any) -> Any:
     if isinstance(leaf, jax.core.Tracer) and not kind.in_place and _is_plain(leaf.aval):
         # Nearly every operand is already a traced value.
         return leaf
-    if _compat.is_ref(leaf):
+    if _compat.is_ref(leaf) and not kind.in_place:
         # The operand is the ref's value at this point of the program, as in JAX's debug callbacks.
         leaf = leaf[...]
     array = as_array(kind, function, leaf)
@@ -142,25 +144,65 @@ def travels(leaf: Any) -> bool:
 
 
 def as_array(kind: Kind, function: Any, leaf: Any) -> Any:
-    """Convert a leaf to a JAX array.
+    """Convert a leaf to a JAX array, which has 64 bits if the leaf has, also with x64 off.
 
     Raises:
-        TypeError: it is no JAX value.
+        TypeError: it is no JAX value, or a mutable array, whose own memory a callback cannot be given.
         TooLargeError: it is an integer that JAX's widest type cannot hold.
     """
+    leaf = _value_of(kind, function, leaf)
+    if _compat.is_ref(leaf):
+        raise TypeError(
+            f"{subject(kind.name, function)}: {leaf!r} is a mutable array (jax.Ref), whose own memory a "
+            "callback cannot be given. Pass its value, ref[...], and write a result into it: ref[...] = result."
+        )
     try:
-        return jnp.asarray(leaf)
-    except (FloatingPointError, jax.errors.JaxRuntimeError):
-        # `jax_debug_nans` and a transfer guard are for the operations of the program. JAX puts operands like this.
-        return jax.device_put(leaf)
+        with jax.enable_x64(True) if _has_width(leaf) else contextlib.nullcontext():
+            if isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.itemsize > 4:
+                # While tracing, JAX knows an array by its identity, and takes what it has made of it before: 32 bits.
+                leaf = np.asanyarray(leaf).view()
+            try:
+                return jnp.asarray(leaf)
+            except (FloatingPointError, jax.errors.JaxRuntimeError):
+                # `jax_debug_nans` and a transfer guard are for the operations of the program. JAX puts operands like
+                # this.
+                return jax.device_put(leaf)
     except OverflowError as error:
         raise TooLargeError.of(kind, function, leaf) from error
     except Exception as error:
-        what = "arg" if kind.one_argument else "its arguments"
-        raise TypeError(
-            f"{subject(kind.name, function)}: every leaf of {what} must be an array or a scalar, got {shown(leaf)} of "
-            f"{type(leaf)}. Pass what is no JAX value to the function by a closure or functools.partial."
-        ) from error
+        raise _no_value(kind, function, leaf) from error
+
+
+def _has_width(leaf: Any) -> bool:
+    """Return whether a leaf that is no JAX array has a type of its own, as NumPy's have and Python's numbers do not."""
+    return isinstance(leaf, np.generic) or not isinstance(leaf, (jax.Array, int, float, complex))
+
+
+def value_of(leaf: Any) -> Any:
+    """Return the array of an object with `__jax_array__`, such as a variable of a layer library; other leaves as given.
+
+    Raises:
+        Exception: that method does.
+    """
+    if isinstance(leaf, (jax.Array, np.ndarray, np.generic, int, float, complex, str, type)):
+        return leaf
+    convert = attribute(leaf, "__jax_array__")
+    return leaf if convert is None else convert()
+
+
+def _value_of(kind: Kind, function: Any, leaf: Any) -> Any:
+    try:
+        return value_of(leaf)
+    except Exception as error:
+        raise _no_value(kind, function, leaf) from error
+
+
+def _no_value(kind: Kind, function: Any, leaf: Any) -> TypeError:
+    what = "arg" if kind.one_argument else "its arguments"
+    return TypeError(
+        f"{subject(kind.name, function)}: every leaf of {what} must be an array or a scalar, got {shown(leaf)} of "
+        f"{type(leaf)}. Pass what is no JAX value to the function by a closure or functools.partial."
+    )
 
 
 class TooLargeError(OverflowError, TypeError):
@@ -187,24 +229,13 @@ def packed(kind: Kind, function: Any, dtype: Any) -> TypeError:
     )
 
 
-def refuse_mutable(kind: Kind, function: Any, arguments: Any) -> None:
-    """Refuse mutable arrays as operands of in-place functions, which would get a copy of their memory.
-
-    Raises:
-        TypeError: `arguments` contain one.
-    """
-    for leaf in jax.tree_util.tree_leaves(arguments):
-        if _compat.is_ref(leaf):
-            raise TypeError(
-                f"{subject(kind.name, function)}: {leaf!r} is a mutable array (jax.Ref), whose own memory a "
-                "callback cannot be given. Pass its value, ref[...], and write a result into it: ref[...] = result."
-            )
-
-
 def _as_given(leaf: Any, tapped: Any) -> Any:
     """Return a tap's result for a leaf: the tapped array, the typed key of the tapped words, or the ref itself."""
     if tapped is leaf or _compat.is_ref(leaf):
         return leaf
+    if _has_width(leaf) and jax.dtypes.canonicalize_dtype(tapped.dtype) != tapped.dtype:
+        # The function gets the 64 bits. The program goes on with what JAX makes of them.
+        return jax.device_put(np.array(leaf))
     dtype = getattr(leaf, "dtype", None)
     if dtype is not None and not isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(tapped, impl=_compat.key_implementation(dtype))

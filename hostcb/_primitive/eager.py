@@ -111,7 +111,10 @@ def _as_array(literal: Any) -> Any:
     """Convert a literal of a traced program to an array of the same type."""
     aval = jax.typeof(literal)
     array = jnp.asarray(literal)
-    return array if aval.weak_type and array.dtype == aval.dtype else jnp.asarray(literal, dtype=aval.dtype)
+    if aval.weak_type and array.dtype == aval.dtype:
+        return array
+    with jax.enable_x64(True):
+        return jnp.asarray(literal, dtype=aval.dtype)
 
 
 def _run_in_order(execution: Execution, host: Host, device: Any, arrays: Sequence[Any]) -> Sequence[np.ndarray]:

@@ -43,7 +43,7 @@ class ResultShape:
         """Read `result_shape_dtypes`, in which every leaf states an exact shape and dtype.
 
         Raises:
-            ValueError: a leaf is no shape, or asks for 64 bits while x64 is off.
+            ValueError: a leaf is no shape, or asks for 64 bits while x64 is off and is not written in place.
         """
         return cls._of(kind, function, result_shape_dtypes, "result_shape_dtypes", examples=False)
 
@@ -82,7 +82,8 @@ def _leaf(kind: Kind, function: Any, leaf: Any, name: str, examples: bool) -> tu
         shape = tuple(operator.index(size) for size in shape)
         if jnp.issubdtype(dtype, jax.dtypes.prng_key):
             return jax.core.ShapedArray((*shape, *_compat.key_data_shape(dtype)), np.uint32), dtype
-        canonical = jax.dtypes.canonicalize_dtype(dtype)
+        # An in-place function gets the memory of the device, so its results are never converted.
+        canonical = np.dtype(dtype) if kind.in_place else jax.dtypes.canonicalize_dtype(dtype)
         if any(size < 0 for size in shape) or np.dtype(dtype).kind in "OSUMm" or np.dtype(dtype).type in _NO_DEVICE_HAS:
             return None
     except Exception:

@@ -58,6 +58,15 @@ TEXTS: dict[str, Callable[[Show], Any]] = {
     "position": lambda show: show("{1} then {0}", 1, jnp.float32(2.5)),
     "named": lambda show: show("{x} {y}", y=jnp.arange(3), x=True),
     "format": lambda show: show("{x:.3f} {n:>5} {y:05d}", x=jnp.float32(3.14159), n=jnp.int32(7), y=jnp.int32(42)),
+    "width": lambda show: show("{x:{w}.{p}f} {z:{w}.{p}f}", x=jnp.float32(2), z=jnp.complex64(1j), w=8, p=jnp.int32(1)),
+    "width_by_position": lambda show: show("{:{}.{}f} {:>{}}", jnp.float32(1.5), jnp.int8(8), np.int64(1), "text", 7),
+    "width_by_number": lambda show: show("{0:{1}} {0!r:{1}} {0:{2}}", jnp.int32(3), 20, "<5"),
+    "width_of_parts": lambda show: show(
+        "{x[1]:{d[fill]}>{p.y}} {x.shape[0]:{d[form]}}",
+        x=jnp.arange(3),
+        d={"fill": "*", "form": "03d"},
+        p=Point(1, jnp.arange(9)[7]),
+    ),
     "conversion": lambda show: show("{x!r} {x!s}", x=jnp.arange(2)),
     "index": lambda show: show("{x[1]} {d[a]}", x=jnp.arange(3), d={"a": jnp.int32(5)}),
     "attribute": lambda show: show("{p.y} {x.shape}", p=Point(1, jnp.int32(2)), x=jnp.zeros((2, 3))),
@@ -95,6 +104,16 @@ def test_braces_in_formats(stage: Any, printed: Printed) -> None:
     """JAX's own takes the first field for the only one and fails."""
     stage(lambda x: hcb.debug.print("{{x}} is {x}", x=x))(2)
     assert printed() == "{x} is 2\n"
+
+
+@pytest.mark.parametrize("options", [{"ordered": True}, {"partitioned": True}, {"skip_format_check": True}], ids=str)
+def test_widths_of_each_element_and_device(options: dict[str, bool], printed: Printed) -> None:
+    show = lambda x, w: hcb.debug.print("{x:{w}.{p}f}", x=x, w=w, p=np.int8(1), **options)
+    jax.jit(lambda x: lax.map(lambda w: show(x, w), jnp.arange(3, 5)))(np.float32(1.5))
+    jax.vmap(show)(X[:2], jnp.array([3, 4]))
+    jax.grad(lambda x: (show(x, 5), x)[1])(1.5)
+    text = printed()
+    assert sorted(text.splitlines()) == sorted(["1.5", " 1.5", "0.0", " 1.0", "  1.5"])
 
 
 def test_numpys_print_options_are_those_of_the_trace(printed: Printed) -> None:
@@ -142,6 +161,12 @@ MALFORMED: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str
     "open": (("{x", 1), {}, ValueError, "expected '}'"),
     "specification": (("{x:d}",), {"x": jnp.float32(1.5)}, ValueError, "does not match its arguments"),
     "array_specification": (("{x:.2f}",), {"x": jnp.arange(3.0)}, ValueError, "does not match its arguments"),
+    "missing_width": (("{x:{w}}",), {"x": 1}, KeyError, "asks for 'w', but the keyword arguments are 'x'"),
+    "missing_width_by_position": (("{:{}}", 1), {}, IndexError, "asks for 2 or more positional arguments, but got 1"),
+    "unused_width": (("{x:{w}}",), {"x": 1, "w": 2, "p": 3}, ValueError, r"Unused keyword arguments.*\['p'\]"),
+    "open_width": (("{x:{w}",), {"x": 1, "w": 2}, ValueError, "expected '}'|unmatched '{'"),
+    "width_that_is_no_integer": (("{x:{w}}",), {"x": 1, "w": 1.5}, ValueError, "does not match its arguments"),
+    "width_in_width": (("{x:{w:{p}}}",), {"x": 1, "w": 2, "p": 3}, ValueError, "Max string recursion exceeded"),
     "attribute": (("{x.nothing}",), {"x": 1}, ValueError, "nothing"),
     "no_string": ((3,), {}, TypeError, "the format must be a string, got 3"),
 }

@@ -210,7 +210,8 @@ def let_results_be_cast() -> None:
 
 def unreduced_over(aval: Any) -> frozenset[Any]:
     """The axes of a mesh over which a value is unreduced: each device has a term of the sum that is the value."""
-    return frozenset(aval.sharding.spec.unreduced)
+    manual = aval.manual_axis_type.unreduced if _VARYING.holds else frozenset()
+    return frozenset(aval.sharding.spec.unreduced) | manual
 
 
 def hide_frames(directory: str) -> None:

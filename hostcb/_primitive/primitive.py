@@ -18,6 +18,7 @@ from .._runtime.programs import Program
 from .._spec import flags
 from .._spec.callback import HostCallback
 from .._spec.effects import HARMLESS, effects_of, ordered
+from .._spec.placement import check_reduced
 from . import tangents as tangent_rules
 from .batching import batch_callback
 from .eager import run_eagerly
@@ -42,10 +43,12 @@ class EqualOnAllDevices:
 def _abstract_eval(
     *avals: Any, callback: HostCallback, result_avals: Sequence[Any], **_: Any
 ) -> tuple[list[Any], set[Any]]:
+    check_reduced(callback, avals)
     effects = effects_of(callback.kind)
     if callback.kind.identity:
         return list(avals), effects
-    if isinstance(callback.function, EqualOnAllDevices):
+    function: Any = callback.function
+    if isinstance(function, EqualOnAllDevices):
         return list(result_avals), effects
     return [_compat.varying_as(aval, avals) for aval in result_avals], effects
 

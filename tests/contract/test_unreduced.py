@@ -65,6 +65,9 @@ for name, kind in kinds.items():
         elif place == "shard_map":
             inside = lambda rows: (kind(jax.lax.pcast(rows, "a", to="unreduced")), rows)[1]
             result = jax.jit(jax.shard_map(inside, in_specs=P("a"), out_specs=P("a")))(rows)
+        elif place == "added in shard_map":
+            inside = lambda rows: (kind(jax.lax.psum(jax.lax.pcast(rows, "a", to="unreduced"), "a")), rows)[1]
+            result = jax.jit(jax.shard_map(inside, in_specs=P("a"), out_specs=P("a")))(rows)
         elif place == "added":
             result = jax.jit(lambda rows, columns: kind(added(rows, columns)))(rows, columns)
         else:
@@ -92,10 +95,13 @@ def test_an_unreduced_operand_is_refused(place: str, names: str) -> None:
 
 
 @pytest.mark.contract("H10")
-@pytest.mark.parametrize("place", ["added", "reduced"])
+@pytest.mark.parametrize("place", ["added", "added in shard_map", "reduced"])
 def test_a_value_that_is_added_up_is_passed(place: str) -> None:
     """The advice of the error, and an array whose cotangent alone is unreduced."""
     ended = run_program(PROGRAM, place, "hostcb", devices=4, timeout=120.0).json()
     for name, result in ended.items():
+        if place == "added in shard_map":
+            assert result == [0.0, 1.0, 2.0, 3.0], (name, result)
+            continue
         wanted = None if name in WITHOUT_RESULT else [14.0] if name.startswith("id_") else [15.0]
         assert result == wanted, (name, result)

@@ -337,7 +337,7 @@ def unreduced_operand(bench: Bench, callback: Callback) -> list[Anomaly]:
                 return check_quiet_barrier(bench, "after a refusal")
             return [Anomaly("poor error", stage_of(error), f"the refusal gives no reason: {summary(error)}")]
     anomalies = check_quiet_barrier(bench, "after an unreduced operand")
-    wanted = np.float32([count * (count - 1) / 2])
+    wanted = np.array([count * (count - 1) / 2], np.float32)
     anomalies += check_value("the program", lambda: result, bench.expected(callback, wanted))
     if any(value != wanted.tolist() for value in seen):
         anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"callbacks saw {seen}, expected {wanted.tolist()}"))

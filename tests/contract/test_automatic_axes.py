@@ -29,7 +29,9 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "jax's buffer_callback": lambda x: buffer_callback(fill, like(x))(x),
     "buffer_callback": lambda x: hcb.buffer_callback(fill, like(x))(x),
     "aliased": lambda x: hcb.buffer_callback(fill, like(x), input_output_aliases={0: 0})(x),
-    "dlpack_callback": lambda x: hcb.dlpack_callback(lambda v: np.from_dlpack(v) + np.float32(1), like(x))(x),
+    "dlpack_callback": lambda x: hcb.dlpack_callback(lambda v: np.asarray(np.from_dlpack(v) + 1, np.float32), like(x))(
+        x
+    ),
 }
 CONSTRUCTS: dict[str, Callable[[Callable[[Any], Any]], Callable[[Any], Any]]] = {
     "alone": lambda add: add,
@@ -80,7 +82,7 @@ def test_one_with_side_effects_is_refused(name: str) -> None:
 @pytest.mark.contract("H9", "B5")
 def test_with_gspmd_a_pure_one_is_refused() -> None:
     """Lowered and not compiled: the compiler would end this process."""
-    before = jax.config.jax_use_shardy_partitioner
+    before = jax.config.jax_use_shardy_partitioner  # type: ignore[attr-defined]
     jax.config.update("jax_use_shardy_partitioner", False)
     try:
         program, operand = partly(KINDS["buffer_callback"])

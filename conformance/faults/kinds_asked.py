@@ -103,7 +103,7 @@ ALIKE: Mapping[str, str] = {
         lanes_after_inner_runs lanes_along_a_mesh log_that_runs_programs many_programs mutable_arrays names_objects
         nested_in_size_one other_byte_order raised_dispatch_has_ended runs_at_once_are_traced runs_leave_nothing
         says_all_of_odd_failures started_in_a_queue_and_beside trace_beside_others trace_breaks_off unreadable_error
-        where_eager_callbacks_are
+        unreduced_operand where_eager_callbacks_are
     """,
     _TAPS: """
         all_that_wait_are_told barrier_covers_nested_and_queued barrier_of_each_process budget_of_small_types

@@ -310,3 +310,35 @@ def parts_without_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
         witness = f"in two steps on {len(bench.devices)} devices it ran {len(seen)} times"
         anomalies.append(Anomaly("wrong count", Stage.CALLBACK, witness))
     return anomalies
+
+
+@planted("pjit", f"{EVERY_KIND} debug_callback_ordered", "H10", minimum_devices=2, isolated=True, needs="set_mesh")
+def unreduced_operand(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Each device has a term of the sum that the operand is. A callback sees the sum, or is refused with the reason."""
+    seen: list[list[float]] = []
+
+    def host(operand: Any) -> Any:
+        seen.append(np.asarray(operand).tolist())
+        return np.asarray(operand) + np.float32(1)
+
+    def program(rows: Any, columns: Any) -> Any:
+        terms = jnp.einsum("i,ij->j", rows, columns, out_sharding=PartitionSpec(None, unreduced={"devices"}))
+        return jax.sharding.reshard(bench.apply(callback, host, terms), PartitionSpec(None))
+
+    count = len(bench.devices)
+    mesh = jax.make_mesh((count,), ("devices",), axis_types=(jax.sharding.AxisType.Explicit,), devices=bench.devices)
+    with jax.set_mesh(mesh):
+        rows = jax.device_put(np.arange(count, dtype=np.float32), PartitionSpec("devices"))
+        columns = jax.device_put(np.ones((count, 1), np.float32), PartitionSpec("devices", None))
+        try:
+            result = np.asarray(jax.jit(program)(rows, columns))
+        except Exception as error:
+            if isinstance(error, NotImplementedError) and "unreduced" in str(error):
+                return check_quiet_barrier(bench, "after a refusal")
+            return [Anomaly("poor error", stage_of(error), f"the refusal gives no reason: {summary(error)}")]
+    anomalies = check_quiet_barrier(bench, "after an unreduced operand")
+    wanted = np.array([count * (count - 1) / 2], np.float32)
+    anomalies += check_value("the program", lambda: result, bench.expected(callback, wanted))
+    if any(value != wanted.tolist() for value in seen):
+        anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"callbacks saw {seen}, expected {wanted.tolist()}"))
+    return anomalies

@@ -60,6 +60,8 @@ from .tracing import (
     is_saved,
     key_data_shape,
     key_implementation,
+    let_results_be_cast,
+    unreduced_over,
     varying_as,
 )
 
@@ -91,6 +93,7 @@ __all__ = [
     "keep_in_scans",
     "key_data_shape",
     "key_implementation",
+    "let_results_be_cast",
     "log_failure",
     "lower_cond",
     "lower_function",
@@ -114,6 +117,7 @@ __all__ = [
     "shard_map_p",
     "stand_before_batching",
     "to_jax_array",
+    "unreduced_over",
     "uses_shardy",
     "varying_as",
     "watch_conditions",

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.extend import source_info_util
 
-from .registry import Cost, called_with, first_lost, private
+from .registry import Cost, called_with, first_lost, known_as, private
 
 _ABSTRACT_TOKEN = private(
     "jax._src.core:abstract_token",
@@ -63,6 +63,23 @@ _SHAPED_ARRAY = private(
     ("H9",),
     Cost.SOME,
     called_with(2, "sharding", "manual_axis_type"),
+)
+_STATE_OVER_AXES = private(
+    "jax._src.lax.parallel:_get_from",
+    "Lets jax.lax.pcast take a result that varies already, since JAX's own callbacks have results that do not.",
+    "In a shard_map, JAX refuses to cast the result of a callback to one that varies.",
+    ("H9",),
+    Cost.SOME,
+    known_as("aval axes name"),
+)
+_CAST_TO_VARYING = private(
+    "jax._src.lax.parallel:_pcast_funcs",
+    "Does the same.",
+    _STATE_OVER_AXES.without,
+    ("H9",),
+    Cost.SOME,
+    called_with(2),
+    key=("invarying", "varying"),
 )
 _AXIS_DATA = private(
     "jax._src.interpreters.batching:AxisData",
@@ -162,6 +179,39 @@ def varying_as(aval: Any, operands: Sequence[Any]) -> Any:
         sharding=sharding,
         manual_axis_type=type(aval.manual_axis_type)(varying=varying),
     )
+
+
+def let_results_be_cast() -> None:
+    """Let `jax.lax.pcast` to varying leave alone the axes over which a value varies already.
+
+    The results of JAX's own callbacks vary over no axis, so programs that are written for them cast.
+    """
+    if first_lost(_VARYING, _STATE_OVER_AXES, _CAST_TO_VARYING) is not None:
+        return
+    plain_state, plain_cast = _STATE_OVER_AXES.value, _CAST_TO_VARYING.value
+
+    def without_varying(aval: Any, axes: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(axis for axis in axes if axis not in aval.manual_axis_type.varying)
+
+    @functools.wraps(plain_state)
+    def state(aval: Any, axes: Any, name: Any) -> Any:
+        # If the value varies over a part of the axes, its state over the others decides.
+        others = without_varying(aval, axes) if name == "jax.lax.pcast" else ()
+        return plain_state(aval, others or axes, name)
+
+    def cast(x: Any, axes: Any) -> Any:
+        return plain_cast(x, without_varying(jax.typeof(x), axes))
+
+    _STATE_OVER_AXES.put(state)
+    _CAST_TO_VARYING.put(cast)
+    # A value that varies over all of the axes.
+    _CAST_TO_VARYING.now()["varying", "varying"] = cast
+
+
+def unreduced_over(aval: Any) -> frozenset[Any]:
+    """The axes of a mesh over which a value is unreduced: each device has a term of the sum that is the value."""
+    manual = aval.manual_axis_type.unreduced if _VARYING.holds else frozenset()
+    return frozenset(aval.sharding.spec.unreduced) | manual
 
 
 def hide_frames(directory: str) -> None:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .registry import Cost, called_with, private
+from .runtime import without_mesh
 
 RUNTIME_TOKENS = private(
     "jax._src.dispatch:runtime_tokens",
@@ -102,12 +103,14 @@ def settle(waitable: Any) -> None:
 def settle_devices(devices: Sequence[Any]) -> None:
     """Wait for the programs on exactly these devices: runtimes run them in order, so this runs one more and waits."""
     token = fresh_token(devices)
-    try:
-        last = jax.jit(jnp.logical_not)(token)
-    except RecursionError:
-        # For JAX the trace of a function that an interrupt has ended goes on for ever ("Recursively calling"). This
-        # function is a new one, and has none inside.
-        last = jax.jit(lambda token: jax.lax.bitwise_not(token))(token)
+    # JAX refuses the token under `jax.set_mesh` with a mesh of explicit axes, which is not that of the token.
+    with without_mesh():
+        try:
+            last = jax.jit(jnp.logical_not)(token)
+        except RecursionError:
+            # For JAX the trace of a function that an interrupt has ended goes on for ever ("Recursively calling"). This
+            # function is a new one, and has none inside.
+            last = jax.jit(lambda token: jax.lax.bitwise_not(token))(token)
     settle(last)
 
 

@@ -16,6 +16,7 @@ from .. import _compat
 from .._api.jax_arrays import JaxArrays
 from .._primitive.binding import value_of
 from .._primitive.eager import CalledDirectly
+from .._primitive.primitive import EqualOnAllDevices
 from .._runtime.failures import ReportsFailures
 from .._runtime.frames import leave_out_own_frames
 from .._spec.results import is_mismatch
@@ -38,7 +39,7 @@ class _AsInJax(JaxArrays, ReportsFailures):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Returning(_AsInJax):
+class _Returning(_AsInJax, EqualOnAllDevices):
     """Takes a result in any containers that have as many leaves as JAX expects, and narrows integers as JAX does."""
 
     tree: PyTreeDef
@@ -135,7 +136,7 @@ def _is_key(leaf: Any) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Filling(ReportsFailures):
+class _Filling(ReportsFailures, EqualOnAllDevices):
     """The function of a buffer callback, which gets buffers; JAX does not log its failures."""
 
     function: Callable[..., Any]

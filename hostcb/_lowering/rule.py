@@ -210,7 +210,11 @@ def _emit_per_device(site: Site, platform: str, axis_context: Any, device_index:
     mesh = axis_context.mesh
     callback = site.crossing.host.callback
     if axis_context.manual_axes != frozenset(mesh.axis_names):
-        raise partial_automatic(callback, axis_context.manual_axes, mesh.axis_names)
+        # GSPMD aborts the process at an operation in place.
+        if not (callback.kind.takes_automatic_axes and _compat.uses_shardy()):
+            raise partial_automatic(callback, axis_context.manual_axes, mesh.axis_names)
+        # What is left here is pure and in place: the compiler gives each device of these axes the whole of the part.
+        return _emit_in_place(site, platform, None, 1)
     if not isinstance(device_index, int):
         raise placed_per_device(callback)
     position_among(callback, device_index, mesh.size, lambda: ())

@@ -248,7 +248,7 @@ def _check_axes(callback: HostCallback, place: Any) -> None:
     if mesh.empty or not mesh.manual_axes:
         return
     partial = set(mesh.manual_axes) != set(mesh.axis_names)
-    if partial and (callback.kind.ordered or not callback.kind.visible):
+    if partial and not callback.kind.takes_automatic_axes:
         raise partial_automatic(callback, mesh.manual_axes, mesh.axis_names)
     if not isinstance(place, int):
         raise placed_per_device(callback)

@@ -25,7 +25,7 @@ from .._runtime.programs import Execution, Program
 from .._runtime.running import running
 from .._spec import flags
 from .._spec.callback import HostCallback
-from .._spec.placement import position_among
+from .._spec.placement import check_reduced, position_among
 from .._spec.results import RefusedResultError
 
 # JAX's cache of programs for single operations has thousands of entries, and each would keep its function alive.
@@ -59,6 +59,8 @@ def run_eagerly(
     if kind.in_place:
         with jax.disable_jit(False):
             return _program_of(primitive, params)(*operands)
+    avals = list(map(jax.typeof, operands))
+    check_reduced(callback, avals)
     devices = _devices(operands)
     if kind.pure and not any(math.prod(aval.shape) for aval in params["result_avals"]):
         # There is nothing to compute, so a program does not call back either (X2).
@@ -71,7 +73,7 @@ def run_eagerly(
         # With the operands' own dtypes, since NumPy gives a wider one to a number that JAX traced as a literal.
         arrays = [np.array(operand, dtype=jax.typeof(operand).dtype) for operand in operands]
     program = Program([str(callback)])
-    host = Host(callback, params["transforms"], list(map(jax.typeof, operands)), params["result_avals"], program)
+    host = Host(callback, params["transforms"], avals, params["result_avals"], program)
     if kind.ordered:
         execution = tracker.execution(program, devices, devices)
         results = execution.dispatch.around(lambda: _run_in_order(execution, host, device, arrays))

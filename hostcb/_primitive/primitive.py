@@ -18,17 +18,23 @@ from .._runtime.programs import Program
 from .._spec import flags
 from .._spec.callback import HostCallback
 from .._spec.effects import HARMLESS, effects_of, ordered
+from .._spec.placement import check_reduced
 from . import tangents as tangent_rules
 from .batching import batch_callback
 from .eager import run_eagerly
 
 _compat.hold_weakly_in_caches(HostCallback)
 _compat.hide_frames(PACKAGE)
+_compat.let_results_be_cast()
 
 host_callback_p = jex.Primitive("host_callback")
 # The same primitive for a callback whose user names its device: JAX lowers it with the device assignment.
 placed_callback_p = jex.Primitive("placed_host_callback")
 _compat.require_devices(placed_callback_p)
+
+
+class EqualOnAllDevices:
+    """Base class of functions whose results vary over no axis of a `shard_map`, as those of JAX's own callbacks."""
 
 
 # Abstract evaluation ---------------------------------------------------------------------------------------------
@@ -37,9 +43,13 @@ _compat.require_devices(placed_callback_p)
 def _abstract_eval(
     *avals: Any, callback: HostCallback, result_avals: Sequence[Any], **_: Any
 ) -> tuple[list[Any], set[Any]]:
+    check_reduced(callback, avals)
     effects = effects_of(callback.kind)
     if callback.kind.identity:
         return list(avals), effects
+    function: Any = callback.function
+    if isinstance(function, EqualOnAllDevices):
+        return list(result_avals), effects
     return [_compat.varying_as(aval, avals) for aval in result_avals], effects
 
 

@@ -44,6 +44,14 @@ class Kind:
     def pure(self) -> bool:
         return not (self.ordered or self.visible or self.once)
 
+    @property
+    def takes_automatic_axes(self) -> bool:
+        """Whether it can be used in a `shard_map` that leaves mesh axes to the compiler.
+
+        A debug callback runs on the first device of these axes, and a pure one in place on each of their devices.
+        """
+        return (self.visible and not self.ordered) or (self.in_place and self.pure)
+
 
 TAP = Kind("id_tap", ordered=True, identity=True, one_argument=True, batching="transforms")
 PRINTING_TAP = dataclasses.replace(TAP, name="id_print")

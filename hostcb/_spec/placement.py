@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from .. import _compat
 from .callback import HostCallback
 from .kinds import Kind
 from .naming import shown, subject
@@ -104,3 +105,20 @@ def partial_automatic(callback: HostCallback, manual: Any, names: Any) -> NotImp
         "are supported when all mesh axes are partitioned manually, not with partially automatic sharding. Make "
         f"{automatic} manual too (drop axis_names=), or call back outside the shard_map."
     )
+
+
+def check_reduced(callback: HostCallback, avals: Sequence[Any]) -> None:
+    """Refuse operands of which each device has only a term of their sum.
+
+    XLA sums them for callbacks in place, but in a `shard_map`. It ends the process for others.
+
+    Raises:
+        NotImplementedError: one is such an operand.
+    """
+    axes = frozenset[Any]().union(*map(_compat.unreduced_over, avals))
+    if axes and not (callback.kind.in_place and not jax.sharding.get_abstract_mesh().manual_axes):
+        raise NotImplementedError(
+            f"{callback} was given an array that is unreduced over {sorted(map(str, axes))}: each device has a term of "
+            "the sum that is its value. Add the terms first, with jax.sharding.reshard(x, spec) for a spec without "
+            "unreduced, or with jax.lax.psum in a shard_map."
+        )

@@ -15,6 +15,11 @@ mesh = Mesh(np.array(jax.devices()), "d")
 x = jax.device_put(np.ones(1 << 12, np.float32), NamedSharding(mesh, P("d")))
 program = jax.jit(call)
 """,
+    "explicit mesh": """
+jax.set_mesh(jax.make_mesh((4,), "d", axis_types=(jax.sharding.AxisType.Explicit,)))
+x = jax.device_put(np.ones(1 << 12, np.float32), jax.sharding.PartitionSpec("d"))
+program = jax.jit(call)
+""",
     "pmap": """
 x = np.ones((4, 1 << 10), np.float32)
 program = jax.pmap(call)
@@ -25,7 +30,7 @@ x = jax.device_put(np.ones(1 << 12, np.float32), NamedSharding(mesh, P("d")))
 program = jax.jit(jax.shard_map(call, mesh=mesh, in_specs=P("d"), out_specs=P("d")))
 """,
 }
-CALLERS = {"one_device": 1, "mesh": 1, "pmap": 4, "shard_map": 4}
+CALLERS = {"one_device": 1, "mesh": 1, "explicit mesh": 1, "pmap": 4, "shard_map": 4}
 
 START = """
 entered, last = threading.Event(), threading.Event()
@@ -62,6 +67,7 @@ def test_a_pure_callback_that_runs_at_exit(layout: str, runs_before: int) -> Non
     """JAX dispatches such a program in a way that it tells nobody of, from the second time on."""
     ended = run_program(START + LAYOUTS[layout] + END, str(runs_before), devices=4, timeout=60.0).check()
     assert ended.lines == ["ended"] * CALLERS[layout], f"every callback should have ended: {ended}"
+    assert "Error" not in ended.stderr, ended
 
 
 AT_THE_VERY_END = """

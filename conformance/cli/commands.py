@@ -27,6 +27,7 @@ from ..engine.preparation import (
     workers_of,
 )
 from ..engine.run import run
+from ..engine.selections import choose_folder
 from ..engine.tools import DaskClusterError, MissingToolError, require_distributed, require_tools
 from ..engine.user_plugins import PluginError, require_plugins
 from ..faults.catalogue import FAULTS
@@ -238,6 +239,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.times:
         raise ConflictingOptionsError("--times is for --loaded-by; --repeat N runs each cell N times in one run")
     compiled.check_options(options)
+    choose_folder(options, options.patterns)
     if options.distributed:
         ended = run_distributed(options)
         if isinstance(ended, int):

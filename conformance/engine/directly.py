@@ -14,6 +14,7 @@ from ..spec.topology import WrongPlatformError
 from .controller import Controller
 from .locking import FolderLock
 from .preparation import UNUSABLE_BECAUSE, prepare
+from .selections import choose_folder
 
 
 class DirectRun:
@@ -22,6 +23,7 @@ class DirectRun:
     def __init__(self, config: pytest.Config, workers: int) -> None:
         self._held = ExitStack()
         try:
+            choose_folder(config.option, [config.option.keyword] if config.option.keyword else [])
             lock = self._held.enter_context(FolderLock(config.option.results))
             # Otherwise each pytest process would fail on a wrong expression.
             if config.option.keyword:

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from ..spec.platform_files import why_no_name
 from ..spec.topology import Topology, UnknownTopologyError, parse_topology
+from .selections import RESULTS, SELECTION
 from .shards import parse_shard
 
 DEPTHS = ("auto", "lower", "compile", "run")
@@ -84,7 +85,13 @@ def add_running(add: AddOption) -> None:
         metavar="FILE",
         help="the cells in this file, as `list --plan` prints it; of these only the --implementation that is named",
     )
-    add("--results", type=Path, default=Path("results"), metavar="DIR", help="where the results are written")
+    add(
+        "--results",
+        type=Path,
+        default=RESULTS,
+        metavar="DIR",
+        help=f"where the results are written; chosen cells have {SELECTION} without this option",
+    )
     add(
         "--shard",
         type=parse_shard,

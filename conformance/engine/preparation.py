@@ -33,6 +33,7 @@ from .parts import check as check_parts
 from .recorded import planned, recorded, required
 from .run import Options, Run, task_of
 from .run_journal import ResumeError
+from .selections import FullResultsError, check_folder
 
 IMPLEMENTATIONS = ("hostcb", "jax")
 SUPPORTED = HOSTCB_NEEDS
@@ -50,6 +51,7 @@ UNUSABLE_BECAUSE = (
     FolderInUseError,
     KeywordError,
     PartError,
+    FullResultsError,
     PlanFileError,
     ResumeError,
     UnknownCellError,
@@ -111,6 +113,7 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
         planned_order=options.order == "planned",
         compiled=getattr(options, "compiled", None),
     )
+    check_folder(options.results, of_run.name, of_run.whole or options.retry_missing)
     origin = _origin(options, of_run, selection.cells)
     if last:
         last.check(of_run.of_cells, options.implementations)
@@ -133,6 +136,9 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
 def _is_whole(options: Any, patterns: Sequence[str]) -> bool:
     """Whether all cells of the platform are asked for."""
     chosen = (options.plan_file, options.cell_ids, patterns, options.smoke, options.implementations)
+    if getattr(options, "keyword", ""):
+        # Of pytest's own command line, which selects among the cells later.
+        return False
     return not any((*chosen, options.shard, options.topologies, options.retry_missing))
 
 

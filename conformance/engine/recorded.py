@@ -46,7 +46,8 @@ def recorded(options: Any, implementations: Sequence[str], patterns: Sequence[st
         "implementations": list(implementations),
         "topologies": [topology.name for topology in options.topologies or ()],
         "cells": list(options.cell_ids),
-        "patterns": list(patterns),
+        # Pytest's own command line has a keyword of its own.
+        "patterns": [*patterns, *filter(None, [getattr(options, "keyword", "")])],
         "plugins": list(getattr(options, "pytest_plugins", ())),
     }
     others = {

@@ -18,7 +18,7 @@ from ..oracle.stages import summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .bench import WIDTH, Bench
-from .checks import error_of
+from .checks import check_value, error_of
 from .fault import planted
 
 TRIPS = 4
@@ -171,3 +171,22 @@ def equal_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
         return []
     witness = f"{RUNS} runs of {EQUAL} equal callbacks made {count} calls, not {wanted}"
     return [Anomaly("wrong count", Stage.CALLBACK, witness)]
+
+
+@planted("jit shard_map", "io_callback debug_callback")
+def reduces_its_result(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A program returns an array and calls back with a number about it: large enough for a library's reduction."""
+    counting = Counting()
+    rows = len(bench.devices) if bench.layout == "shard_map" else 1
+    operand = np.ones((64 * rows, 64), np.float32)
+
+    def layer(x: Any) -> Any:
+        y = x @ jnp.ones((64, 64), np.float32)
+        bench.apply(callback, counting, jnp.max(y))
+        return y
+
+    anomalies = check_value("the layer", lambda: bench.compile(layer)(operand), operand * 64)
+    bench.implementation.barrier()
+    if anomalies or counting.calls == {64.0: bench.callbacks_per_run}:
+        return anomalies
+    return [Anomaly("wrong count", Stage.CALLBACK, f"calls by number: {dict(counting.calls)}")]

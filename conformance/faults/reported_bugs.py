@@ -111,6 +111,24 @@ def condition_with_frozen_carry(bench: Bench, callback: Callback) -> list[Anomal
     return anomalies
 
 
+@planted("jit", "io_callback io_callback_ordered debug_callback id_tap", "H6 X3 X4")
+def invariant_predicate(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """google/brax#634, liesel-devs/liesel#317: in a differentiated scan, behind a cond with one flag for all steps."""
+    counting = Counting()
+
+    def loss(x: Any, flag: Any) -> Any:
+        def step(carry: Any, number: Any) -> Any:
+            told = jnp.full(WIDTH, number, jnp.float32)
+            jax.lax.cond(flag, lambda: (bench.apply(callback, counting, told), None)[1], lambda: None)
+            return jnp.sin(carry), None
+
+        return jax.lax.scan(step, x, jnp.arange(TRIPS))[0]
+
+    jax.block_until_ready(jax.jit(jax.grad(loss))(np.float32(1), np.bool_(True)))
+    bench.implementation.barrier()
+    return _check_calls(counting, {float(number): 1 for number in range(TRIPS)})
+
+
 def _check_calls(counting: Counting, wanted: dict[float, int]) -> list[Anomaly]:
     if dict(counting.calls) == wanted:
         return []

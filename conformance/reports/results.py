@@ -217,6 +217,16 @@ def load_results(folder: Path) -> tuple[RunRecord, ...]:
     return tuple(_run(file) for file in files)
 
 
+def full_run_in(folder: Path, name: str) -> bool:
+    """Whether a folder has the results of all cells of both implementations, in the file with this name."""
+    try:
+        options = json.loads((folder / f"conformance-{name}.json").read_text())["run"]["options"]
+        chosen = [options[each] for each in ("cells", "patterns", "plan_file", "smoke", "topologies")]
+        return not any(chosen) and len(options["implementations"]) > 1
+    except UNREADABLE:
+        return False
+
+
 def write_results(path: Path, data: Mapping[str, Any]) -> None:
     """Write the JSON of a run, all of it or nothing: a killed process leaves the old file."""
     new = path.with_name(f"{path.name}.new")

@@ -162,6 +162,14 @@ _BUILD_MODULE = private(
     Cost.SOME,
     called_with(1, "name", "platforms", "backend", "axis_context"),
 )
+_COMPILE = private(
+    "jax._src.interpreters.pxla:UnloadedMeshExecutable.from_hlo",
+    "Compiles programs with unordered callbacks without a part of XLA that contradicts itself.",
+    "XLA's compiler for CPU may refuse a program that returns one array and calls back without an order.",
+    ("H4", "X3", "X4"),
+    Cost.COMFORT,
+    with_parameters("name", "hlo", "unordered_effects", "keepalive", "backend", "compiler_options_kvs"),
+)
 
 
 def memory_of(module_context: Any) -> dict[Any, Any]:
@@ -302,3 +310,32 @@ def before_modules_apart(check: Callable[[Any], None]) -> None:
         return plain(closed_jaxpr, *args, **kwargs)
 
     _BUILD_MODULE.put(build)
+
+
+def compile_with(options_for: Callable[[Any, Sequence[Any]], dict[str, str]]) -> None:
+    """Compile programs with unordered effects on CPU with more options: those that `options_for` returns.
+
+    It gets a program's module and what JAX keeps alive for it. The user's own compiler options come before.
+    """
+    if _COMPILE.lost:
+        return
+    plain = _COMPILE.value
+
+    @functools.wraps(plain)
+    def compiled(name: str, hlo: Any, **params: Any) -> Any:
+        added = {}
+        if params["unordered_effects"] and getattr(params["backend"], "platform", None) == "cpu":
+            added = options_for(hlo, params["keepalive"])
+        options = params["compiler_options_kvs"]
+        more = tuple((option, value) for option, value in added.items() if option not in dict(options))
+        if not more:
+            return plain(name, hlo, **params)
+        try:
+            return plain(name, hlo, **{**params, "compiler_options_kvs": (*options, *more)})
+        except jax.errors.JaxRuntimeError as error:
+            if not any(option in str(error) for option, _ in more):
+                raise
+        # This jaxlib does not have the option, or not with that value.
+        return plain(name, hlo, **params)
+
+    _COMPILE.put(staticmethod(compiled))

@@ -1,4 +1,4 @@
-"""Avoid seven bugs of XLA and JAX, five of them in programs with a token; JAX's own callbacks have them too.
+"""Avoid eight bugs of XLA and JAX, five of them in programs with a token; JAX's own callbacks have them too.
 
 Two bugs need a token without any value beside it (seen with JAX 0.12.0.1, not with 0.10.2). A dummy value avoids both:
 
@@ -21,9 +21,16 @@ Two more need a `shard_map` that is manual over some mesh axes and a nested `sha
   compiler of JAX 0.12.0.1 takes the token for replicated and refuses the callback. So the first manual computation
   over axes of another size makes the axes of size 1 manual too.
 
-The last one needs no token. A `shard_map` that has no operands and no results leaves nothing of itself in the program.
+Two need no token. A `shard_map` that has no operands and no results leaves nothing of itself in the program.
 So the compiler takes its callbacks for those of the whole program: "Side-effect ops cannot be replicated", or
 "Side-effect HLO must have sharding". A dummy value avoids this one, too.
+
+The other one is in XLA's compiler for CPU, which lets a library compute large reductions. It moves what a reduction
+reads into the library's computation, and then removes it from the program if nothing else uses it. It forgets that the
+result of a computation is used. So `y = x @ w; debug.print("{}", y.mean()); return y` does not compile: "dot_general.1
+is live and cannot be removed". The result of a computation with several results is a tuple, which is not moved. An
+ordered callback gives the computation a token as a second result. So only programs with unordered callbacks, and with
+a computation that has one array as its result, are compiled without the library's reductions.
 
 A bug of JAX concerns the same `shard_map`: JAX asks the operands and results of a `shard_map` for the devices of the
 program. Where nothing else names the devices, it compiles the program for one device. hostcb refuses the program.
@@ -33,7 +40,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -45,6 +53,7 @@ from jax.interpreters import mlir
 from .. import _compat
 from .._compat import rules
 from .._compat.token_bugs import with_all_tokens
+from .._runtime.programs import Program
 from .._spec.callback import callbacks_in
 from .._spec.effects import HARMLESS, effects_of
 
@@ -56,9 +65,10 @@ def _dummy() -> Any:
 
 
 def work_around(effect: Any) -> None:
-    """Give programs with `effect`, an ordered one, a value beside the token where it would be alone."""
+    """Avoid the bugs; `effect` is the one of ordered callbacks."""
     if _compat.shard_map_p is not None and _compat.lower_shard_map is not None:
         rules.register_lowering(_compat.shard_map_p, _shard_map_rule(_compat.lower_shard_map, effect))
+    _compat.compile_with(_without_library_reductions)
     if _compat.lower_cond is not None:
         rules.register_lowering(jax.lax.cond_p, _cond_rule(with_all_tokens(_compat.lower_cond), effect))
 
@@ -165,3 +175,37 @@ def _with_result(branch: Any) -> Any:
     jaxpr = getattr(branch, "jaxpr", branch)
     changed = jaxpr.replace(outvars=[jex.Literal(np.uint32(0), _dummy())])
     return changed if jaxpr is branch else branch.replace(jaxpr=changed)
+
+
+# The operations that a library computes. Without this option, these are single products of matrices, and reductions.
+_LIBRARY = "xla_cpu_experimental_ynn_fusion_type"
+_PRODUCTS = "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"
+
+
+def _without_library_reductions(module: Any, kept: Sequence[Any]) -> dict[str, str]:
+    """Return the compiler options of a program; none if XLA's bug cannot concern it, or if the user has set the option.
+
+    `kept` has the `Program` if the program has callbacks of hostcb.
+    """
+    ours = any(isinstance(each, Program) and each.effectful for each in kept or ())
+    if not ours or _LIBRARY in os.environ.get("XLA_FLAGS", "") or not _returns_one_array(module):
+        return {}
+    return {_LIBRARY: _PRODUCTS}
+
+
+def _returns_one_array(module: Any) -> bool:
+    """Return whether the program or the body of a loop has one result, an array; XLA makes tuples of branches'."""
+    found = False
+
+    def look(operation: Any) -> Any:
+        nonlocal found
+        results = [result.type for result in operation.results]
+        if operation.name == "func.func" and operation.attributes["sym_name"].value == "main":
+            results = operation.attributes["function_type"].value.results
+        elif operation.name != "stablehlo.while":
+            return mlir.ir.WalkResult.ADVANCE
+        found = len(results) == 1 and isinstance(results[0], mlir.ir.ShapedType) and results[0].rank > 0
+        return mlir.ir.WalkResult.INTERRUPT if found else mlir.ir.WalkResult.ADVANCE
+
+    module.operation.walk(look)
+    return found

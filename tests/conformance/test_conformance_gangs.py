@@ -168,7 +168,7 @@ def test_a_local_program_calls_back_in_every_process(tmp_path: Path) -> None:
         tmp_path, "run", "-n", "1", *(word for name in names for word in ("--cell", f"hostcb/{name}/cpu-2x1"))
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    results = json.loads((tmp_path / "results" / "conformance-cpu.json").read_text())
+    results = json.loads((tmp_path / "results" / "selection" / "conformance-cpu.json").read_text())
     assert [cell["verdict"] for cell in results["cells"]] == ["pass"] * 4
 
 
@@ -183,7 +183,7 @@ def test_a_crash_in_one_process_costs_one_cell(tmp_path: Path) -> None:
     named = [word for cell in cells for word in ("--cell", cell)]
     ended = run_in(tmp_path, "run", "-n", "1", "--expectations", str(known), *named)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    results = json.loads((tmp_path / "results" / "conformance-cpu.json").read_text())
+    results = json.loads((tmp_path / "results" / "selection" / "conformance-cpu.json").read_text())
     found = {cell["id"].split("/")[1]: cell for cell in results["cells"]}
     verdicts = {name: cell["verdict"] for name, cell in found.items()}
     assert verdicts == {"id_tap": "pass", "call": "crash(SIGABRT)", "id_print": "pass"}

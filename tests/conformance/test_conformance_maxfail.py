@@ -60,7 +60,7 @@ def run(
         timeout=DEADLINE,
         check=False,
     )
-    file = folder / "results" / "conformance-cpu.json"
+    file = folder / "results" / "selection" / "conformance-cpu.json"
     return ended, json.loads(file.read_text()) if file.exists() else {}
 
 

@@ -1,0 +1,69 @@
+"""C43: the results of chosen cells have a folder of their own, and never replace those of a full run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.cli import commands
+from conformance.engine.selections import RESULTS, SELECTION, FullResultsError, check_folder, choose_folder
+
+pytestmark = pytest.mark.contract("C43")
+
+CELL = "hostcb/call/eager/cpu-1dev"
+FULL = {
+    "cells": [],
+    "patterns": [],
+    "plan_file": False,
+    "smoke": False,
+    "topologies": [],
+    "implementations": ["hostcb", "jax"],
+}
+
+
+def folder_of(*arguments: str) -> Path:
+    options = commands._parser().parse_args(["run", *arguments])
+    choose_folder(options, options.patterns)
+    return Path(options.results)
+
+
+def results_in(folder: Path, **options: Any) -> str:
+    folder.mkdir(parents=True)
+    file = folder / "conformance-cpu.json"
+    file.write_text(json.dumps({"run": {"options": FULL | options}}))
+    return file.read_text()
+
+
+@pytest.mark.parametrize("chosen", [("--cell", CELL), ("-k", "id_tap"), ("--plan", "plan.txt"), ("--smoke",)])
+def test_chosen_cells_have_a_folder_of_their_own(chosen: tuple[str, ...]) -> None:
+    assert folder_of(*chosen) == folder_of(*chosen, "--resume") == SELECTION
+    assert folder_of(*chosen, "--results", "results") == Path("results")
+
+
+@pytest.mark.parametrize("chosen", [(), ("--implementation", "jax"), ("--retry-missing",)])
+def test_others_have_the_usual_one(chosen: tuple[str, ...]) -> None:
+    assert folder_of(*chosen) == RESULTS
+
+
+@pytest.mark.parametrize("chosen", [("--cell", CELL), ("-k", "call and /eager/cpu-1dev")])
+def test_a_full_run_is_not_replaced(
+    chosen: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = results_in(tmp_path / "full")
+    assert commands.main(["run", *chosen, "--results", str(tmp_path / "full")]) == 2
+    assert f"ERROR: {tmp_path / 'full'} has the results of a full run" in capsys.readouterr().err
+    assert (tmp_path / "full" / "conformance-cpu.json").read_text() == before
+
+
+@pytest.mark.parametrize("options", [{"cells": [CELL]}, {"patterns": ["call"]}, {"smoke": True}, {"plan_file": True}])
+def test_other_results_are_replaced(options: dict[str, Any], tmp_path: Path) -> None:
+    results_in(tmp_path / "chosen", **options)
+    check_folder(tmp_path / "chosen", "cpu", whole=False)
+    results_in(tmp_path / "full")
+    check_folder(tmp_path / "full", "cpu", whole=True)
+    check_folder(tmp_path / "full", "tpu", whole=False)
+    with pytest.raises(FullResultsError, match="name another folder"):
+        check_folder(tmp_path / "full", "cpu", whole=False)

@@ -19,6 +19,7 @@ import numpy as np
 from .. import _compat
 from .._compat import waiting
 from .._runtime.executions import tracker
+from .._runtime.failures import beside_cause
 from .._runtime.host import Host
 from .._runtime.postponed import raise_what_is_left
 from .._runtime.programs import Program
@@ -142,7 +143,7 @@ def _run(host: Host, device: Any, arrays: Sequence[Any]) -> Sequence[np.ndarray]
     try:
         return host.call(device, arrays)
     except RefusedResultError as error:
-        text, cause = str(error), error.__cause__
+        text, cause = beside_cause(str(error), error.__cause__), error.__cause__
     # Outside of the handler, so that the user's error has no context, as from a compiled program.
     raise jax.errors.JaxRuntimeError(text) from cause
 

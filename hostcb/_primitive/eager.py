@@ -26,6 +26,7 @@ from .._runtime.programs import Program
 from .._runtime.running import running
 from .._spec import flags
 from .._spec.callback import HostCallback
+from .._spec.kinds import Kind
 from .._spec.placement import position_among
 from .._spec.results import RefusedResultError
 
@@ -53,13 +54,11 @@ def run_eagerly(
         raise_what_is_left()
     if not all(operand.is_fully_addressable for operand in operands if isinstance(operand, jax.Array)):
         # Other processes have shards of the value. Only a program that all processes run can gather it.
-        with jax.disable_jit(False):
-            return _program_of(primitive, params)(*operands)
+        return _run_program(primitive, operands, params)
     callback: HostCallback = params["callback"]
     kind = callback.kind
     if kind.in_place:
-        with jax.disable_jit(False):
-            return _program_of(primitive, params)(*operands)
+        return _run_program(primitive, operands, params)
     devices = _devices(operands)
     if kind.pure and not any(math.prod(aval.shape) for aval in params["result_avals"]):
         # There is nothing to compute, so a program does not call back either (X2).
@@ -92,12 +91,33 @@ def run_eagerly(
     if kind.identity:
         waiting.cover_by_effects_barrier(device, tracker.drain)
         return [operand if isinstance(operand, jax.Array) else _as_array(operand) for operand in operands]
+    _check_values(kind, results)
     return _placed(results, operands, devices)
 
 
-def _program_of(primitive: Any, params: dict[str, Any]) -> Any:
-    """Return the program of a callback that needs one, as in-place callbacks do: only a program makes buffers."""
-    return _compiled(primitive, _identity(params["callback"].function), **params)
+def _run_program(primitive: Any, operands: Sequence[Any], params: dict[str, Any]) -> Sequence[Any]:
+    """Run a callback that needs a program, as in-place callbacks do: only a program makes buffers."""
+    callback: HostCallback = params["callback"]
+    # To look for the operation that made a NaN, JAX would call this function again.
+    with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
+        results: Sequence[Any] = _compiled(primitive, _identity(callback.function), **params)(*operands)
+    if not callback.kind.identity:
+        _check_values(callback.kind, [shard.data for each in results for shard in each.addressable_shards])
+    return results
+
+
+def _check_values(kind: Kind, results: Sequence[Any]) -> None:
+    """Check the results as JAX does for `jax_debug_nans` and `jax_debug_infs` after each operation outside jit.
+
+    Raises:
+        FloatingPointError: one has a NaN or an infinity, and the flag is on.
+    """
+    config: Any = jax.config
+    checks = {"nan": (config.jax_debug_nans, np.isnan), "inf": (config.jax_debug_infs, np.isinf)}
+    for word, (is_on, is_bad) in checks.items():
+        for result in results if is_on else ():
+            if jnp.issubdtype(result.dtype, np.inexact) and np.any(is_bad(np.asarray(result))):
+                raise FloatingPointError(f"invalid value ({word}) encountered in {kind.name}")
 
 
 def _identity(function: Any) -> tuple[int, ...]:

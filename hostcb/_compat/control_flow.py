@@ -130,11 +130,15 @@ lower_cond: Callable[..., Any] | None = _LOWER_COND.value
 lower_while: Callable[..., Any] | None = _LOWER_WHILE.value
 
 
-def stand_before_batching(make_cond: Callable[[Any], Any], make_while: Callable[[Any], Any]) -> None:
-    """Replace JAX's rules that batch `cond` and `while_loop` by `make_cond(rule)` and `make_while(rule)`."""
-    for entry, make in ((_BATCHED_COND, make_cond), (_BATCHED_WHILE, make_while)):
+def stand_before_batching(batch_cond: Callable[..., Any], batch_while: Callable[..., Any]) -> None:
+    """Replace JAX's rules that batch `cond` and `while_loop` by these, which get JAX's rule as their first argument."""
+    for entry, batch in ((_BATCHED_COND, batch_cond), (_BATCHED_WHILE, batch_while)):
         if entry.holds:
-            entry.put(make(entry.value))
+            entry.put(_with_first(batch, entry.value))
+
+
+def _with_first(rule: Callable[..., Any], first: Any) -> Callable[..., Any]:
+    return lambda *args, **params: rule(first, *args, **params)
 
 
 def watch_conditions(

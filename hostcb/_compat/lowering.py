@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -199,7 +198,6 @@ def wrap_host_callbacks(wrap: Callable[[Any, Any], Any]) -> Callable[[Any, Any],
         return _no_host_callbacks
     plain = _ADD_HOST_CALLBACK.value
 
-    @functools.wraps(plain)
     def add(self: Any, callback: Any, *others: Any, **named: Any) -> Any:
         return plain(self, wrap(self, callback), *others, **named)
 
@@ -304,7 +302,6 @@ def before_modules_apart(check: Callable[[Any], None]) -> None:
         return
     plain = _BUILD_MODULE.value
 
-    @functools.wraps(plain)
     def build(closed_jaxpr: Any, *args: Any, **kwargs: Any) -> Any:
         check(closed_jaxpr)
         return plain(closed_jaxpr, *args, **kwargs)

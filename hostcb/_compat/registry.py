@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import importlib
 import inspect
+import sys
 import types
 import warnings
 from collections.abc import Mapping, Sequence
@@ -183,17 +185,30 @@ class Entry:
                 break
 
     def put(self, replacement: Any) -> None:
-        """Let JAX find `replacement` in place of the object."""
+        """Let JAX find `replacement` in place of the object.
+
+        A function gets the names and the signature of JAX's, and stands wherever JAX's modules have it by its name. So
+        pickle and cloudpickle refer to it by JAX's name, where a process without hostcb has JAX's own.
+        """
+        plain = self.value
+        if isinstance(plain, types.FunctionType):
+            functools.update_wrapper(replacement, plain)
+            name = plain.__name__
+            for module in (plain.__module__, plain.__module__.replace("jax._src.", "jax.")):
+                names = vars(sys.modules[module]) if module in sys.modules else {}
+                if names.get(name) is plain:
+                    names[name] = replacement
         if self.key is not None:
             _find(self._found_at)[self.key] = replacement
             return
         module, _, path = self._found_at.partition(":")
         owner, _, name = path.rpartition(".")
-        setattr(_find(f"{module}:{owner}" if owner else module), name, replacement)
+        setattr(_find(f"{module}:{owner}"), name, replacement)
 
     def now(self) -> Any:
-        """The present object in its place, for an object that JAX replaces."""
-        return _find(self._found_at)
+        """The present object in its place: JAX's new one, or hostcb's."""
+        found = _find(self._found_at)
+        return found if self.key is None else found[self.key]
 
     def _difference(self, found: Any) -> str | None:
         absent = [name for name in (*self.attributes, *self.methods) if not _has(found, name)]

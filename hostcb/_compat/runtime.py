@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import re
@@ -152,7 +151,6 @@ class _Clearing:
         if _CLEAR.holds:
             plain = _CLEAR.value
 
-            @functools.wraps(plain)
             def clearing(*args: Any, **kwargs: Any) -> Any:
                 result = plain(*args, **kwargs)
                 self.cache_clear()

@@ -44,7 +44,6 @@ def give_tokens_memory_kinds() -> None:
     if plain is None:
         return
 
-    @functools.wraps(plain)
     def lower(context: Any, name: Any, jaxpr: Any, effects: Sequence[Any], *others: Any, **params: Any) -> Any:
         kinds = params.get("propagated_out_mem_kinds")
         needed = bool(effects) and params.get("result_memory_kinds") is not None

@@ -165,6 +165,4 @@ _compat.watch_conditions(_has_callback, _refuse_stale, lambda condition: _has((V
 if _compat.lower_while is not None:
     rules.register_lowering(jax.lax.while_p, functools.partial(_lower_while, _compat.lower_while))
 _compat.keep_in_scans(lambda jaxpr: _has((HostCallbackEffect, VisibleEffect, OnceEffect), jaxpr))
-_compat.stand_before_batching(
-    lambda plain: functools.partial(_batch_cond, plain), lambda plain: functools.partial(_batch_while, plain)
-)
+_compat.stand_before_batching(_batch_cond, _batch_while)

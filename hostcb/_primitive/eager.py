@@ -19,12 +19,14 @@ import numpy as np
 from .. import _compat
 from .._compat import waiting
 from .._runtime.executions import tracker
+from .._runtime.failures import beside_cause
 from .._runtime.host import Host
 from .._runtime.postponed import raise_what_is_left
 from .._runtime.programs import Execution, Program
 from .._runtime.running import running
 from .._spec import flags
 from .._spec.callback import HostCallback
+from .._spec.kinds import Kind
 from .._spec.placement import check_reduced, position_among
 from .._spec.results import RefusedResultError
 
@@ -52,13 +54,11 @@ def run_eagerly(
         raise_what_is_left()
     if not all(operand.is_fully_addressable for operand in operands if isinstance(operand, jax.Array)):
         # Other processes have shards of the value. Only a program that all processes run can gather it.
-        with jax.disable_jit(False):
-            return _program_of(primitive, params)(*operands)
+        return _run_program(primitive, operands, params)
     callback: HostCallback = params["callback"]
     kind = callback.kind
     if kind.in_place:
-        with jax.disable_jit(False):
-            return _program_of(primitive, params)(*operands)
+        return _run_program(primitive, operands, params)
     avals = list(map(jax.typeof, operands))
     check_reduced(callback, avals)
     devices = _devices(operands)
@@ -86,12 +86,33 @@ def run_eagerly(
     if kind.identity:
         waiting.cover_by_effects_barrier(device, tracker.drain)
         return [operand if isinstance(operand, jax.Array) else _as_array(operand) for operand in operands]
+    _check_values(kind, results)
     return _placed(results, operands, devices)
 
 
-def _program_of(primitive: Any, params: dict[str, Any]) -> Any:
-    """Return the program of a callback that needs one, as in-place callbacks do: only a program makes buffers."""
-    return _compiled(primitive, _identity(params["callback"].function), **params)
+def _run_program(primitive: Any, operands: Sequence[Any], params: dict[str, Any]) -> Sequence[Any]:
+    """Run a callback that needs a program, as in-place callbacks do: only a program makes buffers."""
+    callback: HostCallback = params["callback"]
+    # To look for the operation that made a NaN, JAX would call this function again.
+    with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
+        results: Sequence[Any] = _compiled(primitive, _identity(callback.function), **params)(*operands)
+    if not callback.kind.identity:
+        _check_values(callback.kind, [shard.data for each in results for shard in each.addressable_shards])
+    return results
+
+
+def _check_values(kind: Kind, results: Sequence[Any]) -> None:
+    """Check the results as JAX does for `jax_debug_nans` and `jax_debug_infs` after each operation outside jit.
+
+    Raises:
+        FloatingPointError: one has a NaN or an infinity, and the flag is on.
+    """
+    config: Any = jax.config
+    checks = {"nan": (config.jax_debug_nans, np.isnan), "inf": (config.jax_debug_infs, np.isinf)}
+    for word, (is_on, is_bad) in checks.items():
+        for result in results if is_on else ():
+            if jnp.issubdtype(result.dtype, np.inexact) and np.any(is_bad(np.asarray(result))):
+                raise FloatingPointError(f"invalid value ({word}) encountered in {kind.name}")
 
 
 def _identity(function: Any) -> tuple[int, ...]:
@@ -150,7 +171,7 @@ def _run(host: Host, device: Any, arrays: Sequence[Any]) -> Sequence[np.ndarray]
     try:
         return host.call(device, arrays)
     except RefusedResultError as error:
-        text, cause = str(error), error.__cause__
+        text, cause = beside_cause(str(error), error.__cause__), error.__cause__
     # Outside of the handler, so that the user's error has no context, as from a compiled program.
     raise jax.errors.JaxRuntimeError(text) from cause
 

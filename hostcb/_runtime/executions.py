@@ -24,6 +24,7 @@ from .. import _compat
 from .._compat import waiting
 from .._spec.results import without_preamble
 from . import pool
+from .failures import beside_cause
 from .native import calls_nothing_else, is_simple
 from .postponed import raise_at_the_end, raise_what_is_left
 from .programs import Execution, Program
@@ -245,7 +246,7 @@ class ExecutionTracker:
                 error.__cause__ = found
                 if isinstance(error, jax.errors.JaxRuntimeError):
                     # The runtime's text begins with its own frames. A new error would lose the traceback.
-                    type(error).__init__(error, without_preamble(str(error)))
+                    type(error).__init__(error, beside_cause(without_preamble(str(error)), found))
         # The program keeps its executions alive, and the failure's traceback would keep frames and arrays alive.
         execution.failure = None
         tokens = execution.tokens

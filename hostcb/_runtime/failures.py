@@ -9,9 +9,11 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 from .._spec.headlines import headline
 from .._spec.naming import NO_DEVICE, class_name, device_name, transferable
-from .forgetting import forget_callers, forget_locals
+from .forgetting import chain, forget_callers, forget_locals
 from .frames import PACKAGE, leave_out_own_frames
 
 logger = logging.getLogger("hostcb")
@@ -236,6 +238,27 @@ def formatted(exception: BaseException) -> str:
     except Exception as broken:
         # The exception has a malformed or unreadable attribute.
         return f"{class_name(exception)}: its traceback cannot be shown, which raises {class_name(broken)}"
+
+
+def beside_cause(text: str, cause: BaseException | None) -> str:
+    """Return the text of an error for a place where Python shows the error's cause, too.
+
+    If a callback in the callback failed, the cause and what is before it have the tracebacks, and a text that had them
+    too would double with each level. In their place it has the words of the function's exception and of the innermost.
+    """
+    if cause is None:
+        return text
+    try:
+        shown = [*chain(cause)]
+        if not any(isinstance(each, jax.errors.JaxRuntimeError) for each in shown):
+            return text
+        # What the error of a computation says is about a callback in it.
+        said = shown[-1:] if isinstance(cause, jax.errors.JaxRuntimeError) else [cause, shown[-1]]
+        words = dict.fromkeys("".join(_only_text(each)).strip() for each in said)
+        return text.replace(f"\n{formatted(cause).strip()}", transferable("".join(f"\n{each}" for each in words)))
+    except Exception:
+        # The user's class may let any access to its attributes raise.
+        return text
 
 
 failure_log = FailureLog()

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from types import FrameType
 
 # The user's class may let any access to the attributes of an exception raise.
-_traceback, _cause, _context = (
-    vars(BaseException)[f"__{name}__"].__get__ for name in ("traceback", "cause", "context")
+_traceback, _cause, _context, _suppressed = (
+    vars(BaseException)[f"__{name}__"].__get__ for name in ("traceback", "cause", "context", "suppress_context")
 )
 _exceptions = vars(BaseExceptionGroup)["exceptions"].__get__
 
@@ -42,6 +42,17 @@ def forget_callers(exception: BaseException) -> None:
 def _shown(exception: BaseException) -> dict[FrameType, None]:
     """Return the frames of the tracebacks, in an order."""
     return {frame: None for each in _with_others(exception) for frame, _ in traceback.walk_tb(_traceback(each))}
+
+
+def chain(exception: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and those that Python shows before it: its cause or its context, and so on."""
+    seen: set[int] = set()
+    each: BaseException | None = exception
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        # Not by its truth value: an exception may have a length. With a cause, the context is suppressed.
+        each = _cause(each) if _suppressed(each) else _context(each)
 
 
 def _with_others(exception: BaseException) -> Iterator[BaseException]:

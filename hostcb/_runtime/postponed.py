@@ -24,7 +24,7 @@ import jax
 
 from .._compat.dispatch_end import watch_dispatches
 from . import thread_states
-from .failures import failure_log
+from .failures import beside_cause, failure_log
 from .frames import PACKAGE
 from .running import running
 
@@ -138,7 +138,7 @@ def postpone(program: Program, error: BaseException, *, inside: int = 0) -> bool
     ):
         # A dispatch in Python raises the error itself. Deeper, one of its callbacks dispatches the same program.
         return False
-    shown = jax.errors.JaxRuntimeError(str(error))
+    shown = jax.errors.JaxRuntimeError(beside_cause(str(error), error.__cause__))
     shown.__cause__ = error.__cause__
     # The error holds the failure. An execution of the same program around this dispatch must not take it for its own.
     program.failures.clear()

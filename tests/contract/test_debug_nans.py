@@ -1,0 +1,80 @@
+"""H4, H27: under `jax_debug_nans` and `jax_debug_infs` JAX's error names the callback that returned the value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+from jax.experimental.buffer_callback import buffer_callback
+
+import hostcb as hcb
+
+pytestmark = pytest.mark.contract("H4", "H27")
+
+SHAPE = jax.ShapeDtypeStruct((3,), np.float32)
+X = np.ones(3, np.float32)
+
+
+def returning(value: float) -> Callable[..., Any]:
+    return lambda *_: np.full(3, value, np.float32)
+
+
+def filling(value: float) -> Callable[..., None]:
+    def fill(context: Any, out: Any, *_: Any) -> None:
+        np.asarray(out)[...] = value
+
+    return fill
+
+
+KINDS: dict[str, Callable[[float, Any], Any]] = {
+    "call": lambda value, x: hcb.call(returning(value), x, result_shape=SHAPE),
+    "pure_callback": lambda value, x: hcb.pure_callback(returning(value), SHAPE, x),
+    "io_callback": lambda value, x: hcb.io_callback(returning(value), SHAPE, x, ordered=True),
+    "buffer_callback": lambda value, x: hcb.buffer_callback(filling(value), SHAPE)(x),
+    "dlpack_callback": lambda value, x: hcb.dlpack_callback(returning(value), SHAPE)(x),
+}
+JAXS: dict[str, Callable[[float, Any], Any]] = {
+    "pure_callback": lambda value, x: jax.pure_callback(returning(value), SHAPE, x),
+    "io_callback": lambda value, x: io_callback(returning(value), SHAPE, x, ordered=True),
+    "buffer_callback": lambda value, x: buffer_callback(filling(value), SHAPE)(x),
+}
+
+
+def outside_jit(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda x: function(jax.device_put(x, jax.devices()[0]))
+
+
+def in_two_jits(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return jax.jit(lambda x: 2 * jax.jit(function)(x))
+
+
+STAGES = pytest.mark.parametrize("stage", [jax.jit, in_two_jits, lambda function: function, outside_jit])
+OPTIONS = pytest.mark.parametrize(("option", "word"), [(jax.debug_nans, "nan"), (jax.debug_infs, "inf")])
+
+
+def check(program: Callable[[Any], Any], kind: str, option: Any, word: str) -> None:
+    with option(True):
+        for _ in range(2):
+            with pytest.raises(FloatingPointError) as caught:
+                jax.block_until_ready(program(X))
+            assert str(caught.value).splitlines()[0] == f"invalid value ({word}) encountered in {kind}"
+    jax.block_until_ready(program(X))
+
+
+@OPTIONS
+@STAGES
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_error_names_the_callback(kind: str, stage: Any, option: Any, word: str) -> None:
+    check(stage(lambda x: KINDS[kind](float(word), x)), kind, option, word)
+
+
+@OPTIONS
+@STAGES
+@pytest.mark.parametrize("kind", JAXS)
+def test_it_has_the_name_of_jaxs(kind: str, stage: Any, option: Any, word: str) -> None:
+    with hcb.installed():
+        check(stage(lambda x: JAXS[kind](float(word), x)), kind, option, word)

@@ -1,0 +1,86 @@
+"""H15, H32: a callback that fails in a callback in a callback: each text grows by the same amount for each level."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from first_lines import barrier
+
+import hostcb as hcb
+
+pytestmark = pytest.mark.contract("H13", "H15", "H32")
+
+F32 = jax.ShapeDtypeStruct((), np.float32)
+RAISES = 'raise ValueError("innermost")'
+
+
+def filling(host: Callable[[Any], Any]) -> Callable[..., None]:
+    def fill(context: Any, out: Any, value: Any) -> None:
+        np.asarray(out)[...] = host(np.asarray(value))
+
+    return fill
+
+
+def debugging(host: Callable[[Any], Any], x: Any) -> Any:
+    hcb.debug.callback(lambda value: (host(value), None)[1], x)
+    return x
+
+
+KINDS: dict[str, Callable[[Any, Any], Any]] = {
+    "call": lambda host, x: hcb.call(host, x, result_shape=F32),
+    "pure_callback": lambda host, x: hcb.pure_callback(host, F32, x),
+    "io_callback": lambda host, x: hcb.io_callback(host, F32, x, ordered=True),
+    "buffer_callback": lambda host, x: hcb.buffer_callback(filling(host), F32)(x),
+    "debug.callback": debugging,
+}
+
+
+def nested(depth: int, call: Callable[[Any, Any], Any], stage: Any, wrapped: bool) -> Callable[[Any], Any]:
+    """A program whose callback runs a program, and so on; the callback of the innermost one fails."""
+    inner = nested(depth - 1, call, stage, wrapped) if depth else None
+
+    def host(value: Any) -> Any:
+        if inner is None:
+            raise ValueError("innermost")
+        try:
+            return np.asarray(jax.block_until_ready(inner(value)))
+        except jax.errors.JaxRuntimeError as error:
+            if wrapped:
+                raise RuntimeError("a level failed") from error
+            raise
+
+    staged: Callable[[Any], Any] = stage(lambda x: call(host, x))
+    return staged
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["as it is", "wrapped"])
+@pytest.mark.parametrize("stage", [jax.jit, lambda function: function], ids=["jit", "eager"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_grow_with_the_depth(kind: str, stage: Any, wrapped: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR, "hostcb")
+    sizes = []
+    for depth in (3, 6, 9):
+        caplog.clear()
+        with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+            jax.block_until_ready(nested(depth, KINDS[kind], stage, wrapped)(np.float32(1)))
+            jax.effects_barrier()
+        error, reported = caught.value, barrier()
+        texts = {
+            "error": str(error),
+            "as Python prints it": "".join(traceback.format_exception(error)),
+            "log": caplog.records[-1].getMessage(),
+            "failure": reported.failures[-1].text,
+            "barrier": str(reported),
+        }
+        assert "ValueError: innermost" in texts["error"]
+        assert all(RAISES in text for where, text in texts.items() if where != "error")
+        sizes.append({where: len(text) for where, text in texts.items()})
+    few, more, most = sizes
+    for where, size in most.items():
+        assert size - more[where] < 1.2 * (more[where] - few[where]) + 400, f"{where}: {few}, {more}, {most}"

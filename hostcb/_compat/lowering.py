@@ -318,7 +318,6 @@ def compile_with(options_for: Callable[[Any, Sequence[Any]], dict[str, str]]) ->
         return
     plain = _COMPILE.value
 
-    @functools.wraps(plain)
     def compiled(name: str, hlo: Any, **params: Any) -> Any:
         added = {}
         if params["unordered_effects"] and getattr(params["backend"], "platform", None) == "cpu":
@@ -335,4 +334,4 @@ def compile_with(options_for: Callable[[Any, Sequence[Any]], dict[str, str]]) ->
         # This jaxlib does not have the option, or not with that value.
         return plain(name, hlo, **params)
 
-    _COMPILE.put(staticmethod(compiled))
+    _COMPILE.put(compiled)

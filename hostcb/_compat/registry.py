@@ -199,16 +199,22 @@ class Entry:
                 if names.get(name) is plain:
                     names[name] = replacement
         if self.key is not None:
-            _find(self._found_at)[self.key] = replacement
+            self.table[self.key] = replacement
             return
         module, _, path = self._found_at.partition(":")
         owner, _, name = path.rpartition(".")
-        setattr(_find(f"{module}:{owner}"), name, replacement)
+        holder = _find(f"{module}:{owner}")
+        is_static = isinstance(vars(holder).get(name), staticmethod)
+        setattr(holder, name, staticmethod(replacement) if is_static else replacement)
+
+    @property
+    def table(self) -> Any:
+        """JAX's table, for an entry with a key."""
+        return _find(self._found_at)
 
     def now(self) -> Any:
         """The present object in its place: JAX's new one, or hostcb's."""
-        found = _find(self._found_at)
-        return found if self.key is None else found[self.key]
+        return _find(self._found_at) if self.key is None else self.table[self.key]
 
     def _difference(self, found: Any) -> str | None:
         absent = [name for name in (*self.attributes, *self.methods) if not _has(found, name)]

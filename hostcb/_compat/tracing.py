@@ -193,7 +193,6 @@ def let_results_be_cast() -> None:
     def without_varying(aval: Any, axes: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(axis for axis in axes if axis not in aval.manual_axis_type.varying)
 
-    @functools.wraps(plain_state)
     def state(aval: Any, axes: Any, name: Any) -> Any:
         # If the value varies over a part of the axes, its state over the others decides.
         others = without_varying(aval, axes) if name == "jax.lax.pcast" else ()
@@ -205,7 +204,7 @@ def let_results_be_cast() -> None:
     _STATE_OVER_AXES.put(state)
     _CAST_TO_VARYING.put(cast)
     # A value that varies over all of the axes.
-    _CAST_TO_VARYING.now()["varying", "varying"] = cast
+    _CAST_TO_VARYING.table["varying", "varying"] = cast
 
 
 def unreduced_over(aval: Any) -> frozenset[Any]:

@@ -113,7 +113,7 @@ class Place:
         self.key = None
         if entry["key"] is not None:
             self.owner = getattr(self.owner, self.name)
-            self.key = next(key for key in self.owner if key.name == entry["key"])
+            self.key = next(key for key in self.owner if str(key) == entry["key"])
 
     def get(self) -> Any:
         if self.key is not None:
@@ -231,7 +231,7 @@ def described() -> list[dict[str, Any]]:
             "name": entries[number].name,
             "place": entries[number].place,
             "found_at": entries[number]._found_at,
-            "key": None if entries[number].key is None else entries[number].key.name,
+            "key": None if entries[number].key is None else str(entries[number].key),
             "signature": plain(entries[number].signature),
             "methods": {name: plain(each) for name, each in entries[number].methods.items()},
             "promises": entries[number].promises,

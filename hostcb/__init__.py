@@ -22,6 +22,7 @@ from ._compat import registry as _registry  # noqa: E402
 from ._installation import switch as _switch  # noqa: E402
 from ._installation.switch import install, installed, uninstall  # noqa: E402
 from ._primitive import control_flow as _control_flow  # noqa: E402, F401
+from ._runtime import exiting as _exiting  # noqa: E402, F401
 from ._runtime import fork as _fork  # noqa: E402, F401
 from ._runtime import spans as _spans  # noqa: E402, F401
 from ._runtime.barrier import barrier_wait, stop_outfeed_receiver  # noqa: E402

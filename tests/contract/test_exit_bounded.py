@@ -131,7 +131,13 @@ ENDS = {
 
 @pytest.mark.parametrize(
     ("kind", "layout"),
-    [("id_tap", "jit"), ("call", "jit"), ("call", "shard_map"), ("pure_callback", "mesh"), ("io_callback", "shard_map")],
+    [
+        ("id_tap", "jit"),
+        ("call", "jit"),
+        ("call", "shard_map"),
+        ("pure_callback", "mesh"),
+        ("io_callback", "shard_map"),
+    ],
 )
 @pytest.mark.parametrize(("how", "end"), [("waits", "timeout"), ("polls", "status"), ("computes", "normally")])
 def test_a_function_that_never_returns_is_given_up_and_named(kind: str, layout: str, how: str, end: str) -> None:
@@ -141,9 +147,8 @@ def test_a_function_that_never_returns_is_given_up_and_named(kind: str, layout: 
         MAKE + HANG + text, kind, layout, how, devices=devices, timeout=90.0, env={"HOSTCB_EXIT_TIMEOUT": "0.5"}
     )
     assert ended.returncode == status, ended
-    named = "pure callbacks on cpu:0" if kind == "pure_callback" else "host"
-    assert "the process ends, and these callbacks have not" in ended.stderr
-    assert named in ended.stderr or "nothing" in ended.stderr
+    said = next(line for line in ended.stderr.splitlines() if "these callbacks have not" in line)
+    assert ("nothing" if kind == "id_tap" else "host") in said
 
 
 def test_after_a_barrier_has_waited_in_vain_the_exit_waits_for_seconds() -> None:
@@ -173,12 +178,12 @@ mesh = Mesh(np.array(jax.devices()), "d")
 x = jax.device_put(np.ones((2, 256, 256), np.float32), NamedSharding(mesh, P("d")))
 
 def steps(x):
-    x = jax.lax.fori_loop(0, 300, lambda _, x: jnp.tanh(x @ x), x)
+    x = jax.lax.fori_loop(0, 2000, lambda _, x: jnp.tanh(x @ x), x)
     return hcb.id_tap(lambda v, t: os.write(1, b"ran\\n"), x)
 
 jax.jit(jax.shard_map(steps, mesh=mesh, in_specs=P("d"), out_specs=P("d")))(x)
 """
-    ended = run_program(program, devices=2, timeout=90.0, env={"HOSTCB_EXIT_TIMEOUT": "0"}).check()
+    ended = run_program(program, devices=2, timeout=90.0, env={"HOSTCB_EXIT_TIMEOUT": "0.5"}).check()
     assert ended.lines == ["ran"] * 2
 
 

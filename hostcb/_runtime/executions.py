@@ -32,6 +32,7 @@ from .postponed import raise_at_the_end, raise_what_is_left
 from .programs import Execution, FastDispatch, Program
 from .queues import queues
 from .running import held_up, inside_callback, inside_handler, running
+from .thread_states import is_pythons
 
 # With more live executions than this, the tracker removes those that have ended.
 MANY = 64
@@ -41,6 +42,13 @@ MANY = 64
 MOST_WAITING = 16
 
 MAIN = threading.main_thread().ident
+
+
+def stay() -> None:
+    """Keep this thread here, without the interpreter lock: it never asks for it again, however the process ends."""
+    never = threading.Lock()
+    never.acquire()
+    never.acquire()
 
 
 class ExecutionTracker:
@@ -146,6 +154,9 @@ class ExecutionTracker:
                 "run callbacks any more. Run it before, for instance in a function that atexit calls."
             )
         if self.exits_in not in (None, threading.get_ident()) and (self.closed or not inside_handler()):
+            if self.closed and is_pythons():
+                # It has been refused before, and tries again and again.
+                stay()
             raise RuntimeError(
                 f"{subject} was started in another thread while the process exits, which waits only for what was "
                 "started before. End that thread, and join it, before the main thread ends."

@@ -10,8 +10,9 @@ steps:
 3. It logs what it has given up, and the failures that no barrier has reported.
 4. No function begins any more. JAX dispatches programs of pure callbacks without telling hostcb. It has forgotten them
    in step 1, so each is traced again, and refused; handlers still come of programs that were compiled ahead of time.
-   In a thread of Python, such as a daemon thread in a loop, the handler waits for ever without the interpreter lock:
-   the thread never asks for the lock again, and starts no other program. In a thread of the runtime it fails.
+   In a thread of Python, such as a loop in a daemon thread, a refusal and a handler now wait for ever without the
+   interpreter lock: the thread never asks for it again, and starts no other program. In a thread of the runtime they
+   fail.
 5. The functions that were given up get an exception: one that polls asks for the interpreter lock again and again. The
    others are in C, and most do not wake before the process has ended.
 6. A thread that Python ends in jaxlib nevertheless, such as a thread that waits for the result of a function that was
@@ -37,7 +38,7 @@ from .._spec import flags
 from . import watching
 from .barrier import REPORT_INTERVAL, wait_for_callbacks
 from .deadlines import LOOK_AT_EXIT, Deadline, join_waiters, seen_to_end
-from .executions import tracker
+from .executions import stay, tracker
 from .failures import CallbackException, failure_log
 from .outstanding import listed, outstanding
 from .queues import queues
@@ -106,9 +107,7 @@ class Closed:
         if threading.get_ident() == tracker.exits_in:
             return invoke
         if is_pythons():
-            never = threading.Lock()
-            never.acquire()
-            never.acquire()
+            stay()
         raise RuntimeError(f"{host.callback} was to run while the process exits, which has waited for all callbacks.")
 
 
@@ -155,7 +154,7 @@ def _at_exit() -> None:
     except CallbackException as exception:
         logger.error("callbacks failed and no barrier_wait reported it before the program ended: %s", exception)
     if tracker.in_other_threads:
-        # A loop in a daemon thread is refused meanwhile, and ends.
+        # A loop in a daemon thread is refused meanwhile. Most end.
         time.sleep(GRACE)
     tracker.closed = True
     watching.watch(Closed())
@@ -165,6 +164,8 @@ def _at_exit() -> None:
         queues.clear()
         waiting.forget_tokens()
     if tracker.in_other_threads:
+        # Those that try again stop meanwhile.
+        time.sleep(GRACE)
         tracker.settle_unseen(Deadline(GRACE))
     join_waiters(Deadline(GRACE))
     library.hold_ended_threads()

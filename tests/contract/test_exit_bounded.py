@@ -18,12 +18,16 @@ def filling(context, out, value):
 def nothing(value, *transforms):
     host(value)
 
+class Stream:
+    def write(self, text):
+        host(text)
+
 def callback(x):
     like = jax.ShapeDtypeStruct(x.shape, x.dtype)
     if kind == "id_tap":
         return hcb.id_tap(nothing, x)
     if kind == "id_print":
-        return hcb.id_print(x, output_stream=open(os.devnull, "w"))
+        return hcb.id_print(x, output_stream=Stream())
     if kind == "call":
         return hcb.call(host, x, result_shape=like)
     if kind.startswith("debug"):
@@ -71,7 +75,7 @@ def loop(y):
             y = x
 
 threading.Thread(target=loop, args=(x,), daemon=True).start()
-kind == "id_print" or begun.wait(30)
+begun.wait(30)
 """
 
 

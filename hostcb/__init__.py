@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from . import _oldest_jax
+from . import _importing
 
 # Before anything of JAX is used that an old one does not have.
-_oldest_jax.check()
-
-from ._compat import UnknownJaxError, UnknownJaxWarning  # noqa: E402
-from ._compat import registry as _registry  # noqa: E402
-from ._runtime import pool as _pool  # noqa: E402
-
-# Before anything can start JAX's devices, which fix the number of threads.
-_pool.ensure_threads()
+_importing.check()
 
 from . import debug  # noqa: E402
 from ._api.annotations import Buffer, ExecutionContext, ExecutionStage  # noqa: E402
@@ -24,9 +17,12 @@ from ._api.host_callback import call, id_print, id_tap  # noqa: E402
 from ._api.jax_arrays import jax_arrays  # noqa: E402
 from ._api.stats import stats  # noqa: E402
 from ._api.trace import trace  # noqa: E402
+from ._compat import UnknownJaxError, UnknownJaxWarning  # noqa: E402
+from ._compat import registry as _registry  # noqa: E402
 from ._installation import switch as _switch  # noqa: E402
 from ._installation.switch import install, installed, uninstall  # noqa: E402
 from ._primitive import control_flow as _control_flow  # noqa: E402, F401
+from ._runtime import exiting as _exiting  # noqa: E402, F401
 from ._runtime import fork as _fork  # noqa: E402, F401
 from ._runtime import spans as _spans  # noqa: E402, F401
 from ._runtime.barrier import barrier_wait, stop_outfeed_receiver  # noqa: E402
@@ -40,6 +36,7 @@ for _error in (BarrierTimeoutError, CallbackException, UnknownJaxError, UnknownJ
 
 _registry.warn_of_losses()
 _switch.install_if_asked()
+_importing.once.keep()
 
 __all__ = (
     "BarrierTimeoutError",

@@ -45,6 +45,7 @@ from .registry import UnknownJaxError, UnknownJaxWarning, refuse_if_unusable
 from .runtime import (
     FlagHolder,
     backends_exist,
+    before_cpu_client,
     clearing_is_told,
     forced_cpu_devices,
     mesh_is_set,
@@ -75,6 +76,7 @@ __all__ = [
     "abstract_token",
     "annotate",
     "backends_exist",
+    "before_cpu_client",
     "before_modules_apart",
     "check_devices_are_told",
     "check_holders",

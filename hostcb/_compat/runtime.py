@@ -44,6 +44,15 @@ _BACKENDS_EXIST = private(
     Cost.COMFORT,
     called_with(0),
 )
+_CPU_FACTORY = private(
+    "jax._src.xla_bridge:_backend_factories",
+    "Tells when JAX starts its CPU devices, and so when their number is final.",
+    "hostcb asks for more threads of the CPU runtime only if its import finds several CPU devices forced.",
+    ("H9",),
+    Cost.COMFORT,
+    attributes=("factory",),
+    key="cpu",
+)
 _CLIENTS = private(
     "jax._src.xla_bridge:_backends", "Tells that JAX has replaced its clients.", _OLD_DEVICES, ("H9",), Cost.COMFORT
 )
@@ -110,10 +119,27 @@ def _empty_mesh() -> Iterator[None]:
 
 
 def forced_cpu_devices() -> int:
-    """The number of CPU devices that flags and options ask for, before the client exists."""
+    """The number of CPU devices that flags and options ask for now."""
     flag = re.search(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
     option = getattr(jax.config, "jax_num_cpu_devices", -1)
     return max(int(flag.group(1)) if flag else 1, option)
+
+
+def before_cpu_client(function: Callable[[], None]) -> None:
+    """Call `function` each time before JAX makes a CPU client; once and at once, if this JAX does not tell of it."""
+    if not _CPU_FACTORY.holds:
+        if not backends_exist():
+            function()
+        return
+    registration = _CPU_FACTORY.value
+    plain = registration.factory
+
+    @functools.wraps(plain)
+    def making(*args: Any, **kwargs: Any) -> Any:
+        function()
+        return plain(*args, **kwargs)
+
+    registration.factory = making
 
 
 def backends_exist() -> bool:

@@ -101,17 +101,21 @@ def settle(waitable: Any) -> None:
 
 
 def settle_devices(devices: Sequence[Any]) -> None:
-    """Wait for the programs on exactly these devices: runtimes run them in order, so this runs one more and waits."""
+    """Wait for the programs on exactly these devices."""
+    settle(one_more(devices))
+
+
+def one_more(devices: Sequence[Any]) -> Any:
+    """Return the result of one more program on these devices: runtimes run them in order, so it is the last."""
     token = fresh_token(devices)
     # JAX refuses the token under `jax.set_mesh` with a mesh of explicit axes, which is not that of the token.
     with without_mesh():
         try:
-            last = jax.jit(jnp.logical_not)(token)
+            return jax.jit(jnp.logical_not)(token)
         except RecursionError:
             # For JAX the trace of a function that an interrupt has ended goes on for ever ("Recursively calling"). This
             # function is a new one, and has none inside.
-            last = jax.jit(lambda token: jax.lax.bitwise_not(token))(token)
-    settle(last)
+            return jax.jit(lambda token: jax.lax.bitwise_not(token))(token)
 
 
 def settle_platforms() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from .. import _compat
+from .._runtime.fork import in_forked_child
 from .._spec.flags import parse_bool
 from . import old_module
 from .redirection import CODES
@@ -82,7 +83,7 @@ class _Switch:
 
 
 _switch = _Switch()
-os.register_at_fork(after_in_child=_switch.disown)
+in_forked_child(_switch.disown)
 
 
 def install() -> None:

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 /* So many handlers in Python of a program have targets of their own. */
 #define MOST_NUMBERED 512
@@ -491,6 +492,20 @@ EXPORTED void hostcb_forked(Ring* ring) {
   ring->counters.bytes = ring->counters.values = ring->counters.in_blocks = 0;
   ring->counters.bytes_on_their_way = ring->counters.values_on_their_way = 0;
   ring->attended = ring->sleeping = ring->lingering = ring->waiting = 0;
+}
+
+static pthread_t exiting;
+
+/* The terminate handler of C++, which may not return. */
+static void stay(void) {
+  if (pthread_equal(pthread_self(), exiting)) abort();
+  for (;;) pause();
+}
+
+/* Let a thread that C++ terminates stay where it is, but not this one; `set_terminate` is C++'s function of that name. */
+EXPORTED void hostcb_hold_ended_threads(void (*set_terminate(void (*)(void)))(void)) {
+  exiting = pthread_self();
+  set_terminate(stay);
 }
 
 /* What Python calls without the interpreter lock -------------------------------------------------------------------- */

@@ -6,6 +6,7 @@ Python, and `hostcb.doctor` says why. `HOSTCB_NATIVE=0` turns the library off.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -53,6 +54,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hostcb_disown": (None, _ADDRESS),
     "hostcb_mapped": (ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)),
     "hostcb_trim": (None, _ADDRESS),
+    "hostcb_hold_ended_threads": (None, _ADDRESS),
     "hostcb_wake": (None, _ADDRESS),
     "hostcb_forked": (None, _ADDRESS),
     "hostcb_cuda_site_type": (_ADDRESS,),
@@ -167,6 +169,17 @@ class Library:
         """Send all taps through Python, or no longer."""
         if self.held is not None:
             self.held.hostcb_all_through_python(yes)
+
+    def hold_ended_threads(self) -> None:
+        """From now on, let a thread that C++ terminates stay where it is, but not this one, which ends the process.
+
+        Up to Python 3.13, a thread that asks for the interpreter lock while the interpreter is finalized is unwound.
+        jaxlib has functions that may not be unwound, and the C++ library then aborts the process.
+        """
+        with contextlib.suppress(OSError, AttributeError):
+            # glibc unwinds such a thread, and this is the C++ library of jaxlib there.
+            set_terminate = ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE
+            self.held.hostcb_hold_ended_threads(ctypes.cast(set_terminate, ctypes.c_void_p))
 
     def state(self) -> str:
         """The state in words, for `hostcb.doctor`."""

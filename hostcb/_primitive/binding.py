@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _compat
+from .._runtime.executions import tracker
 from .._spec.callback import Float0, HostCallback, Static, known_tap, shared
 from .._spec.kinds import Kind
 from .._spec.naming import attribute, shown, subject
@@ -61,6 +62,7 @@ def bind(
         else:
             operands.append(_operand(kind, function, leaf))
     callback = shared(kind, function, tree, tuple(absent), expected.tree if expected is not None else None, details)
+    tracker.admit(callback)
     _compat.refuse_if_unusable(callback, effectful=not kind.pure)
     _compat.check_holders(callback)
     _check_axes(callback, place)

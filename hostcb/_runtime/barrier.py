@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 
 from .._compat import UnknownJaxError, waiting
 from .blocks import blocks
-from .deadlines import Deadline, checked, ended_by, join_waiters, seen_to_end
+from .deadlines import Deadline, Waitable, checked, ended_by, seen_to_end
 from .executions import tracker
-from .failures import CallbackException, failure_log
+from .failures import failure_log
 from .frames import leave_out_frames
 from .outstanding import BarrierTimeoutError, listed, outstanding
 from .queues import queues
@@ -105,19 +104,22 @@ def stop_outfeed_receiver() -> None:
         raise
 
 
-def wait_for_callbacks(name: str, deadline: Deadline | None = None) -> bool:
+def wait_for_callbacks(
+    name: str, deadline: Deadline | None = None, ended: Callable[[Waitable, Deadline], bool] = ended_by
+) -> bool:
     """Wait as `barrier_wait` does; failures stay for the next `barrier_wait`. Return False if the deadline passes."""
     if not tracker.informed:
         # Without the dispatch hooks JAX can wait for the programs of this thread, and for those that the runtimes have.
         waiting.settle_thread()
         waiting.settle_platforms()
     executions = tracker.live()
-    with _reporting(name, bool(executions) or any(queue.is_pending() for queue in queues.all())):
+    pending = bool(executions) or any(queue.is_pending() for queue in queues.all())
+    with _reporting(name, pending and ended is ended_by):
         for _ in range(GENERATIONS):
             for execution in executions:
                 if deadline is None:
                     execution.wait()
-                elif not ended_by(execution, deadline):
+                elif not ended(execution, deadline):
                     return False
             for queue in queues.all():
                 if deadline is None:
@@ -130,6 +132,7 @@ def wait_for_callbacks(name: str, deadline: Deadline | None = None) -> bool:
             if not executions and not any(queue.has_nested() for queue in queues.all()):
                 break
     tracker.forget_failures()
+    tracker.timed_out = False
     return True
 
 
@@ -146,6 +149,7 @@ def _wait_in_time(name: str, seconds: float) -> None:
     while not (wait_for_callbacks(name, deadline) and all(seen_to_end(each, deadline) for each in without_order)):
         left = outstanding()
         if left:
+            tracker.timed_out = True
             raise BarrierTimeoutError(
                 f"barrier_wait[{name}]: the callbacks have not all run within {seconds:g} s. Outstanding: "
                 f"{listed(left)}. They go on, and the next barrier waits for them again.",
@@ -174,20 +178,3 @@ def _reporting(name: str, worthwhile: bool) -> Iterator[None]:
         yield
     finally:
         ended.set()
-
-
-def _at_exit() -> None:
-    tracker.exits = True
-    try:
-        # Repeat until nothing is pending: a callback that runs after the interpreter has ended aborts the process.
-        while outstanding():
-            wait_for_callbacks("at_exit")
-        join_waiters()
-        tracker.settle_unseen()
-        barrier_wait("at_exit")
-    except CallbackException as exception:
-        logger.error("callbacks failed and no barrier_wait reported it before the program ended: %s", exception)
-
-
-# JAX registered its exit handlers when it was imported. So this one runs before JAX's handlers clear the backends.
-atexit.register(_at_exit)

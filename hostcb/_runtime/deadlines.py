@@ -9,7 +9,10 @@ import time
 from typing import Any, Protocol
 
 from .._spec.naming import shown
-from .progress import LOOK_AGAIN, Progress
+from .progress import Progress
+
+# Without a notification, as at exit, a thread looks again after so many seconds.
+LOOK_AT_EXIT = 0.005
 
 
 class Deadline:
@@ -57,6 +60,9 @@ class Waitable(Protocol):
 
     def wait(self) -> None: ...
 
+    def followed(self) -> Any:
+        """Start a program that ends after it, and return its result; None if that is not possible yet."""
+
 
 # The waiters whose threads run.
 _waiters: dict[Waiter, None] = {}
@@ -91,10 +97,10 @@ class Waiter(Progress):
             self.tell()
             _waiters.pop(self, None)
 
-    def join(self) -> None:
+    def join(self, deadline: Deadline | None = None) -> None:
         # An interrupt may have kept it from starting.
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(None if deadline is None else deadline.left())
 
     def has_ended(self) -> bool:
         return self._ended
@@ -117,10 +123,17 @@ class Waiter(Progress):
 
 def seen_to_end(waitable: Waitable, deadline: Deadline) -> bool:
     """As `ended_by`, but without a thread, which the exit would have to wait for: look again and again."""
+    following: Any = None
     while not waitable.done():
         if deadline.has_passed():
             return False
-        time.sleep(min(LOOK_AGAIN, deadline.left()))
+        if following is None:
+            following = waitable.followed()
+        elif following.is_ready():
+            # Its own token may not tell.
+            waitable.wait()
+            return True
+        time.sleep(min(LOOK_AT_EXIT, deadline.left()))
     return True
 
 
@@ -137,10 +150,10 @@ def ended_by(waitable: Waitable, deadline: Deadline) -> bool:
     return True
 
 
-def join_waiters() -> None:
+def join_waiters(deadline: Deadline) -> None:
     """Wait at exit for the threads of barriers that gave up: Python would end them in the middle of jaxlib."""
     for waiter in list(_waiters):
-        waiter.join()
+        waiter.join(deadline)
 
 
 def forget_waiters() -> None:

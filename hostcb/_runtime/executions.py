@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -24,12 +25,14 @@ from .. import _compat
 from .._compat import waiting
 from .._spec.results import without_preamble
 from . import pool
+from .deadlines import LOOK_AT_EXIT, Deadline
 from .failures import beside_cause
 from .native import calls_nothing_else, is_simple
 from .postponed import raise_at_the_end, raise_what_is_left
 from .programs import Execution, Program
 from .queues import queues
-from .running import held_up, inside_callback, running
+from .running import held_up, inside_callback, inside_handler, running
+from .thread_states import is_pythons
 
 T = TypeVar("T")
 
@@ -40,6 +43,15 @@ MANY = 64
 # callback's, and the programs wait for the callback, all wait for ever. So half of the places stay free for callbacks.
 MOST_WAITING = 16
 
+MAIN = threading.main_thread().ident
+
+
+def stay() -> None:
+    """Keep this thread here, without the interpreter lock: it never asks for it again, however the process ends."""
+    never = threading.Lock()
+    never.acquire()
+    never.acquire()
+
 
 class ExecutionTracker:
     """All executions that have been started and have not ended."""
@@ -47,8 +59,14 @@ class ExecutionTracker:
     def __init__(self) -> None:
         # Whether JAX's dispatch calls this tracker; see `_compat.dispatch.install_dispatch_hooks`.
         self.informed = False
-        # Whether the interpreter is at its exit.
-        self.exits = False
+        # The thread in which the process exits, from the begin of the exit on.
+        self.exits_in: int | None = None
+        # Whether the exit has waited, and no function may begin any more.
+        self.closed = False
+        # Whether the last barrier has waited in vain.
+        self.timed_out = False
+        # Whether other threads than the main one have started programs.
+        self.in_other_threads = False
         self.forget()
 
     def disown(self) -> None:
@@ -114,17 +132,10 @@ class ExecutionTracker:
                 each.wait()
 
     def add(self, execution: Execution) -> None:
-        """Track `execution`, which starts now, until its `end`.
-
-        Raises:
-            RuntimeError: the interpreter is being finalized. The thread of a handler, or of a queue, could not run
-                Python any more: the process would abort, or lose the value.
-        """
-        if sys.is_finalizing():
-            raise RuntimeError(
-                f"{execution.program} was started while the Python interpreter is finalized, when no other thread can "
-                "run callbacks any more. Run it before, for instance in a function that atexit calls."
-            )
+        """Track `execution`, which starts now, until its `end`."""
+        self.admit(execution.program)
+        if execution.thread != MAIN and not execution.nested:
+            self.in_other_threads = True
         if len(self._live) > MANY and not execution.nested:
             self._forget_ended()
             unknown = next((each for each in list(self._live) if not each.ordered and each.dispatch.has_ended()), None)
@@ -133,6 +144,26 @@ class ExecutionTracker:
                 unknown.wait()
         self._live[execution] = None
         execution.program.add(execution)
+
+    def admit(self, subject: Any) -> None:
+        """Refuse `subject`, a program or a callback, if another thread than that which ends the process starts it now.
+
+        Raises:
+            RuntimeError: no thread could run its callbacks any more: the process would abort, or lose values.
+        """
+        if sys.is_finalizing():
+            raise RuntimeError(
+                f"{subject} was started while the Python interpreter is finalized, when no other thread can "
+                "run callbacks any more. Run it before, for instance in a function that atexit calls."
+            )
+        if self.exits_in not in (None, threading.get_ident()) and (self.closed or not inside_handler()):
+            if self.closed and is_pythons():
+                # It has been refused before, and tries again and again.
+                stay()
+            raise RuntimeError(
+                f"{subject} was started in another thread while the process exits, which waits only for what was "
+                "started before. End that thread, and join it, before the main thread ends."
+            )
 
     def tokens_in(self, execution: Execution) -> Any:
         devices = execution.devices
@@ -274,6 +305,7 @@ class ExecutionTracker:
     def run_without_order(self, program: Program, device: Any, run: Callable[[], T]) -> T:
         """Call `run`, and let a barrier of another thread wait for it, and nothing else."""
         execution = Execution(program, (device,), (device,))
+        self.admit(program)
         return execution.dispatch.around(lambda: self._run_without_order(execution, run))
 
     def _run_without_order(self, execution: Execution, run: Callable[[], T]) -> T:
@@ -288,7 +320,7 @@ class ExecutionTracker:
 
         At interpreter exit there are none: a daemon thread may be in one for ever, and JAX does not wait for it.
         """
-        if self.exits:
+        if self.exits_in is not None:
             return []
         for each in list(self._without_order):
             if each.dispatch.has_ended():
@@ -296,13 +328,15 @@ class ExecutionTracker:
                 self._without_order.pop(each, None)
         return [each for each in list(self._without_order) if not each.dispatched_here()]
 
-    def settle_unseen(self) -> None:
-        """Wait for the programs that JAX dispatched natively.
+    def settle_unseen(self, deadline: Deadline) -> list[Any]:
+        """Wait for the programs that JAX dispatched natively; return the devices on which they go on at the deadline.
 
         They have no effects, so only the exit needs this: a callback that runs after it aborts the process.
         """
-        for devices in list(self._unseen):
-            waiting.settle_devices(devices)
+        lasts = {devices: waiting.one_more(devices) for devices in list(self._unseen)}
+        while not all(last.is_ready() for last in lasts.values()) and not deadline.has_passed():
+            time.sleep(LOOK_AT_EXIT)
+        return [devices for devices, last in lasts.items() if not last.is_ready()]
 
     def failed(self, program: Program, device: Any, failure: BaseException) -> None:
         """Keep the exception of a failed call, for the end of the program and the operation that refuses the result."""

@@ -7,6 +7,7 @@ time, or wait at its exit for programs that never end there.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from .._compat import waiting
 from . import counting, recording
@@ -34,5 +35,10 @@ def _forget() -> None:
     waiting.forget_tokens()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+def in_forked_child(function: Callable[[], None]) -> None:
+    """Call `function` in each forked child. Windows cannot fork, and its `os` lacks what this needs."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=function)
+
+
+in_forked_child(_forget)

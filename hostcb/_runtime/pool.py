@@ -3,7 +3,7 @@
 The pool has as many threads as the process may use cores, or as JAX has CPU devices if those are more. The program of
 each device and each waiting handler takes one thread. A callback that runs JAX then finds no free thread, and all of
 them deadlock. A larger pool avoids this. The runtime reads its size from the environment when JAX makes the CPU client,
-so hostcb sets it before. For one device the default is enough, and a larger pool slows matrix products; hostcb leaves
+so hostcb sets it then. For one device the default is enough, and a larger pool slows matrix products; hostcb leaves
 it.
 """
 
@@ -29,9 +29,9 @@ def wanted(devices: int) -> int:
 
 
 def ensure_threads() -> None:
-    """Ask for a pool that is large enough, unless JAX has already made the CPU client."""
+    """Ask for a pool that is large enough; to be called before JAX makes the CPU client."""
     devices = _compat.forced_cpu_devices()
-    if devices > 1 and not _compat.backends_exist() and not _is_large_enough(devices):
+    if devices > 1 and not _is_large_enough(devices):
         os.environ[VARIABLES[0]] = str(wanted(devices))
 
 
@@ -43,9 +43,8 @@ def warn_if_small(devices: int) -> None:
     _warned = True
     logger.warning(
         "a program with host callbacks runs on %d CPU devices, and hostcb could not ask for enough runtime threads "
-        "because it was imported after JAX had started its devices (or before it knew how many there would be): a "
-        "callback that runs JAX itself may deadlock. Import hostcb before the first use of JAX, or set %s=%d in the "
-        "environment.",
+        "because it was imported after JAX had started its devices: a callback that runs JAX itself may deadlock. "
+        "Import hostcb before the first use of JAX, or set %s=%d in the environment.",
         devices,
         VARIABLES[0],
         wanted(devices),
@@ -65,3 +64,6 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+_compat.before_cpu_client(ensure_threads)

@@ -166,6 +166,13 @@ class Execution:
         for token in self.tokens or ():
             waiting.settle(token)
 
+    def followed(self) -> Any:
+        """Start a program that ends after this one, and return its result; None while this one is being dispatched.
+
+        The token of an unordered execution becomes ready only when it is waited for, which has no timeout.
+        """
+        return waiting.one_more(self.devices) if self.dispatch.has_ended() else None
+
     def wait_on(self, devices: Sequence[Any]) -> None:
         """Wait until it has ended on `devices`."""
         if self.may_run_unseen():

@@ -177,6 +177,9 @@ class DeviceQueue(Progress):
             if consumer is None or consumer.is_current() or not consumer.thread.is_alive():
                 # A finalizer in the consumer holds it up, and so this barrier; another takes its place.
                 self.start()
+                if self.consumer is None:
+                    # At interpreter exit Python starts no thread.
+                    self.work_until(ended)
             elif consumer is not woken:
                 woken = consumer
                 consumer.wake()

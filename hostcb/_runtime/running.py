@@ -73,12 +73,18 @@ def inside_callback(innermost: FrameType | None = None) -> bool:
     """
     if not running.frame.depth:
         return False
-    frame: FrameType | None = innermost or sys._getframe(1)
+    if runs_in(innermost or sys._getframe(1)):
+        return True
+    running.frame.depth = 0
+    return False
+
+
+def runs_in(frame: FrameType | None) -> bool:
+    """Return whether a stack, of any thread, has a function that runs user functions."""
     while frame is not None:
         if id(frame.f_code) in _callbacks:
             return True
         frame = frame.f_back
-    running.frame.depth = 0
     return False
 
 

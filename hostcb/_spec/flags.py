@@ -49,6 +49,16 @@ def _parse_interval(name: str, text: str) -> float:
     return seconds
 
 
+def _parse_timeout(name: str, text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:
+        raise ValueError(f"{name} must be a number of seconds, zero or more, or inf for no end, got {text!r}.")
+    return seconds
+
+
 class Flag(Generic[T]):
     """One setting. `jax.config.update` overrides the absl flag, which overrides the environment variable."""
 
@@ -127,4 +137,12 @@ switch_interval = Flag(
     absl_flags.DEFINE_float,
     "While a program with callbacks is alive: the seconds after which a Python thread that computes lets callbacks in. "
     "0 leaves the interval of the process as it is.",
+)
+exit_timeout = Flag(
+    "hostcb_exit_timeout",
+    300.0,
+    _parse_timeout,
+    absl_flags.DEFINE_float,
+    "At the end of the process: the seconds after which it gives up if a callback runs, and no callback has begun or "
+    "ended meanwhile. 0 gives up at once, inf never.",
 )

@@ -224,7 +224,7 @@ def test_a_waiter_that_an_interrupt_kept_from_starting_holds_nothing_up(monkeypa
         patch.setattr(threading.Thread, "start", interrupted)
         with pytest.raises(KeyboardInterrupt):
             deadlines.Waiter(Ends())
-    deadlines.join_waiters()
+    deadlines.join_waiters(deadlines.Deadline(DEADLINE))
 
 
 class Ends:

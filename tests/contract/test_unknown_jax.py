@@ -22,7 +22,7 @@ from subprocesses import run_program
 import hostcb as hcb
 from hostcb._compat import registry
 from hostcb._compat.registry import Cost, Entry, called_with, known_as, with_parameters
-from hostcb._oldest_jax import OLDEST
+from hostcb._importing import OLDEST
 
 pytestmark = pytest.mark.contract("H21")
 

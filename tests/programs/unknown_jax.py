@@ -102,8 +102,8 @@ def changes() -> list[tuple[int, str]]:
 
 
 def name_of(key: Any) -> str:
-    """The name of a primitive or of a class, for which a table has an entry."""
-    return str(getattr(key, "name", None) or key.__name__)
+    """The name of a primitive, of a class or of something else for which a table has an entry."""
+    return str(getattr(key, "name", None) or getattr(key, "__name__", key))
 
 
 class Place:

@@ -8,7 +8,7 @@ from layers import Package, cycles, wrong_imports
 
 LAYERS = (
     "_version",
-    "_oldest_jax",
+    "_importing",
     "_compat",
     "_spec",
     "_native",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from subprocesses import run_program
 
 from hostcb import _compat
 from hostcb._runtime import pool
@@ -32,3 +33,34 @@ def test_the_cores_are_those_that_this_process_may_use(monkeypatch: pytest.Monke
     """Not those of another process, such as the first of a container."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0: {4, 5, 6}}[pid], raising=False)
     assert pool.usable_cores() == 3
+
+
+CHOICES = {
+    "update": 'jax.config.update("jax_num_cpu_devices", 4)',
+    "flags": 'os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"',
+    "started_again": 'jax.devices(); jax.extend.backend.clear_backends(); jax.config.update("jax_num_cpu_devices", 4)',
+    "one": 'jax.config.update("jax_num_cpu_devices", 1)',
+}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_the_number_of_devices_may_be_chosen_after_the_import(choice: str) -> None:
+    """Until JAX starts its devices, which `import hostcb` does not."""
+    ended = run_program(
+        f"""
+import jax.extend.backend
+assert "PJRT_NPROC" not in os.environ
+{CHOICES[choice]}
+devices = jax.devices()
+mesh = Mesh(np.array(devices), "d")
+tap = lambda x: hcb.id_tap(lambda v, t: jnp.sum(v).block_until_ready(), x)
+x = jax.device_put(np.ones(len(devices), np.float32), NamedSharding(mesh, P("d")))
+jax.jit(jax.shard_map(tap, mesh=mesh, in_specs=P("d"), out_specs=P("d")))(x)
+hcb.barrier_wait()
+print(len(devices), os.environ.get("PJRT_NPROC"))
+""",
+        devices=None,
+        timeout=60.0,
+    ).check()
+    assert ended.lines == [{"one": "1 None"}.get(choice, "4 32")]
+    assert "deadlock" not in ended.stderr

@@ -1,0 +1,175 @@
+"""The end of the process: it waits for the callbacks, for a bounded time, and lets none begin afterwards (H17).
+
+Python ends a thread that asks for the interpreter lock while the interpreter is finalized. The thread may be in a
+handler of the runtime, or in a call of jaxlib, and C++ does not bear that: the process aborts. So the exit has these
+steps:
+
+1. From now on a program that another thread starts is refused, unless a callback has started it.
+2. The exit waits for what had been started. It gives up if a function runs, and none has begun or ended for as many
+   seconds as the flag `hostcb_exit_timeout` says, or at an interrupt.
+3. It logs what it has given up, and the failures that no barrier has reported.
+4. No function begins any more. JAX dispatches programs of pure callbacks without telling hostcb. It has forgotten them
+   in step 1, so each is traced again, and refused; handlers still come of programs that were compiled ahead of time.
+   In a thread of Python, such as a loop in a daemon thread, a refusal and a handler now wait for ever without the
+   interpreter lock: the thread never asks for it again, and starts no other program. In a thread of the runtime they
+   fail.
+5. The functions that were given up get an exception: one that polls asks for the interpreter lock again and again. The
+   others are in C, and most do not wake before the process has ended.
+6. A thread that Python ends in jaxlib nevertheless, such as a thread that waits for the result of a function that was
+   given up, stays where it is and does not abort the process (`library.hold_ended_threads`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from .._compat import waiting
+from .._native.library import library
+from .._spec import flags
+from . import watching
+from .barrier import REPORT_INTERVAL, wait_for_callbacks
+from .deadlines import LOOK_AT_EXIT, Deadline, join_waiters, seen_to_end
+from .executions import stay, tracker
+from .failures import CallbackException, failure_log
+from .outstanding import listed, outstanding
+from .queues import queues
+from .running import runs_in
+from .thread_states import is_pythons
+
+logger = logging.getLogger("hostcb")
+
+# After a barrier has waited in vain, the exit waits for so many seconds at first.
+SECONDS_AFTER_TIMEOUT = 10.0
+
+# So many seconds a thread has to notice that it is refused, or that its function is given up.
+GRACE = 0.2
+
+
+class ProcessEnds(BaseException):
+    """Raised in a function for which the exit has waited in vain."""
+
+    def __init__(self) -> None:
+        super().__init__("the process ends, and has waited in vain for this function")
+
+
+class Patience(Deadline):
+    """The exit's deadline. It moves on when a function begins or ends, and while none runs."""
+
+    def __init__(self) -> None:
+        self._seconds = flags.exit_timeout.value
+        self._report = Deadline(REPORT_INTERVAL)
+        super().__init__(min(self._seconds, SECONDS_AFTER_TIMEOUT) if tracker.timed_out else self._seconds)
+
+    def renew(self) -> None:
+        super().__init__(self._seconds)
+
+    def has_passed(self) -> bool:
+        if self._report.has_passed():
+            # By this thread, since Python 3.12 starts no others at its exit.
+            self._report = Deadline(REPORT_INTERVAL)
+            logger.warning("barrier_wait[at_exit]: still waiting for: %s", listed(outstanding()))
+        if not super().has_passed():
+            return False
+        if _threads_in_functions():
+            return True
+        # The device computes. JAX waits for that, too, and has no timeout.
+        self.renew()
+        return False
+
+    def around(
+        self, host: watching.Watched, device: Any, arrays: Sequence[Any], invoke: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        def run(*operands: Any) -> Any:
+            self.renew()
+            try:
+                return invoke(*operands)
+            finally:
+                self.renew()
+
+        return run
+
+
+class Closed:
+    """Lets no function begin, except in the thread that exits."""
+
+    def around(
+        self, host: watching.Watched, device: Any, arrays: Sequence[Any], invoke: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        if threading.get_ident() == tracker.exits_in:
+            return invoke
+        if is_pythons():
+            stay()
+        raise RuntimeError(f"{host.callback} was to run while the process exits, which has waited for all callbacks.")
+
+
+def _threads_in_functions() -> list[int]:
+    """Return the threads that run a function of a user."""
+    return [thread for thread, frame in sys._current_frames().items() if runs_in(frame)]
+
+
+def _end_functions() -> None:
+    """Raise an exception in the functions that still run; one that waits in C does not get it before it returns."""
+    for thread in _threads_in_functions():
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(ProcessEnds))
+    end = Deadline(GRACE)
+    while _threads_in_functions() and not end.has_passed():
+        time.sleep(LOOK_AT_EXIT)
+
+
+def _wait() -> str:
+    """Wait for what had been started; return in words what the exit gives up."""
+    patience = Patience()
+    watching.watch(patience)
+    try:
+        # Repeat until nothing is pending: callbacks may start programs.
+        while outstanding():
+            if not wait_for_callbacks("at_exit", patience, seen_to_end):
+                return listed(outstanding())
+        unseen = tracker.settle_unseen(patience)
+        return ", ".join(f"pure callbacks on {', '.join(map(str, devices))}" for devices in unseen)
+    except KeyboardInterrupt:
+        return listed(outstanding()) or "an interrupt came"
+    finally:
+        watching.leave(patience)
+
+
+def _at_exit() -> None:
+    tracker.exits_in = threading.get_ident()
+    if tracker.in_other_threads:
+        jax.clear_caches()
+    given_up = _wait()
+    if given_up:
+        logger.error("the process ends, and these callbacks have not: %s", given_up)
+    try:
+        failure_log.raise_if_any()
+    except CallbackException as exception:
+        logger.error("callbacks failed and no barrier_wait reported it before the program ended: %s", exception)
+    if tracker.in_other_threads:
+        # A loop in a daemon thread is refused meanwhile. Most end.
+        time.sleep(GRACE)
+    tracker.closed = True
+    watching.watch(Closed())
+    if given_up:
+        _end_functions()
+        # JAX would wait for these at its own exit.
+        queues.clear()
+        waiting.forget_tokens()
+    if tracker.in_other_threads:
+        # Those that try again stop meanwhile.
+        time.sleep(GRACE)
+        tracker.settle_unseen(Deadline(GRACE))
+    join_waiters(Deadline(GRACE))
+    library.hold_ended_threads()
+
+
+# JAX registered its exit handlers when it was imported. So this one runs before JAX's handlers clear the backends.
+atexit.register(_at_exit)

@@ -1,0 +1,215 @@
+"""H17: the process ends, with its own exit code, beside threads that go on calling back and functions that hang."""
+
+from __future__ import annotations
+
+import pytest
+from subprocesses import run_program
+
+pytestmark = pytest.mark.contract("H17")
+
+# The program of a test: `callback(x)` of a kind calls `host`, and `program` calls it in a layout.
+MAKE = """
+from jax.experimental import io_callback as jax_io
+kind, layout, how = sys.argv[1:4]
+
+def filling(context, out, value):
+    np.asarray(out)[...] = host(np.asarray(value))
+
+def nothing(value, *transforms):
+    host(value)
+
+class Stream:
+    def write(self, text):
+        host(text)
+
+def callback(x):
+    like = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    if kind == "id_tap":
+        return hcb.id_tap(nothing, x)
+    if kind == "id_print":
+        return hcb.id_print(x, output_stream=Stream())
+    if kind == "call":
+        return hcb.call(host, x, result_shape=like)
+    if kind.startswith("debug"):
+        hcb.debug.callback(nothing, x, ordered=kind.endswith("ordered"))
+        return x
+    if kind == "buffer_callback":
+        return hcb.buffer_callback(filling, like)(x)
+    if kind == "dlpack_callback":
+        return hcb.dlpack_callback(host, like)(x)
+    if kind == "pure_callback":
+        return hcb.pure_callback(host, like, x)
+    if kind == "installed":
+        return jax_io(host, like, x, ordered=True)
+    return hcb.io_callback(host, like, x, ordered=kind.endswith("ordered"))
+
+if kind == "installed":
+    hcb.install()
+mesh = Mesh(np.array(jax.devices()), "d")
+x = jnp.ones(8)
+if layout in ("mesh", "shard_map"):
+    x = jax.device_put(x, NamedSharding(mesh, P("d")))
+program = {
+    "eager": callback,
+    "jit": jax.jit(callback),
+    "mesh": jax.jit(callback),
+    "shard_map": jax.jit(jax.shard_map(callback, mesh=mesh, in_specs=P("d"), out_specs=P("d"))),
+}[layout]
+"""
+
+LOOP = """
+begun = threading.Event()
+
+def host(value):
+    begun.set()
+    time.sleep(0.002)
+    return value
+
+def loop(y):
+    while True:
+        try:
+            y = program(y)
+        except Exception as error:
+            if how == "stops":
+                raise
+            y = x
+
+threading.Thread(target=loop, args=(x,), daemon=True).start()
+begun.wait(30)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "layout"),
+    [
+        ("id_tap", "jit"),
+        ("id_print", "shard_map"),
+        ("call", "jit"),
+        ("call", "mesh"),
+        ("pure_callback", "jit"),
+        ("pure_callback", "eager"),
+        ("pure_callback", "shard_map"),
+        ("io_callback", "jit"),
+        ("io_callback", "mesh"),
+        ("io_callback_ordered", "jit"),
+        ("io_callback_ordered", "shard_map"),
+        ("io_callback_ordered", "eager"),
+        ("debug", "shard_map"),
+        ("debug_ordered", "jit"),
+        ("buffer_callback", "jit"),
+        ("buffer_callback", "shard_map"),
+        ("dlpack_callback", "mesh"),
+        ("installed", "jit"),
+    ],
+)
+@pytest.mark.parametrize("how", ["stops", "goes_on"])
+def test_a_daemon_thread_that_calls_back_in_a_loop(kind: str, layout: str, how: str) -> None:
+    """It is refused, whether it ends then or tries again; what it has started before runs."""
+    devices = 4 if layout in ("mesh", "shard_map") else 1
+    run_program(MAKE + LOOP, kind, layout, how, devices=devices, timeout=90.0).check()
+
+
+HANG = """
+begun = threading.Event()
+
+def host(value):
+    begun.set()
+    if how == "waits":
+        threading.Event().wait()
+    while True:
+        if how == "polls":
+            time.sleep(0.002)
+
+def start():
+    jax.block_until_ready(program(x))
+
+threading.Thread(target=start, daemon=True).start()
+begun.wait(30)
+"""
+ENDS = {
+    "normally": ("", 0),
+    "timeout": ("hcb.barrier_wait(timeout=0.1)", 1),
+    "status": ("sys.exit(3)", 3),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "layout"),
+    [
+        ("id_tap", "jit"),
+        ("call", "jit"),
+        ("call", "shard_map"),
+        ("pure_callback", "mesh"),
+        ("io_callback", "shard_map"),
+    ],
+)
+@pytest.mark.parametrize(("how", "end"), [("waits", "timeout"), ("polls", "status"), ("computes", "normally")])
+def test_a_function_that_never_returns_is_given_up_and_named(kind: str, layout: str, how: str, end: str) -> None:
+    devices = 4 if layout in ("mesh", "shard_map") else 1
+    text, status = ENDS[end]
+    ended = run_program(
+        MAKE + HANG + text, kind, layout, how, devices=devices, timeout=90.0, env={"HOSTCB_EXIT_TIMEOUT": "0.5"}
+    )
+    assert ended.returncode == status, ended
+    said = next(line for line in ended.stderr.splitlines() if "these callbacks have not" in line)
+    assert ("nothing" if kind == "id_tap" else "host") in said
+
+
+def test_after_a_barrier_has_waited_in_vain_the_exit_waits_for_seconds() -> None:
+    program = """
+jax.jit(lambda x: hcb.id_tap(lambda v, t: threading.Event().wait(), x))(1.0)
+hcb.barrier_wait(timeout=0.1)
+"""
+    ended = run_program(program, devices=1, timeout=60.0)
+    assert ended.returncode == 1 and "these callbacks have not" in ended.stderr, ended
+
+
+def test_functions_that_begin_and_end_are_not_given_up() -> None:
+    """Each takes less than the exit's timeout, and all of them together take longer."""
+    program = """
+tap = jax.jit(lambda x: hcb.id_tap(lambda v, t: (time.sleep(0.2), os.write(1, b"ran\\n")), x))
+for _ in range(10):
+    tap(1.0)
+"""
+    ended = run_program(program, devices=1, timeout=60.0, env={"HOSTCB_EXIT_TIMEOUT": "1"}).check()
+    assert ended.lines == ["ran"] * 10
+
+
+def test_the_device_may_compute_for_longer_than_the_timeout() -> None:
+    """Only a function of a user hangs."""
+    program = """
+mesh = Mesh(np.array(jax.devices()), "d")
+x = jax.device_put(np.ones((2, 256, 256), np.float32), NamedSharding(mesh, P("d")))
+
+def steps(x):
+    x = jax.lax.fori_loop(0, 2000, lambda _, x: jnp.tanh(x @ x), x)
+    return hcb.id_tap(lambda v, t: os.write(1, b"ran\\n"), x)
+
+jax.jit(jax.shard_map(steps, mesh=mesh, in_specs=P("d"), out_specs=P("d")))(x)
+"""
+    ended = run_program(program, devices=2, timeout=90.0, env={"HOSTCB_EXIT_TIMEOUT": "0.5"}).check()
+    assert ended.lines == ["ran"] * 2
+
+
+def test_an_interrupt_gives_up_and_failures_are_reported() -> None:
+    program = """
+import signal
+begun = threading.Event()
+
+def fail(value, transforms):
+    raise ValueError("first failure")
+
+def hang(value, transforms):
+    begun.set()
+    threading.Event().wait()
+
+hcb.id_tap(fail, 1.0)
+hcb.id_tap(hang, 1.0)
+begun.wait(30)
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+signal.alarm(2)
+"""
+    ended = run_program(program, devices=1, timeout=60.0)
+    assert ended.returncode == 0, ended
+    assert "these callbacks have not" in ended.stderr and "hang" in ended.stderr
+    assert "no barrier_wait reported it" in ended.stderr and "first failure" in ended.stderr

@@ -125,8 +125,7 @@ def test_ring_and_queue_together_keep_the_budget(small_budget: int, devices: lis
     queue = queues[devices[0]]
 
     def tap(arg: Any, transforms: Any) -> None:
-        ring = queue.ring
-        held.append(queue._bytes + (ring.counters.bytes if ring is not None else 0))
+        held.append(queue.held())
         values.append(int(arg[0]))
         if len(values) % 50 == 0:
             # The device goes on meanwhile, and fills the queue.

@@ -225,7 +225,7 @@ after = jax.jit(lambda x: hcb.call(lambda v: (order.append("call"), v)[1],
                                    hcb.id_tap(lambda v, t: order.append("tap"), x), result_shape=x))
 after(x)
 hcb.barrier_wait()
-print(json.dumps([left, order, [each._bytes for each in queues.all()]]))
+print(json.dumps([left, order, [each.held() for each in queues.all()]]))
 """
 )
 INTERRUPTED = {

@@ -1,14 +1,14 @@
 """Chains that any code may extend: each change is one operation in C, which is done or not done (H5).
 
-Between any two steps of a thread, other code may run: of another thread, a signal handler, a finalizer or a tracer, which
-may also raise there. `x += 1` has three steps. So nothing here is changed in place:
+Between any two steps of a thread, other code may run: of another thread, a signal handler, a finalizer or a tracer,
+which may also raise there. `x += 1` has three steps. So nothing here is changed in place:
 
 1. A thread looks up the last link, and makes the link that should follow it, with all that this link says.
 2. It appends the new link to the list `following` of the last one. This is the change.
 3. The first in that list is the successor. If it is another thread's, the thread begins again with 1.
 
-An interrupt before 2 changes nothing. One after 2 takes nothing back. References to a link further back are as good: from
-there the way leads to the same last link.
+An interrupt before 2 changes nothing. One after 2 takes nothing back. References to a link further back are as good:
+from there the way leads to the same last link.
 """
 
 from __future__ import annotations

@@ -159,8 +159,8 @@ class FailureLog:
 
     1. It makes its report, of the failures that are in no report yet.
     2. It appends the report to the chain of all reports. If another barrier was faster, it begins again with 1.
-    3. It raises the report, in one step in C with taking it out of the chain. If it does not come to that, the next barrier
-       raises this report.
+    3. It raises the report, in one step in C with taking it out of the chain. If it does not come to that, the next
+       barrier raises this report.
     """
 
     def __init__(self) -> None:

@@ -49,8 +49,9 @@ class Item:
     def hand_to(self, function: Callable[..., Any]) -> None:
         """Call the function with the arrays, unless it has begun before.
 
-        `min` does both, in C: it takes the arrays out of `_once`, and calls `next` of a `starmap`, which calls the function.
-        Between the two no other code can come, and a `StopIteration` of the function is raised like all its exceptions.
+        `min` does both, in C: it takes the arrays out of `_once`, and calls `next` of a `starmap`, which calls the
+        function. Between the two no other code can come, and a `StopIteration` of the function is raised like all its
+        exceptions.
         """
         min(map(partial(starmap, function), zip(self._once)), key=next, default=None)
 
@@ -70,8 +71,8 @@ class _Accepted(Link):
 class Items:
     """The values that Python has accepted for a device, in their order.
 
-    One step accepts a value. One step, `item.ended = True`, ends the oldest, and may come twice. All numbers follow from two
-    links: the last one, and the last one that has ended.
+    One step accepts a value. One step, `item.ended = True`, ends the oldest, and may come twice. All numbers follow
+    from two links: the last one, and the last one that has ended.
     """
 
     def __init__(self) -> None:

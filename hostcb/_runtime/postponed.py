@@ -147,7 +147,7 @@ def postpone(program: Program, error: BaseException, *, inside: int = 0) -> bool
     pending = Pending(shown, program, handler)
     watched = False
     try:
-        # The library in C does not know of failures: until the end, taps of this program come to Python, which drops them.
+        # The library in C does not know of failures. Until the end, taps of this program come to Python, and are lost.
         program.goes_through_python(pending)
         running.frame.pending = [*(running.frame.pending or ()), pending]
         watched = watch_dispatches(_at_the_end)

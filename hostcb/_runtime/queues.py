@@ -1,10 +1,10 @@
 """A bounded queue of tapped values for each device; `consumers` has the thread that runs their functions (H5, H12).
 
-A signal handler, a finalizer or a tracer may tap, call or wait at a barrier in the middle of any function of this module,
-and an interrupt may end the function there. So no two steps belong together. Three objects know what has happened, and
-each changes in one step in C: a chain of the values that Python has accepted (`items`), a ring into which the library
-in C writes values without the interpreter lock (`rings`), and a generator that one thread at a time runs (`baton`).
-All else is computed from these whenever it is needed, or is a hint that a later step sets right.
+A signal handler, a finalizer or a tracer may tap, call or wait at a barrier in the middle of any function of this
+module, and an interrupt may end the function there. So no two steps belong together. Three objects know what has
+happened, and each changes in one step in C: a chain of the values that Python has accepted (`items`), a ring into which
+the library in C writes values without the interpreter lock (`rings`), and a list that C sorts while a function runs
+(`baton`). All else is computed from these whenever it is needed, or is a hint that a later step sets right.
 
 A value that Python accepts notes how far the ring had come, so the two are one sequence.
 """
@@ -21,7 +21,7 @@ import numpy as np
 from .. import _compat
 from .._spec import flags
 from . import sites
-from .baton import Baton, Turns
+from .baton import Baton
 from .consumers import Consumer
 from .counts import Counts, retire
 from .deadlines import Deadline
@@ -55,7 +55,7 @@ class DeviceQueue(Progress):
         # The values that Python has accepted.
         self.items = Items()
         # The thread that runs the oldest item's function holds it; its number.
-        self._baton = Baton(self._turns)
+        self._baton = Baton()
         self._runner: int | None = None
         # Whether a value has to wake or start the consumer, which alone unsets it.
         self.idle = True
@@ -221,7 +221,7 @@ class DeviceQueue(Progress):
     def disown(self) -> None:
         """Drop the items in a forked child: the parent process runs them."""
         # A queued function may itself have forked. It returns in the child, too, and there belongs to no queue.
-        self.items, self.consumer, self.idle, self._baton = Items(), None, True, Baton(self._turns)
+        self.items, self.consumer, self.idle, self._baton = Items(), None, True, Baton()
         self.counts = Counts(self.items, self.ring)
         if self.ring is not None:
             self.ring.disown()
@@ -232,7 +232,7 @@ class DeviceQueue(Progress):
         """Run the oldest value, or wait until another thread has run one, until `reached()` is true."""
         while not reached():
             if self.is_pending() and not self._baton.is_held():
-                self._baton.take(reached)
+                self._baton.take(lambda: self._take_turn(reached))
                 if self._waiting:
                     self.tell()
             elif self.is_pending() and self._is_run_here():
@@ -249,17 +249,14 @@ class DeviceQueue(Progress):
         return ring is not None and not ring.pinned and ring.is_expecting()
 
     @runs_callbacks
-    def _turns(self) -> Turns:
-        """In each turn run the oldest value, unless another thread was faster.
+    def _take_turn(self, reached: Callable[[], bool]) -> None:
+        """Run the oldest value, unless another thread was faster.
 
         A thread that has its turn counts as inside a callback: it must not wait for threads that wait for the baton.
         """
-        while True:
-            reached = yield
-            self._runner = threading.get_ident()
-            if not reached():
-                self._run_oldest()
-            reached = None
+        self._runner = threading.get_ident()
+        if not reached():
+            self._run_oldest()
 
     def is_run_by(self, threads: Collection[int]) -> bool:
         """Return whether one of these threads runs the oldest value."""
@@ -267,13 +264,13 @@ class DeviceQueue(Progress):
 
     def _is_run_here(self) -> bool:
         """Return whether this thread is in the middle of a turn."""
-        return any(names.get("self") is self for names in locals_of(DeviceQueue._turns))
+        return any(names.get("self") is self for names in locals_of(DeviceQueue._take_turn))
 
     def _run_oldest(self) -> None:
         """Run the function of the oldest value, in the thread that has its turn.
 
         An interrupt, such as Ctrl-C, may come anywhere. A function that has begun then counts as run, and a value whose
-        function has not begun stays in the queue. If its end is not noted, the next turn finds it begun, and notes that.
+        function has not begun stays in the queue. If its end is not noted, the next turn finds it begun and notes that.
         """
         found = self._oldest()
         if found is None:

@@ -1,9 +1,9 @@
 """The ring of a device, into which the library in C writes tapped values without the interpreter lock (H5, H11, H12).
 
 A ring is a part of the device's queue: `queues` decides whether the oldest value is in the ring or in Python. Records
-are found by their position, which only grows. C alone knows which have ended (`head`), and counts them in the same step. So
-every step can be repeated, and an interrupt between any two steps loses nothing. Any thread may look at the records; only the
-one that has the queue's baton reads their operands.
+are found by their position, which only grows. C alone knows which have ended (`head`), and counts them in the same
+step. So every step can be repeated, and an interrupt between any two steps loses nothing. Any thread may look at the
+records; only the one that has the queue's baton reads their operands.
 """
 
 from __future__ import annotations

@@ -3,12 +3,13 @@
 Arguments: `interrupt` or `nest`, which lines (`0/7`: each seventh, from the first on), and what the trace events are:
 `line` or `opcode`.
 
-A first run, without disturbance, counts the events of the main thread in the modules concerned. Then the same program runs
-once for each of them. The number of the event is all that tells them apart, so threads may change it a little.
+A first run, without disturbance, counts the events of the main thread in the modules concerned. Then the same program
+runs once for each of them. Only the number of an event tells it from others, so threads may change it a little.
 """
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import logging
@@ -18,7 +19,6 @@ from types import FrameType
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 import hostcb as hcb
 from hostcb._runtime import queues as queues_module
@@ -34,9 +34,7 @@ FILES = {str(FOLDER / f"{name}.py") for name in MODULES}
 
 logging.disable(logging.CRITICAL)
 ran: list[float] = []
-step = jax.jit(
-    lambda x: hcb.call(lambda v: v, hcb.id_tap(lambda v, _: ran.append(float(v)), x), result_shape=x)
-)
+step = jax.jit(lambda x: hcb.call(lambda v: v, hcb.id_tap(lambda v, _: ran.append(float(v)), x), result_shape=x))
 inner = jax.jit(lambda x: hcb.id_tap(lambda v, _: ran.append(float(v)), x))
 
 
@@ -68,11 +66,9 @@ class Tracer:
             raise Disturbed
         sys.settrace(None)
         inner(-1.0)
-        try:
+        # In the middle of the run of a function a barrier is refused.
+        with contextlib.suppress(RuntimeError):
             hcb.barrier_wait()
-        except RuntimeError:
-            # In the middle of the run of a function a barrier is refused.
-            pass
         sys.settrace(self)
 
 

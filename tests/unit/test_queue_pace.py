@@ -269,7 +269,7 @@ def test_a_barrier_sleeps_while_the_consumer_works(monkeypatch: pytest.MonkeyPat
 
     def waits(enough: Any) -> None:
         # Meanwhile the consumer has run the value.
-        queue._baton.take(lambda: False)
+        queue._take_turn(lambda: False)
 
     consumer: Any = Working()
     consumer.thread.start()

@@ -152,7 +152,7 @@ except hcb.CallbackException as error:
 """,
         devices=None,
     ).check()
-    assert ended.lines == ["['<module>', 'id_tap', 'check_callable']", "['deliver', '<lambda>', 'fail']"], str(ended)
+    assert ended.lines == ["['<module>', 'id_tap', 'check_callable']", "['deliver', 'hand_to', '<lambda>', 'fail']"], str(ended)
 
 
 def test_a_mistake_of_hostcb_keeps_its_frames(monkeypatch: pytest.MonkeyPatch) -> None:

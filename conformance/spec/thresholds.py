@@ -70,9 +70,6 @@ THRESHOLDS: Mapping[str, Threshold] = {
     ),
     "ring": Threshold(1 << 24, "bytes of a device's ring, which begins anew at its end", "_runtime/rings.py:CAPACITY"),
     "read_ahead": Threshold(256, "records of a ring that are read at once", "_runtime/rings.py:MOST_READ"),
-    "kept_records": Threshold(
-        1 << 17, "bytes of records that have run and are given back at once", "_runtime/rings.py:MOST_KEPT"
-    ),
     "queue_bytes": Threshold(256_000_000, "bytes that a queue holds, a flag; cells set it to less"),
     "queue_values": Threshold(
         500_000,

@@ -147,8 +147,8 @@ def stats() -> Stats:
     """
     counted = counting()
     now = time.monotonic()
-    count, seconds = barriers.count, barriers.seconds
-    failures = dict(failure_log.counts)
+    count, seconds = barriers.read()
+    failures = failure_log.counts()
     found = totals_by_device(queues.all())
     names = sorted({*found, *failures, *counted.tallies, *counted.totals})
     every = {name: _device(counted, name, found.get(name, Totals(name)), failures.get(name, 0)) for name in names}
@@ -164,17 +164,17 @@ def _device(counted: Counting, name: str, totals: Totals, failures: int) -> Devi
     tally = counted.tally(name)
     queued, queued_bytes = totals.taps - totals.ended, totals.taps_bytes - totals.ended_bytes
     tally.reaches(queued, queued_bytes)
-    before = counted.totals.get(name, Totals(name))
+    before, runs = counted.totals.get(name, Totals(name)), tally.read()
     # What waited at the first call counts as handed over, so both counts begin with what had ended.
     return DeviceStats(
         taps=totals.taps - before.ended,
         taps_run=totals.ended - before.ended,
-        calls=+Counter(tally.calls),
-        bytes=totals.taps_bytes - before.ended_bytes + tally.bytes,
+        calls=+Counter({kind: count for kind, (count, _) in runs.items()}),
+        bytes=totals.taps_bytes - before.ended_bytes + sum(size for _, size in runs.values()),
         queued=queued,
         queued_bytes=queued_bytes,
-        most_queued=tally.most_queued,
-        most_queued_bytes=tally.most_queued_bytes,
+        most_queued=tally.most_queued.read(),
+        most_queued_bytes=tally.most_queued_bytes.read(),
         waited_for_room=totals.waited_for_room - before.waited_for_room,
         failures=failures - counted.failures.get(name, 0),
     )

@@ -108,7 +108,7 @@ Record* reserve(const Binding* binding, int on_its_way) {
   if (!ring->attended || ring->given_up || !has_room(ring, binding->bytes)) return NULL;
   uint64_t at = c->reserved % ring->capacity, left = ring->capacity - at;
   uint64_t skipped = binding->length <= left ? 0 : left;
-  if (c->reserved - ring->head + skipped + binding->length > ring->capacity) return NULL;
+  if (c->reserved - ring->counters.head + skipped + binding->length > ring->capacity) return NULL;
   if (skipped) fill(ring), at = 0;
   Record* record = (Record*)(ring->data + at);
   record->length = binding->length, record->site = binding->site, record->bytes = binding->bytes;
@@ -146,7 +146,7 @@ static int is_due(const Ring* ring) {
   const Counters* c = &ring->counters;
   /* What is on its way cannot run yet. */
   uint64_t held = c->bytes + of_python(&c->outside_bytes);
-  return c->tail - ring->head > ring->capacity / 2 || held > of_python(&c->budget) / 2 || c->in_blocks >= CACHED;
+  return c->tail - c->head > ring->capacity / 2 || held > of_python(&c->budget) / 2 || c->in_blocks >= CACHED;
 }
 
 int arrived(Ring* ring, Record* record, int whole) {
@@ -212,7 +212,7 @@ static void copy_operands(const Binding* binding, Record* record, const XLA_FFI_
  * is shown the value: a call that comes next finds it. */
 static int taken(Binding* binding, XLA_FFI_CallFrame* frame) {
   Ring* ring = binding->ring;
-  int large = binding->bytes > MOST_INSIDE, whole = 1, wake = 0;
+  int large = binding->blocks || binding->length > MOST_INSIDE, whole = 1, wake = 0;
   Block* gone = NULL;
   pthread_mutex_lock(&ring->mutex);
   Record* record = reserve(binding, large);
@@ -364,7 +364,7 @@ EXPORTED Ring* hostcb_ring(uint64_t capacity, void** data) {
 
 /* Bind the call site for which the current thread runs a Python handler to a ring; only the first time counts. Return
  * whether there is such a site. */
-EXPORTED int hostcb_bind(Ring* ring, uint64_t site, const int32_t* through_python, int64_t count,
+EXPORTED int hostcb_bind(Ring* ring, uint64_t site, const int32_t* through_python, uint64_t bytes, int64_t count,
                          const uint64_t* sizes) {
   Site* called = unbound;
   if (called == NULL) return 0;
@@ -372,10 +372,9 @@ EXPORTED int hostcb_bind(Ring* ring, uint64_t site, const int32_t* through_pytho
   Binding* binding = malloc(sizeof(Binding) + count * sizeof(uint64_t));
   if (binding == NULL) return 0;
   binding->ring = ring, binding->site = site, binding->through_python = through_python, binding->count = count;
-  binding->bytes = 0, binding->length = aligned(sizeof(Record)), binding->blocks = 0;
+  binding->bytes = bytes, binding->length = aligned(sizeof(Record)), binding->blocks = 0;
   for (int64_t i = 0; i < count; ++i) {
     binding->sizes[i] = sizes[i];
-    binding->bytes += sizes[i];
     if (sizes[i] > MOST_INSIDE)
       binding->blocks += 1;
     else
@@ -409,7 +408,7 @@ EXPORTED int64_t hostcb_read(Ring* ring, uint64_t position, uint64_t* out, int64
   pthread_mutex_lock(&ring->mutex);
   uint64_t tail = ring->counters.tail;
   int64_t count = 0;
-  if (position < ring->head) position = ring->head;
+  if (position < ring->counters.head) position = ring->counters.head;
   while (position < tail && count < most) {
     uint64_t at = position % ring->capacity;
     Record* record = (Record*)(ring->data + at);
@@ -429,7 +428,7 @@ EXPORTED int64_t hostcb_read(Ring* ring, uint64_t position, uint64_t* out, int64
  * memory may hold others by now. */
 EXPORTED int hostcb_share(Ring* ring, uint64_t operands, uint64_t end, uint64_t index, Owner* owner) {
   pthread_mutex_lock(&ring->mutex);
-  int there = ring->head < end;
+  int there = ring->counters.head < end;
   if (there) {
     Block* block = ((Block**)(ring->data + operands))[index];
     share_block(block);
@@ -440,25 +439,30 @@ EXPORTED int hostcb_share(Ring* ring, uint64_t operands, uint64_t end, uint64_t 
   return there;
 }
 
-/* Give back the memory of all records up to a position. */
+/* The functions of all records up to a position have ended: count them, and give their memory back. This is the one
+ * place that knows how far they are, so it does no harm to say it again, or late. */
 EXPORTED void hostcb_done(Ring* ring, uint64_t position) {
   Block* gone = NULL;
   pthread_mutex_lock(&ring->mutex);
-  while (ring->head < position) {
-    Record* record = (Record*)(ring->data + ring->head % ring->capacity);
-    if (record->site != FILLER) ring->counters.values -= 1;
+  while (ring->counters.head < position) {
+    Record* record = (Record*)(ring->data + ring->counters.head % ring->capacity);
+    if (record->site != FILLER) {
+      ring->counters.values -= 1;
+      __atomic_store_n(&ring->counters.ended_bytes, ring->counters.ended_bytes + record->bytes, __ATOMIC_RELAXED);
+      __atomic_store_n(&ring->counters.ended, ring->counters.ended + 1, __ATOMIC_RELAXED);
+    }
     ring->counters.bytes -= record->bytes;
     if (record->blocks) {
       ring->counters.in_blocks -= record->bytes;
       gone = give_blocks_back(record, gone);
     }
-    ring->head += record->length;
+    ring->counters.head += record->length;
   }
-  if (ring->head == ring->counters.reserved && ring->head % ring->capacity) {
+  if (ring->counters.head == ring->counters.reserved && ring->counters.head % ring->capacity) {
     /* The next value comes to the begin of the memory, which is the part that is mapped and in the caches. */
-    ring->head += fill(ring);
-    __atomic_store_n(&ring->counters.reserved, ring->head, __ATOMIC_RELEASE);
-    __atomic_store_n(&ring->counters.tail, ring->head, __ATOMIC_RELEASE);
+    ring->counters.head += fill(ring);
+    __atomic_store_n(&ring->counters.reserved, ring->counters.head, __ATOMIC_RELEASE);
+    __atomic_store_n(&ring->counters.tail, ring->counters.head, __ATOMIC_RELEASE);
   }
   pthread_mutex_unlock(&ring->mutex);
   unmap_blocks(gone);
@@ -468,7 +472,7 @@ EXPORTED void hostcb_done(Ring* ring, uint64_t position) {
 EXPORTED void hostcb_trim(Ring* ring) {
   unmap_ready_blocks();
   pthread_mutex_lock(&ring->mutex);
-  if (!ring->pinned && ring->head == ring->counters.reserved && ring->head % ring->capacity == 0)
+  if (!ring->pinned && ring->counters.head == ring->counters.reserved && ring->counters.head % ring->capacity == 0)
     madvise(ring->data, ring->capacity, MADV_DONTNEED);
   pthread_mutex_unlock(&ring->mutex);
 }
@@ -484,11 +488,12 @@ EXPORTED void hostcb_wake(Ring* ring) {
 EXPORTED void hostcb_forked(Ring* ring) {
   pthread_mutex_init(&ring->mutex, NULL);
   make_condition(&ring->woken);
-  for (Record* record; ring->head < ring->counters.reserved; ring->head += record->length) {
-    record = (Record*)(ring->data + ring->head % ring->capacity);
+  for (Record* record; ring->counters.head < ring->counters.reserved; ring->counters.head += record->length) {
+    record = (Record*)(ring->data + ring->counters.head % ring->capacity);
     unmap_blocks(give_blocks_back(record, NULL));
   }
   ring->counters.tail = ring->counters.reserved;
+  ring->counters.ended = ring->counters.accepted, ring->counters.ended_bytes = ring->counters.accepted_bytes;
   ring->counters.bytes = ring->counters.values = ring->counters.in_blocks = 0;
   ring->counters.bytes_on_their_way = ring->counters.values_on_their_way = 0;
   ring->attended = ring->sleeping = ring->lingering = ring->waiting = 0;
@@ -518,8 +523,8 @@ EXPORTED void hostcb_settle(Ring* ring) {
 }
 
 /* Return how often the bell has rung: as soon as that is more than `heard`, or after so many microseconds or when `is_due`
- * says so, or, if they are negative, when there is a record after a position. */
-EXPORTED uint64_t hostcb_sleep(Ring* ring, uint64_t position, uint64_t heard, int64_t microseconds) {
+ * says so, or, if they are negative, when there is a record whose function has not ended. */
+EXPORTED uint64_t hostcb_sleep(Ring* ring, uint64_t heard, int64_t microseconds) {
   struct timespec end;
 #ifdef __APPLE__
   clock_gettime(CLOCK_REALTIME, &end);
@@ -539,7 +544,7 @@ EXPORTED uint64_t hostcb_sleep(Ring* ring, uint64_t position, uint64_t heard, in
       ring->lingering = 1;
       if (pthread_cond_timedwait(&ring->woken, &ring->mutex, &end) == ETIMEDOUT) break;
     } else {
-      if (ring->counters.tail > position) break;
+      if (ring->counters.tail > ring->counters.head) break;
       ring->sleeping = 1;
       pthread_cond_wait(&ring->woken, &ring->mutex);
     }

@@ -32,6 +32,9 @@ typedef struct {
   uint64_t bytes_on_their_way;  /* of the records that it was not shown yet */
   uint64_t values_on_their_way; /* how many they are */
   uint64_t accepted_bytes; /* of all values that Python was ever shown */
+  uint64_t head;           /* the end of the newest record whose function has ended */
+  uint64_t ended;          /* how many functions have ever ended */
+  uint64_t ended_bytes;    /* of the values whose functions have ever ended */
 
   uint64_t budget;         /* the most bytes of all values of the device */
   uint64_t most_values;    /* the most values of the device */
@@ -45,7 +48,6 @@ typedef struct {
   pthread_cond_t woken;
   char* data;
   uint64_t capacity;
-  uint64_t head;  /* the end of the newest record whose function has run */
   uint64_t bells; /* how often Python has rung for the consumer */
   int attended;   /* whether there is a consumer that sleeps in `hostcb_sleep` */
   int sleeping;   /* whether a value has to wake it */
@@ -87,7 +89,7 @@ typedef struct {
   Ring* ring;
   uint64_t site;
   const int32_t* through_python; /* not 0 if taps of this program have to go through Python */
-  uint64_t bytes;
+  uint64_t bytes; /* what the queue counts: of the values' arrays, which may be smaller than what crosses */
   uint32_t length, blocks;
   int64_t count;
   uint64_t sizes[];

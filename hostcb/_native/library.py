@@ -45,7 +45,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hostcb_all_through_python": (None, ctypes.c_int32),
     "hostcb_ring": (_ADDRESS, _POSITION, ctypes.POINTER(_ADDRESS)),
     "hostcb_is_unbound": (ctypes.c_int,),
-    "hostcb_bind": (ctypes.c_int, _ADDRESS, _POSITION, _ADDRESS, _COUNT, ctypes.POINTER(ctypes.c_uint64)),
+    "hostcb_bind": (ctypes.c_int, _ADDRESS, _POSITION, _ADDRESS, _POSITION, _COUNT, ctypes.POINTER(ctypes.c_uint64)),
     "hostcb_attend": (None, _ADDRESS, ctypes.c_int),
     "hostcb_read": (_COUNT, _ADDRESS, _POSITION, ctypes.POINTER(ctypes.c_uint64), _COUNT),
     "hostcb_done": (None, _ADDRESS, _POSITION),
@@ -63,7 +63,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
 }
 # What Python calls without the interpreter lock.
 _FREE_FUNCTIONS: dict[str, tuple[Any, ...]] = {
-    "hostcb_sleep": (_POSITION, _ADDRESS, _POSITION, _POSITION, _COUNT),
+    "hostcb_sleep": (_POSITION, _ADDRESS, _POSITION, _COUNT),
     "hostcb_cuda_ring": (ctypes.c_char_p, _POSITION, ctypes.POINTER(_ADDRESS), ctypes.POINTER(_ADDRESS)),
     "hostcb_cuda_fetch": (ctypes.c_char_p, _COUNT, ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(_ADDRESS)),
     "hostcb_settle": (None, _ADDRESS),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -87,13 +88,17 @@ class Consumer:
             self.bell.get(timeout=timeout)
         except Empty:
             return False
+        with contextlib.suppress(Empty):
+            # Who rang meanwhile has been heard as well.
+            while True:
+                self.bell.get_nowait()
         return True
 
     def _consume(self) -> None:
         queue = self._queue
         if queue.consumer is self:
             queue.idle = False
-        ended = queue.counts.ended
+        ended = queue.counts.ended()
         try:
             while queue.consumer is self:
                 self._attend()
@@ -121,7 +126,7 @@ class Consumer:
                     if self.ring is not None:
                         self.ring.attend(False)
                     # What came before `idle` was set started none. One that has run no function is the last.
-                    if queue.is_pending() and queue.counts.ended != ended:
+                    if queue.is_pending() and queue.counts.ended() != ended:
                         queue.start()
             finally:
                 queue.tell()

@@ -9,6 +9,7 @@ from typing import Any
 from .. import _compat
 from .._spec.naming import NO_DEVICE, device_name
 from . import counts, watching
+from .chains import Most, Sums
 from .counts import queued_in, totals_by_device
 from .failures import failure_log
 from .queues import queues
@@ -17,20 +18,25 @@ from .watching import Watched
 
 
 class Tally:
-    """The runs on one device. Each statement that changes it has no call, so no other thread comes between."""
+    """The runs on one device."""
 
     def __init__(self) -> None:
-        # How many runs, by the kind of callback, but taps, which their queue counts.
-        self.calls: dict[str, int] = {}
-        self.bytes = 0
+        # How many runs, and their bytes, by the kind of callback; but taps, which their queue counts.
+        self._runs: dict[str, Sums[tuple[int, int]]] = {}
         # How many taps at most had been handed over and not ended, and their bytes.
-        self.most_queued = self.most_queued_bytes = 0
+        self.most_queued, self.most_queued_bytes = Most(), Most()
+
+    def runs_of(self, kind: str) -> Sums[tuple[int, int]]:
+        found = self._runs.get(kind)
+        return self._runs.setdefault(kind, Sums(0, 0)) if found is None else found
+
+    def read(self) -> dict[str, tuple[int, int]]:
+        """Return the runs and their bytes by the kind of callback."""
+        return {kind: sums.read() for kind, sums in list(self._runs.items())}
 
     def reaches(self, queued: int, queued_bytes: int) -> None:
-        if queued > self.most_queued:
-            self.most_queued = queued
-        if queued_bytes > self.most_queued_bytes:
-            self.most_queued_bytes = queued_bytes
+        self.most_queued.reaches(queued)
+        self.most_queued_bytes.reaches(queued_bytes)
 
 
 class Counting:
@@ -41,8 +47,8 @@ class Counting:
         self.tallies: dict[str, Tally] = {}
         # The same by the devices that there are now.
         self._by_device: dict[Any, Tally] = {}
-        self.failures = dict(failure_log.counts)
-        self.barriers, self.waited_in_barriers = barriers.count, barriers.seconds
+        self.failures = failure_log.counts()
+        self.barriers, self.waited_in_barriers = barriers.read()
         # Values that wait at this moment count as handed over afterwards.
         self.totals = totals_by_device(queues.all())
 
@@ -55,16 +61,13 @@ class Counting:
             self._by_device[device] = tally
         if host.callback.kind.identity:
             return lambda *arguments: self._tapped(tally, device, invoke, arguments)
-        kind = host.callback.kind.name
-        tally.calls.setdefault(kind, 0)
-        nbytes = host.nbytes
+        runs, nbytes = tally.runs_of(host.callback.kind.name), host.nbytes
 
         def counted(*arguments: Any) -> Any:
             try:
                 return invoke(*arguments)
             finally:
-                tally.calls[kind] += 1
-                tally.bytes += nbytes
+                runs.add(1, nbytes)
 
         return counted
 

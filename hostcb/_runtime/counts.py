@@ -1,4 +1,4 @@
-"""What a device's queue counts, always: additions between which no other thread comes (H29)."""
+"""What a device's queue counts, always (H29)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from .._spec.naming import device_name
+from .chains import Sums
+from .items import Items
 from .rings import Ring
 
 
 class Counts:
-    """The counters of one queue. Each statement that changes them has no call; see `queues`."""
+    """The counters of one queue."""
 
-    def __init__(self) -> None:
-        # How many values Python has accepted, and their bytes. The ring has those that C has accepted.
-        self.ring: Ring | None = None
-        self.accepted = self.accepted_bytes = 0
-        # How many functions have ended, and the bytes of their values, whoever accepted them.
-        self.ended = self.ended_bytes = 0
-        # The same for taps from inside of a callback, which run at once and are not queued.
-        self.unqueued = self.unqueued_bytes = 0
+    def __init__(self, items: Items, ring: Ring | None = None) -> None:
+        # The values that Python has accepted, and the ring with those that C has accepted.
+        self._items = items
+        self.ring = ring
+        # Taps from inside of a callback, which run at once and are not queued, and their bytes.
+        self.unqueued = Sums[tuple[int, int]](0, 0)
         # How many seconds devices have waited for room.
-        self.waited_for_room = 0.0
+        self._waited_for_room = Sums[tuple[float]](0.0)
 
     @contextlib.contextmanager
     def waiting_for_room(self) -> Iterator[None]:
@@ -32,8 +32,27 @@ class Counts:
         try:
             yield
         finally:
-            waited = time.monotonic() - began
-            self.waited_for_room += waited
+            self._waited_for_room.add(time.monotonic() - began)
+
+    @property
+    def waited_for_room(self) -> float:
+        return self._waited_for_room.read()[0]
+
+    def handed_over(self) -> tuple[int, int]:
+        """Return how many values the queue has accepted, and their bytes."""
+        values, held = self._items.accepted()
+        if self.ring is not None:
+            counters = self.ring.counters
+            values, held = values + counters.accepted, held + counters.accepted_bytes
+        return values, held
+
+    def ended(self) -> tuple[int, int]:
+        """Return how many of their functions have ended, and the bytes of these values."""
+        values, held = self._items.ended()
+        if self.ring is not None:
+            counters = self.ring.counters
+            values, held = values + counters.ended, held + counters.ended_bytes
+        return values, held
 
 
 class Queue(Protocol):
@@ -66,26 +85,25 @@ class Totals:
 
 
 def _totals_of(name: str, counts: Counts) -> Totals:
-    ring = counts.ring
     # What has ended is read before what was handed over, so that it is never more.
-    ended, ended_bytes = counts.ended, counts.ended_bytes
-    unqueued, unqueued_bytes = counts.unqueued, counts.unqueued_bytes
-    taps, taps_bytes = counts.accepted + unqueued, counts.accepted_bytes + unqueued_bytes
-    if ring is not None:
-        taps += ring.counters.accepted
-        taps_bytes += ring.counters.accepted_bytes
-    return Totals(name, taps, taps_bytes, ended + unqueued, ended_bytes + unqueued_bytes, counts.waited_for_room)
+    ended, ended_bytes = counts.ended()
+    unqueued, unqueued_bytes = counts.unqueued.read()
+    taps, taps_bytes = counts.handed_over()
+    return Totals(
+        name,
+        taps + unqueued,
+        taps_bytes + unqueued_bytes,
+        ended + unqueued,
+        ended_bytes + unqueued_bytes,
+        counts.waited_for_room,
+    )
 
 
 def queued_in(counts: Counts) -> tuple[int, int]:
     """Return how many taps of a queue have not ended, and their bytes."""
-    ring = counts.ring
-    queued, queued_bytes = counts.accepted - counts.ended, counts.accepted_bytes - counts.ended_bytes
-    if ring is not None:
-        counters = ring.counters
-        queued += counters.accepted
-        queued_bytes += counters.accepted_bytes
-    return queued, queued_bytes
+    ended, ended_bytes = counts.ended()
+    taps, taps_bytes = counts.handed_over()
+    return taps - ended, taps_bytes - ended_bytes
 
 
 # What the queues of devices that are gone have counted, and the names of their devices.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import logging
 import pickle
 import traceback
@@ -13,6 +15,7 @@ import jax
 
 from .._spec.headlines import headline
 from .._spec.naming import NO_DEVICE, class_name, device_name, transferable
+from .chains import Link, Sums, extend, last_of
 from .forgetting import chain, forget_callers, forget_locals
 from .frames import PACKAGE, leave_out_own_frames
 
@@ -138,10 +141,28 @@ class ReportsFailures:
         raise NotImplementedError
 
 
+class _Report(Link):
+    """The exception that a barrier raises, until it does, and the numbers of its failures."""
+
+    __slots__ = ("dropped", "error", "number", "numbers")
+
+    def __init__(self, number: int, numbers: Sequence[int], dropped: int, error: list[CallbackException]):
+        super().__init__()
+        # How many barriers have reported failures up to this one, and how many failures had been dropped.
+        self.number, self.dropped = number, dropped
+        self.numbers = numbers
+        self.error = error
+
+
 class FailureLog:
     """The failures since the last barrier.
 
-    A finalizer may fail while another failure is being recorded, so each change is one operation on a list.
+    A barrier may be interrupted anywhere, and other barriers and failures may come meanwhile:
+
+    1. It makes its report, of the failures that are in no report yet.
+    2. It appends the report to the chain of all reports. If another barrier was faster, it begins again with 1.
+    3. It raises the report, in one step in C with taking it out of the chain. If it does not come to that, the next
+       barrier raises this report.
     """
 
     def __init__(self) -> None:
@@ -149,12 +170,17 @@ class FailureLog:
 
     def forget(self) -> None:
         """Forget all failures, in a forked child: they are its parent's."""
-        self._failures: list[Failure] = []
-        self._dropped = 0
+        self._failures: dict[int, Failure] = {}
+        self._numbers = itertools.count()
+        self._dropped = Sums[tuple[int]](0)
+        self._report = _Report(0, (), 0, [])
         # How many callbacks have ever failed on each device, by its name, or that of none.
-        self.counts: dict[str, int] = {}
-        # How many barriers have raised failures.
-        self.reports = 0
+        self._counts: dict[str, Sums[tuple[int]]] = {}
+
+    @property
+    def reports(self) -> int:
+        """How many barriers have reported failures."""
+        return last_of(self._report).number
 
     def record(
         self, callback: str, device: Any, exception: BaseException, postponed: bool, kind: str = "callback"
@@ -162,20 +188,15 @@ class FailureLog:
         """Log a failure and keep it for the next barrier; `postponed` if only the barrier raises it."""
         self.count(device)
         leave_out_own_frames(exception)
-        failures = self._failures
         try:
             text = formatted(exception)
             first = headline(kind, callback, device, exception)
         except BaseException:
             # An interrupt, or an exception whose text ends the process: it goes on, and the failure is not lost.
             first = f"{kind}: {callback} raised {class_name(exception)}"
-            failures.append(Failure(callback, device, exception, first, kind, first, ended=not postponed))
+            self._keep(Failure(callback, device, exception, first, kind, first, ended=not postponed))
             raise
-        failures.append(Failure(callback, device, exception, text, kind, first, ended=not postponed))
-        if len(failures) > KEPT_FAILURES:
-            # The first failures are usually the cause of the others, so one in the middle is dropped.
-            del failures[KEPT_FAILURES // 2]
-            self._dropped += 1
+        failures = self._keep(Failure(callback, device, exception, text, kind, first, ended=not postponed))
         for older in failures[-KEPT_FRAMES - 1 : -KEPT_FRAMES]:
             forget_locals(older.exception)
         for older in failures[-2:-1]:
@@ -187,45 +208,61 @@ class FailureLog:
             # A logging handler that raises must not end the thread that runs callbacks.
             name = "a handler of the log"
             first = headline("logging", name, device, broken)
-            self._failures.append(Failure(name, device, broken, formatted(broken), "logging", first))
+            self._keep(Failure(name, device, broken, formatted(broken), "logging", first))
+
+    def _keep(self, failure: Failure) -> list[Failure]:
+        """Keep a failure for the next barrier, and return all that are kept."""
+        self._failures[next(self._numbers)] = failure
+        kept = list(self._failures.items())
+        if len(kept) > KEPT_FAILURES:
+            # The first failures are usually the cause of the others, so one in the middle is dropped.
+            number, _ = kept.pop(KEPT_FAILURES // 2)
+            if self._failures.pop(number, None) is not None:
+                self._dropped.add(1)
+        return [each for _, each in kept]
 
     def count(self, device: Any) -> None:
         """Count a failure, also one that no barrier reports."""
         name = NO_DEVICE if device is None else device_name(device)
-        self.counts.setdefault(name, 0)
-        # No call and so no other thread comes between.
-        self.counts[name] += 1
+        self._counts.setdefault(name, Sums(0)).add(1)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many callbacks have ever failed on each device, by its name, or that of none."""
+        return {name: sums.read()[0] for name, sums in list(self._counts.items())}
 
     def raise_if_any(self) -> None:
         """Raise the recorded failures, and forget them. Of several barriers at a time one raises them."""
         while True:
-            reports, dropped = self.reports, self._dropped
-            failures = tuple(self._failures)
-            if not failures:
+            report = self._report = last_of(self._report)
+            for number in report.numbers:
+                self._failures.pop(number, None)
+            with contextlib.suppress(IndexError):
+                # C takes the exception out of the report, and throws it into an empty generator: no step is between.
+                min(iter(report.error.pop, None), key=(_ for _ in ()).throw)
+            (dropped,), kept = self._dropped.read(), list(self._failures.items())
+            if not kept:
                 return
-            last = failures[-1]
-            count = len(failures) + dropped
-            message = (
-                f"{last.headline}\nThere were exceptions during callback processing. Last one was: {last.text.rstrip()}"
-            )
-            if last.ended:
-                message += f"\n{AGAIN}"
-            if count > 1:
-                names = ", ".join(sorted({failure.callback for failure in failures}))
-                message += f"\n{count} callbacks failed since the last barrier ({names}); see `.failures` for each."
-                if failures[0].headline != last.headline:
-                    # It is often the reason of the others.
-                    message += f"\nThe first: {failures[0].headline}"
-            reported = CallbackException(message, failures)
-            number = len(failures)
-            # From here to the `raise` there is no call, and so no interrupt and no other thread: no failure is
-            # forgotten without being raised, and none is raised twice.
-            if self.reports == reports and self._dropped == dropped:
-                self.reports = reports + 1
-                del self._failures[:number]
-                self._dropped = 0
-                raise reported from last.exception
-            # Another barrier has raised these failures, or some of them were dropped for newer ones.
+            failures = tuple(failure for _, failure in kept)
+            error = _reported(failures, len(failures) + dropped - report.dropped)
+            # Another barrier may have been faster.
+            extend(report, _Report(report.number + 1, [number for number, _ in kept], dropped, [error]))
+
+
+def _reported(failures: tuple[Failure, ...], count: int) -> CallbackException:
+    """Return the exception for some of so many failures."""
+    last = failures[-1]
+    message = f"{last.headline}\nThere were exceptions during callback processing. Last one was: {last.text.rstrip()}"
+    if last.ended:
+        message += f"\n{AGAIN}"
+    if count > 1:
+        names = ", ".join(sorted({failure.callback for failure in failures}))
+        message += f"\n{count} callbacks failed since the last barrier ({names}); see `.failures` for each."
+        if failures[0].headline != last.headline:
+            # It is often the reason of the others.
+            message += f"\nThe first: {failures[0].headline}"
+    error = CallbackException(message, failures)
+    error.__cause__ = last.exception
+    return error
 
 
 def formatted(exception: BaseException) -> str:

@@ -101,7 +101,7 @@ class Host:
         """Queue the value and return; the device does not wait for the function."""
         if self._runs_here(device):
             # The callback that waits for this program may hold the queue, so the function runs in this thread.
-            self.deliver(device, [self, arrays])
+            self.deliver(device, Item(self, arrays))
             self.ran_unqueued(device)
             return
         traces = recording.on
@@ -113,31 +113,30 @@ class Host:
 
     def ran_unqueued(self, device: Any) -> None:
         """Count a tap that did not go through the queue."""
-        counts = queues[device].counts
-        counts.unqueued += 1
-        counts.unqueued_bytes += self.nbytes
+        queues[device].counts.unqueued.add(1, self.nbytes)
 
     @runs_callbacks
     def deliver(self, device: Any, item: Item) -> None:
         """Run the function on a tapped value. Its exceptions are recorded, not raised: the device goes on (H14).
 
-        The value is removed from the item immediately before the function runs, so an interrupt cannot lose it.
+        An interrupt before the function has begun is raised. The value then stays where it is, and runs later.
         """
         frame = running.frame
         outer = frame.depth
         frame.depth = outer + 1
         try:
             watchers = watching.on
-            invoke = self._invoke if watchers is None else watchers.around(self, device, item[1], self._invoke)
-            arrays, item[1] = item[1], None
-            if arrays is None:
-                # A signal handler that came before this line has run the value.
-                return
-            if self._with_device:
-                invoke(device, *arrays)
+            begin = functools.partial(
+                item.hand_to, functools.partial(self._invoke, device) if self._with_device else self._invoke
+            )
+            if watchers is None:
+                begin()
             else:
-                invoke(*arrays)
+                # An interrupt in what watches comes before the function begins, or after it.
+                watchers.around(self, device, item.arrays, begin)()
         except BaseException as exception:
+            if not item.begun:
+                raise
             self._record(device, exception, postponed=True)
         finally:
             # Restored, not decremented: an interrupt may have left the depth too high.
@@ -193,7 +192,7 @@ class Host:
             program = self.program
             if not (program.nested and (program.nested_on(device) or self._is_waited_for(device))):
                 queue = queues[device]
-                if queue.items or queue.is_pending():
+                if queue.is_pending():
                     queue.drain()
         frame.depth = outer + 1
         try:

@@ -144,11 +144,11 @@ def postpone(program: Program, error: BaseException, *, inside: int = 0) -> bool
     program.failures.clear()
     if execution is not None and execution.program is program:
         execution.failure = None
-    # The library in C does not know of failures: its taps of this program now come to Python, which drops them.
-    program.through_python.value = 1
     pending = Pending(shown, program, handler)
     watched = False
     try:
+        # The library in C does not know of failures. Until the end, taps of this program come to Python, and are lost.
+        program.goes_through_python(pending)
         running.frame.pending = [*(running.frame.pending or ()), pending]
         watched = watch_dispatches(_at_the_end)
     finally:
@@ -187,6 +187,8 @@ def _at_the_end(dispatcher: FrameType | None) -> tuple[BaseException | None, boo
 
 def _forget(gone: list[Pending]) -> None:
     running.frame.pending = [each for each in running.frame.pending or () if each not in gone] or None
+    for each in gone:
+        each.program.is_over(each)
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,8 +43,10 @@ class Program:
         self.lowered_for: tuple[Any, ...] | None = None
         # Whether any of its executions was started from inside a callback; `nested_on` knows which.
         self.nested = False
-        # The same for the library in C, which then passes its taps to Python.
+        # Whether the library in C passes its taps to Python: while an execution goes on that was started from inside a
+        # callback, or a dispatch in which a callback has failed. These dispatches say so, as long as they live.
         self.through_python = ctypes.c_int32(0)
+        self._failing: dict[weakref.ref[Any], None] = {}
         # The turns of its devices, under pmap and shard_map.
         self.turns = Turns()
         # Its executions, in the order of their start.
@@ -61,11 +64,35 @@ class Program:
         self._last = execution
         if execution.nested:
             self.nested = True
-            self.through_python.value = 1
+        self._tell_c()
+
+    def goes_through_python(self, failing: Any) -> None:
+        """Let taps come to Python, which knows of failures, until `failing` is over or is nowhere referred to."""
+        self._failing[weakref.ref(failing)] = None
+        self._tell_c()
+
+    def is_over(self, failing: Any) -> None:
+        self._failing.pop(weakref.ref(failing), None)
+        self._tell_c()
+
+    def _tell_c(self) -> None:
+        while True:
+            told = self.through_python.value = self._needs_python()
+            if self._needs_python() <= told:
+                # Otherwise another thread has told C that it needs Python, before this one told the opposite.
+                return
+
+    def _needs_python(self) -> bool:
+        for failing in list(self._failing):
+            if failing() is None:
+                self._failing.pop(failing, None)
+        return bool(self._failing) or (self.nested and any(each.nested for each in list(self._executions)))
 
     def drop(self, execution: Execution) -> None:
         """Forget an execution that has ended."""
         self._executions.pop(execution, None)
+        if execution.nested:
+            self._tell_c()
 
     def idle(self) -> bool:
         return all(execution.done() for execution in list(self._executions))

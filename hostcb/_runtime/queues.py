@@ -1,19 +1,18 @@
 """A bounded queue of tapped values for each device; `consumers` has the thread that runs their functions (H5, H12).
 
-A signal handler or a finalizer may tap, call or wait at a barrier in the middle of any function of this module, and an
-interrupt may end the function there. So a lock protects only the running of user functions. Python takes and releases
-it in one step, by a `with` statement of the lock itself. All other changes are single operations on a deque, or
-statements without a call between them: CPython switches threads and runs signal handlers only after calls and jumps.
+A signal handler, a finalizer or a tracer may tap, call or wait at a barrier in the middle of any function of this
+module, and an interrupt may end the function there. So no two steps belong together. Three objects know what has
+happened, and each changes in one step in C: a chain of the values that Python has accepted (`items`), a ring into which
+the library in C writes values without the interpreter lock (`rings`), and a list that C sorts while a function runs
+(`baton`). All else is computed from these whenever it is needed, or is a hint that a later step sets right.
 
-A queue may have a ring, into which the library in C writes values without the interpreter lock (`rings`). A value that
-Python accepts notes how far the ring had come, so the two are one sequence.
+A value that Python accepts notes how far the ring had come, so the two are one sequence.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -22,10 +21,11 @@ import numpy as np
 from .. import _compat
 from .._spec import flags
 from . import sites
+from .baton import Baton
 from .consumers import Consumer
 from .counts import Counts, retire
 from .deadlines import Deadline
-from .items import Item, Receiver
+from .items import Item, Items, Receiver
 from .progress import Progress
 from .rings import Record, Ring
 from .running import inside_callback, locals_of, runs_callbacks
@@ -52,23 +52,22 @@ class DeviceQueue(Progress):
         super().__init__()
         self.device = device
         self.budget = flags.max_queue_byte_size.value
-        # The items whose functions have not ended, the oldest first.
-        self.items: deque[Item] = deque()
-        self._bytes = 0
+        # The values that Python has accepted.
+        self.items = Items()
         # The thread that runs the oldest item's function holds it; its number.
-        self._baton = threading.Lock()
+        self._baton = Baton()
         self._runner: int | None = None
-        # Whether a value has to wake or start the consumer.
+        # Whether a value has to wake or start the consumer, which alone unsets it.
         self.idle = True
         # Whether the consumer sleeps on, and may be woken.
         self.lingering = False
         # The current one; an earlier one ends.
         self.consumer: Consumer | None = None
-        self.counts = Counts()
-        # The ring of values that C accepts, and the oldest of them if its function has begun.
+        # The ring of values that C accepts, and the items of the records whose functions have begun, by their ends.
         self.ring: Ring | None = None
         self._rings: dict[None, Ring] = {}
-        self._first: Item | None = None
+        self._taken: dict[int, Item] = {}
+        self.counts = Counts(self.items)
 
     def bind(self, site: sites.Site) -> None:
         """Let the executable whose handler this thread runs hand its values over to this queue's ring."""
@@ -83,55 +82,50 @@ class DeviceQueue(Progress):
             # It sleeps without the ring. The next value of the queue starts another.
             self.consumer, self.idle = None, True
             consumer.wake()
-            if self.items:
+            if self.items.oldest() is not None:
                 # The next value may run at once, without the queue.
                 self.start()
         site.bind(ring)
 
     def is_pending(self) -> bool:
         """Whether a value's function has not ended."""
-        ring = self.ring
-        return bool(self.items) or (ring is not None and ring.counters.tail > ring.run)
+        return self.items.oldest() is not None or (self.ring is not None and self.ring.is_pending())
 
     def has_nested(self) -> bool:
         """Whether a value waits whose program was started from inside a callback; C accepts none of these."""
-        receivers = [item[0] for item in list(self.items)]
-        return any(receiver is not None and receiver.nested for receiver in receivers)
+        return any(item.receiver.nested for item in self.items)
 
     def put(self, receiver: Receiver, arrays: Sequence[np.ndarray], waits: bool = True) -> None:
         """Accept a value; if the queue is full and the thread may wait, first run the oldest values in this thread."""
-        nbytes = receiver.nbytes
-        while True:
-            ring = self.ring
-            if not waits or len(self.items) + (0 if ring is None else ring.held()[0]) < MOST_VALUES:
-                # The bytes are added before the check, since other threads add theirs at the same time.
-                self._bytes += nbytes
-                if ring is None:
-                    held = self._bytes
-                else:
-                    ring.counters.outside_bytes = self._bytes
-                    held = self._bytes + ring.held()[1]
-                if held <= self.budget or held == nbytes or not waits:
-                    self.counts.accepted += 1
-                    self.counts.accepted_bytes += nbytes
-                    self.items.append([receiver, arrays, 0 if ring is None else ring.counters.tail])
-                    self._publish()
-                    break
-                self._bytes -= nbytes
-                self._publish()
-            self.make_room(nbytes)
-        if self.idle or (self.lingering and held >= CACHED):
+        while not self._accepts(receiver, arrays, waits):
+            self.make_room(receiver.nbytes)
+        if self.idle or (self.lingering and self.held() >= CACHED):
             self._wake()
 
-    def _publish(self) -> None:
-        """Tell C what Python holds."""
+    def _accepts(self, receiver: Receiver, arrays: Sequence[np.ndarray], waits: bool) -> bool:
+        ring, nbytes = self.ring, receiver.nbytes
+        # C is told before the check, since it accepts values at the same time.
+        self._publish(nbytes)
+        try:
+            return self.items.accept(
+                receiver,
+                arrays,
+                0 if ring is None else ring.counters.tail,
+                lambda values, held: not waits or self._is_room(values, held, nbytes),
+            )
+        finally:
+            self._publish()
+
+    def _publish(self, coming: int = 0) -> None:
+        """Tell C what Python holds, and about the bytes of a value that is coming."""
         ring = self.ring
-        if ring is not None:
+        while ring is not None:
             counters = ring.counters
-            counters.outside_values = len(self.items)
-            # No call and so no other thread comes between reading and telling of each of these.
-            counters.outside_bytes = self._bytes
-            counters.budget = self.budget
+            told = values, held = self.items.held()
+            counters.outside_values, counters.outside_bytes, counters.budget = values, held + coming, self.budget
+            if self.items.held() == told:
+                # Otherwise another thread may have told what it knew before.
+                return
 
     def make_room(self, nbytes: int) -> None:
         """Return when the queue has room for so many bytes; called before a large value is copied."""
@@ -140,12 +134,12 @@ class DeviceQueue(Progress):
                 self.work_until(lambda: self._has_room(nbytes))
 
     def _has_room(self, nbytes: int) -> bool:
-        values, held = len(self.items), self._bytes
-        ring = self.ring
-        if ring is not None:
-            ring.give_back(at_once=True)
-            of_ring = ring.held()
-            values, held = values + of_ring[0], held + of_ring[1]
+        return self._is_room(*self.items.held(), nbytes)
+
+    def _is_room(self, values: int, held: int, nbytes: int) -> bool:
+        if self.ring is not None:
+            values_in_ring, held_in_ring = self.ring.held()
+            values, held = values + values_in_ring, held + held_in_ring
         # A value larger than the budget is accepted when the queue is empty.
         return values < MOST_VALUES and (held == 0 or held + nbytes <= self.budget)
 
@@ -190,24 +184,24 @@ class DeviceQueue(Progress):
 
     def end(self) -> Callable[[], bool]:
         """Return a function that tells whether all values accepted so far have run."""
-        try:
-            last: Item = self.items[-1]
-        except IndexError:
-            last = [None, None]
-        ring = self.ring
-        if ring is None:
-            return lambda: last[0] is None
-        tail = ring.counters.tail
-        return lambda: last[0] is None and ring.run >= tail
+        items, ring = self.items, self.ring
+        number, _ = items.accepted()
+        position = 0 if ring is None else ring.counters.tail
+
+        def has_ended() -> bool:
+            # In a forked child there are other items: the parent process runs these.
+            in_python = items.ended()[0] >= number or items is not self.items
+            return in_python and (ring is None or ring.counters.head >= position)
+
+        return has_ended
 
     def waiting(self) -> list[tuple[str, str]]:
         """Return the callbacks of the values whose functions have not ended: the one that `runs`, those that wait."""
-        items = [(item[0], item[1]) for item in list(self.items)]
-        found = [(receiver, value is None) for receiver, value in items if receiver is not None]
-        if self.ring is not None:
-            first = self._first
-            begun = first is not None and first[1] is None
-            of_ring = sites.waiting(self.ring)
+        found = [(item.receiver, item.begun) for item in self.items]
+        ring = self.ring
+        if ring is not None:
+            begun = any(item.begun for end, item in list(self._taken.items()) if end > ring.counters.head)
+            of_ring = sites.waiting(ring)
             found = [(receiver, begun and number == 0) for number, receiver in enumerate(of_ring)] + found
         first_running = sorted(found, key=lambda each: not each[1])
         return [(str(receiver.callback), "runs" if begun else "waits") for receiver, begun in first_running]
@@ -229,26 +223,19 @@ class DeviceQueue(Progress):
 
     def disown(self) -> None:
         """Drop the items in a forked child: the parent process runs them."""
-        # A queued function may itself have forked. It is the oldest item's and returns in the child; that item stays.
-        items = list(self.items)
-        count = 1 if items and items[0][1] is None and self._is_run_here() else 0
-        kept, gone = items[:count], items[count:]
-        self.items = deque(kept)
-        self._bytes = sum(item[0].nbytes for item in kept)
-        self.consumer, self.idle, self._baton = None, True, threading.Lock()
+        # A queued function may itself have forked. It returns in the child, too, and there belongs to no queue.
+        self.items, self.consumer, self.idle, self._baton = Items(), None, True, Baton()
+        self.counts = Counts(self.items, self.ring)
         if self.ring is not None:
             self.ring.disown()
-            self._first = None
+            self._taken.clear()
             self._publish()
-        for item in gone:
-            # Marked as ended, for a loop that waits for them.
-            item[:] = None, None
 
     def work_until(self, reached: Callable[[], bool]) -> None:
         """Run the oldest value, or wait until another thread has run one, until `reached()` is true."""
         while not reached():
-            if self.is_pending() and not self._baton.locked():
-                self._take_turn(reached)
+            if self.is_pending() and not self._baton.is_held():
+                self._baton.take(lambda: self._take_turn(reached))
                 if self._waiting:
                     self.tell()
             elif self.is_pending() and self._is_run_here():
@@ -257,7 +244,7 @@ class DeviceQueue(Progress):
             elif not self.is_pending() and self._awaits_copies():
                 self.ring.wait_for_copies()  # type: ignore[union-attr]
             else:
-                self._wait_for_progress(lambda: reached() or not self._baton.locked())
+                self._wait_for_progress(lambda: reached() or not self._baton.is_held())
 
     def _awaits_copies(self) -> bool:
         """Return whether all values that hold the queue's room are still being copied, by threads of a CPU device."""
@@ -268,97 +255,82 @@ class DeviceQueue(Progress):
     def _take_turn(self, reached: Callable[[], bool]) -> None:
         """Run the oldest value, unless another thread was faster.
 
-        A thread that holds the baton counts as inside a callback: it must not wait for threads that wait for the baton.
+        A thread that has its turn counts as inside a callback: it must not wait for threads that wait for the baton.
         """
-        with self._baton:
-            self._runner = threading.get_ident()
-            if self.is_pending() and not reached():
-                self._run_oldest()
-            self._runner = None
+        self._runner = threading.get_ident()
+        if not reached():
+            self._run_oldest()
 
     def is_run_by(self, threads: Collection[int]) -> bool:
         """Return whether one of these threads runs the oldest value."""
-        return self._runner in threads and self._baton.locked()
+        return self._runner in threads and self._baton.is_held()
 
     def _is_run_here(self) -> bool:
-        """Return whether this thread is in the middle of `_take_turn`."""
+        """Return whether this thread is in the middle of a turn."""
         return any(names.get("self") is self for names in locals_of(DeviceQueue._take_turn))
 
     def _run_oldest(self) -> None:
-        """Run the function of the oldest value, in the thread that holds the baton.
+        """Run the function of the oldest value, in the thread that has its turn.
 
         An interrupt, such as Ctrl-C, may come anywhere. A function that has begun then counts as run, and a value whose
-        function has not begun stays in the queue.
+        function has not begun stays in the queue. If its end is not noted, the next turn finds it begun and notes that.
         """
-        ring = self.ring
-        if ring is not None:
-            record = self._oldest_in(ring)
-            if record is not None:
-                self._run_record(ring, record)
-                return
-        try:
-            item = self.items[0]
-        except IndexError:
-            # A nested call has run it; see `work_until`.
+        found = self._oldest()
+        if found is None:
             return
+        item, record = found
         try:
-            if item[1] is not None:
-                item[0].deliver(self.device, item)
+            if not item.begun:
+                item.receiver.deliver(self.device, item)
         finally:
-            if item[1] is None and item[0] is not None:
-                # These two come before the call, so that no interrupt comes between them.
-                self._bytes -= item[0].nbytes
-                self.counts.ended_bytes += item[0].nbytes
-                self.counts.ended += 1
-                item[0] = None
-                self.items.popleft()
-                self._publish()
+            if item.begun:
+                self._end(item, record)
 
-    def _oldest_in(self, ring: Ring) -> Record | None:
-        """Return the ring's oldest record if it is older than all items.
-
-        Between the last look at the ring and the look at the items there is no call: in a call, C and then Python may
-        accept a value, and the later one would seem to be the older one.
-        """
-        while ring.counters.tail > ring.run:
-            record = ring.oldest()
-            item = self.items[0] if self.items else None
-            if record is not None:
-                return record if item is None or record[2] <= item[2] else None
-        return None
-
-    def _run_record(self, ring: Ring, record: Record) -> None:
-        """As `_run_oldest`, for a value in the ring; its memory is free for C after its function has ended."""
-        if record[2] <= ring.run:
-            # A finalizer or a signal handler has run it.
+    def _end(self, item: Item, record: Record | None) -> None:
+        if record is None:
+            item.ended = True
+            self.items.popleft()
+            self._publish()
             return
-        item = self._first
-        if item is None or item[0] is None:
-            item = sites.item_of(ring, record)
-            if item is None or record[2] <= ring.run:
-                return
-            self._first = item
-        try:
-            if item[1] is not None:
-                item[0].deliver(self.device, item)
-        finally:
-            if item[1] is None and item[0] is not None:
-                # No call and so no interrupt comes between these.
-                self.counts.ended_bytes += item[0].nbytes
-                self.counts.ended += 1
-                item[0] = self._first = None
-                if item[2] > ring.run:
-                    ring.run = item[2]
-        ring.give_back()
+        assert self.ring is not None
+        self.ring.end(record)
+        for end in list(self._taken):
+            if end <= self.ring.counters.head:
+                self._taken.pop(end, None)
         if sites.leaving:
             sites.let_go()
+
+    def _oldest(self) -> tuple[Item, Record | None] | None:
+        """Return the oldest value, with its record if it is in the ring."""
+        while self.is_pending():
+            ring = self.ring
+            # In this order: if a value of Python is older than this record, it is there by now.
+            record = None if ring is None else ring.oldest()
+            item = self.items.oldest()
+            if record is not None and ring is not None and (item is None or record[2] <= item.position):
+                taken = self._take(ring, record)
+                if taken is not None:
+                    return taken, record
+            elif item is not None and (ring is None or ring.counters.head >= item.position):
+                return item, None
+            # Since the look at the ring, C has accepted values that are older than this item; or the record has run.
+        return None
+
+    def _take(self, ring: Ring, record: Record) -> Item | None:
+        """Return the item of a record, always the same one; None if its function has ended."""
+        _, _, end = record
+        item = self._taken.get(end) or sites.item_of(ring, record)
+        if item is not None:
+            # The value of a signal handler that came meanwhile is in the way.
+            item = self._taken.setdefault(end, item)
+        # Not ended by now: until it is, everyone finds this item.
+        return None if ring.counters.head >= end else item
 
     def _wake(self) -> None:
         consumer = self.consumer
         if consumer is None or not consumer.thread.is_alive():
             self.start()
         else:
-            self.idle = self.lingering = False
             consumer.wake()
 
     def start(self) -> None:
@@ -373,11 +345,11 @@ class DeviceQueue(Progress):
 
     def ever_accepted(self) -> int:
         """Return how many values the queue has accepted, by Python and by C."""
-        return self.counts.accepted + (0 if self.ring is None else self.ring.counters.accepted)
+        return self.counts.handed_over()[0]
 
     def held(self) -> int:
         """Return the bytes of the values whose functions have not ended."""
-        return self._bytes + (0 if self.ring is None else self.ring.counters.bytes)
+        return self.items.held()[1] + (0 if self.ring is None else self.ring.counters.bytes)
 
 
 class Queues(dict[Any, DeviceQueue]):

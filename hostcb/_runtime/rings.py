@@ -1,8 +1,9 @@
 """The ring of a device, into which the library in C writes tapped values without the interpreter lock (H5, H11, H12).
 
 A ring is a part of the device's queue: `queues` decides whether the oldest value is in the ring or in Python. Records
-are found by their position, which only grows. So every step can be repeated, and an interrupt between any two steps
-loses nothing. Any thread may look at the records; only the one that holds the queue's baton reads their operands.
+are found by their position, which only grows. C alone knows which have ended (`head`), and counts them in the same
+step. So every step can be repeated, and an interrupt between any two steps loses nothing. Any thread may look at the
+records; only the one that has the queue's baton reads their operands.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ from .._native.library import library
 
 CAPACITY = 1 << 24
 
-# So many records are read at once, and so many bytes are given back at once.
+# So many records are read at once.
 MOST_READ = 256
-MOST_KEPT = CAPACITY >> 7
 
 # On CUDA a callback that keeps an order waits so many seconds at most for the values that the device hands over before.
 PATIENCE = 60.0
@@ -39,6 +39,9 @@ class Counters(ctypes.Structure):
     bytes_on_their_way: int
     values_on_their_way: int
     accepted_bytes: int
+    head: int
+    ended: int
+    ended_bytes: int
     budget: int
     most_values: int
     outside_bytes: int
@@ -49,6 +52,7 @@ class Counters(ctypes.Structure):
         for name in (
             *("tail", "accepted", "bytes", "values", "reserved", "in_blocks"),
             *("bytes_on_their_way", "values_on_their_way", "accepted_bytes"),
+            *("head", "ended", "ended_bytes"),
             *("budget", "most_values", "outside_bytes", "outside_values"),
         )
     ]
@@ -74,12 +78,8 @@ class Ring:
         self.counters = Counters.from_address(self.address)
         self.counters.budget, self.counters.most_values = budget, most_values
         self.pinned = pinned
-        # The end of the newest record whose function has run, and up to where C knows of that.
-        self.run = 0
-        self._given_back = 0
-        # Site, begin and end of each record that was read ahead, and the place of the oldest among them.
-        self._ahead: list[int] = []
-        self._place = 0
+        # Site, begin and end of each record that was read ahead, and a place at or before the oldest among them.
+        self._ahead: tuple[list[int], int] = [], 0
 
     def held(self) -> tuple[int, int]:
         """The number of the values that C holds, and their bytes. On a CPU those that are being copied count as well.
@@ -98,7 +98,7 @@ class Ring:
 
     def is_pending(self) -> bool:
         """Whether a function of one of its values has not ended, or C has just gone back to the begin of the memory."""
-        return self.counters.tail > self.run
+        return self.counters.tail > self.counters.head
 
     def is_expecting(self) -> bool:
         """Whether a device of CUDA is handing values over."""
@@ -125,31 +125,27 @@ class Ring:
         """Return the oldest record; None if there is none.
 
         Another thread may call this at the same time, and a finalizer in the middle of it, and either may then run what
-        was read ahead.
+        was read ahead, or put back what is older: records that have ended are passed over.
         """
-        run, ahead, place = self.run, self._ahead, self._place
-        if place > len(ahead) or (place and ahead[place - 1] > run):
-            place = 0
-        while place < len(ahead) and ahead[place + 2] <= run:
+        ahead, place = self._ahead
+        head = self.counters.head
+        while place < len(ahead) and ahead[place + 2] <= head:
             place += 3
         if place == len(ahead):
             read = Read()
-            count = library.held.hostcb_read(self.address, run, read, MOST_READ)
+            count = library.held.hostcb_read(self.address, head, read, MOST_READ)
             ahead, place = read[: 3 * count], 0
             if not count:
-                # C goes back to the begin of the memory when the ring is empty: up to there is nothing to run.
-                end = read[0]
-                # No call comes between these two.
-                if end > self.run:
-                    self.run = end
+                # Up to there is nothing to run: a value could not be copied.
+                library.held.hostcb_done(self.address, read[0])
                 return None
-        self._ahead, self._place = ahead, place
+        self._ahead = ahead, place
         return ahead[place], ahead[place + 1], ahead[place + 2]
 
     def waiting(self) -> list[int]:
         """Return the sites of all values whose functions have not ended."""
         sites: list[int] = []
-        position = self.run
+        position = self.counters.head
         while True:
             read = Read()
             count = library.held.hostcb_read(self.address, position, read, MOST_READ)
@@ -159,20 +155,12 @@ class Ring:
             sites += found[::3]
             position = found[-1]
 
-    def give_back(self, at_once: bool = False) -> None:
-        """Let C use the memory of the records that have run; many at a time, unless `at_once` or some are large."""
-        run = self.run
-        if run > self._given_back and (
-            at_once or run - self._given_back >= MOST_KEPT or self.counters.in_blocks or not self.is_pending()
-        ):
-            library.held.hostcb_done(self.address, run)
-            self._given_back = run
-            if self.is_pending():
-                self.oldest()
+    def end(self, record: Record) -> None:
+        """The function of a record has ended: C may use its memory."""
+        library.held.hostcb_done(self.address, record[2])
 
     def trim(self) -> None:
         """Give the memory of an empty ring back to the system."""
-        self.give_back(at_once=True)
         library.held.hostcb_trim(self.address)
 
     def attend(self, attended: bool) -> None:
@@ -185,11 +173,10 @@ class Ring:
     def sleep(self, timeout: float | None, heard: int) -> int:
         """Wait until the bell has rung more than `heard` times, or without a timeout for a value; return how often."""
         microseconds = -1 if timeout is None else int(timeout * 1e6)
-        rung: int = library.free.hostcb_sleep(self.address, self.run, heard, microseconds)
+        rung: int = library.free.hostcb_sleep(self.address, heard, microseconds)
         return rung
 
     def disown(self) -> None:
         """Drop all values in a forked child: the parent process runs them."""
         library.held.hostcb_forked(self.address)
-        self.run = self._given_back = self.counters.tail
-        self._ahead, self._place = [], 0
+        self._ahead = [], 0

@@ -16,7 +16,7 @@ import numpy as np
 
 from .._native.library import MOST_BYTES, library
 from .._spec.shapes import size_of
-from .items import Receiver
+from .items import Item, Receiver
 from .owners import Owner, Shape
 from .rings import Record, Ring
 
@@ -86,7 +86,12 @@ class Site:
         """Let the executable whose handler this thread runs hand its values over to a ring."""
         self.rings[ring] = None
         library.held.hostcb_bind(
-            ring.address, self.number, ctypes.addressof(self._through_python), len(self._sizes), self._sizes
+            ring.address,
+            self.number,
+            ctypes.addressof(self._through_python),
+            self.receiver.nbytes,
+            len(self._sizes),
+            self._sizes,
         )
 
     def fetched(self) -> Any:
@@ -98,15 +103,15 @@ class Site:
             raise RuntimeError(refused.decode())
         return self._decode(arrays)
 
-    def item(self, ring: Ring, begin: int, end: int) -> list[Any] | None:
-        """Return the value of a record as an item of the queue, with the record's end.
+    def item(self, ring: Ring, begin: int, end: int) -> Item | None:
+        """Return the value of a record as an item of the queue.
 
         None if it has run in the meantime.
         """
         memory = ring.memory
         if not self._blocks:
             arrays = [np.ndarray(shape, dtype, memory, begin + place).copy() for shape, dtype, place in self._operands]
-            return [self.receiver, self._decode(arrays), end]
+            return Item(self.receiver, self._decode(arrays), end)
         large = []
         for index, block in enumerate(self._blocks):
             owner = Owner()
@@ -118,7 +123,7 @@ class Site:
             next(blocks) if is_large else np.ndarray(shape, dtype, memory, begin + place).copy()
             for (shape, dtype, place), is_large in zip(self._operands, self._is_large, strict=True)
         ]
-        return [self.receiver, self._decode(arrays), end]
+        return Item(self.receiver, self._decode(arrays), end)
 
 
 class Keeper:
@@ -138,11 +143,15 @@ class Keeper:
             _sites.pop(site.number, None)
 
 
-def item_of(ring: Ring, record: Record) -> list[Any] | None:
+def item_of(ring: Ring, record: Record) -> Item | None:
     """Return the value of the oldest record, and leave it in the ring; None if it has been run in the meantime."""
     number, begin, end = record
-    # Without a call between the two: once it has run, the site may be forgotten.
-    return None if end <= ring.run else _sites[number].item(ring, begin, end)
+    # Looked up first: once the record has run, the site may be forgotten.
+    site = _sites.get(number)
+    if ring.counters.head >= end:
+        return None
+    assert site is not None
+    return site.item(ring, begin, end)
 
 
 def waiting(ring: Ring) -> list[Receiver]:
@@ -154,6 +163,6 @@ def waiting(ring: Ring) -> list[Receiver]:
 def let_go() -> None:
     """Forget the sites whose executables have ended, and whose values have run."""
     for number, marks in list(leaving.items()):
-        if all(ring.run >= mark for ring, mark in marks):
+        if all(ring.counters.head >= mark for ring, mark in marks):
             leaving.pop(number, None)
             _sites.pop(number, None)

@@ -6,13 +6,14 @@ import contextlib
 import time
 from collections.abc import Iterator
 
+from .chains import Sums
+
 
 class Waited:
-    """A counter of waits and their seconds. Each statement that changes it has no call; see `counts`."""
+    """A counter of waits and their seconds."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self.seconds = 0.0
+        self._sums = Sums[tuple[int, float]](0, 0.0)
 
     @contextlib.contextmanager
     def once_more(self) -> Iterator[None]:
@@ -20,9 +21,11 @@ class Waited:
         try:
             yield
         finally:
-            seconds = time.monotonic() - began
-            self.count += 1
-            self.seconds += seconds
+            self._sums.add(1, time.monotonic() - began)
+
+    def read(self) -> tuple[int, float]:
+        """Return how many waits have ended, and their seconds."""
+        return self._sums.read()
 
 
 # The barriers that users have called.

@@ -152,7 +152,8 @@ except hcb.CallbackException as error:
 """,
         devices=None,
     ).check()
-    assert ended.lines == ["['<module>', 'id_tap', 'check_callable']", "['deliver', '<lambda>', 'fail']"], str(ended)
+    wanted = ["['<module>', 'id_tap', 'check_callable']", "['deliver', 'hand_to', '<lambda>', 'fail']"]
+    assert ended.lines == wanted, str(ended)
 
 
 def test_a_mistake_of_hostcb_keeps_its_frames(monkeypatch: pytest.MonkeyPatch) -> None:

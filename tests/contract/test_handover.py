@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import ctypes
 import gc
 import threading
@@ -125,8 +126,7 @@ def test_ring_and_queue_together_keep_the_budget(small_budget: int, devices: lis
     queue = queues[devices[0]]
 
     def tap(arg: Any, transforms: Any) -> None:
-        ring = queue.ring
-        held.append(queue._bytes + (ring.counters.bytes if ring is not None else 0))
+        held.append(queue.held())
         values.append(int(arg[0]))
         if len(values) % 50 == 0:
             # The device goes on meanwhile, and fills the queue.
@@ -374,3 +374,51 @@ def test_counts_are_those_of_collections() -> None:
             assert type(one) is np.ndarray and one.flags.writeable and one.flags.owndata
             helpers.equal(one, np.asarray(other), "operand")
     assert collections.Counter(map(len, seen)) == {7: 3}
+
+
+@needs_library
+@pytest.mark.parametrize("what", ["fails", "fails in a thread", "nested", "traced"])
+def test_taps_go_by_c_again_after_what_needed_python(what: str, devices: list[jax.Device], tmp_path: Any) -> None:
+    fails = []
+
+    def host(value: Any) -> Any:
+        if fails:
+            raise OSError("not now")
+        return value
+
+    @jax.jit
+    def step(x: Any) -> Any:
+        return hcb.id_tap(lambda *_: None, hcb.call(host, x, result_shape=x) + 1)
+
+    def by_c() -> int:
+        ring = queues[devices[0]].ring
+        before = 0 if ring is None else ring.counters.accepted
+        for _ in range(10):
+            jax.block_until_ready(step(x))
+        hcb.barrier_wait()
+        return int(queues[devices[0]].ring.counters.accepted - before)  # type: ignore[union-attr]
+
+    def failing() -> None:
+        fails.append(True)
+        with pytest.raises(jax.errors.JaxRuntimeError, match="not now"):
+            step(x)
+        fails.clear()
+
+    x = jnp.ones(4)
+    by_c()
+    assert by_c() == 10
+    if what == "fails":
+        failing()
+    elif what == "fails in a thread":
+        thread = threading.Thread(target=failing)
+        thread.start()
+        thread.join(helpers.DEADLINE)
+    elif what == "nested":
+        outer = jax.jit(lambda x: hcb.call(lambda y: np.asarray(step(y)), x, result_shape=x))
+        jax.block_until_ready(outer(x))
+    else:
+        with hcb.trace(str(tmp_path / "trace")):
+            assert by_c() == 0
+    with contextlib.suppress(hcb.CallbackException):
+        hcb.barrier_wait()
+    assert by_c() == 10

@@ -65,7 +65,7 @@ assert seen == [1, 10, 11, 12, 13, 14], seen
 
 # A thread has looked up the position, and the memory behind it holds other records before it reads them.
 large = jax.jit(lambda x: jax.lax.fori_loop(0, 3, lambda i, x: hcb.id_tap(lambda arg, transforms: None, x) + 0, x))
-position = ring.run
+position = ring.counters.head
 for _ in range(3):
     large(jnp.zeros(100, int)).block_until_ready()
     hcb.barrier_wait()
@@ -158,9 +158,8 @@ class Receiver:
     def __init__(self, function: Any) -> None:
         self._function = function
 
-    def deliver(self, device: Any, item: list[Any]) -> None:
-        arrays, item[1] = item[1], None
-        self._function(*arrays)
+    def deliver(self, device: Any, item: Any) -> None:
+        item.hand_to(self._function)
 
 
 class Unbound:
@@ -242,7 +241,7 @@ def test_a_site_whose_last_values_run_while_its_executable_ends_is_forgotten(que
         rings = (ring,)
 
     def runs() -> tuple[int, int, int]:
-        return -1, 0, ring.run
+        return -1, 0, ring.counters.head
 
     sites._sites[-1] = Ended()  # type: ignore[assignment]
     ring.oldest = runs  # type: ignore[method-assign]

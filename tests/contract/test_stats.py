@@ -16,6 +16,7 @@ from helpers import DEADLINE
 from subprocesses import run_program
 
 import hostcb as hcb
+from hostcb._native.library import library
 from hostcb._runtime.queues import queues
 
 pytestmark = pytest.mark.contract("H29")
@@ -320,7 +321,7 @@ hcb.id_tap(lambda v, t: None, 1.0)
 hcb.barrier_wait()
 (queue,) = queues.all()
 jax.extend.backend.clear_backends()
-queue.counts.unqueued += 1
+queue.counts.unqueued.add(1, 4)
 here = hcb.stats()["cpu:0"]
 print(here.taps, here.taps_run)
 """
@@ -429,3 +430,55 @@ print(found)
         "calls of cpu:0: 1 x call",
         "calls of cpu:7: 1 x call",
     ]
+
+
+def values_of_every_type() -> dict[str, Any]:
+    """A value of each element type of JAX, of other sizes, and a tree of several."""
+    names = [
+        *("bool", "int2", "uint2", "int4", "uint4", "int8", "uint8", "int16", "uint16", "int32", "uint32"),
+        *(name for name in vars(jnp) if name.startswith("float4_") or name.startswith("float8_")),
+        *("bfloat16", "float16", "float32", "complex64"),
+    ]
+    found: dict[str, Any] = {name: jnp.zeros(1000, getattr(jnp, name, None) or name) for name in names}
+    found["float4_e2m1fn, large"] = jnp.zeros(200_000, jnp.float4_e2m1fn)
+    found["keys"] = jax.random.split(jax.random.key(0), 5)
+    found["scalar"], found["empty"] = jnp.float32(1), jnp.zeros((3, 0), jnp.int4)
+    found["tree"] = {"a": found["float4_e2m1fn"], "b": (found["int4"], found["bool"], found["keys"])}
+    return found
+
+
+@pytest.mark.contract("H12", "H24")
+@pytest.mark.parametrize("way", ["c", "python"])
+@pytest.mark.parametrize("name", values_of_every_type())
+def test_the_same_bytes_at_both_ends_for_every_type(
+    name: str, way: str, devices: list[jax.Device], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    if way == "c" and library.problem is not None:
+        pytest.skip(f"the library in C: {library.problem}")
+    value = values_of_every_type()[name]
+    wanted = sum(
+        np.asarray(jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf).nbytes
+        for leaf in jax.tree_util.tree_leaves(value)
+    )
+    held: list[int] = []
+    program = jax.jit(lambda x: hcb.id_tap(lambda *_: held.append(queues[devices[0]].held()), x))
+    # The first value goes through Python.
+    jax.block_until_ready(program(value))
+    hcb.barrier_wait()
+    held.clear()
+    before = hcb.stats()
+
+    def runs() -> None:
+        for _ in range(3):
+            program(value)
+            hcb.barrier_wait()
+
+    if way == "python":
+        with hcb.trace(str(tmp_path / "trace")):
+            runs()
+    else:
+        runs()
+    here = (hcb.stats() - before)[devices[0]]
+    assert (here.taps, here.taps_run, here.bytes, here.queued, here.queued_bytes) == (3, 3, 3 * wanted, 0, 0)
+    # While its function runs, a value counts for the budget with the same bytes.
+    assert held == [wanted] * 3

@@ -76,11 +76,18 @@ def test_a_failure_during_a_report_waits_for_the_next(log: FailureLog) -> None:
 def test_a_failure_for_which_another_is_dropped_is_not_lost(log: FailureLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failures, "KEPT_FAILURES", 2)
     Name.between = lambda: record(log, "third")
+    assert reported(log) == ["first", "second"]
+    assert reported(log) == ["third"]
+    assert reported(log) == []
+
+
+def test_a_dropped_failure_counts(log: FailureLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures, "KEPT_FAILURES", 2)
+    record(log, "third")
     with pytest.raises(CallbackException) as raised:
         log.raise_if_any()
     assert [str(failure.exception) for failure in raised.value.failures] == ["first", "third"]
     assert re.search("3 callbacks failed since the last barrier", str(raised.value))
-    assert reported(log) == []
 
 
 @pytest.mark.parametrize("postponed", [True, False])

@@ -36,8 +36,7 @@ class Receiver:
         interrupted, self.interrupted = self.interrupted, None
         if interrupted == "before":
             raise Interrupted
-        item[1] = None
-        self.ran.append(self.name)
+        item.hand_to(lambda: self.ran.append(self.name))
         if interrupted == "within":
             raise Interrupted
 
@@ -110,13 +109,13 @@ class QueueBesideItsModel(RuleBasedStateMachine):
     @invariant()
     def the_queue_is_as_the_model(self) -> None:
         assert self.ran == self.expected
-        assert [item[0].name for item in self.queue.items] == [name for name, _, _ in self.pending]
-        assert self.queue._bytes == sum(nbytes for _, nbytes, _ in self.pending)
-        assert self.queue._bytes <= BUDGET or sum(size > 0 for _, size, _ in self.pending) == 1
+        assert [item.receiver.name for item in self.queue.items] == [name for name, _, _ in self.pending]
+        assert self.queue.items.held() == (len(self.pending), sum(nbytes for _, nbytes, _ in self.pending))
+        assert self.queue.held() <= BUDGET or sum(size > 0 for _, size, _ in self.pending) == 1
 
     def teardown(self) -> None:
-        for receiver, *_ in self.queue.items:
-            receiver.interrupted = None
+        for item in self.queue.items:
+            item.receiver.interrupted = None
         self.queue.drain()
 
 
@@ -142,4 +141,4 @@ def test_each_threads_values_run_once_and_in_order(sizes: list[list[int]]) -> No
     for thread, each in enumerate(sizes):
         own = [name for name in ran if name // 1000 == thread]
         assert own == [1000 * thread + number for number in range(len(each))]
-    assert len(ran) == sum(map(len, sizes)) and queue._bytes == 0
+    assert len(ran) == sum(map(len, sizes)) and queue.held() == 0

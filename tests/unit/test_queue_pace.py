@@ -110,7 +110,8 @@ def test_a_half_full_ring_wakes_a_consumer_that_sleeps_on(monkeypatch: pytest.Mo
 def test_what_a_ring_holds_counts_as_held() -> None:
     """So a consumer wakes before the ring is full."""
     queue: Any = queues.DeviceQueue(jax.devices()[0])
-    queue._bytes = 3
+    queue._wake = lambda: None
+    queue.put(SimpleNamespace(nbytes=3), ())
     assert queue.held() == 3
     queue.ring = SimpleNamespace(counters=SimpleNamespace(bytes=4))
     assert queue.held() == 7
@@ -155,10 +156,10 @@ def test_values_that_come_quickly_wait_for_each_other(
     def deliver(device: Any, item: Any) -> None:
         plain(device, item)
         if receiver.ran[-1]:
-            queue.put(receiver, receiver.ran[-1] - 1)
+            queue.put(receiver, [receiver.ran[-1] - 1])
 
     monkeypatch.setattr(receiver, "deliver", deliver)
-    queue.put(receiver, 3)
+    queue.put(receiver, [3])
     consumer._work()
     assert receiver.ran == ran
     queue.work_until(lambda: not queue.is_pending())
@@ -227,11 +228,11 @@ class Receiver:
         self.before, self.after, self.ran = before, after, []
 
     def deliver(self, device: Any, item: Any) -> None:
-        if item[1] == self.before:
+        (value,) = item.arrays
+        if value == self.before:
             self.before = -1
             raise Interrupted
-        value, item[1] = item[1], None
-        self.ran.append(value)
+        item.hand_to(self.ran.append)
         if value == self.after:
             raise Interrupted
 
@@ -241,7 +242,7 @@ def test_a_barrier_sleeps_while_the_consumer_works(monkeypatch: pytest.MonkeyPat
     """It does not ask again and again, and take the interpreter lock from the function for which it waits."""
     queue, receiver = queues.DeviceQueue(jax.devices()[0]), Receiver(before=-1, after=-1)
     monkeypatch.setattr(queue, "_wake", lambda: None)
-    queue.put(receiver, 0)
+    queue.put(receiver, [0])
     ended, ends = threading.Event(), queue.end
     asked: list[bool] = []
 
@@ -289,14 +290,14 @@ def test_an_interrupt_while_a_queue_is_worked_off_stops_nothing(monkeypatch: pyt
     # Without a consumer, so that this thread does the work.
     monkeypatch.setattr(queue, "_wake", lambda: None)
     for number in range(5):
-        queue.put(receiver, number)
+        queue.put(receiver, [number])
     # A function that has not begun is run later, one that has counts as run.
     for ran, left in (([0], 4), ([0, 1, 2], 2)):
         with pytest.raises(Interrupted):
             queue.drain()
-        assert receiver.ran == ran and len(queue.items) == queue._bytes == left
+        assert receiver.ran == ran and queue.items.held() == (left, left)
     queue.drain()
-    assert receiver.ran == [0, 1, 2, 3, 4] and not queue.items and queue._bytes == 0
+    assert receiver.ran == [0, 1, 2, 3, 4] and queue.items.held() == (0, 0)
 
 
 @pytest.mark.contract("H12")
@@ -306,7 +307,7 @@ def test_an_interrupt_when_nobody_has_been_told_yet_holds_nobody_up(monkeypatch:
     entered, go_on = threading.Event(), threading.Event()
 
     def deliver(device: Any, item: Any) -> None:
-        item[1] = None
+        item.hand_to(lambda value: None)
         entered.set()
         assert go_on.wait(helpers.DEADLINE)
 
@@ -318,7 +319,7 @@ def test_an_interrupt_when_nobody_has_been_told_yet_holds_nobody_up(monkeypatch:
             queue.drain()
 
     monkeypatch.setattr(receiver, "deliver", deliver)
-    queue.put(receiver, 0)
+    queue.put(receiver, [0])
     # If one waits for ever, the test fails, and the process still ends.
     first = threading.Thread(target=drain, daemon=True)
     first.start()
@@ -342,14 +343,14 @@ def test_values_from_many_threads_keep_within_the_budget(monkeypatch: pytest.Mon
     plain = receiver.deliver
 
     def deliver(device: Any, item: Any) -> None:
-        most.append(len(queue.items))
+        most.append(queue.items.held()[0])
         plain(device, item)
 
     monkeypatch.setattr(receiver, "deliver", deliver)
 
     def put(first: int) -> None:
         for number in range(first, first + 500):
-            queue.put(receiver, number)
+            queue.put(receiver, [number])
 
     before = sys.getswitchinterval()
     # As many interleavings as can be had.
@@ -368,7 +369,7 @@ def test_values_from_many_threads_keep_within_the_budget(monkeypatch: pytest.Mon
     for thread in range(8):
         mine = [number for number in receiver.ran if number // 1000 == thread]
         assert mine == sorted(mine), f"values of thread {thread} are out of order"
-    assert max(most) <= 7 and queue._bytes == 0
+    assert max(most) <= 7 and queue.held() == 0
 
 
 @pytest.mark.contract("H11")
@@ -389,7 +390,7 @@ def test_a_thread_that_an_exception_ends_starts_another_only_for_what_waits(
     monkeypatch.setattr(queue, "start", lambda: started.append(queue.is_pending()))
     consumer = queue.consumer = consumers.Consumer(queue, None)
     for number in range(values):
-        queue.put(receiver, number)
+        queue.put(receiver, [number])
     with pytest.raises(Interrupted):
         consumer._consume()
     assert receiver.ran == [0] and started == starts and queue.consumer is None

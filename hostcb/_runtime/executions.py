@@ -134,8 +134,10 @@ class ExecutionTracker:
     def add(self, execution: Execution) -> None:
         """Track `execution`, which starts now, until its `end`."""
         self.admit(execution.program)
-        if execution.thread != MAIN and not execution.nested:
-            self.in_other_threads = True
+        other_thread = execution.thread != MAIN and not execution.nested
+        self.in_other_threads = self.in_other_threads or other_thread
+        program = execution.program
+        program.awaited = program.awaited or not (other_thread and threading.current_thread().daemon)
         if len(self._live) > MANY and not execution.nested:
             self._forget_ended()
             unknown = next((each for each in list(self._live) if not each.ordered and each.dispatch.has_ended()), None)
@@ -143,7 +145,7 @@ class ExecutionTracker:
                 # The token of an unordered execution cannot be queried, only waited for. This old one has long ended.
                 unknown.wait()
         self._live[execution] = None
-        execution.program.add(execution)
+        program.add(execution)
 
     def admit(self, subject: Any) -> None:
         """Refuse `subject`, a program or a callback, if another thread than that which ends the process starts it now.

@@ -6,7 +6,8 @@ steps:
 
 1. From now on a program that another thread starts is refused, unless a callback has started it.
 2. The exit waits for what had been started. It gives up if a function runs, and none has begun or ended for as many
-   seconds as the flag `hostcb_exit_timeout` says, or at an interrupt.
+   seconds as the flag `hostcb_exit_timeout` says, or at an interrupt. It waits a few seconds for what daemon threads
+   alone have started, since Python does not wait for such threads at all.
 3. It logs what it has given up, and the failures that no barrier has reported.
 4. No function begins any more. JAX dispatches programs of pure callbacks without telling hostcb. It has forgotten them
    in step 1, so each is traced again, and refused; handlers still come of programs that were compiled ahead of time.
@@ -40,7 +41,7 @@ from .barrier import REPORT_INTERVAL, wait_for_callbacks
 from .deadlines import LOOK_AT_EXIT, Deadline, join_waiters, seen_to_end
 from .executions import stay, tracker
 from .failures import CallbackException, failure_log
-from .outstanding import listed, outstanding
+from .outstanding import listed, outstanding, programs
 from .queues import queues
 from .running import runs_in
 from .thread_states import is_pythons
@@ -49,6 +50,9 @@ logger = logging.getLogger("hostcb")
 
 # After a barrier has waited in vain, the exit waits for so many seconds at first.
 SECONDS_AFTER_TIMEOUT = 10.0
+
+# So many seconds the exit waits for programs that daemon threads alone have started.
+SECONDS_FOR_DAEMONS = 5.0
 
 # So many seconds a thread has to notice that it is refused, or that its function is given up.
 GRACE = 0.2
@@ -67,6 +71,7 @@ class Patience(Deadline):
     def __init__(self) -> None:
         self._seconds = flags.exit_timeout.value
         self._report = Deadline(REPORT_INTERVAL)
+        self._daemons = Deadline(min(self._seconds, SECONDS_FOR_DAEMONS))
         super().__init__(min(self._seconds, SECONDS_AFTER_TIMEOUT) if tracker.timed_out else self._seconds)
 
     def renew(self) -> None:
@@ -77,6 +82,10 @@ class Patience(Deadline):
             # By this thread, since Python 3.12 starts no others at its exit.
             self._report = Deadline(REPORT_INTERVAL)
             logger.warning("barrier_wait[at_exit]: still waiting for: %s", listed(outstanding()))
+        if self._daemons.has_passed():
+            if not any(program.awaited for program in programs()):
+                return True
+            self._daemons = Deadline(SECONDS_FOR_DAEMONS)
         if not super().has_passed():
             return False
         if _threads_in_functions():

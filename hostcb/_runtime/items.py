@@ -22,6 +22,9 @@ class Receiver(Protocol):
         """The size of each of its values."""
 
     @property
+    def program(self) -> Any: ...
+
+    @property
     def nested(self) -> bool:
         """Whether its program was ever started from inside a callback."""
 

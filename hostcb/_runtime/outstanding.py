@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .executions import tracker
+from .programs import Program
 from .queues import queues
 
 
@@ -60,6 +61,12 @@ def outstanding() -> list[Outstanding]:
         ]
     )
     return [Outstanding(*what, count) for what, count in counts.items()]
+
+
+def programs() -> set[Program]:
+    """Return the programs whose executions or callbacks have not ended."""
+    executions = {each.program for each in (*tracker.live(), *tracker.without_order())}
+    return executions.union(*(queue.programs() for queue in queues.all()))
 
 
 def listed(found: Sequence[Outstanding]) -> str:

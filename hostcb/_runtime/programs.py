@@ -47,6 +47,8 @@ class Program:
         # callback, or a dispatch in which a callback has failed. These dispatches say so, as long as they live.
         self.through_python = ctypes.c_int32(0)
         self._failing: dict[weakref.ref[Any], None] = {}
+        # Whether anything but a daemon thread has started it, so that the exit waits for it.
+        self.awaited = False
         # The turns of its devices, under pmap and shard_map.
         self.turns = Turns()
         # Its executions, in the order of their start.

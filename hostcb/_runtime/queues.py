@@ -206,6 +206,11 @@ class DeviceQueue(Progress):
         first_running = sorted(found, key=lambda each: not each[1])
         return [(str(receiver.callback), "runs" if begun else "waits") for receiver, begun in first_running]
 
+    def programs(self) -> set[Any]:
+        """Return the programs of the values whose functions have not ended."""
+        of_ring = [] if self.ring is None else sites.waiting(self.ring)
+        return {receiver.program for receiver in (*of_ring, *(item.receiver for item in self.items))}
+
     def stop(self) -> None:
         """Run all values, then end the consumer; the next value starts another."""
         self.join()

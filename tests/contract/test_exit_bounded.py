@@ -175,6 +175,31 @@ for _ in range(10):
     assert ended.lines == ["ran"] * 10
 
 
+QUEUED = """
+from hostcb._runtime import exiting
+exiting.SECONDS_FOR_DAEMONS = 0.3
+tap = jax.jit(lambda x: hcb.id_tap(lambda v, t: (time.sleep(0.1), os.write(1, b"ran\\n")), x))
+
+def start():
+    for _ in range(20):
+        tap(1.0)
+
+for daemon in sys.argv[1:]:
+    thread = threading.Thread(target=start, daemon=daemon == "daemon")
+    thread.start()
+    thread.join()
+"""
+
+
+@pytest.mark.parametrize("threads", [("daemon",), ("other",), ("daemon", "other")], ids=" and ".join)
+def test_the_exit_waits_longer_for_what_others_than_daemon_threads_have_started(threads: tuple[str, ...]) -> None:
+    ended = run_program(QUEUED, *threads, devices=1, timeout=60.0).check()
+    if threads == ("daemon",):
+        assert len(ended.lines) < 20 and "these callbacks have not" in ended.stderr, ended
+    else:
+        assert ended.lines == ["ran"] * 20 * len(threads), ended
+
+
 def test_the_device_may_compute_for_longer_than_the_timeout() -> None:
     """Only a function of a user hangs."""
     program = """

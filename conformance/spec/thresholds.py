@@ -142,6 +142,7 @@ NOT_THRESHOLDS: Mapping[str, str] = {
     "_runtime/pool.py:THREADS_PER_DEVICE": "threads of the runtime, which hostcb asks for before it starts",
     "_runtime/deadlines.py:LOOK_AT_EXIT": "seconds between two looks at an execution",
     "_runtime/exiting.py:GRACE": "seconds that a refused thread has to end",
+    "_runtime/exiting.py:SECONDS_FOR_DAEMONS": "seconds that the exit waits for programs of daemon threads",
     "_runtime/exiting.py:SECONDS_AFTER_TIMEOUT": "seconds that the exit waits after a barrier has waited in vain",
     "_runtime/progress.py:LOOK_AGAIN": "seconds between two looks at a queue",
     "_runtime/recording.py:MOST_CHARACTERS": "characters of an error in a trace",

@@ -41,6 +41,8 @@ UNTRIED = {
     "returned something in place of writing into `out`": "no advice",
     "stop_outfeed_receiver was called from inside a callback": "no advice",
     "Let that process compile its own program": "tests/contract/test_serialization.py has the error",
+    "Restart Python to import another hostcb": "tests/contract/test_importing.py imports it twice",
+    "set PYTHON_GIL=1 in the environment": "tests/contract/test_importing.py has the error",
     "Correct the callback, or {} if it is right as it is": "no single remedy",
 }
 

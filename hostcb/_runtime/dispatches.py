@@ -8,7 +8,6 @@ the call, whatever exception ends it, and no later call can be mistaken for it. 
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import weakref
 from collections.abc import Callable
@@ -55,8 +54,11 @@ class Dispatch:
     def end(self) -> None:
         """End before the holder dies."""
         self._holder = None
-        with contextlib.suppress(RuntimeError):
+        try:
             self._lock.release()
+        except RuntimeError:
+            # The holder is dead, or a forked child ends it for the second time.
+            return
 
     def has_ended(self) -> bool:
         holder = self._holder

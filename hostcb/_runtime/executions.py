@@ -158,7 +158,9 @@ class ExecutionTracker:
                 f"{subject} was started while the Python interpreter is finalized, when no other thread can "
                 "run callbacks any more. Run it before, for instance in a function that atexit calls."
             )
-        if self.exits_in not in (None, threading.get_ident()) and (self.closed or not inside_handler()):
+        if self.exits_in is None or self.exits_in == threading.get_ident():
+            return
+        if self.closed or not inside_handler():
             if self.closed and is_pythons():
                 # It has been refused before, and tries again and again.
                 stay()
@@ -168,15 +170,18 @@ class ExecutionTracker:
             )
 
     def tokens_in(self, execution: Execution) -> Any:
+        self._wait_for_earlier(execution)
+        return self._fresh_token(execution.devices)
+
+    def _wait_for_earlier(self, execution: Execution) -> None:
         devices = execution.devices
         # A nested execution must not wait for the execution that waits for its callback. And only the CPU runtime
         # starts a computation before the previous one on the same device has ended.
-        if not execution.nested and devices[0].platform == "cpu":
+        if len(self._live) > 1 and not execution.nested and devices[0].platform == "cpu":
             for other in self._started_on(execution):
                 # The CPU runtime itself runs executions on several devices one at a time.
                 if len(devices) == 1 or len(other.devices) == 1:
                     other.wait_on(devices)
-        return self._fresh_token(devices)
 
     def started(self, execution: Execution, tokens: Sequence[Any], ordered: bool) -> None:
         execution.ordered = ordered
@@ -231,7 +236,7 @@ class ExecutionTracker:
     def _launch_fast(self, execution: Execution) -> None:
         try:
             self.begin(execution)
-            self.tokens_in(execution)
+            self._wait_for_earlier(execution)
         except BaseException as error:
             self.end(execution, error)
             raise
@@ -250,8 +255,8 @@ class ExecutionTracker:
         self.started(execution, (token,) if len(devices) == 1 else waiting.on_each(token), True)
         for device in devices:
             waiting.cover_by_effects_barrier(device, self.drain)
-        self.end(execution, None)
         execution.dispatch.end()
+        self.end(execution, None)
         if running.frame.pending is not None:
             # Before JAX shows the zeros of a failed callback to a function of the user that builds the results.
             raise_at_the_end(caller)
@@ -265,8 +270,8 @@ class ExecutionTracker:
             innermost = innermost.outer
         if innermost is not None:
             frame.execution = execution.outer
-        alone = len(execution.devices) == 1 and execution.devices[0].platform == "cpu"
-        if alone and not execution.ordered and execution.program.effectful:
+        unordered = not execution.ordered and execution.program.effectful
+        if unordered and len(execution.devices) == 1 and execution.devices[0].platform == "cpu":
             # It has run in this thread, but its token becomes ready only when it is waited for.
             for token in execution.tokens or ():
                 waiting.settle(token)
@@ -284,7 +289,10 @@ class ExecutionTracker:
         execution.failure = None
         tokens = execution.tokens
         unseen = tokens is None and execution.launched and len(execution.devices) > 1
-        if not unseen and all(token.is_ready() for token in tokens or ()):
+        for token in () if tokens is None else tokens:
+            if not token.is_ready():
+                return
+        if not unseen:
             self._live.pop(execution, None)
             # The next execution need not ask again whether this one has ended.
             execution.program.drop(execution)
@@ -381,9 +389,6 @@ class ExecutionTracker:
 
         An execution that another thread is dispatching at this moment has no order to this one.
         """
-        if len(self._live) == 1:
-            # Only `execution` itself is live.
-            return []
         return [
             other
             for other in self.live()

@@ -66,7 +66,8 @@ class Program:
         self._last = execution
         if execution.nested:
             self.nested = True
-        self._tell_c()
+        if self.nested or self._failing or self.through_python.value:
+            self._tell_c()
 
     def goes_through_python(self, failing: Any) -> None:
         """Let taps come to Python, which knows of failures, until `failing` is over or is nowhere referred to."""
@@ -141,7 +142,7 @@ class Program:
         return f"a program with {', '.join(self.callbacks) or 'host callbacks'}"
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, slots=True, weakref_slot=True)
 class Execution:
     """One run of a program, from its dispatch until its tokens are there on every device."""
 

@@ -147,16 +147,16 @@ def test_dispatches_that_raised_leave_nothing(name: str, where: str) -> None:
 def test_a_dispatch_inside_of_another_that_raises_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A finalizer or a signal handler dispatches the same program in the middle of its dispatch."""
     step, *wrong = refused(CALLBACKS["tap"], one)
-    plain, around = ExecutionTracker.tokens_in, []
+    plain, around = ExecutionTracker._wait_for_earlier, []
 
-    def interrupted(self: ExecutionTracker, execution: Execution) -> Any:
+    def interrupted(self: ExecutionTracker, execution: Execution) -> None:
         if not around:
             around.append(execution)
             raises(step, *wrong)
             assert self.current() is execution and not execution.dispatch.has_ended()
-        return plain(self, execution)
+        plain(self, execution)
 
-    monkeypatch.setattr(ExecutionTracker, "tokens_in", interrupted)
+    monkeypatch.setattr(ExecutionTracker, "_wait_for_earlier", interrupted)
     jax.block_until_ready(step(one(1), one(2)))
     assert around[0].dispatch.has_ended() and around[0].tokens and running.frame.execution is None
     hcb.barrier_wait()

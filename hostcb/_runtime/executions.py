@@ -290,7 +290,7 @@ class ExecutionTracker:
         tokens = execution.tokens
         unseen = tokens is None and execution.launched and len(execution.devices) > 1
         for token in () if tokens is None else tokens:
-            if not token.is_ready():
+            if not waiting.is_ready(token):
                 return
         if not unseen:
             self._live.pop(execution, None)

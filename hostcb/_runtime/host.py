@@ -126,14 +126,12 @@ class Host:
         frame.depth = outer + 1
         try:
             watchers = watching.on
-            begin = functools.partial(
-                item.hand_to, functools.partial(self._invoke, device) if self._with_device else self._invoke
-            )
+            invoke = functools.partial(self._invoke, device) if self._with_device else self._invoke
             if watchers is None:
-                begin()
+                item.hand_to(invoke)
             else:
                 # An interrupt in what watches comes before the function begins, or after it.
-                watchers.around(self, device, item.arrays, begin)()
+                watchers.around(self, device, item.arrays, functools.partial(item.hand_to, invoke))()
         except BaseException as exception:
             if not item.begun:
                 raise

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import partial, reduce
 from itertools import starmap
+from operator import call
 from typing import Any, Protocol
 
 from .._spec.callback import HostCallback
@@ -42,8 +43,8 @@ class Item:
         self.arrays = arrays
         self.position = position
         self.ended = False
-        # Empty as soon as the function has begun.
-        self._once: Any = iter((arrays,))
+        # Empty as soon as the function has begun. Of one array, as of nearly every value, or of all arrays together.
+        self._once: Any = iter(arrays if len(arrays) == 1 else ((arrays,),))
 
     @property
     def begun(self) -> bool:
@@ -52,11 +53,13 @@ class Item:
     def hand_to(self, function: Callable[..., Any]) -> None:
         """Call the function with the arrays, unless it has begun before.
 
-        `min` does both, in C: it takes the arrays out of `_once`, and calls `next` of a `starmap`, which calls the
-        function. Between the two no other code can come, and a `StopIteration` of the function is raised like all its
-        exceptions.
+        One expression does both, in C, so no other code can come between: it takes the arrays out of `_once` and calls
+        the function with them. A `StopIteration` of the function is raised like all its exceptions.
         """
-        min(map(partial(starmap, function), zip(self._once)), key=next, default=None)
+        if len(self.arrays) == 1:
+            reduce(call, self._once, function)
+        else:
+            min(map(partial(starmap, function), self._once), key=next, default=None)
 
 
 class _Accepted(Link):
@@ -65,7 +68,7 @@ class _Accepted(Link):
     __slots__ = ("item", "number", "total")
 
     def __init__(self, item: Item | None, number: int, total: int):
-        super().__init__()
+        self.following = []
         self.item = item
         # How many values the queue has accepted up to this one, and their bytes.
         self.number, self.total = number, total
@@ -83,15 +86,18 @@ class Items:
         self._last = self._past = _Accepted(None, 0, 0)
 
     def accept(
-        self, receiver: Receiver, arrays: Sequence[Any], position: int, is_room: Callable[[int, int], bool]
+        self, receiver: Receiver, arrays: Sequence[Any], position: int, is_room: Callable[[int, int, int], bool]
     ) -> bool:
-        """Accept a value if there is room beside so many values with so many bytes."""
+        """Accept a value if there is room, beside so many values with so many bytes, for its own bytes."""
         while True:
-            last, past = self._newest(), self._ended()
-            if not is_room(last.number - past.number, last.total - past.total):
+            # Others may have ended since then. So what waits is never more than this.
+            last, past = self._newest(), self._past
+            if not is_room(last.number - past.number, last.total - past.total, receiver.nbytes):
                 return False
             item = Item(receiver, arrays, position)
-            if extend(last, _Accepted(item, last.number + 1, last.total + receiver.nbytes)):
+            accepted = _Accepted(item, last.number + 1, last.total + receiver.nbytes)
+            if extend(last, accepted):
+                self._last = accepted
                 return True
 
     def __iter__(self) -> Iterator[Item]:
@@ -105,6 +111,8 @@ class Items:
 
     def oldest(self) -> Item | None:
         """Return the oldest item whose function has not ended; it may have begun."""
+        if not self._past.following:
+            return None
         while True:
             following = self._ended().following
             if not following:

@@ -89,7 +89,7 @@ class DeviceQueue(Progress):
 
     def is_pending(self) -> bool:
         """Whether a value's function has not ended."""
-        return self.items.oldest() is not None or (self.ring is not None and self.ring.is_pending())
+        return (self.ring is not None and self.ring.is_pending()) or self.items.oldest() is not None
 
     def has_nested(self) -> bool:
         """Whether a value waits whose program was started from inside a callback; C accepts none of these."""
@@ -103,16 +103,14 @@ class DeviceQueue(Progress):
             self._wake()
 
     def _accepts(self, receiver: Receiver, arrays: Sequence[np.ndarray], waits: bool) -> bool:
-        ring, nbytes = self.ring, receiver.nbytes
+        ring = self.ring
+        is_room = self._is_room if waits else _is_always_room
+        if ring is None:
+            return self.items.accept(receiver, arrays, 0, is_room)
         # C is told before the check, since it accepts values at the same time.
-        self._publish(nbytes)
+        self._publish(receiver.nbytes)
         try:
-            return self.items.accept(
-                receiver,
-                arrays,
-                0 if ring is None else ring.counters.tail,
-                lambda values, held: not waits or self._is_room(values, held, nbytes),
-            )
+            return self.items.accept(receiver, arrays, ring.counters.tail, is_room)
         finally:
             self._publish()
 
@@ -189,9 +187,10 @@ class DeviceQueue(Progress):
         position = 0 if ring is None else ring.counters.tail
 
         def has_ended() -> bool:
+            if ring is not None and ring.counters.head < position:
+                return False
             # In a forked child there are other items: the parent process runs these.
-            in_python = items.ended()[0] >= number or items is not self.items
-            return in_python and (ring is None or ring.counters.head >= position)
+            return items.ended()[0] >= number or items is not self.items
 
         return has_ended
 
@@ -258,13 +257,14 @@ class DeviceQueue(Progress):
 
     @runs_callbacks
     def _take_turn(self, reached: Callable[[], bool]) -> None:
-        """Run the oldest value, unless another thread was faster.
+        """Run the oldest values, one if others wait, unless another thread was faster.
 
         A thread that has its turn counts as inside a callback: it must not wait for threads that wait for the baton.
         """
         self._runner = threading.get_ident()
-        if not reached():
-            self._run_oldest()
+        while not reached():
+            if not self._run_oldest() or self._waiting:
+                return
 
     def is_run_by(self, threads: Collection[int]) -> bool:
         """Return whether one of these threads runs the oldest value."""
@@ -274,40 +274,44 @@ class DeviceQueue(Progress):
         """Return whether this thread is in the middle of a turn."""
         return any(names.get("self") is self for names in locals_of(DeviceQueue._take_turn))
 
-    def _run_oldest(self) -> None:
-        """Run the function of the oldest value, in the thread that has its turn.
+    def _run_oldest(self) -> bool:
+        """Run the function of the oldest value, in the thread that has its turn; False if there is none.
 
         An interrupt, such as Ctrl-C, may come anywhere. A function that has begun then counts as run, and a value whose
         function has not begun stays in the queue. If its end is not noted, the next turn finds it begun and notes that.
         """
-        found = self._oldest()
-        if found is None:
-            return
-        item, record = found
+        item, record = self._oldest()
+        if item is None:
+            return False
         try:
             if not item.begun:
                 item.receiver.deliver(self.device, item)
         finally:
             if item.begun:
                 self._end(item, record)
+        return True
 
     def _end(self, item: Item, record: Record | None) -> None:
         if record is None:
             item.ended = True
             self.items.popleft()
-            self._publish()
+            if self.ring is not None:
+                self._publish()
             return
         assert self.ring is not None
         self.ring.end(record)
-        for end in list(self._taken):
-            if end <= self.ring.counters.head:
-                self._taken.pop(end, None)
+        self._taken.pop(record[2], None)
+        if self._taken:
+            # Of a turn that was interrupted.
+            for end in list(self._taken):
+                if end <= self.ring.counters.head:
+                    self._taken.pop(end, None)
         if sites.leaving:
             sites.let_go()
 
-    def _oldest(self) -> tuple[Item, Record | None] | None:
+    def _oldest(self) -> tuple[Item | None, Record | None]:
         """Return the oldest value, with its record if it is in the ring."""
-        while self.is_pending():
+        while True:
             ring = self.ring
             # In this order: if a value of Python is older than this record, it is there by now.
             record = None if ring is None else ring.oldest()
@@ -316,10 +320,9 @@ class DeviceQueue(Progress):
                 taken = self._take(ring, record)
                 if taken is not None:
                     return taken, record
-            elif item is not None and (ring is None or ring.counters.head >= item.position):
+            elif item is None or ring is None or ring.counters.head >= item.position:
                 return item, None
             # Since the look at the ring, C has accepted values that are older than this item; or the record has run.
-        return None
 
     def _take(self, ring: Ring, record: Record) -> Item | None:
         """Return the item of a record, always the same one; None if its function has ended."""
@@ -355,6 +358,10 @@ class DeviceQueue(Progress):
     def held(self) -> int:
         """Return the bytes of the values whose functions have not ended."""
         return self.items.held()[1] + (0 if self.ring is None else self.ring.counters.bytes)
+
+
+def _is_always_room(*_: int) -> bool:
+    return True
 
 
 class Queues(dict[Any, DeviceQueue]):

@@ -132,6 +132,8 @@ class Ring:
         while place < len(ahead) and ahead[place + 2] <= head:
             place += 3
         if place == len(ahead):
+            if not self.is_pending():
+                return None
             read = Read()
             count = library.held.hostcb_read(self.address, head, read, MOST_READ)
             ahead, place = read[: 3 * count], 0

@@ -55,11 +55,14 @@ class Frame:
 
 
 class _Running(threading.local):
+    # Whether Python started the thread. A thread of the runtime dispatches only from inside a callback.
+    thread_is_pythons = True
+
     def __init__(self) -> None:
+        # First of all: a finalizer that comes in the middle of this needs it.
+        self.frame = Frame()
         # This runs in the first callback of each thread, and again only if the thread's state is lost.
         keeper.keep()
-        self.frame = Frame()
-        # Whether Python started the thread. A thread of the runtime dispatches only from inside a callback.
         self.thread_is_pythons = is_pythons()
 
 

@@ -28,7 +28,7 @@ from .deadlines import Deadline
 from .items import Item, Items, Receiver
 from .progress import Progress
 from .rings import Record, Ring
-from .running import inside_callback, locals_of, runs_callbacks
+from .running import inside_callback, locals_of, running, runs_callbacks
 
 logger = logging.getLogger("hostcb")
 
@@ -262,9 +262,15 @@ class DeviceQueue(Progress):
         A thread that has its turn counts as inside a callback: it must not wait for threads that wait for the baton.
         """
         self._runner = threading.get_ident()
-        while not reached():
-            if not self._run_oldest() or self._waiting:
-                return
+        frame = running.frame
+        outer = frame.depth
+        frame.depth = outer + 1
+        try:
+            while not reached():
+                if not self._run_oldest() or self._waiting:
+                    return
+        finally:
+            frame.depth = outer
 
     def is_run_by(self, threads: Collection[int]) -> bool:
         """Return whether one of these threads runs the oldest value."""

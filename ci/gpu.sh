@@ -58,7 +58,7 @@ step matrix "$run" -m conformance run --platform cuda --depth run --results "$re
 step dlpack "$run" -m pytest -q tests/contract/test_dlpack_callback.py tests/contract/test_dlpack_results_on_gpu.py \
   tests/contract/test_buffer_callback.py
 step recipes "$run" ci/gpu_recipes.py
-# Taps in C are off, since no GPU has run them: this tries them, and compares with taps in Python.
+# Taps in C are off, since one model of GPU alone has run them: this tries them, and compares with taps in Python.
 step taps-in-python env HOSTCB_NATIVE_CUDA=0 "$run" ci/gpu_taps.py
 step taps-in-c env HOSTCB_NATIVE_CUDA=1 "$run" ci/gpu_taps.py
 step cells-in-c env HOSTCB_NATIVE_CUDA=1 "$run" -m conformance run --platform cuda --depth run \

@@ -64,7 +64,7 @@ TESTS_ALONE: Mapping[str, str] = {
     "H22": "a trace is a file, which tests read",
     "H24": "nearly every cell of a tap goes through the library in C, where it is built; tests compare both ways",
     "H25": "the switch interval is of a process: tests read it",
-    "H26": "no GPU has run it; tests have a stand-in for the driver",
+    "H26": "CI has no GPU; tests have a stand-in for the driver",
     "H27": "an installation is of a process, and of JAX's functions: tests install hostcb",
     "H28": "an environment variable of a process that starts: tests start some",
     "H31": "a profile is a file, which tests read",

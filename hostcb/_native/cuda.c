@@ -1,6 +1,6 @@
 /* The hand-over of tapped values on CUDA, where the operands are in the device's memory, and are not there yet when the
- * runtime calls the handler: it calls it while it enqueues work on a stream. No GPU has run this; a stand-in for the driver
- * has (tests/programs/stand_in_for_cuda.c).
+ * runtime calls the handler: it calls it while it enqueues work on a stream. One model of GPU has run this, and a
+ * stand-in for the driver (tests/programs/stand_in_for_cuda.c).
  *
  * `hostcb_cuda_tap` reserves a record in the device's ring, whose memory is pinned, and enqueues two things: the copy of the
  * operands into the record, and a function of the host, `arrive`, which shows the record to Python. The handler does not

@@ -1,4 +1,4 @@
-"""Taps of CUDA devices in C: off unless the environment asks for it, since no GPU has run it (H26).
+"""Taps of CUDA devices in C: off unless the environment asks for it, since one model of GPU alone has run it (H26).
 
 Nothing fails open: where it is asked for and cannot be used, taps go through Python, and `hostcb.doctor` says why.
 """
@@ -31,7 +31,7 @@ class Cuda:
         self.asked_for = parse_bool(VARIABLE, os.environ.get(VARIABLE, "0"))
         self._registered = False
         if not self.asked_for:
-            self.problem = f"it has never run on a GPU; {VARIABLE}=1 turns it on"
+            self.problem = f"one model of GPU alone has run it; {VARIABLE}=1 turns it on"
         elif library.problem is not None:
             self.problem = f"the library in C is not in use: {library.problem}"
 
@@ -78,7 +78,7 @@ class Cuda:
             self.is_ready()
         if self.problem is not None:
             return f"taps are handed over in Python; taps in C are off: {self.problem}"
-        return "taps are handed over in C, which has never run on a GPU"
+        return "taps are handed over in C, which one model of GPU alone has run"
 
 
 cuda = Cuda()

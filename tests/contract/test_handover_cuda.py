@@ -1,4 +1,4 @@
-"""H26: taps of CUDA devices that are handed over in C, with a stand-in for the driver: no GPU has run them."""
+"""H26: taps of CUDA devices that are handed over in C, with a stand-in for the driver, since CI has no GPU."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_it_is_off_unless_the_environment_asks_for_it(by_default: tuple[dict[str
     for text in texts.values():
         assert f"@{TODAYS}(" in text and "hostcb_cuda_tap" not in text
     assert line == (
-        "on CUDA: taps are handed over in Python; taps in C are off: it has never run on a GPU; "
+        "on CUDA: taps are handed over in Python; taps in C are off: one model of GPU alone has run it; "
         "HOSTCB_NATIVE_CUDA=1 turns it on"
     )
 
@@ -128,7 +128,7 @@ def test_it_is_off_unless_the_environment_asks_for_it(by_default: tuple[dict[str
 def test_what_is_lowered_where_the_environment_asks_for_it(by_default: tuple[dict[str, str], str]) -> None:
     before, _ = by_default
     texts, line = lowered("told", env=ASKED_FOR)
-    assert line == "on CUDA: taps are handed over in C, which has never run on a GPU"
+    assert line == "on CUDA: taps are handed over in C, which one model of GPU alone has run"
     for name in ("small", "shard_map"):
         (call,) = [each for each in texts[name].splitlines() if "stablehlo.custom_call @hostcb_cuda_tap(" in each]
         for part in ("has_side_effect = true", "index = 0 : ui64", "!stablehlo.token"):
@@ -143,7 +143,7 @@ def test_what_is_lowered_where_the_environment_asks_for_it(by_default: tuple[dic
 def test_with_the_plugin_it_is_used() -> None:
     texts, line = lowered(env=ASKED_FOR)
     assert "@hostcb_cuda_tap(" in texts["small"]
-    assert line == "on CUDA: taps are handed over in C, which has never run on a GPU"
+    assert line == "on CUDA: taps are handed over in C, which one model of GPU alone has run"
 
 
 @pytest.mark.skipif(_compat.cuda_python_handler() is not None, reason="the plugin of CUDA is installed")
@@ -157,7 +157,7 @@ def test_without_the_plugin_it_is_not_used(by_default: tuple[dict[str, str], str
     ("env", "words"),
     [
         ({"HOSTCB_NATIVE": "0", "HOSTCB_NATIVE_CUDA": "1"}, "the library in C is not in use: HOSTCB_NATIVE turns"),
-        ({"HOSTCB_NATIVE": "1", "HOSTCB_NATIVE_CUDA": "0"}, "it has never run on a GPU; HOSTCB_NATIVE_CUDA=1 turns"),
+        ({"HOSTCB_NATIVE": "1", "HOSTCB_NATIVE_CUDA": "0"}, "one model of GPU alone has run it; HOSTCB_NATIVE_CUDA=1 turns"),
     ],
 )
 def test_what_else_turns_it_off(env: dict[str, str], words: str) -> None:

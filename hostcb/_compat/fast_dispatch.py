@@ -1,7 +1,6 @@
 """JAX's fast dispatch, in C++, for programs with hostcb's tokens: its begin and its end.
 
-JAX keeps a program with an effect out of its fast dispatch, which runs no Python code. Two objects of hostcb change
-that:
+JAX keeps a program with an effect out of its fast dispatch, which runs no Python code. Three objects change that:
 
 1. The token operand is the same array at each dispatch, so it can be one of the arguments that JAX calls constant. The
    layout that hostcb gives for it is another one than the array has. So JAX asks its table of functions that put an

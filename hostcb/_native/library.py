@@ -176,6 +176,8 @@ class Library:
         Up to Python 3.13, a thread that asks for the interpreter lock while the interpreter is finalized is unwound.
         jaxlib has functions that may not be unwound, and the C++ library then aborts the process.
         """
+        if self.held is None:
+            return
         with contextlib.suppress(OSError, AttributeError):
             # glibc unwinds such a thread, and this is the C++ library of jaxlib there.
             set_terminate = ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE

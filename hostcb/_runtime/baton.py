@@ -9,6 +9,15 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+
+from .running import runs_callbacks
+
+
+@runs_callbacks
+def _run(function: Callable[[], None], element: int) -> int:
+    function()
+    return element
 
 
 class Baton:
@@ -23,9 +32,4 @@ class Baton:
 
     def take(self, function: Callable[[], None]) -> None:
         """Run a function, unless another thread runs one, or this one in a deeper frame."""
-
-        def run(element: int) -> int:
-            function()
-            return element
-
-        self._list.sort(key=run)
+        self._list.sort(key=partial(_run, function))

@@ -139,7 +139,7 @@ def seen_to_end(waitable: Waitable, deadline: Deadline) -> bool:
 
 def ended_by(waitable: Waitable, deadline: Deadline) -> bool:
     """Wait until an execution has ended; return False if it has not in time."""
-    # Again if it has not: the wait for a dispatch that seems to have raised may end before the dispatch does.
+    # Again if it has not: a fork ends the waiters of its child before what they wait for.
     while not waitable.done():
         waiter = waitable.waiter
         if waiter is None or waiter.has_ended():

@@ -32,12 +32,13 @@ class Dispatch:
     exception in there may keep the holder alive.
     """
 
-    __slots__ = ("_holder", "_lock")
+    __slots__ = ("_ended", "_holder", "_lock")
 
     def __init__(self) -> None:
-        # Locked during the dispatch. It only wakes threads; the holder alone decides.
+        # Locked as long as the holder lives. It only wakes threads.
         self._lock = threading.Lock()
         self._holder: weakref.ref[Any] | None = None
+        self._ended = False
 
     def around(self, call: Callable[[], T]) -> T:
         """Begin, call `call` for a dispatch in Python, and end when it has returned or raised."""
@@ -52,17 +53,12 @@ class Dispatch:
         return holder
 
     def end(self) -> None:
-        """End before the holder dies."""
-        self._holder = None
-        try:
-            self._lock.release()
-        except RuntimeError:
-            # The holder is dead, or a forked child ends it for the second time.
-            return
+        """End before the holder dies. Threads that wait see it when that dies, or at their next look."""
+        self._ended = True
 
     def has_ended(self) -> bool:
         holder = self._holder
-        return holder is None or holder() is None
+        return self._ended or holder is None or holder() is None
 
     def wait(self) -> None:
         """Wait until it has ended."""

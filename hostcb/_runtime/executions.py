@@ -31,7 +31,7 @@ from .native import calls_nothing_else, is_simple
 from .postponed import raise_at_the_end, raise_what_is_left
 from .programs import Execution, Program
 from .queues import queues
-from .running import held_up, inside_callback, inside_handler, running
+from .running import held_up, inside_callback, inside_handler, running, threads_in_functions
 from .thread_states import is_pythons
 
 T = TypeVar("T")
@@ -59,14 +59,8 @@ class ExecutionTracker:
     def __init__(self) -> None:
         # Whether JAX's dispatch calls this tracker; see `_compat.dispatch.install_dispatch_hooks`.
         self.informed = False
-        # The thread in which the process exits, from the begin of the exit on.
-        self.exits_in: int | None = None
-        # Whether the exit has waited, and no function may begin any more.
-        self.closed = False
-        # Whether the last barrier has waited in vain.
-        self.timed_out = False
-        # Whether other threads than the main one have started programs.
-        self.in_other_threads = False
+        # Whether any callback was ever started.
+        self.used = False
         self.forget()
 
     def disown(self) -> None:
@@ -78,7 +72,13 @@ class ExecutionTracker:
         self.forget()
 
     def forget(self) -> None:
-        """Forget all executions."""
+        """Forget all executions, and an exit that has begun."""
+        # The thread in which the process exits, from the begin of the exit on.
+        self.exits_in: int | None = None
+        # Whether the exit has waited, and no function may begin any more.
+        self.closed = False
+        # Whether the last barrier has waited in vain.
+        self.timed_out = False
         self._live: dict[Execution, None] = {}
         self._fresh: dict[tuple[Any, ...], Any] = {}
         self._failed: dict[int, weakref.ref[Program]] = {}
@@ -134,9 +134,8 @@ class ExecutionTracker:
     def add(self, execution: Execution) -> None:
         """Track `execution`, which starts now, until its `end`."""
         self.admit(execution.program)
-        other_thread = execution.thread != MAIN and not execution.nested
-        self.in_other_threads = self.in_other_threads or other_thread
         program = execution.program
+        other_thread = execution.thread != MAIN and not execution.nested
         program.awaited = program.awaited or not (other_thread and threading.current_thread().daemon)
         if len(self._live) > MANY and not execution.nested:
             self._forget_ended()
@@ -153,6 +152,7 @@ class ExecutionTracker:
         Raises:
             RuntimeError: no thread could run its callbacks any more: the process would abort, or lose values.
         """
+        self.used = True
         if sys.is_finalizing():
             raise RuntimeError(
                 f"{subject} was started while the Python interpreter is finalized, when no other thread can "
@@ -343,6 +343,11 @@ class ExecutionTracker:
 
         They have no effects, so only the exit needs this: a callback that runs after it aborts the process.
         """
+        # One more program waits for a place while a function hangs and the places of its device are taken.
+        while threads_in_functions() and not deadline.has_passed():
+            time.sleep(LOOK_AT_EXIT)
+        if threads_in_functions():
+            return list(self._unseen)
         lasts = {devices: waiting.one_more(devices) for devices in list(self._unseen)}
         while not all(last.is_ready() for last in lasts.values()) and not deadline.has_passed():
             time.sleep(LOOK_AT_EXIT)
@@ -376,6 +381,7 @@ class ExecutionTracker:
                 earlier = unseen.get((execution.devices, execution.nested))
                 if earlier is not None:
                     self._live.pop(earlier, None)
+                    earlier.program.drop(earlier)
                 unseen[execution.devices, execution.nested] = execution
 
     def wait_before(self, execution: Execution) -> None:

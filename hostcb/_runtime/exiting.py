@@ -9,15 +9,15 @@ steps:
    seconds as the flag `hostcb_exit_timeout` says, or at an interrupt. It waits a few seconds for what daemon threads
    alone have started, since Python does not wait for such threads at all.
 3. It logs what it has given up, and the failures that no barrier has reported.
-4. No function begins any more. JAX dispatches programs of pure callbacks without telling hostcb. It has forgotten them
-   in step 1, so each is traced again, and refused; handlers still come of programs that were compiled ahead of time.
-   In a thread of Python, such as a loop in a daemon thread, a refusal and a handler now wait for ever without the
-   interpreter lock: the thread never asks for it again, and starts no other program. In a thread of the runtime they
-   fail.
+4. No function begins any more. JAX dispatches programs of pure callbacks without telling hostcb. If other threads live,
+   step 1 has cleared JAX's caches, so each of these programs is traced again, and refused. Programs that were compiled
+   ahead of time still call their handlers. In a thread of Python, such as a loop in a daemon thread, a refusal and a
+   handler now wait for ever without the interpreter lock: the thread never asks for it again, and starts no other
+   program. In a thread of the runtime they fail.
 5. The functions that were given up get an exception: one that polls asks for the interpreter lock again and again. The
    others are in C, and most do not wake before the process has ended.
-6. A thread that Python ends in jaxlib nevertheless, such as a thread that waits for the result of a function that was
-   given up, stays where it is and does not abort the process (`library.hold_ended_threads`).
+6. With the library in C, a thread that Python ends in jaxlib nevertheless stays where it is and does not abort the
+   process, such as a thread that waits for the result of a function that was given up (`library.hold_ended_threads`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -43,7 +42,7 @@ from .executions import stay, tracker
 from .failures import CallbackException, failure_log
 from .outstanding import listed, outstanding, programs
 from .queues import queues
-from .running import runs_in
+from .running import threads_in_functions
 from .thread_states import is_pythons
 
 logger = logging.getLogger("hostcb")
@@ -83,12 +82,13 @@ class Patience(Deadline):
             self._report = Deadline(REPORT_INTERVAL)
             logger.warning("barrier_wait[at_exit]: still waiting for: %s", listed(outstanding()))
         if self._daemons.has_passed():
-            if not any(program.awaited for program in programs()):
+            found = programs()
+            if found and not any(program.awaited for program in found):
                 return True
             self._daemons = Deadline(SECONDS_FOR_DAEMONS)
         if not super().has_passed():
             return False
-        if _threads_in_functions():
+        if threads_in_functions():
             return True
         # The device computes. JAX waits for that, too, and has no timeout.
         self.renew()
@@ -120,17 +120,18 @@ class Closed:
         raise RuntimeError(f"{host.callback} was to run while the process exits, which has waited for all callbacks.")
 
 
-def _threads_in_functions() -> list[int]:
-    """Return the threads that run a function of a user."""
-    return [thread for thread, frame in sys._current_frames().items() if runs_in(frame)]
+def _others_live() -> bool:
+    """Return whether threads go on that are neither this one nor hostcb's own."""
+    me = threading.current_thread()
+    return any(each is not me and not each.name.startswith("hostcb-") for each in threading.enumerate())
 
 
 def _end_functions() -> None:
     """Raise an exception in the functions that still run; one that waits in C does not get it before it returns."""
-    for thread in _threads_in_functions():
+    for thread in threads_in_functions():
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(ProcessEnds))
     end = Deadline(GRACE)
-    while _threads_in_functions() and not end.has_passed():
+    while threads_in_functions() and not end.has_passed():
         time.sleep(LOOK_AT_EXIT)
 
 
@@ -153,7 +154,8 @@ def _wait() -> str:
 
 def _at_exit() -> None:
     tracker.exits_in = threading.get_ident()
-    if tracker.in_other_threads:
+    beside_others = tracker.used and _others_live()
+    if beside_others:
         jax.clear_caches()
     given_up = _wait()
     if given_up:
@@ -162,17 +164,19 @@ def _at_exit() -> None:
         failure_log.raise_if_any()
     except CallbackException as exception:
         logger.error("callbacks failed and no barrier_wait reported it before the program ended: %s", exception)
-    if tracker.in_other_threads:
+    if beside_others:
         # A loop in a daemon thread is refused meanwhile. Most end.
         time.sleep(GRACE)
     tracker.closed = True
+    # This thread alone runs functions from now on, such as those of what an `atexit` function taps later.
+    queues.close(at_once=bool(given_up))
     watching.watch(Closed())
     if given_up:
         _end_functions()
         # JAX would wait for these at its own exit.
         queues.clear()
         waiting.forget_tokens()
-    if tracker.in_other_threads:
+    if beside_others:
         # Those that try again stop meanwhile.
         time.sleep(GRACE)
         tracker.settle_unseen(Deadline(GRACE))

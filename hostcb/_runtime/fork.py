@@ -20,7 +20,7 @@ from .switching import switch_interval
 
 
 def _forget() -> None:
-    # The locks of the queues are replaced too, since a thread of the parent may have held them.
+    # Their batons are replaced, too, since a thread of the parent may have had one.
     for queue in queues.all():
         queue.disown()
     queues.clear()

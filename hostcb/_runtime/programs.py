@@ -185,7 +185,7 @@ class Execution:
     def done(self) -> bool:
         if not self.dispatch.has_ended() or self.may_run_unseen():
             return False
-        return all(token.is_ready() for token in self.tokens or ())
+        return all(waiting.is_ready(token) for token in self.tokens or ())
 
     def wait(self) -> None:
         """Wait until it has ended, with or without a failure."""

@@ -239,7 +239,15 @@ class DeviceQueue(Progress):
         """Run the oldest value, or wait until another thread has run one, until `reached()` is true."""
         while not reached():
             if self.is_pending() and not self._baton.is_held():
-                self._baton.take(lambda: self._take_turn(reached))
+                frame = running.frame
+                outer = frame.depth
+                # A thread that has its turn counts as inside a callback: it must not wait for threads that wait for the
+                # baton.
+                frame.depth = outer + 1
+                try:
+                    self._baton.take(lambda: self._take_turn(reached))
+                finally:
+                    frame.depth = outer
                 if self._waiting:
                     self.tell()
             elif self.is_pending() and self._is_run_here():
@@ -257,20 +265,11 @@ class DeviceQueue(Progress):
 
     @runs_callbacks
     def _take_turn(self, reached: Callable[[], bool]) -> None:
-        """Run the oldest values, one if others wait, unless another thread was faster.
-
-        A thread that has its turn counts as inside a callback: it must not wait for threads that wait for the baton.
-        """
+        """Run the oldest values, one if others wait, unless another thread was faster."""
         self._runner = threading.get_ident()
-        frame = running.frame
-        outer = frame.depth
-        frame.depth = outer + 1
-        try:
-            while not reached():
-                if not self._run_oldest() or self._waiting:
-                    return
-        finally:
-            frame.depth = outer
+        while not reached():
+            if not self._run_oldest() or self._waiting:
+                return
 
     def is_run_by(self, threads: Collection[int]) -> bool:
         """Return whether one of these threads runs the oldest value."""
@@ -300,7 +299,7 @@ class DeviceQueue(Progress):
     def _end(self, item: Item, record: Record | None) -> None:
         if record is None:
             item.ended = True
-            self.items.popleft()
+            self.items.ended()
             if self.ring is not None:
                 self._publish()
             return
@@ -348,7 +347,9 @@ class DeviceQueue(Progress):
             consumer.wake()
 
     def start(self) -> None:
-        """Start a consumer."""
+        """Start a consumer, unless the process exits."""
+        if queues.closed:
+            return
         # If several threads start a consumer at once, the last one stays, and the others end at once.
         consumer = self.consumer = Consumer(self, self.ring)
         try:
@@ -373,6 +374,11 @@ def _is_always_room(*_: int) -> bool:
 class Queues(dict[Any, DeviceQueue]):
     """The queue of each device, made at its first use."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        # Whether no thread runs values any more but those that wait for them.
+        self.closed = False
+
     def __missing__(self, device: Any) -> DeviceQueue:
         return self.setdefault(device, DeviceQueue(device))
 
@@ -391,6 +397,17 @@ class Queues(dict[Any, DeviceQueue]):
         for each in self.all():
             each.stop()
         logger.debug("the consumers of tapped values have stopped")
+
+    def close(self, at_once: bool) -> None:
+        """End every queue's consumer, for ever, or at once even if it runs a function, and start no other."""
+        self.closed = True
+        if not at_once:
+            self.stop()
+            return
+        for each in self.all():
+            each.consumer = None
+            if each.ring is not None:
+                each.ring.attend(False)
 
     def forget_devices(self) -> None:
         """Run the queues of devices that are gone to their end, and drop these queues."""

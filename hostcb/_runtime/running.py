@@ -91,6 +91,11 @@ def runs_in(frame: FrameType | None) -> bool:
     return False
 
 
+def threads_in_functions() -> list[int]:
+    """Return the threads that run a function of a user."""
+    return [thread for thread, frame in sys._current_frames().items() if runs_in(frame)]
+
+
 def inside_handler() -> bool:
     """Return whether the thread is inside a user function or a handler, which a signal handler may have interrupted.
 

@@ -109,6 +109,14 @@ def test_a_daemon_thread_that_calls_back_in_a_loop(kind: str, layout: str, how: 
     run_program(MAKE + LOOP, kind, layout, how, devices=devices, timeout=90.0).check()
 
 
+@pytest.mark.parametrize("layout", ["jit", "shard_map"])
+def test_a_loop_over_a_program_that_the_main_thread_ran_first(layout: str) -> None:
+    """JAX dispatches one of pure callbacks in C++ from its second run on, and tells nobody of it."""
+    devices = 4 if layout == "shard_map" else 1
+    before = "\nhost = lambda value: value\nfor _ in range(3):\n    jax.block_until_ready(program(x))\n"
+    run_program(MAKE + before + LOOP, "pure_callback", layout, "goes_on", devices=devices, timeout=90.0).check()
+
+
 HANG = """
 begun = threading.Event()
 
@@ -198,6 +206,52 @@ def test_the_exit_waits_longer_for_what_others_than_daemon_threads_have_started(
         assert len(ended.lines) < 20 and "these callbacks have not" in ended.stderr, ended
     else:
         assert ended.lines == ["ran"] * 20 * len(threads), ended
+
+
+def test_a_pure_callback_of_the_main_thread_ends_before_the_exit() -> None:
+    program = """
+from hostcb._runtime import exiting
+exiting.SECONDS_FOR_DAEMONS = 0.1
+mesh = Mesh(np.array(jax.devices()), "d")
+x = jax.device_put(np.ones(2, np.float32), NamedSharding(mesh, P("d")))
+longer = [0.0]
+
+def host(value):
+    time.sleep(longer[0])
+    os.write(1, b"ran\\n")
+    return value
+
+body = lambda x: hcb.pure_callback(host, x, x)
+step = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P("d"), out_specs=P("d")))
+for _ in range(2):
+    jax.block_until_ready(step(x))
+longer[0] = 1.0
+kept = step(x)
+"""
+    ended = run_program(program, devices=2, timeout=60.0).check()
+    assert ended.lines == ["ran"] * 6, ended
+
+
+EARLIER = """
+import atexit, os
+
+def last():
+    os.write(1, b"last\\n")
+    program(1.0)
+
+atexit.register(last)
+import jax
+import hostcb as hcb
+program = jax.jit(lambda x: hcb.id_tap(lambda v, t: os.write(1, b"ran\\n"), x))
+for _ in range(3):
+    program(1.0)
+"""
+
+
+def test_an_exit_function_that_was_registered_before_hostcb_was_imported_may_tap() -> None:
+    """It runs after the exit of hostcb, and its value in the thread that exits."""
+    ended = run_program(EARLIER, prelude="", devices=1, timeout=60.0).check()
+    assert ended.lines[:4] == ["ran"] * 3 + ["last"], ended
 
 
 def test_the_device_may_compute_for_longer_than_the_timeout() -> None:

@@ -182,10 +182,10 @@ def _is_ref(aval: Any) -> bool:
 def _watch_loops_with_refs(concerns: Callable[[Any], bool], refuse: Callable[[Any], None]) -> None:
     plain = _DISCHARGE.value
 
-    def rule(first: Any, *others: Any, **params: Any) -> Any:
+    def rule(*args: Any, **params: Any) -> Any:
         if not concerns(params["cond_jaxpr"]):
-            return plain(first, *others, **params)
-        avals = first.in_avals if hasattr(first, "in_avals") else others[0]
+            return plain(*args, **params)
+        avals = args[0].in_avals if hasattr(args[0], "in_avals") else args[1]
         body = getattr(params["body_jaxpr"], "jaxpr", params["body_jaxpr"])
         of_body = dict(zip(body.invars, avals[params["cond_nconsts"] :], strict=True))
         changed = [
@@ -196,7 +196,7 @@ def _watch_loops_with_refs(concerns: Callable[[Any], bool], refuse: Callable[[An
         # Each mutable array has a type of its own.
         if any(aval is each for aval in avals[: params["cond_nconsts"]] for each in changed):
             refuse(params["cond_jaxpr"])
-        return plain(first, *others, **params)
+        return plain(*args, **params)
 
     _DISCHARGE.put(rule)
 
@@ -214,10 +214,11 @@ def keep_in_scans(belongs: Callable[[Any], bool]) -> None:
         return
     plain, split, plain_rule = _HOISTING.value, _SPLITTING.value, _SCAN_IN_CHECKPOINT.value
 
-    def hoisting(known: Any, constants: Sequence[Any], residuals: int, *others: Any) -> Any:
-        if belongs(known):
-            return known, constants, [False] * residuals, []
-        return plain(known, constants, residuals, *others)
+    def hoisting(jaxpr_known: Any, known_consts: Sequence[Any], *counts: int, **named: int) -> Any:
+        if belongs(jaxpr_known):
+            residuals = (*counts, *named.values())[0]
+            return jaxpr_known, known_consts, [False] * residuals, []
+        return plain(jaxpr_known, known_consts, *counts, **named)
 
     # In a `checkpoint`, the rule for scans splits the body with a function that other rules call, too.
     in_rule: contextvars.ContextVar[bool] = contextvars.ContextVar("hostcb_scan_is_split", default=False)

@@ -214,18 +214,18 @@ def install_dispatch_hooks(effect: Any, program_class: type, tracker: DispatchHo
     def ours(self: Any) -> bool:
         return program_among(self, program_class) is not None
 
-    def add_tokens(self: Any, input_buffers: Any, *others: Any, **named: Any) -> Any:
+    def add_tokens(self: Any, input_bufs: Any, *others: Any, **named: Any) -> Any:
         if not ours(self):
-            return plain_add(self, input_buffers, *others, **named)
+            return plain_add(self, input_bufs, *others, **named)
         execution = tracker.current()
         if effect not in self.ordered_effects:
             execution.launched = True
-            return plain_add(self, input_buffers)
+            return plain_add(self, input_bufs)
         effects = list(self.ordered_effects)
-        buffers = input_buffers
+        buffers = input_bufs
         if len(effects) > 1:
             # JAX adds a token for every effect, hostcb's included; the next lines remove hostcb's again.
-            buffers = plain_add(self, input_buffers)
+            buffers = plain_add(self, input_bufs)
             runtime_tokens.current_tokens.pop(effect, None)
             del buffers[effects.index(effect)]
         token = tracker.tokens_in(execution)
@@ -233,10 +233,10 @@ def install_dispatch_hooks(effect: Any, program_class: type, tracker: DispatchHo
         place = effects.index(effect)
         return [*buffers[:place], token, *buffers[place:]]
 
-    def handle_tokens(self: Any, token_buffers: Any, runtime_token: Any, *others: Any, **named: Any) -> None:
+    def handle_tokens(self: Any, token_bufs: Any, sharded_token: Any, *others: Any, **named: Any) -> None:
         if not ours(self):
             devices = covered(self._local_devices)
-            plain_handle(self, token_buffers, runtime_token, *others, **named)
+            plain_handle(self, token_bufs, sharded_token, *others, **named)
             # JAX keeps only its newest token, and has just replaced the token that waits for earlier callbacks.
             for device in devices:
                 cover_by_effects_barrier(device, tracker.drain)
@@ -244,13 +244,13 @@ def install_dispatch_hooks(effect: Any, program_class: type, tracker: DispatchHo
         execution = tracker.current()
         foreign = [each for each in self.ordered_effects if each != effect]
         if foreign:
-            plain_handle(self, token_buffers, runtime_token)
+            plain_handle(self, token_bufs, sharded_token)
             runtime_tokens.current_tokens.pop(effect, None)
-        ends = [RuntimeToken(runtime_token.get_token(i)) for i in range(len(self._local_devices))]
+        ends = [RuntimeToken(sharded_token.get_token(i)) for i in range(len(self._local_devices))]
         waited = zip(self._local_devices, ends, strict=True)
         let_effects_barrier_wait({device: UpToHost(token, device, tracker.drain) for device, token in waited})
         if effect in self.ordered_effects:
-            tracker.started(execution, token_buffers[list(self.ordered_effects).index(effect)], True)
+            tracker.started(execution, token_bufs[list(self.ordered_effects).index(effect)], True)
         else:
             tracker.started(execution, ends, False)
 

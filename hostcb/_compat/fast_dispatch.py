@@ -307,16 +307,18 @@ def let_ordered_take_it(effect: Any, harmless: Sequence[type], program_class: ty
         devices = executor._local_devices
         return len(devices) == 1 and devices[0].platform == "cpu"
 
-    def fast_path_data(executable: Any, out_tree: Any, args: Any, out: Any, effects: Any, *others: Any) -> Any:
+    def fast_path_data(
+        executable: Any, out_tree: Any, args_flat: Any, out_flat: Any, effects: Any, *others: Any, **named: Any
+    ) -> Any:
         if trial.ends is not None:
-            return trial.data(plain(executable, out_tree, args, out, effects, *others))
+            return trial.data(plain(executable, out_tree, args_flat, out_flat, effects, *others, **named))
         program = program_of(executable, effects)
         if program is None:
             # At the end of such a dispatch the error of a failed callback replaces the results, which are zeros until
             # then: no class of the user may see these.
             if ends_with_zeros(executable) and not all(map(_is_plain, _classes_of(out_tree))):
                 return None
-            return plain(executable, out_tree, args, out, effects, *others)
+            return plain(executable, out_tree, args_flat, out_flat, effects, *others, **named)
         executor = executable.unsafe_call
         devices = tuple(executor._local_devices)
         if mesh_is_set() or not dispatches.takes_fast(program, devices, functools.partial(modules_of, executor)):
@@ -331,7 +333,7 @@ def let_ordered_take_it(effect: Any, harmless: Sequence[type], program_class: ty
         without_effect._unsafe_call = copy.copy(executor)
         without_effect._unsafe_call.ordered_effects = []
         without_effect._unsafe_call.has_unordered_effects = False
-        data = plain(without_effect, out_tree, args, out, effects, *others)
+        data = plain(without_effect, out_tree, args_flat, out_flat, effects, *others, **named)
         if data is None:
             return None
         return _with_ends(

@@ -198,8 +198,8 @@ def wrap_host_callbacks(wrap: Callable[[Any, Any], Any]) -> Callable[[Any, Any],
         return _no_host_callbacks
     plain = _ADD_HOST_CALLBACK.value
 
-    def add(self: Any, callback: Any, *others: Any, **named: Any) -> Any:
-        return plain(self, wrap(self, callback), *others, **named)
+    def add(self: Any, host_callback: Any, *others: Any, **named: Any) -> Any:
+        return plain(self, wrap(self, host_callback), *others, **named)
 
     _ADD_HOST_CALLBACK.put(add)
     return plain

@@ -44,13 +44,13 @@ def give_tokens_memory_kinds() -> None:
     if plain is None:
         return
 
-    def lower(context: Any, name: Any, jaxpr: Any, effects: Sequence[Any], *others: Any, **params: Any) -> Any:
+    def lower(ctx: Any, name: Any, jaxpr: Any, effects: Sequence[Any], *others: Any, **params: Any) -> Any:
         kinds = params.get("propagated_out_mem_kinds")
         needed = bool(effects) and params.get("result_memory_kinds") is not None
         if needed and kinds is not None and not _asking.get() and _tokens_are_forgotten():
             # One entry for each token, as JAX's function itself adds to its other lists.
             params["propagated_out_mem_kinds"] = (*[None] * len(effects), *kinds)
-        return plain(context, name, jaxpr, effects, *others, **params)
+        return plain(ctx, name, jaxpr, effects, *others, **params)
 
     _compat.replace_lower_function(lower)
 

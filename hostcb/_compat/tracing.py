@@ -198,8 +198,8 @@ def let_results_be_cast() -> None:
         others = without_varying(aval, axes) if name == "jax.lax.pcast" else ()
         return plain_state(aval, others or axes, name)
 
-    def cast(x: Any, axes: Any) -> Any:
-        return plain_cast(x, without_varying(jax.typeof(x), axes))
+    def cast(x: Any, axis_name: Any) -> Any:
+        return plain_cast(x, without_varying(jax.typeof(x), axis_name))
 
     _STATE_OVER_AXES.put(state)
     _CAST_TO_VARYING.put(cast)

@@ -78,3 +78,13 @@ def test_a_replaced_function_looks_as_jaxs_own(entry: registry.Entry) -> None:
     data = pickle.dumps(replacement)
     assert pickle.loads(data) is replacement
     assert b"hostcb" not in data
+
+
+@pytest.mark.contract("H21")
+@pytest.mark.parametrize("entry", REPLACED, ids=lambda entry: entry.name)
+def test_a_replaced_function_has_the_names_of_its_parameters(entry: registry.Entry) -> None:
+    """JAX may pass any of them by keyword."""
+    theirs = [*inspect.signature(entry.value).parameters]
+    ours = inspect.signature(entry.now(), follow_wrapped=False).parameters.values()
+    named = [each.name for each in ours if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    assert named == theirs[: len(named)]

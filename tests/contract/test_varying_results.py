@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 from jax.experimental.buffer_callback import buffer_callback
-from jax.sharding import AxisType
+from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
 import hostcb as hcb
@@ -177,3 +177,16 @@ def test_a_value_of_the_host_is_one_for_all_devices(stage: str) -> None:
 def test_a_result_of_what_differs_is_refused_as_one_for_all() -> None:
     with pytest.raises(ValueError, match="replication"):
         mapped(HOSTCB_NAMES["io_callback"], out=P())(NUMBERS)
+
+
+@pytest.mark.contract("H21")
+def test_gradients_of_collectives_are_as_without_hostcb() -> None:
+    """JAX itself casts their cotangents."""
+    mesh = Mesh(np.array(jax.devices()), "d")
+
+    @jax.jit
+    @jax.grad
+    def gradient(x: jax.Array) -> jax.Array:
+        return jax.shard_map(lambda v: jax.lax.psum((v * v).sum(), "d"), mesh=mesh, in_specs=P("d"), out_specs=P())(x)
+
+    assert gradient(jnp.arange(8.0)).tolist() == [2.0 * number for number in range(8)]

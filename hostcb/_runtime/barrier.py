@@ -13,7 +13,7 @@ from .._compat import UnknownJaxError, waiting
 from .blocks import blocks
 from .deadlines import Deadline, Waitable, checked, ended_by, seen_to_end
 from .executions import tracker
-from .failures import failure_log
+from .failures import CallbackException, failure_log
 from .frames import leave_out_frames
 from .outstanding import BarrierTimeoutError, listed, outstanding
 from .queues import queues
@@ -83,7 +83,7 @@ def barrier_wait(logging_name: str | None = None, *, timeout: float | None = Non
         logger.debug("barrier_wait[%s]: done", name)
         failure_log.raise_if_any()
     except Exception as error:
-        leave_out_frames(error)
+        leave_out_frames(error, is_meant=isinstance(error, CallbackException))
         raise
 
 

@@ -25,13 +25,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 _RAISE = dis.opmap["RAISE_VARARGS"]
 
 
-def leave_out_frames(error: BaseException) -> None:
+def leave_out_frames(error: BaseException, is_meant: bool = False) -> None:
     """Let the traceback of an error that passes a public function end in the user's file.
 
     Called in the `except` block of the public function, which then raises the error again with a bare `raise`: that
-    adds no frame.
+    adds no frame. `is_meant` says that hostcb raises the error on purpose, though by no statement.
     """
-    if _are_kept() or not (isinstance(error, jax.errors.JaxRuntimeError) or _is_meant(error.__traceback__)):
+    meant = is_meant or isinstance(error, jax.errors.JaxRuntimeError) or _is_meant(error.__traceback__)
+    if _are_kept() or not meant:
         return
     _shorten(error, lambda file: not file.startswith((PACKAGE, JAX)))
 

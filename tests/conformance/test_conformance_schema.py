@@ -146,7 +146,7 @@ def test_what_a_run_writes_is_as_described_and_can_be_bundled(
         check=False,
     )
     assert ended.returncode == 1, ended.stdout + ended.stderr
-    text = (tmp_path / "results" / FILE).read_text()
+    text = (tmp_path / "results" / "selection" / FILE).read_text()
     assert "a secret" not in text
     data = json.loads(text)
     validate(f"results-{SCHEMA_VERSION}.json", data)
@@ -155,6 +155,6 @@ def test_what_a_run_writes_is_as_described_and_can_be_bundled(
     assert {"jax", "jaxlib", "numpy", "pytest"} <= {*data["run"]["packages"]}
     assert data["run"]["begin"] <= data["run"]["end"]
     assert data["run"]["begin"].endswith("+00:00")
-    assert report.main(["bundle", str(tmp_path / "results")]) == 0
-    assert report.main(["verify", str(tmp_path / "results" / "bundle.zip")]) == 1
+    assert report.main(["bundle", str(tmp_path / "results" / "selection")]) == 0
+    assert report.main(["verify", str(tmp_path / "results" / "selection" / "bundle.zip")]) == 1
     assert "named one by one" in capsys.readouterr().out

@@ -99,10 +99,10 @@ class Slow:
     def wait(self):
         assert gate.wait({DEADLINE})
 gate, plain = threading.Event(), Waiter.join
-def join(waiter):
+def join(waiter, *others):
     # So late that without it the thread would not have ended.
     gate.set()
-    plain(waiter)
+    plain(waiter, *others)
 Waiter.join = join
 waiter = Waiter(Slow())
 """

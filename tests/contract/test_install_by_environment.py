@@ -164,7 +164,7 @@ USING = "import jax; print(jax.__version__, 'hostcb' in __import__('sys').module
     [
         ("old", "hostcb needs JAX 0.10.2 or newer, and JAX 0.6.2 is installed"),
         ("word", "HOSTCB_INSTALL must be a truth value such as 1, 0, true or false, got 'maybe'"),
-        ("lacking", "No module named 'jax.extend'"),
+        ("lacking", "No module named 'jax.numpy'"),
         ("loader", "'Loader' object attribute 'exec_module' is read-only"),
     ],
 )

@@ -287,15 +287,14 @@ class ExecutionTracker:
                     type(error).__init__(error, beside_cause(without_preamble(str(error)), found))
         # The program keeps its executions alive, and the failure's traceback would keep frames and arrays alive.
         execution.failure = None
-        tokens = execution.tokens
-        unseen = tokens is None and execution.launched and len(execution.devices) > 1
-        for token in () if tokens is None else tokens:
+        if execution.has_no_tokens():
+            return
+        for token in execution.tokens or ():
             if not waiting.is_ready(token):
                 return
-        if not unseen:
-            self._live.pop(execution, None)
-            # The next execution need not ask again whether this one has ended.
-            execution.program.drop(execution)
+        self._live.pop(execution, None)
+        # The next execution need not ask again whether this one has ended.
+        execution.program.drop(execution)
 
     def current(self) -> Execution | None:
         frame = running.frame

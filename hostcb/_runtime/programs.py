@@ -212,8 +212,14 @@ class Execution:
                 waiting.settle(token)
 
     def may_run_unseen(self) -> bool:
-        """Return whether an interrupt came after the launch on several devices and before JAX reported the tokens."""
-        return self.launched and self.tokens is None and len(self.devices) > 1 and self.dispatch.has_ended()
+        """Return whether the dispatch raised after the launch and before JAX reported the tokens."""
+        return self.has_no_tokens() and self.dispatch.has_ended()
+
+    def has_no_tokens(self) -> bool:
+        """Return whether JAX has launched it and not reported the tokens, and may run it: not on one CPU device."""
+        if not self.launched or self.tokens is not None:
+            return False
+        return len(self.devices) > 1 or self.devices[0].platform != "cpu"
 
     def __str__(self) -> str:
         return f"{self.program} {self.state} on {', '.join(map(str, self.devices))}"

@@ -121,6 +121,10 @@ class Items:
             if item is not None and not item.ended:
                 return item
 
+    def popleft(self) -> None:
+        """Let go of the oldest items whose functions have ended; whoever looks for others does so as well."""
+        self._ended()
+
     def accepted(self) -> tuple[int, int]:
         """Return how many values were ever accepted, and their bytes."""
         last = self._newest()

@@ -299,7 +299,7 @@ class DeviceQueue(Progress):
     def _end(self, item: Item, record: Record | None) -> None:
         if record is None:
             item.ended = True
-            self.items.ended()
+            self.items.popleft()
             if self.ring is not None:
                 self._publish()
             return

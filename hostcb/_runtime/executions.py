@@ -342,6 +342,8 @@ class ExecutionTracker:
 
         They have no effects, so only the exit needs this: a callback that runs after it aborts the process.
         """
+        if not self._unseen:
+            return []
         # One more program waits for a place while a function hangs and the places of its device are taken.
         while threads_in_functions() and not deadline.has_passed():
             time.sleep(LOOK_AT_EXIT)

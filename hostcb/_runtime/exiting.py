@@ -43,7 +43,7 @@ from .failures import CallbackException, failure_log
 from .outstanding import listed, outstanding, programs
 from .queues import queues
 from .running import threads_in_functions
-from .thread_states import is_pythons
+from .thread_states import is_dummy, is_pythons
 
 logger = logging.getLogger("hostcb")
 
@@ -82,8 +82,7 @@ class Patience(Deadline):
             self._report = Deadline(REPORT_INTERVAL)
             logger.warning("barrier_wait[at_exit]: still waiting for: %s", listed(outstanding()))
         if self._daemons.has_passed():
-            found = programs()
-            if found and not any(program.awaited for program in found):
+            if _only_daemons_wait():
                 return True
             self._daemons = Deadline(SECONDS_FOR_DAEMONS)
         if not super().has_passed():
@@ -118,6 +117,15 @@ class Closed:
         if is_pythons():
             stay()
         raise RuntimeError(f"{host.callback} was to run while the process exits, which has waited for all callbacks.")
+
+
+def _only_daemons_wait() -> bool:
+    """Return whether all that goes on was started by daemon threads: Python has joined the others before the exit."""
+    if found := programs():
+        return not any(program.awaited for program in found)
+    functions = threads_in_functions()
+    daemons = {thread.ident for thread in threading.enumerate() if not is_dummy(thread)}
+    return bool(functions) and daemons.issuperset(functions)
 
 
 def _others_live() -> bool:

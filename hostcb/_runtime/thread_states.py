@@ -43,8 +43,12 @@ class Keeper:
 def is_pythons() -> bool:
     """Return whether Python started the current thread; such a thread always has a state."""
     me = threading.get_ident()
-    # For other threads `threading.current_thread` makes a dummy object.
-    return any(thread.ident == me and not thread.name.startswith("Dummy-") for thread in threading.enumerate())
+    return any(thread.ident == me and not is_dummy(thread) for thread in threading.enumerate())
+
+
+def is_dummy(thread: threading.Thread) -> bool:
+    """Return whether Python did not start the thread: `threading.current_thread` has made an object for it."""
+    return thread.name.startswith("Dummy-")
 
 
 keeper = Keeper()

@@ -70,6 +70,18 @@ def test_the_exit_does_not_wait_for_a_daemon_thread_in_it(before: str) -> None:
     assert run_program(source, devices=1, timeout=60).check().lines == ["at the end"]
 
 
+def test_nor_if_pure_callbacks_have_run_on_several_devices() -> None:
+    """The exit waits for these, since JAX does not say when they end."""
+    source = """
+mesh = jax.sharding.Mesh(np.array(jax.devices()), "i")
+pure = lambda x: hcb.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+split = jax.shard_map(pure, mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
+print(jax.jit(split)(jnp.zeros(2)))
+"""
+    ended = run_program(source + HELD.replace("CALL", IO), devices=2, timeout=60)
+    assert ended.check().lines == ["[0. 0.]"]
+
+
 def test_the_exit_does_not_wait_for_a_barrier_that_gave_up_either() -> None:
     source = """
 try:

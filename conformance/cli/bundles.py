@@ -109,7 +109,7 @@ def _verify(options: argparse.Namespace) -> int:
 def _replan(runs: tuple[JudgedRun, ...], trusted: Sequence[str]) -> None:
     """Raise unless this suite plans the same cells with the options of each run."""
     # Imported here, because only this needs JAX.
-    from ..engine.recorded import planned_again
+    from ..engine.preparation import planned_again
     from ..implementations import BUILT_IN
     from ..reports.provenance import plan_digest
 

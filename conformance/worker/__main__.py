@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 import traceback
-from pathlib import Path
 from typing import Any, TextIO
 
 import jax
@@ -29,10 +28,9 @@ from ..spec.topology import WrongPlatformError, parse_topology
 from .ahead import take_cell
 from .devices import devices_of
 from .execution import run_cell, run_table_cell
-from .kept import KeptPrograms
 from .member import join, serve_member
 from .parent import end_with_parent
-from .private_jax import compile_with, quick_locations, reuse_contexts
+from .private_jax import quick_locations, reuse_contexts
 from .processes import TRIAL
 from .run_info import run_info
 
@@ -42,7 +40,6 @@ def main() -> None:
     parser.add_argument("topology", help="a name like cpu-8dev; with 0 devices for all there are")
     parser.add_argument("implementation", nargs="?", help="none to ask only what devices there are")
     parser.add_argument("--histories", action="store_true", help="report the history of cells that pass, too")
-    parser.add_argument("--compiled", type=Path, metavar="DIR", help="the folder of compiled programs")
     parser.add_argument("--process", type=int, default=0, metavar="N", help="which of the topology's processes this is")
     parser.add_argument("--coordinator", metavar="HOST:PORT", help="where the topology's processes meet")
     parser.add_argument(
@@ -70,8 +67,6 @@ def main() -> None:
         implementation = load(arguments.implementation) if arguments.implementation else None
         if topology.depth is not Depth.RUN:
             quick_locations()
-        elif arguments.compiled:
-            compile_with(KeptPrograms(arguments.compiled).compile)
         devices = devices_of(topology)
     except WrongPlatformError as error:
         _report(reports, event="refused", reason=str(error))

@@ -94,7 +94,6 @@ class WorkerProcess:
         histories: bool = False,
         python: OtherPython | None = None,
         fresh: bool = False,
-        compiled: Path | None = None,
     ) -> None:
         """Start a worker, by default with this process's own interpreter, and `fresh` if it must not be a fork."""
         jaxlib = None
@@ -107,7 +106,6 @@ class WorkerProcess:
             self._log_start = self._cell_start = stderr.tell()
             arguments = [topology.name, *([implementation] if implementation else [])]
             arguments += ["--histories"] if histories else []
-            arguments += ["--compiled", str(compiled.absolute())] if compiled else []
             own = worker_environment(topology, extra_xla_flags, environment, quick, jaxlib)
             # Ctrl-C must reach only the run, which ends its workers itself.
             self._process: Process

@@ -7,7 +7,6 @@ import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -17,8 +16,8 @@ from conformance.cli.commands import main
 from conformance.cli.never_run import never_run, page
 from conformance.engine import depths
 from conformance.engine.depths import Chosen, choose
+from conformance.engine.options import RunOptions
 from conformance.engine.preparation import ConflictingOptionsError, _depth_of
-from conformance.engine.run import Options
 from conformance.expectations.entries import Expectation, Expectations
 from conformance.oracle.verdicts import Outcome, Standing, Verdict
 from conformance.planning.cells import FaultCell, ProgramCell, parse_cell
@@ -63,7 +62,7 @@ def test_the_exit_code_says_that_nothing_ran(depth: Depth, asked: bool, code: in
 
 
 def test_results_of_each_depth_have_files_of_their_own(tmp_path: Path) -> None:
-    assert [Options("tpu", tmp_path, 1.0, depth=depth).name for depth in Depth] == ["tpu@lower", "tpu@compile", "tpu"]
+    assert [RunOptions("tpu", depth=depth.value).name for depth in Depth] == ["tpu@lower", "tpu@compile", "tpu"]
     found = report(Depth.LOWER, asked=False)
     found.write(tmp_path / "conformance-tpu@lower.json")
     report(Depth.RUN, asked=True).write(tmp_path / "conformance-tpu.json")
@@ -127,13 +126,13 @@ def test_a_depth_that_is_asked_for_is_not_replaced_by_another(monkeypatch: pytes
 
 
 def test_the_ids_of_cells_name_the_depth() -> None:
-    def chosen(depth: str, *cell_ids: str) -> Chosen:
-        return _depth_of([parse_cell(cell_id) for cell_id in cell_ids], SimpleNamespace(depth=depth))
+    def chosen(depth: str, *cell_ids: str) -> Depth:
+        return _depth_of([parse_cell(cell_id) for cell_id in cell_ids], depth)
 
     running = GOOD.removesuffix("@lower")
-    assert chosen("auto", GOOD) == Chosen(Depth.LOWER)
-    assert chosen("auto", running) == Chosen(Depth.RUN)
-    assert chosen("lower", running) == Chosen(Depth.LOWER)
+    assert chosen("auto", GOOD) is Depth.LOWER
+    assert chosen("auto", running) is Depth.RUN
+    assert chosen("lower", running) is Depth.LOWER
     for depth, cell_ids in (("run", [GOOD]), ("auto", [GOOD, running]), ("compile", [GOOD])):
         with pytest.raises(ConflictingOptionsError, match="one run has one depth"):
             chosen(depth, *cell_ids)

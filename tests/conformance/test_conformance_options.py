@@ -184,7 +184,7 @@ def test_help_describes_itself(name: str) -> None:
     assert [action.option_strings for action in parser._actions if not action.help] == []
     for example in filter(None, (line.strip() for line in examples.splitlines())):
         words = shlex.split(example.removeprefix(f"{COMMAND} "))
-        assert commands._parser().parse_args(words).command == name, example
+        assert commands._parsed(words).command == name, example
 
 
 def test_help_has_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from conformance.bundles.archive import pack
 from conformance.bundles.earning import NAMED
 from conformance.bundles.making import members_of
 from conformance.cli import report
-from conformance.engine import recorded
+from conformance.engine import preparation
 from conformance.model.programs import Program
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.planning.cells import Plan, ProgramCell, make_plan
@@ -268,7 +268,7 @@ def test_the_plan_can_be_made_again(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(recorded, "planned_again", lambda options: [*planned])
+    monkeypatch.setattr(preparation, "planned_again", lambda options: [*planned])
     file = tmp_path / "bundle.zip"
     file.write_bytes(pack(members_of(fakes.write(tmp_path / "results")))[0])
     assert report.main(["verify", str(file), "--replan"]) == code
@@ -283,7 +283,7 @@ def test_the_options_of_a_run_are_enough_to_plan_again(monkeypatch: pytest.Monke
         assert choice == Choice(7, full=False)
         return make_plan(implementations, [Topology(platform, count) for count in devices])
 
-    monkeypatch.setattr(recorded.selecting, "whole_plan_of", undrawn)
+    monkeypatch.setattr(preparation.selecting, "whole_plan_of", undrawn)
     options = {"platform": "cpu", "devices": [1], "implementations": ["jax"], "seed": 7, "full": False, "smoke": True}
     options |= {"depth": "run", "usual_devices": False, "topologies": []}
-    assert fakes.OF_JAX in recorded.planned_again(options)
+    assert fakes.OF_JAX in preparation.planned_again(options)

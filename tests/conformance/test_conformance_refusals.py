@@ -67,7 +67,6 @@ class Runner:
 
     def __init__(self) -> None:
         self.causes: dict[str, str] = {}
-        self.compiled = None
         self.alone: list[str] = []
 
     def run(self, task: Task) -> tuple[Outcome, Sequence[Task]]:

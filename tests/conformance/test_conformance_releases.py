@@ -11,6 +11,7 @@ import pytest
 from jax.interpreters import mlir
 
 from conformance.cli import commands
+from conformance.engine.options import RunOptions
 from conformance.engine.preparation import prepare
 from conformance.expectations.entries import Expectations
 from conformance.faults.catalogue import RUNTIME_TARGETS
@@ -189,7 +190,7 @@ since = "2026-11-22"
 def known_failures(path: Path | None) -> Expectations:
     named = ["--expectations", str(path)] if path else []
     options = commands._parsed(["run", "--cell", "jax/pure_callback/jit/cpu-1dev", "--results", "none", *named])
-    return prepare(options)._report.expectations
+    return prepare(RunOptions.of(options))._report.expectations
 
 
 @pytest.mark.contract("C7")

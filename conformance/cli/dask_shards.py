@@ -47,7 +47,7 @@ def run_on_cluster(options: RunOptions) -> int:
         refuse_full_results(options)
         lock.acquire()
         folder.mkdir(parents=True, exist_ok=True)
-        problems = _Shards(options, folder, work).run()
+        problems = Shards(options, folder, work).run()
         done = [one for one in sorted(folder.iterdir()) if any(one.glob("conformance-*.json"))]
         for problem in problems:
             print(f"{'PROBLEM' if done else 'ERROR'}: {problem}", file=sys.stderr)
@@ -64,7 +64,9 @@ def _names(options: RunOptions) -> Sequence[str]:
     return [cell.partition("/")[0] for cell in options.cells] or options.implementations or IMPLEMENTATIONS
 
 
-class _Shards:
+class Shards:
+    """The shards of one run, and the folder in which their results are."""
+
     def __init__(self, options: RunOptions, folder: Path, work: Work) -> None:
         self._options = options
         self._folder = folder

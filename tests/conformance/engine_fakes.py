@@ -36,10 +36,10 @@ def _kill_pytest(callback: Callback, site: str) -> bool:
 
 
 def _kill_dask(callback: Callback, site: str) -> bool:
-    """Kill the Dask worker, which has started the process that has started pytest."""
+    """Kill the Dask worker: it has started the process of the shard, which has started pytest."""
     if _is_meant(callback, site) and _first_time():
-        process_of_piece = _parent_of(_parent_of(_pytest_process()))
-        os.kill(_parent_of(process_of_piece), signal.SIGKILL)
+        piece = _parent_of(_pytest_process())
+        os.kill(_parent_of(piece), signal.SIGKILL)
         signal.pause()
     return True
 

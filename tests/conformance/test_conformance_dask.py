@@ -7,14 +7,20 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import needs
 import pytest
 from releases_fakes import install
 
 from conformance.cli import commands, release_options
+from conformance.cli.dask_shards import Shards
 from conformance.engine import dask_work
+from conformance.engine.dask_pieces import PieceError
+from conformance.engine.options import RunOptions, Shard
 from conformance.releases.release import Release
 
 pytestmark = pytest.mark.contract("C44")
@@ -73,6 +79,50 @@ def test_a_search_in_a_folder_of_this_machine_is_refused(
     assert commands.main(words) == 2
     told = capsys.readouterr().err
     assert told == f"ERROR: {option} is a folder of this machine: --scheduler tries releases of the index alone\n"
+
+
+class Cluster:
+    """A cluster on which one shard fails; it notes which shards it was asked for."""
+
+    workers = 1
+
+    def __init__(self, failing: str = "") -> None:
+        self.failing = failing
+        self.asked: list[str] = []
+
+    def ask(self, function: Any, options: dict[str, Any], texts: dict[str, str]) -> Iterator[dict[str, str]]:
+        assert json.loads(json.dumps(options)) == options, "the options travel as JSON"
+        self.asked.append(options["shard"])
+        yield {"line": "1 passed"}
+        if options["shard"] == self.failing:
+            raise PieceError("3 Dask workers were lost while they ran it")
+        yield {"file": "conformance-cpu.json", "text": f"{texts}"}
+
+    def stop(self) -> None: ...
+
+
+def test_a_shard_that_is_missing_runs_with_resume(tmp_path: Path) -> None:
+    known = tmp_path / "known.toml"
+    known.write_text("text")
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    options = RunOptions(results=tmp_path, expectations=known, scheduler="tcp://nowhere:1")
+    first = Cluster(failing="2/2")
+    problems = Shards(options, folder, first).run()  # type: ignore[arg-type]
+    assert problems == ["shard 2/2: 3 Dask workers were lost while they ran it"]
+    assert sorted(first.asked) == ["1/2", "2/2"]
+    assert (folder / "1-of-2" / "conformance-cpu.json").read_text() == "{'expectations': 'text'}"
+    second = Cluster()
+    assert Shards(replace(options, resume=True), folder, second).run() == []  # type: ignore[arg-type]
+    assert second.asked == ["2/2"]
+    third = Cluster(failing="1/2")
+    assert len(Shards(options, folder, third).run()) == 1  # type: ignore[arg-type]
+    assert [one.name for one in folder.iterdir()] == ["2-of-2"], "without --resume the old ones are gone"
+
+
+def test_options_travel_as_json() -> None:
+    options = RunOptions(devices=(1, 8), shard=Shard(2, 3), patterns=("id_tap",), pytest_options=("-x",))
+    assert RunOptions.from_json(json.loads(json.dumps(options.as_json()))) == options
 
 
 @needs.DASK

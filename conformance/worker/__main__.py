@@ -81,8 +81,9 @@ def main() -> None:
 def _serve(reports: TextIO, devices: list[jax.Device], implementation: Implementation, histories: bool) -> None:
     recorder = Recorder({device.id: index for index, device in enumerate(devices)})
     for line in sys.stdin:
+        command = json.loads(line)
         # The engine asks for the trial of a callback in place of an isolated fault.
-        trial, cell_id = line.startswith(TRIAL), line.removeprefix(TRIAL).strip()
+        trial, cell_id = command["do"] == TRIAL, command["cell"]
         _report(reports, event="begin", cell=cell_id)
         try:
             cell = parse_cell(cell_id)

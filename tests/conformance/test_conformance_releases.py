@@ -22,7 +22,8 @@ from conformance.spec.callbacks import Callback
 from conformance.spec.external_callbacks import EXTERNAL_CALLBACKS
 from conformance.spec.topology import Topology
 from conformance.spec.xla_flags import QUICK_COMPILATION, known, why_unknown
-from conformance.worker.processes import WorkerProcess, worker_environment
+from conformance.worker.links import last_words
+from conformance.worker.processes import worker_environment
 
 ONE = Topology("cpu", 1)
 LEVEL, EMITTERS, ONE_MODULE = QUICK_COMPILATION
@@ -88,14 +89,11 @@ Extension modules: numpy (total: 1)
 
 
 @pytest.mark.parametrize("stamp", ["2026-11-22 10:29:06.969619: F external/xla/xla/", "F1122 10:29:06.575088   12137 "])
-def test_the_words_of_xla_are_kept_when_a_worker_does_not_start(stamp: str, tmp_path: Path) -> None:
+def test_the_words_of_xla_are_kept_when_a_worker_does_not_start(stamp: str) -> None:
     """They name the flag, by which the next worker is started without it."""
-    log = OLD_LOG.replace("2026-11-22 10:29:06.969619: F external/xla/xla/", stamp)
-    worker = WorkerProcess.__new__(WorkerProcess)
-    worker.log, worker._log_start = tmp_path / "log", 0
-    worker.log.write_text(log)
-    assert "--xla_none=1" in worker._log_tail()
-    assert "Fatal Python error: Aborted" in worker._log_tail()
+    words = last_words(OLD_LOG.replace("2026-11-22 10:29:06.969619: F external/xla/xla/", stamp))
+    assert "--xla_none=1" in words
+    assert "Fatal Python error: Aborted" in words
 
 
 # Cells ----------------------------------------------------------------------------------------------

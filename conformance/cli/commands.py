@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..bisecting.probe_journal import JournalError
+from ..cases.harness.catalogue import FAULTS
+from ..cases.harness.kinds_asked import show as show_faults
 from ..engine.cluster import ClusterError
 from ..engine.live import CHOICES
 from ..engine.locking import FolderLock
@@ -30,8 +32,6 @@ from ..engine.run import run
 from ..engine.selections import choose_folder
 from ..engine.tools import DaskClusterError, MissingToolError, require_distributed, require_tools
 from ..engine.user_plugins import PluginError, require_plugins
-from ..faults.catalogue import FAULTS
-from ..faults.kinds_asked import show as show_faults
 from ..fuzz.trying import WorkerError
 from ..mutants.ranking import NoMatrixError
 from ..planning.cells import Ineligible

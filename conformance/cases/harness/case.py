@@ -193,6 +193,21 @@ class Case:
         actual, due = jax.tree.leaves(results), jax.tree.leaves(self.on_each_device(expected))
         self.same("result", Stage.RESULT, [*map(_Shown, actual)], [*map(_Shown, due)])
 
+    def gives(self, run: Callable[[], Any], expected: Any) -> None:
+        """`run` gives these results, bit by bit, and does not raise a failure, not even one of an earlier program."""
+        try:
+            actual = jax.block_until_ready(run())
+        except Exception as error:
+            self.wrong("stale error", Stage.DISPATCH, f"the program failed: {summary(error)}")
+        else:
+            shown = [[*map(_Shown, jax.tree.leaves(each))] for each in (actual, expected)]
+            self.same("result", Stage.RESULT, shown[0], shown[1])
+
+    @property
+    def expected(self) -> Any:
+        """What a program gives on `operand` if its host function adds one."""
+        return self.bench.expected(self.callback, self.operand)
+
     def barrier(self) -> None:
         """The barrier has nothing to report."""
         try:
@@ -215,8 +230,13 @@ class Case:
         else:
             self.wrong("swallowed error", Stage.BARRIER, f"the barrier did not raise {expected.__name__}")
 
-    def raises(self, run: Callable[[], Any], *texts: str, of: type[Exception] = Exception) -> Exception | None:
-        """`run`, with its results, raises an exception of this class that has these texts; return it."""
+    def raises(
+        self, run: Callable[[], Any], *texts: str, of: type[Exception] = Exception, kind: str = "swallowed error"
+    ) -> Exception | None:
+        """`run`, with its results, raises an exception of this class that has these texts; return it.
+
+        `kind` is the anomaly if it raises nothing.
+        """
         try:
             jax.block_until_ready(run())
         except of as error:
@@ -227,7 +247,7 @@ class Case:
         except Exception as error:
             self.wrong("wrong error", stage_of(error), f"expected {of.__name__}, actual {summary(error)}")
             return error
-        self.wrong("swallowed error", Stage.RESULT, f"the program delivered a result in place of {of.__name__}")
+        self.wrong(kind, Stage.RESULT, f"expected {of.__name__}, and nothing was raised")
         return None
 
     def same(self, kind: str, stage: Stage, actual: Any, expected: Any, what: str = "") -> None:

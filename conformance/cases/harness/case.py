@@ -193,10 +193,10 @@ class Case:
         actual, due = jax.tree.leaves(results), jax.tree.leaves(self.on_each_device(expected))
         self.same("result", Stage.RESULT, [*map(_Shown, actual)], [*map(_Shown, due)])
 
-    def gives(self, run: Callable[[], Any], expected: Any) -> None:
-        """`run` gives these results, bit by bit, and does not raise a failure, not even one of an earlier program."""
+    def gives(self, expected: Any, run: Callable[..., Any], *operands: Any) -> None:
+        """`run(*operands)` gives these results, bit by bit, and raises no failure, not even of an earlier program."""
         try:
-            actual = jax.block_until_ready(run())
+            actual = jax.block_until_ready(run(*operands))
         except Exception as error:
             self.wrong("stale error", Stage.DISPATCH, f"the program failed: {summary(error)}")
         else:

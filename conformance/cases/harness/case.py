@@ -117,8 +117,10 @@ class Case:
 
     def on_each_device(self, x: Any) -> Any:
         """The operand of a program in which each callback gets `x`."""
-        join = {"pmap": np.stack, "shard_map": np.concatenate}.get(self.layout)
-        return x if join is None else jax.tree.map(lambda leaf: join([leaf] * self.copies), x)
+        if self.layout not in ("pmap", "shard_map"):
+            return x
+        join: Any = np.stack if self.layout == "pmap" else np.concatenate
+        return jax.tree.map(lambda leaf: join([leaf] * self.copies), x)
 
     def runs(self, program: Function, x: Any, times: int = 2) -> Iterator[Any]:
         """Compile, and run so often: from the second run on JAX may dispatch another way. Each run is a new history."""

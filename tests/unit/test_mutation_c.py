@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from campaign.c import building
-from campaign.c.mutants import FOLDER, NOT_TRIED, mutants_in, mutants_of
-from campaign.c.operators import OPERATORS
-from campaign.c.source import blanked, functions
-from campaign.coverage import Coverage, Reached
-from campaign.field_operators import OPERATORS as OF_PYTHON
-from campaign.mutant import Mutant
-from campaign.overlay import PACKAGE, environment_with, make_overlay
+from mutation.c import building
+from mutation.c.mutants import FOLDER, NOT_TRIED, mutants_in, mutants_of
+from mutation.c.operators import OPERATORS
+from mutation.c.source import blanked, functions
+from mutation.coverage import Coverage, Reached
+from mutation.field_operators import OPERATORS as OF_PYTHON
+from mutation.mutant import Mutant
+from mutation.overlay import PACKAGE, environment_with, make_overlay
 
 pytestmark = pytest.mark.contract("C60")
 

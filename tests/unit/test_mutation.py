@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from campaign import checks, coverage, equivalents, journal, sample
-from campaign.commands import all_mutants, main
-from campaign.coverage import IMPORT, Coverage, Reached, StaleCoverageError
-from campaign.equivalents import EquivalentsError
-from campaign.lines import hostcb_lines
-from campaign.mutant import Mutant, mutants_in
-from campaign.order import Kills, Rarity, in_order
-from campaign.overlay import PACKAGE, PROJECT, environment_with, make_overlay
-from campaign.report import report
-from campaign.trial import KILLED, SURVIVED, UNREACHED, Result, Until, has_ended, untried
 from conformance.engine.tasks import Task
 from conformance.spec.topology import Topology
+from mutation import checks, coverage, equivalents, journal, sample
+from mutation.commands import all_mutants, main
+from mutation.coverage import IMPORT, Coverage, Reached, StaleCoverageError
+from mutation.equivalents import EquivalentsError
+from mutation.lines import hostcb_lines
+from mutation.mutant import Mutant, mutants_in
+from mutation.order import Kills, Rarity, in_order
+from mutation.overlay import PACKAGE, PROJECT, environment_with, make_overlay
+from mutation.report import report
+from mutation.trial import KILLED, SURVIVED, UNREACHED, Result, Until, has_ended, untried
 
 pytestmark = pytest.mark.contract("C60")
 
@@ -84,7 +84,7 @@ def test_lines_are_recorded_by_cell_in_every_thread(tmp_path: Path) -> None:
     (package / "__init__.py").write_text("def one():\n    return 1\n\ndef two():\n    return 2\n")
     program = """
 import io, sys, threading
-from campaign.lines import hostcb_lines
+from mutation.lines import hostcb_lines
 hostcb_lines.start()
 import toy
 for line in hostcb_lines.Commands(io.StringIO("first\\nsecond\\n")):
@@ -161,7 +161,7 @@ def test_processes_find_the_changed_module_and_all_others(tmp_path: Path) -> Non
 
 def of_process(program: str) -> str:
     """What a process without JAX's threads prints: this one may have them, and must not fork."""
-    command = [sys.executable, "-c", f"import os\nfrom campaign.forks import ForkEndedError, in_forks\n{program}"]
+    command = [sys.executable, "-c", f"import os\nfrom mutation.forks import ForkEndedError, in_forks\n{program}"]
     root = str(PACKAGE.parent)
     return subprocess.run(
         command, env={**os.environ, "PYTHONPATH": root}, capture_output=True, text=True, timeout=60, check=True
@@ -253,9 +253,9 @@ def mutants() -> list[Mutant]:
     ("entry", "words"),
     [
         ('"one" = 3', "needs a test"),
-        ('"one" = "tests/unit/test_campaign.py"', "needs a test"),
+        ('"one" = "tests/unit/test_mutation.py"', "needs a test"),
         ('"one" = "tests/unit/test_gone.py::test_it"', "needs a test"),
-        ('"gone" = "tests/unit/test_campaign.py::test_it"', "has no mutant 'gone' any more"),
+        ('"gone" = "tests/unit/test_mutation.py::test_it"', "has no mutant 'gone' any more"),
         ("[", "is not TOML"),
     ],
 )
@@ -393,6 +393,6 @@ def test_a_trial_ends_at_the_kill_that_is_asked_for(until: Until, killers: tuple
 def test_the_sample_kills_a_mutant_and_says_when_one_survives(tmp_path: Path) -> None:
     kills = json.loads(sample.KILLS.read_text())
     known = [mutant.id for mutant in mutants() if mutant.id in kills and mutant.module == "_api/host_callback.py"]
-    command = [sys.executable, "-m", "campaign", "sample", "-n", "1", "--results", str(tmp_path), "-k", known[0]]
+    command = [sys.executable, "-m", "mutation", "sample", "-n", "1", "--results", str(tmp_path), "-k", known[0]]
     ended = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=300)
     assert (ended.returncode, ended.stdout.splitlines()[-1]) == (0, "1 of 1 mutants are killed"), ended

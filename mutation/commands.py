@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m campaign",
+        prog="python -m mutation",
         description="Change hostcb's source, one place at a time, and see which cells notice.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -127,7 +127,7 @@ def _with(words: str, mutants: Sequence[Mutant], what: str) -> list[Mutant]:
     found = [mutant for mutant in mutants if words in mutant.id]
     if words and not found:
         raise UnknownMutantError(
-            f"no {what} has {words!r} in its id: `python -m campaign list` prints the ids, and a shell needs quotes"
+            f"no {what} has {words!r} in its id: `python -m mutation list` prints the ids, and a shell needs quotes"
             " around one with spaces"
         )
     return found

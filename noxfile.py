@@ -328,7 +328,7 @@ def mutation(session: nox.Session) -> None:
 
 @nox.session(name="mutation-sample", tags=["ci"], python=HERE)
 def mutation_sample(session: nox.Session) -> None:
-    """Try thirty of the mutants that the last campaign killed, each with the cell that killed it; two minutes."""
+    """Try thirty of the mutants that the last campaign killed, each with the cell or test that killed it; minutes."""
     install(session, HERE_JAX, "test")
     session.run("python", "-m", "mutation", "sample", "-n", "2", *session.posargs)
 

@@ -1,1 +1,1 @@
-"""A campaign of mutants: changes of hostcb's source, one at a time, and the conformance cells that notice them."""
+"""A campaign of mutants: changes of hostcb's source, one at a time, and the tests and conformance cells that notice."""

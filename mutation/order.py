@@ -1,4 +1,4 @@
-"""The order in which cells try a mutant: quick ones, those that reach what few others do, and soon one of each sort."""
+"""The order in which cells and tests try a mutant: quick ones, rare ones, and soon one of each sort."""
 
 from __future__ import annotations
 
@@ -6,63 +6,62 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from conformance.engine.tasks import Task
-
 from .coverage import Reached
+from .pool import Check, is_test
 
 START_SECONDS = 0.6
 OWN_PROCESS_SECONDS = 1.5
 GANG_SECONDS = 6.0
 
 TOGETHER = 16
-"""Cells that are sorted by their kind of worker before they run: each change of it costs a start."""
+"""As many are sorted by their kind of worker before they run: each change of it costs a start."""
 
 
 class Kills:
-    """How often each cell has killed, and in which modules."""
+    """How often each cell or test has killed, and in which modules."""
 
     def __init__(self) -> None:
-        self._of_cell: Counter[str] = Counter()
+        self._of_each: Counter[str] = Counter()
         self._in_module: Counter[tuple[str, str]] = Counter()
 
-    def add(self, cell: str, module: str) -> None:
-        self._of_cell[cell] += 1
-        self._in_module[cell, module] += 1
+    def add(self, killer: str, module: str) -> None:
+        self._of_each[killer] += 1
+        self._in_module[killer, module] += 1
 
-    def weight(self, cell: str, module: str) -> float:
-        return 1 + 0.3 * self._of_cell[cell] + 3 * self._in_module[cell, module]
+    def weight(self, killer: str, module: str) -> float:
+        return 1 + 0.3 * self._of_each[killer] + 3 * self._in_module[killer, module]
 
 
 class Rarity:
-    """How much a cell reaches that few other cells do: such a cell is about something, and notices more."""
+    """How much a cell or test reaches that few others do: such a one is about something, and notices more."""
 
-    def __init__(self, cells: Collection[Reached]) -> None:
+    def __init__(self, pool: Collection[Reached]) -> None:
         self._counts: Counter[tuple[str, int]] = Counter()
-        for one in cells:
+        for one in pool:
             for module, lines in one.lines.items():
                 self._counts.update((module, line) for line in lines)
-        self._everywhere = {one.cell: sum(self._in(one, module) for module in one.lines) for one in cells}
+        self._everywhere = {one.id: sum(self._in(one, module) for module in one.lines) for one in pool}
 
     def of(self, one: Reached, module: str) -> float:
         """In this module, and a tenth of it in the others."""
-        return 0.05 + self._in(one, module) + 0.1 * self._everywhere.get(one.cell, 0.0)
+        return 0.05 + self._in(one, module) + 0.1 * self._everywhere.get(one.id, 0.0)
 
     def _in(self, one: Reached, module: str) -> float:
         return sum(1 / self._counts[module, line] for line in one.lines.get(module, ()))
 
 
 def in_order(
-    reaching: Iterable[Reached], tasks: Mapping[str, Task], module: str, kills: Kills, rarity: Rarity
-) -> list[Task]:
-    """The tasks of these cells. Of two sorts, the cheaper cell comes first; no sort has a second one before."""
-    by_sort: dict[tuple[str, str], list[tuple[float, Task]]] = {}
+    reaching: Iterable[Reached], pool: Mapping[str, Check], module: str, kills: Kills, rarity: Rarity
+) -> list[Check]:
+    """Those of the pool that reach a mutant. The cheapest of each sort come first, and no second one before them."""
+    by_sort: dict[tuple[str, str], list[tuple[float, Check]]] = {}
     for one in reaching:
-        task = tasks.get(one.cell)
-        if task is not None:
-            price = _seconds(one, task) / kills.weight(one.cell, module) / rarity.of(one, module)
-            by_sort.setdefault(_sort(one.cell), []).append((price, task))
+        check = pool.get(one.id)
+        if check is not None:
+            price = _seconds(one, check) / kills.weight(one.id, module) / rarity.of(one, module)
+            by_sort.setdefault(_sort(one.id), []).append((price, check))
     queues = [sorted(each, key=lambda priced: priced[0]) for each in by_sort.values()]
-    ranked: list[Task] = []
+    ranked: list[Check] = []
     while queues:
         queues.sort(key=lambda queue: queue[0][0])
         ranked += [queue.pop(0)[1] for queue in queues]
@@ -70,25 +69,27 @@ def in_order(
     return _by_kind(ranked)
 
 
-def about(cell: str) -> str:
-    """What a cell is about, for whatever callback: its fault, or the outermost transform of its program."""
-    program = cell.split("/")[2]
+def about(killer: str) -> str:
+    """The function of a test; the fault of a cell or the outermost transform of its program, for whatever callback."""
+    if is_test(killer):
+        return killer.partition("[")[0]
+    program = killer.split("/")[2]
     return ".".join(program.split(".")[:2]) if program.startswith("fault.") else re.split(r"[+.]", program)[0]
 
 
-def _sort(cell: str) -> tuple[str, str]:
-    return cell.split("/")[1], about(cell)
+def _sort(killer: str) -> tuple[str, str]:
+    return "" if is_test(killer) else killer.split("/")[1], about(killer)
 
 
-def _seconds(one: Reached, task: Task) -> float:
-    own = OWN_PROCESS_SECONDS if task.isolated else 0.0
-    return one.seconds + START_SECONDS + (GANG_SECONDS if task.in_several_processes else own)
+def _seconds(one: Reached, check: Check) -> float:
+    own = OWN_PROCESS_SECONDS if check.isolated else 0.0
+    return one.seconds + START_SECONDS + (GANG_SECONDS if check.in_several_processes else own)
 
 
-def _by_kind(ranked: Sequence[Task]) -> list[Task]:
-    tasks: list[Task] = []
+def _by_kind(ranked: Sequence[Check]) -> list[Check]:
+    checks: list[Check] = []
     for start in range(0, len(ranked), TOGETHER):
         block = ranked[start : start + TOGETHER]
-        kinds = list(dict.fromkeys(task.kind for task in block))
-        tasks += sorted(block, key=lambda task: (task.in_several_processes, task.isolated, kinds.index(task.kind)))
-    return tasks
+        kinds = list(dict.fromkeys(check.kind for check in block))
+        checks += sorted(block, key=lambda each: (each.in_several_processes, each.isolated, kinds.index(each.kind)))
+    return checks

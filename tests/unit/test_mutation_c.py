@@ -125,7 +125,7 @@ def test_a_cell_reaches_a_function_where_it_reaches_a_call_of_it() -> None:
         "EXPORTED void hostcb_g(int a) { g(a); }", "_native/toy.c", {"hostcb_g": frozenset({("rings.py", 7)})}
     )
     cells = {name: Reached(name, 1.0, {"rings.py": frozenset({line})}) for name, line in (("one", 6), ("two", 7))}
-    assert [one.cell for one in Coverage(cells).reaching(mutant)] == ["two"]
+    assert [one.id for one in Coverage(cells).reaching(mutant)] == ["two"]
 
 
 @needs_compiler

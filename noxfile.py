@@ -322,15 +322,15 @@ def mutants(session: nox.Session) -> None:
 def mutation(session: nox.Session) -> None:
     """Change hostcb's source in hundreds of places, one at a time: `-- -n 2 --minutes 60`; goes on where it stopped."""
     install(session, HERE_JAX, "test")
-    session.run("python", "-m", "campaign", "run", *session.posargs)
-    session.run("python", "-m", "campaign", "report")
+    session.run("python", "-m", "mutation", "run", *session.posargs)
+    session.run("python", "-m", "mutation", "report")
 
 
 @nox.session(name="mutation-sample", tags=["ci"], python=HERE)
 def mutation_sample(session: nox.Session) -> None:
-    """Try thirty of the mutants that the last campaign killed, each with the cell that killed it; two minutes."""
+    """Try thirty of the mutants that the last campaign killed, each with the cell or test that killed it; minutes."""
     install(session, HERE_JAX, "test")
-    session.run("python", "-m", "campaign", "sample", "-n", "2", *session.posargs)
+    session.run("python", "-m", "mutation", "sample", "-n", "2", *session.posargs)
 
 
 def soaking(session: nox.Session, *arguments: str) -> None:

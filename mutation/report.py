@@ -1,31 +1,31 @@
-"""The report of a campaign, in Markdown: module × kind of mutant, the survivors, and cells that nothing depends on."""
+"""The report of a campaign, in Markdown: module × kind of mutant, the survivors, and what nothing depends on."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from . import checks
 from .field_operators import OPERATORS
 from .order import about
+from .pool import is_test
 from .trial import KILLED, SURVIVED, UNREACHED, Result
 
 
 def report(results: Sequence[Result], equivalents: Mapping[str, str], asked: int, pool: Iterable[str]) -> str:
-    """The whole page; `asked` is the number of mutants of the campaign, `pool` has the cells that could be asked."""
+    """The whole page; `asked` is the number of mutants of the campaign, `pool` has the cells that could run."""
     counted = [result for result in results if result.id not in equivalents or result.verdict == KILLED]
     killed = [result for result in counted if result.verdict == KILLED]
     survived = [result for result in counted if result.verdict == SURVIVED]
     unreached = [result for result in counted if result.verdict == UNREACHED]
     alike = [result for result in results if result not in counted]
-    by_tests = sum(checks.is_test(result.cell) for result in killed)
+    by_tests = sum(is_test(result.killer) for result in killed)
     rate = f"{100 * len(killed) / len(counted):.1f} %" if counted else "none"
     lines = [
         "# Mutants of hostcb's source",
         "",
-        f"{len(results)} of {asked} mutants were tried: {len(killed)} are killed ({by_tests} by a test, and no cell),"
+        f"{len(results)} of {asked} mutants were tried: {len(killed)} are killed ({by_tests} by a test),"
         f" {len(survived)} survived,"
-        f" {len(unreached)} are on lines that no cell of the pool reaches, {len(alike)} are equivalent."
+        f" {len(unreached)} are on lines that nothing of the pool reaches, {len(alike)} are equivalent."
         f" Killed of those not equivalent: {rate}.",
         "",
         "## By module and kind",
@@ -34,7 +34,7 @@ def report(results: Sequence[Result], equivalents: Mapping[str, str], asked: int
         "",
         *_matrix(counted),
         *_survivors("Survivors", survived),
-        *_survivors("On lines that no cell of the pool reaches", unreached),
+        *_survivors("On lines that nothing of the pool reaches", unreached),
         *_equivalents(alike, equivalents),
         *_first(killed),
         *_only(killed, pool),
@@ -66,7 +66,7 @@ def _survivors(title: str, results: Sequence[Result]) -> list[str]:
         lines += [f"- `{result.id}`", f"  `{result.diff.replace('`', '')}`"]
         if result.verdict == SURVIVED:
             over = "; then its time was over" if result.tried < result.reaching else ""
-            lines[-1] += f" ({result.tried} of {result.reaching} cells{over})"
+            lines[-1] += f" ({result.tried} of {result.reaching} cells and tests{over})"
     return [*lines, ""]
 
 
@@ -78,10 +78,9 @@ def _equivalents(results: Sequence[Result], reasons: Mapping[str, str]) -> list[
 
 
 def _first(killed: Sequence[Result]) -> list[str]:
-    lines = ["## Cells", ""]
-    first = Counter(result.cell for result in killed if not checks.is_test(result.cell))
-    lines += [f"{len(first)} cells killed a mutant before any other ran. Those that did most often:", ""]
-    return [*lines, *(f"- {count} `{cell}`" for cell, count in first.most_common(10)), ""]
+    first = Counter(result.killer for result in killed)
+    lines = ["## Killers", "", f"{len(first)} cells and tests were the first to kill a mutant, most often these:", ""]
+    return [*lines, *(f"- {count} `{killer}`" for killer, count in first.most_common(10)), ""]
 
 
 def _only(killed: Sequence[Result], pool: Iterable[str]) -> list[str]:
@@ -89,9 +88,9 @@ def _only(killed: Sequence[Result], pool: Iterable[str]) -> list[str]:
     known = [result for result in killed if result.killers]
     if not known:
         return []
-    of_each = [{killer if checks.is_test(killer) else about(killer) for killer in result.killers} for result in known]
+    of_each = [{killer if is_test(killer) else about(killer) for killer in result.killers} for result in known]
     only = Counter(next(iter(each)) for each in of_each if len(each) == 1)
-    needed = sorted((name for name in only if not checks.is_test(name)), key=lambda name: (-only[name], name))
+    needed = sorted((name for name in only if not is_test(name)), key=lambda name: (-only[name], name))
     spare = sorted({about(cell) for cell in pool} - only.keys())
     return [
         "## Faults and programs",

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from campaign.c import building
-from campaign.c.mutants import FOLDER, NOT_TRIED, mutants_in, mutants_of
-from campaign.c.operators import OPERATORS
-from campaign.c.source import blanked, functions
-from campaign.coverage import Coverage, Reached
-from campaign.field_operators import OPERATORS as OF_PYTHON
-from campaign.mutant import Mutant
-from campaign.overlay import PACKAGE, environment_with, make_overlay
+from mutation.c import building
+from mutation.c.mutants import FOLDER, NOT_TRIED, mutants_in, mutants_of
+from mutation.c.operators import OPERATORS
+from mutation.c.source import blanked, functions
+from mutation.coverage import Coverage, Reached
+from mutation.field_operators import OPERATORS as OF_PYTHON
+from mutation.mutant import Mutant
+from mutation.overlay import PACKAGE, environment_with, make_overlay
 
 pytestmark = pytest.mark.contract("C60")
 
@@ -125,7 +125,7 @@ def test_a_cell_reaches_a_function_where_it_reaches_a_call_of_it() -> None:
         "EXPORTED void hostcb_g(int a) { g(a); }", "_native/toy.c", {"hostcb_g": frozenset({("rings.py", 7)})}
     )
     cells = {name: Reached(name, 1.0, {"rings.py": frozenset({line})}) for name, line in (("one", 6), ("two", 7))}
-    assert [one.cell for one in Coverage(cells).reaching(mutant)] == ["two"]
+    assert [one.id for one in Coverage(cells).reaching(mutant)] == ["two"]
 
 
 @needs_compiler

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from campaign.choice import LEAST, chosen
-from campaign.field_operators import FIELD, OPERATORS
-from campaign.mutant import Mutant, mutants_in
-from campaign.overlay import PACKAGE
+from mutation.choice import LEAST, chosen
+from mutation.field_operators import FIELD, OPERATORS
+from mutation.mutant import Mutant, mutants_in
+from mutation.overlay import PACKAGE
 
 pytestmark = pytest.mark.contract("C60")
 

@@ -1,4 +1,4 @@
-"""Which cells reach which lines of hostcb, and in what time: a file of JSON lines, one for each cell."""
+"""Which cells and tests reach which lines of hostcb, and in what time: a file of JSON lines, one for each of them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from .mutant import Mutant
+from .overlay import PROJECT
 
 IMPORT = "import"
-"""In place of a cell: what the import of hostcb runs, in every process."""
+"""In place of an id: what the import of hostcb runs, in every process."""
 
 ROOT = "__init__.py"
-"""Its lines run at the import alone: a cell that has reached them has started a process of its own."""
+"""Its lines run at the import alone: what has reached them has started a process of its own."""
 
 
 @dataclass(frozen=True)
 class Reached:
-    """What one cell has reached, without the lines of the import."""
+    """What one cell or test has reached, without the lines of the import."""
 
-    cell: str
+    id: str
     seconds: float
     lines: Mapping[str, frozenset[int]]
     """By module."""
@@ -35,45 +36,47 @@ class Reached:
         none: frozenset[int] = frozenset()
         modules = self.lines.keys() | other.lines.keys()
         both = {each: self.lines.get(each, none) | other.lines.get(each, none) for each in modules}
-        return Reached(self.cell, self.seconds + other.seconds, both)
+        return Reached(self.id, self.seconds + other.seconds, both)
 
     def without(self, other: Reached) -> Reached:
         none: frozenset[int] = frozenset()
         kept = {module: lines - other.lines.get(module, none) for module, lines in self.lines.items()}
-        return Reached(self.cell, self.seconds, {module: lines for module, lines in kept.items() if lines})
+        return Reached(self.id, self.seconds, {module: lines for module, lines in kept.items() if lines})
 
     def as_json(self) -> dict[str, Any]:
         written = {module: _ranges(lines) for module, lines in self.lines.items()}
-        return {"cell": self.cell, "seconds": round(self.seconds, 3), "lines": written}
+        return {"id": self.id, "seconds": round(self.seconds, 3), "lines": written}
 
     @staticmethod
     def from_json(line: Mapping[str, Any]) -> Reached:
         lines = {module: frozenset(_numbers(written)) for module, written in line["lines"].items()}
-        return Reached(line["cell"], line["seconds"], lines)
+        return Reached(line["id"], line["seconds"], lines)
 
 
 @dataclass
 class Coverage:
-    cells: dict[str, Reached] = field(default_factory=dict)
+    reached: dict[str, Reached] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
-    """The cells that do not pass with the unchanged source, with the outcome: they can tell nothing of a mutant."""
+    """The cells and tests that do not pass with the unchanged source, and why: they show nothing about a mutant."""
+    files: dict[str, str] = field(default_factory=dict)
+    """The files whose tests are recorded, each with a hash of its text."""
 
     def reaching(self, mutant: Mutant) -> list[Reached]:
-        """The cells that reach the change, those that reach it surely first.
+        """The cells and tests that reach the changed lines; if none does, those that reach its statement.
 
-        Lines that run at import are in force for all cells; those that reach their module come first.
+        Lines that run at import matter for all; then those count that reach the module.
         """
-        cells = [one for name, one in self.cells.items() if name != IMPORT]
+        pool = [one for name, one in self.reached.items() if name != IMPORT]
         if mutant.callers:
-            return [one for one in cells if any(one.reaches(module, (line,)) for module, line in mutant.callers)]
+            return [one for one in pool if any(one.reaches(module, (line,)) for module, line in mutant.callers)]
         for lines in (mutant.lines, (mutant.statement,)):
-            if found := [one for one in cells if one.reaches(mutant.module, lines)]:
+            if found := [one for one in pool if one.reaches(mutant.module, lines)]:
                 return found
-        at_import = self.cells.get(IMPORT)
+        at_import = self.reached.get(IMPORT)
         if at_import is None or not at_import.reaches(mutant.module, (*mutant.lines, mutant.statement)):
             return []
-        in_module = [one for one in cells if one.lines.get(mutant.module)]
-        return in_module or cells
+        in_module = [one for one in pool if one.lines.get(mutant.module)]
+        return in_module or pool
 
 
 class StaleCoverageError(Exception):
@@ -88,6 +91,11 @@ def fingerprint(package: Path) -> str:
     return digest.hexdigest()[:16]
 
 
+def hash_of(file: str) -> str:
+    """A hash of a file of tests: once they change, they are recorded again."""
+    return hashlib.sha256((PROJECT / file).read_bytes()).hexdigest()[:16]
+
+
 def load(path: Path, package: Path) -> Coverage:
     """The record of this source; empty if there is no file."""
     coverage = Coverage()
@@ -97,30 +105,32 @@ def load(path: Path, package: Path) -> Coverage:
     if header["source"] != fingerprint(package):
         raise StaleCoverageError(f"{path} is of another source of {package.name}: remove it, and record again")
     for line in lines:
-        if "left_out" in line:
-            coverage.left_out[line["cell"]] = line["left_out"]
+        if "file" in line:
+            coverage.files[line["file"]] = line["hash"]
+        elif "left_out" in line:
+            coverage.left_out[line["id"]] = line["left_out"]
         else:
             found = Reached.from_json(line)
-            earlier = coverage.cells.get(IMPORT) if found.cell == IMPORT else None
-            coverage.cells[found.cell] = found.with_(earlier) if earlier else found
-    if at_import := coverage.cells.get(IMPORT):
-        for name, one in coverage.cells.items():
+            earlier = coverage.reached.get(IMPORT) if found.id == IMPORT else None
+            coverage.reached[found.id] = found.with_(earlier) if earlier else found
+    if at_import := coverage.reached.get(IMPORT):
+        for name, one in coverage.reached.items():
             if name != IMPORT and ROOT in one.lines:
-                coverage.cells[name] = one.without(at_import)
+                coverage.reached[name] = one.without(at_import)
     return coverage
 
 
 def read_lines(folder: Path) -> dict[str, dict[str, set[int]]]:
-    """What the processes of one recording have written, by cell and module."""
+    """What the processes of one recording have written, by the id of a cell or a test, and by module."""
     found: dict[str, dict[str, set[int]]] = {}
     for path in folder.glob("*.lines"):
-        cell = IMPORT
+        name = IMPORT
         for line in path.read_text(errors="replace").splitlines():
             if line.startswith("@"):
-                cell = line[1:]
+                name = line[1:]
             elif ":" in line:
                 module, _, number = line.rpartition(":")
-                found.setdefault(cell, {}).setdefault(module, set()).add(int(number))
+                found.setdefault(name, {}).setdefault(module, set()).add(int(number))
     return found
 
 

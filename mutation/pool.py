@@ -1,9 +1,16 @@
-"""The cells of a campaign: all faults, the table, and programs of every callback, transform, platform and process."""
+"""The pool of a campaign: cells and tests.
+
+The cells are all faults, the table, and programs of every callback, transform, platform and process.
+"""
 
 from __future__ import annotations
 
+import functools
 import random
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from conformance.engine.run import task_of
 from conformance.engine.tasks import Task
@@ -15,6 +22,8 @@ from conformance.planning.selection import plan_of, undrawn_plan_of
 from conformance.planning.smoke import smoke
 from conformance.spec.depths import Depth
 
+from .overlay import PROJECT
+
 LOWERED = ("cuda", "tpu", "rocm", "oneapi")
 """The platforms whose transports no program of a CPU has: programs are lowered for them, and judged."""
 
@@ -24,6 +33,25 @@ DRAWN = 240
 LOWERED_OF_EACH = 40
 OF_PROCESSES = 24
 DEADLINE = 60.0
+
+FOLDERS = ("tests/unit", "tests/contract")
+OWN = "test_mutation"
+"""What the files of this package's own tests begin with: they run campaigns."""
+
+
+@dataclass(frozen=True)
+class Test:
+    """A test, as a campaign sees a cell."""
+
+    id: str
+    """As pytest writes it: `tests/unit/test_aliases.py::test_name[parameters]`."""
+    kind = ("tests",)
+    isolated = False
+    in_several_processes = False
+
+
+Check: TypeAlias = Task | Test
+"""What may kill a mutant."""
 
 
 def cells_of_pool(jax_version: str, seed: int = 0) -> list[Task]:
@@ -43,18 +71,44 @@ def cells_of_pool(jax_version: str, seed: int = 0) -> list[Task]:
     return [task_of(cell, DEADLINE) for cell in cells.values() if known.of(cell.id) is None]
 
 
-def named(cells: Iterable[str]) -> dict[str, Task]:
-    """The tasks of cells with these ids."""
-    return {cell: task_of(parse_cell(cell), DEADLINE) for cell in cells}
+def files_of_pool() -> list[str]:
+    """The files whose tests are in the pool."""
+    paths = [path for folder in FOLDERS for path in sorted((PROJECT / folder).glob("test_*.py"))]
+    return [path.relative_to(PROJECT).as_posix() for path in paths if not path.name.startswith(OWN)]
 
 
-def exists(cell: str) -> bool:
-    """Whether the suite still has this cell, and this release of JAX can run it."""
+def is_test(killer: str) -> bool:
+    """Whether this is the id of a test: that of a cell begins with its implementation."""
+    return killer.startswith("tests/")
+
+
+def named(ids: Iterable[str]) -> dict[str, Check]:
+    """The cells and tests with these ids; UnknownCellError for one that there is not."""
+    found: dict[str, Check] = {}
+    for each in ids:
+        if is_test(each) and not exists(each):
+            raise UnknownCellError(f"{each!r} is no test: expected an id like tests/unit/test_turns.py::test_a_turn")
+        found[each] = Test(each) if is_test(each) else task_of(parse_cell(each), DEADLINE)
+    return found
+
+
+def exists(killer: str) -> bool:
+    """Whether there is such a test, or the suite has this cell and this release of JAX can run it."""
+    if is_test(killer):
+        file, _, function = killer.partition("[")[0].rpartition("::")
+        return function in _functions(file.partition("::")[0])
     try:
-        parse_cell(cell)
+        parse_cell(killer)
     except UnknownCellError:
         return False
     return True
+
+
+@functools.cache
+def _functions(file: str) -> frozenset[str]:
+    """The names of the functions that a file of tests defines; none if there is no such file."""
+    path = PROJECT / file
+    return frozenset(re.findall(r"^ *def (\w+)\(", path.read_text(), re.MULTILINE) if path.is_file() else ())
 
 
 def _drawn(cells: Sequence[Cell], count: int, draw: random.Random) -> list[Cell]:

@@ -21,7 +21,7 @@ J = TypeVar("J")
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
     """A folder that only this process removes: `TemporaryDirectory` also does at the exit of its forks."""
-    folder = Path(tempfile.mkdtemp(prefix="hostcb-campaign-"))
+    folder = Path(tempfile.mkdtemp(prefix="hostcb-mutation-"))
     try:
         yield folder
     finally:

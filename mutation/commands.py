@@ -14,16 +14,16 @@ import jax
 
 from conformance.planning.cells import UnknownCellError
 
-from . import checks, equivalents, journal, sample
+from . import equivalents, journal, sample
 from .c import building
 from .c import mutants as mutants_in_c
 from .campaigning import Options, campaign
 from .choice import chosen
-from .coverage import IMPORT, StaleCoverageError, load
+from .coverage import StaleCoverageError, load
 from .forks import in_forks
 from .mutant import Mutant, mutants_of
 from .overlay import PACKAGE
-from .pool import cells_of_pool, exists, named
+from .pool import cells_of_pool, exists, files_of_pool, is_test, named
 from .recording import RecordingError, record
 from .report import report
 from .trial import KILLED, Job, Result, Until, try_mutant, untried
@@ -39,7 +39,7 @@ class UnknownMutantError(Exception):
 
 
 _BAD_INPUT = (
-    *(StaleCoverageError, RecordingError, equivalents.EquivalentsError, checks.ChecksError),
+    *(StaleCoverageError, RecordingError, equivalents.EquivalentsError, sample.KillsError),
     *(UnknownCellError, UnknownMutantError),
 )
 
@@ -55,17 +55,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m campaign",
-        description="Change hostcb's source, one place at a time, and see which cells notice.",
+        prog="python -m mutation",
+        description="Change hostcb's source, one place at a time, and see which cells and tests notice.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, command, words in (
         ("list", _list, "print the chosen mutants"),
-        ("record", _record, "record which cells reach which lines, as far as the record lacks them"),
+        ("record", _record, "record which cells and tests reach which lines, as far as the record lacks them"),
         ("run", _run, "record, and try the chosen mutants that the journal does not have"),
-        ("try", _try, "try the mutants that -k names with the cells that --cell names, and write no journal"),
+        ("try", _try, "try the mutants that -k names with the killers that --killer names, and write no journal"),
         ("report", _report, "write report.md of the chosen mutants in the journal"),
-        ("sample", _sample, "try a few mutants, each with the cell that has killed it"),
+        ("sample", _sample, "try a few mutants, each with the cell or test that has killed it"),
     ):
         each = commands.add_parser(name, help=words, description=words.capitalize() + ".")
         each.set_defaults(command=command)
@@ -80,18 +80,19 @@ def _parser() -> argparse.ArgumentParser:
         each.add_argument("--seed", type=int, default=SEED, help=f"of their choice, by default {SEED}")
         each.add_argument("-k", dest="words", default="", metavar="TEXT", help="only mutants whose id has this text")
         if name == "run":
-            each.add_argument("--budget", type=float, default=90.0, metavar="SECONDS", help="for the cells of a mutant")
+            each.add_argument("--budget", type=float, default=90.0, metavar="SECONDS", help="for each mutant")
             each.add_argument("--minutes", type=float, default=1440.0, help="no further mutant begins after these")
-            each.add_argument("--as-recorded", action="store_true", help="record no further cells")
+            each.add_argument("--as-recorded", action="store_true", help="record nothing further")
             each.add_argument(
                 "--until",
                 type=Until,
                 choices=(Until.FIRST, Until.ANOTHER),
                 default=Until.FIRST,
-                help="end the trial of a mutant at the first kill, or at one by another fault or program",
+                help="end the trial of a mutant at the first kill, or at one by a test, or another fault or program",
             )
         if name == "try":
-            each.add_argument("--cell", action="append", required=True, help="the id of a cell; may be repeated")
+            help_ = "the id of a cell or a test; may be repeated"
+            each.add_argument("--killer", action="append", required=True, metavar="ID", help=help_)
         if name == "report":
             each.add_argument("--save", action="store_true", help="write the kills to ci/mutation/, for the sample")
     return parser
@@ -127,7 +128,7 @@ def _with(words: str, mutants: Sequence[Mutant], what: str) -> list[Mutant]:
     found = [mutant for mutant in mutants if words in mutant.id]
     if words and not found:
         raise UnknownMutantError(
-            f"no {what} has {words!r} in its id: `python -m campaign list` prints the ids, and a shell needs quotes"
+            f"no {what} has {words!r} in its id: `python -m mutation list` prints the ids, and a shell needs quotes"
             " around one with spaces"
         )
     return found
@@ -148,9 +149,10 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _record(options: argparse.Namespace) -> int:
-    coverage = record(cells_of_pool(jax.__version__), options.results / "lines.jsonl", options.workers)
-    for cell, why in coverage.left_out.items():
-        print(f"left out: {cell}: {why}")
+    lines = options.results / "lines.jsonl"
+    coverage = record(cells_of_pool(jax.__version__), files_of_pool(), lines, options.workers)
+    for name, why in coverage.left_out.items():
+        print(f"left out: {name}: {why}")
     return 0
 
 
@@ -163,17 +165,15 @@ def _run(options: argparse.Namespace) -> int:
     if options.as_recorded:
         coverage = load(lines, PACKAGE)
     else:
-        coverage = record(cells_of_pool(jax.__version__), lines, options.workers)
-    earlier = {name: cell for name, cell in sample.kills_of_last().items() if exists(cell)}
-    tests = checks.load(checks.FILE, {mutant.id for mutant in all_mutants()})
-    tests = {mutant.id: tests[mutant.id] for mutant in mutants if mutant.id in tests}
-    checks.must_pass(tests.values(), options.workers)
-    tasks = named(
-        (coverage.cells.keys() - {IMPORT}) | {earlier[mutant.id] for mutant in mutants if mutant.id in earlier}
-    )
+        coverage = record(cells_of_pool(jax.__version__), files_of_pool(), lines, options.workers)
+    kills = sample.load()
+    earlier = {mutant.id: kills[mutant.id] for mutant in mutants if mutant.id in kills}
+    # Of tests, those that were recorded passed with the unchanged source.
+    earlier = {name: each for name, each in earlier.items() if each in coverage.reached or not is_test(each)}
+    pool = named(each for each in {*coverage.reached, *earlier.values()} if exists(each))
     path = options.results / "journal.jsonl"
     how = Options(path, options.workers, options.budget, options.minutes, options.until)
-    for result in campaign(mutants, tasks, coverage, how, earlier, tests):
+    for result in campaign(mutants, pool, coverage, how, earlier):
         place = next(number for number, mutant in enumerate(mutants, 1) if mutant.id == result.id)
         _show(f"{place}/{len(mutants)}", result)
     return 0
@@ -181,10 +181,10 @@ def _run(options: argparse.Namespace) -> int:
 
 def _try(options: argparse.Namespace) -> int:
     mutants = _with(options.words, all_mutants(), "mutant")
-    tasks = tuple(named(options.cell).values())
+    checks = tuple(named(options.killer).values())
     options.results.mkdir(parents=True, exist_ok=True)
     log = options.results / "trials.log"
-    jobs = (Job(mutant, tasks, {}, math.inf, until=Until.ALL) for mutant in mutants)
+    jobs = (Job(mutant, checks, {}, math.inf, until=Until.ALL) for mutant in mutants)
     for number, (_, told) in enumerate(in_forks(jobs, options.workers, lambda job: try_mutant(job, log).as_json()), 1):
         _show(f"{number}/{len(mutants)}", Result.from_json(told))
     return 0
@@ -200,14 +200,14 @@ def _report(options: argparse.Namespace) -> int:
     page.write_text(report(results, reasons, len(mutants), pool))
     print(page.read_text().splitlines()[2], f"The report is {page}.", sep="\n")
     if options.save:
-        sample.save(results, sample.KILLS)
+        sample.save(results, {mutant.id for mutant in all_mutants()}, sample.KILLS)
     return 0
 
 
 def _sample(options: argparse.Namespace) -> int:
     mutants = all_mutants()
     reasons = equivalents.load(equivalents.FILE, {mutant.id for mutant in mutants})
-    kills = {name: cell for name, cell in sample.kills_of_last().items() if name not in reasons}
+    kills = {name: killer for name, killer in sample.load().items() if name not in reasons}
     few = sample.drawn([mutant for mutant in mutants if options.words in mutant.id], kills, options.count, options.seed)
     options.results.mkdir(parents=True, exist_ok=True)
     results = []
@@ -226,5 +226,6 @@ def _sample(options: argparse.Namespace) -> int:
 
 
 def _show(number: str, result: Result) -> None:
-    by = f" by {result.cell}: {result.how[:80]}" if result.cell else f": {result.tried} of {result.reaching} cells"
+    what = f": {result.tried} of {result.reaching} cells and tests"
+    by = f" by {result.killer}: {result.how[:80]}" if result.killer else what
     print(f"{number} {result.seconds:.0f} s {result.verdict}{by}\n    {result.diff[:200]}", flush=True)

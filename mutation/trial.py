@@ -1,4 +1,4 @@
-"""The trial of one mutant: cells run until one notices it, or until the time for a mutant is over."""
+"""The trial of one mutant: cells and tests run until one notices it, or until the time for a mutant is over."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from conformance.engine.tasks import Task
 from conformance.oracle.verdicts import Outcome, Verdict
 
-from . import checks
 from .c import building
 from .forks import temporary_folder
 from .mutant import Mutant
 from .order import about
 from .overlay import environment_with, make_overlay
-from .running import Cells
+from .pool import Check, Test, is_test
+from .running import Runner
 
 KILLED, SURVIVED, UNREACHED = "killed", "survived", "unreached"
 
 LEAST_DEADLINE = 15.0
-"""Seconds for a cell: a loaded machine is no killer."""
+"""Seconds for a cell or a test: a loaded machine is no killer."""
 TIMES = 10
-"""A cell may take so many times as long as it did with the unchanged source."""
+"""Each may take so many times as long as it did with the unchanged source."""
+UNKNOWN_SECONDS = {False: 1.0, True: 12.0}
+"""What a cell, and what a test, is taken to need where no record says it."""
 
 
 class Until(StrEnum):
@@ -35,25 +36,23 @@ class Until(StrEnum):
 
     FIRST = "first"
     ANOTHER = "another"
-    """That of a second fault or program. Then no cell of the first is the only one that notices the mutant."""
+    """That of a second fault or program, or of a test. Then no cell of the first is the only one that notices it."""
     ALL = "all"
-    """At none: all cells run."""
+    """At none: all cells and tests run."""
 
 
 @dataclass(frozen=True)
 class Job:
     mutant: Mutant
-    tasks: tuple[Task, ...]
+    checks: tuple[Check, ...]
     """In the order in which they run."""
     seconds: Mapping[str, float]
-    """What each cell took with the unchanged source."""
+    """What each took with the unchanged source."""
     budget: float
-    """The seconds after which no further cell begins."""
+    """The seconds after which no further one begins."""
     until: Until = Until.FIRST
     passed: tuple[str, ...] = ()
-    """The cells that have not noticed the mutant in an earlier run of the campaign."""
-    check: str = ""
-    """A test that must notice it, because no cell can."""
+    """Those that have not noticed the mutant in an earlier run of the campaign."""
 
     def __str__(self) -> str:
         return self.mutant.id
@@ -69,14 +68,14 @@ class Result:
     line: int
     diff: str
     verdict: str
-    cell: str = ""
-    """The first cell that killed it."""
+    killer: str = ""
+    """The first cell or test that killed it."""
     how: str = ""
-    """The outcome of that cell, in a few words."""
+    """Its outcome, in a few words."""
     killers: tuple[str, ...] = ()
     """The cells and tests that killed it, where a trial went on after the first kill and its time was not over."""
     passed: tuple[str, ...] = ()
-    """The cells that did not notice a mutant that survived: when the campaign goes on, the others run."""
+    """Those that did not notice a mutant that survived: when the campaign goes on, the others run."""
     tried: int = 0
     reaching: int = 0
     seconds: float = 0.0
@@ -90,7 +89,7 @@ class Result:
 
 
 def try_mutant(job: Job, log: Path) -> Result:
-    """In a fork: run the cells of a mutant."""
+    """In a fork: run the cells and tests of a mutant."""
     started = time.monotonic()
     killers: dict[str, str] = {}
     passed = [*job.passed]
@@ -101,49 +100,49 @@ def try_mutant(job: Job, log: Path) -> Result:
             building.build_changed(overlay)
         os.environ.update(environment_with(overlay, os.environ))
         sys.path.insert(0, str(overlay))
-        if job.check and (how := checks.failure(job.check)):
-            killers[job.check] = how[:300]
-        with Cells(log) as cells:
-            for task in job.tasks:
+        with Runner(log) as runner:
+            for check in job.checks:
                 if has_ended(job.until, killers):
                     break
-                if job.until is Until.ANOTHER and about(task.id) in map(about, killers):
+                if job.until is Until.ANOTHER and about(check.id) in map(about, killers):
                     continue
                 if time.monotonic() - started > job.budget:
                     in_time = False
                     break
-                outcome = _run(cells, task, job.seconds.get(task.id, 1.0))
+                outcome = _run(runner, check, job.seconds.get(check.id, UNKNOWN_SECONDS[is_test(check.id)]))
                 if outcome.verdict is Verdict.PASS:
-                    passed.append(task.id)
+                    passed.append(check.id)
                     continue
-                killers[task.id] = _words(outcome)
+                killers[check.id] = _words(outcome)
     result = replace(untried(job.mutant), seconds=round(time.monotonic() - started, 2))
-    result = replace(result, tried=len(passed) + len(killers), reaching=len(job.tasks) + len(job.passed))
+    result = replace(result, tried=len(passed) + len(killers), reaching=len(job.checks) + len(job.passed))
     if not killers:
         return replace(result, verdict=SURVIVED, passed=tuple(passed))
-    cell, how = next(iter(killers.items()))
+    killer, how = next(iter(killers.items()))
     known = in_time and job.until is not Until.FIRST
-    return replace(result, verdict=KILLED, cell=cell, how=how, killers=tuple(killers) if known else ())
+    return replace(result, verdict=KILLED, killer=killer, how=how, killers=tuple(killers) if known else ())
 
 
 def has_ended(until: Until, killers: Collection[str]) -> bool:
-    """Whether no further cell needs to run. A test that notices the mutant is enough: no cell is the only one then."""
+    """Whether nothing further needs to run. A test that notices the mutant is enough: no cell is the only one then."""
     if until is Until.ANOTHER:
-        return len(killers) > 1 or any(map(checks.is_test, killers))
+        return len(killers) > 1 or any(map(is_test, killers))
     return until is Until.FIRST and bool(killers)
 
 
 def untried(mutant: Mutant) -> Result:
-    """The result of a mutant for which there is no cell, or that needs none."""
+    """The result of a mutant for which there is no cell or test, or that needs none."""
     return Result(mutant.id, mutant.module, mutant.kind, mutant.line, mutant.diff, UNREACHED)
 
 
-def _run(cells: Cells, task: Task, usual: float) -> Outcome:
+def _run(runner: Runner, check: Check, usual: float) -> Outcome:
     deadline = max(LEAST_DEADLINE, TIMES * usual)
-    outcome = cells.run(task, deadline)
-    if outcome.verdict is Verdict.HANG:
-        # Once more, with twice the time: the machine may have been busy.
-        outcome = cells.run(task, 2 * deadline)
+    outcome = runner.run(check, deadline)
+    if outcome.verdict is Verdict.HANG or (isinstance(check, Test) and outcome.verdict is not Verdict.PASS):
+        # Once more, with twice the time: the machine may have been busy. And in a new process: what a mutant has left
+        # there in an earlier test may be why this one fails, and then it would not fail alone.
+        runner.end()
+        outcome = runner.run(check, 2 * deadline)
     return outcome
 
 

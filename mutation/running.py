@@ -1,7 +1,8 @@
-"""Runs cells one after the other, in this process's workers: those of a kind share one, and some have their own."""
+"""Runs cells and tests one after the other, in workers: those of a kind share one, and some have their own."""
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,18 +14,20 @@ from conformance.oracle.verdicts import Outcome, Verdict
 from conformance.worker.gang import Gang
 from conformance.worker.processes import WorkerStartError
 
+from . import tester
 from .lines import hostcb_lines
-from .processes import ForkedWorker
+from .pool import Check, Test
+from .processes import ForkedWorker, work_on_cells
 
 
-class Cells:
-    """Runs cells. Every process finds hostcb by the environment and the path of this one."""
+class Runner:
+    """Every process finds hostcb by the environment and the path of this one."""
 
     def __init__(self, log: Path, prepare: Callable[[], None] = lambda: None) -> None:
         self._log = log
         self._prepare = prepare
         self._worker: ForkedWorker | None = None
-        self._kind: Kind | None = None
+        self._kind: Kind | tuple[str] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -34,20 +37,21 @@ class Cells:
     ) -> None:
         self.end()
 
-    def run(self, task: Task, deadline: float) -> Outcome:
-        if task.in_several_processes:
-            return self._run_in_gang(task, deadline)
-        if task.isolated:
+    def run(self, check: Check, deadline: float) -> Outcome:
+        if isinstance(check, Task) and check.in_several_processes:
+            return self._run_in_gang(check, deadline)
+        if check.isolated:
             self.end()
-        if self._worker is None or self._worker.status is not None or self._kind != task.kind:
+        if self._worker is None or self._worker.status is not None or self._kind != check.kind:
             self.end()
-            self._worker, self._kind = ForkedWorker(task, self._log, self._prepare), task.kind
+            work = tester.main if isinstance(check, Test) else functools.partial(work_on_cells, check, self._prepare)
+            self._worker, self._kind = ForkedWorker(work, self._log), check.kind
         worker = self._worker
         if not worker.ready:
             self.end()
             return Outcome(Verdict.CRASH, None, "the worker did not start: the import of hostcb, or its use, failed")
-        outcome = worker.run(task, deadline)
-        if task.isolated and outcome.verdict is Verdict.PASS:
+        outcome = worker.run(check.id, deadline)
+        if check.isolated and outcome.verdict is Verdict.PASS:
             # Its end is part of the outcome.
             self._worker = None
             return worker.finish()

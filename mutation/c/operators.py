@@ -98,7 +98,7 @@ def drop_copy(text: str, function: Function) -> Iterator[Change]:
     yield from _dropped(text, function, _COPIES)
 
 
-# As in `campaign.field_operators`, where a kind has the same name.
+# As in `mutation.field_operators`, where a kind has the same name.
 OPERATORS: dict[str, Operator] = {
     "negate condition": negate_condition,
     "comparison": compare,

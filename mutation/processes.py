@@ -1,6 +1,7 @@
-"""Worker processes of the suite as forks of this one, which has imported JAX and not hostcb: a start takes no seconds.
+"""Worker processes as forks of this one, which has imported JAX and pytest and not hostcb: a start takes no seconds.
 
-A fork sets the environment of its topology, looks for hostcb in the overlay, and then runs the suite's own worker.
+A fork for cells sets the environment of its topology, and then runs the suite's own worker; `tester` runs tests. Both
+find hostcb in the overlay.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ EXIT_SECONDS = 20.0
 
 
 class ForkedWorker:
-    """One worker for cells of a kind; `run` never raises because a cell crashes or hangs."""
+    """One worker, for cells of a kind or for tests; `run` never raises because one of them crashes or hangs."""
 
-    def __init__(self, task: Task, log: Path, prepare: Callable[[], None] = lambda: None) -> None:
-        """Start the worker; `prepare` is called in it before it imports hostcb."""
+    def __init__(self, work: Callable[[], None], log: Path) -> None:
+        """Start the worker: a fork that calls `work`."""
         if "hostcb" in sys.modules:
             raise RuntimeError("this process has imported hostcb, so a fork of it could not import another one")
         read_commands, self._commands = os.pipe()
@@ -42,7 +43,7 @@ class ForkedWorker:
         """How the process ended, as `os.waitstatus_to_exitcode` tells it; None while it runs."""
         self._pid = os.fork()
         if self._pid == 0:
-            _become_worker(task, (read_commands, write_reports), log, prepare)
+            _become_worker(work, (read_commands, write_reports), log)
         os.close(read_commands)
         os.close(write_reports)
         self._selector = selectors.DefaultSelector()
@@ -50,17 +51,18 @@ class ForkedWorker:
         ready = self._read_line(START_SECONDS)
         self.ready = ready is not None and ready["event"] == "ready"
 
-    def run(self, task: Task, deadline: float) -> Outcome:
+    def run(self, name: str, deadline: float) -> Outcome:
+        """Run the cell or the test with this id."""
         started = time.monotonic()
         try:
-            os.write(self._commands, f"{task.id}\n".encode())
+            os.write(self._commands, f"{name}\n".encode())
         except BrokenPipeError:
             return self._ended_early(started)
         while True:
             line = self._read_line(started + deadline - time.monotonic())
             if line is None:
                 return self._ended_early(started)
-            if line["event"] == "end" and line["cell"] == task.id:
+            if line["event"] == "end" and line["cell"] == name:
                 return Outcome.from_json(line["outcome"])
 
     def finish(self) -> Outcome:
@@ -92,7 +94,7 @@ class ForkedWorker:
         return signal.Signals(-self.status).name if self.status < 0 else f"exit {self.status}"
 
     def _ended_early(self, started: float) -> Outcome:
-        """The outcome of a cell whose process has ended, or has told nothing for too long."""
+        """The outcome of a cell or test whose process has ended, or has told nothing for too long."""
         if self._wait(1.0):
             return Outcome(Verdict.CRASH, None, f"the process ended with {self._how}", signal=self._how)
         return Outcome(Verdict.HANG, None, f"no answer for {time.monotonic() - started:.0f} s")
@@ -124,7 +126,20 @@ class ForkedWorker:
         return report
 
 
-def _become_worker(task: Task, pipes: tuple[int, int], log: Path, prepare: Callable[[], None]) -> NoReturn:
+def work_on_cells(task: Task, prepare: Callable[[], None]) -> None:
+    """Be the suite's worker for cells of the kind of this one; `prepare` is called before it imports hostcb."""
+    environment = worker_environment(task.topology, task.xla_flags, os.environ)
+    os.environ.clear()
+    os.environ.update(environment)
+    # JAX has read these when it was imported.
+    jax.config.update("jax_platforms", environment["JAX_PLATFORMS"])
+    jax.config.update("jax_cpu_enable_async_dispatch", environment.get("JAX_CPU_ENABLE_ASYNC_DISPATCH") != "0")
+    prepare()
+    sys.argv = ["worker", task.topology.name, task.implementation]
+    worker.main()
+
+
+def _become_worker(work: Callable[[], None], pipes: tuple[int, int], log: Path) -> NoReturn:
     """In the fork: never return to what the other process was doing."""
     try:
         os.setsid()
@@ -135,15 +150,7 @@ def _become_worker(task: Task, pipes: tuple[int, int], log: Path, prepare: Calla
             os.dup2(end, number)
         os.closerange(3, max(*pipes, written) + 64)
         sys.stdin = os.fdopen(0, "r", closefd=False)
-        environment = worker_environment(task.topology, task.xla_flags, os.environ)
-        os.environ.clear()
-        os.environ.update(environment)
-        # JAX has read these when it was imported.
-        jax.config.update("jax_platforms", environment["JAX_PLATFORMS"])
-        jax.config.update("jax_cpu_enable_async_dispatch", environment.get("JAX_CPU_ENABLE_ASYNC_DISPATCH") != "0")
-        prepare()
-        sys.argv = ["worker", task.topology.name, task.implementation]
-        worker.main()
+        work()
         status = 0
     except BaseException:
         traceback.print_exc()

@@ -14,7 +14,7 @@ from typing import Any
 FOLDER = "HOSTCB_LINES"
 """The folder of the files: one for each process."""
 CELL = "HOSTCB_LINES_CELL"
-"""The cell whose process this is, for a process that a worker has started."""
+"""The cell or test whose process this is, for a process that a worker has started."""
 PACKAGE = "HOSTCB_LINES_PACKAGE"
 """The folder of the package."""
 
@@ -41,7 +41,7 @@ def start() -> None:
 
 
 def begin(cell: str) -> None:
-    """What runs from now on belongs to this cell, in the processes that this one starts, too."""
+    """What runs from now on belongs to this cell or test, in the processes that this one starts, too."""
     os.environ[CELL] = cell
     os.write(_file, f"@{cell}\n".encode())
     _monitoring.restart_events()

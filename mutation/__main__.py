@@ -1,4 +1,4 @@
-"""The command line of the campaign: `python -m campaign -h`."""
+"""The command line of the campaign: `python -m mutation -h`."""
 
 from __future__ import annotations
 

@@ -6,30 +6,29 @@ import json
 import os
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from campaign import checks, coverage, equivalents, journal, sample
-from campaign.commands import all_mutants, main
-from campaign.coverage import IMPORT, Coverage, Reached, StaleCoverageError
-from campaign.equivalents import EquivalentsError
-from campaign.lines import hostcb_lines
-from campaign.mutant import Mutant, mutants_in
-from campaign.order import Kills, Rarity, in_order
-from campaign.overlay import PACKAGE, PROJECT, environment_with, make_overlay
-from campaign.report import report
-from campaign.trial import KILLED, SURVIVED, UNREACHED, Result, Until, has_ended, untried
 from conformance.engine.tasks import Task
 from conformance.spec.topology import Topology
+from mutation import coverage, equivalents, journal, sample
+from mutation.commands import all_mutants, main
+from mutation.coverage import IMPORT, Coverage, Reached, StaleCoverageError
+from mutation.equivalents import EquivalentsError
+from mutation.mutant import Mutant, mutants_in
+from mutation.order import Kills, Rarity, in_order
+from mutation.overlay import PACKAGE, PROJECT, environment_with, make_overlay
+from mutation.report import report
+from mutation.trial import KILLED, SURVIVED, UNREACHED, Result, Until, has_ended, untried
 
 pytestmark = pytest.mark.contract("C60")
 
 (MUTANT,) = (one for one in mutants_in("x = f(\n    a < 1,\n)", "toy.py") if one.kind == "comparison")
 ONE, TWO, THREE = (f"hostcb/{name}/cpu-8dev" for name in ("id_tap/jit", "id_tap/jit.scan", "call/fault.raises.jit"))
+TEST = "tests/unit/test_mutation.py::test_kills_by_a_test_that_is_gone_are_an_error"
 
 
 def reached(cell: str, *lines: int, module: str = "toy.py", seconds: float = 1.0) -> Reached:
@@ -45,18 +44,18 @@ def result(name: str, verdict: str, **fields: Any) -> Result:
 
 def test_cells_that_reach_the_change_come_before_those_that_reach_its_statement() -> None:
     cells = {ONE: reached(ONE, 1), TWO: reached(TWO, 1, 2), THREE: reached(THREE, 7)}
-    assert [one.cell for one in Coverage(cells).reaching(MUTANT)] == [TWO]
+    assert [one.id for one in Coverage(cells).reaching(MUTANT)] == [TWO]
     del cells[TWO]
-    assert [one.cell for one in Coverage(cells).reaching(MUTANT)] == [ONE]
+    assert [one.id for one in Coverage(cells).reaching(MUTANT)] == [ONE]
     del cells[ONE]
     assert Coverage(cells).reaching(MUTANT) == []
 
 
 def test_a_line_of_the_import_is_reached_by_the_cells_of_its_module() -> None:
     cells = {IMPORT: reached(IMPORT, 1, 2), ONE: reached(ONE, 9), TWO: reached(TWO)}
-    assert [one.cell for one in Coverage(cells).reaching(MUTANT)] == [ONE]
+    assert [one.id for one in Coverage(cells).reaching(MUTANT)] == [ONE]
     del cells[ONE]
-    assert [one.cell for one in Coverage(cells).reaching(MUTANT)] == [TWO], "every cell imports it"
+    assert [one.id for one in Coverage(cells).reaching(MUTANT)] == [TWO], "every cell imports it"
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -65,38 +64,16 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     (package / "toy.py").write_text("x = 1")
     own = reached(TWO, 1, 8).with_(reached(TWO, 1, module="__init__.py"))
     lines: list[dict[str, Any]] = [{"source": coverage.fingerprint(package)}]
-    lines += [reached(ONE, 1, 2, 3, 7).as_json(), own.as_json(), {"cell": THREE, "left_out": "fail: it fails"}]
+    lines += [reached(ONE, 1, 2, 3, 7).as_json(), own.as_json(), {"id": THREE, "left_out": "fail: it fails"}]
     lines += [reached(IMPORT, 1).as_json(), reached(IMPORT, 2).as_json()]
     path.write_text("\n".join(map(json.dumps, lines)))
     found = coverage.load(path, package)
-    assert found.cells[ONE].lines == {"toy.py": {1, 2, 3, 7}} and found.left_out == {THREE: "fail: it fails"}
-    assert found.cells[IMPORT].lines == {"toy.py": {1, 2}}
-    assert found.cells[TWO].lines["toy.py"] == {8}, "its own process has imported the package"
+    assert found.reached[ONE].lines == {"toy.py": {1, 2, 3, 7}} and found.left_out == {THREE: "fail: it fails"}
+    assert found.reached[IMPORT].lines == {"toy.py": {1, 2}}
+    assert found.reached[TWO].lines["toy.py"] == {8}, "its own process has imported the package"
     (package / "toy.py").write_text("x = 2")
     with pytest.raises(StaleCoverageError, match="remove it, and record again"):
         coverage.load(path, package)
-
-
-@pytest.mark.skipif(not hostcb_lines.can_record, reason="sys.monitoring is new in Python 3.12")
-def test_lines_are_recorded_by_cell_in_every_thread(tmp_path: Path) -> None:
-    package = tmp_path / "toy"
-    package.mkdir()
-    (package / "__init__.py").write_text("def one():\n    return 1\n\ndef two():\n    return 2\n")
-    program = """
-import io, sys, threading
-from campaign.lines import hostcb_lines
-hostcb_lines.start()
-import toy
-for line in hostcb_lines.Commands(io.StringIO("first\\nsecond\\n")):
-    toy.one()
-    if line == "second\\n":
-        threading.Thread(target=toy.two).start()
-"""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(PROJECT)))}
-    environment |= {hostcb_lines.FOLDER: str(tmp_path), hostcb_lines.PACKAGE: str(package)}
-    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=60)
-    lines = {cell: {*numbers["__init__.py"]} for cell, numbers in coverage.read_lines(tmp_path).items()}
-    assert lines == {IMPORT: {1, 4}, "first": {2}, "second": {2, 5}}
 
 
 # The order of the cells ------------------------------------------------------------------------------------------
@@ -161,7 +138,7 @@ def test_processes_find_the_changed_module_and_all_others(tmp_path: Path) -> Non
 
 def of_process(program: str) -> str:
     """What a process without JAX's threads prints: this one may have them, and must not fork."""
-    command = [sys.executable, "-c", f"import os\nfrom campaign.forks import ForkEndedError, in_forks\n{program}"]
+    command = [sys.executable, "-c", f"import os\nfrom mutation.forks import ForkEndedError, in_forks\n{program}"]
     root = str(PACKAGE.parent)
     return subprocess.run(
         command, env={**os.environ, "PYTHONPATH": root}, capture_output=True, text=True, timeout=60, check=True
@@ -189,7 +166,7 @@ except ForkEndedError as error:
 def test_a_journal_goes_on_after_half_a_line(tmp_path: Path) -> None:
     path = tmp_path / "results" / "journal.jsonl"
     assert journal.read(path) == {}
-    first, second = result("one", SURVIVED, passed=(ONE,)), result("two", KILLED, cell=TWO)
+    first, second = result("one", SURVIVED, passed=(ONE,)), result("two", KILLED, killer=TWO)
     journal.append(path, first)
     with path.open("a") as file:
         file.write('{"id": "half')
@@ -222,8 +199,8 @@ def test_the_lists_and_the_kills_are_of_this_source(capsys: pytest.CaptureFixtur
     known = mutants()
     ids = {mutant.id for mutant in known}
     assert equivalents.load(equivalents.FILE, ids)
-    assert checks.load(checks.FILE, ids)
-    kills = json.loads(sample.KILLS.read_text())
+    kills = sample.load()
+    assert kills.keys() <= ids
     assert len(sample.drawn(known, kills, sample.COUNT, 0)) == sample.COUNT
 
 
@@ -231,8 +208,11 @@ def test_the_lists_and_the_kills_are_of_this_source(capsys: pytest.CaptureFixtur
     ("arguments", "words"),
     [
         (["list", "-k", "no such"], "ERROR: no chosen mutant has 'no such' in its id"),
-        (["try", "-k", "no such", "--cell", "hostcb/id_tap/jit/cpu-1dev"], "ERROR: no mutant has 'no such' in its id"),
-        (["try", "-k", "_runtime/queues", "--cell", "CELL"], "ERROR: 'CELL' is no cell id"),
+        (
+            ["try", "-k", "no such", "--killer", "hostcb/id_tap/jit/cpu-1dev"],
+            "ERROR: no mutant has 'no such' in its id",
+        ),
+        (["try", "-k", "_runtime/queues", "--killer", "CELL"], "ERROR: 'CELL' is no cell id"),
     ],
 )
 def test_a_name_of_nothing_is_an_error(
@@ -246,124 +226,65 @@ def mutants() -> list[Mutant]:
     return all_mutants()
 
 
-# Checks ----------------------------------------------------------------------------------------------------------
+# Tests as killers ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("entry", "words"),
-    [
-        ('"one" = 3', "needs a test"),
-        ('"one" = "tests/unit/test_campaign.py"', "needs a test"),
-        ('"one" = "tests/unit/test_gone.py::test_it"', "needs a test"),
-        ('"gone" = "tests/unit/test_campaign.py::test_it"', "has no mutant 'gone' any more"),
-        ("[", "is not TOML"),
-    ],
-)
-def test_unusable_checks(entry: str, words: str, tmp_path: Path) -> None:
-    path = tmp_path / "checks.toml"
-    path.write_text(f"[checks]\n{entry}\n")
-    with pytest.raises(checks.ChecksError, match=words):
-        checks.load(path, {"one"})
+def test_kills_by_a_test_that_is_gone_are_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "kills.json"
+    path.write_text(json.dumps({"one": TEST, "two": ONE}))
+    assert sample.load(path) == {"one": TEST, "two": ONE}
+    path.write_text(json.dumps({"one": TEST + "_gone"}))
+    with pytest.raises(sample.KillsError, match="there is no such test: name another one"):
+        sample.load(path)
 
 
-def test_a_check_fails_where_its_test_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "test_mutant.py"
-    path.write_text("import os\ndef test_it():\n    assert 'MUTANT' not in os.environ, 'found'\n")
-    assert checks.failure(f"{path}::test_it") == ""
-    checks.must_pass([f"{path}::test_it"])
-    monkeypatch.setenv("MUTANT", "1")
-    assert "AssertionError: found" in checks.failure(f"{path}::test_it")
-    with pytest.raises(checks.ChecksError, match="fails without any mutant"):
-        checks.must_pass([f"{path}::test_it"])
-
-
-def test_a_check_that_does_not_end_is_ended_with_what_it_started(tmp_path: Path) -> None:
-    path, pid = tmp_path / "test_hangs.py", tmp_path / "pid"
-    path.write_text(
-        "import pathlib, subprocess, sys\n"
-        "def test_it():\n"
-        "    child = subprocess.Popen([sys.executable, '-c', 'while True: pass'])\n"
-        f"    pathlib.Path({str(pid)!r}).write_text(str(child.pid))\n"
-        "    child.wait()\n"
-    )
-    assert checks.failure(f"{path}::test_it", deadline=5.0) == "no end in 5 s"
-    deadline = time.monotonic() + 20
-    # The system may need a moment to bury it, and then another process may have its number.
-    while Path(f"/proc/{pid.read_text()}/stat").exists() and _state(pid.read_text()) != "Z":
-        assert time.monotonic() < deadline, "the process that a check had started goes on"
-        os.sched_yield()
-
-
-def _state(pid: str) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return "Z"
-
-
-def test_several_checks_run_at_a_time(tmp_path: Path) -> None:
-    """Each waits for the other's file: one after the other, neither would pass."""
-    path = tmp_path / "test_together.py"
-    path.write_text(
-        "import os, pathlib, pytest\n"
-        "@pytest.mark.parametrize('mine, other', [('a', 'b'), ('b', 'a')])\n"
-        "def test_it(mine, other):\n"
-        "    folder = pathlib.Path(__file__).parent\n"
-        "    os.mkfifo(folder / mine) if mine == 'a' else None\n"
-        "    while not (folder / 'a').exists():\n"
-        "        os.sched_yield()\n"
-        "    with open(folder / 'a', 'w' if mine == 'a' else 'r') as stream:\n"
-        "        assert stream.writable() or not stream.read()\n"
-    )
-    checks.must_pass([f"{path}::test_it[a-b]", f"{path}::test_it[b-a]"], 2)
-
-
-def test_one_of_several_checks_that_fails_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "test_three.py"
-    path.write_text("import pytest\n@pytest.mark.parametrize('at', [0, 1, 2])\ndef test_it(at):\n    assert at != 1\n")
-    with pytest.raises(checks.ChecksError, match=r"test_it\[1\] fails without any mutant"):
-        checks.must_pass([f"{path}::test_it[{at}]" for at in range(3)], 2)
-
-
-def test_a_test_that_is_not_there_is_no_kill_unnoticed(tmp_path: Path) -> None:
-    with pytest.raises(checks.ChecksError, match="fails without any mutant"):
-        checks.must_pass([f"{tmp_path}/test_gone.py::test_it"])
+def test_kills_of_earlier_campaigns_stay_while_the_source_has_their_mutants(tmp_path: Path) -> None:
+    path = tmp_path / "kills.json"
+    path.write_text(json.dumps({"one": ONE, "two": TWO, "gone": TWO}))
+    results = [
+        result("one", KILLED, killer=TEST, tried=1, seconds=1.0),
+        result("two", SURVIVED, tried=9),
+        result("slow", KILLED, killer=TWO, tried=1, seconds=100.0),
+        result("locks", KILLED, killer=TWO, tried=1, seconds=1.0, kind="drop lock"),
+    ]
+    sample.save(results, {"one", "two", "slow", "locks"}, path)
+    assert sample.load(path) == {"one": TEST, "two": TWO}
 
 
 # The report ------------------------------------------------------------------------------------------------------
 
 
-def test_the_report_counts_what_no_cell_reaches_as_not_killed() -> None:
+def test_the_report_counts_what_nothing_reaches_as_not_killed() -> None:
     results = [
-        result("one", KILLED, cell=ONE),
+        result("one", KILLED, killer=ONE),
         result("two", SURVIVED, tried=3, reaching=5),
         result("three", UNREACHED, kind="drop copy"),
         result("four", SURVIVED),
     ]
     text = report(results, {"four": "nobody reads it"}, 9, ())
-    assert "4 of 9 mutants were tried: 1 are killed (0 by a test, and no cell), 1 survived, 1 are on lines" in text
+    assert "4 of 9 mutants were tried: 1 are killed (0 by a test), 1 survived, 1 are on lines" in text
     assert "1 are equivalent. Killed of those not equivalent: 33.3 %." in text
     assert "| `toy.py` | 0/1 | 1/2 | 1/3 |" in text and "| all | 0/1 | 1/2 | 1/3 |" in text
-    assert "(3 of 5 cells; then its time was over)" in text
+    assert "(3 of 5 cells and tests; then its time was over)" in text
     assert "a < 1 → (a <= 1)`: nobody reads it" in text
 
 
 def test_a_mutant_that_is_killed_is_not_equivalent() -> None:
-    assert "1 are killed (0 by a test, and no cell), 0 survived, 0 are on" in report(
+    assert "1 are killed (0 by a test), 0 survived, 0 are on" in report(
         [result("one", KILLED)], {"one": "nobody reads it"}, 1, ()
     )
 
 
 def test_the_report_names_faults_that_kill_nothing_that_others_do_not() -> None:
-    test = "tests/unit/test_aliases.py::test_name"
+    test = TEST
     of_a_tap, loop = THREE.replace("call", "id_tap"), ONE.replace("jit", "scan")
     results = [
-        result("one", KILLED, cell=THREE, killers=(THREE,)),
-        result("two", KILLED, cell=of_a_tap, killers=(of_a_tap, THREE)),
-        result("three", KILLED, cell=THREE, killers=(THREE, ONE)),
-        result("four", KILLED, cell=loop, killers=(loop, ONE)),
-        result("five", KILLED, cell=test, killers=(test,)),
-        result("six", KILLED, cell=ONE),
+        result("one", KILLED, killer=THREE, killers=(THREE,)),
+        result("two", KILLED, killer=of_a_tap, killers=(of_a_tap, THREE)),
+        result("three", KILLED, killer=THREE, killers=(THREE, ONE)),
+        result("four", KILLED, killer=loop, killers=(loop, ONE)),
+        result("five", KILLED, killer=test, killers=(test,)),
+        result("six", KILLED, killer=ONE),
     ]
     text = report(results, {}, 6, [ONE, TWO, THREE, of_a_tap, loop])
     assert "The trials of 5 killed mutants went on" in text
@@ -379,7 +300,7 @@ def test_the_report_names_faults_that_kill_nothing_that_others_do_not() -> None:
         (Until.ANOTHER, (), False),
         (Until.ANOTHER, (ONE,), False),
         (Until.ANOTHER, (ONE, THREE), True),
-        (Until.ANOTHER, ("tests/unit/test_aliases.py::test_name",), True),
+        (Until.ANOTHER, (TEST,), True),
         (Until.ALL, (ONE, THREE), False),
     ],
 )
@@ -393,6 +314,6 @@ def test_a_trial_ends_at_the_kill_that_is_asked_for(until: Until, killers: tuple
 def test_the_sample_kills_a_mutant_and_says_when_one_survives(tmp_path: Path) -> None:
     kills = json.loads(sample.KILLS.read_text())
     known = [mutant.id for mutant in mutants() if mutant.id in kills and mutant.module == "_api/host_callback.py"]
-    command = [sys.executable, "-m", "campaign", "sample", "-n", "1", "--results", str(tmp_path), "-k", known[0]]
+    command = [sys.executable, "-m", "mutation", "sample", "-n", "1", "--results", str(tmp_path), "-k", known[0]]
     ended = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=300)
     assert (ended.returncode, ended.stdout.splitlines()[-1]) == (0, "1 of 1 mutants are killed"), ended

@@ -37,17 +37,19 @@ class Place:
 Runs = Mapping[int, Sequence[Sample]]
 
 
+_CODES = {
+    Kind.FOUND: FOUND,
+    Kind.CANNOT_TELL: CANNOT_TELL,
+    Kind.UNTESTABLE: UNUSABLE,
+    Kind.ALONE: UNUSABLE,
+    Kind.SAME: SAME,
+}
+"""In their order: anything found is found; otherwise what most needs the user's attention."""
+
+
 def exit_code(answers: Sequence[Answer]) -> int:
-    """Anything found is found; otherwise what most needs the user's attention."""
     kinds = {answer.kind for answer in answers}
-    codes = {
-        Kind.FOUND: FOUND,
-        Kind.CANNOT_TELL: CANNOT_TELL,
-        Kind.UNTESTABLE: UNUSABLE,
-        Kind.ALONE: UNUSABLE,
-        Kind.SAME: SAME,
-    }
-    return next(code for kind, code in codes.items() if kind in kinds)
+    return next(code for kind, code in _CODES.items() if kind in kinds)
 
 
 def report(answers: Mapping[str, Answer], runs: Mapping[str, Runs], places: Sequence[Place], rule: Rule) -> str:
@@ -56,7 +58,7 @@ def report(answers: Mapping[str, Answer], runs: Mapping[str, Runs], places: Sequ
     for subject, answer in answers.items():
         groups.setdefault(_likeness(answer, runs[subject], rule), []).append(subject)
     told = []
-    order = [Kind.FOUND, Kind.CANNOT_TELL, Kind.UNTESTABLE, Kind.ALONE, Kind.SAME]
+    order = [*_CODES]
     for subjects in sorted(groups.values(), key=lambda group: order.index(answers[group[0]].kind)):
         subject = subjects[0]
         head = [*subjects[:MOST_CELLS]]
@@ -124,29 +126,28 @@ class Finding:
 
     def _no_difference(self) -> str:
         old, new = self._name(self.answer.old), self._name(self.answer.new)
+        output = self._output((self.answer.old, self.answer.new))
         if self.answer.kind is Kind.CANNOT_TELL and not self.rule.by_chance:
-            advice = self._measure((self.answer.old, self.answer.new))
-            return f"CANNOT TELL: {old} or {new} did not do the same each time; {advice}."
+            return f"CANNOT TELL: {old} or {new} did not do the same each time; {MEASURE}{output}."
         if self.answer.kind is Kind.CANNOT_TELL:
-            ignored = self._only_output_varies((self.answer.old, self.answer.new))
-            more = ", or ignore what the script prints with --compare verdict" * ignored
             return (
                 f"CANNOT TELL: with confidence {self.rule.confidence:g}, so many runs of {old} and {new} may differ by"
-                f" chance; allow more --runs, or put --stress on the machine{more}."
+                f" chance; allow more --runs, or put --stress on the machine{output}."
             )
         hint = "" if self.rule.by_chance else f"; what fails by chance may not have shown: {MEASURE}"
         return f"NOTHING TO FIND: {old} and {new} do not differ{hint}."
 
     def _measure(self, varying: Sequence[int]) -> str:
-        """What to do about releases that vary. A time or an address that a script prints is never the same again."""
-        if self._only_output_varies(varying):
-            return f"{MEASURE}, or with --compare verdict, which ignores what the script prints"
-        return MEASURE
+        """What to do about releases that vary."""
+        return MEASURE + self._output(varying)
 
-    def _only_output_varies(self, indexes: Sequence[int]) -> bool:
+    def _output(self, indexes: Sequence[int]) -> str:
+        """Advice if only the output of a script varies: a time or an address is never the same again."""
         ran = [{sample.words for sample in self.runs[index]} for index in indexes]
         ends = [{words.partition(OUTPUT)[0] for words in each} for each in ran]
-        return any(len(each) > 1 for each in ran) and all(len(each) == 1 for each in ends)
+        if any(len(each) > 1 for each in ran) and all(len(each) == 1 for each in ends):
+            return ", or use --compare verdict, which ignores what the script prints"
+        return ""
 
     def _untestable(self) -> str:
         indexes = [index for index, _ in self.answer.untestable]

@@ -167,7 +167,7 @@ def _line(options: argparse.Namespace, installer: Installer) -> list[Release]:
     if len(ends) == 2:
         if ends[1] == options.good:
             tell(f"NOTE: the good end {ends[1]} is newer than the bad end {ends[0]}: the search is for what mended it")
-        return releases_between(*ends, installer)
+        return releases_between(ends[0], ends[1], installer)
     newest = next(installer.published())
     first, last = OLDEST, newest
     if ends:

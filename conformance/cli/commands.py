@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ..bisecting.probe_journal import JournalError
+from ..bisecting import commit_search
 from ..cases.harness.catalogue import FAULTS
 from ..cases.harness.kinds_asked import show as show_faults
 from ..engine.cluster import ClusterError
@@ -39,7 +39,6 @@ from ..planning.coverage import coverage_of, show
 from ..planning.plan_file import plan_text
 from ..planning.promised import promise_table
 from ..planning.promised import show as show_promises
-from ..releases.known_bugs import KnownBugsError
 from ..releases.release import ReleaseError
 from ..reports.markdown import markdown
 from ..reports.results import UnreadableResultsError, load_results
@@ -50,12 +49,9 @@ from ..spec.topology import WrongPlatformError
 from ..standalone.programs import NotStandaloneError
 from . import (
     bisect,
-    bisect_commits,
     compiled,
-    environments,
     expect,
     fuzz,
-    known_bugs,
     loaded,
     minimise,
     mutants,
@@ -77,8 +73,6 @@ UNUSABLE = 2
 OTHER_REASONS = (
     ClusterError,
     DaskClusterError,
-    JournalError,
-    KnownBugsError,
     MissingToolError,
     NoMatrixError,
     NotStandaloneError,
@@ -118,15 +112,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    words = [*(sys.argv[1:] if arguments is None else arguments)]
     try:
-        parsed = _parser().parse_args(arguments)
-        parsed.arguments = [*(sys.argv[1:] if arguments is None else arguments)]
-        return parsed
+        parsed = _parser().parse_args(words)
     except SystemExit as ending:
         # `git bisect run` would take the usual exit code for a bad commit.
-        if (sys.argv[1:] if arguments is None else arguments)[:1] == ["bisect-run"] and ending.code == UNUSABLE:
-            raise SystemExit(bisect_commits.STOP) from ending
+        if words[:1] == ["bisect"] and "--step" in words and ending.code == UNUSABLE:
+            raise SystemExit(commit_search.STOP) from ending
         raise
+    parsed.arguments = words
+    return parsed
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -223,10 +218,7 @@ def _parser() -> argparse.ArgumentParser:
     minimise.add_parser(commands)
     expect.add_parser(commands)
     bisect.add_parser(commands)
-    bisect_commits.add_parser(commands)
     releases.add_parser(commands)
-    known_bugs.add_parser(commands)
-    environments.add_parser(commands)
     never_run.add_parser(commands)
     soak.add_parser(commands)
     report.add_parsers(commands)
@@ -346,10 +338,7 @@ _MAIN: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "fuzz": fuzz.main,
     "expect": expect.main,
     "bisect": bisect.main,
-    "bisect-run": bisect_commits.run_main,
     "releases": releases.main,
-    "known-bugs": known_bugs.main,
-    "environments": environments.main,
     "never-run": never_run.main,
     "soak": soak.main,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,12 +15,14 @@ from ..oracle.stages import summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .harness.bench import Bench
-from .harness.checks import PLANTED, check_quiet_barrier, check_value, error_of
+from .harness.checks import PLANTED, check_quiet_barrier, check_value, error_of, unequal
 from .harness.registry import planted
-from .places import START, seen_as
 from .traces import library
 
+START = np.arange(4, dtype=np.float32)
 LIKE = jax.ShapeDtypeStruct(START.shape, START.dtype)
+
+seen_as = partial(unequal, "wrong callback", Stage.CALLBACK)
 
 
 @planted("jit", "dlpack_callback", "D1")

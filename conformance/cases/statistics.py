@@ -16,9 +16,8 @@ from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .barriers import EARLY_SECONDS, PATIENCE, HeldTap
 from .harness.bench import Bench
-from .harness.checks import PLANTED, check_quiet_barrier, error_of
+from .harness.checks import PLANTED, check_quiet_barrier, error_of, flag
 from .harness.registry import EVERY_EFFECT, WITH_RESULTS, planted
-from .places import flag
 from .traces import library
 
 RUNS = 3

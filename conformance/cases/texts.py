@@ -22,9 +22,8 @@ from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from ..spec.thresholds import THRESHOLDS
 from .harness.bench import Bench
-from .harness.checks import PLANTED, check_quiet_barrier, error_of, unequal
+from .harness.checks import PLANTED, check_quiet_barrier, error_of, flag, unequal
 from .harness.registry import planted
-from .places import flag
 from .traces import library
 
 LONG = [np.full(3, 0.5 + number, np.float32) for number in range(8)]

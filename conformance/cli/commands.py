@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..bisecting import commit_search
-from ..cases.harness.catalogue import FAULTS
-from ..cases.harness.kinds_asked import show as show_faults
 from ..engine.cluster import ClusterError
 from ..engine.live import CHOICES
 from ..engine.locking import FolderLock
@@ -315,7 +313,6 @@ def _list_promises(options: argparse.Namespace) -> int:
     options.implementations = options.implementations or ["hostcb"]
     table = promise_table(plan_of(options).cells)
     print(show_promises(table))
-    print(show_faults(FAULTS))
     return 1 if table.holes or table.stale else 0
 
 

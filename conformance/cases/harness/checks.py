@@ -117,3 +117,13 @@ def is_of_the_program(error: Exception, implementation: Implementation) -> bool:
     if any(raised_in.is_relative_to(folder) for folder in _IMPLEMENTATIONS):
         return True
     return not raised_in.is_relative_to(_SUITE)
+
+
+@contextlib.contextmanager
+def flag(name: str) -> Iterator[None]:
+    """Set a flag of JAX's configuration, which has its default again afterwards."""
+    jax.config.update(name, True)
+    try:
+        yield
+    finally:
+        jax.config.update(name, None)

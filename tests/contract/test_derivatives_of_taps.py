@@ -1,23 +1,18 @@
-"""Fault cells of taps of derivatives under further transformations: what each tap is given, and is told of its way."""
+"""H16: with `jax_host_callback_ad_transforms` a tap sees derivatives, and all transformations on their way."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from ..oracle.checkers import Anomaly
-from ..oracle.stages import summary
-from ..oracle.verdicts import Stage
-from ..spec.callbacks import Callback
-from .harness.bench import Bench
-from .harness.checks import check_quiet_barrier
-from .harness.registry import planted
-from .places import flag
+import hostcb as hcb
+
+pytestmark = [pytest.mark.contract("H16"), pytest.mark.filterwarnings("ignore:.*ad_transforms")]
 
 Tap = Callable[[Any], Any]
 Way = tuple[Any, ...]
@@ -99,32 +94,44 @@ PROGRAMS: dict[str, tuple[Callable[[Tap], Any], list[tuple[Any, Way]]]] = {
         [(2.25, ()), (11.390625, ()), (11.390625, ()), (3.375, BACK), (2.25, ()), (51.2578125, BACK)],
     ),
 }
-"""Each program, and in order the values of its taps, with their transformations."""
 
 
-@planted("jit", "id_tap", "H16")
-def ways_of_derivatives(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """H16: under checkpoint, vmap, scan and further derivatives a tap gets its part, and all of its transformations."""
-    anomalies: list[Anomaly] = []
-    with warnings.catch_warnings(), flag("jax_host_callback_ad_transforms"):
-        warnings.simplefilter("ignore")
-        for label, (program, wanted) in PROGRAMS.items():
-            seen: list[tuple[Any, Way]] = []
+@pytest.fixture(autouse=True)
+def _ad_transforms() -> Iterator[None]:
+    jax.config.update("jax_host_callback_ad_transforms", True)
+    yield
+    jax.config.update("jax_host_callback_ad_transforms", None)
 
-            def note(value: Any, transforms: Any, seen: list[tuple[Any, Way]] = seen) -> None:
-                way = tuple(dict(entry)["batch_dims"] if name == "batch" else name for name, entry in transforms)
-                seen.append((jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), value), way))
 
-            try:
-                derivative = jax.jit(lambda p=program, n=note: p(lambda x: bench.implementation.tap(n, x)))()
-                untapped = jax.jit(lambda p=program: p(lambda x: x))()
-            except Exception as error:
-                anomalies.append(Anomaly("wrong refusal", Stage.TRACE, f"{label} failed: {summary(error)}"))
-                continue
-            anomalies += check_quiet_barrier(bench, label)
-            for found, due in zip(jax.tree.leaves(derivative), jax.tree.leaves(untapped), strict=True):
-                if not np.array_equal(found, due):
-                    anomalies.append(Anomaly("result", Stage.RESULT, f"{label} gave {found}, expected {due}"))
-            if seen != wanted:
-                anomalies.append(Anomaly("wrong callback", Stage.CALLBACK, f"{label} showed {seen}, expected {wanted}"))
-    return anomalies
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_tap_gets_its_part_and_its_way(name: str) -> None:
+    program, expected = PROGRAMS[name]
+    seen: list[tuple[Any, Way]] = []
+
+    def note(value: Any, transforms: Any) -> None:
+        way = tuple(dict(entry)["batch_dims"] if kind == "batch" else kind for kind, entry in transforms)
+        seen.append((jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), value), way))
+
+    derivative = jax.jit(lambda: program(lambda x: hcb.id_tap(note, x)))()
+    untapped = jax.jit(lambda: program(lambda x: x))()
+    hcb.barrier_wait()
+    jax.tree.map(np.testing.assert_array_equal, derivative, untapped)
+    assert seen == expected
+
+
+def test_the_tangents_of_integers_and_of_leaves_without_a_value_are_float0() -> None:
+    seen: list[Any] = []
+    nothing = np.zeros(2, jax.dtypes.float0)
+    tree = {"x": np.float32(3), "n": np.int32(2), "nothing": nothing}
+    tangents = {"x": np.float32(1), "n": np.zeros((), jax.dtypes.float0), "nothing": nothing}
+
+    def tapped(tree: Any) -> Any:
+        return hcb.id_tap(lambda value, _: seen.append(value), tree)["x"] ** 2
+
+    jax.jit(lambda: jax.jvp(tapped, (tree,), (tangents,)))()
+    hcb.barrier_wait()
+    ((primals, found),) = seen
+    assert primals["x"] == 3
+    assert {name: np.asarray(leaf).dtype.name for name, leaf in found.items()} == {
+        "x": "float32", "n": "void", "nothing": "void",
+    }  # fmt: skip

@@ -32,7 +32,6 @@ from ..engine.tools import DaskClusterError, MissingToolError, require_distribut
 from ..engine.user_plugins import PluginError, require_plugins
 from ..faults.catalogue import FAULTS
 from ..faults.kinds_asked import show as show_faults
-from ..fuzz.trying import WorkerError
 from ..mutants.ranking import NoMatrixError
 from ..planning.cells import Ineligible
 from ..planning.coverage import coverage_of, show
@@ -54,7 +53,6 @@ from . import (
     compiled,
     environments,
     expect,
-    fuzz,
     known_bugs,
     loaded,
     minimise,
@@ -86,8 +84,6 @@ OTHER_REASONS = (
     ReleaseError,
     RefusedError,
     UnreadableResultsError,
-    WorkerError,
-    fuzz.UnfitChoiceError,
     minimise.SuiteFailedError,
 )
 
@@ -169,7 +165,6 @@ def _parser() -> argparse.ArgumentParser:
         },
     )
     mutants.add_parser(commands)
-    fuzz.add_parser(commands)
     for command in (run_parser, list_parser):
         add_selection(command.add_argument)
         command.add_argument(
@@ -343,7 +338,6 @@ _MAIN: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "repro": repro.main,
     "minimise": minimise.main,
     "mutants": mutants.main,
-    "fuzz": fuzz.main,
     "expect": expect.main,
     "bisect": bisect.main,
     "bisect-run": bisect_commits.run_main,

@@ -29,7 +29,7 @@ _INNER = "what a callback runs inside does not depend on how it is ordered: one 
 _OWN = "it is about a function or a setting of the library that no callback takes part in, or each in the same way"
 _TEXTS = "only prints have a text"
 _ARGUMENTS = "each function has arguments of its own: those of the others are tests, since no program comes to be"
-_CORPUS = "a program of the corpus has callbacks of several kinds, and is entered under one of them"
+_COMPOSITIONS = "a composition has callbacks of several kinds, and is entered under one of them"
 _SHARED = "it is about the way that all kinds share; these kinds go there by each transport"
 
 ALIKE: Mapping[str, str] = {
@@ -45,7 +45,7 @@ ALIKE: Mapping[str, str] = {
     _COMPILER: """
         cond_without_results equal_functions_without_operands loop_without_operands
     """,
-    _CORPUS: """
+    _COMPOSITIONS: """
         fuzz_buffers_in_scan fuzz_eager_kinds fuzz_grad_checkpoint_call fuzz_grad_of_grad fuzz_grad_scan_io
         fuzz_grad_scan_rules fuzz_jvp_of_grad fuzz_jvp_while_rules fuzz_mesh_loops fuzz_ordered_of_jax
         fuzz_pmap_collectives fuzz_pmap_moves fuzz_prints_in_loops fuzz_pure_moved_out fuzz_rule_without_cotangent

@@ -56,10 +56,11 @@ def main(options: argparse.Namespace) -> int:
         threads=options.threads,
         implementation=options.implementation,
         library=options.library,
+        deadline=options.deadline,
     )
     with FolderLock(options.results) as lock:
         lock.acquire()
-        found = watch(asked, options.results, options.deadline, lambda line: print(line, file=sys.stderr, flush=True))
+        found = watch(asked, options.results, lambda line: print(line, file=sys.stderr, flush=True))
         found.write(options.results)
     print(found.summary())
     return found.exit_code

@@ -30,7 +30,6 @@ from ..engine.run import run
 from ..engine.selections import choose_folder
 from ..engine.tools import DaskClusterError, MissingToolError, require_distributed, require_tools
 from ..engine.user_plugins import PluginError, require_plugins
-from ..fuzz.trying import WorkerError
 from ..mutants.ranking import NoMatrixError
 from ..planning.cells import Ineligible
 from ..planning.coverage import coverage_of, show
@@ -49,7 +48,6 @@ from . import (
     bisect,
     compiled,
     expect,
-    fuzz,
     loaded,
     minimise,
     mutants,
@@ -78,8 +76,6 @@ OTHER_REASONS = (
     ReleaseError,
     RefusedError,
     UnreadableResultsError,
-    WorkerError,
-    fuzz.UnfitChoiceError,
     minimise.SuiteFailedError,
 )
 
@@ -162,7 +158,6 @@ def _parser() -> argparse.ArgumentParser:
         },
     )
     mutants.add_parser(commands)
-    fuzz.add_parser(commands)
     for command in (run_parser, list_parser):
         add_selection(command.add_argument)
         command.add_argument(
@@ -332,7 +327,6 @@ _MAIN: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "repro": repro.main,
     "minimise": minimise.main,
     "mutants": mutants.main,
-    "fuzz": fuzz.main,
     "expect": expect.main,
     "bisect": bisect.main,
     "releases": releases.main,

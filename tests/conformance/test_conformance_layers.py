@@ -17,7 +17,6 @@ LAYERS = (
     "oracle",
     "warm",
     "implementations",
-    "fuzz",
     "cases",
     "planning",
     "standalone",

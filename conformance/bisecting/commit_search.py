@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..releases.journal import RunJournal
+from ..releases.release import ReleaseError
 from .bisection import Answer, Kind, between
 from .commits import Repository
 from .evidence import Evidence, Relation, Rule
@@ -91,6 +92,9 @@ def judge(trial: Trial, checkout: Repository, ends: Sequence[str]) -> int:
         relation = evidence.relation(here, 0, 1)
         return {Relation.OLD: GOOD, Relation.UNCLEAR: CANNOT_TEST}.get(relation, BAD)
 
+    samples = probe.known(subjects)
+    if any(not samples[subject][end] for subject in subjects for end in range(here)):
+        raise ReleaseError(f"{trial.journal.path} has no runs of the ends, which `bisect --repo` gives to its steps")
     evidence = Evidence({}, trial.rule, given=frozenset(range(here)))
-    found = answers(subjects, verdict, evidence, probe, probe.known(subjects, fresh=True))
+    found = answers(subjects, verdict, evidence, probe, samples)
     return next(code for code in (CANNOT_TEST, BAD, GOOD) if code in found.values())

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..releases.installing import environment_of
 from ..releases.journal import RunJournal
+from ..releases.release import ReleaseError
 from .bisection import Answer, Kind, between
 from .commits import Repository
 from .evidence import Evidence, Relation, Rule
 from .findings import Place
-from .probing import CheckoutProber, Journaled
+from .probing import Journaled
 from .samples import Sample
 from .searching import Samples, answers
 from .subjects import Subjects
@@ -32,21 +35,26 @@ class Trial:
     stress: bool = False
 
     def probe(self, tree: Repository, commits: Sequence[str]) -> Journaled:
-        prober = _CommitProber(tree, commits, CheckoutProber(tree.path, self.python, self.subjects))
+        prober = _CommitProber(tree, commits, self.python, self.subjects)
         places = [tree.place(commit) for commit in commits]
         return Journaled(prober, self.journal, places, self.conditions, self.stress)
 
 
 @dataclass(frozen=True)
 class _CommitProber:
+    """Tries the packages of commits, in the environment of an interpreter."""
+
     tree: Repository
     commits: Sequence[str]
-    prober: CheckoutProber
+    python: Path
+    subjects: Subjects
 
     def __call__(self, index: int, runs: Mapping[str, int]) -> Iterator[tuple[str, Sample]]:
         if self.tree.commit("HEAD") != self.commits[index]:
             self.tree.check_out(self.commits[index])
-        yield from self.prober(index, runs)
+        with tempfile.TemporaryDirectory() as folder:
+            environment = environment_of(self.python, Path(folder), self.tree.path)
+            yield from self.subjects.run(environment, runs, checkout=True)
 
 
 def search_commits(
@@ -91,6 +99,9 @@ def judge(trial: Trial, checkout: Repository, ends: Sequence[str]) -> int:
         relation = evidence.relation(here, 0, 1)
         return {Relation.OLD: GOOD, Relation.UNCLEAR: CANNOT_TEST}.get(relation, BAD)
 
+    samples = probe.known(subjects)
+    if any(not samples[subject][end] for subject in subjects for end in range(here)):
+        raise ReleaseError(f"{trial.journal.path} has no runs of the ends, which `bisect --repo` gives to its steps")
     evidence = Evidence({}, trial.rule, given=frozenset(range(here)))
-    found = answers(subjects, verdict, evidence, probe, probe.known(subjects, fresh=True))
+    found = answers(subjects, verdict, evidence, probe, samples)
     return next(code for code in (CANNOT_TEST, BAD, GOOD) if code in found.values())

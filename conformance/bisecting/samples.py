@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from ..oracle.verdicts import Outcome, Verdict
 
@@ -21,9 +20,6 @@ class Sample:
     detail: str = ""
     """The witness of a failure, or the output of a script."""
     untestable: bool = False
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def untestable(reason: str) -> Sample:

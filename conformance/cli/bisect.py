@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -157,16 +157,13 @@ def _in_releases(options: argparse.Namespace) -> int:
             probe = Journaled(prober, journal, places, _conditions(options, subjects), options.stress)
             samples = probe.known(subjects.names)
             found = answers(subjects.names, search, Evidence({}, rule), probe, samples)
-        good = next((index for index in named if releases[index].jax == options.good), None)
-        return _concluded(options, [(found, samples, places)], rule, good if len(ends) == 2 else None)
+        return _concluded(options, [(found, samples, places)], rule)
 
 
 def _line(options: argparse.Namespace, installer: Installer) -> list[Release]:
     """The releases from one end to the other; an end that is not given is the last there is."""
     ends = sorted(filter(None, (options.good, options.bad)), key=version_key)
     if len(ends) == 2:
-        if ends[1] == options.good:
-            tell(f"NOTE: the good end {ends[1]} is newer than the bad end {ends[0]}: the search is for what mended it")
         return releases_between(ends[0], ends[1], installer)
     newest = next(installer.published())
     first, last = OLDEST, newest
@@ -186,10 +183,9 @@ def _in_commits(options: argparse.Namespace) -> int:
     old, new = repository.commit(options.good), repository.commit(options.bad)
     if old == new:
         raise ReleaseError(f"--good and --bad are the same commit, {old[:10]}: two are needed")
-    swapped = repository.is_ancestor(new, old)
-    if swapped:
+    if repository.is_ancestor(new, old):
+        # The search is for the commit that mended it.
         old, new = new, old
-        tell("NOTE: the good end comes after the bad end: the search is for the commit that mended it")
     elif not repository.is_ancestor(old, new):
         raise ReleaseError(f"{options.good} is no ancestor of {options.bad}: give two ends of one history")
     with (
@@ -204,7 +200,7 @@ def _in_commits(options: argparse.Namespace) -> int:
         environment = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
         step = [*_step_command(options, old, new), *(["--script"] if options.script else [])]
         found = [*search_commits(trial, tree, old, new, step, environment)]
-    return _concluded(options, found, trial.rule, -1 if swapped else 0)
+    return _concluded(options, found, trial.rule)
 
 
 def _step_command(options: argparse.Namespace, old: str, new: str) -> list[str]:
@@ -252,30 +248,15 @@ def _concluded(
     options: argparse.Namespace,
     found: Sequence[tuple[Mapping[str, Answer], Samples, Sequence[Place]]],
     rule: Rule,
-    good: int | None,
 ) -> int:
-    """Print and keep what was found, and return the exit code; `good` is the end that the user calls so."""
+    """Print and keep what was found, and return the exit code."""
     text = "\n\n".join(findings.report(answers, samples, places, rule) for answers, samples, places in found)
     print(text)
     (options.results / "findings.txt").write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
-    if good is not None:
-        misnamed = [name for answers, samples, _ in found for name in _misnamed(answers, samples, newer=good != 0)]
-        if misnamed:
-            whose = misnamed[0] if len(misnamed) == 1 else f"{len(misnamed)} cells"
-            tell(f"NOTE: --good and --bad are swapped: the end named good fails, and the other passes ({whose})")
     code = findings.exit_code([answer for answers, _, _ in found for answer in answers.values()])
     if code == findings.UNUSABLE:
         tell("ERROR: nothing can be found: what could not be tested is named above")
     return code
-
-
-def _misnamed(found: Mapping[str, Answer], samples: Samples, newer: bool) -> Iterator[str]:
-    """The subjects whose good end, which is the older or the newer one, fails, and whose other end passes."""
-    for subject, answer in found.items():
-        good, bad = (answer.new, answer.old) if newer else (answer.old, answer.new)
-        of_good, of_bad = samples[subject].get(good, ()), samples[subject].get(bad, ())
-        if answer.changes and all(s.passed for s in of_bad) and not any(s.passed for s in of_good):
-            yield subject
 
 
 def _probability(text: str) -> float:

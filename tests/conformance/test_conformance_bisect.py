@@ -52,10 +52,9 @@ def test_the_first_release_with_another_outcome(bisect: Any, tmp_path: Path) -> 
     assert f"  {VERSIONS[0]}: exit 0, prints False\n" in printed
     assert (tmp_path / "results" / "findings.txt").read_text() == printed
     assert [*(tmp_path / "results").glob("environments-*")] == []
-    # Nothing runs again, and the good end that is newer is noted.
+    # Nothing runs again, and the good end may be the newer one.
     code, again, told = bisect(CHANGES, "--resume", "--good", "0.7.0", "--bad", "0.5.3")
     assert (code, "..." in told) == (0, False)
-    assert "the search is for what mended it" in told
     assert "FOUND: 0.6.1 is the first" in again
 
 
@@ -214,11 +213,21 @@ def test_a_step_of_the_users_own_git_bisect(
     assert git(repository, "status", "--porcelain") == "M hostcb/__init__.py"
 
 
-@pytest.mark.parametrize("arguments", [["--no-such-option"], ["nothing/of/that"]])
-def test_a_wrong_step_is_not_a_bad_commit(arguments: list[str], repository: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--no-such-option"],
+        ["nothing/of/that"],
+        # Nothing is known of the ends.
+        ["jax/io_callback/scan/cpu-1dev", "--good", "v0", "--bad", "v4"],
+    ],
+)
+def test_a_wrong_step_is_not_a_bad_commit(
+    arguments: list[str], repository: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.chdir(repository)
     try:
-        code: object = main(["bisect", "--step", *arguments])
+        code: object = main(["bisect", "--step", "--results", str(tmp_path), *arguments])
     except SystemExit as ending:
         code = ending.code
     assert code == 128

@@ -1,4 +1,4 @@
-"""A copy of hostcb with one module changed: a folder of links, which processes find before the real one."""
+"""A copy of hostcb with one module changed: folders with links, which processes find before the real one."""
 
 from __future__ import annotations
 
@@ -10,18 +10,23 @@ PROJECT = Path(__file__).resolve().parents[1]
 PACKAGE = PROJECT / "hostcb"
 
 
-def make_overlay(folder: Path, module: str, source: str, package: Path = PACKAGE) -> Path:
-    """Make the folder; `module` is the path of the changed source in the package. Returns what belongs on the path."""
-    changed = Path(module)
-    for number in range(len(changed.parts)):
-        below = Path(*changed.parts[:number])
-        inside = folder / package.name / below
+def make_overlay(folder: Path, module: str = "", source: str = "", package: Path = PACKAGE) -> Path:
+    """Make the folder; `module` is the path of the changed source in the package. Returns what belongs on the path.
+
+    Without a module nothing is changed. What passes in such a folder can show something about a mutant.
+    """
+    for place, folders, files in os.walk(package):
+        inside = folder / package.name / Path(place).relative_to(package)
         inside.mkdir(parents=True, exist_ok=True)
-        for each in (package / below).iterdir():
-            # Python would take compiled files that other mutants of the module have written for this one's.
-            if each.name not in (changed.parts[number], "__pycache__"):
-                (inside / each.name).symlink_to(each)
-    (folder / package.name / changed).write_text(source)
+        # Folders are no links: a search for sources does not follow these. And Python would take compiled files that
+        # other mutants of a module have written for this one's.
+        folders[:] = [each for each in folders if each != "__pycache__"]
+        for each in files:
+            (inside / each).symlink_to(Path(place) / each)
+    if module:
+        changed = folder / package.name / module
+        changed.unlink()
+        changed.write_text(source)
     return folder
 
 

@@ -19,7 +19,7 @@ from . import coverage, tester
 from .coverage import IMPORT, Coverage
 from .forks import in_forks, temporary_folder
 from .lines import hostcb_lines
-from .overlay import PACKAGE, environment_with
+from .overlay import PACKAGE, environment_with, make_overlay
 from .processes import ForkedWorker
 from .running import Runner
 
@@ -73,9 +73,12 @@ def _record(part: Part, results: Path) -> str:
     """In a fork: run the cells or tests, and write a line for each into a file."""
     log = results / "record.log"
     with temporary_folder() as folder:
-        os.environ.update(environment_with(LINES, os.environ))
+        # As a mutant is found, so that what fails because of this is left out.
+        overlay = make_overlay(folder / "overlay", package=PACKAGE)
+        os.environ.update(environment_with(overlay, environment_with(LINES, os.environ)))
+        sys.path.insert(0, str(overlay))
         os.environ[hostcb_lines.FOLDER] = str(folder)
-        os.environ[hostcb_lines.PACKAGE] = str(PACKAGE)
+        os.environ[hostcb_lines.PACKAGE] = str(overlay / PACKAGE.name)
         lines = _of_tests(part, folder, log) if isinstance(part, str) else _of_cells(part, log)
         reached = coverage.read_lines(folder)
     of_file = reached.get(part, {}) if isinstance(part, str) else {}

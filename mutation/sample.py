@@ -10,15 +10,16 @@ from __future__ import annotations
 import json
 import os
 import random
+import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from conformance.oracle.verdicts import Verdict
 
-from .forks import in_forks
+from .forks import in_forks, temporary_folder
 from .mutant import Mutant
-from .overlay import PROJECT, environment_with
+from .overlay import PROJECT, environment_with, make_overlay
 from .pool import Test, exists, is_test, named
 from .running import Runner
 from .trial import KILLED, Job, Result, try_mutant
@@ -75,10 +76,13 @@ def seconds_of(tests: Iterable[str], workers: int, log: Path) -> dict[str, float
 
 
 def _try_unchanged(test: str, log: Path) -> tuple[str, float]:
-    os.environ.update(environment_with(PROJECT, os.environ))
-    started = time.monotonic()
-    with Runner(log) as runner:
-        outcome = runner.run(Test(test), TEST_DEADLINE)
+    with temporary_folder() as folder:
+        overlay = make_overlay(folder)
+        os.environ.update(environment_with(overlay, os.environ))
+        sys.path.insert(0, str(overlay))
+        started = time.monotonic()
+        with Runner(log) as runner:
+            outcome = runner.run(Test(test), TEST_DEADLINE)
     why = "" if outcome.verdict is Verdict.PASS else f"{outcome.label}: {outcome.reason}"
     return why, time.monotonic() - started
 

@@ -58,6 +58,11 @@ class ProgramCell:
         return PLACEMENTS[self.placement].count(self.topology.device_count)
 
     @property
+    def taps_tangents(self) -> bool:
+        """Whether the program runs the callback on tangents: as a number of its own kind a tangent is not linear."""
+        return self.callback.linear and self.data.plain
+
+    @property
     def prediction(self) -> Prediction:
         """The right callbacks and results; raises `RefusalError` if the program must be refused."""
         return self.prediction_in(0)

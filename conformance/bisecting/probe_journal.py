@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from ..engine.journal import set_aside
+from ..spec.errors import CommandError
 from .samples import Sample
 
 NAME = "probes.jsonl"
 
 
-class JournalError(Exception):
+class JournalError(CommandError):
     """The journal cannot be kept, so the search must not go on; one line for users."""
 
 

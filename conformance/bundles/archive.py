@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..spec.errors import CommandError
+
 MANIFEST = "manifest.json"
 DIGEST = "manifest.sha256"
 FORMAT = "hostcb conformance bundle"
@@ -40,7 +42,7 @@ _DATE = (1 << 5) | 1
 _STORED, _DEFLATED = 0, 8
 
 
-class BadBundleError(Exception):
+class BadBundleError(CommandError):
     """A file that is no bundle as `bundle` writes one; the text names the member."""
 
 

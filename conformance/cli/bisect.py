@@ -46,7 +46,6 @@ def add_parser(commands: Any) -> None:
     parser = add_command(
         commands,
         "bisect",
-        "find the release or the commit that changed a cell",
         DESCRIPTION,
         [
             "jax/io_callback_ordered/scan/cpu-1dev --good 0.6.2 --bad 0.8.3",

@@ -33,7 +33,6 @@ def add_parser(commands: Any) -> None:
     parser = add_command(
         commands,
         "bisect-run",
-        "judge one checkout of hostcb or JAX, for `git bisect run`",
         "Run cells with the packages `hostcb` and `jax` of the current folder before the installed ones.",
         ["hostcb/call/scan/cpu-1dev", "jax/io_callback_ordered/scan/cpu-1dev --jaxlib 0.10.2", "--script bug.py"],
         {

@@ -17,7 +17,6 @@ def add_parser(commands: Any) -> None:
     parser = add_command(
         commands,
         "environments",
-        "the cached environments of other releases, and their sizes",
         "List the cached environments of releases of JAX, or remove them.",
         ["", "--prune --keep 0.6.2 0.8.3"],
         {0: "done", 2: "bad input: nothing was removed"},

@@ -15,13 +15,14 @@ from ..engine.tools import MissingToolError
 from ..fuzz.corpus import text_of
 from ..fuzz.description import KINDS, LAYOUTS, ON_ONE_DEVICE, OWN_KINDS, calls_of
 from ..fuzz.trying import Trying, WorkerError
+from ..spec.errors import CommandError
 from ..spec.package import module
 from .helping import add_command
 
 OF_JAX = tuple(kind for kind in KINDS if kind not in OWN_KINDS)
 
 
-class UnfitChoiceError(Exception):
+class UnfitChoiceError(CommandError):
     """Nothing can be drawn from what was chosen."""
 
 
@@ -29,7 +30,6 @@ def add_parser(commands: Any) -> None:
     parser = add_command(
         commands,
         "fuzz",
-        "try random programs with callbacks",
         "Draw programs, run them, and compare results and callbacks with an interpreter of the traced program. What is"
         " found is made small, and written as a program of its own and as an entry for the corpus.",
         ["--seconds 600 --seed 7", "--implementation jax", "--only id_tap call --layout shard_map"],

@@ -38,7 +38,6 @@ def add_parser(commands: Any) -> None:
     parser = add_command(
         commands,
         "known-bugs",
-        "which releases of JAX have which of the reported bugs",
         "Run the cells of reported bugs with many releases of JAX, and make a page of it.",
         ["0.6.1 0.6.2", "--resume --markdown docs/known-bugs.md"],
         {

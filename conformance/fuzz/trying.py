@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from ..oracle.fair_deadline import FairDeadline
 from ..oracle.stages import stacks_in
+from ..spec.errors import CommandError
 from ..spec.xla_flags import QUICK_COMPILATION, known
 from .description import Program, to_json
 
@@ -28,7 +29,7 @@ START = 120.0
 """Seconds in which a worker must have loaded JAX."""
 
 
-class WorkerError(Exception):
+class WorkerError(CommandError):
     """A worker that does not start, or an error of the suite itself."""
 
 

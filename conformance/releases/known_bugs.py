@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from ..oracle.verdicts import Outcome, Verdict
 from ..reports.table import NOT_RUN
+from ..spec.errors import CommandError
 from ..spec.versions import version_key
 from .records import Record
 from .release import Release
@@ -27,7 +28,7 @@ _LISTS = ("bad", "good", "cells")
 _KEYS = ("id", "symptom", "link", "bad", "good", "cells", "without_cells", "anomaly", "refused", "deviation")
 
 
-class KnownBugsError(Exception):
+class KnownBugsError(CommandError):
     """An invalid list of bugs. The text is one line for users."""
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from ..spec.errors import CommandError
 from ..spec.topology import Topology
 from ..worker.processes import worker_environment
 from .found import Found
@@ -30,7 +31,7 @@ STOP_SECONDS = 120.0
 LOG = "stderr.log"
 
 
-class RefusedError(Exception):
+class RefusedError(CommandError):
     """A soak that cannot begin; the text says why."""
 
 

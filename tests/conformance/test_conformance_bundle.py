@@ -18,7 +18,7 @@ import pytest
 
 from conformance.bundles.archive import DIGEST, MANIFEST, BadBundleError, pack, unpack
 from conformance.bundles.making import members_of
-from conformance.cli import report
+from conformance.cli import commands
 from conformance.spec import suite
 
 pytestmark = pytest.mark.contract("C45")
@@ -29,13 +29,13 @@ RESULTS = "conformance-cpu.json"
 
 @pytest.fixture
 def bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    assert report.main(["bundle", str(fakes.write(tmp_path / "results"))]) == 0
+    assert commands.main(["bundle", str(fakes.write(tmp_path / "results"))]) == 0
     capsys.readouterr()
     return tmp_path / "results" / "bundle.zip"
 
 
 def verify(file: Path, *options: str) -> int:
-    return report.main(["verify", str(file), *options])
+    return commands.main(["verify", str(file), *options])
 
 
 def rebuilt(members: dict[str, bytes]) -> bytes:
@@ -336,7 +336,7 @@ def test_several_platforms_are_one_bundle(tmp_path: Path, capsys: pytest.Capture
     folder = fakes.write(tmp_path / "r")
     fakes.write(folder, cells=["hostcb/pure_callback/jit/tpu-1dev"], platform="tpu")
     output = tmp_path / "both.zip"
-    assert report.main(["bundle", str(folder), "--output", str(output)]) == 0
+    assert commands.main(["bundle", str(folder), "--output", str(output)]) == 0
     capsys.readouterr()
     assert verify(output, "--json") == 0
     claimed = json.loads(capsys.readouterr().out)
@@ -347,20 +347,20 @@ def test_results_that_do_not_say_how_they_were_made_are_not_bundled(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = fakes.changed(fakes.write(tmp_path / "r"), lambda results: results.pop("run"))
-    assert report.main(["bundle", str(folder)]) == 2
+    assert commands.main(["bundle", str(folder)]) == 2
     assert "does not say how its run was made" in capsys.readouterr().err
     assert not (folder / "bundle.zip").exists()
 
 
 def test_no_results_are_not_bundled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert report.main(["bundle", str(tmp_path)]) == 2
+    assert commands.main(["bundle", str(tmp_path)]) == 2
     assert "holds no conformance-PLATFORM.json" in capsys.readouterr().err
 
 
 def test_results_that_were_edited_are_not_bundled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = fakes.write(tmp_path / "r", outcomes={fakes.CORE: fakes.failing()})
     fakes.changed(folder, lambda results: results.update(exit_code=0))
-    assert report.main(["bundle", str(folder)]) == 2
+    assert commands.main(["bundle", str(folder)]) == 2
     assert "cannot be bundled: conformance-cpu.json: the exit code" in capsys.readouterr().err
 
 
@@ -403,7 +403,7 @@ def test_a_file_that_is_not_there_is_named_first(tmp_path: Path, capsys: pytest.
 
 def test_the_printed_command_verifies_the_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = fakes.write(tmp_path / "results")
-    assert report.main(["bundle", str(results)]) == 0
+    assert commands.main(["bundle", str(results)]) == 0
     command = capsys.readouterr().out.splitlines()[-1].partition("`")[2].rstrip("`")
     _, _, arguments = command.partition(" verify ")
-    assert report.main(["verify", *arguments.split()]) in (0, 1)
+    assert commands.main(["verify", *arguments.split()]) in (0, 1)

@@ -8,7 +8,7 @@ from typing import Any
 import promises as contract
 import pytest
 
-from conformance.cli.commands import main
+from conformance.cli.commands import main, parsed
 from conformance.engine.preparation import plan_of
 from conformance.faults.catalogue import FAULTS
 from conformance.faults.fault import planted
@@ -27,9 +27,7 @@ OWN = ALL_CALLBACKS[:36]
 
 @pytest.fixture(scope="module")
 def cells() -> tuple[Cell, ...]:
-    from conformance.cli.commands import _parsed
-
-    return plan_of(_parsed(["list", "--implementation", "hostcb"])).cells
+    return plan_of(parsed(["list", "--implementation", "hostcb"])).cells
 
 
 @pytest.fixture(scope="module")

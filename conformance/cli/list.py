@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from ..cases.harness.catalogue import FAULTS
+from ..cases.harness.kinds_asked import show as show_faults
 from ..engine.options import add_selection
 from ..engine.preparation import (
     IMPLEMENTATIONS,
@@ -18,8 +20,6 @@ from ..engine.preparation import (
     take_platform,
     whole_plan_of,
 )
-from ..faults.catalogue import FAULTS
-from ..faults.kinds_asked import show as show_faults
 from ..planning.cells import Ineligible
 from ..planning.coverage import coverage_of, show
 from ..planning.plan_file import plan_text

@@ -150,7 +150,10 @@ def _run(cell: Cell) -> tuple[str, str]:
     """The import of the function that runs this kind of cell, and its call."""
     if isinstance(cell, FaultCell):
         # A fault checks while it runs, and records no history to show.
-        return f"from {module('faults.running')} import run_fault", "run_fault(cell.fault, implementation, devices)"
+        return (
+            f"from {module('cases.harness.running')} import run_fault",
+            "run_fault(cell.fault, implementation, devices)",
+        )
     if cell.topology.depth is not Depth.RUN:
         return f"from {module('worker.ahead')} import take_cell", "take_cell(cell, implementation, recorder, devices)"
     name = "run_table_cell" if isinstance(cell, TableCell) else "run_cell"

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..cases.harness.extensions import extend
 from ..expectations.entries import EXPECTATIONS, ExpectationError, Expectations, load_expectations
-from ..faults.extensions import extend
 from ..implementations import ImplementationError
 from ..planning import selection as selecting
 from ..planning.cells import Cell, Plan, UnknownCellError, parse_cell

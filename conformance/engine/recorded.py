@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..faults.extensions import extend
+from ..cases.harness.extensions import extend
 from ..planning import selection as selecting
 from ..planning.cells import Plan
 from ..planning.depths import at_depth, multi_host_cells

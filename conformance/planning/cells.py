@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from ..faults.catalogue import FAULTS, RUNTIME_TARGETS
-from ..faults.extensions import extend
-from ..faults.fault import Fault
+from ..cases.harness.catalogue import FAULTS, RUNTIME_TARGETS
+from ..cases.harness.extensions import extend
+from ..cases.harness.registry import Fault
 from ..implementations import callbacks_asked_of, why_not_offered, why_without
 from ..model.programs import Prediction, Program, all_programs
 from ..model.transforms import TRANSFORMS

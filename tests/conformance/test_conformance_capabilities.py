@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from conformance.cases.harness.catalogue import FAULTS
 from conformance.expectations.entries import Expectation, Expectations
-from conformance.faults.catalogue import FAULTS
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.planning.cells import parse_cell
 from conformance.reports.capabilities import Observed, Result, judged_claims, observed

@@ -15,8 +15,8 @@ from typing import Any
 import jax
 import pytest
 
+from conformance.cases.harness.catalogue import FAULTS
 from conformance.cli.commands import main
-from conformance.faults.catalogue import FAULTS
 from conformance.fuzz import trying as fuzz_trying
 from conformance.fuzz import worker
 from conformance.fuzz.corpus import kept

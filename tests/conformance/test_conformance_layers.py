@@ -18,7 +18,7 @@ LAYERS = (
     "warm",
     "implementations",
     "fuzz",
-    "faults",
+    "cases",
     "planning",
     "standalone",
     "worker",

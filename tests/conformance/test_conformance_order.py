@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from conformance.cases.harness.catalogue import FAULTS
 from conformance.cli import loaded
 from conformance.cli.commands import main
 from conformance.engine.first_cells import FIRST_CELLS, kills_in, place_of
@@ -20,7 +21,6 @@ from conformance.engine.recorded import planned
 from conformance.engine.run import task_of
 from conformance.engine.tasks import Task, in_running_order
 from conformance.expectations.entries import Expectation
-from conformance.faults.catalogue import FAULTS
 from conformance.mutants import MUTANTS
 from conformance.mutants.ranking import NoMatrixError, ranked, ranking_of
 from conformance.planning.selection import Choice

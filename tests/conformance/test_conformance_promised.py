@@ -8,12 +8,12 @@ from typing import Any
 import promises as contract
 import pytest
 
+from conformance.cases.harness.catalogue import FAULTS
+from conformance.cases.harness.kinds_asked import ALIKE, BASE, WHY_NOT_ALL, kinds_left_out
+from conformance.cases.harness.kinds_asked import show as show_faults
+from conformance.cases.harness.registry import planted
 from conformance.cli.commands import main, parsed
 from conformance.engine.preparation import plan_of
-from conformance.faults.catalogue import FAULTS
-from conformance.faults.fault import planted
-from conformance.faults.kinds_asked import ALIKE, BASE, WHY_NOT_ALL, kinds_left_out
-from conformance.faults.kinds_asked import show as show_faults
 from conformance.planning.cells import Cell, FaultCell
 from conformance.planning.promised import PromiseTable, promise_table, show
 from conformance.spec.external_callbacks import ALL_CALLBACKS, callback_named
@@ -95,7 +95,7 @@ def test_a_fault_without_a_promise_about_its_callback_is_refused() -> None:
 
 def test_each_fault_is_asked_of_every_kind_or_has_a_reason() -> None:
     left_out = {*kinds_left_out(FAULTS)}
-    assert not left_out - {*WHY_NOT_ALL}, "extend the fault, or say why not in conformance/faults/kinds_asked.py"
+    assert not left_out - {*WHY_NOT_ALL}, "extend the fault, or say why not in conformance/cases/harness/kinds_asked.py"
     assert not {*WHY_NOT_ALL} - left_out, "these faults are asked of every kind, or are gone"
     assert len(BASE) == 14
 

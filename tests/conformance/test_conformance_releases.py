@@ -10,11 +10,11 @@ import jax
 import pytest
 from jax.interpreters import mlir
 
+from conformance.cases.harness.catalogue import RUNTIME_TARGETS
+from conformance.cases.harness.registry import COLLECTIVE_TIMEOUT_FLAGS
 from conformance.cli import commands
 from conformance.engine.preparation import prepare
 from conformance.expectations.entries import Expectations
-from conformance.faults.catalogue import RUNTIME_TARGETS
-from conformance.faults.fault import COLLECTIVE_TIMEOUT_FLAGS
 from conformance.implementations.jax import IMPLEMENTATION as JAX
 from conformance.planning.cells import UnknownCellError, make_plan, parse_cell
 from conformance.spec.callbacks import Callback

@@ -13,7 +13,7 @@ from ..bundles.archive import BadBundleError, Bundle, read, unpack
 from ..bundles.earning import Claim, claims
 from ..bundles.judging import JudgedRun, judged
 from ..reports.visible import in_a_line
-from ..spec.profiles import PROFILES
+from ..spec.capabilities import PROFILES
 from ..spec.suite import this_suite
 from .helping import add_command
 
@@ -129,7 +129,7 @@ def _text(options: argparse.Namespace, bundle: Bundle, runs: tuple[JudgedRun, ..
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines += ["", *("  ".join([*map(str.ljust, row, widths), row[4]]) for row in rows)]
     # A fault may belong to several profiles.
-    known = {cell_id: reason for claim in found if claim.earned for cell_id, reason in claim.known.items()}
+    known = {cell_id: reason for claim in found if claim.earned for cell_id, reason in claim.known_failures.items()}
     lines += [f"KNOWN: {cell_id}: {reason}" for cell_id, reason in known.items()]
     # No word of a bundle may look like a line of this text.
     return "\n".join(map(in_a_line, lines))

@@ -6,8 +6,9 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from ..reports.markup import code, text
 from ..reports.table import NOT_RUN, Row, Table, consecutive
-from ..reports.table_pages import code, text, witness_of
+from ..reports.table_pages import witness_of
 from .known_bugs import Bug, KnownBugs, Outcomes, Range
 from .release import Release
 

@@ -15,7 +15,9 @@ RELEASES = tuple(Release(version, version) for version in ("0.5.0", "0.6.1", "0.
 CELLS = ("jax/pure_callback/jit/cpu-1dev", "jax/pure_callback/scan/cpu-1dev", "jax/io_callback/scan/cpu-1dev")
 
 PASS = Outcome(Verdict.PASS, seconds=1.0)
-LOST = Outcome(Verdict.FAIL, Stage.CALLBACK, "lost: <b>#1</b> | `x`", history=[{"sequence": 1}], anomaly="lost")
+EVENT = {"sequence": 1, "site": "first", "value": [1.0], "transforms": "()", "device": 0, "thread": 7}
+EVENT |= {"begin": 1_000, "end": 4_000}
+LOST = Outcome(Verdict.FAIL, Stage.CALLBACK, "lost: <b>#1</b> | `x`", history=[EVENT], anomaly="lost")
 CRASH = Outcome(Verdict.CRASH, Stage.DISPATCH, "the process ended", signal="SIGABRT")
 LACKS = Outcome(Verdict.UNSUPPORTED, None, "JAX 0.5.0 has none", anomaly="not applicable")
 

@@ -21,7 +21,7 @@ from conformance.releases.records import Record, Records
 from conformance.releases.release import Release
 from conformance.releases.table import table_of
 from conformance.releases.tabulating import How
-from conformance.reports.table_pages import text
+from conformance.reports.markup import text
 from conformance.spec.topology import WrongPlatformError
 
 pytestmark = pytest.mark.contract("C8")

@@ -80,9 +80,9 @@ def test_pages_show_what_came_as_text() -> None:
     assert 'href="#w0"' in page
     assert '<div id="w0">' in page
     assert "<th>transforms</th>" in page
-    assert "\\<b\\>#1\\</b\\> \\| \\`x\\`" in text
-    assert "- 0.6.3: \\<i\\>yanked" in text
-    assert "- a\\_b \\<p\\>" in text
+    assert "&lt;b&gt;#1&lt;/b&gt; \\| \\`x\\`" in text
+    assert "- 0.6.3: &lt;i&gt;yanked" in text
+    assert "- a\\_b &lt;p&gt;" in text
     # A page that loads nothing.
     assert "default-src 'none'" in page
 

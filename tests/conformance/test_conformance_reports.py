@@ -196,7 +196,7 @@ def test_page_holds_every_cell(tmp_path: Path) -> None:
     assert len(cells) == 4
     assert cells[LOST["id"]]["witness"] == LOST["witness"]
     first, second = cells[LOST["id"]]["history"]
-    assert (first["device"], first["begin"], first["end"]) == (3, 0, 3000)
+    assert (first["where"], first["begin"], first["end"]) == ("device 3", 0, 3000)
     assert (second["begin"], second["value"]) == (7000, "[NaN, Infinity]")
     assert data["known"][cells[KNOWN["id"]]["known"]]["link"] == "https://example.org/issues/1"
     assert cells[FAULT["id"]]["transforms"] == ["fault"]

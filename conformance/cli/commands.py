@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..reports.visible import in_a_line
-from ..spec.errors import CommandError
+from ..spec.errors import CommandError, words_of
 from ..spec.package import COMMAND
 from ..spec.topology import WrongPlatformError
 from .helping import add_version
@@ -34,10 +34,7 @@ COMMANDS: Mapping[str, str] = {
     "repro": "print a program that runs one cell alone",
     "minimise": "make a failing cell smaller, as long as it fails in the same way",
     "bisect": "find the release or the commit that changed a cell",
-    "bisect-run": "judge the current checkout, as `git bisect run` asks for it",
     "releases": "run cells with several releases of JAX, and show what changed when",
-    "known-bugs": "which releases of JAX have which of the reported bugs",
-    "environments": "the cached environments of other releases, and their sizes",
     "mutants": "break hostcb on purpose, and see that cells notice",
     "fuzz": "judge random programs by an interpreter of the traced program",
     "soak": "run programs with callbacks for a long time, and check each callback",
@@ -64,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         # Such as a full disk. The error of a write does not name its file.
         where = "" if error.filename else ", while a file of this command was written: is its disk full?"
-        print(f"ERROR: {in_a_line(_of_the_system(error))}{where}", file=sys.stderr)
+        print(f"ERROR: {in_a_line(words_of(error))}{where}", file=sys.stderr)
     return UNUSABLE
 
 
@@ -74,8 +71,8 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         options = parser_for(name).parse_args(arguments)
     except SystemExit as ending:
         # `git bisect run` would take the usual exit code for a bad commit.
-        if name == "bisect-run" and ending.code == UNUSABLE:
-            raise SystemExit(module_of(name).STOP) from ending
+        if name == "bisect" and "--step" in arguments and ending.code == UNUSABLE:
+            raise SystemExit(module_of(name).commit_search.STOP) from ending
         raise
     options.arguments = [*arguments]
     return options
@@ -96,8 +93,3 @@ def parser_for(name: str | None) -> argparse.ArgumentParser:
 
 def module_of(name: str) -> Any:
     return importlib.import_module(f".{name.replace('-', '_')}", __package__)
-
-
-def _of_the_system(error: OSError) -> str:
-    """The words of an error: the file first, as in all messages, without the number that only the system knows."""
-    return f"{error.filename}: {error.strerror}" if error.filename is not None and error.strerror else str(error)

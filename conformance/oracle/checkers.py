@@ -19,6 +19,8 @@ from ..model.worlds import ExpectedEvent, Need
 from .history import Event, History
 from .verdicts import Stage
 
+NARROWER_THAN_A_BYTE = frozenset({"int2", "uint2", "int4", "uint4", "float4_e2m1fn"})
+
 LONGEST_SHOWN = 600
 """A witness shows only so many characters of an operand."""
 
@@ -80,8 +82,15 @@ def _show(leaves: Sequence[npt.NDArray[Any]]) -> str:
     return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + " ..."
 
 
+def content(leaf: npt.NDArray[Any]) -> tuple[Any, ...]:
+    """What equal arrays have in common: type, shape, and each element with the sign of a zero."""
+    # An element of less than a byte does not use all bits of its byte; the others may have any value.
+    wide = leaf.astype(np.float32) if leaf.dtype.name in NARROWER_THAN_A_BYTE else leaf
+    return leaf.dtype, leaf.shape, wide.tobytes()
+
+
 def _key(site: str, leaves: Sequence[npt.NDArray[Any]]) -> tuple[Any, ...]:
-    return (site, *((leaf.dtype, leaf.shape, leaf.tobytes()) for leaf in leaves))
+    return (site, *map(content, leaves))
 
 
 def _key_of(event: Event | ExpectedEvent) -> tuple[Any, ...]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import releases_fakes
 
 from conformance.cli import commands, helping
 from conformance.engine import preparation
@@ -152,7 +151,6 @@ def test_a_file_system_without_writing_is_told(
         raise OSError(errno.EROFS, "Read-only file system", str(self))
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    releases_fakes.install(monkeypatch, tmp_path)
     results = ("--results", str(tmp_path / "results"))
     for arguments in (["run", "--cell", CELL, *results], ["bisect", CELL, *results]):
         assert "Read-only file system" in refused(capsys, *arguments)

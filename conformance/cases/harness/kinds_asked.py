@@ -314,7 +314,6 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "trace_of_an_interrupted_wait": "the wait is the same for all",
     "traced_at_each_change": "it asks one of JAX's functions: the change tells the caches of all programs",
     "transformed_are_forgotten": "others are refused under derivatives or lanes: fault.is_forgotten asks them",
-    "types_by_dlpack": "only dlpack_callback names types by DLPack",
     "unaware": "it asks those of JAX in one cell",
     "under_a_transfer_guard": "the others share the way of these outside jit",
     "unknown_device": "only sharding= names a device",

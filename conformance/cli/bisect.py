@@ -30,9 +30,9 @@ from ..planning.keywords import any_of
 from ..releases.installing import Installer, link_packages
 from ..releases.journal import RunJournal
 from ..releases.release import OLDEST, Release, ReleaseError
+from ..spec.errors import words_of
 from ..spec.package import PACKAGE
 from ..spec.versions import version_key
-from .errors import words_of
 from .helping import add_command
 from .release_options import add_installing, cells_of, installer_of, releases_between
 
@@ -53,7 +53,6 @@ def add_parser(commands: Any) -> None:
     parser = add_command(
         commands,
         "bisect",
-        "find the release or the commit that changed a cell",
         DESCRIPTION,
         [
             "jax/io_callback_ordered/scan/cpu-1dev --good 0.6.2 --bad 0.8.3",

@@ -34,7 +34,6 @@ def add_parser(commands: Any) -> None:
     parser = add_command(
         commands,
         "releases",
-        "run cells with several releases of JAX, and show what changed when",
         "Run cells with several releases of JAX, each in an environment of its own, and print a table of what changed.",
         [
             "0.6.2 0.7.0 0.8.3",

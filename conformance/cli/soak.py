@@ -21,7 +21,6 @@ def add_parser(commands: Any) -> None:
     parser = add_command(
         commands,
         "soak",
-        "run programs with callbacks for a long time, and check each callback",
         "Several threads run programs with callbacks of all kinds on several devices, beside failures, signals, garbage"
         " collection and cleared caches. Each callback is checked, and forgotten. Memory, threads and"
         " descriptors must not grow.",

@@ -22,6 +22,7 @@ from ..reports.provenance import Provenance
 from ..reports.results import UnreadableResultsError
 from ..spec.depths import Depth
 from ..spec.entry_points import VendorError
+from ..spec.errors import CommandError
 from ..spec.platforms import platform_named, use_file
 from ..spec.versions import HOSTCB_NEEDS, version_matches
 from ..worker.processes import WorkerStartError
@@ -40,7 +41,7 @@ SUPPORTED = HOSTCB_NEEDS
 """The releases of JAX that hostcb and the files of known failures support; the suite runs on older ones, too."""
 
 
-class ConflictingOptionsError(Exception):
+class ConflictingOptionsError(CommandError):
     """Options that exclude each other."""
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..oracle.verdicts import Outcome, Stage, Standing, Verdict
 from ..spec.depths import Depth
+from ..spec.errors import CommandError
 from ..spec.versions import SpecifierError, version_matches
 
 _OF_THE_WHEEL = Path(__file__).with_name("platforms")
@@ -23,7 +24,7 @@ _REQUIRED = ("cells", "verdict", "reason", "link", "since")
 _OPTIONAL = ("stage", "jax", "intermittent")
 
 
-class ExpectationError(Exception):
+class ExpectationError(CommandError):
     """An expectation file that cannot be used as it stands."""
 
 
@@ -128,7 +129,7 @@ def load_expectations(path: Path) -> Expectations:
     """Read a platform's file; a platform without one has no known failures."""
     expectations = Expectations(read_entries(path.read_text(), str(path))) if path.exists() else Expectations()
     for number, entry in enumerate(expectations.entries, 1):
-        # `expect` writes entries without them: only a person knows the reason of a failure.
+        # `expect` prints entries without them: only a person knows the reason of a failure.
         if not entry.reason.strip() or not entry.link.strip():
             raise ExpectationError(
                 f"{path}, entry {number}, about {entry.cells[0]!r}: say in 'reason' why it fails,"

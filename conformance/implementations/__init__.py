@@ -20,6 +20,7 @@ from ..oracle.hand_overs import TracedRun
 from ..oracle.history import Recorder
 from ..spec.callbacks import Callback
 from ..spec.data import PLAIN, DataKind
+from ..spec.errors import CommandError
 from ..spec.external_callbacks import ALL_CALLBACKS, OWN_FUNCTIONS, callbacks_of_jax, functions_of
 from ..spec.jax_versions import why_no_hostcb
 from ..spec.package import module
@@ -90,7 +91,7 @@ BUILT_IN = ("hostcb", "jax")
 _NEEDED = ("callback_exception", "probe", "barrier")
 
 
-class ImplementationError(Exception):
+class ImplementationError(CommandError):
     """An implementation that cannot be used; the text says why."""
 
 

@@ -16,6 +16,7 @@ from ..spec.callbacks import HOST_CALLBACKS, Callback
 from ..spec.configurations import CONTEXTS, JIT_DISABLED, PLACEMENTS, why_no_configuration
 from ..spec.data import PLAIN, DataKind, parse_data
 from ..spec.depths import Depth
+from ..spec.errors import CommandError
 from ..spec.jax_versions import why_missing, why_no_runtime_targets
 from ..spec.package import COMMAND
 from ..spec.support_table import TABLE, TableEntry
@@ -178,7 +179,7 @@ def runtime_targets_of(implementation: str, platform: str) -> tuple[str, ...]:
     return RUNTIME_TARGETS if (implementation, platform) == ("jax", "cpu") else ()
 
 
-class UnknownCellError(ValueError):
+class UnknownCellError(CommandError, ValueError):
     """The id of no cell."""
 
 

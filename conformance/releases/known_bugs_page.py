@@ -8,8 +8,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ..reports.markup import code, text
 from ..reports.table import NOT_RUN, Row, Table, consecutive, several
-from ..reports.table_pages import code, text, witness_of
+from ..reports.table_pages import witness_of
 from ..spec.package import COMMAND
 from .known_bugs import Bug, KnownBugs, Range
 from .release import Release

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from ..spec.errors import CommandError
 from ..spec.versions import version_key
 
 OLDEST = "0.4.31"
 """The oldest release on which the suite runs."""
 
 
-class ReleaseError(Exception):
+class ReleaseError(CommandError):
     """A release that cannot be had: unknown, not installable, no index, a full disk. The text is one line for users."""
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..spec.errors import CommandError
 from ..spec.topology import Topology
 from ..worker.processes import worker_environment
 from .found import Found
@@ -25,7 +26,7 @@ TIMEOUT = "Timeout ("
 """With this `faulthandler` begins the stacks of a process that it ends."""
 
 
-class RefusedError(Exception):
+class RefusedError(CommandError):
     """A soak that cannot begin; the text says why."""
 
 

@@ -11,6 +11,7 @@ from ..model.worlds import RefusalError
 from ..planning.cells import Cell, ProgramCell, TableCell
 from ..spec.callbacks import SITES, Refusal
 from ..spec.configurations import JIT_DISABLED, PLACEMENTS, X64
+from ..spec.errors import CommandError
 from ..spec.package import COMMAND
 from .callbacks import CallbackSource
 from .judging import LATEST_SECONDS, ON_REQUEST, Expected, refusal_source
@@ -37,7 +38,7 @@ MODULES = ("functools", "sys", "time", "zlib")
 """Modules of Python. A program imports those that it uses."""
 
 
-class NotStandaloneError(ValueError):
+class NotStandaloneError(CommandError, ValueError):
     """A cell without a program that stands alone."""
 
 

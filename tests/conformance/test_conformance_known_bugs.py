@@ -13,7 +13,7 @@ from conformance.planning.cells import parse_cell
 from conformance.releases.known_bugs import Bug, KnownBugs, Range, load_known_bugs
 from conformance.releases.known_bugs_page import page
 from conformance.releases.release import Release, ReleaseError
-from conformance.reports.table_pages import text
+from conformance.reports.markup import text
 
 pytestmark = pytest.mark.contract("C8")
 

@@ -9,7 +9,7 @@ import promises as contract
 import pytest
 
 from conformance.cases.harness.registry import planted
-from conformance.cli.commands import main
+from conformance.cli.commands import main, parsed
 from conformance.engine.preparation import plan_of
 from conformance.planning.cells import Cell, FaultCell
 from conformance.planning.promised import PromiseTable, promise_table, show
@@ -24,9 +24,7 @@ OWN = ALL_CALLBACKS[:36]
 
 @pytest.fixture(scope="module")
 def cells() -> tuple[Cell, ...]:
-    from conformance.cli.commands import _parsed
-
-    return plan_of(_parsed(["list", "--implementation", "hostcb"])).cells
+    return plan_of(parsed(["list", "--implementation", "hostcb"])).cells
 
 
 @pytest.fixture(scope="module")

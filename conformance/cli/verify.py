@@ -1,4 +1,4 @@
-"""The commands `bundle` and `verify`, which need no JAX."""
+"""The command `verify`, which needs no JAX, but for `--replan`."""
 
 from __future__ import annotations
 
@@ -9,40 +9,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..bundles.archive import BadBundleError, Bundle, pack, read, unpack
+from ..bundles.archive import BadBundleError, Bundle, read, unpack
 from ..bundles.earning import Claim, claims
 from ..bundles.judging import JudgedRun, judged
-from ..bundles.making import members_of
 from ..reports.visible import in_a_line
-from ..spec.package import COMMAND
-from ..spec.profiles import PROFILES
+from ..spec.capabilities import PROFILES
 from ..spec.suite import this_suite
 from .helping import add_command
 
-COMMANDS = ("bundle", "verify")
-
 NOTHING_EARNED, UNUSABLE = 1, 2
 
-DEFAULT_NAME = "bundle.zip"
 
-
-def add_parsers(commands: Any) -> None:
-    """Add these commands to the subparsers of the command line."""
-    bundle = add_command(
-        commands,
-        "bundle",
-        "put a run's results, and all that it takes to judge them again, into one file",
-        "Write one archive with the results, journals, known failures and environment of a run, and their hashes.",
-        ["results", "results --output cuda-2026-11.zip"],
-        {0: "the bundle was written", UNUSABLE: "no results, or results that do not say how they were made"},
-    )
-    bundle.add_argument("results", type=Path, metavar="RESULTS", help="what `run --results` was given")
-    bundle.add_argument("--output", type=Path, metavar="FILE", help=f"by default RESULTS/{DEFAULT_NAME}")
-    bundle.set_defaults(read=_bundle)
-    verify = add_command(
+def add_parser(commands: Any) -> None:
+    parser = add_command(
         commands,
         "verify",
-        "check a bundle, judge its results again, and say which profiles they earn",
         "Check every byte of a bundle, judge its results again, and print which profiles they earn. This needs no JAX.",
         ["results/bundle.zip", "bundle.zip --digest 6d1c...", "bundle.zip --json", "bundle.zip --replan"],
         {
@@ -52,14 +33,14 @@ def add_parsers(commands: Any) -> None:
         },
         "\nprofiles:\n" + "\n".join(f"  {name:<14} {words}" for name, words in PROFILES.items()),
     )
-    verify.add_argument("file", type=Path, metavar="FILE", help="what `bundle` has written")
-    verify.add_argument("--digest", metavar="HEX", help="the digest that was published: it must be the bundle's")
-    verify.add_argument(
+    parser.add_argument("file", type=Path, metavar="FILE", help="what `bundle` has written")
+    parser.add_argument("--digest", metavar="HEX", help="the digest that was published: it must be the bundle's")
+    parser.add_argument(
         "--replan",
         action="store_true",
         help="plan the cells again with this suite, which needs JAX: they must be those of the bundle",
     )
-    verify.add_argument(
+    parser.add_argument(
         "--implementation",
         dest="implementations",
         action="append",
@@ -67,28 +48,10 @@ def add_parsers(commands: Any) -> None:
         metavar="NAME",
         help="with --replan: a module with an implementation, which may be imported; may be repeated",
     )
-    verify.add_argument("--json", action="store_true", help="print JSON")
-    verify.set_defaults(read=_verify)
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def _bundle(options: argparse.Namespace) -> int:
-    members = members_of(options.results)
-    output = options.output or options.results / DEFAULT_NAME
-    try:
-        data, digest = pack(members)
-        # It must not take another machine to find that the results contradict themselves.
-        judged(unpack(data))
-    except BadBundleError as error:
-        print(f"ERROR: {options.results} cannot be bundled: {error}", file=sys.stderr)
-        return UNUSABLE
-    output.write_bytes(data)
-    print(f"{output}: {len(members)} members, {len(data)} bytes")
-    print(f"digest {digest}")
-    print(f"Publish the digest elsewhere: `{COMMAND} verify {output} --digest {digest}`")
-    return 0
-
-
-def _verify(options: argparse.Namespace) -> int:
+def main(options: argparse.Namespace) -> int:
     try:
         bundle = unpack(read(options.file))
         if options.digest is not None and options.digest.lower() != bundle.digest:
@@ -166,7 +129,7 @@ def _text(options: argparse.Namespace, bundle: Bundle, runs: tuple[JudgedRun, ..
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines += ["", *("  ".join([*map(str.ljust, row, widths), row[4]]) for row in rows)]
     # A fault may belong to several profiles.
-    known = {cell_id: reason for claim in found if claim.earned for cell_id, reason in claim.known.items()}
+    known = {cell_id: reason for claim in found if claim.earned for cell_id, reason in claim.known_failures.items()}
     lines += [f"KNOWN: {cell_id}: {reason}" for cell_id, reason in known.items()]
     # No word of a bundle may look like a line of this text.
     return "\n".join(map(in_a_line, lines))

@@ -8,13 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
-from ..spec.callbacks import Batching, Callback
-from .harness.bench import Bench
-from .harness.checks import check_quiet_barrier, check_value
-from .harness.registry import planted
-from .traces import library
+from ..spec.callbacks import Batching
+from .harness.case import Case, case
 
 LANES = 3
 # The batch is its last axis.
@@ -49,8 +45,8 @@ def _wanted(batching: Batching) -> list[Shapes]:
     return [[(LANES, *ONE.shape), (without, *FIXED.shape), (without,)]]
 
 
-@planted("jit", f"io_callback debug_callback {WITH_METHOD}", "H8 X2 X3 X4 B4")
-def ranks_and_axes(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", f"io_callback debug_callback {WITH_METHOD}", "H8 X2 X3 X4 B4")
+def ranks_and_axes(case: Case) -> None:
     """A matrix whose last axis is the batch, beside a longer row and a small integer that have none."""
     seen: list[Shapes] = []
     types: set[str] = set()
@@ -62,44 +58,40 @@ def ranks_and_axes(bench: Bench, callback: Callback) -> list[Anomaly]:
 
     def one(matrix: Any) -> Any:
         # In a program of its own the number is a literal.
-        return jax.jit(lambda x: bench.apply(callback, host, (x, FIXED, SMALL), ONE))(matrix)
+        return jax.jit(lambda x: case.call_back(host, (x, FIXED, SMALL), ONE))(matrix)
 
     def lanes(batch: Any) -> Any:
         result = jax.vmap(one, in_axes=2)(batch)
-        return result if callback.returns_new_value else result[0]
+        return result if case.callback.returns_new_value else result[0]
 
     elements = np.moveaxis(LAST, 2, 0)
     total = elements + FIXED.sum() + np.float32(SMALL)
-    wanted = _wanted(callback.batching)
-    anomalies: list[Anomaly] = []
+    wanted = _wanted(case.callback.batching)
     for label, program in (("outside jit", lanes), ("in jit", jax.jit(lanes))):
         seen.clear()
-        due = total if callback.returns_new_value else elements
-        anomalies += check_value(label, lambda p=program: p(LAST), due)  # type: ignore[misc]
-        anomalies += check_quiet_barrier(bench, label)
+        due = total if case.callback.returns_new_value else elements
+        case.value(label, lambda p=program: p(LAST), due)  # type: ignore[misc]
+        case.barrier()
         if seen != wanted:
-            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"{label} it got {seen}, expected {wanted}"))
+            case.wrong("wrong operand", Stage.CALLBACK, f"{label} it got {seen}, expected {wanted}")
     if types != {"int8"}:
-        anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"the small integer came as {sorted(types)}"))
-    return anomalies
+        case.wrong("wrong operand", Stage.CALLBACK, f"the small integer came as {sorted(types)}")
 
 
-@planted("jit", "pure_callback buffer_callback dlpack_callback", "X2 B4 D1")
-def vectorized_as_before(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "pure_callback buffer_callback dlpack_callback", "X2 B4 D1")
+def vectorized_as_before(case: Case) -> None:
     """The method of programs with `vectorized=True`: one call, and an operand without a batch comes as it is."""
-    return _by_method(bench, callback, "legacy_vectorized", {}, [ONE.shape, FIXED.shape, ()])
+    _by_method(case, "legacy_vectorized", {}, [ONE.shape, FIXED.shape, ()])
 
 
-@planted("jit", "buffer_callback dlpack_callback", "B4 D1")
-def shared_in_a_batch(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "buffer_callback dlpack_callback", "B4 D1")
+def shared_in_a_batch(case: Case) -> None:
     """An operand that shares its memory with a result has the result's shape, with a batch or without one."""
     shapes = [(LANES, *ONE.shape), (1, *FIXED.shape), (1,)]
-    return _by_method(bench, callback, "expand_dims", {"input_output_aliases": {0: 0}}, shapes)
+    _by_method(case, "expand_dims", {"input_output_aliases": {0: 0}}, shapes)
 
 
-def _by_method(
-    bench: Bench, callback: Callback, method: str, options: dict[str, Any], without_batch: Shapes
-) -> list[Anomaly]:
+def _by_method(case: Case, method: str, options: dict[str, Any], without_batch: Shapes) -> None:
     """One call of a whole batch; in each program one of the operands has one."""
     seen: list[Shapes] = []
 
@@ -111,16 +103,15 @@ def _by_method(
         np.asarray(out)[...] = total([np.asarray(each).copy() for each in operands])
 
     def call(*operands: Any) -> Any:
-        namespace = library(bench)
-        if callback.function == "pure_callback":
+        namespace = case.library
+        if case.callback.function == "pure_callback":
             return namespace.pure_callback(lambda *given: total(given), ONE, *operands, vmap_method=method)
-        if callback.function == "buffer_callback":
+        if case.callback.function == "buffer_callback":
             return namespace.buffer_callback(fill, ONE, vmap_method=method, **options)(*operands)
         copied: Callable[..., Any] = lambda *given: total([np.asarray(each).copy() for each in given])
         return namespace.dlpack_callback(copied, ONE, vmap_method=method, **options)(*operands)
 
     operands: tuple[Any, ...] = (LAST[..., 0], FIXED, np.float32(SMALL))
-    anomalies: list[Anomaly] = []
     for place, operand in enumerate(operands):
         batch = np.stack([operand, operand + 1, operand + 2])
         given = [*operands]
@@ -132,14 +123,14 @@ def _by_method(
         label = f"with a batch of operand {place}"
         seen.clear()
         program = jax.jit(jax.vmap(call, in_axes=axes))
-        anomalies += check_value(label, lambda p=program, g=given: p(*g), due)  # type: ignore[misc]
+        case.value(label, lambda p=program, g=given: p(*g), due)  # type: ignore[misc]
         if seen != [wanted]:
-            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"{label} it got {seen}, expected {[wanted]}"))
-    return anomalies + check_quiet_barrier(bench, f"after batches by {method}")
+            case.wrong("wrong operand", Stage.CALLBACK, f"{label} it got {seen}, expected {[wanted]}")
+    case.barrier()
 
 
-@planted("jit", WITH_METHOD, "H8 X2 B4 D1")
-def as_long_as_the_batch(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", WITH_METHOD, "H8 X2 B4 D1")
+def as_long_as_the_batch(case: Case) -> None:
     """The operand without a batch has as many elements as the batch: it is none of the batch."""
     seen: list[Shapes] = []
 
@@ -153,19 +144,19 @@ def as_long_as_the_batch(bench: Bench, callback: Callback) -> list[Anomaly]:
 
     def in_scan(number: Any, row: Any) -> Any:
         def step(carry: Any, _: Any) -> tuple[Any, None]:
-            return bench.apply(callback, host, (carry, row), shape), None
+            return case.call_back(host, (carry, row), shape), None
 
         return jax.lax.scan(step, number, None, length=2)[0]
 
     program = jax.jit(jax.vmap(in_scan, in_axes=(0, None)))
-    anomalies = check_value("a scan of lanes", lambda: program(numbers, row), numbers + 2 * row.sum())
-    if callback.batching is Batching.SEQUENTIAL and seen != [[(), row.shape]] * (2 * LANES):
-        anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"the calls of the lanes got {seen}"))
-    return anomalies + check_quiet_barrier(bench, "after operands as long as the batch")
+    case.value("a scan of lanes", lambda: program(numbers, row), numbers + 2 * row.sum())
+    if case.callback.batching is Batching.SEQUENTIAL and seen != [[(), row.shape]] * (2 * LANES):
+        case.wrong("wrong operand", Stage.CALLBACK, f"the calls of the lanes got {seen}")
+    case.barrier()
 
 
-@planted("jit", f"id_tap io_callback {WITH_METHOD}", "H1 H7 H8 X2 X3 B4")
-def along_each_axis(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", f"id_tap io_callback {WITH_METHOD}", "H1 H7 H8 X2 X3 B4")
+def along_each_axis(case: Case) -> None:
     """The batch is any axis of a cube, in which no shape tells a wrong one, and the lanes compute with the result."""
 
     def host(operand: Any) -> Any:
@@ -173,15 +164,13 @@ def along_each_axis(bench: Bench, callback: Callback) -> list[Anomaly]:
 
     cube = np.arange(LANES**3, dtype=np.float32).reshape(LANES, LANES, LANES)
     weights = np.arange(LANES**2, dtype=np.float32).reshape(LANES, LANES)
-    anomalies: list[Anomaly] = []
     for axis in range(cube.ndim):
 
         def lanes(batch: Any, axis: int = axis) -> Any:
-            return jax.vmap(lambda x: bench.apply(callback, host, x) * weights, in_axes=axis, out_axes=axis)(batch)
+            return jax.vmap(lambda x: case.call_back(host, x) * weights, in_axes=axis, out_axes=axis)(batch)
 
-        wanted = bench.expected(callback, cube) * np.expand_dims(weights, axis)
+        wanted = case.bench.expected(case.callback, cube) * np.expand_dims(weights, axis)
         label = f"along axis {axis}"
         compiled = jax.jit(lanes)
-        anomalies += check_value(label, lambda p=compiled: p(cube), wanted)  # type: ignore[misc]
-        anomalies += check_quiet_barrier(bench, label)
-    return anomalies
+        case.value(label, lambda p=compiled: p(cube), wanted)  # type: ignore[misc]
+        case.barrier()

@@ -10,13 +10,10 @@ import jax
 import numpy as np
 from jax.experimental import io_callback
 
-from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
-from ..spec.callbacks import Callback
 from .barriers import EARLY_SECONDS, PATIENCE, HeldTap
-from .harness.bench import Bench
-from .harness.checks import PLANTED, check_quiet_barrier, check_value, error_of
-from .harness.registry import planted
+from .harness.case import Case, case
+from .harness.checks import PLANTED, error_of
 
 STEPS = 3
 START = np.float32(10)
@@ -24,8 +21,8 @@ START = np.float32(10)
 Step = Callable[[Any], Any]
 
 
-@planted("jit", "id_tap call", "H5 H13")
-def beside_ordered_ones_of_jax(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "id_tap call", "H5 H13")
+def beside_ordered_ones_of_jax(case: Case) -> None:
     """With JAX's io_callback and debug.callback, before and after, in a loop and one by one; each in its own order."""
     seen: dict[str, list[float]] = {"hostcb": [], "io": [], "debug": []}
 
@@ -37,12 +34,11 @@ def beside_ordered_ones_of_jax(bench: Bench, callback: Callback) -> list[Anomaly
         return host
 
     steps: dict[str, Step] = {
-        "hostcb": lambda x: bench.apply(callback, note("hostcb"), x, jax.ShapeDtypeStruct((), np.float32)),
+        "hostcb": lambda x: case.call_back(note("hostcb"), x, jax.ShapeDtypeStruct((), np.float32)),
         "io": lambda x: io_callback(note("io"), jax.ShapeDtypeStruct((), np.float32), x, ordered=True),
         "debug": lambda x: (jax.debug.callback(note("debug"), x, ordered=True), x)[1],
     }
     orders = (("hostcb", "io"), ("io", "hostcb"), ("io", "hostcb", "debug"), ("debug", "io", "hostcb"))
-    anomalies: list[Anomaly] = []
     wanted = [float(START + number) for number in range(STEPS)]
     for order in orders:
 
@@ -64,18 +60,17 @@ def beside_ordered_ones_of_jax(bench: Bench, callback: Callback) -> list[Anomaly
             for _ in range(2):
                 for found in seen.values():
                     found.clear()
-                anomalies += check_value(where, lambda p=program: p(START), START + np.float32(STEPS))  # type: ignore[misc]
-                anomalies += check_quiet_barrier(bench, where)
+                case.value(where, lambda p=program: p(START), START + np.float32(STEPS))  # type: ignore[misc]
+                case.barrier()
                 jax.effects_barrier()
                 for name in order:
                     if seen[name] != wanted:
                         witness = f"{where}: {name} saw {seen[name]}, expected {wanted}"
-                        anomalies.append(Anomaly("order", Stage.CALLBACK, witness))
-    return anomalies
+                        case.wrong("order", Stage.CALLBACK, witness)
 
 
-@planted("jit", "id_tap call io_callback_ordered debug_callback_ordered", "H4 H5 X3 X4", needs="effects_barrier")
-def between_branches_of_platforms(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "id_tap call io_callback_ordered debug_callback_ordered", "H4 H5 X3 X4", needs="effects_barrier")
+def between_branches_of_platforms(case: Case) -> None:
     """Callbacks in branches for other platforms do not run, and those before, after and here keep their order."""
     seen: list[float] = []
     number = jax.ShapeDtypeStruct((), np.float32)
@@ -85,19 +80,18 @@ def between_branches_of_platforms(bench: Bench, callback: Callback) -> list[Anom
         return operand
 
     def through(x: Any) -> Any:
-        return bench.apply(callback, host, x, number)
+        return case.call_back(host, x, number)
 
     def twice(x: Any) -> Any:
         return x * 2
 
-    here = bench.devices[0].platform
+    here = case.devices[0].platform
     elsewhere = "tpu" if here != "tpu" else "cpu"
     cases: dict[str, tuple[dict[str, Callable[[Any], Any]], list[float]]] = {
         "for another platform": ({elsewhere: through, "default": twice}, [1.0, 2.0]),
         "by default alone": ({here: twice, "default": through}, [1.0, 2.0]),
         "here alone": ({here: lambda x: through(x + 5), "default": twice}, [1.0, 6.0, 6.0]),
     }
-    anomalies: list[Anomaly] = []
     for what, (branches, due) in cases.items():
         for beside in (True, False):
 
@@ -111,16 +105,15 @@ def between_branches_of_platforms(bench: Bench, callback: Callback) -> list[Anom
                 seen.clear()
                 where = f"{what}, {'between others' if beside else 'alone'}, run {run}"
                 wanted = np.float32(6.0 if due[-1] == 6 else 2.0)
-                anomalies += check_value(where, lambda run=compiled: run(np.float32(1)), wanted)  # type: ignore[misc]
-                anomalies += check_quiet_barrier(bench, where)
+                case.value(where, lambda run=compiled: run(np.float32(1)), wanted)  # type: ignore[misc]
+                case.barrier()
                 jax.effects_barrier()
                 if seen != (due if beside else due[1:-1]):
-                    anomalies.append(Anomaly("order", Stage.CALLBACK, f"{where}: callbacks saw {seen}"))
-    return anomalies[:3]
+                    case.wrong("order", Stage.CALLBACK, f"{where}: callbacks saw {seen}")
 
 
-@planted("shard_map", "id_tap", "H13", minimum_devices=2, functions="barrier_wait", isolated=True, deadline=40.0)
-def jaxs_barrier_that_raises(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("shard_map", "id_tap", "H13", minimum_devices=2, functions="barrier_wait", isolated=True, deadline=40.0)
+def jaxs_barrier_that_raises(case: Case) -> None:
     """H13: `jax.effects_barrier` waits for taps also where it raises the failure of JAX's own callback."""
     held, tapped = HeldTap(), threading.Event()
     ended: list[tuple[bool, Exception | None]] = []
@@ -132,13 +125,13 @@ def jaxs_barrier_that_raises(bench: Bench, callback: Callback) -> list[Anomaly]:
         jax.debug.callback(fails, x)
         return x
 
-    program = bench.compile(computation)
-    program.lower(bench.operand).compile()  # type: ignore[attr-defined]
+    program = case.compile(computation)
+    program.lower(case.operand).compile()  # type: ignore[attr-defined]
 
     def run() -> None:
         # One thread alone, since the tokens for which JAX's barrier waits are those of its thread.
-        error_of(lambda: program(bench.operand))
-        bench.implementation.tap(held, np.float32(1))
+        error_of(lambda: program(case.operand))
+        case.implementation.tap(held, np.float32(1))
         tapped.set()
         error = error_of(jax.effects_barrier)
         ended.append((held.release.is_set(), error))
@@ -150,10 +143,11 @@ def jaxs_barrier_that_raises(bench: Bench, callback: Callback) -> list[Anomaly]:
     thread.join(5 * EARLY_SECONDS)
     held.release.set()
     thread.join(PATIENCE)
-    error_of(bench.implementation.barrier)
+    case.drain()
     if not ended or not ended[0][0]:
         came = f"it ended with {ended[0][1]!r} while a tap was held" if ended else "it did not return"
-        return [Anomaly("early barrier", Stage.BARRIER, f"JAX's barrier, where a callback of JAX's failed: {came}")]
+        case.wrong("early barrier", Stage.BARRIER, f"JAX's barrier, where a callback of JAX's failed: {came}")
+        return
     if ended[0][1] is None:
-        return [Anomaly("swallowed error", Stage.BARRIER, "JAX's barrier did not raise the failure of JAX's callback")]
-    return []
+        case.wrong("swallowed error", Stage.BARRIER, "JAX's barrier did not raise the failure of JAX's callback")
+        return

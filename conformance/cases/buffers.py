@@ -13,14 +13,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..oracle.checkers import Anomaly
 from ..oracle.stages import summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .harness.bench import Bench
-from .harness.checks import PLANTED, check_quiet_barrier, error_of
-from .harness.registry import planted
-from .traces import library
+from .harness.case import Case, case
+from .harness.checks import PLANTED, error_of
 
 DEPTH = 12
 
@@ -45,8 +43,8 @@ def _at_all_depths(run: Callable[[], Any]) -> Iterator[Exception | None]:
                 yield None
 
 
-@planted("jit", "buffer_callback dlpack_callback", isolated=True)
-def keeps_its_view(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "buffer_callback dlpack_callback", isolated=True)
+def keeps_its_view(case: Case) -> None:
     """A callback keeps arrays that are views of operands; later callbacks must still get their own operands."""
     kept: dict[int, Any] = {}
 
@@ -55,12 +53,12 @@ def keeps_its_view(bench: Bench, callback: Callback) -> list[Anomaly]:
         # One report for each kept object is enough.
         kept.setdefault(id(array.base), array)
 
-    keeping = _compiled(bench, callback, keep)
-    return _check_not_misled(bench, callback, lambda: float(keeping(np.float32(1))))
+    keeping = _compiled(case.bench, case.callback, keep)
+    _check_not_misled(case, lambda: float(keeping(np.float32(1))))
 
 
-@planted("jit", "buffer_callback", isolated=True)
-def fails_and_is_kept(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "buffer_callback", isolated=True)
+def fails_and_is_kept(case: Case) -> None:
     """A kept exception of a callback keeps, by its traceback, all that the function had made from its buffers."""
     kept: list[BaseException] = []
 
@@ -68,7 +66,7 @@ def fails_and_is_kept(bench: Bench, callback: Callback) -> list[Anomaly]:
         array = np.asarray(buffer)
         raise ValueError(PLANTED, array.shape)
 
-    failing = _compiled(bench, callback, fail)
+    failing = _compiled(case.bench, case.callback, fail)
 
     def run() -> None:
         try:
@@ -76,15 +74,15 @@ def fails_and_is_kept(bench: Bench, callback: Callback) -> list[Anomaly]:
         except Exception as error:
             kept.append(error)
 
-    return _check_not_misled(bench, callback, run)
+    _check_not_misled(case, run)
 
 
-@planted("jit", "buffer_callback dlpack_callback", "B1 B2 D1")
-def operands_by_name(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "buffer_callback dlpack_callback", "B1 B2 D1")
+def operands_by_name(case: Case) -> None:
     """Operands come by the names by which they are given, beside results, and to a function without results."""
-    namespace = library(bench)
-    make = namespace.buffer_callback if callback.function == "buffer_callback" else namespace.dlpack_callback
-    options = {} if callback.function == "buffer_callback" else {"in_place": True}
+    namespace = case.library
+    make = namespace.buffer_callback if case.callback.function == "buffer_callback" else namespace.dlpack_callback
+    options = {} if case.callback.function == "buffer_callback" else {"in_place": True}
     seen: list[list[float]] = []
 
     def note(out: Any, x: Any, *, of_c: Any, of_b: Any) -> None:
@@ -103,46 +101,48 @@ def operands_by_name(bench: Bench, callback: Callback) -> list[Anomaly]:
         return make(function, {"a": one, "b": one}, **options)(x + 10, of_c=x + 12, of_b=x + 11)
 
     result = jax.jit(computation)(np.float32(1))
-    anomalies = check_quiet_barrier(bench, "after operands by name")
+    case.barrier()
     if sorted(seen) != [[1.0, 2.0, 3.0], [11.0, 12.0, 13.0]]:
-        anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"they saw {seen}"))
+        case.wrong("wrong operand", Stage.CALLBACK, f"they saw {seen}")
     if {name: float(value) for name, value in result.items()} != {"a": 1.0, "b": 2.0}:
-        anomalies.append(Anomaly("result", Stage.RESULT, f"it gave {result}"))
-    return anomalies
+        case.wrong("result", Stage.RESULT, f"it gave {result}")
 
 
-@planted("jit", "buffer_callback", isolated=True)
-def returns_a_value(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "buffer_callback", isolated=True)
+def returns_a_value(case: Case) -> None:
     """A callback that gets the buffers of its results must return None."""
-    compiled = bench.compile(lambda x: bench.implementation.returning_buffers(callback, x))
-    error = error_of(lambda: compiled(bench.operand))
-    error_of(bench.implementation.barrier)
+    compiled = case.compile(lambda x: case.implementation.returning_buffers(case.callback, x))
+    error = error_of(lambda: compiled(case.operand))
+    case.drain()
     if error is None:
-        return [Anomaly("swallowed error", Stage.RESULT, "what a buffer callback returned was accepted")]
+        case.wrong("swallowed error", Stage.RESULT, "what a buffer callback returned was accepted")
+        return
     if "must not return" not in str(error):
-        return [Anomaly("poor error", Stage.DISPATCH, f"the error does not say what is wrong: {summary(error)}")]
-    return check_quiet_barrier(bench, "after a refused value")
+        case.wrong("poor error", Stage.DISPATCH, f"the error does not say what is wrong: {summary(error)}")
+        return
+    case.barrier()
 
 
 def _compiled(bench: Bench, callback: Callback, look: Callable[[Any], None]) -> Callable[[Any], Any]:
     return jax.jit(lambda x: bench.implementation.with_buffer(callback, look, x))
 
 
-def _check_not_misled(bench: Bench, callback: Callback, disturb: Callable[[], Any]) -> list[Anomaly]:
-    later = _compiled(bench, callback, lambda buffer: None)
+def _check_not_misled(case: Case, disturb: Callable[[], Any]) -> None:
+    later = _compiled(case.bench, case.callback, lambda buffer: None)
     for error in _at_all_depths(disturb):
         # The fault may already affect some of these.
         del error
     values: list[float] = []
     errors = [error for error in _at_all_depths(lambda: values.append(float(later(np.float32(3))))) if error]
     try:
-        bench.implementation.barrier()
+        case.implementation.barrier()
     except Exception as error:
         # These are the planted failures.
         del error
     if errors:
         witness = f"{len(errors)} of {DEPTH * DEPTH} later callbacks failed: {summary(errors[0])}"
-        return [Anomaly("misled", Stage.DISPATCH, witness)]
+        case.wrong("misled", Stage.DISPATCH, witness)
+        return
     if {*values} - {4.0}:
-        return [Anomaly("misled", Stage.RESULT, f"later callbacks gave {sorted({*values})}, expected 4.0 alone")]
-    return []
+        case.wrong("misled", Stage.RESULT, f"later callbacks gave {sorted({*values})}, expected 4.0 alone")
+        return

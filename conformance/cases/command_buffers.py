@@ -7,30 +7,24 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
-from ..spec.callbacks import Callback
-from .harness.bench import Bench
-from .harness.registry import planted
-from .traces import library
+from .harness.case import Case, case
 
 TARGETS = {False: "xla_buffer_python_gpu_callback", True: "xla_buffer_python_gpu_callback_cmd_buffer"}
 """The target that XLA calls each time, and the one that it calls once to record what is enqueued."""
 
 
-@planted("jit", "buffer_callback dlpack_callback", "B5")
-def command_buffers(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "buffer_callback dlpack_callback", "B5")
+def command_buffers(case: Case) -> None:
     """B5: on GPUs `command_buffer_compatible` takes the target that XLA records, and without it XLA records none."""
 
     def nothing(*_: Any) -> None:
         """It is not called."""
 
     operand = jax.ShapeDtypeStruct((3,), np.float32)
-    anomalies = []
     for compatible, target in TARGETS.items():
-        function = getattr(library(bench), callback.function)(nothing, operand, command_buffer_compatible=compatible)
+        function = getattr(case.library, case.callback.function)(nothing, operand, command_buffer_compatible=compatible)
         text = jax.jit(function).trace(operand).lower(lowering_platforms=("cuda",)).as_text()
         if f"@{target}(" not in text:
             witness = f"with command_buffer_compatible={compatible} no operation has the target {target}"
-            anomalies.append(Anomaly("target", Stage.LOWER, witness))
-    return anomalies
+            case.wrong("target", Stage.LOWER, witness)

@@ -8,34 +8,28 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
-from ..spec.callbacks import Callback
 from .harness.bench import WIDTH, Bench
-from .harness.checks import check_quiet_barrier, check_value
-from .harness.registry import EVERY_EFFECT, planted
+from .harness.case import Case, case
+from .harness.registry import EVERY_EFFECT
 
 TRIPS = 5
 FACTOR = np.float32(2)
 
 
-@planted("jit", EVERY_EFFECT, "H4 X3 X4")
-def scan_without_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", EVERY_EFFECT, "H4 X3 X4")
+def scan_without_operands(case: Case) -> None:
     """#16637, #28738: a loop-invariant callback in the body of a scan runs in each step, also under grad."""
-    anomalies = []
     for what, operand in (("constant operands", np.full(WIDTH, FACTOR)), ("no operands", ())):
         for used in (False, True):
             for checkpointed in (False, True):
-                if checkpointed and callback.refusals.checkpoint:
+                if checkpointed and case.callback.refusals.checkpoint:
                     continue
                 where = f"{what}, its result {'' if used else 'not '}used{', in a checkpoint' if checkpointed else ''}"
-                anomalies += _check_loop(bench, callback, operand, used, checkpointed, where)
-    return anomalies
+                _check_loop(case, operand, used, checkpointed, where)
 
 
-def _check_loop(
-    bench: Bench, callback: Callback, operand: Any, used: bool, checkpointed: bool, where: str
-) -> list[Anomaly]:
+def _check_loop(case: Case, operand: Any, used: bool, checkpointed: bool, where: str) -> None:
     calls: list[None] = []
 
     def host(operand: Any) -> Any:
@@ -43,8 +37,8 @@ def _check_loop(
         return np.full(WIDTH, FACTOR)
 
     def body(carry: Any, _: Any) -> Any:
-        result = bench.apply(callback, host, operand, jax.ShapeDtypeStruct((WIDTH,), np.float32))
-        factor = result[0] if used and callback.returns_new_value else FACTOR
+        result = case.call_back(host, operand, jax.ShapeDtypeStruct((WIDTH,), np.float32))
+        factor = result[0] if used and case.callback.returns_new_value else FACTOR
         return carry * factor, None
 
     def looped(x: Any) -> Any:
@@ -53,18 +47,17 @@ def _check_loop(
     if checkpointed:
         looped = jax.checkpoint(looped)
     compiled = jax.jit(jax.grad(looped))
-    anomalies = check_value(f"with {where}: the derivative", lambda: compiled(1.0), np.asarray(FACTOR**TRIPS))
-    bench.implementation.barrier()
+    case.value(f"with {where}: the derivative", lambda: compiled(1.0), np.asarray(FACTOR**TRIPS))
+    case.implementation.barrier()
     # In a checkpoint the forward pass may run again; JAX keeps the result of a call.
     wanted = {TRIPS, 2 * TRIPS} if checkpointed else {TRIPS}
     if len(calls) not in wanted:
         witness = f"with {where}: {len(calls)} calls in {TRIPS} steps"
-        anomalies.append(Anomaly("wrong count", Stage.CALLBACK, witness))
-    return anomalies
+        case.wrong("wrong count", Stage.CALLBACK, witness)
 
 
-@planted("jit", "id_tap", "H6")
-def tapped_tangents(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "id_tap", "H6")
+def tapped_tangents(case: Case) -> None:
     """A tap in a `custom_jvp` rule sees tangents under jvp, and cotangents with a transpose entry under grad."""
     transposed: tuple[str, dict[str, Any]] = ("transpose", {})
     both = np.array([1, 2], np.float32)
@@ -95,27 +88,25 @@ def tapped_tangents(bench: Bench, callback: Callback) -> list[Anomaly]:
         **{"jvp": 30.0, "grad": 42.0, "grad, not compiled": 42.0, "vmap of grad": both * 2, "grad of scan": 108.0},
         "grad of checkpoint": 42.0,
     }
-    anomalies = []
     for label, (program, wanted) in programs.items():
         told: list[Any] = []
-        result = program(_square(bench, told))
-        anomalies += check_value(label, lambda r=result: r, np.asarray(results[label], np.float32))  # type: ignore[misc]
-        anomalies += check_quiet_barrier(bench, f"after {label}")
+        result = program(_square(case.bench, told))
+        case.value(label, lambda r=result: r, np.asarray(results[label], np.float32))  # type: ignore[misc]
+        case.barrier()
         if told != wanted:
             witness = f"under {label} the tap was given and told {told}, expected {wanted}"
-            anomalies.append(Anomaly("wrong transforms", Stage.CALLBACK, witness))
-    anomalies += _beside_primals(bench)
+            case.wrong("wrong transforms", Stage.CALLBACK, witness)
+    _beside_primals(case)
     seen: list[Any] = []
-    result = jax.jit(jax.grad(lambda x: 7 * _square(bench, seen, paired=True)(x)))(3.0)
-    anomalies += check_value("grad of a pair", lambda: result, np.float32(42))
-    anomalies += check_quiet_barrier(bench, "after grad of a pair")
+    result = jax.jit(jax.grad(lambda x: 7 * _square(case.bench, seen, paired=True)(x)))(3.0)
+    case.value("grad of a pair", lambda: result, np.float32(42))
+    case.barrier()
     if seen != [([42.0, 0.0], [transposed])]:
         witness = f"of a pair of tangents one is not used; the tap was given and told {seen}, expected 42 and 0"
-        anomalies.append(Anomaly("wrong transforms", Stage.CALLBACK, witness))
-    return anomalies
+        case.wrong("wrong transforms", Stage.CALLBACK, witness)
 
 
-def _beside_primals(bench: Bench) -> list[Anomaly]:
+def _beside_primals(case: Case) -> None:
     """A tap of a primal and its tangent, in a checkpoint: it is of the cotangents, and the derivative is right."""
     seen: list[Any] = []
 
@@ -128,11 +119,10 @@ def _beside_primals(bench: Bench) -> list[Anomaly]:
 
     @square.defjvp
     def rule(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
-        _, tangent = bench.implementation.tap(host, (primals[0], tangents[0]))
+        _, tangent = case.implementation.tap(host, (primals[0], tangents[0]))
         return square(primals[0]), 2 * primals[0] * tangent
 
     saved = jax.checkpoint(square)
-    anomalies = []
     for label, program in {
         "a checkpoint": saved,
         "a scan of checkpoints": lambda x: jax.lax.scan(lambda carry, _: (saved(carry), None), x, None, length=1)[0],
@@ -140,13 +130,12 @@ def _beside_primals(bench: Bench) -> list[Anomaly]:
         seen.clear()
         result = jax.jit(jax.grad(program))(3.0)
         where = f"a primal and its tangent, in {label}"
-        anomalies += check_value(where, lambda r=result: r, np.float32(6))  # type: ignore[misc]
-        anomalies += check_quiet_barrier(bench, f"after {where}")
+        case.value(where, lambda r=result: r, np.float32(6))  # type: ignore[misc]
+        case.barrier()
         # The result does not depend on the tapped primal. Twice the tapped tangent is multiplied by 3.
         if seen != [(0.0, 6.0, ["transpose"])]:
             witness = f"{where}: the tap was given and told {seen}, expected 0 and 6 once, transposed"
-            anomalies.append(Anomaly("wrong transforms", Stage.CALLBACK, witness))
-    return anomalies
+            case.wrong("wrong transforms", Stage.CALLBACK, witness)
 
 
 def _square(bench: Bench, seen: list[Any], paired: bool = False) -> Callable[[Any], Any]:

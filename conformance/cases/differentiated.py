@@ -14,12 +14,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
-from ..spec.callbacks import Callback
-from .harness.bench import Bench
-from .harness.checks import check_quiet_barrier, check_value
-from .harness.registry import EVERY_EFFECT, planted
+from .harness.case import Case, case
+from .harness.registry import EVERY_EFFECT
 
 TRIPS = 5
 FACTOR = np.float32(2)
@@ -87,16 +84,16 @@ class _Told:
         return FACTOR
 
 
-@planted("jit", EVERY_EFFECT, "H6 X3 X4 B4")
-def beside_derivatives(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", EVERY_EFFECT, "H6 X3 X4 B4")
+def beside_derivatives(case: Case) -> None:
     """Under grad and jvp, with a result that is used or not, in functions, branches and loops."""
     numbers: dict[str, Counter[int]] = {}
     one = jax.ShapeDtypeStruct((), np.float32)
-    uses = (False, True) if callback.returns_new_value else (False,)
+    uses = (False, True) if case.callback.returns_new_value else (False,)
 
     def calling(label: str, used: bool) -> Call:
         def call(n: Any) -> Any:
-            result = bench.apply(callback, _Told(label, numbers), n, one)
+            result = case.call_back(_Told(label, numbers), n, one)
             return result if used else FACTOR
 
         return call
@@ -112,11 +109,10 @@ def beside_derivatives(bench: Bench, callback: Callback) -> list[Anomaly]:
         "grad": jax.jit(jax.grad(product)),
         "jvp": jax.jit(lambda x, n: jax.jvp(lambda x: product(x, n), (x,), (np.float32(1),))[1]),
     }
-    anomalies: list[Anomaly] = []
     for way, function in ways.items():
         numbers.clear()
-        anomalies += check_value(f"under {way}: the derivative", lambda f=function: f(np.float32(1), 7), factors)  # type: ignore[misc]
-        anomalies += check_quiet_barrier(bench, f"under {way}")
+        case.value(f"under {way}: the derivative", lambda f=function: f(np.float32(1), 7), factors)  # type: ignore[misc]
+        case.barrier()
         for place, (_, wanted, _) in PLACES.items():
             for used in uses:
                 label = f"{place}, its result {'' if used else 'not '}used"
@@ -124,5 +120,4 @@ def beside_derivatives(bench: Bench, callback: Callback) -> list[Anomaly]:
                 if found != wanted:
                     witness = f"under {way}, {label}: called with {sorted(found.elements())}"
                     witness += f", expected {sorted(wanted.elements())}"
-                    anomalies.append(Anomaly("wrong count", Stage.CALLBACK, witness))
-    return anomalies
+                    case.wrong("wrong count", Stage.CALLBACK, witness)

@@ -8,12 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
-from ..spec.callbacks import Batching, Callback, Runs
-from .harness.bench import WIDTH, Bench
-from .harness.checks import check_quiet_barrier, check_value
-from .harness.registry import planted
+from ..spec.callbacks import Batching, Runs
+from .harness.bench import WIDTH
+from .harness.case import Case, case
 
 BY_METHOD = (
     "call_sequential call_sequential_unrolled call_expand_dims call_broadcast_all io_callback"
@@ -21,8 +19,8 @@ BY_METHOD = (
 )
 
 
-@planted("jit", f"id_tap {BY_METHOD}", "H7 H8 X2 X3")
-def empty_batches(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", f"id_tap {BY_METHOD}", "H7 H8 X2 X3")
+def empty_batches(case: Case) -> None:
     """Over an axis of no elements, outside jit and in it; a callback of whole batches gets one without elements."""
     shapes: list[tuple[int, ...]] = []
 
@@ -32,21 +30,19 @@ def empty_batches(bench: Bench, callback: Callback) -> list[Anomaly]:
 
     def lanes(x: Any) -> Any:
         like = jax.ShapeDtypeStruct((WIDTH,), x.dtype)
-        return jax.vmap(lambda each: bench.apply(callback, host, each, like))(x)
+        return jax.vmap(lambda each: case.call_back(host, each, like))(x)
 
-    whole = callback.batching in (Batching.STACKED, Batching.EXPAND_DIMS, Batching.BROADCAST_ALL)
+    whole = case.callback.batching in (Batching.STACKED, Batching.EXPAND_DIMS, Batching.BROADCAST_ALL)
     wanted = [(0, WIDTH)] if whole else []
     floats, integers = np.zeros((0, WIDTH), np.float32), np.zeros((0, WIDTH), np.int16)
-    anomalies: list[Anomaly] = []
     for label, program, empty in (
         ("outside jit", lanes, floats),
         ("in jit", jax.jit(lanes), floats),
         ("in jit, of integers,", jax.jit(lanes), integers),
     ):
         shapes.clear()
-        anomalies += check_value(label, lambda p=program, e=empty: p(jnp.asarray(e)), empty)  # type: ignore[misc]
-        anomalies += check_quiet_barrier(bench, label)
+        case.value(label, lambda p=program, e=empty: p(jnp.asarray(e)), empty)  # type: ignore[misc]
+        case.barrier()
         # The compiler knows a pure function's result without elements.
-        if shapes != wanted and not (callback.runs is Runs.IF_NEEDED and not shapes):
-            anomalies.append(Anomaly("wrong count", Stage.CALLBACK, f"{label} it got {shapes}, expected {wanted}"))
-    return anomalies
+        if shapes != wanted and not (case.callback.runs is Runs.IF_NEEDED and not shapes):
+            case.wrong("wrong count", Stage.CALLBACK, f"{label} it got {shapes}, expected {wanted}")

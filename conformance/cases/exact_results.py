@@ -12,13 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..oracle.checkers import Anomaly
 from ..oracle.stages import stage_of, summary
 from ..oracle.verdicts import Stage
-from ..spec.callbacks import Callback
-from .harness.bench import Bench
-from .harness.checks import check_quiet_barrier, check_value, error_of
-from .harness.registry import WITH_RESULTS, planted
+from .harness.case import Case, case
+from .harness.registry import WITH_RESULTS
 
 INEXACT = ("float16", "bfloat16", "float32", "complex64", "float8_e4m3fn", "float8_e5m2")
 
@@ -37,10 +34,9 @@ def _values(name: str) -> Any:
     return pairs.reshape(-1).view(dtype)
 
 
-@planted("pjit", "call", "H10", minimum_devices=2)
-def exact_results(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("pjit", "call", "H10", minimum_devices=2)
+def exact_results(case: Case) -> None:
     """Each device of the mesh has the bits that the function returned."""
-    anomalies = []
     for name in INEXACT:
         values = _values(name)
 
@@ -48,22 +44,20 @@ def exact_results(bench: Bench, callback: Callback) -> list[Anomaly]:
             return values
 
         like = jax.ShapeDtypeStruct(values.shape, values.dtype)
-        program = jax.jit(
-            lambda x, host=host, like=like: bench.apply(callback, host, x, like), in_shardings=bench.split
-        )
+        program = jax.jit(lambda x, host=host, like=like: case.call_back(host, x, like), in_shardings=case.bench.split)
         try:
-            result = jax.block_until_ready(program(bench.operand))
+            result = jax.block_until_ready(program(case.operand))
         except Exception as error:
-            error_of(bench.implementation.barrier)
-            anomalies.append(Anomaly("error", stage_of(error), f"a result of {name}: {summary(error)}"))
+            case.drain()
+            case.wrong("error", stage_of(error), f"a result of {name}: {summary(error)}")
             continue
         for shard in result.addressable_shards:
             found = np.asarray(shard.data)
             if found.dtype != values.dtype or found.tobytes() != values.tobytes():
                 witness = f"{name} on {shard.device}: {found}, expected {values}"
-                anomalies.append(Anomaly("result", Stage.RESULT, witness))
+                case.wrong("result", Stage.RESULT, witness)
                 break
-    return anomalies + check_quiet_barrier(bench, "after results on a mesh")
+    case.barrier()
 
 
 def _forms(name: str) -> dict[str, Any]:
@@ -77,10 +71,9 @@ def _forms(name: str) -> dict[str, Any]:
     }
 
 
-@planted("jit pjit", WITH_RESULTS, "H3 H10 X2 X3")
-def forms_of_results(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit pjit", WITH_RESULTS, "H3 H10 X2 X3")
+def forms_of_results(case: Case) -> None:
     """A function returns an array of any strides, and its elements are where they belong."""
-    anomalies = []
     for name in ("int32", "float32", "complex64", "int4"):
         for form, array in _forms(name).items():
             wanted = np.array(array)
@@ -89,8 +82,8 @@ def forms_of_results(bench: Bench, callback: Callback) -> list[Anomaly]:
                 return array
 
             def function(x: Any, host: Any = host, like: Any = wanted) -> Any:
-                return bench.apply(callback, host, x, jax.ShapeDtypeStruct(like.shape, like.dtype))
+                return case.call_back(host, x, jax.ShapeDtypeStruct(like.shape, like.dtype))
 
-            program = jax.jit(function, in_shardings=bench.split) if bench.layout == "pjit" else jax.jit(function)
-            anomalies += check_value(f"{name} {form}", lambda p=program: p(bench.operand), wanted)  # type: ignore[misc]
-    return anomalies + check_quiet_barrier(bench, "after results of many forms")
+            program = jax.jit(function, in_shardings=case.bench.split) if case.layout == "pjit" else jax.jit(function)
+            case.value(f"{name} {form}", lambda p=program: p(case.operand), wanted)  # type: ignore[misc]
+    case.barrier()

@@ -7,28 +7,23 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..oracle.checkers import Anomaly
-from ..spec.callbacks import Callback
-from .harness.bench import Bench
-from .harness.checks import check_quiet_barrier, check_value
-from .harness.registry import planted
+from .harness.case import Case, case
 
 ROUNDS = 2
 
 
-@planted("jit pjit", "pure_callback", "H10 X2")
-def runs_without_dispatch(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit pjit", "pure_callback", "H10 X2")
+def runs_without_dispatch(case: Case) -> None:
     """The runtime's executable of a program calls back, although JAX tells nobody of its runs."""
-    compiled: Any = bench.applying(callback, lambda operand: np.asarray(operand) + np.float32(1))
-    split = bench.split if bench.layout == "pjit" else jax.sharding.SingleDeviceSharding(bench.devices[0])
-    executable = compiled.lower(bench.operand).compile().runtime_executable()
-    operand = jax.device_put(bench.operand, split)
+    compiled: Any = case.applying(lambda operand: np.asarray(operand) + np.float32(1))
+    split = case.bench.split if case.layout == "pjit" else jax.sharding.SingleDeviceSharding(case.devices[0])
+    executable = compiled.lower(case.operand).compile().runtime_executable()
+    operand = jax.device_put(case.operand, split)
 
     def run() -> Any:
         (parts,) = executable.execute_sharded([operand]).disassemble_into_single_device_arrays()
         return np.concatenate([np.asarray(part) for part in parts])
 
-    anomalies: list[Anomaly] = []
     for _ in range(ROUNDS):
-        anomalies += check_value("the executable", run, bench.expected(callback, bench.operand))
-    return anomalies + check_quiet_barrier(bench, "after an executable of the runtime")
+        case.value("the executable", run, case.expected)
+    case.barrier()

@@ -11,12 +11,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
-from ..spec.callbacks import Callback
 from .harness.bench import Bench
-from .harness.checks import check_quiet_barrier, check_value
-from .harness.registry import planted
+from .harness.case import Case, case
 
 VALUES = 5
 PATIENCE = 20.0
@@ -24,8 +21,8 @@ CHILD_SECONDS = 10
 """After these a child that hangs is ended."""
 
 
-@planted("jit", "id_tap", "H17")
-def forks_beside_a_queue(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "id_tap", "H17")
+def forks_beside_a_queue(case: Case) -> None:
     """A child has nothing of its parent's queue: its barrier returns, and the values run in the parent alone."""
     begun, gate = threading.Event(), threading.Event()
     gate.set()
@@ -36,33 +33,29 @@ def forks_beside_a_queue(bench: Bench, callback: Callback) -> list[Anomaly]:
         gate.wait(PATIENCE)
         seen.append(float(np.asarray(operand)))
 
-    compiled = jax.jit(
-        lambda x: jax.lax.fori_loop(0, VALUES, lambda _, carry: bench.apply(callback, host, carry) + 1, x)
-    )
-    anomalies: list[Anomaly] = []
+    compiled = jax.jit(lambda x: jax.lax.fori_loop(0, VALUES, lambda _, carry: case.call_back(host, carry) + 1, x))
     # A first value may take another way into the queue than those after it.
     for queued in ("from the first run", "all", "all"):
-        anomalies += check_value("the program", lambda: compiled(np.float32(0)), np.float32(VALUES))
+        case.value("the program", lambda: compiled(np.float32(0)), np.float32(VALUES))
         if queued == "all":
             begun.wait(PATIENCE)
-            anomalies += _check_child(bench, seen, gate)
-        anomalies += check_quiet_barrier(bench, "in the parent")
+            _check_child(case, seen, gate)
+        case.barrier()
         if seen != [float(number) for number in range(VALUES)]:
-            anomalies.append(Anomaly("lost", Stage.CALLBACK, f"of {VALUES} values, {seen} ran in the parent"))
+            case.wrong("lost", Stage.CALLBACK, f"of {VALUES} values, {seen} ran in the parent")
         seen.clear()
         begun.clear()
         gate.clear()
-    return anomalies[:3]
 
 
-def _check_child(bench: Bench, seen: list[float], gate: threading.Event) -> list[Anomaly]:
+def _check_child(case: Case, seen: list[float], gate: threading.Event) -> None:
     """Fork while the queue has values; the parent's may run when the child has ended."""
-    status = _status_of_child(lambda: _is_left_alone(bench, seen))
+    status = _status_of_child(lambda: _is_left_alone(case.bench, seen))
     gate.set()
     if status == 0:
-        return []
+        return
     how = {-signal.SIGALRM: "it waits for ever", 1: "it ran a value of its parent's, or its barrier failed"}
-    return [Anomaly("stale value", Stage.BARRIER, f"in a forked child: {how.get(status, f'it ended with {status}')}")]
+    case.wrong("stale value", Stage.BARRIER, f"in a forked child: {how.get(status, f'it ended with {status}')}")
 
 
 def _is_left_alone(bench: Bench, seen: list[float]) -> bool:
@@ -83,8 +76,8 @@ def _status_of_child(run: Callable[[], bool]) -> int:
         os._exit(status)
 
 
-@planted("pmap shard_map", "call io_callback", "H17", minimum_devices=2, functions="barrier_wait")
-def forks_beside_a_program(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("pmap shard_map", "call io_callback", "H17", minimum_devices=2, functions="barrier_wait")
+def forks_beside_a_program(case: Case) -> None:
     """A program that runs in the parent is not the child's: neither hostcb's barrier nor JAX's waits for it there."""
     release = threading.Event()
 
@@ -92,36 +85,37 @@ def forks_beside_a_program(bench: Bench, callback: Callback) -> list[Anomaly]:
         release.wait(PATIENCE)
         return np.asarray(operand) + np.float32(1)
 
-    result = bench.applying(callback, held)(bench.operand)
+    result = case.applying(held)(case.operand)
 
     def returns() -> bool:
-        bench.implementation.barrier()
+        case.implementation.barrier()
         jax.effects_barrier()
         return True
 
     status = _status_of_child(returns)
     release.set()
-    anomalies = check_value("the program", lambda: result, bench.expected(callback, bench.operand))
+    case.value("the program", lambda: result, case.expected)
     if status != 0:
-        anomalies.append(Anomaly("barrier error", Stage.BARRIER, f"the child's barriers ended with {status}"))
-    return anomalies + check_quiet_barrier(bench, "after a forked child")
+        case.wrong("barrier error", Stage.BARRIER, f"the child's barriers ended with {status}")
+    case.barrier()
 
 
-@planted("jit", "id_tap", "H17", functions="barrier_wait", isolated=True)
-def child_taps_again(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "id_tap", "H17", functions="barrier_wait", isolated=True)
+def child_taps_again(case: Case) -> None:
     """A program that the parent has run taps in a child as well, and the parent's goes on as before."""
     seen: list[float] = []
-    compiled = bench.applying(callback, lambda operand: seen.append(float(np.asarray(operand))))
+    compiled = case.applying(lambda operand: seen.append(float(np.asarray(operand))))
 
     def taps() -> bool:
         seen.clear()
         for number in range(VALUES):
             compiled(np.float32(number))
-        bench.implementation.barrier()
+        case.implementation.barrier()
         return seen == [float(number) for number in range(VALUES)]
 
     results = [taps(), _status_of_child(taps), taps()]
     if results != [True, 0, True]:
         witness = f"whether the parent's taps ran, the child's status, and the parent's again: {results}"
-        return [Anomaly("lost", Stage.CALLBACK, witness)]
-    return check_quiet_barrier(bench, "after a forked child")
+        case.wrong("lost", Stage.CALLBACK, witness)
+        return
+    case.barrier()

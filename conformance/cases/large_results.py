@@ -8,13 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
-from ..spec.callbacks import Callback
 from ..spec.thresholds import THRESHOLDS
-from .harness.bench import Bench
-from .harness.checks import check_quiet_barrier
-from .harness.registry import WITH_RESULTS, planted
+from .harness.case import Case, case
+from .harness.registry import WITH_RESULTS
 
 COLUMNS = 512
 
@@ -32,10 +29,9 @@ FORMS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@planted("jit", WITH_RESULTS, "H3 X2 X3", crosses=("block", "past_caches"))
-def large_forms_of_results(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", WITH_RESULTS, "H3 X2 X3", crosses=("block", "past_caches"))
+def large_forms_of_results(case: Case) -> None:
     """Results in each order of their memory reach the device as they are, on both sides of the thresholds of copies."""
-    anomalies: list[Anomaly] = []
     for nbytes in (THRESHOLDS["block"].value // 2, THRESHOLDS["past_caches"].value + COLUMNS * 4):
         rows = nbytes // 4 // COLUMNS
         wanted = np.arange(rows * COLUMNS, dtype=np.float32).reshape(rows, COLUMNS)
@@ -44,7 +40,7 @@ def large_forms_of_results(bench: Bench, callback: Callback) -> list[Anomaly]:
             result = form(wanted)
 
             def program(x: Any, result: Any = result, like: Any = like) -> Any:
-                return bench.apply(callback, lambda _: result, x, like)
+                return case.call_back(lambda _: result, x, like)
 
             compiled = jax.jit(program)
             for run in range(2):
@@ -52,5 +48,5 @@ def large_forms_of_results(bench: Bench, callback: Callback) -> list[Anomaly]:
                 if not np.array_equal(found, wanted):
                     wrong = int((found != wanted).sum())
                     witness = f"of {wanted.size} numbers {what}, {wrong} came wrong in run {run}"
-                    anomalies.append(Anomaly("result", Stage.RESULT, witness))
-    return anomalies + check_quiet_barrier(bench, "after large results")
+                    case.wrong("result", Stage.RESULT, witness)
+    case.barrier()

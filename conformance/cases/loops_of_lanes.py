@@ -11,12 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
-from ..spec.callbacks import Callback
-from .harness.bench import Bench
-from .harness.checks import check_quiet_barrier, check_value
-from .harness.registry import planted
+from .harness.case import Case, case
 from .predicates import LANES, REFUSED_UNDER_PREDICATES, WITHOUT_PREDICATE, calling, check_refused_lanes
 
 AXIS = "lanes"
@@ -39,10 +35,9 @@ def _run(limits: Any, steps: Any) -> tuple[Any, list[float], int]:
     return vectors, seen, rounds
 
 
-@planted("jit", f"{WITHOUT_PREDICATE} {REFUSED_UNDER_PREDICATES}", "H4 H7 H8 X3 X4 B4")
-def predicate_through_constants(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", f"{WITHOUT_PREDICATE} {REFUSED_UNDER_PREDICATES}", "H4 H7 H8 X3 X4 B4")
+def predicate_through_constants(case: Case) -> None:
     """The predicate differs by a constant of the condition, or of the body, or by the number of the lane alone."""
-    anomalies: list[Anomaly] = []
     for label, limit, step, numbered in (
         ("a limit of each lane", LANES, OF_ALL, False),
         ("a step of each lane", MARK, OF_LANES, False),
@@ -50,7 +45,7 @@ def predicate_through_constants(bench: Bench, callback: Callback) -> list[Anomal
     ):
         seen: list[float] = []
         marks: list[float] = []
-        look, note = calling(bench, callback, seen), calling(bench, callback, marks)
+        look, note = calling(case.bench, case.callback, seen), calling(case.bench, case.callback, marks)
 
         def lane(vector: Any, limit: Any, step: Any, mark: Any, numbered: bool = numbered) -> Any:
             def condition(carry: Any) -> Any:
@@ -70,16 +65,15 @@ def predicate_through_constants(bench: Bench, callback: Callback) -> list[Anomal
         def lanes(vectors: Any, lane: Any = lane, axes: Any = axes, limit: Any = limit, step: Any = step) -> Any:
             return jax.vmap(lane, in_axes=axes, axis_name=AXIS)(vectors, limit, step, jnp.float32(MARK))
 
-        if callback.refusals.batched_predicate or callback.refusals.vmap:
-            anomalies += check_refused_lanes(callback, label, lanes, VECTORS, [])
+        if case.callback.refusals.batched_predicate or case.callback.refusals.vmap:
+            case.found(check_refused_lanes(case.callback, label, lanes, VECTORS, []))
             continue
         wanted, seen_by_condition, rounds = _run(limit, step + (np.arange(len(LANES)) if numbered else 0))
-        anomalies += check_value(label, lambda f=lanes: jax.jit(f)(VECTORS), wanted)  # type: ignore[misc]
-        anomalies += check_quiet_barrier(bench, label)
-        if callback.ordered and seen != seen_by_condition:
+        case.value(label, lambda f=lanes: jax.jit(f)(VECTORS), wanted)  # type: ignore[misc]
+        case.barrier()
+        if case.callback.ordered and seen != seen_by_condition:
             witness = f"{label}: the condition saw {seen}, expected {seen_by_condition}"
-            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
+            case.wrong("wrong operand", Stage.CALLBACK, witness)
         if marks != [float(MARK)] * rounds:
             witness = f"{label}: the body saw {marks} in {rounds} rounds, expected {MARK} in each"
-            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
-    return anomalies
+            case.wrong("wrong operand", Stage.CALLBACK, witness)

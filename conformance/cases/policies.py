@@ -10,12 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
-from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
-from ..spec.callbacks import Callback
-from .harness.bench import Bench
-from .harness.checks import check_quiet_barrier
-from .harness.registry import planted
+from .harness.case import Case, case
 
 POINT, FACTOR = np.float32(0.25), np.float32(2)
 STEPS = 3
@@ -41,8 +37,8 @@ POLICIES: dict[str, tuple[Any, Passes]] = {
 }
 
 
-@planted("jit", "id_tap call debug_callback debug_callback_ordered", "H6 X4")
-def policies_of_checkpoints(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "id_tap call debug_callback debug_callback_ordered", "H6 X4")
+def policies_of_checkpoints(case: Case) -> None:
     """Alone and in a scan, of one value, of two, one of which is not differentiated, and of the argument."""
     seen: list[Any] = []
 
@@ -51,25 +47,24 @@ def policies_of_checkpoints(bench: Bench, callback: Callback) -> list[Anomaly]:
         return np.asarray(jax.tree.leaves(operand)[0])
 
     def alone(value: Any, n: Any) -> Any:
-        if callback.differentiable:
-            bench.apply(callback, host, value)
+        if case.callback.differentiable:
+            case.call_back(host, value)
             return n
         # Of a call the result is saved, and its operand must not be differentiated.
-        return bench.apply(callback, host, n)
+        return case.call_back(host, n)
 
     def of_two(value: Any, n: Any) -> Any:
-        bench.apply(callback, host, {"a": value, "b": n})
+        case.call_back(host, {"a": value, "b": n})
         return n
 
     def through(value: Any, n: Any) -> Any:
-        return jnp.sin(bench.apply(callback, host, value)) * n
+        return jnp.sin(case.call_back(host, value)) * n
 
     places = {"of one value": alone}
-    if callback.function == "id_tap":
+    if case.callback.function == "id_tap":
         places[OF_ITS_RESULT] = through
-    if callback.differentiable:
+    if case.callback.differentiable:
         places |= {"of two values": of_two, OF_ARGUMENT: alone}
-    anomalies: list[Anomaly] = []
     for policy, (saves, passes) in POLICIES.items():
         for place, call in places.items():
 
@@ -88,18 +83,17 @@ def policies_of_checkpoints(bench: Bench, callback: Callback) -> list[Anomaly]:
             for way, program, steps in (("alone", body, 1), ("in a scan", scanned, STEPS)):
                 seen.clear()
                 jax.block_until_ready(jax.jit(jax.grad(program))(POINT, FACTOR))
-                anomalies += check_quiet_barrier(bench, f"{policy}, {place}, {way}")
+                case.barrier()
                 # The backward pass has the argument whatever is saved. A debug callback of it shows both passes.
-                of_both = place == OF_ARGUMENT and callback.function == "debug.callback"
-                wanted = steps * ((2 if of_both else passes) if callback.recomputed else 1)
+                of_both = place == OF_ARGUMENT and case.callback.function == "debug.callback"
+                wanted = steps * ((2 if of_both else passes) if case.callback.recomputed else 1)
                 if len(seen) != wanted:
                     witness = f"{policy}, {place}, {way}: it ran {len(seen)} times, expected {wanted}"
-                    anomalies.append(Anomaly("wrong count", Stage.CALLBACK, witness))
-    return anomalies
+                    case.wrong("wrong count", Stage.CALLBACK, witness)
 
 
-@planted("jit", "debug_callback debug_callback_ordered debug_print debug_print_ordered", "X4", functions="barrier_wait")
-def policies_of_callbacks(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "debug_callback debug_callback_ordered debug_print debug_print_ordered", "X4", functions="barrier_wait")
+def policies_of_callbacks(case: Case) -> None:
     """X4: a debug callback has no result, so that a policy which saves callbacks runs it as often as any other one."""
     seen: list[None] = []
     asked: list[str] = []
@@ -113,38 +107,36 @@ def policies_of_callbacks(bench: Bench, callback: Callback) -> list[Anomaly]:
 
     def function(x: Any) -> Any:
         value = jnp.sin(x)
-        bench.apply(callback, note, value)
+        case.call_back(note, value)
         return jnp.sin(value)
 
     def scanned(x: Any) -> Any:
         body = jax.checkpoint(function, policy=saves_callbacks)
         return jax.lax.scan(lambda carry, _: (body(carry), None), x, None, length=STEPS)[0]
 
-    anomalies: list[Anomaly] = []
     for way, program, wanted in (
         ("alone", jax.checkpoint(function, policy=saves_callbacks), 2),
         ("in a scan", scanned, 2 * STEPS),
     ):
         seen.clear()
         jax.block_until_ready(jax.jit(jax.grad(program))(POINT))
-        anomalies += check_quiet_barrier(bench, f"after a policy that saves callbacks, {way}")
+        case.barrier()
         if len(seen) != wanted:
             witness = f"{way} it ran {len(seen)} times, expected {wanted}; the policy was asked of {sorted({*asked})}"
-            anomalies.append(Anomaly("wrong count", Stage.CALLBACK, witness))
-    return anomalies
+            case.wrong("wrong count", Stage.CALLBACK, witness)
 
 
-@planted("jit", "debug_callback debug_callback_ordered", "X4")
-def without_operands_in_checkpoints(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "debug_callback debug_callback_ordered", "X4")
+def without_operands_in_checkpoints(case: Case) -> None:
     """A debug callback without operands runs in both passes of a checkpoint, whatever its policy saves.
 
     In a scan it runs at each step, also where the body has another loop after it.
     """
     seen: list[None] = []
-    debug = bench.implementation.namespace.debug  # type: ignore[attr-defined]
+    debug = case.implementation.namespace.debug  # type: ignore[attr-defined]
 
     def call() -> None:
-        debug.callback(lambda: seen.append(None), ordered=callback.ordered)
+        debug.callback(lambda: seen.append(None), ordered=case.callback.ordered)
 
     def alone(x: Any) -> Any:
         call()
@@ -158,13 +150,11 @@ def without_operands_in_checkpoints(bench: Bench, callback: Callback) -> list[An
     def scanned(x: Any) -> Any:
         return jax.lax.scan(body, x, jnp.ones(STEPS))[0]
 
-    anomalies: list[Anomaly] = []
     for policy, (saves, _) in POLICIES.items():
         for way, function, steps in (("alone", alone, 1), ("in a scan around a scan", scanned, STEPS)):
             seen.clear()
             jax.block_until_ready(jax.jit(jax.grad(jax.checkpoint(function, policy=saves)))(POINT))
-            anomalies += check_quiet_barrier(bench, f"{policy}, {way}")
+            case.barrier()
             if len(seen) != 2 * steps:
                 witness = f"{policy}, {way}: it ran {len(seen)} times, expected {2 * steps}"
-                anomalies.append(Anomaly("wrong count", Stage.CALLBACK, witness))
-    return anomalies
+                case.wrong("wrong count", Stage.CALLBACK, witness)

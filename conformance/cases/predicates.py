@@ -18,8 +18,9 @@ from ..oracle.stages import stage_of, summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .harness.bench import Bench
-from .harness.checks import check_quiet_barrier, check_value, error_of
-from .harness.registry import EVERY_EFFECT, planted
+from .harness.case import Case, case
+from .harness.checks import error_of
+from .harness.registry import EVERY_EFFECT
 
 LANES = np.array([9.0, 5.0, 7.0], np.float32)
 LIMIT = np.float32(12)
@@ -77,40 +78,38 @@ def _run_of_lanes() -> tuple[Carry, list[float]]:
     return carry, seen
 
 
-@planted("jit", f"{WITHOUT_PREDICATE} {REFUSED_UNDER_PREDICATES}", "H4 H7 H8 X3 X4 B4")
-def predicate_through_carries(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", f"{WITHOUT_PREDICATE} {REFUSED_UNDER_PREDICATES}", "H4 H7 H8 X3 X4 B4")
+def predicate_through_carries(case: Case) -> None:
     """A loop whose predicate differs between lanes only after two rounds, since one value is made of another."""
     wanted, seen_by_condition = _run_of_lanes()
-    anomalies: list[Anomaly] = []
     for label, in_condition in (("in the condition", True), ("in the body", False)):
         seen: list[float] = []
-        call = calling(bench, callback, seen)
+        call = calling(case.bench, case.callback, seen)
 
         def lanes(x: Any, call: Call = call, in_condition: bool = in_condition) -> Any:
             return jax.vmap(lambda each: _loop(call, each, in_condition))(x)
 
-        if callback.refusals.batched_predicate or callback.refusals.vmap:
-            anomalies += check_refused_lanes(callback, label, lanes, LANES, seen)
+        if case.callback.refusals.batched_predicate or case.callback.refusals.vmap:
+            case.found(check_refused_lanes(case.callback, label, lanes, LANES, seen))
             continue
         found = jax.jit(lanes)(LANES)
-        anomalies += check_quiet_barrier(bench, label)
+        case.barrier()
         for number, value in enumerate(wanted):
-            anomalies += check_value(f"{label}: value {number}", lambda n=number, f=found: f[n], value)  # type: ignore[misc]
-        if in_condition and callback.ordered and seen != seen_by_condition:
+            case.value(f"{label}: value {number}", lambda n=number, f=found: f[n], value)  # type: ignore[misc]
+        if in_condition and case.callback.ordered and seen != seen_by_condition:
             witness = f"{label} it saw {seen}, expected {seen_by_condition}"
-            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
-    return anomalies
+            case.wrong("wrong operand", Stage.CALLBACK, witness)
 
 
 COLUMNS = np.array([[0.0, 4.0, 9.0], [1.0, 2.0, 3.0]], np.float32)
 """A lane is a column, and no lane needs as many rounds as another one."""
 
 
-@planted("jit", WITHOUT_PREDICATE, "H4 H7 X4")
-def predicate_of_columns(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", WITHOUT_PREDICATE, "H4 H7 X4")
+def predicate_of_columns(case: Case) -> None:
     """A loop of columns, with a callback in its condition: the batch is not the first axis of its value."""
     seen: list[float] = []
-    call = calling(bench, callback, seen)
+    call = calling(case.bench, case.callback, seen)
 
     def loop(column: Any) -> Any:
         return jax.lax.while_loop(lambda each: call(each.sum()) < LIMIT, lambda each: each + 1, column)
@@ -119,27 +118,24 @@ def predicate_of_columns(bench: Bench, callback: Callback) -> list[Anomaly]:
     while (going := wanted.sum(axis=0) < LIMIT).any():
         wanted += going
         sums += wanted.sum(axis=0).tolist()
-    anomalies: list[Anomaly] = []
     for axis in (0, 1):
         seen.clear()
         given = COLUMNS if axis else COLUMNS.T
         program = jax.jit(jax.vmap(loop, in_axes=axis, out_axes=axis))
-        anomalies += check_value(f"lanes on axis {axis}", lambda p=program, g=given: p(g), wanted if axis else wanted.T)  # type: ignore[misc]
-        anomalies += check_quiet_barrier(bench, f"after lanes on axis {axis}")
-        if callback.ordered and seen != sums:
+        case.value(f"lanes on axis {axis}", lambda p=program, g=given: p(g), wanted if axis else wanted.T)  # type: ignore[misc]
+        case.barrier()
+        if case.callback.ordered and seen != sums:
             witness = f"with lanes on axis {axis} the condition saw {seen}, expected {sums}"
-            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
-    return anomalies
+            case.wrong("wrong operand", Stage.CALLBACK, witness)
 
 
-@planted("jit", f"{WITHOUT_PREDICATE} {REFUSED_UNDER_PREDICATES}", "H4 H7 H8 X3 X4 B4")
-def one_of_the_branches(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", f"{WITHOUT_PREDICATE} {REFUSED_UNDER_PREDICATES}", "H4 H7 H8 X3 X4 B4")
+def one_of_the_branches(case: Case) -> None:
     """A switch whose index differs between lanes, with a callback in one of its branches: each in turn."""
     index = np.arange(BRANCHES)[::-1].copy()
-    anomalies: list[Anomaly] = []
     for place in range(BRANCHES):
         seen: list[float] = []
-        call = calling(bench, callback, seen)
+        call = calling(case.bench, case.callback, seen)
 
         def branch(number: int, call: Call = call, place: int = place) -> Callable[[Any], Any]:
             return lambda x: (call(x) if number == place else x) * np.float32(number + 2)
@@ -149,24 +145,23 @@ def one_of_the_branches(bench: Bench, callback: Callback) -> list[Anomaly]:
             return jax.vmap(lambda i, each: jax.lax.switch(i, branches, each))(index, x)
 
         label = f"in branch {place}"
-        if callback.refusals.batched_predicate or callback.refusals.vmap:
-            anomalies += check_refused_lanes(callback, label, lanes, LANES, seen)
+        if case.callback.refusals.batched_predicate or case.callback.refusals.vmap:
+            case.found(check_refused_lanes(case.callback, label, lanes, LANES, seen))
             continue
         wanted = LANES * (index + 2).astype(np.float32)
-        anomalies += check_value(label, lambda f=lanes: jax.jit(f)(LANES), wanted)  # type: ignore[misc]
-        anomalies += check_quiet_barrier(bench, label)
+        case.value(label, lambda f=lanes: jax.jit(f)(LANES), wanted)  # type: ignore[misc]
+        case.barrier()
         # All lanes run all branches.
         if sorted(seen) != sorted(LANES.tolist()):
             witness = f"{label} it saw {seen}, expected {LANES.tolist()}"
-            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
-    return anomalies
+            case.wrong("wrong operand", Stage.CALLBACK, witness)
 
 
-@planted("jit", EVERY_EFFECT, "H4 H7 H8 X3 X4 B4")
-def predicate_of_all_lanes(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", EVERY_EFFECT, "H4 H7 H8 X3 X4 B4")
+def predicate_of_all_lanes(case: Case) -> None:
     """Loops and a switch under vmap whose predicate is the same for all lanes: callbacks of it run as without vmap."""
     seen: list[float] = []
-    call = calling(bench, callback, seen)
+    call = calling(case.bench, case.callback, seen)
 
     def loop(x: Any, n: Any) -> Any:
         def body(carry: Any) -> Any:
@@ -183,7 +178,6 @@ def predicate_of_all_lanes(bench: Bench, callback: Callback) -> list[Anomaly]:
         return jax.lax.switch(n.astype(int), [lambda x, n: x, lambda x, n: x + 0 * call(n)] * TRIPS, x, n)
 
     trips, rounds = np.float32(TRIPS), [*map(float, range(TRIPS))]
-    anomalies: list[Anomaly] = []
     for label, function, operand, due, factor in (
         ("in the body of a while_loop", loop, trips, rounds, 2**TRIPS),
         ("in the condition of a while_loop", conditioned, trips, [*rounds, float(TRIPS)], 2**TRIPS),
@@ -193,18 +187,17 @@ def predicate_of_all_lanes(bench: Bench, callback: Callback) -> list[Anomaly]:
         seen.clear()
         program = jax.jit(jax.vmap(function, in_axes=(0, None)))
         wanted = LANES * np.float32(factor)
-        anomalies += check_value(label, lambda p=program, n=operand: p(LANES, n), wanted)  # type: ignore[misc]
-        anomalies += check_quiet_barrier(bench, label)
-        if (seen if callback.ordered else sorted(seen)) != due:
-            anomalies.append(Anomaly("wrong count", Stage.CALLBACK, f"{label} it saw {seen}, expected {due}"))
-    return anomalies
+        case.value(label, lambda p=program, n=operand: p(LANES, n), wanted)  # type: ignore[misc]
+        case.barrier()
+        if (seen if case.callback.ordered else sorted(seen)) != due:
+            case.wrong("wrong count", Stage.CALLBACK, f"{label} it saw {seen}, expected {due}")
 
 
-@planted("jit", ONCE, "X3 B4")
-def refused_where_repeated(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", ONCE, "X3 B4")
+def refused_where_repeated(case: Case) -> None:
     """A callback that nothing batches or differentiates, where JAX runs the code around it too often: refused."""
     seen: list[float] = []
-    call = calling(bench, callback, seen)
+    call = calling(case.bench, case.callback, seen)
 
     def loop(x: Any) -> Any:
         return jax.lax.while_loop(lambda carry: carry < x, lambda carry: carry + call(jnp.float32(1)), jnp.float32(0))
@@ -213,27 +206,25 @@ def refused_where_repeated(bench: Bench, callback: Callback) -> list[Anomaly]:
         branches = [lambda: call(jnp.float32(1)), lambda: jnp.float32(2)]
         return lambda x: jax.lax.cond(x > LANES[1], *(branches if first else branches[::-1]))
 
-    anomalies: list[Anomaly] = []
     for label, function in (
         ("in the body of a while_loop", loop),
         ("in the first branch", branch(True)),
         ("in the second branch", branch(False)),
     ):
-        anomalies += check_refused_lanes(callback, label, jax.vmap(function), LANES, seen)
+        case.found(check_refused_lanes(case.callback, label, jax.vmap(function), LANES, seen))
         seen.clear()
-        error_of(bench.implementation.barrier)
+        case.drain()
 
     def checkpointed(x: Any, n: Any) -> Any:
         # The sine after it needs the checkpoint's result, so that the backward pass runs it again.
         return jnp.sin(jax.checkpoint(lambda y: jnp.sin(y) * call(n))(x))
 
     error = error_of(lambda: jax.jit(jax.grad(checkpointed))(LIMIT, LIMIT))
-    error_of(bench.implementation.barrier)
-    refusal = callback.refusals.checkpoint
+    case.drain()
+    refusal = case.callback.refusals.checkpoint
     if refusal is None or seen or not isinstance(error, refusal.errors):
         witness = f"in a checkpoint it ended with {error or 'a result'!r}, and showed {seen}"
-        anomalies.append(Anomaly("not refused", Stage.TRACE, witness))
-    return anomalies
+        case.wrong("not refused", Stage.TRACE, witness)
 
 
 def check_refused_lanes(

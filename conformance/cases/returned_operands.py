@@ -9,26 +9,22 @@ import jax
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from ..oracle.checkers import Anomaly
 from ..oracle.stages import stage_of, summary
 from ..oracle.verdicts import Stage
-from ..spec.callbacks import Callback
-from .harness.bench import Bench
-from .harness.checks import check_quiet_barrier
-from .harness.registry import planted
+from .harness.case import Case, case
 
 NARROW = ("float16", "bfloat16", "int8", "complex64", "float8_e4m3fn")
 """Types that a number of Python does not change, and one of a strong type does."""
 
 
-@planted("jit", "id_tap io_callback io_callback_ordered", "H4 X3", functions="barrier_wait")
-def kinds_of_memory(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "id_tap io_callback io_callback_ordered", "H4 X3", functions="barrier_wait")
+def kinds_of_memory(case: Case) -> None:
     """H4: beside a callback each of several results is in its own kind of memory, whoever names that."""
-    device = bench.devices[0]
+    device = case.devices[0]
     usual = device.default_memory().kind
     other = next((memory.kind for memory in device.addressable_memories() if memory.kind != usual), None)
     if other is None:
-        return []
+        return
     there, here = SingleDeviceSharding(device, memory_kind=other), SingleDeviceSharding(device)
     seen: list[list[float]] = []
 
@@ -38,7 +34,7 @@ def kinds_of_memory(bench: Bench, callback: Callback) -> list[Anomaly]:
 
     def moved(kinds: str) -> Callable[[Any], Any]:
         def program(x: Any) -> Any:
-            x = bench.apply(callback, note, x)
+            x = case.call_back(note, x)
             products = (x * (number + 2) for number in range(len(kinds)))
             return [
                 jax.device_put(each, there) if kind == "t" else each for each, kind in zip(products, kinds, strict=True)
@@ -48,12 +44,11 @@ def kinds_of_memory(bench: Bench, callback: Callback) -> list[Anomaly]:
 
     def placed(kinds: str) -> Callable[[Any], Any]:
         def program(x: Any) -> Any:
-            x = bench.apply(callback, note, x)
+            x = case.call_back(note, x)
             return [x * (number + 2) for number in range(len(kinds))]
 
         return jax.jit(program, out_shardings=[there if kind == "t" else here for kind in kinds])
 
-    anomalies: list[Anomaly] = []
     operand = np.arange(3, dtype=np.float32)
     for way, make in (("by device_put", moved), ("by the program's shardings", placed)):
         for kinds in ("tht", "hht"):
@@ -62,15 +57,14 @@ def kinds_of_memory(bench: Bench, callback: Callback) -> list[Anomaly]:
             try:
                 results = jax.block_until_ready(make(kinds)(operand))
             except Exception as error:
-                anomalies.append(Anomaly("error", stage_of(error), f"{label}: {summary(error)}"))
+                case.wrong("error", stage_of(error), f"{label}: {summary(error)}")
                 continue
-            anomalies += check_quiet_barrier(bench, f"after {label}")
+            case.barrier()
             found = "".join("t" if each.sharding.memory_kind == other else "h" for each in results)
             values = [np.asarray(each).tolist() for each in results]
             wanted = [(operand * (number + 2)).tolist() for number in range(len(kinds))]
             if found != kinds or values != wanted:
                 witness = f"{label} (t: {other}, h: {usual}) came in {found}, with {values}"
-                anomalies.append(Anomaly("result", Stage.RESULT, witness))
+                case.wrong("result", Stage.RESULT, witness)
             if seen != [operand.tolist()]:
-                anomalies.append(Anomaly("wrong count", Stage.CALLBACK, f"{label}: it saw {seen}"))
-    return anomalies
+                case.wrong("wrong count", Stage.CALLBACK, f"{label}: it saw {seen}")

@@ -10,13 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
-from ..spec.callbacks import Callback, Runs
-from .harness.bench import Bench
-from .harness.checks import check_quiet_barrier, check_value
-from .harness.registry import planted
-from .traces import library
+from ..spec.callbacks import Runs
+from .harness.case import Case, case
 
 OF_SEVERAL = "pure_callback io_callback debug_callback buffer_callback dlpack_callback dlpack_callback_in_place"
 """One of each that takes its operands one by one."""
@@ -29,11 +25,10 @@ def _results(operands: Any, tree: bool) -> Any:
     return results if tree else results["b"]
 
 
-@planted("jit", OF_SEVERAL, "X2 X3 X4 B1 D1")
-def several_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", OF_SEVERAL, "X2 X3 X4 B1 D1")
+def several_operands(case: Case) -> None:
     """Operands of one type come in the function's order, and so do results to their places in the tree."""
-    anomalies = []
-    operands = [bench.operand + np.float32(number) for number in (1, 20, 300)]
+    operands = [case.operand + np.float32(number) for number in (1, 20, 300)]
     for tree in (False, True):
         label = "with a tree of results" if tree else "with one result"
         seen: list[Any] = []
@@ -48,29 +43,28 @@ def several_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
         def program(*operands: Any, host: Any = host, like: Any = like) -> Any:
             # One of the operands is made by the program.
             given = (operands[0], operands[1] + 0, operands[2])
-            result = bench.implementation.invoke(callback, host, given, like, bench.devices, spread=True)
-            return result if callback.returns_new_value else None
+            result = case.implementation.invoke(case.callback, host, given, like, case.devices, spread=True)
+            return result if case.callback.returns_new_value else None
 
         found = jax.block_until_ready(jax.jit(program)(*operands))
-        anomalies += check_quiet_barrier(bench, label)
-        if callback.returns_new_value:
+        case.barrier()
+        if case.callback.returns_new_value:
             for place, leaf, due in zip(
                 ("one", "other"), jax.tree.leaves(found), jax.tree.leaves(wanted), strict=False
             ):
-                anomalies += check_value(f"{label} the {place}", lambda leaf=leaf: leaf, due)  # type: ignore[misc]
+                case.value(f"{label} the {place}", lambda leaf=leaf: leaf, due)  # type: ignore[misc]
             structures: list[Any] = [jax.tree.structure(each) for each in (found, wanted)]
             if structures[0] != structures[1]:
-                anomalies.append(Anomaly("result", Stage.RESULT, f"{label} it is {found}, expected {wanted}"))
+                case.wrong("result", Stage.RESULT, f"{label} it is {found}, expected {wanted}")
         due = [each.tolist() for each in operands]
         # A pure function may be called again.
-        calls = seen[:1] if callback.runs is Runs.IF_NEEDED and all(each == seen[0] for each in seen) else seen
+        calls = seen[:1] if case.callback.runs is Runs.IF_NEEDED and all(each == seen[0] for each in seen) else seen
         if calls != [due]:
-            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"{label} it saw {seen}, expected {due}"))
-    return anomalies
+            case.wrong("wrong operand", Stage.CALLBACK, f"{label} it saw {seen}, expected {due}")
 
 
-@planted("jit", "debug_callback debug_callback_ordered", "X4")
-def static_ones_between(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "debug_callback debug_callback_ordered", "X4")
+def static_ones_between(case: Case) -> None:
     """Arguments that are no arrays come in their places among those that are, and by their names."""
     seen: list[Any] = []
 
@@ -80,25 +74,23 @@ def static_ones_between(bench: Bench, callback: Callback) -> list[Anomaly]:
 
     def program(x: Any, y: Any) -> Any:
         for arguments, named in _mixed(x, y):
-            library(bench).debug.callback(host, *arguments, ordered=callback.ordered, **named)
+            case.library.debug.callback(host, *arguments, ordered=case.callback.ordered, **named)
         return x + y
 
     def wanted(x: float, y: float) -> list[Any]:
         return [([*arguments, *named.values()], [*named]) for arguments, named in _mixed(x, y)]
 
-    anomalies: list[Anomaly] = []
     compiled = jax.jit(program)
     for x, y in ((1.0, 2.0), (3.0, 4.0)):
         seen.clear()
         jax.block_until_ready(compiled(np.float32(x), np.float32(y)))
-        anomalies += check_quiet_barrier(bench, "after arguments that are no arrays")
+        case.barrier()
         came, due = [*map(repr, seen)], [*map(repr, wanted(x, y))]
-        if not callback.ordered:
+        if not case.callback.ordered:
             came, due = sorted(came), sorted(due)
         if came != due:
             witness = f"arguments came as {seen}, expected {wanted(x, y)}"
-            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
-    return anomalies
+            case.wrong("wrong operand", Stage.CALLBACK, witness)
 
 
 def _mixed(x: Any, y: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:

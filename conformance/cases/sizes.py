@@ -13,13 +13,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..oracle.checkers import Anomaly
 from ..oracle.verdicts import Stage
-from ..spec.callbacks import Callback
 from ..spec.thresholds import THRESHOLDS
-from .harness.bench import Bench
-from .harness.checks import check_quiet_barrier
-from .harness.registry import EVERY_KIND, planted
+from .harness.case import Case, case
+from .harness.registry import EVERY_KIND
 
 FURTHER = "debug_callback_ordered buffer_callback_side_effect dlpack_callback_in_place dlpack_callback_side_effect"
 
@@ -58,28 +55,23 @@ OF_EVERY_KIND = ("ring_value", "block", "past_caches")
 OF_LARGE_VALUES = ("mapped_anew", "ready_blocks")
 
 
-@planted("jit", f"{EVERY_KIND} {FURTHER}", "H11 B1 D1", crosses=OF_EVERY_KIND)
-def sizes(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", f"{EVERY_KIND} {FURTHER}", "H11 B1 D1", crosses=OF_EVERY_KIND)
+def sizes(case: Case) -> None:
     """Operands, kept and looked at later, and results: every element, at 64 KiB, 1 MiB and 4 MiB."""
-    anomalies = []
     for name in OF_EVERY_KIND:
-        anomalies += _around(bench, callback, THRESHOLDS[name].around, KEPT)
-    return anomalies
+        _around(case, THRESHOLDS[name].around, KEPT)
 
 
-@planted("jit", "id_tap call", "H11", crosses=OF_LARGE_VALUES)
-def large_sizes(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "id_tap call", "H11", crosses=OF_LARGE_VALUES)
+def large_sizes(case: Case) -> None:
     """As `sizes`, at 32 MiB and 64 MiB."""
-    anomalies = []
     for name in OF_LARGE_VALUES:
-        anomalies += _around(bench, callback, THRESHOLDS[name].around, KEPT_IF_LARGE)
-    return anomalies
+        _around(case, THRESHOLDS[name].around, KEPT_IF_LARGE)
 
 
-@planted("jit", "id_tap", "H2 H11", crosses=("ring_value",))
-def sizes_together(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "id_tap", "H2 H11", crosses=("ring_value",))
+def sizes_together(case: Case) -> None:
     """Several operands of one tap, below, at and above 64 KiB, in each order, kept and looked at later."""
-    anomalies = []
     sizes = [*THRESHOLDS["ring_value"].around, 3 * THRESHOLDS["ring_value"].value]
     orders = [[*sizes[first:], *sizes[:first]] for first in range(len(sizes))]
     # Many that are large, and few that are small.
@@ -98,24 +90,23 @@ def sizes_together(bench: Bench, callback: Callback) -> list[Anomaly]:
             kept.append(given)
 
         def program(given: Any, number: Any, host: Any = host) -> Any:
-            return bench.apply(callback, host, [each + number for each in given])
+            return case.call_back(host, [each + number for each in given])
 
         compiled = jax.jit(program)
         # The first value goes through Python in any case. Each of the others comes to the place of the one before.
         for number in range(3):
             jax.block_until_ready(compiled(operands, np.uint8(number)))
-            anomalies += check_quiet_barrier(bench, f"after {label}")
+            case.barrier()
         if seen != [True] * 3:
             witness = f"of 3 taps of {label}, {seen} had the right operands"
-            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
+            case.wrong("wrong operand", Stage.CALLBACK, witness)
         later = [right(given, number) for number, given in enumerate(kept)]
         if later != [True] * 3:
             witness = f"of 3 taps of {label}, {later} have the right operands later"
-            anomalies.append(Anomaly("torn operand", Stage.CALLBACK, witness))
-    return anomalies
+            case.wrong("torn operand", Stage.CALLBACK, witness)
 
 
-def _around(bench: Bench, callback: Callback, sizes: Sequence[int], keeps: Sequence[bool]) -> list[Anomaly]:
+def _around(case: Case, sizes: Sequence[int], keeps: Sequence[bool]) -> None:
     kept: list[tuple[int, int, _Keep, Any]] = []
     # The period of the elements is no power of two, so no shift by whole blocks goes unnoticed.
     # They own their memory, as the operands do that are looked for behind `.base`.
@@ -129,7 +120,7 @@ def _around(bench: Bench, callback: Callback, sizes: Sequence[int], keeps: Seque
             if keeps[number]:
                 kept.append((number, place, way, way(array)))
             # Memory that nobody looks at would make half of the cell's time.
-            return array + np.uint8(1) if callback.returns_new_value else None
+            return array + np.uint8(1) if case.callback.returns_new_value else None
 
         return host
 
@@ -137,35 +128,34 @@ def _around(bench: Bench, callback: Callback, sizes: Sequence[int], keeps: Seque
         results = []
         for place, operand in enumerate(operands):
             fresh = operand + number
-            results.append(bench.apply(callback, hosting(place), fresh, jax.ShapeDtypeStruct(fresh.shape, np.uint8)))
+            results.append(case.call_back(hosting(place), fresh, jax.ShapeDtypeStruct(fresh.shape, np.uint8)))
         return results
 
     compiled = jax.jit(computation)
-    operands = [jax.device_put(base, bench.devices[0]) for base in bases]
-    added = np.uint8(1 if callback.returns_new_value else 0)
+    operands = [jax.device_put(base, case.devices[0]) for base in bases]
+    added = np.uint8(1 if case.callback.returns_new_value else 0)
     for number in range(len(keeps)):
         results = compiled(operands, np.uint8(number))
         for base, result in zip(bases, results, strict=True):
             if not _is_sum(np.asarray(result), base, np.uint8(number) + added):
                 wrong = np.flatnonzero(np.asarray(result) != base + np.uint8(number) + added)
                 witness = f"of a result of {base.size} bytes {wrong.size} are wrong, the first at {wrong[0]}"
-                return [Anomaly("result", Stage.RESULT, witness)]
-    anomalies = check_quiet_barrier(bench, f"after operands of about {sizes[0]} bytes")
+                case.wrong("result", Stage.RESULT, witness)
+                return
+    case.barrier()
     gc.collect()
     wanted = {(number, place) for number, keep in enumerate(keeps) if keep for place in range(len(sizes))}
     if {(number, place) for number, place, _, _ in kept} != wanted:
-        return [
-            *anomalies,
-            Anomaly("lost", Stage.CALLBACK, f"of operands of about {sizes[0]} bytes, some did not come"),
-        ]
+        case.wrong("lost", Stage.CALLBACK, f"of operands of about {sizes[0]} bytes, some did not come")
+        return
     for number, place, way, found in kept:
         # A way to keep takes a part, and changes nothing.
         right = np.asarray(way(bases[place]))
         array = np.asarray(found).reshape(-1).view(np.uint8)[: right.size]
         if not _is_sum(array, right, np.uint8(number)):
             witness = f"an operand of {sizes[place]} bytes that was kept is another one later"
-            return [*anomalies, Anomaly("torn operand", Stage.CALLBACK, witness)]
-    return anomalies
+            case.wrong("torn operand", Stage.CALLBACK, witness)
+            return
 
 
 def _is_sum(array: np.ndarray, base: np.ndarray, added: np.uint8) -> bool:

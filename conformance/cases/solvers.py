@@ -10,13 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.sparse import linalg
 
-from ..oracle.checkers import Anomaly
 from ..oracle.stages import stage_of, summary
 from ..oracle.verdicts import Stage
-from ..spec.callbacks import Callback, Runs
-from .harness.bench import Bench
-from .harness.checks import check_quiet_barrier, error_of
-from .harness.registry import EVERY_KIND, planted
+from ..spec.callbacks import Runs
+from .harness.case import Case, case
+from .harness.registry import EVERY_KIND
 
 MATRIX = np.array([[4, 1, 0], [1, 3, 1], [0, 1, 2]], np.float32)
 RIGHT = np.array([1, 2, 3], np.float32)
@@ -41,19 +39,20 @@ PRODUCTS = {"cg": 1 + 3, "custom_linear_solve": STEPS}
 """The number of products, of solvers whose number does not depend on rounding."""
 
 
-@planted("jit", f"{EVERY_KIND} debug_callback_ordered", also="H4")
-def in_solvers(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", f"{EVERY_KIND} debug_callback_ordered", also="H4")
+def in_solvers(case: Case) -> None:
     """The function that multiplies by a matrix calls back: the solution is right, and each product calls once."""
-    return [anomaly for name, solve in (CG, OWN) for anomaly in _check_solver(bench, callback, name, solve)]
+    for name, solve in (CG, OWN):
+        _check_solver(case, name, solve)
 
 
-@planted("jit", "id_tap call io_callback debug_callback_ordered", also="H4 H8")
-def in_gmres(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "id_tap call io_callback debug_callback_ordered", also="H4 H8")
+def in_gmres(case: Case) -> None:
     """JAX transposes what gmres multiplies by: a callback that refuses derivatives refuses this, in words."""
-    return _check_solver(bench, callback, *GMRES)
+    _check_solver(case, *GMRES)
 
 
-def _check_solver(bench: Bench, callback: Callback, name: str, solve: Callable[[Product, Any], Any]) -> list[Anomaly]:
+def _check_solver(case: Case, name: str, solve: Callable[[Product, Any], Any]) -> None:
     seen: list[Any] = []
 
     def host(x: Any) -> Any:
@@ -61,30 +60,30 @@ def _check_solver(bench: Bench, callback: Callback, name: str, solve: Callable[[
         return MATRIX @ seen[-1]
 
     def product(x: Any) -> Any:
-        result = bench.apply(callback, host, x)
-        return result if callback.returns_new_value else MATRIX @ result
+        result = case.call_back(host, x)
+        return result if case.callback.returns_new_value else MATRIX @ result
 
     try:
         found = np.asarray(jax.jit(lambda right: solve(product, right))(RIGHT))
-        bench.implementation.barrier()
+        case.implementation.barrier()
     except Exception as error:
-        error_of(bench.implementation.barrier)
-        if name == GMRES[0] and callback.refusals.differentiation and _is_of_derivatives(error):
-            return []
-        return [Anomaly("error", stage_of(error), f"in {name}: {summary(error)}")]
-    anomalies: list[Anomaly] = []
+        case.drain()
+        if name == GMRES[0] and case.callback.refusals.differentiation and _is_of_derivatives(error):
+            return
+        case.wrong("error", stage_of(error), f"in {name}: {summary(error)}")
+        return
     solution = np.linalg.solve(MATRIX, RIGHT)
     if not np.allclose(found, solution, atol=TOLERANCE):
         witness = f"{name} found {found.tolist()}, expected {solution.tolist()}"
-        anomalies.append(Anomaly("result", Stage.RESULT, witness))
+        case.wrong("result", Stage.RESULT, witness)
     wanted = PRODUCTS.get(name)
-    if not seen or (callback.runs is Runs.ONCE and wanted is not None and len(seen) != wanted):
+    if not seen or (case.callback.runs is Runs.ONCE and wanted is not None and len(seen) != wanted):
         witness = f"{name} called back for {len(seen)} products, expected {wanted or 'some'}"
-        anomalies.append(Anomaly("wrong count", Stage.CALLBACK, witness))
+        case.wrong("wrong count", Stage.CALLBACK, witness)
     elif not any(np.allclose(MATRIX @ x, RIGHT, atol=TOLERANCE * 10) for x in seen) and name == OWN[0]:
         witness = f"{name} called back with {[x.tolist() for x in seen]}, and never with the solution"
-        anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, witness))
-    return anomalies + check_quiet_barrier(bench, f"after {name}")
+        case.wrong("wrong operand", Stage.CALLBACK, witness)
+    case.barrier()
 
 
 def _is_of_derivatives(error: Exception) -> bool:

@@ -14,23 +14,22 @@ from ..oracle.stages import stage_of, summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
 from .harness.bench import Bench
-from .harness.checks import check_quiet_barrier, check_value
-from .harness.registry import EVERY_EFFECT, planted
+from .harness.case import Case, case
+from .harness.registry import EVERY_EFFECT
 
 POINT, TANGENT = np.float32(3), np.float32(5)
 LOOPS = 2
 
 
-@planted("jit", f"{EVERY_EFFECT} pure_callback buffer_callback dlpack_callback", "H6 H8 X2 X3 X4 B4")
-def called_with_tangents(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", f"{EVERY_EFFECT} pure_callback buffer_callback dlpack_callback", "H6 H8 X2 X3 X4 B4")
+def called_with_tangents(case: Case) -> None:
     """Under jvp it gets the tangent. Under grad, what cannot be transposed is refused, even if its result is unused."""
     seen: list[float] = []
-    square = _square(bench, callback, seen)
+    square = _square(case.bench, case.callback, seen)
 
     def looped(x: Any) -> Any:
         return jax.lax.scan(lambda carry, _: (square(carry), None), x, None, length=LOOPS)[0]
 
-    anomalies = []
     # The derivative of x**2 is 2x, and that of (x**2)**2 is 4x**3; the tangent of the outer square is 2x times 5.
     for label, function, tangents, derivative in (
         ("jvp", square, [TANGENT], 2 * POINT),
@@ -39,13 +38,12 @@ def called_with_tangents(bench: Bench, callback: Callback) -> list[Anomaly]:
         seen.clear()
         wanted = np.float32(derivative * TANGENT)
         program = jax.jit(lambda x, t, f=function: jax.jvp(f, (x,), (t,))[1])
-        anomalies += check_value(label, lambda p=program: p(POINT, TANGENT), wanted)  # type: ignore[misc]
-        anomalies += check_quiet_barrier(bench, f"after {label}")
+        case.value(label, lambda p=program: p(POINT, TANGENT), wanted)  # type: ignore[misc]
+        case.barrier()
         if seen != [float(each) for each in tangents]:
-            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"under {label} it saw {seen}, not {tangents}"))
-    if callback.refusals.differentiation and callback.runs.value == "once":
-        anomalies += _check_refused(callback, square)
-    return anomalies
+            case.wrong("wrong operand", Stage.CALLBACK, f"under {label} it saw {seen}, not {tangents}")
+    if case.callback.refusals.differentiation and case.callback.runs.value == "once":
+        case.found(_check_refused(case.callback, square))
 
 
 def _square(bench: Bench, callback: Callback, seen: list[float]) -> Callable[[Any], Any]:

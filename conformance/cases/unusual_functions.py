@@ -10,13 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..oracle.checkers import Anomaly
 from ..oracle.stages import stage_of, summary
 from ..oracle.verdicts import Stage
-from ..spec.callbacks import Callback
-from .harness.bench import Bench
-from .harness.registry import planted
-from .traces import library
+from .harness.case import Case, case
 
 NAMES = (
     *("self", "cls", "other", "fun", "spec", "tree", "values", "format", "printer", "operands", "sharding_", "kind"),
@@ -26,10 +22,10 @@ NAMES = (
 """Names that a library may have for its own arguments, and a user for others."""
 
 
-@planted("jit", "pure_callback io_callback debug_callback buffer_callback dlpack_callback", "X2 X3 X4 B1 D1")
-def arguments_of_any_name(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "pure_callback io_callback debug_callback buffer_callback dlpack_callback", "X2 X3 X4 B1 D1")
+def arguments_of_any_name(case: Case) -> None:
     """A user's keyword arguments may have any name that is no option's, also that of an argument of the library's."""
-    namespace = library(bench)
+    namespace = case.library
     seen: list[dict[str, float]] = []
 
     def host(*operands: Any, **named: Any) -> Any:
@@ -47,28 +43,25 @@ def arguments_of_any_name(bench: Bench, callback: Callback) -> list[Anomaly]:
         "buffer_callback": lambda **named: namespace.buffer_callback(fill, one)(**named),
         "dlpack_callback": lambda **named: namespace.dlpack_callback(host, one)(**named),
     }
-    through = ways[callback.function]
-    anomalies: list[Anomaly] = []
-    own = {"callback"} if callback.function in ("pure_callback", "io_callback", "debug.callback") else set()
+    through = ways[case.callback.function]
+    own = {"callback"} if case.callback.function in ("pure_callback", "io_callback", "debug.callback") else set()
     for name in NAMES:
         if name in own:
             continue
         seen.clear()
         try:
             result = float(jax.jit(lambda x, name=name: through(**{name: x}))(np.float32(2)))
-            bench.implementation.barrier()
+            case.implementation.barrier()
         except Exception as error:
-            anomalies.append(Anomaly("error", stage_of(error), f"an argument {name!r}: {summary(error)}"))
+            case.wrong("error", stage_of(error), f"an argument {name!r}: {summary(error)}")
             continue
         if (result, seen) != (1.0, [{name: 2.0}]):
-            anomalies.append(Anomaly("wrong operand", Stage.CALLBACK, f"an argument {name!r} gave {result}, {seen}"))
-    return anomalies
+            case.wrong("wrong operand", Stage.CALLBACK, f"an argument {name!r} gave {result}, {seen}")
 
 
-@planted("jit", "debug_print", "X4")
-def fields_of_any_name(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "debug_print", "X4")
+def fields_of_any_name(case: Case) -> None:
     """The fields of a format may have any name that is no option's."""
-    anomalies: list[Anomaly] = []
     for name in NAMES:
         if name == "fmt":
             # The format itself, by JAX's own name.
@@ -76,11 +69,10 @@ def fields_of_any_name(bench: Bench, callback: Callback) -> list[Anomaly]:
         written = io.StringIO()
         with contextlib.redirect_stdout(written):
             try:
-                jax.jit(lambda x, name=name: bench.implementation.print_as(f"{{{name}}}", **{name: x}))(np.float32(2))
-                bench.implementation.barrier()
+                jax.jit(lambda x, name=name: case.implementation.print_as(f"{{{name}}}", **{name: x}))(np.float32(2))
+                case.implementation.barrier()
             except Exception as error:
-                anomalies.append(Anomaly("error", stage_of(error), f"a field {name!r}: {summary(error)}"))
+                case.wrong("error", stage_of(error), f"a field {name!r}: {summary(error)}")
                 continue
         if written.getvalue() != "2.0\n":
-            anomalies.append(Anomaly("value", Stage.CALLBACK, f"a field {name!r} gave {written.getvalue()!r}"))
-    return anomalies
+            case.wrong("value", Stage.CALLBACK, f"a field {name!r} gave {written.getvalue()!r}")

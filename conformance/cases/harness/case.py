@@ -32,7 +32,7 @@ from ...oracle.stages import stage_of, summary
 from ...oracle.verdicts import Stage
 from ...spec.callbacks import Callback, Runs
 from .bench import Bench, Function
-from .checks import PLANTED, is_of_the_program
+from .checks import PLANTED, check_value, error_of, is_of_the_program
 from .child_processes import Ended, run_victim
 from .registry import planted
 
@@ -86,14 +86,20 @@ class Case:
     """One case with one layout and one callback; `apply` and `compile` are those of the layout."""
 
     def __init__(self, bench: Bench, callback: Callback) -> None:
-        self.bench, self.callback, self.implementation = bench, callback, bench.implementation
-        self.layout, self.devices, self.operand = bench.layout, bench.devices, bench.operand
-        self.copies = bench.callbacks_per_run
-        """How many devices run the callback of one program."""
+        self.callback, self.implementation, self.layout = callback, bench.implementation, bench.layout
         self.anomalies: list[Anomaly] = []
         self.recorder = Recorder({device.id: index for index, device in enumerate(bench.devices)})
         self._hosts: list[Host] = []
-        self.compile = bench.compile
+        self._lay_out(bench)
+
+    def _lay_out(self, bench: Bench) -> None:
+        self.bench, self.devices, self.operand, self.compile = bench, bench.devices, bench.operand, bench.compile
+        self.copies = bench.callbacks_per_run
+        """How many devices run the callback of one program."""
+
+    def use(self, devices: Sequence[jax.Device]) -> None:
+        """From now on, programs are laid out over these devices."""
+        self._lay_out(Bench(self.implementation, self.layout, devices))
 
     @property
     def library(self) -> Any:
@@ -114,6 +120,22 @@ class Case:
             return self.implementation.tap(host, x)
         shape = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), like)
         return self.bench.apply(self.callback, host, x, shape)
+
+    def call_back(self, host: Function, x: Any, wanted: Any = None) -> Any:
+        """The callback under test on `host`, a function of one operand: like `wanted`, or of the type of `x`."""
+        return self.bench.apply(self.callback, host, x, wanted)
+
+    def invoke(self, host: Function, x: Any, wanted: Any = None) -> Any:
+        """As `call_back`, of an external callback."""
+        return self.bench.invoke(self.callback, host, x, wanted)
+
+    def applying(self, host: Function) -> Function:
+        """A compiled program that calls back once."""
+        return self.bench.applying(self.callback, host)
+
+    def invoking(self, host: Function) -> Function:
+        """As `applying`, of an external callback."""
+        return self.bench.invoking(self.callback, host)
 
     def on_each_device(self, x: Any) -> Any:
         """The operand of a program in which each callback gets `x`."""
@@ -221,6 +243,17 @@ class Case:
         else:
             shown = [[*map(_Shown, jax.tree.leaves(each))] for each in (actual, expected)]
             self.same("result", Stage.RESULT, shown[0], shown[1])
+
+    def value(self, label: str, run: Callable[[], Any], expected: Any) -> None:
+        """`run()` gives this array, and raises no failure, not even of an earlier program; `label` names it."""
+        self.found(check_value(label, run, expected))
+
+    def found(self, anomalies: Sequence[Anomaly]) -> None:
+        self.anomalies += anomalies
+
+    def drain(self) -> Exception | None:
+        """Let the barrier report what it has; return the error that it raised."""
+        return error_of(self.implementation.barrier)
 
     @property
     def expected(self) -> Any:

@@ -19,7 +19,7 @@ from .harness.bench import Bench
 from .harness.checks import check_quiet_barrier, error_of
 from .harness.registry import planted
 from .traces import library
-from .unusual_functions import NAMES
+from .values.argument_names import NAMES
 
 LARGE = 2**70
 """No type of JAX holds it."""

@@ -8,12 +8,12 @@ from typing import Any
 import jax
 import pytest
 
+from conformance.cases.failures.runtime_targets import judged
 from conformance.cases.harness.bench import Bench
 from conformance.cases.harness.catalogue import FAULTS
 from conformance.cases.harness.child_processes import Ended, VictimEndedError, run_victim
 from conformance.cases.harness.registry import Fault, planted
 from conformance.cases.harness.running import run_fault
-from conformance.cases.raw import judged
 from conformance.implementations import load, why_without
 from conformance.implementations.hostcb import Hostcb
 from conformance.oracle.stages import stacks_in, stage_of_stacks

@@ -59,8 +59,20 @@ def _check_over(bench: Bench, callback: Callback, compiled: Callable[[Any], Any]
 @planted(
     "jit", "pure_callback io_callback io_callback_ordered buffer_callback dlpack_callback", also="H15", isolated=True
 )
+@planted("pmap shard_map", "pure_callback io_callback buffer_callback dlpack_callback", also="H15", minimum_devices=2)
+@planted("pjit", "buffer_callback dlpack_callback", also="H15", minimum_devices=2)
+@planted("pmap shard_map", "io_callback_ordered", also="H15", minimum_devices=2, isolated=True)
+@planted(
+    "pjit",
+    "pure_callback io_callback io_callback_ordered",
+    also="H15",
+    minimum_devices=2,
+    isolated=True,
+    # JAX's own callbacks hang.
+    deadline=8.0,
+)
 def raises(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """The error has the same type in the first and in later runs of the program."""
+    """No run of the program delivers a result. The error has the same type in the first and in later runs."""
     faulty = _Faulty(_raise, armed=False)
     compiled = bench.applying(callback, faulty)
     anomalies = check_value(

@@ -24,7 +24,7 @@ class Vmap:
         def batched(x: jax.Array) -> jax.Array:
             # The batch is the last axis, after one of size one. So the batches of nested vmaps are different axes of
             # a callback's operand, and a callback that is told of them in the wrong order is told wrong axes.
-            batch = x[..., np.newaxis, np.newaxis] + offsets
+            batch = jnp.expand_dims(x, (-2, -1)) + offsets
             return jnp.sum(jax.vmap(function, in_axes=-1)(batch), axis=(0, -1))
 
         return batched
@@ -43,5 +43,5 @@ class Vmap:
     def source(self, function: str, place: Place, stride: float) -> str:
         return f"""\
 def {place.name}(x):
-    batch = jnp.asarray(x)[..., None, None] + {offsets_source(BATCH_SIZE, stride)}
+    batch = jnp.expand_dims(x, (-2, -1)) + {offsets_source(BATCH_SIZE, stride)}
     return jnp.sum(jax.vmap({function}, in_axes=-1)(batch), axis=(0, -1))"""

@@ -33,7 +33,7 @@ from ..releases.release import OLDEST, Release, ReleaseError
 from ..spec.errors import words_of
 from ..spec.package import PACKAGE
 from ..spec.versions import version_key
-from .helping import add_command
+from .helping import add_command, add_patterns
 from .release_options import add_installing, cells_of, installer_of, releases_between
 
 INTERRUPTED = 130
@@ -71,7 +71,7 @@ def add_parser(commands: Any) -> None:
     )
     add = parser.add_argument
     add("cells", nargs="*", metavar="CELL", help="ids of cells")
-    add("-k", dest="patterns", action="append", default=[], metavar="EXPR", help="cells whose id matches this")
+    add_patterns(add)
     add("--script", type=Path, metavar="FILE", help="a Python program; its exit code and its output are the outcome")
     add("--good", metavar="END", help="a release like 0.6.2, or with --repo a revision")
     add("--bad", metavar="END", help="another one")

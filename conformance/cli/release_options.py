@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..engine.options import add_selection, positive
+from ..engine.options import add_selection
 from ..engine.preparation import SUPPORTED, ConflictingOptionsError, plan_of
 from ..planning.cells import parse_cell
 from ..planning.plan_file import read_plan
@@ -18,6 +18,7 @@ from ..releases.installing import Installer
 from ..releases.release import OLDEST, Release, ReleaseError
 from ..spec.versions import version_key, version_matches
 from ..worker.stress import stress
+from .helping import add_deadline
 
 
 def add_installing(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +31,7 @@ def add_installing(parser: argparse.ArgumentParser) -> None:
         help="a version like 3.12, or the path of an interpreter; by default this one",
     )
     add("--find-links", type=Path, metavar="DIR", help="a folder with all wheels: no index is asked")
-    add("--deadline", type=positive(float), default=60.0, metavar="SECONDS", help="for each run")
+    add_deadline(add, what="for each run")
     add("--stress", action="store_true", help="keep all cores busy meanwhile: races need it")
     add("--resume", action="store_true", help="go on with the finished runs")
     add_selection(add)

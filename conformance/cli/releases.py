@@ -24,7 +24,7 @@ from ..releases.release import Release, ReleaseError, Skipped
 from ..releases.table import table_of
 from ..releases.trying import run_cells
 from ..reports.table_pages import html, markdown
-from .helping import add_command
+from .helping import add_command, add_patterns
 from .release_options import add_installing, cells_of, installer_of, releases_of, stressed
 
 WORSE = 1
@@ -56,7 +56,7 @@ def add_parser(commands: Any) -> None:
     )
     add("--last", type=positive(int), metavar="N", help="the newest N releases")
     add("--cell", action="append", default=[], metavar="ID", dest="cell_ids", help="may be repeated")
-    add("-k", dest="patterns", action="append", default=[], metavar="EXPR", help="as for `run`")
+    add_patterns(add)
     add("--plan", type=Path, metavar="FILE", help="a file with the id of a cell in each line")
     add("--repeat", type=positive(int), default=1, metavar="N", help="how often each cell runs")
     add_installing(parser)

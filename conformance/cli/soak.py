@@ -11,7 +11,7 @@ from ..engine.locking import FolderLock
 from ..engine.options import positive
 from ..soak.options import Options
 from ..soak.watching import watch
-from .helping import add_command
+from .helping import add_command, add_deadline
 
 MINUTES = 60.0
 MOST_DEVICES = 8
@@ -41,9 +41,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--implementation", default="hostcb", help="hostcb, or a module that has what hostcb has")
     parser.add_argument("--library", default="hostcb", help="the package whose objects must not become more")
     parser.add_argument("--results", type=Path, default=Path("results/soak"), metavar="DIR", help="where it writes")
-    parser.add_argument(
-        "--deadline", type=positive(float), default=120.0, metavar="SECONDS", help="without any progress, for a hang"
-    )
+    add_deadline(parser.add_argument, 120.0, "without any progress, for a hang")
 
 
 def main(options: argparse.Namespace) -> int:

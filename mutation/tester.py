@@ -64,6 +64,8 @@ class Recorder:
         self._ended = ended
         self._test = file
         self._why = ""
+        self._shared = 0.0
+        """The seconds that the fixtures took that several tests share."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
@@ -79,12 +81,13 @@ class Recorder:
         # In case the process does not live to say more.
         self._write(left_out="it ended its process, or did not end")
         hostcb_lines.begin(item.nodeid)
-        started = time.monotonic()
+        # A test that runs alone sets up the fixtures that it shares, too.
+        started, shared = time.monotonic(), self._shared
         result = yield
         if self._why:
             self._write(left_out=self._why)
         else:
-            self._write(seconds=time.monotonic() - started)
+            self._write(seconds=shared + time.monotonic() - started)
         return result
 
     @pytest.hookimpl(wrapper=True)
@@ -92,9 +95,11 @@ class Recorder:
         if fixturedef.scope == "function":
             return (yield)
         hostcb_lines.begin(self._file)
+        started = time.monotonic()
         try:
             return (yield)
         finally:
+            self._shared += time.monotonic() - started
             hostcb_lines.begin(self._test)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -40,7 +40,7 @@ for line in hostcb_lines.Commands(io.StringIO("first\\nsecond\\n")):
 
 
 TESTS = """
-import os, signal
+import os, signal, time
 import pytest
 import toy
 
@@ -48,6 +48,9 @@ assert toy.at_import(1) == 1
 
 @pytest.fixture(scope="module")
 def shared():
+    end = time.monotonic() + 0.3
+    while time.monotonic() < end:
+        pass
     return toy.of_a_fixture(2)
 
 def test_first(shared):
@@ -76,9 +79,11 @@ def one():
 def test_lines_are_recorded_by_test(tmp_path: Path) -> None:
     """A test that fails, or ends the process, is left out; what the tests of a file share belongs to each of them."""
     package = tmp_path / "toy"
+    # The folder of the tests comes before all others on the path.
+    (tmp_path / "tests").mkdir()
     package.mkdir()
     (package / "__init__.py").write_text(TOY)
-    path = tmp_path / "test_toy.py"
+    path = tmp_path / "tests" / "test_toy.py"
     path.write_text(TESTS)
     program = f"""
 from pathlib import Path
@@ -91,6 +96,7 @@ recording.record([], [{str(path)!r}], Path({str(tmp_path / "lines.jsonl")!r}), 1
     of = {
         name.partition("::")[2]: sorted(one.lines["__init__.py"]) for name, one in found.reached.items() if "::" in name
     }
+    assert all(one.seconds > 0.3 for name, one in found.reached.items() if "::" in name), "alone, each has the fixture"
     assert of == {"test_first": [2, 3, 4, 5, 6], "test_second": [2, 3, 4, 5, 6, 7]}, ended
     why = {name.partition("::")[2]: why for name, why in found.left_out.items()}
     assert why.keys() == {"test_that_fails", "test_that_ends_the_process"}

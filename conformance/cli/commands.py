@@ -1,4 +1,7 @@
-"""The whole command line, for commands that plan or run cells. A command's module is imported only for that command."""
+"""The whole command line. A command's module is imported only if the command is named.
+
+So `-h` and the commands that read results need no JAX.
+"""
 
 from __future__ import annotations
 
@@ -9,50 +12,41 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..reports.visible import visible
+from ..reports.visible import in_a_line
+from ..spec.errors import CommandError, words_of
 from ..spec.package import COMMAND
 from ..spec.topology import WrongPlatformError
-from .errors import words_of
 from .helping import add_version
 
 DESCRIPTION = "Show, cell by cell, what host callbacks do on a platform."
 
 UNUSABLE = 2
 
-STOP = 128
-"""With this exit code `bisect-run` ends `git bisect run`, which would take the usual one for a bad commit."""
-
-MODULES: Mapping[str, str] = {
-    "run": "run",
-    "list": "listing",
-    "mutants": "mutants",
-    "fuzz": "fuzz",
-    "repro": "repro",
-    "minimise": "minimise",
-    "expect": "expect",
-    "bisect": "bisect",
-    "bisect-run": "bisect_commits:run_main",
-    "releases": "releases",
-    "known-bugs": "known_bugs",
-    "environments": "environments",
-    "never-run": "never_run",
-    "soak": "soak",
+COMMANDS: Mapping[str, str] = {
+    "run": "run cells and judge them",
+    "list": "list the cells there are",
+    "report": "make a report of what a run has written",
+    "diff": "what differs from one run to another, or among several",
+    "merge": "join the results of shards",
+    "expect": "print the entries of known failures that a run asks for",
+    "bundle": "put a run's results, and all that it takes to judge them again, into one file",
+    "verify": "check a bundle, judge its results again, and say which profiles they earn",
+    "repro": "print a program that runs one cell alone",
+    "minimise": "make a failing cell smaller, as long as it fails in the same way",
+    "bisect": "find the release or the commit that changed a cell",
+    "releases": "run cells with several releases of JAX, and show what changed when",
+    "mutants": "break hostcb on purpose, and see that cells notice",
+    "soak": "run programs with callbacks for a long time, and check each callback",
 }
-"""The module of each command, and its function if that is not `main`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parsed([*(sys.argv[1:] if arguments is None else arguments)])
-    if options.command not in MODULES:
-        from . import report
-
-        return report.read(options)
-    function = MODULES[options.command].partition(":")[2] or "main"
-    return reported(getattr(_module(options.command), function), options)
+    options = parsed(sys.argv[1:] if arguments is None else arguments)
+    return reported(module_of(options.command).main, options)
 
 
 def reported(run: Callable[[Any], int], options: Any) -> int:
-    """Run a command with its options. An error that is the user's costs one line."""
+    """Run a command with its options. An error that is the user's is one line."""
     try:
         return run(options)
     except WrongPlatformError as error:
@@ -61,53 +55,48 @@ def reported(run: Callable[[Any], int], options: Any) -> int:
         # Cells that are named are never taken less far than they say.
         advice = "; `--depth lower` lowers them without that hardware" if hasattr(options, "depth") else ""
         print(f"ERROR: {cells} cannot run here, and nothing was tested: {error}{advice}", file=sys.stderr)
+    except CommandError as error:
+        # It may quote a file of somebody else.
+        print(f"ERROR: {in_a_line(str(error))}", file=sys.stderr)
     except BrokenPipeError:
         # The reader, for example `head`, has closed the pipe; without this, Python would report it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except Exception as error:
-        # Imported here: the classes are in the modules of all commands.
-        from .reasons import REASONS
-
-        if isinstance(error, REASONS):
-            # It may quote a file of somebody else.
-            print(f"ERROR: {visible(str(error))}", file=sys.stderr)
-        elif isinstance(error, OSError):
-            # Such as a full disk. The error of a write does not name its file.
-            where = "" if error.filename else ", while a file of this command was written: is its disk full?"
-            print(f"ERROR: {visible(words_of(error))}{where}", file=sys.stderr)
-        else:
-            raise
+    except OSError as error:
+        # Such as a full disk. The error of a write does not name its file.
+        where = "" if error.filename else ", while a file of this command was written: is its disk full?"
+        print(f"ERROR: {in_a_line(words_of(error))}{where}", file=sys.stderr)
     return UNUSABLE
 
 
-def _parsed(arguments: list[str]) -> argparse.Namespace:
-    command = arguments[0] if arguments else ""
-    of_pytest: list[str] = []
-    if command == "run" and "--" in arguments:
-        place = arguments.index("--")
-        arguments, of_pytest = arguments[:place], arguments[place + 1 :]
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    name = next((word for word in arguments if word in COMMANDS), None)
+    own, of_pytest = [*arguments], list[str]()
+    if name == "run" and "--" in own:
+        place = own.index("--")
+        own, of_pytest = own[:place], own[place + 1 :]
     try:
-        parsed = _parser([command] if command in MODULES else [*MODULES]).parse_args(arguments)
+        options = parser_for(name).parse_args(own)
     except SystemExit as ending:
-        if command == "bisect-run" and ending.code == UNUSABLE:
-            raise SystemExit(STOP) from ending
+        # `git bisect run` would take the usual exit code for a bad commit.
+        if name == "bisect" and "--step" in arguments and ending.code == UNUSABLE:
+            raise SystemExit(module_of(name).commit_search.STOP) from ending
         raise
-    parsed.pytest_options = of_pytest
-    return parsed
+    options.pytest_options = of_pytest
+    return options
 
 
-def _parser(commands: Sequence[str] = tuple(MODULES)) -> argparse.ArgumentParser:
+def parser_for(name: str | None) -> argparse.ArgumentParser:
+    """The parser of all commands, in which the one with this name has its options."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=DESCRIPTION)
     add_version(parser)
-    subparsers = parser.add_subparsers(dest="command", required=True)
-    for module in dict.fromkeys(map(_module, commands)):
-        module.add_parser(subparsers)
-    if len(commands) == len(MODULES):
-        from . import report
-
-        report.add_parsers(subparsers)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for each, summary in COMMANDS.items():
+        if each == name:
+            module_of(each).add_parser(commands)
+        else:
+            commands.add_parser(each, help=summary)
     return parser
 
 
-def _module(command: str) -> Any:
-    return importlib.import_module(f".{MODULES[command].partition(':')[0]}", __package__)
+def module_of(name: str) -> Any:
+    return importlib.import_module(f".{name.replace('-', '_')}", __package__)

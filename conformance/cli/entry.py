@@ -13,10 +13,4 @@ def main() -> int:
     # `python -m` finds modules in the current folder, so a console script finds implementations there as well.
     if not {"", os.getcwd()} & {*sys.path}:
         sys.path.append(os.getcwd())
-    if sys.argv[1:2] and sys.argv[1] not in commands.MODULES:
-        from . import report
-
-        if sys.argv[1] in (*report.COMMANDS, "--version"):
-            # Reading results does not need JAX, and a CI system that makes reports may not have it.
-            return report.main()
     return commands.main()

@@ -16,14 +16,13 @@ from ..mutants import MUTANTS
 from ..mutants.mutant import Mutant
 from ..mutants.ranking import ranking_of
 from ..mutants.trials import Options, run
-from .helping import add_command
+from .helping import add_command, add_deadline
 
 
 def add_parser(commands: Any) -> None:
     parser = add_command(
         commands,
         "mutants",
-        "break hostcb on purpose, and see that cells notice",
         "Run the cells that catch each mutant, a hostcb with one defect, with it and without it.",
         ["-k lost -n 1", "--results results/mutants", "--rank results/mutants"],
         {
@@ -44,7 +43,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--results", type=Path, default=Path("results/mutants"), metavar="DIR", help="where the results are written"
     )
-    parser.add_argument("--deadline", type=positive(float), default=30.0, metavar="SECONDS", help="for each cell")
+    add_deadline(parser.add_argument, 30.0)
     parser.add_argument(
         "--rank",
         type=Path,

@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from ..engine.preparation import ConflictingOptionsError
+from ..engine.options import ConflictingOptionsError
 from ..planning.cells import Cell, FaultCell, TableCell, parse_cell
 from ..spec.depths import Depth
 from ..spec.package import COMMAND, PACKAGE, module
@@ -150,7 +150,10 @@ def _run(cell: Cell) -> tuple[str, str]:
     """The import of the function that runs this kind of cell, and its call."""
     if isinstance(cell, FaultCell):
         # A fault checks while it runs, and records no history to show.
-        return f"from {module('faults.running')} import run_fault", "run_fault(cell.fault, implementation, devices)"
+        return (
+            f"from {module('cases.harness.running')} import run_fault",
+            "run_fault(cell.fault, implementation, devices)",
+        )
     if cell.topology.depth is not Depth.RUN:
         return f"from {module('worker.ahead')} import take_cell", "take_cell(cell, implementation, recorder, devices)"
     name = "run_table_cell" if isinstance(cell, TableCell) else "run_cell"
@@ -161,7 +164,6 @@ def add_parser(commands: Any) -> None:
     parser = add_command(
         commands,
         "repro",
-        "print a program that runs one cell alone",
         "Print a program that runs one cell and judges it as a run does, or with --standalone one for a bug report.",
         ["hostcb/call/scan/cpu-1dev", "jax/io_callback_ordered/scan/cpu-1dev --standalone --program bug.py"],
         {0: "the program was printed or written", 2: "bad input, or no standalone program of this cell"},

@@ -1,4 +1,4 @@
-"""The command `run`: it runs cells and judges them."""
+"""The command `run`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,15 @@ from ..reports.results import load_results
 from ..spec.depths import Depth
 from ..spec.package import COMMAND
 from .distributed import run_distributed
-from .helping import add_command
-from .patterns import add_patterns
+from .helping import add_command, add_patterns
 
 UNUSABLE = 2
 
 
 def add_parser(commands: Any) -> None:
-    """Add this command to the subparsers of the command line."""
     parser = add_command(
         commands,
         "run",
-        "run cells and judge them",
         "Run the selected cells in worker processes, print a table, and write the results for `report` and `diff`.\n"
         "pytest runs the cells, each as one item, and has the options after `--`: -x, --lf, --junit-xml, -v, -p.",
         [
@@ -51,7 +48,7 @@ def add_parser(commands: Any) -> None:
         },
     )
     add_selection(parser.add_argument)
-    add_patterns(parser)
+    add_patterns(parser.add_argument)
     add_running(parser.add_argument)
 
 

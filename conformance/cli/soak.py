@@ -11,7 +11,7 @@ from ..engine.locking import FolderLock
 from ..engine.options import positive
 from ..soak.options import Options
 from ..soak.watching import watch
-from .helping import add_command
+from .helping import add_command, add_deadline
 
 MINUTES = 60.0
 MOST_DEVICES = 8
@@ -21,9 +21,8 @@ def add_parser(commands: Any) -> None:
     parser = add_command(
         commands,
         "soak",
-        "run programs with callbacks for a long time, and check each callback",
         "Several threads run programs with callbacks of all kinds on several devices, beside failures, signals, garbage"
-        " collection and cleared caches. Each callback is checked when it comes, and forgotten. Memory, threads and"
+        " collection and cleared caches. Each callback is checked, and forgotten. Memory, threads and"
         " descriptors must not grow.",
         ["--minutes 60", "--minutes 2 --seed 7", "--events 1000000 --results soak"],
         {
@@ -42,9 +41,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--implementation", default="hostcb", help="hostcb, or a module that has what hostcb has")
     parser.add_argument("--library", default="hostcb", help="the package whose objects must not become more")
     parser.add_argument("--results", type=Path, default=Path("results/soak"), metavar="DIR", help="where it writes")
-    parser.add_argument(
-        "--deadline", type=positive(float), default=120.0, metavar="SECONDS", help="without any progress, for a hang"
-    )
+    add_deadline(parser.add_argument, 120.0, "without any progress, for a hang")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -56,10 +53,11 @@ def main(options: argparse.Namespace) -> int:
         threads=options.threads,
         implementation=options.implementation,
         library=options.library,
+        deadline=options.deadline,
     )
     with FolderLock(options.results) as lock:
         lock.acquire()
-        found = watch(asked, options.results, options.deadline, lambda line: print(line, file=sys.stderr, flush=True))
+        found = watch(asked, options.results, lambda line: print(line, file=sys.stderr, flush=True))
         found.write(options.results)
     print(found.summary())
     return found.exit_code

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from ..reports.results import name_of
+from ..spec.errors import CommandError
 from ..spec.platform_files import why_no_name
 from ..spec.topology import UnknownTopologyError, parse_topology
 
@@ -50,11 +51,11 @@ def parse_shard(text: str) -> Shard:
     return Shard(int(found[1]), int(found[2]))
 
 
-class ConflictingOptionsError(Exception):
+class ConflictingOptionsError(CommandError):
     """Options that exclude each other."""
 
 
-class PytestOptionsError(Exception):
+class PytestOptionsError(CommandError):
     """Options for pytest that it refuses."""
 
 

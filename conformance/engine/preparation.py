@@ -10,63 +10,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..cases.harness.extensions import extend
 from ..expectations.entries import EXPECTATIONS, ExpectationError, Expectations, load_expectations
-from ..faults.extensions import extend
-from ..implementations import ImplementationError
+from ..implementations import base_of
 from ..planning import selection as selecting
-from ..planning.cells import Cell, Plan, UnknownCellError, parse_cell
+from ..planning.cells import Cell, Plan, parse_cell
 from ..planning.depths import DEVICE_COUNTS, all_at_depth, at_depth, moved_to, multi_host_cells
-from ..planning.keywords import KeywordError
 from ..planning.plan_file import PlanFileError, read_plan
 from ..planning.processes import USUAL, plan_over_processes
 from ..planning.smoke import smoke
 from ..reports.provenance import Provenance, RequiredCells
-from ..reports.results import UnreadableResultsError, full_run_in, name_of
+from ..reports.results import full_run_in, name_of
 from ..spec.depths import Depth
-from ..spec.entry_points import VendorError
+from ..spec.errors import CommandError
 from ..spec.platforms import platform_named, use_file
 from ..spec.topology import parse_topology
 from ..spec.versions import HOSTCB_NEEDS, version_matches
-from ..worker.processes import WorkerStartError
 from .depths import Chosen, choose
-from .locking import FolderInUseError
-from .options import AUTO, SELECTION, PytestOptionsError, RunOptions
-from .options import IMPLEMENTATIONS as IMPLEMENTATIONS
-from .options import ConflictingOptionsError as ConflictingOptionsError
+from .options import AUTO, IMPLEMENTATIONS, SELECTION, ConflictingOptionsError, RunOptions
 from .run import Run, task_of
-from .run_journal import ResumeError
 from .shards import shard_of
 
 SUPPORTED = HOSTCB_NEEDS
 """The releases of JAX that hostcb and the files of known failures support; the suite runs on older ones, too."""
 
 
-class FullResultsError(Exception):
+class FullResultsError(CommandError):
     """The results folder that the user has named for some cells has the results of all cells."""
-
-
-UNUSABLE_BECAUSE = (
-    ConflictingOptionsError,
-    ExpectationError,
-    ImplementationError,
-    FolderInUseError,
-    KeywordError,
-    PytestOptionsError,
-    FullResultsError,
-    PlanFileError,
-    ResumeError,
-    UnknownCellError,
-    UnreadableResultsError,
-    VendorError,
-    WorkerStartError,
-    # Paths of the user may raise these.
-    FileExistsError,
-    FileNotFoundError,
-    IsADirectoryError,
-    NotADirectoryError,
-    PermissionError,
-)
-"""Errors in the options, which print one line. A missing platform is not among them: it is a result of the run."""
 
 
 def prepare(options: RunOptions) -> Run:
@@ -85,15 +55,18 @@ def prepare(options: RunOptions) -> Run:
     refuse_full_results(options)
     jax_version = importlib.metadata.version("jax")
     files = _expectation_files(options, jax_version)
-    expectations = Expectations(tuple(entry for file in files for entry in load_expectations(file).entries))
+    known = Expectations(tuple(entry for file in files for entry in load_expectations(file).entries))
+    with_cells = {cell.implementation for cell in selection.cells}
+    bases = {name: base for name in sorted(with_cells) if (base := base_of(name))}
+    of_wrapped = known.of_wrapped(bases, [cell.id for cell in selection.cells])
     prepared = Run(
-        _plan_of_entries(options, expectations.applicable(jax_version)),
+        _plan_of_entries(options, known.applicable(jax_version)),
         replace(selection, cells=_of_shard(options, selection.cells)),
-        expectations,
+        Expectations((*known.entries, *of_wrapped)),
         options,
         jax_version,
         selection.cells,
-        Provenance(options.recorded, needed, files),
+        Provenance(options.recorded, needed, files, of_wrapped),
     )
     if options.resume:
         prepared.resume()

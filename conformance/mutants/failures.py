@@ -33,7 +33,17 @@ def _swallowed_by_call(library: Library) -> Names:
         except Exception:
             return np.zeros_like(operand)
 
-    return surround(library, run, "call", "pure_callback", "io_callback")
+    def on_buffers(function: Any, context: Any, out: Any, operand: Any) -> None:
+        try:
+            function(context, out, operand)
+        except Exception:
+            np.asarray(out)[...] = 0
+
+    return {
+        **surround(library, run, "call", "pure_callback", "io_callback"),
+        **surround(library, lambda function, buffer: run(function, np.from_dlpack(buffer)), "dlpack_callback"),
+        **surround(library, on_buffers, "buffer_callback"),
+    }
 
 
 def _swallowed_when_native(library: Library) -> Names:
@@ -171,6 +181,20 @@ MUTANTS = (
         "a call that raises returns zeros",
         _swallowed_by_call,
         ("call/fault.raises.jit/cpu-8dev", "pure_callback/fault.raises.jit/*", "io_callback*/fault.raises.jit/*"),
+        _SWALLOWED,
+    ),
+    Mutant(
+        "swallowed_on_devices",
+        "a callback that raises returns zeros in a program on several devices",
+        _swallowed_by_call,
+        (
+            "call/fault.raises.pjit/cpu-8dev",
+            "pure_callback/fault.raises.pmap/cpu-8dev",
+            "io_callback/fault.raises.shard_map/cpu-8dev",
+            "io_callback_ordered/fault.raises.pjit/cpu-8dev",
+            "buffer_callback/fault.raises.pmap/cpu-8dev",
+            "dlpack_callback/fault.raises.shard_map/cpu-8dev",
+        ),
         _SWALLOWED,
     ),
     Mutant(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..faults.catalogue import FAULTS
+from ..cases.harness.catalogue import FAULTS
 from ..implementations import callbacks_asked_of, callbacks_drawn_for
 from ..model.programs import Program
 from ..spec.callbacks import Callback, DeviceChoice

@@ -28,7 +28,7 @@ COLD = "HOSTCB_CONFORMANCE_COLD"
 PRELOADED = ("numpy", "jax", "jax.numpy", "absl.flags", "jax.experimental.multihost_utils", "jaxlib.mlir.dialects.mhlo")
 """The modules that a server imports before it forks: JAX, what JAX imports for a first program, and hostcb's flags."""
 
-OF_THE_SUITE = ("worker.__main__", "faults.victim_programs", "implementations.jax")
+OF_THE_SUITE = ("worker.__main__", "cases.harness.child_programs", "implementations.jax")
 """Such modules of this package."""
 
 START_DEADLINE = 120.0

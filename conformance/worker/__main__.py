@@ -17,8 +17,8 @@ from typing import Any, TextIO
 
 import jax
 
-from ..faults.extensions import PLATFORM, extend
-from ..faults.running import run_fault, try_callback_of
+from ..cases.harness.extensions import PLATFORM, extend
+from ..cases.harness.running import run_fault, try_callback_of
 from ..implementations import Implementation, load
 from ..oracle.history import Recorder
 from ..oracle.verdicts import Outcome, Verdict

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 import jax
 
-from ..faults.running import run_fault
+from ..cases.harness.running import run_fault
 from ..implementations import Implementation
 from ..model.worlds import RefusalError
 from ..oracle.history import Recorder

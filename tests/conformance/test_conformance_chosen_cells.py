@@ -27,7 +27,7 @@ FULL = {
 
 
 def folder_of(*arguments: str) -> Path:
-    return RunOptions.of(commands._parsed(["run", *arguments])).results
+    return RunOptions.of(commands.parsed(["run", *arguments])).results
 
 
 def results_in(folder: Path, **options: Any) -> str:

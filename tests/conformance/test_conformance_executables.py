@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.faults.executables import check_refused
+from conformance.cases.lifetimes.executables import check_refused
 
 pytestmark = pytest.mark.contract("C4")
 

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-from conformance.faults.running import run_fault
+from conformance.cases.harness.running import run_fault
 from conformance.implementations import load
 from conformance.implementations.external import ExternalCallbacks
 from conformance.implementations.host_functions import PrintedCallbacks

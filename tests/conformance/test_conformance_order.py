@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from conformance.cases.harness.catalogue import FAULTS
 from conformance.cli.commands import main
 from conformance.engine.first_cells import FIRST_CELLS, kills_in, place_of
 from conformance.engine.options import IMPLEMENTATIONS, RunOptions
@@ -18,7 +19,6 @@ from conformance.engine.quiet import Turns, needs_quiet
 from conformance.engine.run import task_of
 from conformance.engine.tasks import Task, in_running_order
 from conformance.expectations.entries import Expectation
-from conformance.faults.catalogue import FAULTS
 from conformance.mutants import MUTANTS
 from conformance.mutants.ranking import NoMatrixError, ranked, ranking_of
 from conformance.spec.topology import Topology

@@ -86,7 +86,7 @@ def test_programs_of_faults_load_what_the_cell_names(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "results" / "conformance-cpu.json").read_text())
     assert {cell["id"]: cell["verdict"] for cell in report["cells"]} == dict.fromkeys(cells, "pass")
     marks = (tmp_path / "marks").read_text().splitlines()
-    assert sorted(marks) == sorted(f"{mark} in victim_programs.py" for mark in PATHS.values())
+    assert sorted(marks) == sorted(f"{mark} in child_programs.py" for mark in PATHS.values())
 
 
 @pytest.mark.parametrize("beside", [True, False], ids=["beside the module", "called beside the module"])
@@ -101,7 +101,7 @@ def test_a_program_of_one_cell_loads_it(beside: bool, tmp_path: Path) -> None:
     ended = run([str(file)], other if beside else tmp_path, environment)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.splitlines()[-1] == f"mine/{FAULT}: pass"
-    assert (tmp_path / "marks").read_text() == "module in victim_programs.py\n"
+    assert (tmp_path / "marks").read_text() == "module in child_programs.py\n"
 
 
 def test_a_module_that_needs_one_of_a_shorter_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

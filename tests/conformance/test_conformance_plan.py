@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.faults.catalogue import FAULTS
+from conformance.cases.harness.catalogue import FAULTS
 from conformance.model.programs import all_programs
 from conformance.planning.cells import Plan, UnknownCellError, make_plan, parse_cell
 from conformance.planning.sampling import ONLY_BATCHED, PROGRAMS_WITH_AN_ORDER

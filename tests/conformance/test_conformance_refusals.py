@@ -9,11 +9,11 @@ from typing import Any
 import jax
 import pytest
 
+from conformance.cases.harness import running, support
+from conformance.cases.harness.catalogue import FAULTS
 from conformance.engine.conclusions import run_with_second_chance
 from conformance.engine.tasks import Task
 from conformance.expectations.entries import Expectations
-from conformance.faults import running, support
-from conformance.faults.catalogue import FAULTS
 from conformance.implementations import load
 from conformance.oracle.causes import refusal_in
 from conformance.oracle.checkers import Anomaly

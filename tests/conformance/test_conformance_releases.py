@@ -10,12 +10,12 @@ import jax
 import pytest
 from jax.interpreters import mlir
 
+from conformance.cases.harness.catalogue import RUNTIME_TARGETS
+from conformance.cases.harness.registry import COLLECTIVE_TIMEOUT_FLAGS
 from conformance.cli import commands
 from conformance.engine.options import RunOptions
 from conformance.engine.preparation import prepare
 from conformance.expectations.entries import Expectations
-from conformance.faults.catalogue import RUNTIME_TARGETS
-from conformance.faults.fault import COLLECTIVE_TIMEOUT_FLAGS
 from conformance.implementations.jax import IMPLEMENTATION as JAX
 from conformance.planning.cells import UnknownCellError, make_plan, parse_cell
 from conformance.spec.callbacks import Callback
@@ -187,7 +187,7 @@ since = "2026-11-22"
 
 def known_failures(path: Path | None) -> Expectations:
     named = ["--expectations", str(path)] if path else []
-    options = commands._parsed(["run", "--cell", "jax/pure_callback/jit/cpu-1dev", "--results", "none", *named])
+    options = commands.parsed(["run", "--cell", "jax/pure_callback/jit/cpu-1dev", "--results", "none", *named])
     return prepare(RunOptions.of(options))._report.expectations
 
 

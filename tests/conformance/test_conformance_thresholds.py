@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import thresholds
 
-from conformance.faults.catalogue import FAULTS
+from conformance.cases.harness.catalogue import FAULTS
 from conformance.spec.thresholds import NOT_THRESHOLDS, THRESHOLDS, Threshold
 
 pytestmark = pytest.mark.contract("C62")

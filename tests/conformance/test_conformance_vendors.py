@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from vendor_packages import PLUGIN, installed, on_the_page
 
+from conformance.cases.harness import extensions
+from conformance.cases.harness.registry import _ENTERED
 from conformance.cli.commands import main
 from conformance.engine.preparation import ConflictingOptionsError, workers_of
-from conformance.faults import extensions
-from conformance.faults.fault import _ENTERED
 from conformance.model.transforms import TRANSFORMS
 from conformance.planning.cells import parse_cell
 from conformance.spec import external_callbacks, platforms
@@ -126,7 +126,7 @@ def test_the_suite_answers_to_both_names(tmp_path: Path, package: Path) -> None:
     use(package)
     assert parse_cell(CELLS[0]).callback_name == "pure_callback_unrolled"
     assert parse_cell(CELLS[2]).promises == ("X2",)
-    assert sys.modules["acme_suite"].planted is importlib.import_module("conformance.faults.fault").planted
+    assert sys.modules["acme_suite"].planted is importlib.import_module("conformance.cases.harness.registry").planted
 
 
 def test_entry_points_add_for_every_platform(tmp_path: Path) -> None:
@@ -287,10 +287,10 @@ def test_a_file_of_another_platform(tmp_path: Path, capsys: pytest.CaptureFixtur
             "from conformance.model.transforms import TRANSFORMS\nFOUND = TRANSFORMS['scan']",
             "there is a transform 'scan' already",
         ),
-        ("faults", "FOUND = 'text'", "has 'text': expected a conformance.faults.fault.Fault, or a module"),
+        ("faults", "FOUND = 'text'", "has 'text': expected a conformance.cases.harness.registry.Fault, or a module"),
         (
             "faults",
-            "from conformance.faults.catalogue import FAULTS\nFOUND = FAULTS[0]",
+            "from conformance.cases.harness.catalogue import FAULTS\nFOUND = FAULTS[0]",
             "is entered twice: give one of the two another kind",
         ),
     ],

@@ -10,12 +10,13 @@ from typing import Any
 import jax
 import pytest
 
-from conformance.faults import victim_programs, victims
-from conformance.faults.bench import Bench
-from conformance.faults.catalogue import FAULTS
-from conformance.faults.fault import Fault
-from conformance.faults.running import run_fault
-from conformance.faults.victims import VictimEndedError, run_victim
+from conformance.cases.harness import child_processes as victims
+from conformance.cases.harness import child_programs as victim_programs
+from conformance.cases.harness.bench import Bench
+from conformance.cases.harness.catalogue import FAULTS
+from conformance.cases.harness.child_processes import VictimEndedError, run_victim
+from conformance.cases.harness.registry import Fault
+from conformance.cases.harness.running import run_fault
 from conformance.implementations import Implementation, ImplementationError, load, path_of
 from conformance.implementations.external import ExternalCallbacks
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
@@ -30,7 +31,7 @@ MODULE = """\
 import os, sys, time
 from conformance.implementations.jax import IMPLEMENTATION
 
-if sys.argv[0].endswith("victim_programs.py"):
+if sys.argv[0].endswith("child_programs.py"):
     {planted}
 """
 

@@ -442,3 +442,16 @@ def test_partitioned_and_ordered_under_jit_over_a_mesh_is_refused(devices: list[
     x = helpers.sharded(X, helpers.mesh_of(devices))
     with pytest.raises(NotImplementedError, match=r"partitioned=True has no order.*Drop ordered=True"):
         jax.jit(lambda x: hcb.debug.print("{}", x, ordered=True, partitioned=True))(x)
+
+
+@pytest.mark.contract("X4")
+def test_an_empty_format_prints_an_empty_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def program(x: Any) -> Any:
+        hcb.debug.print("a {}", x, ordered=True)
+        hcb.debug.print("", ordered=True)
+        hcb.debug.print("b {}", x, ordered=True)
+        return x
+
+    jax.jit(program)(np.float32(1))
+    hcb.barrier_wait()
+    assert capsys.readouterr().out == "a 1.0\n\nb 1.0\n"

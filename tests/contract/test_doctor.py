@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import jax.extend.backend
 import pytest
 
 import hostcb as hcb
+from hostcb._compat.registry import Cost, Entry
 
 pytestmark = pytest.mark.contract("H21")
 
@@ -32,6 +34,12 @@ def test_each_platform_has_its_own_devices(monkeypatch: pytest.MonkeyPatch) -> N
         "  tpu, version of tpu: no devices",
     ):
         assert line in lines
+
+
+def test_parts_of_modules_that_nobody_has_imported_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = Entry("sched:scheduler", "A use.", "A consequence.", ("H21",), Cost.COMFORT, deferred=True)
+    monkeypatch.setattr(importlib.import_module("hostcb._api.doctor"), "entries", [entry])
+    assert "  sched:scheduler: holds" in str(hcb.doctor()).splitlines()
 
 
 def test_a_package_without_metadata_does_not_end_the_report(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -304,3 +304,11 @@ def test_weak_types_survive_a_tap() -> None:
     assert tapped.dtype == plain.dtype, f"dtype {tapped.dtype}, but without the tap it is {plain.dtype}"
     eager = hcb.id_tap(lambda a, t: None, 2.0) * x
     assert eager.dtype == (2.0 * x).dtype, f"eagerly: dtype {eager.dtype}"
+
+
+@pytest.mark.contract("H3")
+@pytest.mark.parametrize("example", [True, 3, 0.5, 2j, np.int64(7), np.float64(0.25), np.arange(2.0)], ids=repr)
+def test_an_example_stands_for_the_type_of_a_result(example: Any) -> None:
+    result = jax.jit(lambda x: hcb.call(lambda _: example, x, result_shape=example))(np.float32(0))
+    assert result.dtype == jax.dtypes.canonicalize_dtype(np.asarray(example).dtype)
+    np.testing.assert_array_equal(result, example)

@@ -54,6 +54,20 @@ def test_exact_text(name: str, stage: Any) -> None:
     helpers.equal(jax.tree.map(np.asarray, out), jax.tree.map(np.asarray, value), "what id_print returns")
 
 
+@pytest.mark.contract("H18")
+def test_prints_of_the_same_labels_are_equal_in_whatever_order() -> None:
+    """JAX's caches find a program by the hash and the equality of what its callbacks are made of."""
+    stream = Stream()
+
+    def parameters(**labels: Any) -> Any:
+        program = jax.make_jaxpr(lambda x: hcb.id_print(x, output_stream=stream, **labels))(F(1))
+        return tuple(tuple(sorted(equation.params.items())) for equation in program.jaxpr.eqns)
+
+    known = {parameters(a=1, b="x")}
+    assert parameters(b="x", a=1) in known
+    assert parameters(a=2, b="x") not in known
+
+
 def test_each_print_to_standard_output_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Stream()
     monkeypatch.setattr("sys.stdout", stream)

@@ -1,0 +1,1 @@
+"""Callbacks in differentiated programs, in derivative rules and under checkpoint."""

@@ -1,0 +1,176 @@
+"""Cases of callbacks under vmap whose operands differ: in rank, in the axis of the batch, and in having one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from ...oracle.verdicts import Stage
+from ...spec.callbacks import Batching
+from ..harness.case import Case, case
+
+LANES = 3
+# The batch is its last axis.
+LAST = np.arange(2 * 4 * LANES, dtype=np.float32).reshape(2, 4, LANES)
+# Without a batch, and longer than the batch.
+FIXED = np.arange(5, dtype=np.float32)
+SMALL = np.int8(7)
+ONE = jax.ShapeDtypeStruct((2, 4), np.float32)
+
+WITH_METHOD = (
+    "call_sequential call_sequential_unrolled call_expand_dims call_broadcast_all pure_callback_sequential"
+    " pure_callback_sequential_unrolled pure_callback_expand_dims pure_callback_broadcast_all"
+    " buffer_callback_side_effect buffer_callback_alias dlpack_callback_in_place dlpack_callback_side_effect"
+)
+
+Shapes = list[tuple[int, ...]]
+
+
+def _sum(operands: Any) -> Any:
+    """The sum of an element's operands, or of those of all elements."""
+    matrix, row, number = map(np.asarray, operands)
+    return matrix + row.sum(-1)[..., None, None] + number[..., None, None].astype(np.float32)
+
+
+def _wanted(batching: Batching) -> list[Shapes]:
+    """The shapes of the operands of each call."""
+    element = [ONE.shape, FIXED.shape, ()]
+    if batching in (Batching.SEQUENTIAL, Batching.REFUSED):
+        return [element] * LANES
+    # A whole batch: how an operand without one comes is the method's to say.
+    without = 1 if batching is Batching.EXPAND_DIMS else LANES
+    return [[(LANES, *ONE.shape), (without, *FIXED.shape), (without,)]]
+
+
+@case("jit", f"io_callback debug_callback {WITH_METHOD}", "H8 X2 X3 X4 B4")
+def ranks_and_axes(case: Case) -> None:
+    """A matrix whose last axis is the batch, beside a longer row and a small integer that have none."""
+    seen: list[Shapes] = []
+    types: set[str] = set()
+
+    def host(operands: Any) -> Any:
+        seen.append([np.shape(each) for each in operands])
+        types.add(str(np.asarray(operands[2]).dtype))
+        return _sum(operands)
+
+    def one(matrix: Any) -> Any:
+        # In a program of its own the number is a literal.
+        return jax.jit(lambda x: case.call_back(host, (x, FIXED, SMALL), ONE))(matrix)
+
+    def lanes(batch: Any) -> Any:
+        result = jax.vmap(one, in_axes=2)(batch)
+        return result if case.callback.returns_new_value else result[0]
+
+    elements = np.moveaxis(LAST, 2, 0)
+    total = elements + FIXED.sum() + np.float32(SMALL)
+    wanted = _wanted(case.callback.batching)
+    for label, program in (("outside jit", lanes), ("in jit", jax.jit(lanes))):
+        seen.clear()
+        due = total if case.callback.returns_new_value else elements
+        case.value(label, lambda p=program: p(LAST), due)  # type: ignore[misc]
+        case.barrier()
+        if seen != wanted:
+            case.wrong("wrong operand", Stage.CALLBACK, f"{label} it got {seen}, expected {wanted}")
+    if types != {"int8"}:
+        case.wrong("wrong operand", Stage.CALLBACK, f"the small integer came as {sorted(types)}")
+
+
+@case("jit", "pure_callback buffer_callback dlpack_callback", "X2 B4 D1")
+def vectorized_as_before(case: Case) -> None:
+    """The method of programs with `vectorized=True`: one call, and an operand without a batch comes as it is."""
+    _by_method(case, "legacy_vectorized", {}, [ONE.shape, FIXED.shape, ()])
+
+
+@case("jit", "buffer_callback dlpack_callback", "B4 D1")
+def shared_in_a_batch(case: Case) -> None:
+    """An operand that shares its memory with a result has the result's shape, with a batch or without one."""
+    shapes = [(LANES, *ONE.shape), (1, *FIXED.shape), (1,)]
+    _by_method(case, "expand_dims", {"input_output_aliases": {0: 0}}, shapes)
+
+
+def _by_method(case: Case, method: str, options: dict[str, Any], without_batch: Shapes) -> None:
+    """One call of a whole batch; in each program one of the operands has one."""
+    seen: list[Shapes] = []
+
+    def total(operands: Any) -> Any:
+        seen.append([np.shape(each) for each in operands])
+        return np.broadcast_to(_sum(operands), (LANES, *ONE.shape))
+
+    def fill(context: Any, out: Any, *operands: Any) -> None:
+        np.asarray(out)[...] = total([np.asarray(each).copy() for each in operands])
+
+    def call(*operands: Any) -> Any:
+        namespace = case.library
+        if case.callback.function == "pure_callback":
+            return namespace.pure_callback(lambda *given: total(given), ONE, *operands, vmap_method=method)
+        if case.callback.function == "buffer_callback":
+            return namespace.buffer_callback(fill, ONE, vmap_method=method, **options)(*operands)
+        copied: Callable[..., Any] = lambda *given: total([np.asarray(each).copy() for each in given])
+        return namespace.dlpack_callback(copied, ONE, vmap_method=method, **options)(*operands)
+
+    operands: tuple[Any, ...] = (LAST[..., 0], FIXED, np.float32(SMALL))
+    for place, operand in enumerate(operands):
+        batch = np.stack([operand, operand + 1, operand + 2])
+        given = [*operands]
+        given[place] = batch
+        axes = [0 if number == place else None for number in range(len(operands))]
+        wanted = [*without_batch]
+        wanted[place] = batch.shape
+        due = np.stack([_sum([*operands[:place], each, *operands[place + 1 :]]) for each in batch])
+        label = f"with a batch of operand {place}"
+        seen.clear()
+        program = jax.jit(jax.vmap(call, in_axes=axes))
+        case.value(label, lambda p=program, g=given: p(*g), due)  # type: ignore[misc]
+        if seen != [wanted]:
+            case.wrong("wrong operand", Stage.CALLBACK, f"{label} it got {seen}, expected {[wanted]}")
+    case.barrier()
+
+
+@case("jit", WITH_METHOD, "H8 X2 B4 D1")
+def as_long_as_the_batch(case: Case) -> None:
+    """The operand without a batch has as many elements as the batch: it is none of the batch."""
+    seen: list[Shapes] = []
+
+    def host(operands: Any) -> Any:
+        number, row = map(np.asarray, operands)
+        seen.append([number.shape, row.shape])
+        return (number + row.sum(-1)).astype(np.float32)
+
+    numbers, row = np.arange(LANES, dtype=np.float32), np.full(LANES, 10, np.float32)
+    shape = jax.ShapeDtypeStruct((), np.float32)
+
+    def in_scan(number: Any, row: Any) -> Any:
+        def step(carry: Any, _: Any) -> tuple[Any, None]:
+            return case.call_back(host, (carry, row), shape), None
+
+        return jax.lax.scan(step, number, None, length=2)[0]
+
+    program = jax.jit(jax.vmap(in_scan, in_axes=(0, None)))
+    case.value("a scan of lanes", lambda: program(numbers, row), numbers + 2 * row.sum())
+    if case.callback.batching is Batching.SEQUENTIAL and seen != [[(), row.shape]] * (2 * LANES):
+        case.wrong("wrong operand", Stage.CALLBACK, f"the calls of the lanes got {seen}")
+    case.barrier()
+
+
+@case("jit", f"id_tap io_callback {WITH_METHOD}", "H1 H7 H8 X2 X3 B4")
+def along_each_axis(case: Case) -> None:
+    """The batch is any axis of a cube, in which no shape tells a wrong one, and the lanes compute with the result."""
+
+    def host(operand: Any) -> Any:
+        return np.asarray(operand) + np.float32(1)
+
+    cube = np.arange(LANES**3, dtype=np.float32).reshape(LANES, LANES, LANES)
+    weights = np.arange(LANES**2, dtype=np.float32).reshape(LANES, LANES)
+    for axis in range(cube.ndim):
+
+        def lanes(batch: Any, axis: int = axis) -> Any:
+            return jax.vmap(lambda x: case.call_back(host, x) * weights, in_axes=axis, out_axes=axis)(batch)
+
+        wanted = case.bench.expected(case.callback, cube) * np.expand_dims(weights, axis)
+        label = f"along axis {axis}"
+        compiled = jax.jit(lanes)
+        case.value(label, lambda p=compiled: p(cube), wanted)  # type: ignore[misc]
+        case.barrier()

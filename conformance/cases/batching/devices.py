@@ -1,0 +1,70 @@
+"""Cases of options that a callback keeps under vmap: its side effect and its place beside its method."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+
+from ...oracle.verdicts import Stage
+from ..harness.case import Case, case
+from ..harness.checks import PLANTED, error_of
+
+LANES, WIDTH = 5, 2
+ELEMENT = jax.ShapeDtypeStruct((WIDTH,), np.float32)
+BESIDE = np.float32(2)
+
+SHAPES: dict[str, list[tuple[tuple[int, ...], tuple[int, ...]]]] = {
+    "sequential": [((WIDTH,), ())] * LANES,
+    "sequential_unrolled": [((WIDTH,), ())] * LANES,
+    "expand_dims": [((LANES, WIDTH), (1,))],
+    "broadcast_all": [((LANES, WIDTH), (LANES,))],
+    "legacy_vectorized": [((LANES, WIDTH), ())],
+}
+"""The shapes of the operands of each call: one with a batch, and a number without one."""
+
+
+def _sum(row: Any, number: Any) -> Any:
+    """Each row plus its number, for an element and for a whole batch."""
+    row, number = np.asarray(row), np.asarray(number)
+    return row + (number[..., None] if number.ndim else number)
+
+
+@case("pjit", "call pure_callback io_callback", "H8 H10 X2 X3 X5", minimum_devices=2, functions="barrier_wait")
+def places_of_lanes(case: Case) -> None:
+    """Under vmap a callback runs on the device that it names, by each method, and its failure names that device."""
+    fails = False
+    hostcb = case.library
+
+    def host(row: Any, number: Any = BESIDE) -> Any:
+        if fails:
+            raise ValueError(PLANTED)
+        return _sum(row, number)
+
+    def lane(row: Any, place: int, method: str) -> Any:
+        if case.callback.function == "call":
+            return hostcb.call(host, row, result_shape=ELEMENT, device_index=place, vmap_method=method)
+        chosen = SingleDeviceSharding(case.devices[place])
+        if case.callback.function == "io_callback":
+            return hostcb.io_callback(host, ELEMENT, row, BESIDE, sharding=chosen)
+        return hostcb.pure_callback(host, ELEMENT, row, BESIDE, sharding=chosen, vmap_method=method)
+
+    rows = np.arange(len(case.devices) * WIDTH, dtype=np.float32).reshape(-1, WIDTH)
+    operand = jax.device_put(rows, case.bench.split)
+    methods = ("sequential",) if case.callback.function == "io_callback" else tuple(SHAPES)[:4]
+    for method in methods:
+        for place in (1, len(case.devices) - 1)[: 2 if method == "sequential" else 1]:
+            label = f"{method} on device {place}"
+            program = jax.jit(jax.vmap(lambda row, place=place, method=method: lane(row, place, method)))
+            fails = False
+            case.value(label, lambda run=program: run(operand), rows + BESIDE)  # type: ignore[misc]
+            case.barrier()
+            fails = True
+            error_of(lambda run=program: jax.block_until_ready(run(operand)))  # type: ignore[misc]
+            reported: Any = case.drain()
+            found = {str(failure.device) for failure in getattr(reported, "failures", ())}
+            if found != {str(case.devices[place])}:
+                witness = f"{label}: failures are of {sorted(found)}, expected {case.devices[place]}"
+                case.wrong("wrong place", Stage.CALLBACK, witness)

@@ -1,0 +1,48 @@
+"""Cases of batches without an element: no element calls, and the result has the right type and no element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...oracle.verdicts import Stage
+from ...spec.callbacks import Batching, Runs
+from ..harness.bench import WIDTH
+from ..harness.case import Case, case
+
+BY_METHOD = (
+    "call_sequential call_sequential_unrolled call_expand_dims call_broadcast_all io_callback"
+    " pure_callback_sequential pure_callback_expand_dims pure_callback_broadcast_all"
+)
+
+
+@case("jit", f"id_tap {BY_METHOD}", "H7 H8 X2 X3")
+def empty_batches(case: Case) -> None:
+    """Over an axis of no elements, outside jit and in it; a callback of whole batches gets one without elements."""
+    shapes: list[tuple[int, ...]] = []
+
+    def host(operand: Any) -> Any:
+        shapes.append(np.shape(operand))
+        return np.asarray(operand) + np.asarray(operand).dtype.type(1)
+
+    def lanes(x: Any) -> Any:
+        like = jax.ShapeDtypeStruct((WIDTH,), x.dtype)
+        return jax.vmap(lambda each: case.call_back(host, each, like))(x)
+
+    whole = case.callback.batching in (Batching.STACKED, Batching.EXPAND_DIMS, Batching.BROADCAST_ALL)
+    wanted = [(0, WIDTH)] if whole else []
+    floats, integers = np.zeros((0, WIDTH), np.float32), np.zeros((0, WIDTH), np.int16)
+    for label, program, empty in (
+        ("outside jit", lanes, floats),
+        ("in jit", jax.jit(lanes), floats),
+        ("in jit, of integers,", jax.jit(lanes), integers),
+    ):
+        shapes.clear()
+        case.value(label, lambda p=program, e=empty: p(jnp.asarray(e)), empty)  # type: ignore[misc]
+        case.barrier()
+        # The compiler knows a pure function's result without elements.
+        if shapes != wanted and not (case.callback.runs is Runs.IF_NEEDED and not shapes):
+            case.wrong("wrong count", Stage.CALLBACK, f"{label} it got {shapes}, expected {wanted}")

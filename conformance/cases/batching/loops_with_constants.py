@@ -1,0 +1,79 @@
+"""Cases of loops under vmap that have constants, arrays in the carry, and a name for the axis of the lanes.
+
+The predicate may differ between lanes by way of a constant alone. What is the same for all lanes stays so in the loop.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...oracle.verdicts import Stage
+from ..batching.predicates import LANES, REFUSED_UNDER_PREDICATES, WITHOUT_PREDICATE, calling, check_refused_lanes
+from ..harness.case import Case, case
+
+AXIS = "lanes"
+VECTORS = np.stack([LANES, LANES + 1], axis=1)
+MARK = np.float32(7)
+"""A constant of the body."""
+
+OF_LANES, OF_ALL = np.array([2.0, 5.0, 9.0], np.float32), np.float32(3)
+
+
+def _run(limits: Any, steps: Any) -> tuple[Any, list[float], int]:
+    """The vectors at the end, what the condition sees of them, and how often the body runs."""
+    numbers, vectors, rounds = np.zeros_like(LANES), VECTORS, 0
+    seen = [*vectors.ravel().tolist()]
+    while (going := numbers < limits).any():
+        numbers = np.where(going, numbers + steps, numbers)
+        vectors = np.where(going[:, None], vectors * 2, vectors)
+        seen += vectors.ravel().tolist()
+        rounds += 1
+    return vectors, seen, rounds
+
+
+@case("jit", f"{WITHOUT_PREDICATE} {REFUSED_UNDER_PREDICATES}", "H4 H7 H8 X3 X4 B4")
+def predicate_through_constants(case: Case) -> None:
+    """The predicate differs by a constant of the condition, or of the body, or by the number of the lane alone."""
+    for label, limit, step, numbered in (
+        ("a limit of each lane", LANES, OF_ALL, False),
+        ("a step of each lane", MARK, OF_LANES, False),
+        ("steps by the number of the lane", MARK, OF_ALL, True),
+    ):
+        seen: list[float] = []
+        marks: list[float] = []
+        look, note = calling(case.bench, case.callback, seen), calling(case.bench, case.callback, marks)
+
+        def lane(vector: Any, limit: Any, step: Any, mark: Any, numbered: bool = numbered) -> Any:
+            def condition(carry: Any) -> Any:
+                number, vector = carry
+                look(vector)  # noqa: B023 - the loop is traced in this round
+                return number < limit
+
+            def body(carry: Any) -> Any:
+                number, vector = carry
+                note(mark)  # noqa: B023
+                return number + step + (jax.lax.axis_index(AXIS) if numbered else 0), vector * 2
+
+            return jax.lax.while_loop(condition, body, (jnp.float32(0), vector))[1]
+
+        axes = (0, *(0 if np.ndim(each) else None for each in (limit, step)), None)
+
+        def lanes(vectors: Any, lane: Any = lane, axes: Any = axes, limit: Any = limit, step: Any = step) -> Any:
+            return jax.vmap(lane, in_axes=axes, axis_name=AXIS)(vectors, limit, step, jnp.float32(MARK))
+
+        if case.callback.refusals.batched_predicate or case.callback.refusals.vmap:
+            case.found(check_refused_lanes(case.callback, label, lanes, VECTORS, []))
+            continue
+        wanted, seen_by_condition, rounds = _run(limit, step + (np.arange(len(LANES)) if numbered else 0))
+        case.value(label, lambda f=lanes: jax.jit(f)(VECTORS), wanted)  # type: ignore[misc]
+        case.barrier()
+        if case.callback.ordered and seen != seen_by_condition:
+            witness = f"{label}: the condition saw {seen}, expected {seen_by_condition}"
+            case.wrong("wrong operand", Stage.CALLBACK, witness)
+        if marks != [float(MARK)] * rounds:
+            witness = f"{label}: the body saw {marks} in {rounds} rounds, expected {MARK} in each"
+            case.wrong("wrong operand", Stage.CALLBACK, witness)

@@ -1,0 +1,245 @@
+"""Cases of loops and branches under vmap: which callbacks run, and how often, depends on their predicate.
+
+With a predicate that differs between the lanes, JAX runs a loop until its last lane is done, and all branches. A
+callback that must run exactly once is refused there, and only there. A tap sees a finished lane as it was at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...oracle.checkers import Anomaly
+from ...oracle.stages import stage_of, summary
+from ...oracle.verdicts import Stage
+from ...spec.callbacks import Callback
+from ..harness.bench import Bench
+from ..harness.case import Case, case
+from ..harness.checks import error_of
+from ..harness.registry import EVERY_EFFECT
+
+LANES = np.array([9.0, 5.0, 7.0], np.float32)
+LIMIT = np.float32(12)
+TRIPS = 4
+BRANCHES = 3
+ONE = jax.ShapeDtypeStruct((), np.float32)
+
+Carry = tuple[Any, ...]
+Call = Callable[[Any], Any]
+"""Calls back with a value, and returns it."""
+
+WITHOUT_PREDICATE = "id_tap debug_callback debug_callback_ordered"
+"""Of those that may be under a predicate of lanes, one of each kind of effect."""
+ONCE = "io_callback io_callback_ordered buffer_callback_side_effect dlpack_callback_side_effect"
+REFUSED_UNDER_PREDICATES = f"{ONCE} call"
+
+
+def calling(bench: Bench, callback: Callback, seen: list[float]) -> Call:
+    def host(operand: Any) -> Any:
+        seen.extend(np.asarray(operand).ravel().tolist())
+        return np.asarray(operand)
+
+    def call(x: Any) -> Any:
+        bench.apply(callback, host, x, jax.ShapeDtypeStruct(jnp.shape(x), np.float32))
+        return x
+
+    return call
+
+
+def _moved(carry: Carry) -> Carry:
+    """Each value comes from the one before it: what differs between the lanes reaches the last one after two steps."""
+    first, second, third = carry
+    return first + 1, first, second + 0 * third
+
+
+def _loop(call: Call, x: Any, in_condition: bool) -> Any:
+    def condition(carry: Carry) -> Any:
+        return (call(carry[2]) if in_condition else carry[2]) < LIMIT
+
+    def body(carry: Carry) -> Carry:
+        return _moved(carry if in_condition else (*carry[:2], call(carry[2])))
+
+    return jax.lax.while_loop(condition, body, (x, jnp.float32(0), jnp.float32(0)))
+
+
+def _run_of_lanes() -> tuple[Carry, list[float]]:
+    """The carry at the end, and what the condition sees: all lanes in each round."""
+    carry: Carry = (LANES, np.zeros_like(LANES), np.zeros_like(LANES))
+    going = carry[2] < LIMIT
+    seen = [*carry[2].tolist()]
+    while going.any():
+        carry = tuple(np.where(going, new, old) for new, old in zip(_moved(carry), carry, strict=True))
+        going = carry[2] < LIMIT
+        seen += carry[2].tolist()
+    return carry, seen
+
+
+@case("jit", f"{WITHOUT_PREDICATE} {REFUSED_UNDER_PREDICATES}", "H4 H7 H8 X3 X4 B4")
+def predicate_through_carries(case: Case) -> None:
+    """A loop whose predicate differs between lanes only after two rounds, since one value is made of another."""
+    wanted, seen_by_condition = _run_of_lanes()
+    for label, in_condition in (("in the condition", True), ("in the body", False)):
+        seen: list[float] = []
+        call = calling(case.bench, case.callback, seen)
+
+        def lanes(x: Any, call: Call = call, in_condition: bool = in_condition) -> Any:
+            return jax.vmap(lambda each: _loop(call, each, in_condition))(x)
+
+        if case.callback.refusals.batched_predicate or case.callback.refusals.vmap:
+            case.found(check_refused_lanes(case.callback, label, lanes, LANES, seen))
+            continue
+        found = jax.jit(lanes)(LANES)
+        case.barrier()
+        for number, value in enumerate(wanted):
+            case.value(f"{label}: value {number}", lambda n=number, f=found: f[n], value)  # type: ignore[misc]
+        if in_condition and case.callback.ordered and seen != seen_by_condition:
+            witness = f"{label} it saw {seen}, expected {seen_by_condition}"
+            case.wrong("wrong operand", Stage.CALLBACK, witness)
+
+
+COLUMNS = np.array([[0.0, 4.0, 9.0], [1.0, 2.0, 3.0]], np.float32)
+"""A lane is a column, and no lane needs as many rounds as another one."""
+
+
+@case("jit", WITHOUT_PREDICATE, "H4 H7 X4")
+def predicate_of_columns(case: Case) -> None:
+    """A loop of columns, with a callback in its condition: the batch is not the first axis of its value."""
+    seen: list[float] = []
+    call = calling(case.bench, case.callback, seen)
+
+    def loop(column: Any) -> Any:
+        return jax.lax.while_loop(lambda each: call(each.sum()) < LIMIT, lambda each: each + 1, column)
+
+    wanted, sums = COLUMNS.copy(), [*COLUMNS.sum(axis=0).tolist()]
+    while (going := wanted.sum(axis=0) < LIMIT).any():
+        wanted += going
+        sums += wanted.sum(axis=0).tolist()
+    for axis in (0, 1):
+        seen.clear()
+        given = COLUMNS if axis else COLUMNS.T
+        program = jax.jit(jax.vmap(loop, in_axes=axis, out_axes=axis))
+        case.value(f"lanes on axis {axis}", lambda p=program, g=given: p(g), wanted if axis else wanted.T)  # type: ignore[misc]
+        case.barrier()
+        if case.callback.ordered and seen != sums:
+            witness = f"with lanes on axis {axis} the condition saw {seen}, expected {sums}"
+            case.wrong("wrong operand", Stage.CALLBACK, witness)
+
+
+@case("jit", f"{WITHOUT_PREDICATE} {REFUSED_UNDER_PREDICATES}", "H4 H7 H8 X3 X4 B4")
+def one_of_the_branches(case: Case) -> None:
+    """A switch whose index differs between lanes, with a callback in one of its branches: each in turn."""
+    index = np.arange(BRANCHES)[::-1].copy()
+    for place in range(BRANCHES):
+        seen: list[float] = []
+        call = calling(case.bench, case.callback, seen)
+
+        def branch(number: int, call: Call = call, place: int = place) -> Callable[[Any], Any]:
+            return lambda x: (call(x) if number == place else x) * np.float32(number + 2)
+
+        def lanes(x: Any, branch: Any = branch) -> Any:
+            branches = [branch(number) for number in range(BRANCHES)]
+            return jax.vmap(lambda i, each: jax.lax.switch(i, branches, each))(index, x)
+
+        label = f"in branch {place}"
+        if case.callback.refusals.batched_predicate or case.callback.refusals.vmap:
+            case.found(check_refused_lanes(case.callback, label, lanes, LANES, seen))
+            continue
+        wanted = LANES * (index + 2).astype(np.float32)
+        case.value(label, lambda f=lanes: jax.jit(f)(LANES), wanted)  # type: ignore[misc]
+        case.barrier()
+        # All lanes run all branches.
+        if sorted(seen) != sorted(LANES.tolist()):
+            witness = f"{label} it saw {seen}, expected {LANES.tolist()}"
+            case.wrong("wrong operand", Stage.CALLBACK, witness)
+
+
+@case("jit", EVERY_EFFECT, "H4 H7 H8 X3 X4 B4")
+def predicate_of_all_lanes(case: Case) -> None:
+    """Loops and a switch under vmap whose predicate is the same for all lanes: callbacks of it run as without vmap."""
+    seen: list[float] = []
+    call = calling(case.bench, case.callback, seen)
+
+    def loop(x: Any, n: Any) -> Any:
+        def body(carry: Any) -> Any:
+            step, value = carry
+            return call(step) + 1, value * 2
+
+        return jax.lax.while_loop(lambda carry: carry[0] < n, body, (jnp.float32(0), x))[1]
+
+    def conditioned(x: Any, n: Any) -> Any:
+        body = lambda carry: (carry[0] + 1, carry[1] * 2)
+        return jax.lax.while_loop(lambda carry: call(carry[0]) < n, body, (jnp.float32(0), x))[1]
+
+    def switch(x: Any, n: Any) -> Any:
+        return jax.lax.switch(n.astype(int), [lambda x, n: x, lambda x, n: x + 0 * call(n)] * TRIPS, x, n)
+
+    trips, rounds = np.float32(TRIPS), [*map(float, range(TRIPS))]
+    for label, function, operand, due, factor in (
+        ("in the body of a while_loop", loop, trips, rounds, 2**TRIPS),
+        ("in the condition of a while_loop", conditioned, trips, [*rounds, float(TRIPS)], 2**TRIPS),
+        ("in a branch", switch, np.float32(3), [3.0], 1),
+        ("in a branch that is not taken", switch, np.float32(2), [], 1),
+    ):
+        seen.clear()
+        program = jax.jit(jax.vmap(function, in_axes=(0, None)))
+        wanted = LANES * np.float32(factor)
+        case.value(label, lambda p=program, n=operand: p(LANES, n), wanted)  # type: ignore[misc]
+        case.barrier()
+        if (seen if case.callback.ordered else sorted(seen)) != due:
+            case.wrong("wrong count", Stage.CALLBACK, f"{label} it saw {seen}, expected {due}")
+
+
+@case("jit", ONCE, "X3 B4")
+def refused_where_repeated(case: Case) -> None:
+    """A callback that nothing batches or differentiates, where JAX runs the code around it too often: refused."""
+    seen: list[float] = []
+    call = calling(case.bench, case.callback, seen)
+
+    def loop(x: Any) -> Any:
+        return jax.lax.while_loop(lambda carry: carry < x, lambda carry: carry + call(jnp.float32(1)), jnp.float32(0))
+
+    def branch(first: bool) -> Call:
+        branches = [lambda: call(jnp.float32(1)), lambda: jnp.float32(2)]
+        return lambda x: jax.lax.cond(x > LANES[1], *(branches if first else branches[::-1]))
+
+    for label, function in (
+        ("in the body of a while_loop", loop),
+        ("in the first branch", branch(True)),
+        ("in the second branch", branch(False)),
+    ):
+        case.found(check_refused_lanes(case.callback, label, jax.vmap(function), LANES, seen))
+        seen.clear()
+        case.drain()
+
+    def checkpointed(x: Any, n: Any) -> Any:
+        # The sine after it needs the checkpoint's result, so that the backward pass runs it again.
+        return jnp.sin(jax.checkpoint(lambda y: jnp.sin(y) * call(n))(x))
+
+    error = error_of(lambda: jax.jit(jax.grad(checkpointed))(LIMIT, LIMIT))
+    case.drain()
+    refusal = case.callback.refusals.checkpoint
+    if refusal is None or seen or not isinstance(error, refusal.errors):
+        witness = f"in a checkpoint it ended with {error or 'a result'!r}, and showed {seen}"
+        case.wrong("not refused", Stage.TRACE, witness)
+
+
+def check_refused_lanes(
+    callback: Callback, label: str, program: Callable[[Any], Any], operand: Any, seen: list[float]
+) -> list[Anomaly]:
+    # Some are refused under any vmap, and may be refused for the one reason or for the other.
+    refusals = [each for each in (callback.refusals.batched_predicate, callback.refusals.vmap) if each is not None]
+    errors = tuple(error for refusal in refusals for error in refusal.errors)
+    words = [word for refusal in refusals for word in refusal.words]
+    try:
+        jax.block_until_ready(jax.jit(program)(operand))
+    except Exception as error:
+        said = str(error).lower()
+        if isinstance(error, errors) and any(word.lower() in said for word in words) and not seen:
+            return []
+        witness = f"{label}: expected a refusal with one of {words}, came {summary(error)}; it saw {seen}"
+        return [Anomaly("wrong refusal", stage_of(error), witness)]
+    return [Anomaly("not refused", Stage.TRACE, f"{label}: the program ran, and showed {seen}")]

@@ -1,0 +1,1 @@
+"""Callbacks that fail: the error arrives once, where it belongs, and leaves nothing behind."""

@@ -1,0 +1,58 @@
+"""Cases of the runtime's own targets, which get unchecked results.
+
+A library that sends its users' results there must check for each wrong result that these cells show as not refused.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from ...oracle.checkers import Anomaly
+from ...oracle.verdicts import Stage
+from ..harness.bench import Bench
+from ..harness.child_processes import Ended, run_victim
+from ..harness.registry import SLOWEST, Fault, enter
+from ..harness.runtime_targets import RESULTS
+
+
+def raw_result(kind: str, target: str, bench: Bench) -> list[Anomaly]:
+    """A right result arrives, and a wrong one is an error; any other outcome is an anomaly of its own kind."""
+    return judged(kind, run_victim(bench, "raw", target, kind))
+
+
+def judged(kind: str, ended: Ended) -> list[Anomaly]:
+    """The anomalies in the end of a victim whose handler returned a result of this kind."""
+    expected = _described(RESULTS[kind]) if kind in ("right_result", "legitimate_mark") else None
+    if expected is None and ended.status != 0 and ended.stage is not Stage.TRACE:
+        # Which signal a corrupted heap causes, whether it hangs instead, and whether the value was delivered before,
+        # differ from run to run.
+        how = f"{ended.how} ended the process" if ended.status is not None else "the process hung"
+        return [Anomaly("memory corruption", Stage.RESULT, f"a {kind} was taken, and {how}")]
+    ended.check()
+    (said,) = ended.said
+    if said[0] == "error":
+        return [] if expected is None else [Anomaly("error", Stage.RESULT, f"a {kind} was refused: {said[1][-300:]}")]
+    if expected is None:
+        return [Anomaly("silent garbage", Stage.RESULT, f"a {kind} was delivered as {said[1]}")]
+    if said[1] == expected:
+        return []
+    return [Anomaly("result", Stage.RESULT, f"a {kind} was delivered as {said[1]}, expected {expected}")]
+
+
+def _described(array: Any) -> list[Any]:
+    return [array.dtype.name, list(array.shape), array.ravel()[:8].tolist()]
+
+
+_KINDS = {
+    "ffi_target": (
+        *("right_result", "short_result", "long_result", "longest_result", "error_mark", "legitimate_mark"),
+        *("wrong_dtype", "more_dimensions", "no_result"),
+    ),
+    # The handler of this target writes into the results' memory, so fewer wrong results are possible.
+    "buffer_target": ("short_result", "long_result", "error_mark", "wrong_dtype", "no_result"),
+}
+
+for _target, _kinds in _KINDS.items():
+    for _kind in _kinds:
+        enter(Fault(_kind, "jit", _target, ("H15",), functools.partial(raw_result, _kind, _target), deadline=SLOWEST))

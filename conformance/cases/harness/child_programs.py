@@ -1,0 +1,285 @@
+"""The victims: `python -m conformance.cases.harness.child_programs PROGRAM IMPLEMENTATION LAYOUT DEVICES ARGUMENT...`.
+
+They write lines to their standard output: that they have begun, their stage, and their findings. The process that
+started them judges these. IMPLEMENTATION is the path of the implementation.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import faulthandler
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+
+from ...implementations import load
+from ...oracle.verdicts import Stage
+from ...spec.external_callbacks import callback_named
+from .bench import Bench
+from .child_processes import MARK
+from .extensions import extend_as_started
+from .runtime_targets import raw_program
+
+EXIT_STATUS = 7
+PENDING_TAPS = 5
+PATIENCE = 10.0
+STILL_RUNNING_SECONDS = 0.3
+"""The time for which a callback goes on after the main thread has ended."""
+
+
+def at(stage: Stage) -> None:
+    _write(stage=stage.value)
+
+
+def say(what: Any) -> None:
+    _write(said=what)
+
+
+_writing = threading.RLock()
+
+
+def _write(**line: Any) -> None:
+    # Callbacks of several devices write at the same time. A report begins a line, whatever was printed before.
+    with _writing:
+        os.write(1, f"\n{MARK}{json.dumps(line)}\n".encode())
+
+
+Program: TypeAlias = Callable[..., None]
+
+_PROGRAMS: dict[str, Program] = {}
+
+
+def program(function: Program) -> Program:
+    """Let victims run this under its own name."""
+    _PROGRAMS[function.__name__] = function
+    return function
+
+
+@program
+def os_exit(bench: Bench, callback_name: str) -> None:
+    """A callback ends the process by `os._exit`."""
+
+    def host(operand: Any) -> Any:
+        # No other thread writes between the last report and the end.
+        with _writing:
+            at(Stage.CALLBACK)
+            os._exit(EXIT_STATUS)
+
+    compiled = bench.applying(callback_named(callback_name), host)
+    at(Stage.DISPATCH)
+    result = compiled(bench.operand)
+    at(Stage.RESULT)
+    np.asarray(result)
+    at(Stage.BARRIER)
+    bench.implementation.barrier()
+
+
+@program
+def running_at_exit(bench: Bench, callback_name: str) -> None:
+    """The interpreter ends while callbacks of the last program run; earlier ones have warmed up its dispatch."""
+    last = threading.Event()
+    entered = threading.Semaphore(0)
+    main = threading.main_thread()
+    # Registered before the implementation's exit handlers, and therefore run after them.
+    atexit.register(at, Stage.EXIT)
+
+    def host(operand: Any) -> Any:
+        if last.is_set():
+            entered.release()
+            if threading.current_thread() is not main:
+                _outlive(main)
+            say("ended")
+        return np.asarray(operand) + np.float32(1)
+
+    compiled = bench.applying(callback_named(callback_name), host)
+    at(Stage.RESULT)
+    for _ in range(3):
+        np.asarray(compiled(bench.operand))
+    last.set()
+    at(Stage.DISPATCH)
+    # The program must not keep the result: this is part of the fault.
+    compiled(bench.operand)
+    say("dispatched")
+    at(Stage.CALLBACK)
+    entered.acquire(timeout=PATIENCE)
+    at(Stage.EXIT)
+
+
+def _outlive(thread: threading.Thread) -> None:
+    while thread.is_alive():
+        time.sleep(0.01)
+    time.sleep(STILL_RUNNING_SECONDS)
+
+
+@program
+def shared_executables(bench: Bench, callback_names: str, mark: str) -> None:
+    """Programs with the same text in every process, and with different functions: two of each kind of callback."""
+    callbacks = [callback_named(name) for name in callback_names.split()]
+    if mark != "first":
+        # Objects that are numbered in the order of their creation get other numbers here.
+        for number in range(3):
+            earlier = bench.applying(callbacks[0], lambda operand: np.asarray(operand) + np.float32(1))
+            np.asarray(earlier(bench.operand + np.float32(number)))
+        bench.implementation.barrier()
+
+    for callback in callbacks:
+        # The two programs of a kind are equal but for their functions.
+        for name in ("one", "another"):
+
+            def host(operand: Any, what: str = f"{name} {callback.name} of the {mark} process") -> Any:
+                say(what)
+                return np.asarray(operand) + np.float32(1)
+
+            compiled = bench.applying(callback, host)
+            at(Stage.RESULT)
+            np.asarray(compiled(bench.operand))
+            at(Stage.BARRIER)
+            bench.implementation.barrier()
+
+
+@program
+def signals(bench: Bench, callback_name: str) -> None:
+    """Signals come while a callback runs: one that is handled, one that interrupts, and then none."""
+    handled = threading.Event()
+    signal.signal(signal.SIGUSR1, lambda *_: handled.set())
+    # The background jobs of a shell ignore SIGINT, and processes inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    to_send: list[signal.Signals] = [signal.SIGUSR1]
+
+    def host(operand: Any) -> Any:
+        for number in to_send:
+            os.kill(os.getpid(), number)
+        return np.asarray(operand) + np.float32(1)
+
+    compiled = bench.applying(callback_named(callback_name), host)
+    say(np.asarray(compiled(bench.operand)).tolist())
+    bench.implementation.barrier()
+    say(_happens(handled.is_set))
+
+    to_send[:] = [signal.SIGINT]
+    interrupted = ""
+    try:
+        np.asarray(compiled(bench.operand))
+        bench.implementation.barrier()
+        # If the main thread runs no callback, the interrupt reaches it elsewhere, perhaps a moment later.
+        threading.Event().wait(PATIENCE)
+    except BaseException as error:
+        interrupted = f"{type(error).__name__}: {error}"
+    say(interrupted)
+
+    to_send.clear()
+    with contextlib.suppress(Exception):
+        # This barrier may still report the interrupt.
+        bench.implementation.barrier()
+    at(Stage.RESULT)
+    say(np.asarray(compiled(bench.operand)).tolist())
+    bench.implementation.barrier()
+
+
+def _happens(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + PATIENCE
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    return condition()
+
+
+@program
+def flags(bench: Bench) -> None:
+    """Taps, with flags of host_callback set in the environment."""
+    threads: list[bool] = []
+
+    def where(operand: Any, transforms: Any) -> None:
+        threads.append(threading.current_thread() is threading.main_thread())
+
+    bench.implementation.tap(where, np.float32(1))
+    bench.implementation.barrier()
+    # The program has the last word.
+    jax.config.update("jax_host_callback_inline", False)
+    bench.implementation.tap(where, np.float32(1))
+    bench.implementation.barrier()
+    say(threads)
+
+    transforms_seen: list[list[str]] = []
+    tap = bench.implementation.tap
+    jax.grad(lambda x: tap(lambda _, transforms: transforms_seen.append([t[0] for t in transforms]), x) * 2.0)(3.0)
+    bench.implementation.barrier()
+    say(transforms_seen)
+
+
+@program
+def raw(bench: Bench, target: str, kind: str) -> None:
+    """A result goes to the runtime's own target for callbacks, unchecked."""
+    compiled, operand = raw_program(target, kind)
+    at(Stage.DISPATCH)
+    try:
+        result = compiled(operand)
+        at(Stage.RESULT)
+        values = np.asarray(result)
+    except jax.errors.JaxRuntimeError as error:
+        say(["error", str(error)])
+    else:
+        say(["value", [values.dtype.name, values.shape, values.ravel()[:8].tolist()]])
+    # A corrupted heap shows only when the process uses it.
+    arrays = [jax.device_put(np.zeros(size)) for size in range(1, 200)]
+    del arrays
+
+
+@program
+def pending_at_exit(bench: Bench) -> None:
+    """The interpreter ends right after taps were dispatched."""
+
+    def host(operand: Any, transforms: Any) -> None:
+        time.sleep(0.02)
+        say(int(operand))
+
+    def computation(x: Any) -> Any:
+        for _ in range(PENDING_TAPS):
+            x = bench.implementation.tap(host, x + 10)
+        return x
+
+    compiled = bench.compile(computation)
+    at(Stage.DISPATCH)
+    compiled(np.arange(len(bench.devices), dtype=np.int32) * 100)
+    at(Stage.EXIT)
+
+
+@program
+def fails_before_exit(bench: Bench) -> None:
+    """The interpreter ends, and no barrier has told of a tap that failed."""
+
+    def host(operand: Any, transforms: Any) -> None:
+        raise ValueError("the failure that nobody asked for")
+
+    compiled = bench.compile(lambda x: bench.implementation.tap(host, x))
+    at(Stage.DISPATCH)
+    compiled(np.arange(len(bench.devices), dtype=np.int32))
+    at(Stage.EXIT)
+
+
+def main() -> None:
+    name, path, layout, count, *arguments = sys.argv[1:]
+    faulthandler.enable()
+    extend_as_started()
+    run = _PROGRAMS[name]
+    # Load it before the devices exist: an implementation may change settings for them.
+    implementation = load(path)
+    devices = jax.devices()
+    if len(devices) < int(count):
+        raise RuntimeError(f"the cell has {count} devices, this process {len(devices)}")
+    bench = Bench(implementation, layout, devices[: int(count)])
+    # A failure before this line is not caused by the implementation's callbacks.
+    _write(began=name)
+    run(bench, *arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Prints as callbacks of a user function: what is printed becomes the operand of that function.
+
+So a scenario for any kind of callback can ask `id_print` and `debug.print`, too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from ...implementations.host_functions import parse_array
+
+Host = Callable[[Any], Any]
+
+
+def _operand(text: str) -> Any:
+    """The array that was printed; the text itself, if it is no array of numbers."""
+    try:
+        return parse_array(text)
+    except (ValueError, SyntaxError):
+        return text.strip()
+
+
+@dataclass(frozen=True)
+class PrintingTo:
+    """The `output_stream` of an `id_print`, whose writes are calls of a function."""
+
+    host: Host
+
+    def write(self, text: str) -> int:
+        self.host(_operand(text))
+        return len(text)
+
+
+class _StandardOutput:
+    """Calls functions with what `debug.print` prints for them, and passes other text on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        printed = re.fullmatch(r"fault (\d+): (.*?)\s*", text, re.DOTALL)
+        if not printed:
+            return self.stream.write(text)
+        host = _HOSTS.get(int(printed[1]))
+        if host is not None:
+            host(_operand(printed[2]))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+_numbers = itertools.count()
+_HOSTS: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+"""By the number in the text. The bench of the scenario keeps the functions alive."""
+
+
+def format_for(host: Host) -> str:
+    """A format for `x`, whose prints call this function until it is gone."""
+    if not isinstance(sys.stdout, _StandardOutput):
+        sys.stdout = _StandardOutput(sys.stdout)
+    number = next(_numbers)
+    _HOSTS[number] = host
+    return f"fault {number}: {{x}}"

@@ -1,0 +1,188 @@
+"""A fault, and the decorator of its scenario, which registers it.
+
+    @planted("jit pmap", "id_tap call", "H13")
+    def slow(bench: Bench, callback: Callback) -> list[Anomaly]: ...
+
+registers `fault.slow.jit` and `fault.slow.pmap` of `id_tap` and of `call`: four faults. `catalogue` imports the
+modules of all scenarios.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from ...oracle.checkers import Anomaly
+from ...spec.callbacks import Callback
+from ...spec.external_callbacks import callback_named, functions_of
+from ...spec.promises import OF_ORDER, is_about
+from .bench import Bench
+
+Scenario: TypeAlias = Callable[[Bench, Callback], list[Anomaly]]
+"""Plants a fault and checks its effects. Without an anomaly, the cell passes."""
+
+EVERY_LAYOUT = "jit pmap pjit shard_map"
+"""One device; every device by pmap; one computation over all devices; every device by shard_map."""
+
+ONE_OF_EACH = "id_tap call pure_callback io_callback debug_callback"
+OF_JAX = "pure_callback io_callback io_callback_ordered debug_callback buffer_callback dlpack_callback"
+EVERY_KIND = f"id_tap call {OF_JAX}"
+WITH_SIDE_EFFECT = "buffer_callback_side_effect dlpack_callback_side_effect"
+OF_ARRAYS_OF_JAX = "pure_callback io_callback io_callback_ordered debug_callback debug_callback_ordered"
+OF_ARRAYS = f"{ONE_OF_EACH} io_callback_ordered"
+ORDERED = "id_tap call io_callback_ordered debug_callback_ordered"
+EVERY_EFFECT = (
+    "id_tap id_print call io_callback io_callback_ordered debug_callback debug_callback_ordered debug_print"
+    " debug_print_ordered buffer_callback_side_effect dlpack_callback_side_effect"
+)
+"""One of each kind that must run even if its result is unused."""
+WITH_RESULTS = "call pure_callback io_callback"
+WITH_EFFECTS = "id_tap call io_callback_ordered debug_callback"
+
+SLOWEST = 45.0
+"""The deadline in seconds of a fault that waits for an event, long enough for a busy machine."""
+
+COLLECTIVE_TIMEOUT_FLAGS = (
+    "--xla_cpu_collective_call_warn_stuck_timeout_seconds=1",
+    "--xla_cpu_collective_call_terminate_timeout_seconds=2",
+)
+
+_PROMISE_OF = {
+    "id_tap": "H14",
+    "id_print": "H14",
+    "call": "H15",
+    "pure_callback": "X2",
+    "io_callback": "X3",
+    "debug.callback": "X4",
+    "buffer_callback": "B1",
+    "dlpack_callback": "D1",
+}
+"""The promise about failures of each function."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One scenario in one layout with one callback."""
+
+    kind: str
+    layout: str
+    callback: str
+    promises: tuple[str, ...]
+    plant: Callable[[Bench], list[Anomaly]]
+    xla_flags: tuple[str, ...] = ()
+    minimum_devices: int = 1
+    deadline: float | None = None
+    """Seconds, if the usual deadline is needlessly long."""
+    isolated: bool = False
+    """Whether the fault runs in a process of its own, because it may end, hang or poison its process."""
+    needs: str = ""
+    """A function of `jax` that the scenario uses and that some releases lack."""
+    functions: str = ""
+    """The functions that the scenario uses of the implementation's module, beside the callback: words."""
+    processes: bool = False
+    """Whether the fault is planted in several processes; otherwise it is planted in one."""
+    ends: tuple[int, ...] = ()
+    """The processes that the scenario itself ends or stops: what becomes of the others is the outcome."""
+    crosses: tuple[str, ...] = ()
+    """The entries of `spec.thresholds` on both sides of which the scenario has sizes."""
+    quiet: str = ""
+    """Why the fault needs a quiet machine, if it does: then no other cell of the run runs meanwhile."""
+
+    @property
+    def name(self) -> str:
+        return f"fault.{self.kind}.{self.layout}"
+
+    def ineligible(self, device_count: int, processes: int = 1) -> str | None:
+        if reason := self.ineligible_in(processes):
+            return reason
+        if device_count < self.minimum_devices:
+            return f"needs {self.minimum_devices} devices, the topology has {device_count}"
+        return None
+
+    def ineligible_in(self, processes: int) -> str | None:
+        if self.processes == (processes > 1):
+            return None
+        return "needs several processes" if self.processes else "is planted in one process"
+
+
+_ENTERED: dict[tuple[str, str], Fault] = {}
+
+
+def enter(fault: Fault) -> None:
+    """Register a fault."""
+    key = (fault.callback, fault.name)
+    if key in _ENTERED:
+        raise ValueError(f"{fault.name} of {fault.callback} is entered twice: give one of the two another kind")
+    _ENTERED[key] = fault
+
+
+def entered() -> tuple[Fault, ...]:
+    """The registered faults, those of all imported modules."""
+    return tuple(_ENTERED.values())
+
+
+S = TypeVar("S", bound=Scenario)
+
+
+def planted(
+    layouts: str,
+    callbacks: str,
+    promises: str = "",
+    *,
+    also: str = "",
+    kind: str = "",
+    xla_flags: tuple[str, ...] = (),
+    minimum_devices: int = 1,
+    deadline: float | None = None,
+    isolated: bool = False,
+    needs: str = "",
+    functions: str = "",
+    processes: bool = False,
+    ends: tuple[int, ...] = (),
+    crosses: tuple[str, ...] = (),
+    quiet: str = "",
+) -> Callable[[S], S]:
+    """Register a scenario for every combination of these layouts and callbacks, each a list of words.
+
+    The kind is the scenario's name. The promises are each callback's promise about failures, and those in `also`; a
+    promise that names other functions is left out.
+    A fault that shares its process with other cells always has a deadline.
+    """
+
+    def enter_all(scenario: S) -> S:
+        for name in callbacks.split():
+            callback = callback_named(name)
+            of_callback = promises or f"{_PROMISE_OF.get(callback.function, ' '.join(callback.promises))} {also}"
+            about = (p for p in of_callback.split() if is_about(p, callback.function, functions_of(callback)))
+            cited = tuple(p for p in about if callback.ordered or p != OF_ORDER)
+            if not cited:
+                raise ValueError(f"{scenario.__name__} of {name} cites no promise about {callback.function}")
+            for layout in layouts.split():
+                enter(
+                    Fault(
+                        kind or scenario.__name__,
+                        layout,
+                        name,
+                        cited,
+                        functools.partial(_plant, scenario, callback),
+                        xla_flags,
+                        minimum_devices,
+                        deadline if deadline or isolated else SLOWEST,
+                        isolated,
+                        needs,
+                        functions,
+                        processes,
+                        ends,
+                        crosses,
+                        quiet,
+                    )
+                )
+        return scenario
+
+    return enter_all
+
+
+def _plant(scenario: Scenario, callback: Callback, bench: Bench) -> list[Anomaly]:
+    return scenario(bench, callback)

@@ -1,0 +1,54 @@
+"""Run fault cells: plant a misbehaving callback and check its effects.
+
+Each scenario returns anomalies. A scenario that may crash, hang or poison its process runs in a process of its own,
+where a crash or a hang is a result like any other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import jax
+
+from ...implementations import Implementation
+from ...oracle.checkers import Anomaly
+from ...oracle.stages import stage_of, summary
+from ...oracle.verdicts import Outcome, Verdict
+from .bench import Bench
+from .checks import is_of_the_program
+from .child_processes import VictimEndedError
+from .registry import Fault
+from .support import outcome_in_place_of_waiting, outcome_without_support
+
+
+def run_fault(fault: Fault, implementation: Implementation, devices: Sequence[jax.Device]) -> Outcome:
+    bench = Bench(implementation, fault.layout, devices)
+    started = time.perf_counter()
+    if waiting := outcome_in_place_of_waiting(fault, bench):
+        return waiting
+    try:
+        anomalies = fault.plant(bench)
+    except VictimEndedError as error:
+        lacking = outcome_without_support(fault, bench, started)
+        return replace(lacking or error.outcome, seconds=time.perf_counter() - started)
+    except Exception as error:
+        if not is_of_the_program(error, implementation):
+            raise
+        anomalies = [Anomaly("error", stage_of(error), f"the program failed: {summary(error)}")]
+    seconds = time.perf_counter() - started
+    if not anomalies:
+        return Outcome(Verdict.PASS, seconds=seconds)
+    if lacking := outcome_without_support(fault, bench, started):
+        return replace(lacking, seconds=time.perf_counter() - started)
+    witness = "; ".join(str(anomaly) for anomaly in anomalies)
+    return Outcome(Verdict.FAIL, anomalies[0].stage, witness, seconds, anomaly=anomalies[0].kind)
+
+
+def try_callback_of(fault: Fault, implementation: Implementation, devices: Sequence[jax.Device]) -> Outcome:
+    """In place of a fault, which needs a process of its own, try whether the platform has its callback at all.
+
+    A pass says that it has.
+    """
+    return outcome_without_support(fault, Bench(implementation, fault.layout, devices)) or Outcome(Verdict.PASS)

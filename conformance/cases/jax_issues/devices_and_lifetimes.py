@@ -1,0 +1,120 @@
+"""Reports about callbacks on several devices, and about functions and programs that are dropped early."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import weakref
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ...oracle.verdicts import Stage
+from ..harness.bench import Bench
+from ..harness.case import Case, case
+from ..harness.checks import still_alive
+from ..harness.registry import ONE_OF_EACH, WITH_RESULTS
+from .loops_and_branches import TRIPS, add_one
+
+
+@case("shard_map", "id_tap call io_callback_ordered")
+def changing_device_sets(case: Case) -> None:
+    """#25671: a function with ordered callbacks runs on all devices, then on one, then on all again."""
+    alone = Bench(case.implementation, "jit", case.devices)
+    together, single = (bench.applying(case.callback, add_one) for bench in (case.bench, alone))
+    for bench, program in ((case.bench, together), (alone, single), (case.bench, together)):
+        case.gives(bench.expected(case.callback, bench.operand), program, bench.operand)
+
+
+@case("pmap", "call", "H9", minimum_devices=2, deadline=15.0, isolated=True)
+@case("pmap", "pure_callback", minimum_devices=2, deadline=15.0, isolated=True)
+def reads_large_operand(case: Case) -> None:
+    """No public number: callbacks that read a large operand, before a collective, with more devices than cores."""
+    compiled = case.compile(lambda x: jax.lax.psum(case.apply(add_one, x), "devices"))
+    count = len(case.devices)
+    operand = np.ones((count, 1 << 16), np.float32)
+    for _ in range(4 * TRIPS):
+        case.gives(np.full(operand.shape, 2 * count, np.float32), compiled, operand)
+
+
+@case("jit", ONE_OF_EACH)
+def eagerly_forgotten(case: Case) -> None:
+    """No public number: after eager calls, a function is gone with its last reference, without clearing caches."""
+
+    def run() -> weakref.ref[Any]:
+        def host(operand: Any, transforms: Any = ()) -> Any:
+            return add_one(operand)
+
+        np.asarray(case.apply(host, jnp.asarray(case.operand)))
+        return weakref.ref(host)
+
+    functions = {str(number): run() for number in range(TRIPS)}
+    case.barrier()
+    case.same("leak", Stage.EXIT, still_alive(functions), [], "functions that nobody has")
+
+
+@case("pmap", ONE_OF_EACH)
+def dropped_while_running(case: Case) -> None:
+    """JAX 0.4.18 and before: the user drops a function and its program before the result is ready."""
+    results = []
+    for _ in range(TRIPS):
+        results.append(case.bench.applying(case.callback, functools.partial(add_one))(case.operand))
+        # Collecting the young generations is enough; a full collection takes long.
+        gc.collect(1)
+    for result in results:
+        case.gives(case.expected, np.asarray, result)
+
+
+@case("pmap", ONE_OF_EACH)
+def collects_garbage(case: Case) -> None:
+    """JAX before 0.11 without the interpreter's lock: the garbage collector runs inside a callback."""
+
+    def host(operand: Any) -> Any:
+        cycle: list[Any] = [operand]
+        cycle.append(cycle)
+        del cycle
+        gc.collect(0)
+        return add_one(operand)
+
+    compiled = case.bench.applying(case.callback, host)
+    for _ in range(TRIPS):
+        case.gives(case.expected, compiled, case.operand)
+
+
+# One device has no mesh.
+@case("pjit", WITH_RESULTS, minimum_devices=2, needs="set_mesh")
+def explicit_mesh(case: Case) -> None:
+    """No public number: on a mesh with explicit axes, a result has a sharding over that mesh."""
+    explicit = (jax.sharding.AxisType.Explicit,)
+    mesh = jax.make_mesh((len(case.devices),), ("devices",), axis_types=explicit, devices=case.devices)
+    with jax.set_mesh(mesh):
+        operand = jax.device_put(case.operand, NamedSharding(mesh, PartitionSpec()))
+        result = jax.jit(lambda x: case.apply(add_one, x))(operand)
+        case.gives(case.expected, np.asarray, result)
+    case.same("sharding", Stage.RESULT, type(result.sharding), NamedSharding, "the type of the result's sharding")
+
+
+@case("jit", "call")
+def decomposes_on_the_host(case: Case) -> None:
+    """#26160: a callback runs JAX's eigendecomposition, which shares LAPACK threads and a pool with the program."""
+    decompose = jax.jit(lambda matrix: jnp.linalg.eig(matrix)[0])
+
+    def host(operand: Any) -> Any:
+        eigenvalues = np.asarray(decompose(np.eye(150, dtype=np.float32)))
+        return np.asarray(operand) + np.float32(eigenvalues.real.mean())
+
+    compiled = case.bench.applying(case.callback, host)
+    for _ in range(TRIPS):
+        case.gives(case.expected, compiled, case.operand)
+
+
+@case("jit", ONE_OF_EACH, needs="no_tracing")
+def without_tracing(case: Case) -> None:
+    """#39289: a program that has run before runs again under `jax.no_tracing`, which forbids a new trace."""
+    compiled = case.bench.applying(case.callback, add_one)
+    case.gives(case.expected, compiled, case.operand)
+    with jax.no_tracing():
+        case.gives(case.expected, compiled, case.operand)

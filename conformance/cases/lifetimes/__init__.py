@@ -1,0 +1,1 @@
+"""What outlives a program, and what is let go with it."""

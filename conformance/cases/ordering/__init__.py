@@ -1,0 +1,1 @@
+"""The order of callbacks: in a program, between programs and outside jit."""

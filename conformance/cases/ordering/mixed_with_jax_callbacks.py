@@ -1,0 +1,153 @@
+"""Cases of ordered callbacks beside JAX's own ordered ones: each has its own token in the same program."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import io_callback
+
+from ...oracle.verdicts import Stage
+from ..barriers import EARLY_SECONDS, PATIENCE, HeldTap
+from ..harness.case import Case, case
+from ..harness.checks import PLANTED, error_of
+
+STEPS = 3
+START = np.float32(10)
+
+Step = Callable[[Any], Any]
+
+
+@case("jit", "id_tap call", "H5 H13")
+def beside_ordered_ones_of_jax(case: Case) -> None:
+    """With JAX's io_callback and debug.callback, before and after, in a loop and one by one; each in its own order."""
+    seen: dict[str, list[float]] = {"hostcb": [], "io": [], "debug": []}
+
+    def note(name: str) -> Callable[[Any], Any]:
+        def host(operand: Any) -> Any:
+            seen[name].append(float(np.asarray(operand)))
+            return np.asarray(operand)
+
+        return host
+
+    steps: dict[str, Step] = {
+        "hostcb": lambda x: case.call_back(note("hostcb"), x, jax.ShapeDtypeStruct((), np.float32)),
+        "io": lambda x: io_callback(note("io"), jax.ShapeDtypeStruct((), np.float32), x, ordered=True),
+        "debug": lambda x: (jax.debug.callback(note("debug"), x, ordered=True), x)[1],
+    }
+    orders = (("hostcb", "io"), ("io", "hostcb"), ("io", "hostcb", "debug"), ("debug", "io", "hostcb"))
+    wanted = [float(START + number) for number in range(STEPS)]
+    for order in orders:
+
+        def step(x: Any, order: tuple[str, ...] = order) -> Any:
+            for name in order:
+                x = steps[name](x)
+            return x + 1
+
+        def one_by_one(x: Any, step: Step = step) -> Any:
+            for _ in range(STEPS):
+                x = step(x)
+            return x
+
+        def in_a_loop(x: Any, step: Step = step) -> Any:
+            return jax.lax.fori_loop(0, STEPS, lambda _, carry: step(carry), x)
+
+        for label, program in (("one by one", jax.jit(one_by_one)), ("in a loop", jax.jit(in_a_loop))):
+            where = f"{', '.join(order)}, {label}"
+            for _ in range(2):
+                for found in seen.values():
+                    found.clear()
+                case.value(where, lambda p=program: p(START), START + np.float32(STEPS))  # type: ignore[misc]
+                case.barrier()
+                jax.effects_barrier()
+                for name in order:
+                    if seen[name] != wanted:
+                        witness = f"{where}: {name} saw {seen[name]}, expected {wanted}"
+                        case.wrong("order", Stage.CALLBACK, witness)
+
+
+@case("jit", "id_tap call io_callback_ordered debug_callback_ordered", "H4 H5 X3 X4", needs="effects_barrier")
+def between_branches_of_platforms(case: Case) -> None:
+    """Callbacks in branches for other platforms do not run, and those before, after and here keep their order."""
+    seen: list[float] = []
+    number = jax.ShapeDtypeStruct((), np.float32)
+
+    def host(operand: Any) -> Any:
+        seen.append(float(np.asarray(operand)))
+        return operand
+
+    def through(x: Any) -> Any:
+        return case.call_back(host, x, number)
+
+    def twice(x: Any) -> Any:
+        return x * 2
+
+    here = case.devices[0].platform
+    elsewhere = "tpu" if here != "tpu" else "cpu"
+    cases: dict[str, tuple[dict[str, Callable[[Any], Any]], list[float]]] = {
+        "for another platform": ({elsewhere: through, "default": twice}, [1.0, 2.0]),
+        "by default alone": ({here: twice, "default": through}, [1.0, 2.0]),
+        "here alone": ({here: lambda x: through(x + 5), "default": twice}, [1.0, 6.0, 6.0]),
+    }
+    for what, (branches, due) in cases.items():
+        for beside in (True, False):
+
+            def program(x: Any, branches: Any = branches, beside: bool = beside) -> Any:
+                x = through(x) if beside else x
+                x = jax.lax.platform_dependent(x, **branches)
+                return through(x) if beside else x
+
+            compiled = jax.jit(program)
+            for run in range(3):
+                seen.clear()
+                where = f"{what}, {'between others' if beside else 'alone'}, run {run}"
+                wanted = np.float32(6.0 if due[-1] == 6 else 2.0)
+                case.value(where, lambda run=compiled: run(np.float32(1)), wanted)  # type: ignore[misc]
+                case.barrier()
+                jax.effects_barrier()
+                if seen != (due if beside else due[1:-1]):
+                    case.wrong("order", Stage.CALLBACK, f"{where}: callbacks saw {seen}")
+
+
+@case("shard_map", "id_tap", "H13", minimum_devices=2, functions="barrier_wait", isolated=True, deadline=40.0)
+def jaxs_barrier_that_raises(case: Case) -> None:
+    """H13: `jax.effects_barrier` waits for taps also where it raises the failure of JAX's own callback."""
+    held, tapped = HeldTap(), threading.Event()
+    ended: list[tuple[bool, Exception | None]] = []
+
+    def fails(operand: Any) -> None:
+        raise ValueError(PLANTED)
+
+    def computation(x: Any) -> Any:
+        jax.debug.callback(fails, x)
+        return x
+
+    program = case.compile(computation)
+    program.lower(case.operand).compile()  # type: ignore[attr-defined]
+
+    def run() -> None:
+        # One thread alone, since the tokens for which JAX's barrier waits are those of its thread.
+        error_of(lambda: program(case.operand))
+        case.implementation.tap(held, np.float32(1))
+        tapped.set()
+        error = error_of(jax.effects_barrier)
+        ended.append((held.release.is_set(), error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    tapped.wait(PATIENCE)
+    # One-sided: a slow machine can only miss a barrier that returns too early.
+    thread.join(5 * EARLY_SECONDS)
+    held.release.set()
+    thread.join(PATIENCE)
+    case.drain()
+    if not ended or not ended[0][0]:
+        came = f"it ended with {ended[0][1]!r} while a tap was held" if ended else "it did not return"
+        case.wrong("early barrier", Stage.BARRIER, f"JAX's barrier, where a callback of JAX's failed: {came}")
+        return
+    if ended[0][1] is None:
+        case.wrong("swallowed error", Stage.BARRIER, "JAX's barrier did not raise the failure of JAX's callback")
+        return

@@ -1,0 +1,1 @@
+"""Callbacks and their process: forks, signals, exits, and several processes."""

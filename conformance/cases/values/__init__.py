@@ -1,0 +1,1 @@
+"""Operands and results of every type, shape, structure and size arrive whole."""

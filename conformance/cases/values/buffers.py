@@ -1,0 +1,148 @@
+"""Cases of functions that keep the buffers that they were lent, or arrays that are views of them.
+
+`np.asarray` can make an array from a buffer of JAX. While that array is alive, JAX may mistake a later buffer at the
+same address of the stack for the old one. So these cells call back at many depths of the stack, and then again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from ...oracle.stages import summary
+from ...oracle.verdicts import Stage
+from ...spec.callbacks import Callback
+from ..harness.bench import Bench
+from ..harness.case import Case, case
+from ..harness.checks import PLANTED, error_of
+
+DEPTH = 12
+
+
+def deeper(through_map: int, through_reduce: int, run: Callable[[], Any]) -> Any:
+    """Run a function below this many frames of C functions, of two sizes."""
+    if through_map:
+        return next(map(lambda _: deeper(through_map - 1, through_reduce, run), [None]))  # noqa: C417 - its frame is the point
+    if through_reduce:
+        return functools.reduce(lambda *_: deeper(0, through_reduce - 1, run), [None, None])
+    return run()
+
+
+def _at_all_depths(run: Callable[[], Any]) -> Iterator[Exception | None]:
+    for through_map in range(DEPTH):
+        for through_reduce in range(DEPTH):
+            try:
+                deeper(through_map, through_reduce, run)
+            except Exception as error:
+                yield error
+            else:
+                yield None
+
+
+@case("jit", "buffer_callback dlpack_callback", isolated=True)
+def keeps_its_view(case: Case) -> None:
+    """A callback keeps arrays that are views of operands; later callbacks must still get their own operands."""
+    kept: dict[int, Any] = {}
+
+    def keep(buffer: Any) -> None:
+        array = np.asarray(buffer)
+        # One report for each kept object is enough.
+        kept.setdefault(id(array.base), array)
+
+    keeping = _compiled(case.bench, case.callback, keep)
+    _check_not_misled(case, lambda: float(keeping(np.float32(1))))
+
+
+@case("jit", "buffer_callback", isolated=True)
+def fails_and_is_kept(case: Case) -> None:
+    """A kept exception of a callback keeps, by its traceback, all that the function had made from its buffers."""
+    kept: list[BaseException] = []
+
+    def fail(buffer: Any) -> None:
+        array = np.asarray(buffer)
+        raise ValueError(PLANTED, array.shape)
+
+    failing = _compiled(case.bench, case.callback, fail)
+
+    def run() -> None:
+        try:
+            float(failing(np.float32(1)))
+        except Exception as error:
+            kept.append(error)
+
+    _check_not_misled(case, run)
+
+
+@case("jit", "buffer_callback dlpack_callback", "B1 B2 D1")
+def operands_by_name(case: Case) -> None:
+    """Operands come by the names by which they are given, beside results, and to a function without results."""
+    namespace = case.library
+    make = namespace.buffer_callback if case.callback.function == "buffer_callback" else namespace.dlpack_callback
+    options = {} if case.callback.function == "buffer_callback" else {"in_place": True}
+    seen: list[list[float]] = []
+
+    def note(out: Any, x: Any, *, of_c: Any, of_b: Any) -> None:
+        seen.append([float(np.asarray(each)) for each in (x, of_b, of_c)])
+        for number, each in enumerate(jax.tree.leaves(out)):
+            np.asarray(each)[...] = number + 1
+
+    def function(*arguments: Any, **named: Any) -> None:
+        # The context of a buffer callback comes first.
+        note(*arguments[-2:], **named)
+
+    one = jax.ShapeDtypeStruct((), np.float32)
+
+    def computation(x: Any) -> Any:
+        make(function, (), has_side_effect=True, **options)(x, of_b=x + 1, of_c=x + 2)
+        return make(function, {"a": one, "b": one}, **options)(x + 10, of_c=x + 12, of_b=x + 11)
+
+    result = jax.jit(computation)(np.float32(1))
+    case.barrier()
+    if sorted(seen) != [[1.0, 2.0, 3.0], [11.0, 12.0, 13.0]]:
+        case.wrong("wrong operand", Stage.CALLBACK, f"they saw {seen}")
+    if {name: float(value) for name, value in result.items()} != {"a": 1.0, "b": 2.0}:
+        case.wrong("result", Stage.RESULT, f"it gave {result}")
+
+
+@case("jit", "buffer_callback", isolated=True)
+def returns_a_value(case: Case) -> None:
+    """A callback that gets the buffers of its results must return None."""
+    compiled = case.compile(lambda x: case.implementation.returning_buffers(case.callback, x))
+    error = error_of(lambda: compiled(case.operand))
+    case.drain()
+    if error is None:
+        case.wrong("swallowed error", Stage.RESULT, "what a buffer callback returned was accepted")
+        return
+    if "must not return" not in str(error):
+        case.wrong("poor error", Stage.DISPATCH, f"the error does not say what is wrong: {summary(error)}")
+        return
+    case.barrier()
+
+
+def _compiled(bench: Bench, callback: Callback, look: Callable[[Any], None]) -> Callable[[Any], Any]:
+    return jax.jit(lambda x: bench.implementation.with_buffer(callback, look, x))
+
+
+def _check_not_misled(case: Case, disturb: Callable[[], Any]) -> None:
+    later = _compiled(case.bench, case.callback, lambda buffer: None)
+    for error in _at_all_depths(disturb):
+        # The fault may already affect some of these.
+        del error
+    values: list[float] = []
+    errors = [error for error in _at_all_depths(lambda: values.append(float(later(np.float32(3))))) if error]
+    try:
+        case.implementation.barrier()
+    except Exception as error:
+        # These are the planted failures.
+        del error
+    if errors:
+        witness = f"{len(errors)} of {DEPTH * DEPTH} later callbacks failed: {summary(errors[0])}"
+        case.wrong("misled", Stage.DISPATCH, witness)
+        return
+    if {*values} - {4.0}:
+        case.wrong("misled", Stage.RESULT, f"later callbacks gave {sorted({*values})}, expected 4.0 alone")
+        return

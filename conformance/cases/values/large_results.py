@@ -1,0 +1,52 @@
+"""Cases of large results in any layout: their memory may be copied in another way than that of small ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from ...oracle.verdicts import Stage
+from ...spec.thresholds import THRESHOLDS
+from ..harness.case import Case, case
+from ..harness.registry import WITH_RESULTS
+
+COLUMNS = 512
+
+FORMS: dict[str, Callable[[Any], Any]] = {
+    "in Fortran order": np.asfortranarray,
+    "upside down": lambda array: array[::-1].copy()[::-1],
+    "right to left": lambda array: array[:, ::-1].copy()[:, ::-1],
+    "every second row of another": lambda array: np.repeat(array, 2, axis=0)[::2],
+    "every second column of another": lambda array: np.repeat(array, 2, axis=1)[:, ::2],
+    "a part of the columns of another": lambda array: np.hstack([array, array])[:, : array.shape[1]],
+    "read-only": lambda array: np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape),
+    "not aligned": lambda array: (
+        np.frombuffer(b"x" + array.tobytes(), np.uint8)[1:].view(array.dtype).reshape(array.shape)
+    ),
+}
+
+
+@case("jit", WITH_RESULTS, "H3 X2 X3", crosses=("block", "past_caches"))
+def large_forms_of_results(case: Case) -> None:
+    """Results in each order of their memory reach the device as they are, on both sides of the thresholds of copies."""
+    for nbytes in (THRESHOLDS["block"].value // 2, THRESHOLDS["past_caches"].value + COLUMNS * 4):
+        rows = nbytes // 4 // COLUMNS
+        wanted = np.arange(rows * COLUMNS, dtype=np.float32).reshape(rows, COLUMNS)
+        like = jax.ShapeDtypeStruct(wanted.shape, wanted.dtype)
+        for what, form in FORMS.items():
+            result = form(wanted)
+
+            def program(x: Any, result: Any = result, like: Any = like) -> Any:
+                return case.call_back(lambda _: result, x, like)
+
+            compiled = jax.jit(program)
+            for run in range(2):
+                found = np.asarray(compiled(np.float32(run)))
+                if not np.array_equal(found, wanted):
+                    wrong = int((found != wanted).sum())
+                    witness = f"of {wanted.size} numbers {what}, {wrong} came wrong in run {run}"
+                    case.wrong("result", Stage.RESULT, witness)
+    case.barrier()

@@ -1,0 +1,166 @@
+"""Cases of operands and results whose sizes are just below, at and just above a size at which their way changes.
+
+`thresholds` has these sizes. A callback keeps what it gets, and the cell looks at it after further programs of the same
+sizes, when memory that was not the callback's own has been used again.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ...oracle.verdicts import Stage
+from ...spec.thresholds import THRESHOLDS
+from ..harness.case import Case, case
+from ..harness.registry import EVERY_KIND
+
+FURTHER = "debug_callback_ordered buffer_callback_side_effect dlpack_callback_in_place dlpack_callback_side_effect"
+
+KEPT = (True, True, False, True, False)
+"""Of each round whether the callback keeps its operands. Others are dropped, so that their memory is used again."""
+
+KEPT_IF_LARGE = (True, False)
+
+PART = 1 << 18
+"""Bytes that are compared at a time."""
+
+SMALL = 3
+"""The size of an operand that is small beside large ones."""
+
+_Keep = Callable[[Any], Any]
+
+
+def _bottom(array: Any) -> Any:
+    """What a user finds who follows `.base`, as code that looks for the owner of memory does."""
+    while isinstance(array, np.ndarray) and array.base is not None:
+        array = array.base
+    return array
+
+
+WAYS_TO_KEEP: tuple[_Keep, ...] = (
+    lambda array: array,
+    lambda array: array[: array.size // 2],
+    lambda array: memoryview(array),
+    lambda array: _bottom(array),
+    lambda array: np.frombuffer(array, np.uint8),
+)
+
+
+# The keys of `THRESHOLDS` that every kind is asked for, and those of large values, which cost much.
+OF_EVERY_KIND = ("ring_value", "block", "past_caches")
+OF_LARGE_VALUES = ("mapped_anew", "ready_blocks")
+
+
+@case("jit", f"{EVERY_KIND} {FURTHER}", "H11 B1 D1", crosses=OF_EVERY_KIND)
+def sizes(case: Case) -> None:
+    """Operands, kept and looked at later, and results: every element, at 64 KiB, 1 MiB and 4 MiB."""
+    for name in OF_EVERY_KIND:
+        _around(case, THRESHOLDS[name].around, KEPT)
+
+
+@case("jit", "id_tap call", "H11", crosses=OF_LARGE_VALUES)
+def large_sizes(case: Case) -> None:
+    """As `sizes`, at 32 MiB and 64 MiB."""
+    for name in OF_LARGE_VALUES:
+        _around(case, THRESHOLDS[name].around, KEPT_IF_LARGE)
+
+
+@case("jit", "id_tap", "H2 H11", crosses=("ring_value",))
+def sizes_together(case: Case) -> None:
+    """Several operands of one tap, below, at and above 64 KiB, in each order, kept and looked at later."""
+    sizes = [*THRESHOLDS["ring_value"].around, 3 * THRESHOLDS["ring_value"].value]
+    orders = [[*sizes[first:], *sizes[:first]] for first in range(len(sizes))]
+    # Many that are large, and few that are small.
+    for chosen in (*orders, [*[sizes[-1]] * 5, SMALL], [SMALL, *[sizes[-1]] * 9]):
+        operands = [np.resize(np.arange(251, dtype=np.uint8), size) for size in chosen]
+        label = f"operands of {[each.size for each in operands]} bytes"
+        seen: list[bool] = []
+        kept: list[Any] = []
+
+        def right(given: Any, number: int, operands: Any = operands) -> bool:
+            pairs = zip(given, operands, strict=True)
+            return all(np.array_equal(np.asarray(one), other + np.uint8(number)) for one, other in pairs)
+
+        def host(given: Any, right: Any = right, seen: list[bool] = seen, kept: list[Any] = kept) -> None:
+            seen.append(right(given, len(kept)))
+            kept.append(given)
+
+        def program(given: Any, number: Any, host: Any = host) -> Any:
+            return case.call_back(host, [each + number for each in given])
+
+        compiled = jax.jit(program)
+        # The first value goes through Python in any case. Each of the others comes to the place of the one before.
+        for number in range(3):
+            jax.block_until_ready(compiled(operands, np.uint8(number)))
+            case.barrier()
+        if seen != [True] * 3:
+            witness = f"of 3 taps of {label}, {seen} had the right operands"
+            case.wrong("wrong operand", Stage.CALLBACK, witness)
+        later = [right(given, number) for number, given in enumerate(kept)]
+        if later != [True] * 3:
+            witness = f"of 3 taps of {label}, {later} have the right operands later"
+            case.wrong("torn operand", Stage.CALLBACK, witness)
+
+
+def _around(case: Case, sizes: Sequence[int], keeps: Sequence[bool]) -> None:
+    kept: list[tuple[int, int, _Keep, Any]] = []
+    # The period of the elements is no power of two, so no shift by whole blocks goes unnoticed.
+    # They own their memory, as the operands do that are looked for behind `.base`.
+    bases = [np.resize(np.arange(251, dtype=np.uint8), size).copy() for size in sizes]
+
+    def hosting(place: int) -> Callable[[Any], Any]:
+        def host(operand: Any) -> Any:
+            array = np.asarray(operand)
+            number = int(array[0])
+            way = WAYS_TO_KEEP[(number + place) % len(WAYS_TO_KEEP)]
+            if keeps[number]:
+                kept.append((number, place, way, way(array)))
+            # Memory that nobody looks at would make half of the cell's time.
+            return array + np.uint8(1) if case.callback.returns_new_value else None
+
+        return host
+
+    def computation(operands: Any, number: Any) -> Any:
+        results = []
+        for place, operand in enumerate(operands):
+            fresh = operand + number
+            results.append(case.call_back(hosting(place), fresh, jax.ShapeDtypeStruct(fresh.shape, np.uint8)))
+        return results
+
+    compiled = jax.jit(computation)
+    operands = [jax.device_put(base, case.devices[0]) for base in bases]
+    added = np.uint8(1 if case.callback.returns_new_value else 0)
+    for number in range(len(keeps)):
+        results = compiled(operands, np.uint8(number))
+        for base, result in zip(bases, results, strict=True):
+            if not _is_sum(np.asarray(result), base, np.uint8(number) + added):
+                wrong = np.flatnonzero(np.asarray(result) != base + np.uint8(number) + added)
+                witness = f"of a result of {base.size} bytes {wrong.size} are wrong, the first at {wrong[0]}"
+                case.wrong("result", Stage.RESULT, witness)
+                return
+    case.barrier()
+    gc.collect()
+    wanted = {(number, place) for number, keep in enumerate(keeps) if keep for place in range(len(sizes))}
+    if {(number, place) for number, place, _, _ in kept} != wanted:
+        case.wrong("lost", Stage.CALLBACK, f"of operands of about {sizes[0]} bytes, some did not come")
+        return
+    for number, place, way, found in kept:
+        # A way to keep takes a part, and changes nothing.
+        right = np.asarray(way(bases[place]))
+        array = np.asarray(found).reshape(-1).view(np.uint8)[: right.size]
+        if not _is_sum(array, right, np.uint8(number)):
+            witness = f"an operand of {sizes[place]} bytes that was kept is another one later"
+            case.wrong("torn operand", Stage.CALLBACK, witness)
+            return
+
+
+def _is_sum(array: np.ndarray, base: np.ndarray, added: np.uint8) -> bool:
+    """Whether `array` is `base + added`; by parts, since memory for the whole would cost more than the comparison."""
+    if array.shape != base.shape:
+        return False
+    parts = (slice(first, first + PART) for first in range(0, base.size, PART))
+    return all(np.array_equal(array[part], base[part] + added) for part in parts)

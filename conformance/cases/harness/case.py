@@ -94,6 +94,8 @@ class Case:
         self.recorder = Recorder({device.id: index for index, device in enumerate(bench.devices)})
         self._hosts: list[Host] = []
         self.compile = bench.compile
+        self.ends_quietly = True
+        """Whether the barrier must have nothing to report after the last line of the case."""
 
     @property
     def library(self) -> Any:
@@ -288,7 +290,8 @@ def case(layouts: str, callbacks: str, promises: str = "", **options: Any) -> Ca
         def run(bench: Bench, callback: Callback) -> list[Anomaly]:
             one = Case(bench, callback)
             scenario(one)
-            one.barrier()
+            if one.ends_quietly:
+                one.barrier()
             return one.anomalies
 
         return scenario

@@ -1,0 +1,1 @@
+"""What callbacks receive, return and print."""

@@ -1,4 +1,4 @@
 """The search for the release or commit with another outcome, and how sure it is.
 
-`bisection`, `statistics` and `evidence` know nothing of cells; `probing` runs them.
+`bisection` and `evidence` know nothing of cells; `subjects` runs them, and git walks through commits.
 """

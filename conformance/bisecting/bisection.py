@@ -6,9 +6,8 @@ are made, and the search starts again with them. So any journal of runs is a sta
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias, TypeVar
 
@@ -60,7 +59,6 @@ def between(old: int, new: int) -> Search[Answer]:
     """Find the first change between two ends that were named."""
 
     def search(evidence: Evidence) -> Answer:
-        evidence.require((old, new))
         if ends := _untestable(evidence, (old, new)):
             return Answer(Kind.UNTESTABLE, old, new, untestable=ends)
         if not evidence.differ(old, new):
@@ -80,13 +78,11 @@ def whole(count: int, named: Sequence[int] = ()) -> Search[Answer]:
     def search(evidence: Evidence) -> Answer:
         if ends := _untestable(evidence, named):
             return Answer(Kind.UNTESTABLE, 0, count - 1, untestable=ends)
-        evidence.require(dict.fromkeys((0, count - 1)))
-        testable = _testable(evidence, range(count))
-        old, untestable = next(testable, (None, ()))
+        old = next((index for index in range(count) if evidence.why_untestable(index) is None), None)
         if old is None:
-            return _all_untestable(evidence, count)
-        new, later = next(_testable(evidence, range(count - 1, old - 1, -1)))
-        skipped = (*untestable, *reversed(later))
+            return Answer(Kind.UNTESTABLE, 0, count - 1, untestable=_untestable(evidence, range(count)))
+        new = next(index for index in reversed(range(count)) if evidence.why_untestable(index) is None)
+        skipped = _untestable(evidence, (*range(old), *range(new + 1, count)))
         if old == new:
             return Answer(Kind.ALONE, old, new, untestable=skipped)
         if evidence.differ(old, new):
@@ -94,38 +90,6 @@ def whole(count: int, named: Sequence[int] = ()) -> Search[Answer]:
         else:
             answer = _island(evidence, old, new)
         return Answer(answer.kind, old, new, answer.changes, skipped)
-
-    return search
-
-
-def every(count: int, named: Sequence[int] = ()) -> Search[Answer]:
-    """Run every release, and find each pair of neighbours that differ.
-
-    Changes are found also if an end that was named cannot be tested. Without one, there may be a change at that end.
-    """
-
-    def search(evidence: Evidence) -> Answer:
-        evidence.require(range(count))
-        reasons = [evidence.why_untestable(index) for index in range(count)]
-        testable = [index for index, reason in enumerate(reasons) if reason is None]
-        if not testable:
-            return _all_untestable(evidence, count)
-        changes = []
-        for before, after in itertools.pairwise(testable):
-            if evidence.differ(before, after):
-                skipped = tuple((index, reasons[index] or "") for index in range(before + 1, after))
-                changes.append(Change(before, after, skipped))
-        outside = [*range(testable[0]), *range(testable[-1] + 1, count)]
-        ends = tuple((index, reasons[index] or "") for index in outside)
-        if not changes and (named_ends := _untestable(evidence, named)):
-            return Answer(Kind.UNTESTABLE, 0, count - 1, untestable=named_ends)
-        if len(testable) == 1:
-            return Answer(Kind.ALONE, testable[0], testable[0], untestable=ends)
-        if not changes:
-            answer = no_difference(evidence, *testable)
-        else:
-            answer = confirmed(evidence, testable[0], testable[-1], changes)
-        return Answer(answer.kind, testable[0], testable[-1], answer.changes, ends)
 
     return search
 
@@ -176,13 +140,10 @@ def _halving(old: int, new: int) -> Iterator[int]:
 
 def confirmed(evidence: Evidence, old: int, new: int, changes: list[Change]) -> Answer:
     """The answer with these changes, if what lies beside each of them does the same again."""
-    checked = []
-    if not evidence.rule.by_chance:
-        beside = dict.fromkeys(index for change in changes for index in (change.before, change.after))
-        evidence.require(beside, evidence.rule.confirming)
-    for change in changes:
-        varying = tuple(index for index in (change.before, change.after) if evidence.varies(index))
-        checked.append(Change(change.before, change.after, change.skipped, change.unclear, varying))
+    checked = [
+        replace(change, varying=tuple(index for index in (change.before, change.after) if evidence.varies(index)))
+        for change in changes
+    ]
     doubtful = any(change.varying or change.unclear for change in checked)
     return Answer(Kind.CANNOT_TELL if doubtful else Kind.FOUND, old, new, tuple(checked))
 
@@ -199,19 +160,3 @@ def no_difference(evidence: Evidence, *releases: int) -> Answer:
 def _untestable(evidence: Evidence, ends: Sequence[int]) -> tuple[tuple[int, str], ...]:
     """Those of the ends that cannot be tested, with the reasons."""
     return tuple((end, why) for end in ends if (why := evidence.why_untestable(end)) is not None)
-
-
-def _all_untestable(evidence: Evidence, count: int) -> Answer:
-    reasons = tuple((index, evidence.why_untestable(index) or "") for index in range(count))
-    return Answer(Kind.UNTESTABLE, 0, count - 1, untestable=reasons)
-
-
-def _testable(evidence: Evidence, places: range) -> Iterator[tuple[int, tuple[tuple[int, str], ...]]]:
-    """The first of the places that can be tested, with those before it."""
-    skipped: list[tuple[int, str]] = []
-    for index in places:
-        reason = evidence.why_untestable(index)
-        if reason is None:
-            yield index, tuple(skipped)
-            return
-        skipped.append((index, reason))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from .samples import Sample, counted
-from .statistics import Rate, chance_of_difference, rate_of
 
 FIRST_BATCH = 10
 CONFIDENCE = 0.99
@@ -46,10 +45,9 @@ def rule_of(runs: int | None, confidence: float | None) -> Rule:
 class MissingRunsError(Exception):
     """A release must run so often in all before the search can go on."""
 
-    def __init__(self, index: int, runs: int, others: Sequence[int] = ()) -> None:
-        """`others` must run as often, too. Who can run several releases at once need not wait for the first."""
+    def __init__(self, index: int, runs: int) -> None:
         super().__init__(f"release {index} must run {runs} times")
-        self.index, self.runs, self.others = index, runs, others
+        self.index, self.runs = index, runs
 
 
 class Relation(Enum):
@@ -68,13 +66,8 @@ class Evidence:
 
     samples: Mapping[int, Sequence[Sample]]
     rule: Rule
-
-    def require(self, indexes: Iterable[int], runs: int | None = None) -> None:
-        """Ask for so many runs of all these, by default for the first ones."""
-        runs = runs or self.rule.batches[0]
-        lacking = [index for index in indexes if self._lacks(index, runs)]
-        if lacking:
-            raise MissingRunsError(lacking[0], runs, lacking[1:])
+    given: frozenset[int] = frozenset()
+    """Releases that do not run again: all comparisons are with the runs that they have."""
 
     def why_untestable(self, index: int) -> str | None:
         """The reason if nothing can be found out in a release; asks for its first run."""
@@ -107,27 +100,49 @@ class Evidence:
         """Whether all runs of all these releases had one outcome."""
         return len({words for index in indexes for words in counted(self.samples[index])}) == 1
 
-    def rate(self, index: int) -> Rate:
+    def rate(self, index: int) -> str:
         return rate(self.samples[index], self.rule.confidence)
 
     def _differ(self, one: int, other: int, runs: int) -> bool:
         counts, others = self._counts(one, runs), self._counts(other, runs)
         if not self.rule.by_chance:
-            return counts != others
+            return {*counts} != {*others}
         # Each look at the runs may find a difference by chance: all looks together may do so by 1 - confidence.
         allowed = (1 - self.rule.confidence) / len(self.rule.batches)
         return chance_of_difference(counts, others) <= allowed
 
     def _counts(self, index: int, runs: int) -> Counter[str]:
-        if self._lacks(index, runs):
-            raise MissingRunsError(index, runs)
-        return counted(self.samples.get(index, ())[:runs])
-
-    def _lacks(self, index: int, runs: int) -> bool:
         ran = self.samples.get(index, ())
-        return len(ran) < runs and not any(sample.untestable for sample in ran)
+        if index in self.given:
+            return counted(ran)
+        if len(ran) < runs and not any(sample.untestable for sample in ran):
+            raise MissingRunsError(index, runs)
+        return counted(ran[:runs])
 
 
-def rate(ran: Sequence[Sample], confidence: float) -> Rate:
-    """How many of these runs failed."""
-    return rate_of(sum(not sample.passed for sample in ran), len(ran), confidence)
+def rate(ran: Sequence[Sample], confidence: float) -> str:
+    """How many of these runs failed, and the interval of Clopper and Pearson that holds the true rate."""
+    # SciPy takes a second to import.
+    from scipy.stats import binomtest
+
+    failed = sum(not sample.passed for sample in ran)
+    interval = binomtest(failed, len(ran)).proportion_ci(confidence)
+    return f"{failed} of {len(ran)} fail (rate {interval.low:.3f} to {interval.high:.3f})"
+
+
+def chance_of_difference(one: Mapping[str, int], other: Mapping[str, int]) -> float:
+    """The probability that two releases with equal rates show counts of outcomes that differ by this much or more.
+
+    Each kind of outcome is tested against all others together, by Fisher's exact test. The smallest probability counts,
+    times the number of tests.
+    """
+    from scipy.stats import fisher_exact
+
+    kinds = sorted({*one, *other})
+    if len(kinds) < 2:
+        return 1.0
+    runs, other_runs = sum(one.values()), sum(other.values())
+    tables = ([[c.get(kind, 0), n - c.get(kind, 0)] for c, n in ((one, runs), (other, other_runs))] for kind in kinds)
+    smallest = min(fisher_exact(table).pvalue for table in tables)
+    # Of two kinds, one count decides the other: that is one test.
+    return min(1.0, smallest * (len(kinds) if len(kinds) > 2 else 1))

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from ..oracle.verdicts import Outcome, Verdict
-
-UNTESTABLE = (Verdict.HARNESS_ERROR, Verdict.MISSING)
-"""Verdicts that show nothing about a release."""
 
 OUTPUT = ", prints "
 """In the words of a script it comes between the end and what was printed."""
@@ -23,15 +19,7 @@ class Sample:
     passed: bool = False
     detail: str = ""
     """The witness of a failure, or the output of a script."""
-    seconds: float = 0.0
     untestable: bool = False
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def from_json(data: dict[str, Any]) -> Sample:
-        return Sample(**{name: data[name] for name in Sample.__dataclass_fields__})
 
 
 def untestable(reason: str) -> Sample:
@@ -45,13 +33,13 @@ def sample_of(outcome: Outcome, verdict_alone: bool = False) -> Sample:
     if outcome.verdict is Verdict.HARNESS_ERROR:
         # The last line of a traceback is the error.
         return untestable(f"the suite failed: {(outcome.reason.strip().splitlines() or ['?'])[-1]}")
-    if outcome.verdict in UNTESTABLE or (outcome.verdict is Verdict.UNSUPPORTED and outcome.stage is None):
+    if outcome.verdict is Verdict.MISSING or (outcome.verdict is Verdict.UNSUPPORTED and outcome.stage is None):
         return untestable(outcome.reason)
     words = outcome.label
     if not verdict_alone:
         words += f" at {outcome.stage.value}" if outcome.stage else ""
         words += f" ({outcome.anomaly})" if outcome.anomaly else ""
-    return Sample(words, outcome.verdict is Verdict.PASS, outcome.reason, outcome.seconds)
+    return Sample(words, outcome.verdict is Verdict.PASS, outcome.reason)
 
 
 def counted(samples: Iterable[Sample]) -> Counter[str]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..oracle.verdicts import Standing, Verdict
+from ..spec.capabilities import PROFILES, Shown, profiles_of, shown_by
 from ..spec.depths import Depth
-from ..spec.profiles import PROFILES, depth_of, implementation_of, is_fault, profiles_of
 from .judging import JudgedRun
 
 NAMED = "the run's cells were named one by one (--cell or --plan), so nothing says which cells there are"
@@ -25,9 +25,9 @@ class Claim:
     cells: int
     """The number of cells that the plan has of it, without those that the release lacks."""
     passed: int
-    known: Mapping[str, str]
+    known_failures: Mapping[str, str]
     """The known failures among the faults, with their reasons: they do not prevent it."""
-    lacking: Mapping[str, str]
+    left_out: Mapping[str, str]
     """The cells that the release or the implementation lacks, with the reasons."""
     reasons: tuple[str, ...]
     """Why it is not earned."""
@@ -41,100 +41,68 @@ class Claim:
         if not self.earned:
             return f"not earned: {self.reasons[0]}"
         notes = [f"{self.passed} of {self.cells} cells pass"]
-        notes += [f"with {len(self.known)} known failures of faults"] if self.known else []
-        notes += [f"{len(self.lacking)} cells left out"] if self.lacking else []
+        notes += [f"with {len(self.known_failures)} known failures of faults"] if self.known_failures else []
+        notes += [f"{len(self.left_out)} cells left out"] if self.left_out else []
         return f"earned: {', '.join(notes)}"
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "platform": self.platform,
-            "profile": self.profile,
-            "implementation": self.implementation,
-            "depth": self.depth,
-            "earned": self.earned,
-            "cells": self.cells,
-            "passed": self.passed,
-            "known_failures": dict(self.known),
-            "left_out": dict(self.lacking),
-            "reasons": list(self.reasons),
-        }
+        return vars(self) | {"earned": self.earned}
 
 
 def claims(run: JudgedRun) -> tuple[Claim, ...]:
-    """All profiles of which the run's plan has cells; none if the run had no plan."""
-    planned = run.plan or tuple(run.cells)
-    groups: dict[tuple[str, Depth], list[str]] = {}
-    for cell_id in planned:
-        groups.setdefault((implementation_of(cell_id), depth_of(cell_id)), []).append(cell_id)
-    return tuple(
-        _claim(run, profile, implementation, depth, own)
-        for (implementation, depth), own in groups.items()
-        for profile in PROFILES
-    )
+    """All profiles of which the run's plan has cells; of the cells that ran, if the run had no plan."""
+    groups: dict[tuple[str, Depth], dict[str, Shown]] = {}
+    for cell_id in run.plan or run.cells:
+        if shown := shown_by(cell_id):
+            groups.setdefault((shown.implementation, shown.depth), {})[cell_id] = shown
+    return tuple(_claim(run, profile, own) for own in groups.values() for profile in PROFILES)
 
 
-def _claim(run: JudgedRun, profile: str, implementation: str, depth: Depth, planned: Sequence[str]) -> Claim:
-    ids = [cell_id for cell_id in planned if profile in profiles_of(cell_id)]
-    lacks: Mapping[str, str] = run.run["plan"]["lacking"] if run.plan else {}
-    wanted = [cell_id for cell_id in ids if cell_id not in lacks]
-    passed = [one for one in wanted if one in run.cells and run.cells[one].outcome.verdict is Verdict.PASS]
+def _claim(run: JudgedRun, profile: str, planned: Mapping[str, Shown]) -> Claim:
+    ids = [cell_id for cell_id, shown in planned.items() if profile in profiles_of(shown)]
+    lacking: Mapping[str, str] = run.run["plan"]["lacking"] if run.plan else {}
+    left_out = {one: lacking[one] for one in ids if one in lacking}
+    wanted = [one for one in ids if one not in left_out]
     # A fault is a callback that misbehaves, and some runtimes cannot survive it. A program has no such excuse.
-    known = [one for one in wanted if is_fault(one) and _standing(run, one) is Standing.KNOWN_FAILURE]
-    return Claim(
-        run.platform,
-        profile,
-        implementation,
-        depth.value,
-        len(wanted),
-        len(passed),
-        {one: run.cells[one].reason for one in known},
-        {cell_id: lacks[cell_id] for cell_id in ids if cell_id in lacks},
-        tuple(_reasons(run, ids, lacks, {*known})),
-    )
+    known = {
+        one: run.cells[one].reason
+        for one in wanted
+        if planned[one].fault and one in run.cells and run.cells[one].standing is Standing.KNOWN_FAILURE
+    }
+    passed = [one for one in wanted if one in run.cells and run.cells[one].outcome.verdict is Verdict.PASS]
+    counted = [one for one in wanted if one not in known]
+    lacks = {_callback(one): reason for one, reason in reversed(left_out.items())}
+    lacks = {callback: reason for callback, reason in lacks.items() if callback not in map(_callback, wanted)}
+    reasons = [*_reasons(run, counted, lacks)] if ids else ["the plan has no cell of it"]
+    if ids and run.plan is None:
+        reasons.insert(0, NAMED)
+    first = next(iter(planned.values()))
+    where = (run.platform, profile, first.implementation, first.depth.value)
+    return Claim(*where, len(wanted), len(passed), known, left_out, tuple(reasons))
 
 
-def _reasons(run: JudgedRun, ids: Sequence[str], lacks: Mapping[str, str], excused: set[str]) -> Iterator[str]:
-    """Why the profile is not earned, the most telling reason first."""
-    if not ids:
-        yield "the plan has no cell of it"
-        return
-    if run.plan is None:
-        yield NAMED
-    wanted = [cell_id for cell_id in ids if cell_id not in lacks and cell_id not in excused]
-    bad = {one: run.cells[one] for one in wanted if one in run.cells and not _passes(run, one)}
-    failed = {one: cell for one, cell in bad.items() if cell.outcome.verdict is not Verdict.MISSING}
-    unexpected = {one: cell for one, cell in failed.items() if not cell.standing.acceptable}
-    known = {one: cell for one, cell in failed.items() if one not in unexpected}
-    missing = [one for one in wanted if one not in run.cells or (one in bad and one not in failed)]
+def _reasons(run: JudgedRun, wanted: Sequence[str], lacks: Mapping[str, str]) -> Iterator[str]:
+    """Why these cells earn nothing, the most telling reason first; `lacks` has the callbacks that were left out."""
+    ran = {one: run.cells[one] for one in wanted if one in run.cells}
+    ran = {one: cell for one, cell in ran.items() if cell.outcome.verdict is not Verdict.MISSING}
+    unexpected = {one: cell for one, cell in ran.items() if not cell.standing.acceptable}
+    known = {one: cell for one, cell in ran.items() if cell.standing is Standing.KNOWN_FAILURE}
     for cells, words in ((unexpected, "unexpected results"), (known, "known failures")):
-        if cells:
-            first, cell = next(iter(cells.items()))
+        for first, cell in [*cells.items()][:1]:
             yield f"{len(cells)} {words}, the first is {first}: {cell.outcome.label}"
-    if missing:
+    if missing := [one for one in wanted if one not in ran]:
         yield f"{len(missing)} of its {len(wanted)} cells did not run, the first is {missing[0]}"
-    offered = {_callback(one) for one in ids if one not in lacks}
-    for callback, cell_id in {_callback(one): one for one in reversed(ids) if one in lacks}.items():
-        if callback not in offered:
-            yield f"all cells of {callback} were left out: {lacks[cell_id]}"
+    yield from (f"all cells of {callback} were left out: {reason}" for callback, reason in lacks.items())
     # A refusal in words is right where a platform lacks something, and shows no support of it.
-    through = {_callback(one) for one in wanted if one in run.cells and not run.cells[one].refused}
-    for callback in dict.fromkeys(_callback(one) for one in wanted if one in run.cells):
+    through = {_callback(one) for one, cell in ran.items() if not cell.refused}
+    for callback in dict.fromkeys(_callback(one) for one in ran):
         if callback not in through:
             yield f"all programs with {callback} were refused"
     if run.problems:
         yield f"the run had {len(run.problems)} problems, the first is: {run.problems[0]}"
-    if not any(one in run.cells and _passes(run, one) for one in wanted):
+    if not any(cell.outcome.verdict is Verdict.PASS and cell.standing.acceptable for cell in ran.values()):
         yield "no cell of it passed"
 
 
 def _callback(cell_id: str) -> str:
     return cell_id.split("/")[1]
-
-
-def _passes(run: JudgedRun, cell_id: str) -> bool:
-    cell = run.cells[cell_id]
-    return cell.outcome.verdict is Verdict.PASS and cell.standing.acceptable
-
-
-def _standing(run: JudgedRun, cell_id: str) -> Standing | None:
-    return run.cells[cell_id].standing if cell_id in run.cells else None

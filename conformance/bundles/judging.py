@@ -14,8 +14,8 @@ from ..expectations.entries import ExpectationError, Expectations, read_entries
 from ..oracle.verdicts import Outcome, Stage, Standing, Verdict
 from ..reports.provenance import plan_digest
 from ..reports.results import UNREADABLE, UnreadableResultsError, check_schema, name_of
+from ..spec.capabilities import shown_by
 from ..spec.depths import Depth
-from ..spec.profiles import topology_of
 from .archive import BadBundleError, Bundle
 from .making import ENVIRONMENT, environment_of, expectations_name, journal_name, results_name
 
@@ -97,7 +97,8 @@ def _judged(bundle: Bundle, name: str, results: dict[str, Any]) -> JudgedRun:
     cells: dict[str, JudgedCell] = {}
     for data in results["cells"]:
         cell_id = str(data["id"])
-        topology_of(cell_id)
+        if shown_by(cell_id) is None:
+            raise ValueError(f"{cell_id!r} is no id of a cell: expected implementation/callback/program/topology")
         if cell_id in cells:
             raise BadBundleError(f"{name} has the cell {cell_id} twice")
         cells[cell_id] = found = _judged_cell(cell_id, data, expectations)

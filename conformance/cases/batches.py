@@ -9,11 +9,10 @@ import jax
 import numpy as np
 
 from ..oracle.checkers import Anomaly
-from ..oracle.stages import summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Batching, Callback
 from .harness.bench import Bench
-from .harness.checks import check_quiet_barrier, check_value, error_of
+from .harness.checks import check_quiet_barrier, check_value
 from .harness.registry import planted
 from .traces import library
 
@@ -139,24 +138,6 @@ def _by_method(
     return anomalies + check_quiet_barrier(bench, f"after batches by {method}")
 
 
-@planted("jit", "call_expand_dims call_broadcast_all", "H8 H15")
-def method_in_the_error(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """A function of single elements that gets a whole batch: the error names the method, and what to do."""
-    program = jax.jit(
-        jax.vmap(lambda x: bench.apply(callback, lambda _: np.float32(1), x, jax.ShapeDtypeStruct((), np.float32)))
-    )
-    error = error_of(lambda: program(FIXED))
-    error_of(bench.implementation.barrier)
-    if error is None:
-        return [Anomaly("swallowed error", Stage.RESULT, "the computation delivered a result")]
-    words = (f"vmap_method='{callback.vmap_method}' passes a whole batch", "'sequential' calls it for each element")
-    return [
-        Anomaly("poor error", Stage.DISPATCH, f"the error lacks {word!r}: {summary(error)}")
-        for word in words
-        if word not in str(error)
-    ]
-
-
 @planted("jit", WITH_METHOD, "H8 X2 B4 D1")
 def as_long_as_the_batch(bench: Bench, callback: Callback) -> list[Anomaly]:
     """The operand without a batch has as many elements as the batch: it is none of the batch."""
@@ -204,22 +185,3 @@ def along_each_axis(bench: Bench, callback: Callback) -> list[Anomaly]:
         anomalies += check_value(label, lambda p=compiled: p(cube), wanted)  # type: ignore[misc]
         anomalies += check_quiet_barrier(bench, label)
     return anomalies
-
-
-@planted("jit pmap", "id_tap", "H7 H11")
-def changes_what_it_is_told(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """H7, H11: a tap that empties the transformations that it is told of leaves them as they are for later runs."""
-    told: list[list[tuple[str, dict[str, Any]]]] = []
-
-    def note(operand: Any, transforms: Any) -> None:
-        told.append([(name, dict(params)) for name, params in transforms])
-        for _, params in transforms:
-            params.clear()
-
-    compiled = bench.compile(lambda x: jax.vmap(lambda each: bench.implementation.tap(note, each))(x[None])[0])
-    for _ in range(2):
-        jax.block_until_ready(compiled(bench.operand))
-        bench.implementation.barrier()
-    if not told or any(each != [("batch", {"batch_dims": (0,)})] for each in told):
-        return [Anomaly("wrong callback", Stage.CALLBACK, f"it was told {told}, expected one batch each time")]
-    return check_quiet_barrier(bench, "after taps that change what they are told")

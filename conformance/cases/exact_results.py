@@ -19,7 +19,6 @@ from ..spec.callbacks import Callback
 from .harness.bench import Bench
 from .harness.checks import check_quiet_barrier, check_value, error_of
 from .harness.registry import WITH_RESULTS, planted
-from .traces import library
 
 INEXACT = ("float16", "bfloat16", "float32", "complex64", "float8_e4m3fn", "float8_e5m2")
 
@@ -95,25 +94,3 @@ def forms_of_results(bench: Bench, callback: Callback) -> list[Anomaly]:
             program = jax.jit(function, in_shardings=bench.split) if bench.layout == "pjit" else jax.jit(function)
             anomalies += check_value(f"{name} {form}", lambda p=program: p(bench.operand), wanted)  # type: ignore[misc]
     return anomalies + check_quiet_barrier(bench, "after results of many forms")
-
-
-@planted("jit", "call", "H3")
-def examples_of_results(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """H3: Python's numbers, and NumPy's numbers and arrays, stand for results of their types, as JAX narrows them."""
-    examples: dict[str, Any] = {"bool": True, "int": 3, "float": 0.5, "complex": 2j, "array": np.arange(2.0)}
-    examples |= {"number of NumPy": np.int64(7), "wide number of NumPy": np.float64(0.25)}
-
-    def host(_: Any) -> Any:
-        return examples
-
-    program = jax.jit(lambda x: library(bench).call(host, x, result_shape=examples))
-    try:
-        results = jax.block_until_ready(program(bench.operand))
-    except Exception as error:
-        error_of(bench.implementation.barrier)
-        return [Anomaly("error", stage_of(error), f"results like {examples}: {summary(error)}")]
-    anomalies = []
-    for name, example in examples.items():
-        wanted = np.asarray(example, jax.dtypes.canonicalize_dtype(np.asarray(example).dtype))
-        anomalies += check_value(f"a result like the {name}", lambda name=name: results[name], wanted)  # type: ignore[misc]
-    return anomalies + check_quiet_barrier(bench, "after results like examples")

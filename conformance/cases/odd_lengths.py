@@ -12,10 +12,10 @@ from ..oracle.checkers import Anomaly
 from ..oracle.stages import stage_of, summary
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Callback
-from .data import NARROW
 from .harness.bench import Bench
 from .harness.checks import check_quiet_barrier, error_of
 from .harness.registry import EVERY_KIND, ONE_OF_EACH, WITH_SIDE_EFFECT, planted
+from .values.element_types import NARROW
 
 LENGTHS = (1, 3, 5, 7)
 PACKED = ("int2", "uint2", "int4", "uint4", "float4_e2m1fn")

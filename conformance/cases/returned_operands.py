@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
@@ -20,57 +19,6 @@ from .harness.registry import planted
 
 NARROW = ("float16", "bfloat16", "int8", "complex64", "float8_e4m3fn")
 """Types that a number of Python does not change, and one of a strong type does."""
-
-
-RUN = ("outside jit", "in jit", "in lanes")
-"""The ways that run. Of the others, JAX tells the type without a run."""
-
-
-@planted("jit", "id_tap id_print debug_callback", "H1 H2 X4", functions="barrier_wait")
-def weak_types_stay(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """H1: a number of Python that was tapped changes the type of no array, as before: in jit, lanes and branches."""
-
-    def tapped(number: Any) -> Any:
-        if callback.function == "id_print":
-            # The bench returns the operand itself.
-            return bench.implementation.print_labelled(number, output_stream=_Nowhere())
-        return bench.apply(callback, lambda _: None, number)
-
-    ways: dict[str, Callable[[Any, Any], Any]] = {
-        "outside jit": lambda x, number: x * tapped(number),
-        "in jit": jax.jit(lambda x, number: x * tapped(number)),
-        "in jit, of a constant": lambda x, number: jax.jit(lambda x: x * tapped(number))(x),
-        "in a tree": jax.jit(lambda x, number: x * tapped({"a": x, "b": number})["b"]),
-        "in lanes": jax.jit(jax.vmap(lambda x, number: x * tapped(number), in_axes=(0, None))),
-        "in a branch": jax.jit(
-            lambda x, number: x * jax.lax.cond(number > 0, lambda n: tapped(n), lambda n: n, number)
-        ),
-        "in a jitted function": jax.jit(lambda x, number: x * jax.jit(tapped)(number)),
-    }
-    anomalies: list[Anomaly] = []
-    for way, run in ways.items():
-        for name in NARROW:
-            number: int | float = 2 if name == "int8" else 2.0
-            x = jnp.ones(3, name)
-            try:
-                found = str(
-                    (run(x, number) if name == "bfloat16" and way in RUN else jax.eval_shape(run, x, number)).dtype
-                )
-            except Exception as error:
-                anomalies.append(Anomaly("error", stage_of(error), f"{way}, a number by {name}: {summary(error)}"))
-                continue
-            if found != name:
-                witness = f"{way} an array of {name} times a number that was tapped is of {found}"
-                anomalies.append(Anomaly("result", Stage.RESULT, witness))
-        array = np.float32(2)
-        if jax.eval_shape(run, jnp.ones(3, "bfloat16"), array).dtype != (jnp.ones(3, "bfloat16") * array).dtype:
-            anomalies.append(Anomaly("result", Stage.RESULT, f"{way} a number of NumPy has lost its type"))
-    return anomalies + check_quiet_barrier(bench, "after numbers of Python")
-
-
-class _Nowhere:
-    def write(self, text: str) -> None:
-        """Forget it."""
 
 
 @planted("jit", "id_tap io_callback io_callback_ordered", "H4 X3", functions="barrier_wait")

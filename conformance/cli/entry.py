@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import report
+from . import commands
 
 
 def main() -> int:
@@ -13,9 +13,4 @@ def main() -> int:
     # `python -m` finds modules in the current folder, so a console script finds implementations there as well.
     if not {"", os.getcwd()} & {*sys.path}:
         sys.path.append(os.getcwd())
-    if sys.argv[1:] and sys.argv[1] in (*report.COMMANDS, "--version"):
-        # Reading results does not need JAX, and a CI system that makes reports may not have it.
-        return report.main()
-    from . import commands
-
     return commands.main()

@@ -1,11 +1,16 @@
-"""The help of a sub-command: a description, examples, the defaults of its options, and its exit codes."""
+"""The help of a command: a description, examples, the defaults of its options, and its exit codes.
+
+And the options that several commands have.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from ..engine.options import positive
 from ..spec.package import COMMAND
 from ..spec.suite import version_text
 
@@ -41,13 +46,12 @@ def add_version(parser: argparse.ArgumentParser) -> None:
 def add_command(
     commands: Any,
     name: str,
-    summary: str,
     description: str,
     examples: Sequence[str],
     codes: Mapping[int, str],
     more: str = "",
 ) -> argparse.ArgumentParser:
-    """Add a sub-command; `examples` are its arguments, `more` follows the exit codes."""
+    """Add a command; `examples` are its arguments, `more` follows the exit codes."""
     width = max(len(str(code)) for code in codes)
     lines = [
         EXAMPLES,
@@ -58,9 +62,29 @@ def add_command(
     ]
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
-        help=summary,
         description=description,
         epilog="\n".join([*lines, *([more] if more else [])]),
         formatter_class=Formatter,
     )
     return parser
+
+
+def add_patterns(add: Any) -> None:
+    """Add `-k`, which selects cells."""
+    add(
+        "-k",
+        dest="patterns",
+        action="append",
+        default=[],
+        metavar="EXPR",
+        help="only cells whose id matches this, as for pytest: 'id_tap and not (vmap or pmap)'; may be repeated",
+    )
+
+
+def add_results(add: Any) -> None:
+    """Add the folder of results that a command reads."""
+    add("results", type=Path, metavar="DIR", help="what `run --results` was given")
+
+
+def add_deadline(add: Any, seconds: float = 60.0, what: str = "for each cell") -> None:
+    add("--deadline", type=positive(float), default=seconds, metavar="SECONDS", help=what)

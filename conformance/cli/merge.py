@@ -18,9 +18,8 @@ def add_parser(commands: Any) -> None:
     parser = add_command(
         commands,
         "merge",
-        "join the results of shards",
         "Join the results of `run --shard 1/N` to `run --shard N/N` into those of one run, which `report`,\n"
-        "`diff`, `compare` and `expect` read. A shard that is missing is a problem of the joined results, which name\n"
+        "`diff` and `expect` read. A shard that is missing is a problem of the joined results, which name\n"
         "its cells.",
         ["shard-1 shard-2 shard-3 --results results", "artifacts/* --results results"],
         {
@@ -31,7 +30,6 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="what `run --results` was given")
     parser.add_argument("--results", type=Path, required=True, metavar="OUT", help="where the results are written")
-    parser.set_defaults(read=main)
 
 
 def main(options: argparse.Namespace) -> int:

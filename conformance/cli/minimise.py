@@ -13,11 +13,12 @@ from ..minimising.steps import simpler
 from ..minimising.trials import trials
 from ..oracle.verdicts import Verdict
 from ..planning.cells import Cell, parse_cell
+from ..spec.errors import CommandError
 from ..spec.topology import WrongPlatformError
 from ..standalone.judging import ON_REQUEST
 from ..standalone.programs import NotStandaloneError, standalone_program
 from ..worker.processes import WorkerStartError
-from .helping import add_command
+from .helping import add_command, add_deadline
 from .repro import program
 
 FOUND, INTERRUPTED, PASSES = 0, 1, 3
@@ -26,7 +27,7 @@ MANY_RUNS = 20
 """After fewer runs, a failure that comes by chance may not have shown."""
 
 
-class SuiteFailedError(Exception):
+class SuiteFailedError(CommandError):
     """The suite itself failed, so the cell shows nothing."""
 
 
@@ -34,7 +35,6 @@ def add_parser(commands: Any) -> None:
     parser = add_command(
         commands,
         "minimise",
-        "make a failing cell smaller, as long as it fails in the same way",
         "Leave out or simplify transforms, data, devices and configuration while the same anomaly stays.",
         ["jax/debug_callback_ordered/jit.vmap.while_cond/cpu-8dev --program bug.py"],
         {
@@ -52,7 +52,7 @@ def add_parser(commands: Any) -> None:
         metavar="N",
         help="runs of the first and of the last cell, and of each other one if the failure comes by chance; default 3",
     )
-    parser.add_argument("--deadline", type=positive(float), default=60.0, metavar="SECONDS", help="for each run")
+    add_deadline(parser.add_argument, what="for each run")
     parser.add_argument("--program", type=Path, metavar="FILE", help="where to write the smallest cell's own program")
 
 

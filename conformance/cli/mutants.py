@@ -23,7 +23,6 @@ def add_parser(commands: Any) -> None:
     parser = add_command(
         commands,
         "mutants",
-        "break hostcb on purpose, and see that cells notice",
         "Run the cells that catch each mutant, a hostcb with one defect, with it and without it.",
         ["-k lost -n 1", "--results results/mutants", "--rank results/mutants"],
         {

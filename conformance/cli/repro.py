@@ -164,7 +164,6 @@ def add_parser(commands: Any) -> None:
     parser = add_command(
         commands,
         "repro",
-        "print a program that runs one cell alone",
         "Print a program that runs one cell and judges it as a run does, or with --standalone one for a bug report.",
         ["hostcb/call/scan/cpu-1dev", "jax/io_callback_ordered/scan/cpu-1dev --standalone --program bug.py"],
         {0: "the program was printed or written", 2: "bad input, or no standalone program of this cell"},

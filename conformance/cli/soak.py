@@ -21,9 +21,8 @@ def add_parser(commands: Any) -> None:
     parser = add_command(
         commands,
         "soak",
-        "run programs with callbacks for a long time, and check each callback",
         "Several threads run programs with callbacks of all kinds on several devices, beside failures, signals, garbage"
-        " collection and cleared caches. Each callback is checked when it comes, and forgotten. Memory, threads and"
+        " collection and cleared caches. Each callback is checked, and forgotten. Memory, threads and"
         " descriptors must not grow.",
         ["--minutes 60", "--minutes 2 --seed 7", "--events 1000000 --results soak"],
         {
@@ -56,10 +55,11 @@ def main(options: argparse.Namespace) -> int:
         threads=options.threads,
         implementation=options.implementation,
         library=options.library,
+        deadline=options.deadline,
     )
     with FolderLock(options.results) as lock:
         lock.acquire()
-        found = watch(asked, options.results, options.deadline, lambda line: print(line, file=sys.stderr, flush=True))
+        found = watch(asked, options.results, lambda line: print(line, file=sys.stderr, flush=True))
         found.write(options.results)
     print(found.summary())
     return found.exit_code

@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from pathlib import Path
 from typing import Any
 
+from ..spec.errors import CommandError
 from ..worker.links import Link, LocalLink, Start
 from ..worker.processes import EXIT_DEADLINE, WorkerStartError
 
@@ -36,7 +37,7 @@ PORT = "HOSTCB_CONFORMANCE_PORT"
 ANSWER_SECONDS = 10.0
 
 
-class ClusterError(Exception):
+class ClusterError(CommandError):
     """The processes of a job do not find each other; the text says why."""
 
 

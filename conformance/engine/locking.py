@@ -11,10 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from ..spec.errors import CommandError
+
 NAME = "run.lock"
 
 
-class FolderInUseError(Exception):
+class FolderInUseError(CommandError):
     """Another run writes into the results folder."""
 
 

@@ -14,6 +14,7 @@ from ..planning.cells import Cell, Ineligible, Plan, parse_cell
 from ..reports.provenance import RequiredCells
 from ..reports.results import UnreadableResultsError, load_results, name_of
 from ..spec.depths import Depth
+from ..spec.errors import CommandError
 from ..spec.sources import versions
 from .conclusions import Conclusion
 from .run_journal import Past, ResumeError, difference
@@ -24,7 +25,7 @@ AGAIN = (Verdict.MISSING.value, Verdict.HARNESS_ERROR.value)
 """The verdicts of cells that `--retry-missing` runs: they show nothing."""
 
 
-class PartError(Exception):
+class PartError(CommandError):
     """Options that choose a part of a selection, and cannot be followed."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..cases.harness.extensions import extend
 from ..expectations.entries import EXPECTATIONS, ExpectationError, Expectations, load_expectations
-from ..implementations import ImplementationError
+from ..implementations import ImplementationError, base_of
 from ..planning import selection as selecting
 from ..planning.cells import Cell, Plan, UnknownCellError, parse_cell
 from ..planning.depths import DEVICE_COUNTS, all_at_depth, at_depth, moved_to
@@ -22,6 +22,7 @@ from ..reports.provenance import Provenance
 from ..reports.results import UnreadableResultsError
 from ..spec.depths import Depth
 from ..spec.entry_points import VendorError
+from ..spec.errors import CommandError
 from ..spec.platforms import platform_named, use_file
 from ..spec.versions import HOSTCB_NEEDS, version_matches
 from ..worker.processes import WorkerStartError
@@ -40,7 +41,7 @@ SUPPORTED = HOSTCB_NEEDS
 """The releases of JAX that hostcb and the files of known failures support; the suite runs on older ones, too."""
 
 
-class ConflictingOptionsError(Exception):
+class ConflictingOptionsError(CommandError):
     """Options that exclude each other."""
 
 
@@ -99,7 +100,11 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
         raise ConflictingOptionsError(f"no cell's id matches {' or '.join(map(repr, patterns))}")
     jax_version = importlib.metadata.version("jax")
     files = _expectation_files(options, jax_version)
-    expectations = Expectations(tuple(entry for file in files for entry in load_expectations(file).entries))
+    known = Expectations(tuple(entry for file in files for entry in load_expectations(file).entries))
+    with_cells = {cell.implementation for cell in selection.cells}
+    bases = {name: base for name in sorted(with_cells) if (base := base_of(name))}
+    of_wrapped = known.of_wrapped(bases, [cell.id for cell in selection.cells])
+    expectations = Expectations((*known.entries, *of_wrapped))
     of_run = Options(
         *(options.platform, options.results, options.deadline, options.repeat, options.stress, options.histories),
         depth=options.chosen.depth,
@@ -118,7 +123,7 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
     if last:
         last.check(of_run.of_cells, options.implementations)
     prepared = Run(
-        _plan_of_entries(options, expectations.applicable(jax_version)),
+        _plan_of_entries(options, known.applicable(jax_version)),
         replace(selection, cells=tuple(origin.cells)),
         expectations,
         of_run,
@@ -126,7 +131,7 @@ def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
         origin,
         last.past if last else None,
         last.fields if last else None,
-        Provenance(recorded(options, options.implementations or IMPLEMENTATIONS, patterns), needed, files),
+        Provenance(recorded(options, options.implementations or IMPLEMENTATIONS, patterns), needed, files, of_wrapped),
     )
     if options.resume:
         prepared.resume()

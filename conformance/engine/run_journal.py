@@ -18,13 +18,14 @@ from typing import Any
 
 from ..expectations.entries import Expectations
 from ..oracle.verdicts import Outcome, Verdict
+from ..spec.errors import CommandError
 from .conclusions import Conclusion
 
 MOST_FLIGHTS = 3
 """A cell that was in flight as often as this when its run was killed does not run again: it may be what kills it."""
 
 
-class ResumeError(Exception):
+class ResumeError(CommandError):
     """A run that cannot go on."""
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..reports.results import full_run_in
+from ..spec.errors import CommandError
 
 RESULTS = Path("results")
 """Where the results of a full run go by default."""
@@ -15,7 +16,7 @@ SELECTION = RESULTS / "selection"
 """Where those of chosen cells go by default."""
 
 
-class FullResultsError(Exception):
+class FullResultsError(CommandError):
     """The results folder that the user has named for some cells has the results of all cells."""
 
 

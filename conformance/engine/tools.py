@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 
+from ..spec.errors import CommandError
 
-class MissingToolError(Exception):
+
+class MissingToolError(CommandError):
     """A package that the engine needs is not installed."""
 
 
-class DaskClusterError(Exception):
+class DaskClusterError(CommandError):
     """A Dask cluster that cannot run the cells."""
 
 

@@ -8,12 +8,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..spec.errors import CommandError
+
 CHECK_DEADLINE = 60.0
 
 CONFIGURATION = Path(__file__).with_name("any_name.ini")
 
 
-class PluginError(Exception):
+class PluginError(CommandError):
     """A plugin that pytest cannot load."""
 
 

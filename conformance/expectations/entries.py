@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import fnmatch
+import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..oracle.verdicts import Outcome, Stage, Standing, Verdict
 from ..spec.depths import Depth
+from ..spec.errors import CommandError
 from ..spec.versions import SpecifierError, version_matches
 
 _OF_THE_WHEEL = Path(__file__).with_name("platforms")
@@ -22,7 +24,7 @@ _REQUIRED = ("cells", "verdict", "reason", "link", "since")
 _OPTIONAL = ("stage", "jax", "intermittent")
 
 
-class ExpectationError(Exception):
+class ExpectationError(CommandError):
     """An expectation file that cannot be used as it stands."""
 
 
@@ -52,6 +54,24 @@ class Expectation:
         cells = tuple(pattern for pattern in self.cells if _may_be_at(pattern, depth))
         return replace(self, cells=cells) if cells else None
 
+    def of_wrapped(self, implementation: str, base: str, cell_ids: Collection[str]) -> Expectation | None:
+        """The same entry about an implementation that is its base with something around it; None without such cells."""
+        renamed = (
+            f"{implementation}/{glob.removeprefix(f'{base}/')}" for glob in self.cells if glob.startswith(f"{base}/")
+        )
+        cells = tuple(glob for glob in renamed if any(_about(glob, cell_id) for cell_id in cell_ids))
+        return replace(self, cells=cells) if cells else None
+
+    def as_toml(self) -> str:
+        """The entry as a file has it."""
+        fields: dict[str, Any] = {"cells": list(self.cells), "verdict": self.verdict}
+        fields |= {"stage": self.stage.value} if self.stage else {}
+        fields |= {"reason": self.reason, "link": self.link, "since": self.since}
+        fields |= {"jax": self.jax} if self.jax else {}
+        fields |= {"intermittent": True} if self.intermittent else {}
+        # These values are the same in JSON and in TOML.
+        return "\n".join(["[[expect]]", *(f"{key} = {json.dumps(value)}" for key, value in fields.items()), ""])
+
     def met_by(self, outcome: Outcome) -> bool:
         return self.verdict == outcome.label and self.stage in (None, outcome.stage)
 
@@ -64,6 +84,11 @@ class Expectations:
 
     def applicable(self, jax_version: str) -> Expectations:
         return Expectations(tuple(entry for entry in self.entries if version_matches(jax_version, entry.jax)))
+
+    def of_wrapped(self, bases: Mapping[str, str], cell_ids: Collection[str]) -> tuple[Expectation, ...]:
+        """The entries about these cells of implementations that have a base, from those about their bases."""
+        found = (entry.of_wrapped(name, base, cell_ids) for name, base in bases.items() for entry in self.entries)
+        return tuple(entry for entry in found if entry)
 
     def at(self, depth: Depth) -> Expectations:
         """The entries about cells of this depth."""
@@ -104,7 +129,7 @@ def load_expectations(path: Path) -> Expectations:
     """Read a platform's file; a platform without one has no known failures."""
     expectations = Expectations(read_entries(path.read_text(), str(path))) if path.exists() else Expectations()
     for number, entry in enumerate(expectations.entries, 1):
-        # `expect` writes entries without them: only a person knows the reason of a failure.
+        # `expect` prints entries without them: only a person knows the reason of a failure.
         if not entry.reason.strip() or not entry.link.strip():
             raise ExpectationError(
                 f"{path}, entry {number}, about {entry.cells[0]!r}: say in 'reason' why it fails,"

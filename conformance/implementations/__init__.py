@@ -20,6 +20,7 @@ from ..oracle.hand_overs import TracedRun
 from ..oracle.history import Recorder
 from ..spec.callbacks import Callback
 from ..spec.data import PLAIN, DataKind
+from ..spec.errors import CommandError
 from ..spec.external_callbacks import ALL_CALLBACKS, OWN_FUNCTIONS, callbacks_of_jax, functions_of
 from ..spec.jax_versions import why_no_hostcb
 from ..spec.package import module
@@ -28,7 +29,10 @@ GUIDE = "docs/conformance.md, 'How to add an implementation'"
 
 
 class Implementation(Protocol):
-    """It may have a `name`, which messages use. Processes load it by the path that `path_of` returns."""
+    """It may have a `name`, which messages use. Processes load it by the path that `path_of` returns.
+
+    With a `base`, "hostcb" or "jax", it is that implementation with something around it: see `base_of`.
+    """
 
     @property
     def callback_exception(self) -> type[Exception]:
@@ -87,7 +91,7 @@ BUILT_IN = ("hostcb", "jax")
 _NEEDED = ("callback_exception", "probe", "barrier")
 
 
-class ImplementationError(Exception):
+class ImplementationError(CommandError):
     """An implementation that cannot be used; the text says why."""
 
 
@@ -137,6 +141,16 @@ def _is_hostcb(name: str) -> bool:
     Planning does not import them, because their import changes the process.
     """
     return name == "hostcb" or name.startswith(f"{module('mutants')}:")
+
+
+def base_of(name: str) -> str | None:
+    """The implementation of the suite around which another one is made, if it says so: it has its known failures."""
+    if name in BUILT_IN:
+        return None
+    base = "hostcb" if _is_hostcb(name) else getattr(_load_for_planning(name), "base", None)
+    if base is not None and base not in BUILT_IN:
+        raise ImplementationError(f"{name} says that its base is {base!r}: expected one of {', '.join(BUILT_IN)}")
+    return base
 
 
 _PATHS: dict[int, tuple[Implementation, str]] = {}

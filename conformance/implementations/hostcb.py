@@ -50,7 +50,10 @@ class _PrintStream:
         with self.recorder.callback(
             site.group(1) if site else f"unlabelled print {text!r}",
             self.payload.parse(body),
-            tuple(literal(transforms.group(1))) if transforms else (),
+            # An entry without parameters is printed as its name.
+            tuple((each, {}) if isinstance(each, str) else each for each in literal(transforms.group(1)))
+            if transforms
+            else (),
         ):
             pass
 

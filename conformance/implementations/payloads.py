@@ -175,7 +175,16 @@ def _mismatches(leaf: Any, wanted: Any, rank: int) -> jax.Array:
         # Some platforms cannot compare in these types.
         leaf, wanted = leaf.astype(jnp.float32), wanted.astype(jnp.float32)
     axes = tuple(range(min(rank, leaf.ndim), leaf.ndim))
-    return jnp.sum(leaf != wanted, axis=axes, dtype=jnp.int32).astype(jnp.float32)
+    return jnp.sum(_differs(leaf, wanted), axis=axes, dtype=jnp.int32).astype(jnp.float32)
+
+
+def _differs(leaf: jax.Array, wanted: jax.Array) -> jax.Array:
+    """Where elements differ; zeros of different signs do."""
+    if jnp.iscomplexobj(leaf):
+        return _differs(leaf.real, wanted.real) | _differs(leaf.imag, wanted.imag)
+    if jnp.issubdtype(leaf.dtype, jnp.floating):
+        return (leaf != wanted) | (jnp.signbit(leaf) != jnp.signbit(wanted))
+    return leaf != wanted
 
 
 @dataclass(frozen=True)

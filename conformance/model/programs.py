@@ -33,7 +33,7 @@ def strides(transforms: Sequence[Transform]) -> tuple[float, ...]:
 
     A stride is larger than the sum of all offsets of the outer transforms, so that no two callbacks of
     a program see equal operands. It is odd, so that predicates, which test whether a number is odd,
-    differ from lane to lane at every depth.
+    differ between batch elements at every depth.
     """
     return tuple(
         float(stride) for stride in itertools.accumulate((t.radix for t in transforms), operator.mul, initial=1)

@@ -61,8 +61,8 @@ class Value:
         return Value((), {PRIMAL: np.asarray(number, dtype=np.float64)})
 
     @staticmethod
-    def lanes(level: int, offsets: Sequence[float]) -> Value:
-        """A number that differs over the lanes of one vmap."""
+    def batch(level: int, offsets: Sequence[float]) -> Value:
+        """A number that differs over the batch elements of one vmap."""
         return Value((level,), {PRIMAL: np.asarray(offsets, dtype=np.float64)})
 
     @property
@@ -93,9 +93,30 @@ class Value:
         )
         return self + ones
 
+    def perturb_elements(self) -> tuple[Value, list[tuple[tuple[int, ...], Infinitesimal]]]:
+        """Move each element by an infinitesimal of its own; the value, and the infinitesimal at each index."""
+        terms = dict(self.terms)
+        moved = []
+        for index in np.ndindex(self.data.shape):
+            infinitesimal = fresh_infinitesimal()
+            terms[frozenset({infinitesimal})] = one = np.zeros_like(self.data, dtype=np.float64)
+            one[index] = 1
+            moved.append((index, infinitesimal))
+        return Value(self.levels, terms), moved
+
     def derivative(self, infinitesimal: Infinitesimal) -> Value:
         """The coefficient of one infinitesimal, which may itself depend on others."""
         terms = {term - {infinitesimal}: data for term, data in self.terms.items() if infinitesimal in term}
+        return Value(self.levels, {PRIMAL: np.zeros_like(self.data), **terms})
+
+    @property
+    def innermost(self) -> Infinitesimal | None:
+        """The infinitesimal of the innermost derivative that perturbs this number: the latest one."""
+        return max((each for term in self.terms for each in term), default=None)
+
+    def only(self, infinitesimal: Infinitesimal) -> Value:
+        """The part of this number that has the infinitesimal: its tangent, as a number without finite part."""
+        terms = {term: data for term, data in self.terms.items() if infinitesimal in term}
         return Value(self.levels, {PRIMAL: np.zeros_like(self.data), **terms})
 
     def without(self, infinitesimal: Infinitesimal) -> Value:
@@ -140,7 +161,7 @@ class Value:
         return self + other * -1.0
 
     def first(self) -> Value:
-        """The first element of each lane's operand, as a scalar, for predicates."""
+        """The first element of the operand of each batch element, as a scalar, for predicates."""
         batch_shape = self.data.shape[: len(self.levels)]
         return Value(self.levels, {PRIMAL: self.data.reshape((*batch_shape, -1))[..., 0]})
 
@@ -160,12 +181,20 @@ class Value:
         terms = {term: np.repeat(np.expand_dims(data, axis), len(offsets), axis) for term, data in self.terms.items()}
         return Value(self.levels, terms) + Value.constant(column)
 
+    def widen(self) -> Value:
+        """This number with a last operand axis of size one."""
+        return Value(self.levels, {term: data[..., np.newaxis] for term, data in self.terms.items()})
+
+    def narrow(self) -> Value:
+        """This number without its last operand axis, which has size one."""
+        return Value(self.levels, {term: data[..., 0] for term, data in self.terms.items()})
+
     def sum_stacked(self) -> Value:
         axis = len(self.levels)
         return Value(self.levels, {term: data.sum(axis) for term, data in self.terms.items()})
 
-    def sum_lanes(self, level: int, size: int) -> Value:
-        """The sum over the lanes of one vmap; an unbatched number counts once for each lane."""
+    def sum_batch(self, level: int, size: int) -> Value:
+        """The sum over the batch elements of one vmap; an unbatched number counts once for each."""
         if level not in self.levels:
             return self * float(size)
         axis = self.levels.index(level)
@@ -174,7 +203,7 @@ class Value:
 
 
 def select(predicate: Value, when_true: Value, when_false: Value) -> Value:
-    """Choose lane by lane."""
+    """Choose for each batch element."""
     levels, rank = _common(predicate, when_true, when_false)
     chosen = _aligned(predicate.data.astype(bool), predicate.levels, levels, rank)
     terms = {}

@@ -26,7 +26,7 @@ from ..spec.callbacks import (
     Runs,
 )
 from ..spec.data import PLAIN, DataKind, printed
-from .values import PRIMAL, Data, Value
+from .values import PRIMAL, Data, Infinitesimal, Value
 
 Transforms: TypeAlias = tuple[tuple[str, dict[str, Any]], ...]
 
@@ -50,6 +50,8 @@ class ExpectedEvent:
     need: Need = Need.ONCE
     process: int = 0
     """The process that has the device."""
+    array: Data | None = None
+    """For a printed operand, whose only leaf is the text: what is printed."""
 
 
 class RefusalError(Exception):
@@ -69,6 +71,15 @@ BackwardStep: TypeAlias = Callable[[Value], None]
 
 
 @dataclass(frozen=True)
+class Reverse:
+    """A reverse-mode derivative."""
+
+    infinitesimal: Infinitesimal
+    outer_levels: tuple[int, ...]
+    """The vmaps around it; those inside are batched before JAX transposes."""
+
+
+@dataclass(frozen=True)
 class World:
     callback: Callback
     device_count: int
@@ -78,6 +89,8 @@ class World:
     """Whether one computation spans all devices, its operand split over them along its first axis."""
     backward: list[BackwardStep] | None = None
     """Steps of the backward pass in the order of the forward pass; None outside of `grad`."""
+    reverse: Reverse | None = None
+    """The innermost `grad` around."""
     recomputing: bool = False
     """Whether this is the second run of a checkpointed function."""
     checkpointed: bool = False
@@ -115,8 +128,12 @@ class World:
         compiled = self.compiled or not self.jit_disabled
         return replace(self, compiled=compiled, batched_predicate=self.batched_predicate or batched_predicate)
 
-    def probe(self, site: str, operand: Value) -> Value:
-        """Run the callback under test on `operand` and return its result."""
+    @property
+    def taps_tangents(self) -> bool:
+        return self.callback.linear and self.data.plain
+
+    def probe(self, site: str, operand: Value, transposed: bool = False) -> Value:
+        """Run the callback under test on `operand` and return its result; `transposed` by the innermost `grad`."""
         callback = self.callback.at(site)
         if refused := self._refused(callback, operand):
             raise RefusalError(refused)
@@ -129,9 +146,9 @@ class World:
         elif callback.partitioned and self.on_whole_mesh:
             self._emit_shards(callback, site, operand)
         elif callback.batching is Batching.SEQUENTIAL:
-            self._emit_lanes(callback, site, operand, need)
+            self._emit_elements(callback, site, operand, need)
         else:
-            self._emit(callback, site, operand, need)
+            self._emit(callback, site, operand, need, transposed)
         return operand + RETURNED_OFFSET if callback.returns_new_value else operand
 
     def _refused(self, callback: Callback, operand: Value) -> dict[str, Refusal]:
@@ -160,14 +177,16 @@ class World:
             return None
         return Need.AT_LEAST_ONCE
 
-    def _emit(self, callback: Callback, site: str, operand: Value, need: Need) -> None:
+    def _emit(self, callback: Callback, site: str, operand: Value, need: Need, transposed: bool = False) -> None:
         if self.device not in self.own_devices:
             return
         leaves: tuple[Data, ...] = (_float32(operand.data),)
+        array = None
         if not self.data.plain:
             leaves = tuple(self.data.operand(operand.data, np))
             if callback.prints:
-                leaves = (np.asarray(printed(callback.function, leaves[0])),)
+                (array,) = leaves
+                leaves = (np.asarray(printed(callback.function, array)),)
         dims: tuple[int | None, ...] = (0,) * len(leaves)
         if callback.takes_tree:
             sizes = operand.data.shape[: len(operand.levels)]
@@ -179,21 +198,25 @@ class World:
             dims = (None, *dims)
         transforms: Transforms = ()
         if callback.receives_transforms:
-            transforms = (("batch", {"batch_dims": dims}),) * len(operand.levels)
-        self.history.append(ExpectedEvent(site, self.device, leaves, transforms, need, self.process))
+            batches: list[tuple[str, dict[str, Any]]] = [("batch", {"batch_dims": dims})] * len(operand.levels)
+            if transposed and self.reverse:
+                inside = [level for level in operand.levels if level not in self.reverse.outer_levels]
+                batches.insert(len(inside), ("transpose", {}))
+            transforms = tuple(batches)
+        self.history.append(ExpectedEvent(site, self.device, leaves, transforms, need, self.process, array))
 
-    def _emit_lanes(self, callback: Callback, site: str, operand: Value, need: Need) -> None:
+    def _emit_elements(self, callback: Callback, site: str, operand: Value, need: Need) -> None:
         # The innermost vmap batches the callback first, and becomes the outermost loop.
         axes = [range(size) for size in operand.data.shape[: len(operand.levels)]]
-        for reversed_lane in itertools.product(*reversed(axes)):
-            lane = operand.data[tuple(reversed(reversed_lane))]
-            self._emit(callback, site, Value.constant(lane), need)
+        for reversed_index in itertools.product(*reversed(axes)):
+            element = operand.data[tuple(reversed(reversed_index))]
+            self._emit(callback, site, Value.constant(element), need)
 
     def _emit_shards(self, callback: Callback, site: str, operand: Value) -> None:
         axis = len(operand.levels)
         for device, shard in enumerate(np.split(operand.data, self.device_count, axis)):
-            lanes = Value(operand.levels, {PRIMAL: shard})
-            replace(self, device=device)._emit_lanes(callback, site, lanes, Need.ONCE)
+            elements = Value(operand.levels, {PRIMAL: shard})
+            replace(self, device=device)._emit_elements(callback, site, elements, Need.ONCE)
 
 
 def _float32(data: Data) -> Data:

@@ -57,6 +57,31 @@ def _large_lent(library: Library) -> Names:
     return surround(library, run, "id_tap", "call", "pure_callback", "io_callback", "debug.callback")
 
 
+def _wrong_at_the_end(library: Library) -> Names:
+    def changed(leaf: Any) -> Any:
+        array = np.array(leaf)
+        if array.nbytes >= SEVERAL_KIB:
+            array.flat[-1] = array.flat[0]
+        return array
+
+    def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
+        return function(jax.tree.map(changed, operand), *arguments, **options)
+
+    return surround(library, run, *_ARRAYS_GIVEN)
+
+
+def _zeros_without_signs(library: Library) -> Names:
+    def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
+        return function(jax.tree.map(_unsigned, operand), *arguments, **options)
+
+    return surround(library, run, *_ARRAYS_GIVEN)
+
+
+def _unsigned(leaf: Any) -> Any:
+    array = np.asarray(leaf)
+    return array + array.dtype.type(0) if array.dtype.kind == "f" else leaf
+
+
 def _signs_lost(library: Library) -> Names:
     masks = {"int2": 0b11, "int4": 0b1111}
 
@@ -119,6 +144,13 @@ def _flattened(library: Library) -> Names:
     return surround(library, run, "id_tap", "call")
 
 
+SEVERAL_KIB = 4096
+_ARRAYS_GIVEN = ("id_tap", "call", "pure_callback", "io_callback", "debug.callback")
+_SEVERAL_KIB = tuple(
+    f"{name}/jit+float32-large-one/cpu-8dev"
+    for name in ("id_tap", "call", "pure_callback", "io_callback", "io_callback_ordered", "debug_callback")
+)
+
 _OF_ONE_OPERAND = ("id_tap/jit/cpu-8dev", "id_tap/scan/cpu-8dev")
 
 MUTANTS = (
@@ -152,6 +184,20 @@ MUTANTS = (
             "io_callback/fault.sizes.jit/*",
         ),
         at(Stage.CALLBACK, "torn operand"),
+    ),
+    Mutant(
+        "wrong_at_the_end",
+        "the last element of an operand of several KiB is another one",
+        _wrong_at_the_end,
+        _SEVERAL_KIB,
+        at(Stage.CALLBACK, "wrong operand"),
+    ),
+    Mutant(
+        "zeros_without_signs",
+        "the zeros of an operand have no sign",
+        _zeros_without_signs,
+        _SEVERAL_KIB,
+        at(Stage.CALLBACK, "wrong operand"),
     ),
     Mutant(
         "signs_lost",

@@ -8,13 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..spec.errors import CommandError
+
 HEAD = """\
 # The cells that run first, and the mutants for which each was chosen: each kills the most mutants that none before it
 # has killed. `python -m conformance mutants --rank DIR` writes this from the kill matrix in DIR.
 """
 
 
-class NoMatrixError(ValueError):
+class NoMatrixError(CommandError, ValueError):
     """There is no kill matrix, or it says nothing."""
 
 

@@ -81,6 +81,23 @@ def _unchecked_tree(library: Library) -> Names:
     return _fitting(library, lambda result, wanted: result[0] if isinstance(result, tuple) else result)
 
 
+def _results_without_signs(library: Library) -> Names:
+    def run(function: Any, *arguments: Any, **options: Any) -> Any:
+        # A sum of zeros of different signs has none.
+        return jax.tree.map(lambda leaf: leaf + np.zeros_like(leaf), function(*arguments, **options))
+
+    def on_buffers(function: Any, context: Any, out: Any, *operands: Any) -> None:
+        function(context, out, *operands)
+        for buffer in jax.tree.leaves(out):
+            array = np.asarray(buffer)
+            array += np.zeros_like(array)
+
+    return {
+        **surround(library, run, "call", "pure_callback", "io_callback"),
+        **surround(library, on_buffers, "buffer_callback"),
+    }
+
+
 def _mark_refused(library: Library) -> Names:
     def fit(result: Any, wanted: Any) -> Any:
         if result.dtype == np.int8 and result.shape == (12345,):
@@ -206,6 +223,16 @@ MUTANTS = (
         _unchecked_tree,
         ("call/fault.wrong_tree.jit/cpu-8dev", "pure_callback/fault.wrong_count.jit/cpu-8dev"),
         _SWALLOWED,
+    ),
+    Mutant(
+        "results_without_signs",
+        "the zeros of a result have no sign",
+        _results_without_signs,
+        tuple(
+            f"{name}/jit+float32-large-one/cpu-8dev"
+            for name in ("call", "pure_callback", "io_callback", "io_callback_ordered", "buffer_callback")
+        ),
+        _WRONG_VALUE,
     ),
     Mutant(
         "mark_refused",

@@ -74,6 +74,10 @@ def _cotangent_untapped(library: Library) -> Names:
     return surround(library, run, "id_tap")
 
 
+def _transpose_unmarked(library: Library) -> Names:
+    return _telling(library, lambda transforms: tuple(entry for entry in transforms if entry[0] != "transpose"))
+
+
 def _differentiable_call(library: Library) -> Names:
     def call(function: Any, operand: Any, **options: Any) -> Any:
         @jax.custom_jvp
@@ -120,7 +124,7 @@ MUTANTS = (
         "outermost_batch_first",
         "the entries of nested vmaps come in the reverse order",
         _outermost_batch_first,
-        ("id_tap/fault.nested_batch.jit/cpu-8dev",),
+        ("id_tap/fault.nested_batch.jit/cpu-8dev", "id_tap*/vmap.vmap/cpu-8dev"),
         _WRONG_TRANSFORMS,
     ),
     Mutant(
@@ -149,6 +153,17 @@ MUTANTS = (
         "a tap of tangents taps nothing when it is transposed",
         _cotangent_untapped,
         ("id_tap/fault.tapped_tangents.jit/cpu-8dev",),
+        _WRONG_TRANSFORMS,
+    ),
+    Mutant(
+        "transpose_unmarked",
+        "a tap of a cotangent is not told that it was transposed",
+        _transpose_unmarked,
+        (
+            "id_tap/grad.custom_jvp/cpu-8dev",
+            "id_tap_device/grad.custom_jvp/cpu-8dev",
+            "id_tap_device_index/pjit.grad.custom_jvp/cpu-8dev",
+        ),
         _WRONG_TRANSFORMS,
     ),
     Mutant(

@@ -14,14 +14,14 @@ from ..engine.run import clear, setup_in, task_of
 from ..engine.tasks import Setup
 from ..engine.tools import require_tools
 from ..oracle.verdicts import Verdict
-from ..planning.cells import Cell, make_plan
+from ..planning.cells import Cell
 from ..planning.processes import USUAL, plan_over_processes
-from ..spec.topology import Topology
+from ..planning.selection import undrawn_plan_of
 from .matrix import Matrix, Row
 from .mutant import Mutant
 
 UNBROKEN = "hostcb"
-TOPOLOGIES = (Topology("cpu", 1), Topology("cpu", 8))
+DEVICE_COUNTS = (1, 8)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ def cells_of(mutant: Mutant, planned: Sequence[Cell]) -> list[Cell]:
 
 def planned_cells() -> tuple[Cell, ...]:
     """The cells that mutants may name."""
-    return make_plan([UNBROKEN], TOPOLOGIES).with_(plan_over_processes([UNBROKEN], [USUAL]).on_this_release()).cells
+    plan = undrawn_plan_of([UNBROKEN], "cpu", DEVICE_COUNTS).with_(plan_over_processes([UNBROKEN], [USUAL]))
+    return plan.on_this_release().cells
 
 
 def _is_named(cell: Cell, glob: str) -> bool:

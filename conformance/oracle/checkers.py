@@ -8,7 +8,7 @@ event that the program must produce on that device.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..model.worlds import ExpectedEvent, Need
+from .batch_axes import has_other_axes, in_order
 from .history import Event, History
 from .verdicts import Stage
+
+NARROWER_THAN_A_BYTE = frozenset({"int2", "uint2", "int4", "uint4", "float4_e2m1fn"})
 
 LONGEST_SHOWN = 600
 """A witness shows only so many characters of an operand."""
@@ -52,6 +55,8 @@ class Matching:
     """Positions of expected events that are equal to an event of another device."""
     several: bool = False
     """Whether the events are of several processes."""
+    misread: frozenset[int] = frozenset()
+    """Sequences of recorded events whose `transforms` do not describe their operand."""
 
     def placed(self) -> Iterator[tuple[int, Event]]:
         """The pairs with a known device; checks of the order on a device use only these."""
@@ -80,8 +85,15 @@ def _show(leaves: Sequence[npt.NDArray[Any]]) -> str:
     return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + " ..."
 
 
+def content(leaf: npt.NDArray[Any]) -> tuple[Any, ...]:
+    """What equal arrays have in common: type, shape, and each element with the sign of a zero."""
+    # An element of less than a byte does not use all bits of its byte; the others may have any value.
+    wide = leaf.astype(np.float32) if leaf.dtype.name in NARROWER_THAN_A_BYTE else leaf
+    return leaf.dtype, leaf.shape, wide.tobytes()
+
+
 def _key(site: str, leaves: Sequence[npt.NDArray[Any]]) -> tuple[Any, ...]:
-    return (site, *((leaf.dtype, leaf.shape, leaf.tobytes()) for leaf in leaves))
+    return (site, *map(content, leaves))
 
 
 def _key_of(event: Event | ExpectedEvent) -> tuple[Any, ...]:
@@ -93,10 +105,10 @@ _REPEATABLE = (Need.AT_LEAST_ONCE, Need.ANY_NUMBER)
 
 
 def match(expected: Sequence[ExpectedEvent], events: Sequence[Event]) -> Matching:
-    """Pair recorded with expected events by site and operand.
+    """Pair recorded with expected events by site and operand, its axes in the order of the model.
 
     Several expected events may be equal: a rematerialised callback sees the same value again. Recorded
-    events then take them in program order, on the recorded device if the callback was told one. If the
+    events then take them in program order, on the recorded device if the callback received one. If the
     callback may run any number of times, all equal recorded events belong to one expected event.
     """
     numbers: dict[int, int] = {}
@@ -106,11 +118,14 @@ def match(expected: Sequence[ExpectedEvent], events: Sequence[Event]) -> Matchin
         counts[event.device] += 1
         numbers[position] = counts[event.device]
         waiting[_key_of(event)].append(position)
+    expected_keys = {*waiting}
     repeatable = {_key_of(event): position for position, event in enumerate(expected) if event.need in _REPEATABLE}
 
     pairs: list[tuple[int, Event]] = []
     surplus: list[Event] = []
-    for recorded in events:
+    misread: set[int] = set()
+    for as_told in events:
+        recorded = in_order(as_told, expected)
         key = _key_of(recorded)
         if key in repeatable:
             # One run is enough for all equal evaluations.
@@ -118,6 +133,11 @@ def match(expected: Sequence[ExpectedEvent], events: Sequence[Event]) -> Matchin
             pairs.append((repeatable[key], recorded))
             continue
         candidates = waiting.get(key, [])
+        if not candidates and key not in expected_keys:
+            candidates = _misread_candidates(expected, waiting, as_told)
+            if candidates:
+                recorded = as_told
+                misread.add(as_told.sequence)
         if not candidates:
             surplus.append(recorded)
             continue
@@ -133,7 +153,24 @@ def match(expected: Sequence[ExpectedEvent], events: Sequence[Event]) -> Matchin
     )
     several = any(one.process for one in expected) or any(one.process for one in events)
     found = (tuple(pairs), tuple(lost), tuple(surplus))
-    return Matching(tuple(expected), numbers, *found, _unplaced(expected), several)
+    return Matching(tuple(expected), numbers, *found, _unplaced(expected), several, frozenset(misread))
+
+
+def _misread_candidates(
+    expected: Sequence[ExpectedEvent], waiting: Mapping[tuple[Any, ...], list[int]], recorded: Event
+) -> list[int]:
+    """The expected events with the same operand but for the order of its axes, which `transforms` should say."""
+    return next(
+        (
+            candidates
+            for candidates in waiting.values()
+            if candidates
+            and expected[candidates[0]].transforms
+            and (recorded.site, recorded.process) == (expected[candidates[0]].site, expected[candidates[0]].process)
+            and has_other_axes(recorded, expected[candidates[0]].leaves)
+        ),
+        [],
+    )
 
 
 def _unplaced(expected: Sequence[ExpectedEvent]) -> frozenset[int]:
@@ -231,16 +268,17 @@ def check_devices(matching: Matching, device_name: str) -> list[Anomaly]:
 
 
 def check_transforms(matching: Matching) -> list[Anomaly]:
-    return [
-        Anomaly(
-            "wrong transforms",
-            Stage.CALLBACK,
-            f"{matching.name(position)} was told {event.transforms!r},"
-            f" expected {matching.expected[position].transforms!r}",
-        )
-        for position, event in matching.pairs
-        if event.transforms != matching.expected[position].transforms
-    ]
+    anomalies = []
+    for position, event in matching.pairs:
+        wanted = matching.expected[position].transforms
+        told = f"{matching.name(position)} was told {event.transforms!r}"
+        if event.sequence in matching.misread:
+            witness = f"{told}, which are not the axes of its operand {_show(event.leaves)}"
+            anomalies.append(Anomaly("wrong transforms", Stage.CALLBACK, witness))
+        elif event.transforms != wanted:
+            witness = f"{told}, expected {wanted!r}, each axis moved to the front"
+            anomalies.append(Anomaly("wrong transforms", Stage.CALLBACK, witness))
+    return anomalies
 
 
 def check_overlap(matching: Matching, device_name: str) -> list[Anomaly]:
@@ -301,7 +339,7 @@ def check_results(
         return [Anomaly("result", Stage.RESULT, f"{len(results)} results{where}, not {len(expected)}")]
     for run, (wanted, result) in enumerate(zip(expected, results, strict=True)):
         wanted32 = np.asarray(wanted, dtype=np.float32)
-        if _key("", [wanted32 + 0.0]) != _key("", [np.asarray(result) + np.float32(0)]):
+        if _key("", [wanted32]) != _key("", [np.asarray(result)]):
             anomalies.append(
                 Anomaly(
                     "result",

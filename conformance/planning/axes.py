@@ -14,7 +14,7 @@ from ..spec.external_callbacks import callback_named
 from ..spec.topology import CPU_CONFIGURATIONS
 from .covering import Constraint, Space
 from .eligibility import MAPS, ineligible, meaningless
-from .jax_limits import limit_of_copies, limit_of_devices, limit_of_element, limit_of_program
+from .jax_limits import limit_of_copies, limit_of_devices, limit_of_element, limit_of_program, limit_of_signs
 
 NONE = "none"
 """No second transform."""
@@ -194,12 +194,20 @@ def _jax_copies(outer: str, inner: str, placement: str, devices: str, element: s
     return limit_of_copies(program_of(outer, inner).names, count, element, shape)
 
 
+def _jax_signs(
+    callback: str, outer: str, inner: str, placement: str, devices: str, element: str, shape: str
+) -> str | None:
+    count = PLACEMENTS[placement].count(int(devices))
+    return limit_of_signs(callback_named(callback), program_of(outer, inner).names, count, DataKind(element, shape))
+
+
 _OF_JAX = (
     Constraint(("outer", "inner", "placement", "devices", "element", "shape"), _jax_copies),
     Constraint(("callback",), _jax_callback),
     Constraint(("callback", "outer", "inner"), _jax_program),
     Constraint(("callback", "outer", "inner", "placement", "devices"), _jax_devices),
     Constraint(("callback", "element"), _jax_element),
+    Constraint(("callback", "outer", "inner", "placement", "devices", "element", "shape"), _jax_signs),
 )
 """Constraints for JAX's own callbacks alone."""
 

@@ -16,6 +16,7 @@ from ..spec.callbacks import HOST_CALLBACKS, Callback
 from ..spec.configurations import CONTEXTS, JIT_DISABLED, PLACEMENTS, why_no_configuration
 from ..spec.data import PLAIN, DataKind, parse_data
 from ..spec.depths import Depth
+from ..spec.errors import CommandError
 from ..spec.jax_versions import why_missing, why_no_runtime_targets
 from ..spec.package import COMMAND
 from ..spec.support_table import TABLE, TableEntry
@@ -56,6 +57,11 @@ class ProgramCell:
     def device_count(self) -> int:
         """The number of devices that the program itself uses."""
         return PLACEMENTS[self.placement].count(self.topology.device_count)
+
+    @property
+    def taps_tangents(self) -> bool:
+        """Whether the program runs the callback on tangents: as a number of its own kind a tangent is not linear."""
+        return self.callback.linear and self.data.plain
 
     @property
     def prediction(self) -> Prediction:
@@ -173,7 +179,7 @@ def runtime_targets_of(implementation: str, platform: str) -> tuple[str, ...]:
     return RUNTIME_TARGETS if (implementation, platform) == ("jax", "cpu") else ()
 
 
-class UnknownCellError(ValueError):
+class UnknownCellError(CommandError, ValueError):
     """The id of no cell."""
 
 

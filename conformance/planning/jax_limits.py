@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..spec.callbacks import Callback, DeviceChoice
+from ..spec.data import DataKind
 
 MAPS_AND_MESHES = {"pmap", "pjit", "shard_map"}
 
@@ -59,6 +60,13 @@ def limit_of_element(callback: Callback, element: str) -> str | None:
 def limit_of_copies(names: Sequence[str], device_count: int, element: str, shape: str) -> str | None:
     if device_count > 1 and (element == "int4" or shape == "large") and MAPS_AND_MESHES & set(names):
         return "JAX copies such operands in threads that other devices' callbacks may hold: it may hang, a minute each"
+    return None
+
+
+def limit_of_signs(callback: Callback, names: Sequence[str], device_count: int, data: DataKind) -> str | None:
+    with_result = callback.function in ("pure_callback", "io_callback")
+    if with_result and device_count > 1 and "pjit" in names and data.has_negative_zero:
+        return "JAX over a mesh loses the sign of a zero: docs/jax-bugs/mesh-negative-zero.md"
     return None
 
 

@@ -10,12 +10,14 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from ..spec.errors import CommandError
+
 Matcher: TypeAlias = Callable[[str], bool]
 
 _TOKEN = re.compile(r"\s*([()]|[\w:+\-.\[\]\\/*?,!]+)")
 
 
-class KeywordError(ValueError):
+class KeywordError(CommandError, ValueError):
     """An invalid expression."""
 
 

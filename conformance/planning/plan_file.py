@@ -9,11 +9,12 @@ from __future__ import annotations
 import importlib.metadata
 from pathlib import Path
 
+from ..spec.errors import CommandError
 from ..spec.package import COMMAND
 from .cells import Cell, Plan, UnknownCellError, parse_cell
 
 
-class PlanFileError(ValueError):
+class PlanFileError(CommandError, ValueError):
     """A file that is no plan."""
 
 

@@ -6,14 +6,14 @@ import functools
 import itertools
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..implementations import callbacks_asked_of, callbacks_drawn_for
 from ..model.programs import DOCUMENTED_TRIPLES, Program
 from ..model.transforms import TRANSFORMS
 from ..spec.callbacks import Callback
 from ..spec.configurations import CONTEXTS, X64
-from ..spec.data import DataKind
+from ..spec.data import EXACT, PLAIN, DataKind
 from ..spec.topology import CPU_CONFIGURATIONS, DEFAULT, Topology
 from .axes import NONE, program_of, space_of
 from .cells import Cell, Plan, ProgramCell, make_whole_plan, parse_cell
@@ -59,8 +59,8 @@ def whole_plan_of(
             cells.setdefault(cell.id, cell)
         for cell in drawn(implementation, platform, device_counts, choice):
             cells.setdefault(cell.id, cell)
-        for shown in _shown(implementation, platform, device_counts):
-            cells.setdefault(shown.id, shown)
+        for further in _undrawn(implementation, platform, device_counts):
+            cells.setdefault(further.id, further)
         if choice.full:
             for cell in every_data(implementation, platform, max(device_counts)):
                 cells.setdefault(cell.id, cell)
@@ -70,8 +70,11 @@ def whole_plan_of(
 def undrawn_plan_of(implementations: Sequence[str], platform: str, device_counts: Sequence[int]) -> Plan:
     """The part of `whole_plan_of` that is not drawn: to draw the rest takes seconds."""
     plan = make_whole_plan(implementations, _ends(platform, device_counts))
-    shown = [cell for name in implementations for cell in _shown(name, platform, device_counts)]
-    return Plan((*plan.cells, *shown), plan.ineligible)
+    cells = {cell.id: cell for cell in plan.cells}
+    for implementation in implementations:
+        for cell in _undrawn(implementation, platform, device_counts):
+            cells.setdefault(cell.id, cell)
+    return Plan(tuple(cells.values()), plan.ineligible)
 
 
 def _ends(platform: str, device_counts: Sequence[int]) -> list[Topology]:
@@ -85,6 +88,28 @@ def _shown(implementation: str, platform: str, device_counts: Sequence[int]) -> 
     for cell in (parse_cell(cell_id, any_release=True) for cell_id in SHOWN_BY):
         if cell.implementation == implementation and cell.topology in available:
             yield cell
+
+
+def _undrawn(implementation: str, platform: str, device_counts: Sequence[int]) -> Iterator[Cell]:
+    """The cells that are neither planned programs nor drawn."""
+    yield from _shown(implementation, platform, device_counts)
+    yield from _of_each(implementation, platform, device_counts)
+
+
+def _of_each(implementation: str, platform: str, device_counts: Sequence[int]) -> Iterator[Cell]:
+    """What each callback must have, whatever rows are drawn, on as many devices as it can."""
+    counts = sorted(device_counts, reverse=True)
+    space = space_of(implementation, platform, counts)
+    for callback in callbacks_drawn_for(implementation):
+        for count, outer in itertools.product(counts, ("jit", "pjit")):
+            row = (callback.name, outer, NONE, "all", str(count), DEFAULT, EXACT.element, EXACT.shape, EXACT.structure)
+            if space.reason(row) is None:
+                cell = cell_of(implementation, platform, row)
+                yield cell
+                if callback.linear:
+                    names = ("grad", "custom_jvp") if outer == "jit" else (outer, "grad", "custom_jvp")
+                    yield replace(cell, program=Program(names), data=PLAIN)
+                break
 
 
 @functools.cache

@@ -6,13 +6,13 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from ..oracle.verdicts import Outcome, Verdict
 from ..reports.table import NOT_RUN
 from ..spec.versions import version_key
-from .records import Record
-from .release import Release
+from .release import Release, ReleaseError
+from .table import Outcomes, tried
 
 BAD, GOOD, UNSUPPORTED, OTHERWISE = "bad", "good", "unsupported", "failing in another way"
 NOT_TOLD = "not told"
@@ -20,15 +20,12 @@ NOT_TOLD = "not told"
 
 _TELLING_NOTHING = (Verdict.HARNESS_ERROR, Verdict.MISSING, Verdict.FLAKE)
 
-Outcomes: TypeAlias = Mapping[tuple[Release, str], Sequence[Outcome]]
-
-_TEXTS = ("id", "symptom", "link", "without_cells", "anomaly", "deviation")
-_LISTS = ("bad", "good", "cells")
-_KEYS = ("id", "symptom", "link", "bad", "good", "cells", "without_cells", "anomaly", "refused", "deviation")
-
-
-class KnownBugsError(Exception):
-    """An invalid list of bugs. The text is one line for users."""
+_KEYS: Mapping[str, type] = {
+    **dict.fromkeys(("id", "symptom", "link", "without_cells", "anomaly", "deviation"), str),
+    **dict.fromkeys(("bad", "good", "cells"), list),
+    "refused": bool,
+}
+_WORDS = {str: "a string", list: "a list of strings", bool: "true or false"}
 
 
 @dataclass(frozen=True)
@@ -36,6 +33,13 @@ class Range:
     """Releases from one to another, with both ends; an end may be open."""
 
     words: str
+
+    @staticmethod
+    def parse(words: str) -> Range:
+        keys = [version_key(end) for end in words.partition("..")[::2] if end]
+        if not keys or keys != sorted(keys):
+            raise ValueError(f"{words!r} is no range of releases like 0.4.31..0.6.1")
+        return Range(words)
 
     def __contains__(self, version: str) -> bool:
         first, dots, last = self.words.partition("..")
@@ -113,8 +117,9 @@ class KnownBugs:
     def cells(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(cell for bug in self.bugs for cell in bug.cells))
 
-    def problems(self, releases: Sequence[Release], outcomes: Outcomes) -> Iterator[str]:
+    def problems(self, outcomes: Outcomes) -> Iterator[str]:
         """Differences without an explanation, and explanations without a difference, strictly both ways."""
+        releases = tried(outcomes)
         all_tried = {*self.releases} <= {release.jax for release in releases}
         for bug in self.bugs:
             differences = list(bug.differences(releases, outcomes))
@@ -127,77 +132,41 @@ class KnownBugs:
                 yield f"{bug.id}: its 'deviation' explains what does not differ"
 
 
-def outcomes_of(records: Sequence[Record]) -> Outcomes:
-    outcomes: dict[tuple[Release, str], list[Outcome]] = {}
-    for record in records:
-        outcomes.setdefault((record.release, record.cell), []).append(record.outcome)
-    return outcomes
-
-
 def load_known_bugs(file: Path) -> KnownBugs:
     try:
         data = tomllib.loads(file.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise KnownBugsError(f"{file} is not TOML: {error}") from error
+        raise ReleaseError(f"{file} is not TOML: {error}") from error
     except OSError as error:
-        raise KnownBugsError(
-            f"{file} cannot be read: {error.strerror}. Run this in the root of a checkout, or name a list with --list."
-        ) from error
-    tables = data.get("bug", [])
-    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise KnownBugsError(f"{file}: 'bug' is {_kind(tables)}; write each bug as a table that begins with [[bug]]")
-    bugs = tuple(_bug(f"{file}, bug {number}", table) for number, table in enumerate(tables, 1))
-    if not bugs:
-        raise KnownBugsError(f"{file} has no [[bug]]")
-    releases = data.get("releases", [])
-    _check_list(str(file), "releases", releases)
-    return KnownBugs(tuple(releases), bugs)
+        raise ReleaseError(f"{file} cannot be read: {error.strerror}") from error
+    tables, releases = data.get("bug"), data.get("releases", [])
+    if not (isinstance(tables, list) and tables and all(isinstance(table, dict) for table in tables)):
+        raise ReleaseError(f"{file} has no [[bug]]: write each bug as a table that begins so")
+    _check_value(f"{file}", "releases", releases, list)
+    return KnownBugs(tuple(releases), tuple(_bug(f"{file}, bug {n}", table) for n, table in enumerate(tables, 1)))
 
 
 def _bug(where: str, table: dict[str, Any]) -> Bug:
-    _check_types(where, table)
-    if unknown := sorted(table.keys() - {*_KEYS}):
-        raise KnownBugsError(f"{where}: unknown key {unknown[0]!r}; there are {', '.join(_KEYS)}")
+    _check(where, table)
     if missing := [key for key in ("id", "symptom") if not table.get(key)]:
-        raise KnownBugsError(f"{where}: {missing[0]!r} is missing; every bug states it")
+        raise ReleaseError(f"{where}: {missing[0]!r} is missing; every bug states it")
     if bool(table.get("cells")) == bool(table.get("without_cells")):
-        raise KnownBugsError(f"{where}: name its 'cells', or say in 'without_cells' why there are none")
-    for key in _LISTS:
-        table[key] = tuple(table.get(key, ()))
-    for words in (*table["bad"], *table["good"]):
-        _check_range(where, words)
-    return Bug(**table | {key: tuple(map(Range, table[key])) for key in ("bad", "good")})
-
-
-def _check_types(where: str, table: Mapping[str, Any]) -> None:
-    for key, value in table.items():
-        if key in _TEXTS and not isinstance(value, str):
-            raise KnownBugsError(f"{where}: {key!r} is {_kind(value)}; write a string")
-        if key == "refused" and not isinstance(value, bool):
-            raise KnownBugsError(f"{where}: 'refused' is {_kind(value)}; write true or false")
-        if key in _LISTS:
-            _check_list(where, key, value)
-
-
-def _check_list(where: str, key: str, value: object) -> None:
-    if not isinstance(value, list):
-        raise KnownBugsError(f"{where}: {key!r} is {_kind(value)}; write a list of strings")
-    if wrong := [one for one in value if not isinstance(one, str)]:
-        raise KnownBugsError(f"{where}: {key!r} holds {_kind(wrong[0])}; write a list of strings")
-
-
-def _kind(value: object) -> str:
-    """What TOML calls a value, with the value itself if it is short."""
-    kinds = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list", dict: "a table"}
-    words = kinds.get(type(value), "a date or a time")
-    return words if isinstance(value, list | dict) else f"{words}, {str(value)[:40]!r}"
-
-
-def _check_range(where: str, words: str) -> None:
-    ends = [end for end in words.partition("..")[::2] if end]
+        raise ReleaseError(f"{where}: name its 'cells', or say in 'without_cells' why there are none")
+    lists = {key: tuple(table.get(key, ())) for key in ("bad", "good", "cells")}
     try:
-        keys = [version_key(end) for end in ends]
+        ranges = {key: tuple(map(Range.parse, lists[key])) for key in ("bad", "good")}
     except ValueError as error:
-        raise KnownBugsError(f"{where}: {error}") from error
-    if not keys or keys != sorted(keys):
-        raise KnownBugsError(f"{where}: {words!r} is no range of releases like 0.4.31..0.6.1")
+        raise ReleaseError(f"{where}: {error}") from error
+    return Bug(**table | lists | ranges)
+
+
+def _check(where: str, table: Mapping[str, Any]) -> None:
+    for key, value in table.items():
+        if key not in _KEYS:
+            raise ReleaseError(f"{where}: unknown key {key!r}; there are {', '.join(_KEYS)}")
+        _check_value(where, key, value, _KEYS[key])
+
+
+def _check_value(where: str, key: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind) or (isinstance(value, list) and not all(isinstance(one, str) for one in value)):
+        raise ReleaseError(f"{where}: {key!r} is {str(value)[:40]!r}; write {_WORDS[kind]}")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from ..reports.table import NOT_RUN, Row, Table, consecutive
-from ..reports.table_pages import code, text, witness_of
-from .known_bugs import Bug, KnownBugs, Outcomes, Range
+from ..reports.markup import code, text
+from ..reports.table import NOT_RUN, Row, Table, consecutive, several
+from ..reports.table_pages import witness_of
+from ..spec.package import COMMAND
+from .known_bugs import Bug, KnownBugs, Range
 from .release import Release
+from .table import Outcomes, table_of, tried
 
 NOTHING = "-"
 MOST_OF_WITNESS = 160
@@ -17,9 +22,33 @@ MOST_OF_WITNESS = 160
 _CHANGING = re.compile(r"0x[0-9a-f]{6,}|\b[FEW]\d{4} [\d:.]+ +\d+")
 
 
-def page(known: KnownBugs, table: Table, releases: Sequence[Release], outcomes: Outcomes, introduction: str) -> str:
-    """The page; the columns of the table are the releases."""
+_INTRODUCTION = """\
+`{command} releases --known-bugs` made this page from [{file}](../{file}), and `nox -s known-bugs` makes it again. The
+list has reported bugs of JAX's own callbacks that tell releases apart. "Before" is what was found with small programs,
+before there was a cell. "Here" is what the cells show: {runs} with each of {releases} from {first} to {last}, on CPU
+devices of a machine with {cores}. A range like `0.4.31 to 0.6.1` has only the releases that ran, which are {versions}.
+
+A bug is bad with a release if one of its cells fails there. One run that passes does not prove that a deadlock or a
+race is gone. Below the table each bug has its cells, with what came of them and the first line of the first witness.
+"Differs" names each release of which the cells show something else than what was found before, and says why.
+"""
+
+
+def page(known: KnownBugs, file: Path, outcomes: Outcomes) -> str:
+    table, releases = table_of(outcomes, known.cells), tried(outcomes)
     rows = {row.cell: row for row in table.rows}
+    versions = [release.label for release in releases]
+    counts = sorted({*map(len, outcomes.values())})
+    introduction = _INTRODUCTION.format(
+        command=COMMAND,
+        file=file,
+        runs="one run" if counts == [1] else f"{' to '.join(map(str, {counts[0]: 0, counts[-1]: 0}))} runs",
+        releases=several(len(releases), "release"),
+        first=versions[0],
+        last=versions[-1],
+        cores=several(os.cpu_count() or 1, "core"),
+        versions=", ".join(versions),
+    )
     lines = ["# Known bugs of JAX's callbacks, by release", ""]
     for paragraph in introduction.strip().split("\n\n"):
         lines += [textwrap.fill(paragraph, 120, break_long_words=False, break_on_hyphens=False), ""]

@@ -1,13 +1,16 @@
-"""Cells by release, from the records of their runs."""
+"""Cells by release, from the outcomes of their runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from ..oracle.verdicts import Outcome
 from ..reports.table import Column, Row, Seen, Table, Wording, said
-from .records import Record
 from .release import Release, Skipped
+
+Outcomes: TypeAlias = Mapping[tuple[Release, str], Sequence[Outcome]]
+"""Those of the runs of a cell with a release."""
 
 WORDING = Wording(
     title="Cells by release",
@@ -21,23 +24,16 @@ WORDING = Wording(
 )
 
 
-def tried(records: Sequence[Record], releases: Sequence[Release]) -> tuple[Release, ...]:
-    """Those of the releases that have a record, the oldest first: the columns of their table."""
-    return tuple(release for release in sorted(releases) if any(record.release == release for record in records))
+def tried(outcomes: Outcomes) -> tuple[Release, ...]:
+    """The releases with which a cell ran, the oldest first: the columns of their table."""
+    return tuple(sorted({release for release, _ in outcomes}))
 
 
 def table_of(
-    records: Sequence[Record],
-    releases: Sequence[Release],
-    cells: Sequence[str],
-    skipped: Sequence[Skipped] = (),
-    problems: Sequence[str] = (),
+    outcomes: Outcomes, cells: Sequence[str], skipped: Sequence[Skipped] = (), problems: Sequence[str] = ()
 ) -> Table:
-    found: dict[tuple[Release, str], list[Seen]] = {}
-    for record in records:
-        found.setdefault((record.release, record.cell), []).append(_seen(record.outcome))
-    columns = tried(records, releases)
-    rows = [Row(cell, tuple(tuple(found.get((release, cell), ())) for release in columns)) for cell in cells]
+    columns = tried(outcomes)
+    rows = [Row(cell, tuple(tuple(map(_seen, outcomes.get((one, cell), ()))) for one in columns)) for cell in cells]
     left_out = tuple((one.release, one.reason) for one in skipped)
     return Table(WORDING, tuple(Column(release.label) for release in columns), tuple(rows), left_out, tuple(problems))
 

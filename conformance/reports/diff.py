@@ -1,30 +1,39 @@
-"""The differences between two runs, or between two implementations, cell by cell."""
+"""What became different from one run, or implementation, or platform, to another, cell by cell.
+
+It compares actual results, and not expectations.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
-from ..planning.keywords import any_of
-from .results import KEPT_PROGRAMS, CellRecord, RunRecord
+from .columns import NothingToCompareError, Side
+from .results import CellRecord
 from .visible import in_a_line
 
 
-class NothingToCompareError(Exception):
-    """A choice of cells that leaves none."""
+class Kind(Enum):
+    BROKEN = "broken"
+    CHANGED = "changed"
+    GONE = "gone"
+    FIXED = "fixed"
+    NEW = "new"
+    INTERMITTENT = "intermittent"
+    """Both results are expected of a cell with an intermittent failure."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A cell in both runs, or in one of them."""
+    """A cell on both sides, or on one of them."""
 
     name: str
-    """Its id, without the implementation if two implementations are compared."""
     before: CellRecord | None
     after: CellRecord | None
     left_out: str = ""
-    """The reason why the run without the cell left it out, if that run says one."""
+    """The reason why the side without the cell left it out, if that side names one."""
 
     @property
     def lines(self) -> list[str]:
@@ -38,140 +47,63 @@ class Change:
 
 @dataclass(frozen=True)
 class Difference:
-    """Each list in the order of the newer run; the lists compare actual results, not expectations."""
-
-    fixed: tuple[Change, ...]
-    broken: tuple[Change, ...]
-    changed: tuple[Change, ...]
-    new: tuple[Change, ...]
-    gone: tuple[Change, ...]
-    intermittent: tuple[Change, ...]
-    """Two results that differ, both expected of a cell with an intermittent failure."""
-    environment: tuple[str, ...]
-    sides: tuple[str, str] = ("A", "B")
-    """The names of the two sides."""
+    changes: Mapping[Kind, Sequence[Change]]
+    """In the order of the newer side."""
+    before: Side
+    after: Side
     only_common: bool = False
     """Whether cells of one side alone are only counted."""
 
     @property
     def worse(self) -> bool:
         """A cell that is gone counts: a run that tests less must not look better."""
-        return bool(self.broken or self.changed or (self.gone and not self.only_common))
+        gone = self.changes[Kind.GONE] and not self.only_common
+        return bool(self.changes[Kind.BROKEN] or self.changes[Kind.CHANGED] or gone)
 
     def __str__(self) -> str:
-        lines = [f"environment: {line}" for line in self.environment]
-        of_one_side = () if self.only_common else ("gone", "new")
-        for name in ("broken", "changed", *of_one_side[:1], "fixed", *of_one_side[1:], "intermittent"):
-            for change in getattr(self, name):
-                first, *rest = change.lines
-                lines += [f"{name.upper()}: {first}", *rest]
-        before, after = self.sides
-        lines += [*_alone(self.gone, before, after), *_alone(self.new, after, before)]
-        lines.append(
-            f"{len(self.fixed)} fixed, {len(self.broken)} broken, {len(self.changed)} changed,"
-            f" {len(self.new)} new, {len(self.gone)} gone"
-            + (f", {len(self.intermittent)} intermittent" if self.intermittent else "")
-        )
+        lines = [f"environment: {line}" for line in _environment(self.before, self.after)]
+        for kind, changes in self.changes.items():
+            if not (self.only_common and kind in (Kind.GONE, Kind.NEW)):
+                for change in changes:
+                    first, *rest = change.lines
+                    lines += [f"{kind.name}: {first}", *rest]
+        lines += _alone(self.changes[Kind.GONE], self.before.label, self.after.label)
+        lines += _alone(self.changes[Kind.NEW], self.after.label, self.before.label)
+        counted = [Kind.FIXED, Kind.BROKEN, Kind.CHANGED, Kind.NEW, Kind.GONE]
+        counted += [Kind.INTERMITTENT] if self.changes[Kind.INTERMITTENT] else []
+        lines.append(", ".join(f"{len(self.changes[kind])} {kind.value}" for kind in counted))
         return "\n".join(map(in_a_line, lines))
 
 
-def _alone(changes: Sequence[Change], side: str, other: str) -> Iterator[str]:
-    """How many cells only one side has, and why the other one has none of them."""
-    unsaid = sum(not change.left_out for change in changes)
-    if unsaid:
-        yield f"only in {side}: {unsaid} cell{'s' * (unsaid > 1)} not selected in {other}"
-    for reason, count in Counter(change.left_out for change in changes if change.left_out).items():
-        yield f"only in {side}: {count} cell{'s' * (count > 1)} not applicable in {other}: {reason}"
+def difference(before: Side, after: Side, *, only_common: bool = False) -> Difference:
+    old, new = before.cells, after.cells
+    if only_common and not old.keys() & new.keys():
+        raise NothingToCompareError(f"{before.label} and {after.label} have no cell in common")
+    changes: dict[Kind, list[Change]] = {kind: [] for kind in Kind}
+    for name, now in new.items():
+        if name not in old:
+            changes[Kind.NEW].append(Change(name, None, now, before.left_out.get(name, "")))
+        elif kind := _kind(old[name], now):
+            changes[kind].append(Change(name, old[name], now))
+    changes[Kind.GONE] = [
+        Change(name, was, None, after.left_out.get(name, "")) for name, was in old.items() if name not in new
+    ]
+    return Difference(changes, before, after, only_common)
 
 
-def difference(
-    before: Sequence[RunRecord],
-    after: Sequence[RunRecord],
-    patterns: Sequence[str] = (),
-    implementations: tuple[str, str] | None = None,
-    only_common: bool = False,
-) -> Difference:
-    """Compare two runs, or one implementation of the first with another one of the second.
-
-    `patterns` are expressions as for `-k`: cells whose names match none of them are not compared.
-    """
-    sides = implementations or ("A", "B")
-    old = _cells(before, implementations[0] if implementations else None, patterns)
-    new = _cells(after, implementations[1] if implementations else None, patterns)
-    if patterns and not old and not new:
-        raise NothingToCompareError(f"no cell of {sides[0]} or {sides[1]} answers to {' or '.join(patterns)}")
-    both = [Change(name, old[name], new[name]) for name in new if name in old]
-    if only_common and not both:
-        raise NothingToCompareError(f"{sides[0]} and {sides[1]} have no cell in common")
-
-    def those(wanted: Callable[[CellRecord, CellRecord], bool]) -> tuple[Change, ...]:
-        return tuple(
-            change for change in both if change.before and change.after and wanted(change.before, change.after)
-        )
-
-    left_out_of_old, left_out_of_new = (
-        {_name(cell_id, side): reason for run in runs for cell_id, reason in run.left_out.items()}
-        for runs, side in zip((before, after), implementations or (None, None), strict=True)
-    )
-    return Difference(
-        fixed=those(lambda was, now: not was.passed and now.passed and not _by_chance(was, now)),
-        broken=those(lambda was, now: was.passed and not now.passed and not _by_chance(was, now)),
-        changed=those(
-            lambda was, now: not was.passed and not now.passed and _changed(was, now) and not _rate_alone(was, now)
-        ),
-        new=tuple(
-            Change(name, None, cell, left_out_of_old.get(name, "")) for name, cell in new.items() if name not in old
-        ),
-        gone=tuple(
-            Change(name, cell, None, left_out_of_new.get(name, "")) for name, cell in old.items() if name not in new
-        ),
-        intermittent=those(
-            lambda was, now: _rate_alone(was, now) or (was.passed != now.passed and _by_chance(was, now))
-        ),
-        environment=(*_environment(before, after), *_kept(before, sides[0]), *_kept(after, sides[1])),
-        sides=sides,
-        only_common=only_common,
-    )
-
-
-def _cells(runs: Sequence[RunRecord], implementation: str | None, patterns: Sequence[str]) -> dict[str, CellRecord]:
-    """The cells of one side by their names."""
-    cells = [cell for run in runs for cell in run.cells]
-    found = {cell.implementation for cell in cells}
-    if implementation is not None and implementation not in found:
-        raise NothingToCompareError(
-            f"there is no cell of {implementation}, only of {', '.join(sorted(found)) or 'none'}"
-        )
-    named = {_name(cell.id, implementation): cell for cell in cells if implementation in (None, cell.implementation)}
-    wanted = any_of(patterns)
-    return {name: cell for name, cell in named.items() if not patterns or wanted(name)}
-
-
-def _name(cell_id: str, implementation: str | None) -> str:
-    """The id, without the implementation if there is one to compare."""
-    return cell_id if implementation is None else cell_id.removeprefix(f"{implementation}/")
-
-
-def _by_chance(was: CellRecord, now: CellRecord) -> bool:
-    """Whether both results are expected of a cell with an intermittent failure."""
-    return (
-        was.standing.acceptable
-        and now.standing.acceptable
-        and any(cell.known is not None and cell.known.intermittent for cell in (was, now))
-    )
-
-
-def _rate_alone(was: CellRecord, now: CellRecord) -> bool:
-    """Whether only the rate of an intermittent failure differs."""
-    alike = (was.verdict, was.stage, was.anomaly) == (now.verdict, now.stage, now.anomaly)
-    return alike and _by_chance(was, now) and _rates_differ(was, now)
-
-
-def _changed(was: CellRecord, now: CellRecord) -> bool:
-    if (was.verdict, was.stage) != (now.verdict, now.stage) or _rates_differ(was, now):
-        return True
+def _kind(was: CellRecord, now: CellRecord) -> Kind | None:
+    """The kind of change of a cell that both sides have; None if nothing changed."""
+    alike = (was.verdict, was.stage) == (now.verdict, now.stage)
     # Files of earlier versions do not name the anomaly.
-    return None not in (was.anomaly, now.anomaly) and was.anomaly != now.anomaly
+    alike = alike and (None in (was.anomaly, now.anomaly) or was.anomaly == now.anomaly)
+    if alike and not _rates_differ(was, now):
+        return None
+    by_chance = any(cell.known is not None and cell.known.intermittent for cell in (was, now))
+    if by_chance and was.standing.acceptable and now.standing.acceptable and (alike or was.passed != now.passed):
+        return Kind.INTERMITTENT
+    if was.passed:
+        return None if now.passed else Kind.BROKEN
+    return Kind.FIXED if now.passed else Kind.CHANGED
 
 
 def _rates_differ(was: CellRecord, now: CellRecord) -> bool:
@@ -191,18 +123,20 @@ def _words(cell: CellRecord | None) -> str:
     return f"{cell.verdict}{stage}{anomaly}{repeated}"
 
 
-def _kept(runs: Sequence[RunRecord], side: str) -> Iterator[str]:
-    if any(run.compiled for run in runs):
-        yield f"{side} ran with {KEPT_PROGRAMS}"
+def _alone(changes: Sequence[Change], side: str, other: str) -> Iterator[str]:
+    """How many cells only one side has, and why the other one has none of them."""
+    unsaid = sum(not change.left_out for change in changes)
+    if unsaid:
+        yield f"only in {side}: {unsaid} cell{'s' * (unsaid > 1)} not selected in {other}"
+    for reason, count in Counter(change.left_out for change in changes if change.left_out).items():
+        yield f"only in {side}: {count} cell{'s' * (count > 1)} not applicable in {other}: {reason}"
 
 
-def _environment(before: Sequence[RunRecord], after: Sequence[RunRecord]) -> tuple[str, ...]:
-    """The changes in the environment of each topology between the two runs."""
-    old = {topology: info for run in before for topology, info in run.environment.items()}
-    new = {topology: info for run in after for topology, info in run.environment.items()}
-    return tuple(
-        f"{topology}: {name} {old[topology][name]} -> {info[name]}"
-        for topology, info in new.items()
-        for name in info
-        if topology in old and name in old[topology] and old[topology][name] != info[name]
-    )
+def _environment(before: Side, after: Side) -> Iterator[str]:
+    """The changes in the environment of each topology, and how the programs of a side were made."""
+    for topology, info in after.environment.items():
+        old = before.environment.get(topology, {})
+        for name, value in info.items():
+            if old.get(name, value) != value:
+                yield f"{topology}: {name} {old[name]} -> {value}"
+    yield from (f"{side.label} {side.note}" for side in (before, after) if side.note)

@@ -16,7 +16,8 @@ from ..oracle.repetition import Repetition
 from .capabilities import heading
 from .causes import by_cause
 from .content_policy import content_policy
-from .results import CellRecord, EventRecord, Known, RunRecord
+from .histories import lines
+from .results import CellRecord, Known, RunRecord
 from .visible import visible
 
 PLACE_OF_RESULTS = "{{ results }}"
@@ -109,7 +110,7 @@ def _cell_data(cell: CellRecord, known: Sequence[Known]) -> dict[str, Any]:
         "cause": cell.cause,
         "attempts": cell.attempts if cell.attempts != 1 else None,
         "known": known.index(cell.known) if cell.known else None,
-        "history": _history_data(cell.history),
+        "history": [vars(line) | {"words": line.words} for line in lines([*map(vars, cell.history)])],
         "repeated": _repeated_data(cell.repetition) if cell.repetition else None,
         "evidence": [list(pair) for pair in cell.evidence],
     }
@@ -122,22 +123,3 @@ def _repeated_data(repetition: Repetition) -> dict[str, Any]:
         "words": repetition.words,
         "outcomes": [[str(way.count), way.headline, way.witness] for way in repetition.ways],
     }
-
-
-def _history_data(history: Sequence[EventRecord]) -> list[dict[str, Any]]:
-    start = min((event.begin for event in history), default=0)
-    return [
-        {
-            "sequence": event.sequence,
-            "site": event.site,
-            # Values may be NaN or infinite, which JSON in a page must not contain.
-            "value": json.dumps(event.value),
-            "transforms": event.transforms,
-            "device": event.device,
-            # Thread ids and times are larger than the exact integers of JavaScript.
-            "thread": str(event.thread),
-            "begin": event.begin - start,
-            "end": event.end - start,
-        }
-        for event in history
-    ]

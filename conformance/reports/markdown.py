@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 from ..oracle.rates import CONFIDENCE, percent
 from ..oracle.verdicts import Standing
 from .capabilities import heading
 from .causes import by_cause
+from .markup import code, fenced, link, text
 from .results import CellRecord, RunRecord, known_failures, slowest
 from .visible import visible
 
@@ -24,7 +24,7 @@ def markdown(runs: Sequence[RunRecord]) -> str:
 
 def _run(run: RunRecord) -> Iterable[str]:
     good = not (run.unexpected or run.problems or run.wrong_claims) and bool(run.cells)
-    yield f"# Conformance on {_text(run.name)}: {'as expected' if good else 'NOT as expected'}"
+    yield f"# Conformance on {text(run.name)}: {'as expected' if good else 'NOT as expected'}"
     yield ""
     yield f"{run.totals}, {run.seconds:.0f} s{', on a machine under load (`--stress`)' if run.stress else ''}."
     yield from _capabilities(run)
@@ -44,16 +44,16 @@ def _capabilities(run: RunRecord) -> Iterable[str]:
     columns = list(dict.fromkeys((row.implementation, row.depth) for row in rows))
     if columns:
         yield from ("", "## Capabilities", "")
-        yield f"| capability | {' | '.join(_text(heading(*column)) for column in columns)} |"
+        yield f"| capability | {' | '.join(text(heading(*column)) for column in columns)} |"
         yield f"| --- {'| --- ' * len(columns)}|"
         for name in dict.fromkeys(row.name for row in rows):
             of_name = {(row.implementation, row.depth): row for row in rows if row.name == name}
             words = next(iter(of_name.values())).words
-            named = f"{_code(name)}{f': {_text(words)}' if words else ''}"
+            named = f"{code(name)}{f': {text(words)}' if words else ''}"
             yield f"| {named} | {' | '.join(of_name[column].counted for column in columns)} |"
     if run.claims:
         yield ""
-        yield from (f"- {'**FAILED**: ' if claim.failed else ''}{_text(claim.sentence)}" for claim in run.claims)
+        yield from (f"- {'**FAILED**: ' if claim.failed else ''}{text(claim.sentence)}" for claim in run.claims)
 
 
 def _refused(cells: Sequence[CellRecord]) -> Iterable[str]:
@@ -63,18 +63,18 @@ def _refused(cells: Sequence[CellRecord]) -> Iterable[str]:
         return
     yield from ("", f"## Unsupported: {sum(map(len, groups.values()))}, for {len(groups)} causes")
     for cause, refused in groups.items():
-        yield from ("", f"**{_code(cause)}**: {len(refused)} cells", "")
+        yield from ("", f"**{code(cause)}**: {len(refused)} cells", "")
         lines = refused[0].witness.splitlines()[:WITNESS_LINES]
         shown = [cell.id for cell in refused[:MOST_SHOWN]]
         more = [f"... and {len(refused) - MOST_SHOWN} more"] if len(refused) > MOST_SHOWN else []
-        yield from _fenced("\n".join([*lines, f"$ {refused[0].reproduce}", *shown[1:], *more]))
+        yield from fenced("\n".join([*lines, f"$ {refused[0].reproduce}", *shown[1:], *more]))
 
 
 def _problems(run: RunRecord) -> Iterable[str]:
     if run.problems:
         yield from ("", "## Problems of the run", "")
         for problem in run.problems:
-            yield from _fenced(problem)
+            yield from fenced(problem)
 
 
 def _unexpected(cells: Sequence[CellRecord]) -> Iterable[str]:
@@ -83,10 +83,10 @@ def _unexpected(cells: Sequence[CellRecord]) -> Iterable[str]:
     yield from ("", f"## Unexpected: {len(cells)}")
     for cell in cells[:MOST_SHOWN]:
         words = cell.standing.value.replace("_", " ")
-        yield from ("", f"**{_code(cell.id)}**: {words}, {_text(cell.headline)}", "")
+        yield from ("", f"**{code(cell.id)}**: {words}, {text(cell.headline)}", "")
         lines = cell.witness.splitlines()
         more = [f"... and {len(lines) - WITNESS_LINES} more lines"] if len(lines) > WITNESS_LINES else []
-        yield from _fenced("\n".join([*lines[:WITNESS_LINES], *more, f"$ {cell.reproduce}"]))
+        yield from fenced("\n".join([*lines[:WITNESS_LINES], *more, f"$ {cell.reproduce}"]))
     if len(cells) > MOST_SHOWN:
         yield from ("", f"and {len(cells) - MOST_SHOWN} more.")
 
@@ -104,7 +104,7 @@ def _repeated(cells: Sequence[CellRecord]) -> Iterable[str]:
         low, high = map(percent, repetition.interval)
         failed = f"{repetition.failures} of {repetition.judged}"
         rate = percent(repetition.rate)
-        yield f"| {_code(cell.id)} | {failed} | {rate} | {low} to {high} | {_text(repetition.ways_in_words)} |"
+        yield f"| {code(cell.id)} | {failed} | {rate} | {low} to {high} | {text(repetition.ways_in_words)} |"
     if len(found) > MOST_SHOWN:
         yield from ("", f"and {len(found) - MOST_SHOWN} more.")
 
@@ -114,13 +114,13 @@ def _matrices(cells: Sequence[CellRecord]) -> Iterable[str]:
     for implementation in dict.fromkeys(cell.implementation for cell in cells):
         own = [cell for cell in cells if cell.implementation == implementation]
         columns = sorted(dict.fromkeys(name for cell in own for name in cell.transforms), key=_column_rank)
-        yield from ("", f"## {_text(implementation)}", "")
-        yield f"| callback | {' | '.join(_text(column) for column in columns)} |"
+        yield from ("", f"## {text(implementation)}", "")
+        yield f"| callback | {' | '.join(text(column) for column in columns)} |"
         yield f"| --- {'| :-: ' * len(columns)}|"
         for callback in dict.fromkeys(cell.callback for cell in own):
             of_callback = [cell for cell in own if cell.callback == callback]
             entries = [_entry([cell for cell in of_callback if column in cell.transforms]) for column in columns]
-            yield f"| {_code(callback)} | {' | '.join(entries)} |"
+            yield f"| {code(callback)} | {' | '.join(entries)} |"
     if cells:
         yield from ("", "✓ all passed; ~ so many known failures; ✗ so many unexpected results; empty: no such cell.")
 
@@ -145,9 +145,9 @@ def _known(cells: Sequence[CellRecord]) -> Iterable[str]:
         return
     yield from ("", "## Known failures", "")
     for known, failed in groups.items():
-        example = _code(failed[0].id)
+        example = code(failed[0].id)
         which = example if len(failed) == 1 else f"{len(failed)} cells, {example} for one"
-        yield f"- {which}: {_code(known.verdict)}. {_text(known.reason)} {_link(known.link)}"
+        yield f"- {which}: {code(known.verdict)}. {text(known.reason)} {link(known.link)}"
 
 
 def _cost(run: RunRecord) -> Iterable[str]:
@@ -162,7 +162,7 @@ def _cost(run: RunRecord) -> Iterable[str]:
     )
     yield from ("", "| seconds | cell |", "| --: | --- |")
     for cell in slowest(run.cells):
-        yield f"| {cell.seconds:.2f} | {_code(cell.id)} |"
+        yield f"| {cell.seconds:.2f} | {code(cell.id)} |"
 
 
 def _environment(run: RunRecord) -> Iterable[str]:
@@ -171,43 +171,8 @@ def _environment(run: RunRecord) -> Iterable[str]:
         return
     names = dict.fromkeys(name for info in run.environment.values() for name in info)
     yield from ("", "## Environment", "")
-    yield f"| | {' | '.join(_text(topology) for topology in topologies)} |"
+    yield f"| | {' | '.join(text(topology) for topology in topologies)} |"
     yield f"| --- {'| --- ' * len(topologies)}|"
     for name in names:
         values = [str(run.environment[topology].get(name, "")) for topology in topologies]
-        yield f"| {_text(name)} | {' | '.join(_code(value) if value else '' for value in values)} |"
-
-
-def _text(text: str) -> str:
-    """Text for a separate line or a table, with all Markdown syntax escaped."""
-    # A sign of its own instead of an @ that begins a word: an escaped one still mentions a user.
-    words = re.sub(r"(?<!\w)@", "\N{FULLWIDTH COMMERCIAL AT}", " ".join(text.split()))
-    escaped = re.sub(r"([\\`*_\[\]|~<>&$])", r"\\\1", words)
-    # Even after a backslash, these would start a tag or an entity in some renderers.
-    return escaped.replace(r"\&", "&amp;").replace(r"\<", "&lt;").replace(r"\>", "&gt;")
-
-
-def _code(text: str) -> str:
-    """A code span; a pipe would end the table's cell even there."""
-    words = " ".join(text.split()).replace("|", "\N{FULLWIDTH VERTICAL LINE}")
-    fence = _longer_fence(words, 1)
-    space = " " if words.startswith("`") or words.endswith("`") else ""
-    return f"{fence}{space}{words}{space}{fence}"
-
-
-def _fenced(text: str) -> Iterable[str]:
-    fence = _longer_fence(text, 3)
-    return (fence, *text.splitlines(), fence)
-
-
-def _longer_fence(text: str, least: int) -> str:
-    """A fence with more backticks than any run of backticks in the text."""
-    runs = [len(run) for run in re.findall("`+", text)]
-    return "`" * max(least, *(length + 1 for length in runs)) if runs else "`" * least
-
-
-def _link(link: str) -> str:
-    """A link, if the text is a URL; an expectation may also say in words that there is none."""
-    if re.fullmatch(r"https?://[^\s<>]+", link):
-        return f"<{link}>"
-    return _text(link)
+        yield f"| {text(name)} | {' | '.join(code(value) if value else '' for value in values)} |"

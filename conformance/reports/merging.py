@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..oracle.verdicts import Standing, Verdict
+from ..spec.errors import CommandError
 from ..spec.package import COMMAND
 from .capabilities import Result, judged_claims, observed
 from .results import SCHEMA_VERSION, load_results, name_of, write_results
@@ -20,7 +21,7 @@ SAME_ENVIRONMENT = ("jax", "jaxlib", "platform", "platform_version", "device_kin
 """What the workers of all shards must have in common. Machines may differ."""
 
 
-class MergeError(Exception):
+class MergeError(CommandError):
     """Results that are no parts of one whole."""
 
 

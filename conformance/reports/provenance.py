@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ..expectations.entries import Expectation
 from ..spec.suite import this_suite
 from .machine import host, packages, plugin_modules, without_home
 
@@ -58,13 +59,16 @@ class Provenance:
     """None if the cells of the run were named one by one."""
     expectations: Sequence[Path] = ()
     """The files of known failures that the run used."""
+    of_wrapped: Sequence[Expectation] = ()
+    """The known failures that implementations have because their base has them."""
     begin: str = field(default_factory=now)
     _known_failures: str = ""
 
     def __post_init__(self) -> None:
         # Read now: the file may change while the cells run.
         if self.expectations:
-            self._known_failures = "\n".join(file.read_text(encoding="utf-8") for file in self.expectations)
+            texts = [file.read_text(encoding="utf-8") for file in self.expectations]
+            self._known_failures = "\n".join((*texts, *(entry.as_toml() for entry in self.of_wrapped)))
 
     def as_json(self, ran: Collection[str]) -> dict[str, Any]:
         """What the results say; `ran` are the ids of their cells."""

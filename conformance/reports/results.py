@@ -15,6 +15,7 @@ from ..oracle.hand_overs import HandOver
 from ..oracle.repetition import Repetition
 from ..oracle.verdicts import Standing, Verdict
 from ..spec.depths import Depth
+from ..spec.errors import CommandError
 from .capabilities import Claim, Observed, Result, observed
 
 SCHEMA_VERSION = 1
@@ -24,7 +25,7 @@ KEPT_PROGRAMS = "programs that an earlier run may have compiled (`--compiled`)"
 """What reports say of a run whose programs may have come from a folder."""
 
 
-class UnreadableResultsError(Exception):
+class UnreadableResultsError(CommandError):
     """A results directory from which no report can be made."""
 
 

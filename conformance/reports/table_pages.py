@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import html as markup
-import json
-import re
+import html as entities
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..oracle.verdicts import Verdict
 from .content_policy import content_policy
+from .histories import HEAD, lines
+from .markup import code, text
 from .table import Group, Row, Seen, Table, several
 from .visible import visible
 
@@ -26,8 +26,6 @@ code, pre { font: 12.5px/1.45 ui-monospace, monospace; overflow-wrap: anywhere; 
 .crash, .hang, .harness_error { background: #b3261e77; } .several, .flake { background: #e0a52666; }
 details { margin: .25rem 0; } :target { outline: 2px solid #0b57b0; outline-offset: .3rem; }
 """
-
-_FIELDS = ("sequence", "device", "thread", "site", "value", "transforms", "begin", "end")
 
 
 def markdown(table: Table) -> str:
@@ -104,20 +102,6 @@ def witness_of(runs: Sequence[Seen]) -> str:
     return witness.splitlines()[0][:300] if witness else ""
 
 
-def text(words: str) -> str:
-    """Text in which Markdown finds no markup."""
-    # A sign of its own where an @ begins a word: an escaped one still mentions a user.
-    words = re.sub(r"(?<!\w)@", "\N{FULLWIDTH COMMERCIAL AT}", words)
-    for character in "\\`*_<>|[]":
-        words = words.replace(character, f"\\{character}")
-    return " ".join(words.split())
-
-
-def code(words: str) -> str:
-    """A name in Markdown, as code if it can be."""
-    return text(words) if {*"`|\n"} & {*words} else f"`{words}`"
-
-
 def html(table: Table) -> str:
     title = _safe(table.wording.title)
     body, policy = "\n".join(_body(table)), content_policy(_STYLE)
@@ -176,18 +160,9 @@ def _detail(name: str, title: str, shown: Seen) -> str:
 def _history(events: Sequence[Mapping[str, Any]]) -> str:
     if not events:
         return ""
-    shown = events[:MOST_EVENTS]
-    start = min((event.get("begin", 0) for event in events), default=0)
-    lines = [["", "device", "thread", "site", "value", "transforms", "began", "took"]]
-    threads = list(dict.fromkeys(event.get("thread") for event in events))
-    for event in shown:
-        number, device, thread, site, value, transforms, begin, end = (event.get(name) for name in _FIELDS)
-        times = [f"{(begin - start) / 1e3:.0f} µs", f"{(end - begin) / 1e3:.0f} µs"] if begin and end else ["", ""]
-        # A thread's id says nothing: its number tells it from the others.
-        words = ["" if device is None else device, threads.index(thread) + 1, site, json.dumps(value), transforms]
-        lines.append([str(number), *map(str, words), *times])
-    left = len(events) - len(shown)
-    return f"<p>History{f', without its last {left} events' if left else ''}:</p>{_grid(lines)}"
+    left = len(events) - MOST_EVENTS
+    shown = [HEAD, *(line.words for line in lines(events)[:MOST_EVENTS])]
+    return f"<p>History{f', without its last {left} events' if left > 0 else ''}:</p>{_grid(shown)}"
 
 
 def _list(items: Iterator[str] | Sequence[str]) -> str:
@@ -204,4 +179,4 @@ def _line(words: Sequence[str], tag: str) -> str:
 
 
 def _safe(words: str) -> str:
-    return markup.escape(visible(words))
+    return entities.escape(visible(words))

@@ -42,9 +42,9 @@ def _events(cell: CellRecord) -> list[dict[str, Any]]:
         {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": cell.id}},
         {"ph": "M", "pid": 1, "name": "process_labels", "args": {"labels": cell.headline}},
     ]
-    for (is_thread, key, lane), number in numbers.items():
+    for (is_thread, key, nth), number in numbers.items():
         name = f"thread {threads.index(key) + 1}" if is_thread else f"{platform}:{key}"
-        name += f" ({lane + 1})" if lane else ""
+        name += f" ({nth + 1})" if nth else ""
         made.append({"ph": "M", "pid": 1, "tid": number, "name": "thread_name", "args": {"name": name}})
         made.append({"ph": "M", "pid": 1, "tid": number, "name": "thread_sort_index", "args": {"sort_index": number}})
 
@@ -108,4 +108,4 @@ def _candidates(span: Span) -> Iterator[Track]:
     """The thread did the hand-over, and a run whose device is not known; other runs are the device's."""
     device = None if isinstance(span, HandOver) else span.device
     is_thread, key = device is None, span.thread if device is None else device
-    return ((is_thread, key, lane) for lane in itertools.count())
+    return ((is_thread, key, nth) for nth in itertools.count())

@@ -19,6 +19,7 @@ from .options import Options
 from .watching import REFUSED
 
 PROGRESS_SECONDS = 1.0
+START_SECONDS = 120.0
 
 
 def main() -> int:
@@ -27,7 +28,7 @@ def main() -> int:
     # Ctrl-C must reach only the command, which closes this process's input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    _expect_progress(START_SECONDS + options.deadline)
 
     import jax
 
@@ -56,6 +57,7 @@ def main() -> int:
     soak.run()
     ended.set()
     saying.join()
+    faulthandler.cancel_dump_traceback_later()
     _say(ended=True, **soak.report())
     return 0
 
@@ -67,8 +69,19 @@ def _stop_with_input(soak: Any) -> None:
 
 
 def _say_progress(soak: Any, ended: threading.Event) -> None:
+    before: list[Any] = []
     while not ended.wait(PROGRESS_SECONDS):
-        _say(**soak.progress())
+        progress = soak.progress()
+        now = [progress[name] for name in ("acts", "events", "rounds")]
+        if now != before:
+            _expect_progress(soak.options.deadline)
+            before = now
+        _say(**progress)
+
+
+def _expect_progress(seconds: float) -> None:
+    """End the process with its stacks if this is not called again in time: also if a thread never lets the lock go."""
+    faulthandler.dump_traceback_later(seconds, exit=True)
 
 
 def _say(**words: Any) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -15,9 +16,8 @@ import jax
 import numpy as np
 from jax.extend.core import get_opaque_trace_state
 
-from .ledger import Ledger
 from .programs import Program
-from .runs import Run
+from .record import Record, Run
 from .shapes import EAGER, STRAIGHT, ProgramSpec
 
 SIGNAL_SECONDS = 0.03
@@ -31,10 +31,10 @@ hostcb: docs/contract.md, 'Threads'."""
 class Signals:
     """A timer whose handler interrupts the main thread anywhere: it taps, or runs a little Python."""
 
-    def __init__(self, seed: int, ledger: Ledger, implementation: Any, devices: Sequence[jax.Device]) -> None:
+    def __init__(self, seed: int, record: Record, implementation: Any, devices: Sequence[jax.Device]) -> None:
         spec = ProgramSpec(EAGER, STRAIGHT, ("id_tap",), 1)
-        self._ledger = ledger
-        self._program = Program(spec, ledger, implementation, devices)
+        self._record = record
+        self._program = Program(spec, record, implementation, devices)
         self._random = Random(f"{seed}-signals")
         self._top_level = get_opaque_trace_state()
         self._inside = False
@@ -88,7 +88,7 @@ class Signals:
                 sorted(str(number) for number in range(50))
         except Exception:
             # What the signal has interrupted could swallow it. Then the tap would only be missing when the round ends.
-            self._ledger.note("error", f"the handler of signal {self.count}: {traceback.format_exc()[-6000:]}")
+            self._record.note("error", f"the handler of signal {self.count}: {traceback.format_exc()[-6000:]}")
         finally:
             self._inside = False
 
@@ -105,15 +105,14 @@ class Signals:
 
     def _tap(self) -> None:
         # In a callback it would run at once, and not after what is queued: each is for itself.
-        number = self._ledger.new_number()
+        number = self._record.new_number()
         lane = f"signal {self.count}"
         run = Run(number, lane, self._program.shape(0), self._program.devices, inside=True)
         self.taps += 1
-        self._ledger.begin(run)
+        self._record.begin(run)
         # JAX refuses an operation that a handler runs while it prepares the same one: "Recursively calling jit".
         self._program.tap(run)
-        self._ledger.returned(run)
-        run.fetched = True
+        run.returned = time.monotonic_ns()
 
 
 class Computing(threading.Thread):

@@ -1,4 +1,4 @@
-"""One thread of a soak: it does what its plan says, and tells the ledger."""
+"""One thread of a soak: it does what its plan says, and records what comes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import gc
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
@@ -14,11 +15,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..oracle.verdicts import Stage
 from ..spec.jax_versions import JaxRuntimeError
 from .drawing import Act, Deed, Special, drawn_nested
-from .ledger import Ledger
 from .programs import Program
-from .runs import Run
+from .record import Record, Run
 from .shapes import EAGER, FORI, MESH, ONE_DEVICE, PMAP, ProgramSpec, Shape
 
 MOST_UNFETCHED = 6
@@ -45,10 +46,10 @@ class Doer:
     """What a thread has: programs, and results that it has not fetched."""
 
     def __init__(
-        self, name: str, seed: int, ledger: Ledger, implementation: Any, devices: Sequence[jax.Device]
+        self, name: str, seed: int, record: Record, implementation: Any, devices: Sequence[jax.Device]
     ) -> None:
         self.name = name
-        self._ledger = ledger
+        self._record = record
         self._implementation = implementation
         self._devices = devices
         self._programs: dict[int, Program] = {}
@@ -69,11 +70,11 @@ class Doer:
             self._programs.pop(act.program, None)
             self._programs[act.program] = self._program(act.spec)
         elif act.deed is Deed.BARRIER:
-            self.barrier(f"a barrier of {self.name}")
+            self.barrier()
         elif act.deed is Deed.EFFECTS_BARRIER:
-            before = self._ledger.tick()
+            began = time.monotonic_ns()
             jax.effects_barrier()
-            self._ledger.settle(before, f"jax.effects_barrier of {self.name}", self.name)
+            self._record.barrier(began, self.name)
         elif act.deed is Deed.COLLECT:
             gc.collect()
         elif act.deed is Deed.CLEAR_CACHES:
@@ -81,14 +82,14 @@ class Doer:
         else:
             self._trace(act)
 
-    def barrier(self, words: str) -> None:
+    def barrier(self) -> None:
         """Wait for everything that was started before, from any thread."""
-        before = self._ledger.tick()
+        began = time.monotonic_ns()
         try:
             self._implementation.barrier()
         except self._implementation.callback_exception as error:
-            self._ledger.reported(failure.text for failure in error.failures)
-        self._ledger.settle(before, words)
+            self._record.reported(failure.text for failure in error.failures)
+        self._record.barrier(began)
 
     def fill_queues(self) -> None:
         """Let a lot be queued and held on each device: memory of queues and pools that is used for the first time is no
@@ -98,10 +99,10 @@ class Doer:
         for kind, times, size, dtype in FILLINGS:
             program = self._program(ProgramSpec(layout, FORI, (kind,), times, size, dtype))
             effects = {(slot, 0): lambda: self._never.wait(FILLING_SECONDS) for slot in range(len(program.devices))}
-            run = Run(self._ledger.new_number(), self.name, program.shape(0), program.devices, effects=effects)
+            run = Run(self._record.new_number(), self.name, program.shape(0), program.devices, effects=effects)
             self._dispatch(program, run)
             self.end_round()
-            self.barrier("one of the first barriers")
+            self.barrier()
 
     def end_round(self) -> None:
         """Fetch the results that are left, and drop the programs."""
@@ -110,21 +111,21 @@ class Doer:
         self._programs.clear()
 
     def _program(self, spec: ProgramSpec) -> Program:
-        return Program(spec, self._ledger, self._implementation, self._devices)
+        return Program(spec, self._record, self._implementation, self._devices)
 
     def _run(self, act: Act) -> None:
         # What runs outside of jit has no program to keep.
         program = self._program(act.spec) if act.spec else self._programs[act.program]
         shape = program.shape(act.trips)
-        for time in range(act.times):
-            special = act.special if time == act.times - 1 else Special.NONE
+        for turn in range(act.times):
+            special = act.special if turn == act.times - 1 else Special.NONE
             self._dispatch(program, self._prepared(program, shape, act, special))
         while len(self._unfetched) > (MOST_UNFETCHED if act.keeps else 0):
             self._fetch(*self._unfetched.pop(0))
 
     def _dispatch(self, program: Program, run: Run) -> None:
         one_at_a_time = DISPATCHING if program.spec.several_devices else contextlib.nullcontext()
-        self._ledger.begin(run)
+        self._record.begin(run)
         result = None
         try:
             with one_at_a_time:
@@ -132,7 +133,7 @@ class Doer:
         except JaxRuntimeError as error:
             self._failed(run, program, error)
         finally:
-            self._ledger.returned(run)
+            run.returned = time.monotonic_ns()
         if result is not None:
             self._unfetched.append((run, program, result))
 
@@ -143,21 +144,19 @@ class Doer:
             self._failed(run, program, error)
             return
         if run.fails_at is not None:
-            self._ledger.note("no error", f"{run} was to fail at {run.fails_at}, and has a result")
-            run.fetched = True
+            self._record.note("no error", f"{run} was to fail at {run.fails_at}, and has a result", Stage.RESULT)
             return
-        self._ledger.fetched(run, values.tolist())
+        self._record.fetched(run, values.tolist())
 
     def _failed(self, run: Run, program: Program, error: Exception) -> None:
         if run.fails_at is None:
-            self._ledger.note("error", f"{run} ended with {type(error).__name__}: {str(error)[:600]}")
-            run.fetched = True
+            self._record.note("error", f"{run} ended with {type(error).__name__}: {str(error)[:600]}", Stage.RESULT)
             return
-        self._ledger.raised(run, error, program.spec.layout in (ONE_DEVICE, EAGER))
+        self._record.raised(run, error, program.spec.layout in (ONE_DEVICE, EAGER))
 
     def _prepared(self, program: Program, shape: Shape, act: Act, special: Special) -> Run:
         """The run of a program, with what happens in it."""
-        number = self._ledger.new_number()
+        number = self._record.new_number()
         where = self._where(program, shape, act, special)
         if where is None:
             return Run(number, self.name, shape, program.devices)
@@ -168,7 +167,7 @@ class Doer:
         elif special is Special.NESTED:
             effect = self._run_nested
         else:
-            effect = self._ledger.plan_failure((number, *where), f"the failure of {special.value} in {program.spec}")
+            effect = self._record.plan_failure((number, *where), f"the failure of {special.value} in {program.spec}")
         return Run(
             number, self.name, shape, program.devices, fails_at=where if fails else None, effects={where: effect}
         )
@@ -181,10 +180,10 @@ class Doer:
             places = shape.failing_places(taps=True)
         elif special is Special.CALL_RAISES:
             # After a failure ordered callbacks do not run. Others may, or may not.
-            places = [] if shape.once or shape.needed else shape.failing_places(taps=False)
+            places = shape.failing_places(taps=False) if shape.all_ordered else []
             if program.spec.layout == MESH:
                 # The devices refuse together, a moment later than the callback failed.
-                places = [place for place in places if place == shape.ordered[-1]]
+                places = [place for place in places if place == max(shape.steps)]
         else:
             places = list(shape.steps)
         slot = int(act.chance * len(program.devices))
@@ -193,13 +192,12 @@ class Doer:
     def _run_nested(self) -> None:
         """Run a program in a callback: what it taps is not queued."""
         program = self._nested
-        number = self._ledger.new_number()
+        number = self._record.new_number()
         run = Run(number, f"a callback of {self.name}", program.shape(0), program.devices, inside=True)
-        self._ledger.begin(run)
+        self._record.begin(run)
         values = np.asarray(program(run)).reshape(-1)
-        self._ledger.returned(run)
-        self._ledger.fetched(run, values.tolist())
-        self._ledger.settle_one(run, "after a program that a callback ran")
+        run.returned = run.complete = time.monotonic_ns()
+        self._record.fetched(run, values.tolist())
 
     def _trace(self, act: Act) -> None:
         """Record what all threads do meanwhile."""

@@ -11,9 +11,10 @@ from enum import Enum
 from random import Random
 from typing import TypeVar
 
-from .kinds import DEVICE_INDEX, KINDS, TAPS
 from .shapes import (
     BRANCHES,
+    CALLBACKS,
+    DEVICE_INDEX,
     EAGER,
     FORI,
     MESH,
@@ -136,10 +137,10 @@ def drawn_program(random: Random, devices: int) -> ProgramSpec:
     }
     layout = _one(random, layouts)
     form = _one(random, _FORMS)
-    eligible = [kind.name for kind in KINDS.values() if layout != MESH or kind.on_mesh]
+    eligible = [name for name, one in CALLBACKS.items() if layout != MESH or not one.on_every_device]
     # Taps are the most common callbacks, and the fastest.
     kinds = tuple(random.choice(("id_tap", random.choice(eligible))) for _ in range(random.randrange(1, 5)))
-    size = random.choice(SIZES) if random.random() < 0.3 and any(KINDS[name].data for name in kinds) else 0
+    size = random.choice(SIZES) if random.random() < 0.3 and any(not CALLBACKS[name].prints for name in kinds) else 0
     most = SPREAD_STEPS if layout in (PMAP, SHARD_MAP) else UNSPREAD_STEPS
     most = LARGE_STEPS if size >= LARGE else most
     trips = 1 if form == STRAIGHT else max(1, random.randrange(most // 4, most) // (len(kinds) + 1))
@@ -157,9 +158,7 @@ def drawn_nested(random: Random, devices: int) -> ProgramSpec:
 
 
 def _drawn_eager(random: Random, devices: int) -> ProgramSpec:
-    kind = random.choice(
-        [kind.name for kind in KINDS.values() if kind.eager and kind.name not in TAPS] + ["id_tap"] * 4
-    )
+    kind = random.choice(("call", "io_callback_ordered", *["id_tap"] * 4))
     return ProgramSpec(EAGER, STRAIGHT, (kind,), 1, 0, "float32", random.randrange(devices))
 
 

@@ -20,6 +20,8 @@ class Options:
     """The package whose objects must not become more."""
     warm_up: int = 500_000
     """The events before which no sample counts: pools fill, and each thread of the runtime has its first callback."""
+    deadline: float = 120.0
+    """Seconds without any progress, after which the process writes its stacks and ends."""
     programs: int = 3
     """The programs that a thread has at a time."""
     acts: int = 40

@@ -1,4 +1,4 @@
-"""Builds the programs of a soak with JAX, and lets their callbacks tell the ledger."""
+"""Builds the programs of a soak with JAX, and lets their callbacks record."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..spec.callbacks import Callback
-from ..spec.external_callbacks import callback_named
 from .codes import SMALL, base_code
-from .kinds import DEVICE_INDEX, KINDS
-from .ledger import Ledger
-from .runs import Run
+from .record import Record, Run
 from .shapes import (
     BRANCHES,
+    CALLBACKS,
     CONDITION_KIND,
+    DEVICE_INDEX,
     EAGER,
     FORI,
     MESH,
     ONE_DEVICE,
     PMAP,
+    PRINT,
     SCAN,
     STRAIGHT,
     WHILE,
     WHILE_CONDITION,
     ProgramSpec,
     Shape,
+    place_name,
 )
 
 AXIS = "devices"
@@ -43,15 +43,15 @@ class HostFunction:
     alive: ClassVar[weakref.WeakSet[HostFunction]] = weakref.WeakSet()
     """All of them: a program that is dropped takes its functions with it."""
 
-    def __init__(self, ledger: Ledger, spec: ProgramSpec, site: int) -> None:
-        self._ledger = ledger
+    def __init__(self, record: Record, spec: ProgramSpec, site: int) -> None:
+        self._record = record
         self._spec = spec
-        self._site = site
+        self._place = place_name(site)
         HostFunction.alive.add(self)
 
     def __call__(self, operand: Any, *_: Any, device: Any = None) -> Any:
         code, data = operand if isinstance(operand, tuple) else (operand, None)
-        return self._ledger.saw(self._site, self._spec, int(code), data, None if device is None else device.id)
+        return self._record.saw(self._place, self._spec, int(code), data, None if device is None else device.id)
 
 
 class Printed:
@@ -59,15 +59,15 @@ class Printed:
 
     _WORDS = re.compile(r"soak: (\d+)|what: soak\s+(\d+)")
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, record: Record) -> None:
+        self._record = record
 
     def write(self, text: str) -> int:
         found = self._WORDS.findall(text)
         if len(found) != 1 and text:
-            self._ledger.note("wrong operand", f"a print wrote {text[:200]!r}, expected one code")
+            self._record.note("wrong operand", f"a print wrote {text[:200]!r}, expected one code")
         for printed in found:
-            self._ledger.saw(-1, None, int(printed[0] or printed[1]), None, None)
+            self._record.saw(PRINT, None, int(printed[0] or printed[1]))
         return len(text)
 
     def flush(self) -> None:
@@ -77,13 +77,13 @@ class Printed:
 class Program:
     """A compiled program, or what runs outside of jit."""
 
-    def __init__(self, spec: ProgramSpec, ledger: Ledger, implementation: Any, devices: Sequence[jax.Device]) -> None:
+    def __init__(self, spec: ProgramSpec, record: Record, implementation: Any, devices: Sequence[jax.Device]) -> None:
         self.spec = spec
-        self._ledger = ledger
+        self._record = record
         self._implementation = implementation
         self._devices = devices
         self._shapes: dict[int, Shape] = {}
-        self._functions = [HostFunction(ledger, spec, site) for site in range(len(spec.kinds) + 1)]
+        self._functions = [HostFunction(record, spec, site) for site in range(len(spec.kinds) + 1)]
         self._mesh = jax.sharding.Mesh(np.array(devices), (AXIS,))
         self._compiled = self._compile()
 
@@ -97,11 +97,11 @@ class Program:
         return self._shapes[wanted]
 
     @property
-    def devices(self) -> list[int]:
+    def devices(self) -> tuple[int, ...]:
         """The numbers of the devices that call back."""
         if self.spec.spread:
-            return [device.id for device in self._devices]
-        return [self._devices[self.spec.device].id]
+            return tuple(device.id for device in self._devices)
+        return (self._devices[self.spec.device].id,)
 
     def __call__(self, run: Run) -> Any:
         """Dispatch it. The result is an array, of an element a device."""
@@ -185,9 +185,9 @@ class Program:
 
     def _emit(self, name: str, site: int, code: Any) -> Any:
         """One callback; returns its result, if it has one."""
-        kind, spec, library = KINDS[name], self.spec, self._implementation.namespace
+        callback, spec, library = CALLBACKS[name], self.spec, self._implementation.namespace
         operand: Any = code
-        if spec.size and kind.data:
+        if spec.size and not callback.prints:
             value = (code & 1 if spec.dtype == "bool" else code & SMALL).astype(spec.dtype)
             operand = code, jnp.broadcast_to(value, (spec.size,))
         function = self._functions[site]
@@ -196,16 +196,14 @@ class Program:
             library.id_tap(function, operand, tap_with_device=name == "id_tap_device", **index)
             return None
         if name == "id_print":
-            library.id_print(code, what="soak", output_stream=Printed(self._ledger), **index)
+            library.id_print(code, what="soak", output_stream=Printed(self._record), **index)
             return None
         if name.startswith("debug_print"):
-            library.debug.print("soak: {code}", code=code, ordered=kind.ordered)
+            library.debug.print("soak: {code}", code=code, ordered=callback.ordered)
             return None
         wanted = jax.ShapeDtypeStruct((), np.int32)
         if name == "call":
             return library.call(function, operand, result_shape=wanted, **index)
-        callback: Callback = callback_named(name)
-        returned = self._implementation.invoke(
-            callback, function, operand, wanted if kind.returns else None, self._devices
-        )
-        return returned if kind.returns else None
+        returns = callback.returns_new_value
+        result = self._implementation.invoke(callback, function, operand, wanted if returns else None, self._devices)
+        return result if returns else None

@@ -18,9 +18,9 @@ from .compiling import CompilingThreads
 from .disturbing import Computing, Signals
 from .doing import Doer
 from .drawing import rounds_of
-from .ledger import Ledger
 from .options import Options
 from .programs import Printed
+from .record import Record
 from .resources import Sample, sample
 
 
@@ -31,7 +31,7 @@ class Soak:
     options: Options
     implementation: Any
     devices: Sequence[jax.Device]
-    ledger: Ledger = field(default_factory=Ledger)
+    record: Record = field(default_factory=Record)
     samples: list[Sample] = field(default_factory=list)
     stopped: threading.Event = field(default_factory=threading.Event)
     """Set by whoever wants an early end."""
@@ -44,9 +44,9 @@ class Soak:
         self._acts = [0] * options.threads
         self._meeting = threading.Barrier(options.threads)
         self._compiling = CompilingThreads()
-        self._signals = Signals(options.seed, self.ledger, self.implementation, self.devices)
+        self._signals = Signals(options.seed, self.record, self.implementation, self.devices)
         self._doers = [
-            Doer(f"thread {number}", options.seed, self.ledger, self.implementation, self.devices)
+            Doer(f"thread {number}", options.seed, self.record, self.implementation, self.devices)
             for number in range(options.threads)
         ]
 
@@ -59,7 +59,7 @@ class Soak:
         computing.start()
         for thread in others:
             thread.start()
-        printed = contextlib.redirect_stdout(Printed(self.ledger))
+        printed = contextlib.redirect_stdout(Printed(self.record))
         with printed:
             self._doers[0].fill_queues()
         with printed, self._signals.on():
@@ -70,31 +70,31 @@ class Soak:
 
     def progress(self) -> dict[str, Any]:
         """How far it is, for JSON."""
-        ledger = self.ledger
+        record = self.record
         return {
             "jax": jax.__version__,
             "python": platform.python_version(),
             "acts": sum(self._acts),
-            "events": ledger.events,
-            "runs": ledger.runs,
+            "events": record.events,
+            "runs": record.runs,
             "rounds": len(self.samples),
-            "found": len(ledger.anomalies),
-            "waiting": ledger.waiting(),
+            "found": len(record.anomalies),
+            "waiting": record.waiting(),
         }
 
     def report(self) -> dict[str, Any]:
         """What was found, for JSON."""
-        ledger = self.ledger
+        record = self.record
         return {
             **self.progress(),
-            "by_kind": dict(ledger.by_kind),
-            "failures": ledger.failures,
+            "by_kind": dict(record.by_kind),
+            "failures": record.failures,
             "signals": self._signals.count,
             "signal_taps": self._signals.taps,
             "compiling_threads": self._compiling.count,
             "bytes_for_each": self._compiling.each,
             "samples": [{"events": each.events, "values": dict(each.values)} for each in self.samples],
-            "anomalies": [{"kind": each.kind, "witness": each.witness} for each in ledger.anomalies],
+            "anomalies": [{"kind": each.kind, "witness": each.witness} for each in record.anomalies],
         }
 
     def _thread(self, number: int) -> None:
@@ -114,27 +114,26 @@ class Soak:
             self._meeting.wait()
 
     def _leaves(self) -> bool:
-        enough = self.options.events and self.ledger.events >= self.options.events
-        return bool(enough) or time.monotonic() >= self._end or self.stopped.is_set() or self.ledger.failed.is_set()
+        enough = self.options.events and self.record.events >= self.options.events
+        return bool(enough) or time.monotonic() >= self._end or self.stopped.is_set() or self.record.failed.is_set()
 
     def _guarded(self, function: Callable[[], None]) -> None:
         """What raises here is an error that no plan expects."""
         try:
             function()
         except Exception:
-            self.ledger.note("error", f"{threading.current_thread().name}: {traceback.format_exc()[-3000:]}")
+            self.record.note("error", f"{threading.current_thread().name}: {traceback.format_exc()[-3000:]}")
 
     def _look(self) -> None:
         """Nothing runs: all must be here, and the process must hold no more than before."""
         with self._signals.off():
-            self._doers[0].barrier("a barrier while no thread runs programs")
-            self.ledger.check_reported()
-            self.ledger.check_empty()
+            self._doers[0].barrier()
+            self.record.judge()
         # Else what JAX keeps of programs would be most of what grows.
         jax.clear_caches()
-        if not self.ledger.failed.is_set():
+        if not self.record.failed.is_set():
             held = sum(doer.held_functions for doer in self._doers)
-            self.samples.append(sample(self.ledger.events, self.options.library, held, self._compiling.kept))
+            self.samples.append(sample(self.record.events, self.options.library, held, self._compiling.kept))
         self._over = self._leaves()
-        if self.ledger.failed.is_set():
-            print(f"soak: {self.ledger.anomalies[0]}", file=sys.stderr)
+        if self.record.failed.is_set():
+            print(f"soak: {self.record.anomalies[0]}", file=sys.stderr)

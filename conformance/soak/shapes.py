@@ -7,8 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..spec.callbacks import Callback
+from ..spec.external_callbacks import callback_named
 from .codes import POSITIONS, RESULT_MARK, base_code
-from .kinds import KINDS
+
+CALLBACKS: Mapping[str, Callback] = {
+    name: callback_named(name)
+    for name in (
+        *("id_tap", "id_tap_device", "id_print", "call", "io_callback", "io_callback_ordered", "pure_callback"),
+        *("debug_callback", "debug_callback_ordered", "debug_print", "debug_print_ordered"),
+        *("buffer_callback", "buffer_callback_side_effect", "dlpack_callback", "dlpack_callback_side_effect"),
+    )
+}
 
 ONE_DEVICE, PMAP, SHARD_MAP, MESH, EAGER = "jit on one device", "pmap", "shard_map", "jit over a mesh", "outside jit"
 
@@ -58,11 +68,29 @@ class ProgramSpec:
         return f"{self.layout}{where}, {self.form} of {self.trips}: {', '.join(self.kinds)}{data}"
 
 
+DEVICE_INDEX = frozenset({"id_tap", "id_tap_device", "id_print", "call"})
+"""Kinds that take the number of the device of a mesh that calls back."""
+
+PRINT = "print"
+
+FAILING = ("id_tap", "id_tap_device", "call", "io_callback_ordered", "debug_callback_ordered")
+"""Kinds that the soak lets raise."""
+
+
+def place_name(site: int) -> str:
+    return f"place {site}"
+
+
 @dataclass(frozen=True)
 class Step:
     kind: str
     site: int
     """The place in the source, of one round. The condition of a loop is the place after all others."""
+
+    @property
+    def name(self) -> str:
+        """What the function of the callback knows: a text that is printed has no place."""
+        return PRINT if CALLBACKS[self.kind].prints else place_name(self.site)
 
 
 CONDITION_KIND = "id_tap"
@@ -78,12 +106,7 @@ class Shape:
         self.steps: Mapping[int, Step] = dict(_steps(spec, trips))
         if len(self.steps) >= POSITIONS:
             raise ValueError(f"{spec} has {len(self.steps)} steps, and a run has at most {POSITIONS - 1}")
-        self.ordered = tuple(place for place, step in self.steps.items() if KINDS[step.kind].ordered)
-        self.once = frozenset(
-            place for place, step in self.steps.items() if KINDS[step.kind].once and not KINDS[step.kind].ordered
-        )
-        self.needed = frozenset(place for place, step in self.steps.items() if not KINDS[step.kind].once)
-        returning = [place for place, step in self.steps.items() if KINDS[step.kind].returns]
+        returning = [place for place, step in self.steps.items() if CALLBACKS[step.kind].returns_new_value]
         self._returning = np.asarray(returning, dtype=np.int64)
 
     def result(self, number: int, slot: int) -> int:
@@ -92,12 +115,16 @@ class Shape:
         total = int((codes ^ RESULT_MARK).sum()) & 0xFFFFFFFF
         return total - (1 << 32) if total >= 1 << 31 else total
 
+    @property
+    def all_ordered(self) -> bool:
+        return all(CALLBACKS[step.kind].ordered for step in self.steps.values())
+
     def failing_places(self, taps: bool) -> list[int]:
         """The steps at which a callback may raise: taps, or callbacks whose failure ends the computation."""
         return [
             place
             for place, step in self.steps.items()
-            if KINDS[step.kind].fails and step.kind.startswith("id_tap") is taps
+            if step.kind in FAILING and step.kind.startswith("id_tap") is taps
         ]
 
 

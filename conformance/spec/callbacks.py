@@ -15,7 +15,7 @@ CONSTANT_OPERAND = 5.0
 RETURNED_OFFSET = 1.0
 """A callback that returns a new value adds this number to its operand."""
 
-SITES = ("first", "unused", "last", "forward_end", "cotangent")
+SITES = ("first", "unused", "last", "forward_end", "cotangent", "tangent")
 """The places in a program that run the callback."""
 
 UNUSED_SITES = ("unused", "forward_end", "cotangent")
@@ -29,7 +29,7 @@ class Batching(Enum):
     """One callback with the whole batch, and an entry in `transforms`."""
     REFUSED = "refused"
     SEQUENTIAL = "sequential"
-    """One callback per lane."""
+    """One callback for each batch element."""
     EXPAND_DIMS = "expand_dims"
     """One callback; operands without batch get a leading axis of size one."""
     BROADCAST_ALL = "broadcast_all"
@@ -123,6 +123,11 @@ class Callback:
     def on_every_device(self) -> bool:
         """Whether every device of a computation over a mesh calls back with the whole operand."""
         return self.function in ("buffer_callback", "dlpack_callback")
+
+    @property
+    def linear(self) -> bool:
+        """Whether it returns its operand and has no other: a rule may then tap a tangent, which JAX transposes."""
+        return self.receives_transforms and not (self.returns_new_value or self.takes_tree)
 
     @property
     def differentiable(self) -> bool:

@@ -1,6 +1,8 @@
-"""The capabilities of a platform, and the cells that show each. This module imports neither JAX nor NumPy.
+"""The capabilities and profiles of a platform, and the cells that show each. This imports neither JAX nor NumPy.
 
-A vendor claims them by these names, for all implementations or, as `hostcb:ordered`, for one.
+A vendor claims capabilities by their names, for all implementations or, as `hostcb:ordered`, for one. Profiles are
+earned: `bundles.earning` says how. The id of a cell says what it shows, so what a result claims of its cells does not
+count.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .callbacks import Callback
+from .callbacks import Callback, DeviceChoice
 from .depths import Depth
 from .external_callbacks import ALL_CALLBACKS
 from .topology_names import UnknownTopologyError, parts_of
@@ -35,6 +37,8 @@ class Shown:
     element: str
     """The type of the elements of its operands."""
     processes: int
+    devices: int
+    """The number of devices that the program uses; placements that use fewer say so in their names."""
     depth: Depth
 
     @property
@@ -59,7 +63,10 @@ def shown_by(cell_id: str) -> Shown | None:
         return None
     callback = next((one for one in ALL_CALLBACKS if one.name == name), None)
     element = data.partition("-")[0] or PLAIN_ELEMENT
-    return Shown(implementation, callback, tuple(composition.split(".")), element, where.processes, where.depth)
+    part = any(option.startswith("part") for option in where.options)
+    devices = 1 if "last" in where.options else where.devices // 2 if part else where.devices
+    names = tuple(composition.split("."))
+    return Shown(implementation, callback, names, element, where.processes, devices, where.depth)
 
 
 @dataclass(frozen=True)
@@ -80,21 +87,61 @@ def _function(name: str) -> Callable[[Shown], bool]:
     return lambda shown: shown.program and shown.callback is not None and shown.callback.function == name
 
 
-def _of_kind(wanted: Callable[[Callback], bool]) -> Callable[[Shown], bool]:
-    return lambda shown: shown.program and shown.callback is not None and wanted(shown.callback)
+_MAPS = {"pmap", "pjit", "shard_map"}
+
+
+def _ordered(shown: Shown) -> bool:
+    callback = shown.callback
+    return callback is not None and (callback.ordered or any(part.ordered for part in callback.parts))
+
+
+def _sharded(shown: Shown) -> bool:
+    callback = shown.callback
+    placed = callback is not None and (callback.partitioned or callback.device_choice is DeviceChoice.LAST)
+    return shown.devices > 1 and (placed or bool(_MAPS & {*shown.names}))
+
+
+def _zero_copy(shown: Shown) -> bool:
+    return shown.callback is not None and shown.callback.function in ("buffer_callback", "dlpack_callback")
+
+
+def _multi_process(shown: Shown) -> bool:
+    return shown.processes > 1
+
+
+def _programs(shows: Callable[[Shown], bool]) -> Callable[[Shown], bool]:
+    return lambda shown: shown.program and shows(shown)
+
+
+CORE, MULTI_PROCESS = "core", "multi-process"
+
+_TRAITS = {"ordered": _ordered, "sharded": _sharded, "zero-copy": _zero_copy}
+
+PROFILES = {
+    CORE: "programs on one device, with the callbacks that are neither ordered nor get buffers",
+    "ordered": "the callbacks that run in order: taps, calls, and the ordered callbacks of JAX",
+    "sharded": "pmap, pjit and shard_map over several devices of one process",
+    "zero-copy": "buffer and DLPack callbacks",
+    MULTI_PROCESS: "everything over several processes",
+}
+"""What each profile holds. A cell of one process may belong to `ordered`, `sharded` and `zero-copy` at once."""
+
+
+def profiles_of(shown: Shown) -> tuple[str, ...]:
+    """The profiles to which a cell belongs; none for a callback that the suite does not know."""
+    if shown.callback is None:
+        return ()
+    if _multi_process(shown):
+        return (MULTI_PROCESS,)
+    return tuple(name for name, has in _TRAITS.items() if has(shown)) or (CORE,)
 
 
 FURTHER = (
-    Capability("ordered", "callbacks in the order of the program", _of_kind(lambda callback: callback.ordered)),
-    Capability("sharded", "jit over a mesh", _transform("pjit")),
+    Capability("ordered", "callbacks in the order of the program", _programs(_ordered)),
+    Capability("sharded", "callbacks over several devices: pmap, pjit, shard_map", _programs(_sharded)),
     Capability("shard_map", "callbacks inside of shard_map", _transform("shard_map")),
     Capability("pmap", "callbacks inside of pmap", _transform("pmap")),
-    Capability(
-        "zero-copy",
-        "buffers of the device, and DLPack",
-        _of_kind(lambda callback: callback.function in ("buffer_callback", "dlpack_callback")),
-        of_functions=True,
-    ),
+    Capability("zero-copy", "buffers of the device, and DLPack", _programs(_zero_copy), of_functions=True),
     Capability("vmap", "callbacks under vmap", _transform("vmap")),
     Capability("grad", "derivatives", _transform("grad", "jvp", "remat", "custom_jvp", "custom_vjp")),
     Capability("loops", "scan, fori_loop, while_loop", _transform("scan", "fori_loop", "while_body", "while_cond")),
@@ -105,7 +152,7 @@ FURTHER = (
         lambda shown: shown.program and shown.element != PLAIN_ELEMENT,
     ),
     Capability("errors", "a callback's exception ends its program", lambda shown: shown.fault in ERROR_FAULTS),
-    Capability("multi-process", "devices of several processes", lambda shown: shown.processes > 1),
+    Capability("multi-process", "devices of several processes", _multi_process),
 )
 
 

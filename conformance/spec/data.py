@@ -67,7 +67,11 @@ class ElementType:
         """The host function: add `increment` to a leaf of the operand."""
         if self.name == "bool":
             return np.asarray(leaf ^ bool(increment % 2))
-        return np.asarray(leaf + np.asarray(increment, self.dtype))
+        result = np.asarray(leaf + np.asarray(increment, self.dtype))
+        if self.inexact:
+            # A sum has no negative zero, so the function returns the one that it gets.
+            np.copyto(result, leaf, where=np.signbit(leaf.real) & (leaf == 0))
+        return result
 
 
 ELEMENT_TYPES = {
@@ -107,8 +111,12 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "matrix": (2, 3),
     "rank5": (1, 2, 1, 3, 1),
     "empty": (2, 0, 3),
-    "large": (33, 32),
+    # Several KiB of each type, also of the smallest.
+    "large": (131, 67),
 }
+
+NEGATIVE_ZERO = 1
+"""The place of a zero with a sign among the elements of a leaf of floats, if the leaf has several."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +190,11 @@ class DataKind:
         return self.of_structure.has_carrier or self.of_element.inexact
 
     @property
+    def has_negative_zero(self) -> bool:
+        """Whether its leaves have one."""
+        return self.of_element.inexact and prod(SHAPES[self.shape]) > NEGATIVE_ZERO
+
+    @property
     def of_element(self) -> ElementType:
         return ELEMENT_TYPES[self.element]
 
@@ -225,10 +238,18 @@ class DataKind:
         # Every element of every leaf has a different number.
         index = np.arange(prod(shape), dtype=np.float32).reshape(shape) + np.float32(3 * number)
         numbers = value.reshape(value.shape + (1,) * len(shape)) * np.float32(2) + index
-        return self.of_element.elements(numbers, increment, numpy_like)
+        elements = self.of_element.elements(numbers, increment, numpy_like)
+        if not self.has_negative_zero:
+            return elements
+        place = np.arange(prod(shape)).reshape(shape) == NEGATIVE_ZERO
+        zero = complex(-0.0, -0.0) if "complex" in self.element else -0.0
+        return numpy_like.where(place, np.asarray(zero, elements.dtype), elements)
 
 
 PLAIN = DataKind()
+
+EXACT = DataKind(shape="large")
+"""Several KiB of numbers with a negative zero: each callback has it once, whatever rows are drawn."""
 
 
 def flatten(tree: Tree) -> list[Any]:

@@ -17,6 +17,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, TypeVar
 
+from .errors import CommandError
 from .package import PACKAGE
 
 PLATFORMS = "hostcb_conformance.platforms"
@@ -30,7 +31,7 @@ NAMES = ("hostcb_conformance", "conformance")
 PAGE = "docs/vendors.md"
 
 
-class VendorError(Exception):
+class VendorError(CommandError):
     """Something that a package or a file adds to the suite, and that cannot be used; the text says why."""
 
 

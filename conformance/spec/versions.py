@@ -53,12 +53,6 @@ def from_version(version: str) -> str:
     return f">={found[0]}" if found else ""
 
 
-def down_to(specifier: str, version: str) -> str:
-    """The comparisons with this version in the place of their oldest one."""
-    others = [part.strip() for part in specifier.split(",") if part.strip() and not part.strip().startswith(">")]
-    return ",".join([from_version(version), *others])
-
-
 def _release(version: str) -> tuple[int, ...]:
     numbers = [int(number) for number in re.findall(r"\d+", version)[:4]]
     return (*numbers, *(0,) * (4 - len(numbers)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..spec.callbacks import Callback, DeviceChoice, Runs
 from ..spec.data import DataKind
-from .operands import Shown, checked_source, data_source, host_source, spreads, with_constant
+from .operands import IN_ORDER, Shown, checked_source, data_source, host_source, spreads, with_constant
 
 MODULES = {
     ("jax", "pure_callback"): ("jax.pure_callback", ""),
@@ -40,6 +40,8 @@ class CallbackSource:
     """The index of the last device of the cell."""
     sites: Sequence[str]
     """The sites of the program."""
+    batched: bool = False
+    """Whether the program has a vmap."""
     checks: Sequence[str] = ()
     """The checks that are not in every program; the host function records what they read."""
 
@@ -74,8 +76,11 @@ class CallbackSource:
             return [PRINTED.format(stream="sys.stdout"), self._debug_print(callback, call)]
         if callback.function == "id_print":
             return [PRINTED_BY_ID_PRINT, self._id_print(callback, call)]
-        hosts = host_source(callback, self.data, self.shown, self._told(callback), host, self.checks)
+        told = self._told(callback)
+        batched = self.batched and "transforms" in told
+        hosts = host_source(callback, self.data, self.shown, told, host, self.checks, batched)
         if callback.function in ("id_tap", "call"):
+            hosts = f"{IN_ORDER}\n\n{hosts}" if batched else hosts
             return [hosts, self._host_callback(callback, call, host)]
         if callback.function in ("pure_callback", "io_callback", "debug.callback"):
             return [hosts, self._external(callback, call, host)]
@@ -215,7 +220,7 @@ class Printed:
 
     def write(self, text):
         site, colon, value = text.partition(": ")
-        if colon and site in ("first", "unused", "last", "forward_end", "cotangent"):
+        if colon and site in ("first", "unused", "last", "forward_end", "cotangent", "tangent"):
             calls.append((site, " ".join(value.split())))
             return len(text)
         return sys.__stdout__.write(text)

@@ -47,7 +47,8 @@ class Expected:
         if self.callback.parts:
             return call
         if callback.function == "id_print":
-            return (*call, f"transforms: {[*event.transforms]} ") if event.transforms else call
+            entries = [(name, entry) if entry else name for name, entry in event.transforms]
+            return (*call, f"transforms: {entries} ") if entries else call
         call = (*call, *event.transforms)
         return (*call, self.first_device + event.device) if callback.receives_device else call
 

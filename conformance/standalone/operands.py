@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..spec.callbacks import CONSTANT_OPERAND, RETURNED_OFFSET, Callback
-from ..spec.data import SHAPES, DataKind, ElementType, printed
+from ..spec.data import NEGATIVE_ZERO, SHAPES, DataKind, ElementType, printed
 
 CHECKSUM_FROM = 24
 """Leaves with more elements are compared by a checksum: a bug report has no room for their elements."""
@@ -98,11 +98,16 @@ def _leaf_source(data: DataKind) -> str:
         numbers = f"x[{', '.join(('...', *['None'] * len(shape)))}] * 2 + {index} + 3 * number"
     else:
         numbers = "x * 2 + 3 * number"
+    elements = _elements(data.of_element)
+    if data.has_negative_zero:
+        zero = "complex(-0.0, -0.0)" if "complex" in data.element else "-0.0"
+        place = f"np.arange({prod(shape)}).reshape({shape}) == {NEGATIVE_ZERO}"
+        elements = f'jnp.where({place}, np.asarray({zero}, "{data.element}"), {elements})'
     return f"""\
 def leaf(x, number, increment):
     x = jnp.asarray(x)
     numbers = {numbers}
-    return {_elements(data.of_element)}"""
+    return {elements}"""
 
 
 def _elements(element: ElementType) -> str:
@@ -132,6 +137,11 @@ def checked_source(data: DataKind) -> str:
     elif data.of_element.dtype.itemsize == 1:
         # Some platforms cannot compare in these types.
         convert = '        leaf, other = leaf.astype("float32"), other.astype("float32")\n'
+    differ = "leaf != other"
+    if data.of_element.inexact:
+        parts = ("real", "imag") if "complex" in data.element else ("real",)
+        signs = [f"(jnp.signbit(jnp.{part}(leaf)) != jnp.signbit(jnp.{part}(other)))" for part in parts]
+        differ = " | ".join(("(leaf != other)", *signs))
     return f"""\
 def checked(number, result, right):
     wrong = 0
@@ -139,12 +149,18 @@ def checked(number, result, right):
         assert (leaf.shape, leaf.dtype) == (other.shape, other.dtype), f"{{leaf}} is not like {{other}}"
 {convert}\
         axes = tuple(range(min(jnp.ndim(number), leaf.ndim), leaf.ndim))
-        wrong += jnp.sum(leaf != other, axis=axes, dtype="int32").astype("float32")
+        wrong += jnp.sum({differ}, axis=axes, dtype="int32").astype("float32")
     return number + 1024 * jax.lax.stop_gradient(wrong)"""
 
 
 def host_source(
-    callback: Callback, data: DataKind, shown: Shown, told: Sequence[str], name: str, checks: Sequence[str]
+    callback: Callback,
+    data: DataKind,
+    shown: Shown,
+    told: Sequence[str],
+    name: str,
+    checks: Sequence[str],
+    batched: bool = False,
 ) -> str:
     """The host function: it records a call, and returns the operand plus one if the callback has a result."""
     spread = spreads(callback, data)
@@ -154,6 +170,7 @@ def host_source(
     call = f"({', '.join(('site', shown.of(operand, tree), *map(_recorded, told)))})"
     returns = callback.returns_new_value and callback.function not in ("id_tap", "id_print")
     value = f'{operand}["value"]' if callback.takes_tree else operand
+    moved = ["    x, transforms = in_order(x, transforms)"] if batched else []
     lines = [f"    calls.append({call})", *(_answer(value, data) if returns else ())]
     if "torn operand" in checks:
         copies = f"[np.array(leaf) for leaf in jax.tree.leaves({operand})]"
@@ -163,7 +180,22 @@ def host_source(
         result = lines.pop().replace("    return ", "    result = ", 1) if returns else "    result = None"
         ended = [result, "    spans.append((begin, time.monotonic(), call[:2]))", "    return result"]
         lines = [*begun, *lines[1:], *ended]
-    return "\n".join((f"def {name}({parameters}):", *lines))
+    return "\n".join((f"def {name}({parameters}):", *moved, *lines))
+
+
+IN_ORDER = """\
+def in_order(x, transforms):
+    # JAX's rules decide where each vmap has its axis: here that of the outermost one is the first.
+    leaves, tree = jax.tree.flatten(x)
+    batches = [entry["batch_dims"] for name, entry in transforms if name == "batch"]
+    for number in range(len(leaves)):
+        dims = [dims[number] for dims in batches if dims[number] is not None]
+        for place, dim in enumerate(reversed(dims)):
+            leaves[number] = np.moveaxis(leaves[number], place + dim, place)
+    front = lambda dims: {"batch_dims": tuple(dim if dim is None else 0 for dim in dims)}
+    transforms = [(name, front(entry["batch_dims"]) if name == "batch" else entry) for name, entry in transforms]
+    return jax.tree.unflatten(tree, leaves), transforms"""
+"""The source that does what `oracle.batch_axes` does."""
 
 
 def _recorded(told: str) -> str:
@@ -175,6 +207,8 @@ def _answer(value: str, data: DataKind) -> list[str]:
         return [f"    return np.asarray({value} + np.float32({RETURNED_OFFSET:g}))"]
     results = [Code(f"plus({source}, {by})") for source, by in data.result_sources()]
     plus = "leaf ^ bool(by % 2)" if data.element == "bool" else "leaf + np.asarray(by, leaf.dtype)"
+    if data.of_element.inexact:
+        plus = f"np.where(np.signbit(leaf.real) & (leaf == 0), leaf, {plus})"
     if data.element == "bool" and data.of_structure.has_carrier:
         plus = "leaf ^ bool(by % 2) if leaf.dtype == bool else leaf + np.float32(by)"
     return [

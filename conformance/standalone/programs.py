@@ -11,6 +11,7 @@ from ..model.worlds import RefusalError
 from ..planning.cells import Cell, ProgramCell, TableCell
 from ..spec.callbacks import SITES, Refusal
 from ..spec.configurations import JIT_DISABLED, PLACEMENTS, X64
+from ..spec.errors import CommandError
 from ..spec.package import COMMAND
 from .callbacks import CallbackSource
 from .judging import LATEST_SECONDS, ON_REQUEST, Expected, refusal_source
@@ -37,7 +38,7 @@ MODULES = ("functools", "sys", "time", "zlib")
 """Modules of Python. A program imports those that it uses."""
 
 
-class NotStandaloneError(ValueError):
+class NotStandaloneError(CommandError, ValueError):
     """A cell without a program that stands alone."""
 
 
@@ -55,6 +56,11 @@ def standalone_program(cell: Cell, checks: Sequence[str] = ()) -> str:
             f"only programs of hostcb and of JAX's own callbacks can be written out, and {cell.id} is of"
             f" {cell.implementation}: use `{COMMAND} repro {cell.id}` without --standalone"
         )
+    if cell.callback.function == "id_print" and "vmap" in cell.program.names:
+        raise NotStandaloneError(
+            f"{cell.id} prints a batch, with its axes where JAX's rules put them, which this release alone knows: use"
+            f" `{COMMAND} repro {cell.id}` without --standalone"
+        )
     return _Program(cell, tuple(checks)).text()
 
 
@@ -69,7 +75,7 @@ def _why_not(cell: Cell) -> str:
 
 
 def _sites(cell: ProgramCell) -> list[str]:
-    by_transform = {"forward_end": "grad", "cotangent": "custom_vjp"}
+    by_transform = {"forward_end": "grad", "cotangent": "custom_vjp", "tangent": "custom_jvp"}
     return [site for site in SITES if site not in by_transform or by_transform[site] in cell.program.names]
 
 
@@ -91,7 +97,14 @@ class _Program:
         leaves = [leaf for event in events for leaf in event.leaves]
         self.shown = Shown(cell.data, cell.configuration == X64, leaves)
         self.callback = CallbackSource(
-            cell.implementation, cell.callback, cell.data, self.shown, cell.device_count - 1, _sites(cell), checks
+            cell.implementation,
+            cell.callback,
+            cell.data,
+            self.shown,
+            cell.device_count - 1,
+            _sites(cell),
+            "vmap" in cell.program.names,
+            checks,
         )
 
     def text(self) -> str:
@@ -158,8 +171,9 @@ class _Program:
         for number, (transform, stride) in reversed([*enumerate(zip(transforms, strides(transforms), strict=False))]):
             used.append(transform.name)
             again = f"_{used.count(transform.name)}" if used.count(transform.name) > 1 else ""
-            # Each computation over a mesh around this one has given the operand an axis.
-            place = Place(f"in_{transform.name}{again}", self.cell.device_count, names[:number].count("pjit"))
+            # Each computation over a mesh, and each vmap, around this one has given the operand an axis.
+            rank = sum(name in ("pjit", "vmap") for name in names[:number])
+            place = Place(f"in_{transform.name}{again}", self.cell.device_count, rank, self.cell.taps_tangents)
             functions.append(transform.source(function, place, stride))
             function = place.name
         self.outermost = function

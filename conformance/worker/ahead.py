@@ -161,7 +161,7 @@ def _lowered(
     cell: ProgramCell, implementation: Implementation, recorder: Recorder, chosen: Sequence[jax.Device]
 ) -> tuple[Any, Module]:
     probe = implementation.probe(cell.callback, recorder, chosen, cell.data)
-    setting = Setting(_named(probe), chosen, PLACEMENTS[cell.placement].grid)
+    setting = Setting(_named(probe), chosen, PLACEMENTS[cell.placement].grid, cell.taps_tangents)
     spread = spans_devices(cell.program)
     place = NamedSharding(setting.mesh, PartitionSpec()) if spread else SingleDeviceSharding(chosen[0])
     # A pmap has a mesh of its own, which names the devices.

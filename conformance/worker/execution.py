@@ -169,7 +169,9 @@ def observed(
     try:
         with _in_force(cell, devices, recorder) as chosen:
             probe = implementation.probe(cell.callback, recorder, chosen, cell.data)
-            function = cell.program.jax_function(Setting(probe, chosen, PLACEMENTS[cell.placement].grid))
+            function = cell.program.jax_function(
+                Setting(probe, chosen, PLACEMENTS[cell.placement].grid, cell.taps_tangents)
+            )
             results = [function(jax.numpy.float32(number)) for number in INPUTS]
             values = [_parts(result) for result in results]
     except Exception as error:

@@ -18,6 +18,7 @@ from typing import Any
 from ..oracle.fair_deadline import FairDeadline
 from ..oracle.stages import stacks_in, stage_of_stacks
 from ..oracle.verdicts import Outcome, Stage, Verdict
+from ..spec.errors import CommandError
 from ..spec.topology import Topology, WrongPlatformError
 from ..spec.xla_flags import QUICK_COMPILATION
 from ..warm.process import Process, start
@@ -58,7 +59,7 @@ class OtherPython:
         return environment
 
 
-class WorkerStartError(Exception):
+class WorkerStartError(CommandError):
     """A worker ended before its first report."""
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from conformance.model.worlds import ExpectedEvent
-from conformance.oracle.checkers import Anomaly, check_results, judge, match
+from conformance.oracle.checkers import Anomaly, check_results, check_transforms, judge, match
 from conformance.oracle.history import Event, History, Recorder
 from conformance.oracle.verdicts import Stage
 
@@ -194,7 +195,55 @@ def test_results() -> None:
         assert only(check_results(wanted, [wrong]), "result").stage is Stage.RESULT
     assert check_results(wanted, []) != []
     zero = np.zeros((), np.float32)
-    assert check_results([zero], [-zero]) == []
+    assert check_results([zero], [zero]) == []
+    assert "-0.0, expected float32[] 0.0" in only(check_results([zero], [-zero]), "result").witness
+
+
+def batches(*dims: int | None) -> tuple[tuple[str, dict[str, Any]], ...]:
+    """What a tap of one array is told by nested vmaps, the innermost first."""
+    return tuple(("batch", {"batch_dims": (dim,)}) for dim in dims)
+
+
+CUBE = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+"""As the model has it: of 2 outer and 3 inner batch elements, each with 4 numbers."""
+
+OF_NESTED = [ExpectedEvent("tap", 0, (CUBE,), batches(0, 0))]
+
+
+@pytest.mark.parametrize(
+    ("axes", "dims"),
+    [((0, 1, 2), (0, 0)), ((1, 0, 2), (0, 1)), ((2, 1, 0), (1, 2)), ((0, 2, 1), (1, 0))],
+)
+def test_each_batch_may_be_any_axis(axes: tuple[int, ...], dims: tuple[int, ...]) -> None:
+    matching = match(OF_NESTED, [Event(0, "tap", (CUBE.transpose(axes),), transforms=batches(*dims))])
+    assert (matching.lost, matching.surplus, check_transforms(matching)) == ((), (), [])
+
+
+@pytest.mark.parametrize("dims", [(0, 1), (1, 0), (0, 5), (0,), (None, 0), (-1, 0)])
+def test_batches_told_wrong(dims: tuple[int | None, ...]) -> None:
+    event = Event(0, "tap", (CUBE.transpose(2, 1, 0),), transforms=batches(*dims))
+    matching = match(OF_NESTED, [event])
+    assert (matching.lost, matching.surplus) == ((), ())
+    witness = only(check_transforms(matching), "wrong transforms").witness
+    assert witness.endswith("which are not the axes of its operand float32[4, 3, 2] " + str(event.leaves[0].tolist()))
+
+
+def test_a_lost_transpose_entry() -> None:
+    marked = (*batches(0), ("transpose", {}))
+    expected = [ExpectedEvent("tap", 0, (CUBE[0],), marked)]
+    assert check_transforms(match(expected, [Event(0, "tap", (CUBE[0],), transforms=marked)])) == []
+    matching = match(expected, [Event(0, "tap", (CUBE[0],), transforms=batches(0))])
+    assert (
+        "expected (('batch', {'batch_dims': (0,)}), ('transpose', {}))"
+        in only(check_transforms(matching), "wrong transforms").witness
+    )
+
+
+def test_a_printed_batch_may_be_any_axis() -> None:
+    expected = [ExpectedEvent("tap", 0, (np.asarray(f"{CUBE}"),), batches(0, 0), array=CUBE)]
+    text = (np.asarray(f"{CUBE.transpose(2, 1, 0)}"),)
+    assert check_transforms(match(expected, [Event(0, "tap", text, transforms=batches(1, 2))])) == []
+    assert match(expected, [Event(0, "tap", text, transforms=batches(0, 2))]).surplus
 
 
 def test_equal_operands_are_matched_in_program_order() -> None:

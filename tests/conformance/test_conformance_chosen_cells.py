@@ -25,7 +25,7 @@ FULL = {
 
 
 def folder_of(*arguments: str) -> Path:
-    options = commands._parser().parse_args(["run", *arguments])
+    options = commands.parsed(["run", *arguments])
     choose_folder(options, options.patterns)
     return Path(options.results)
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import needs
 import pytest
-from releases_fakes import install
 
-from conformance.cli import commands, release_options
+from conformance.cli import commands
 from conformance.engine import dask_client
 from conformance.engine.conclusions import Conclusion
 from conformance.engine.dask_client import MOST_LOST, check_versions
@@ -23,7 +22,6 @@ from conformance.engine.dask_order import described
 from conformance.engine.tasks import Setup, Task
 from conformance.engine.tools import DaskClusterError
 from conformance.oracle.verdicts import Outcome, Verdict
-from conformance.releases.release import Release
 from conformance.spec.sources import versions
 from conformance.spec.topology import Topology
 
@@ -90,55 +88,32 @@ def test_options_of_this_machine_are_refused(
     assert words in capsys.readouterr().err
 
 
-COMMANDS = {
-    "run": ["run", "--cell", "jax/io_callback/eager/cpu-1dev"],
-    "releases": ["releases", "0.6.2", "--cell", "jax/io_callback/eager/cpu-1dev"],
-    "known-bugs": ["known-bugs", "0.6.2"],
-    "bisect": ["bisect", "jax/io_callback/eager/cpu-1dev"],
-}
+CELL = ("--cell", "jax/io_callback/eager/cpu-1dev")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_missing_package_is_told(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "distributed" else found(name, *rest)
     )
-    assert commands.main([*COMMANDS[command], "--scheduler", "tcp://nowhere:1"]) == 2
+    assert commands.main(["run", *CELL, "--scheduler", "tcp://nowhere:1"]) == 2
     told = capsys.readouterr().err
     assert told == "ERROR: --scheduler needs Dask's package distributed: pip install 'hostcb[distributed]'\n"
 
 
 @needs.DASK
-@pytest.mark.parametrize("command", ["run", "releases", "bisect"])
 def test_a_scheduler_that_does_not_answer_is_told(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What an earlier run has left stays as it was."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(dask_client, "CONNECT_SECONDS", 0.2)
-    install(monkeypatch, tmp_path)
-    monkeypatch.setattr(release_options, "release_of", lambda word, environments: Release(word, word))
-    kept = [tmp_path / "results" / name for name in ("releases.jsonl", "bisect/probes.jsonl", "journal-cpu.jsonl")]
-    for file in kept:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("kept\n")
-    assert commands.main([*COMMANDS[command], "--scheduler", "tcp://127.0.0.1:1"]) == 2
+    kept = tmp_path / "results" / "journal-cpu.jsonl"
+    kept.parent.mkdir()
+    kept.write_text("kept\n")
+    assert commands.main(["run", *CELL, "--scheduler", "tcp://127.0.0.1:1"]) == 2
     assert "ERROR: --scheduler: no Dask scheduler answers at tcp://127.0.0.1:1: " in capsys.readouterr().err
-    assert [file.read_text() for file in kept] == ["kept\n"] * 3
-
-
-@pytest.mark.parametrize("option", ["--repo", "--wheels"])
-def test_a_search_in_a_folder_of_this_machine_is_refused(
-    option: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    ends = ["--good", "a", "--bad", "b"]
-    words = [*COMMANDS["bisect"], *ends, option, str(tmp_path), "--scheduler", "tcp://nowhere:1"]
-    assert commands.main(words) == 2
-    told = capsys.readouterr().err
-    assert told == f"ERROR: {option} is a folder of this machine: --scheduler tries releases of the index alone\n"
+    assert kept.read_text() == "kept\n"
 
 
 class Answers:

@@ -1,4 +1,4 @@
-"""Commands on a local Dask cluster: `run` that stops early, `releases` and `bisect`; none leaves a worker busy."""
+"""`run` on a local Dask cluster stops early, and leaves no worker busy."""
 
 from __future__ import annotations
 
@@ -27,16 +27,6 @@ CALLBACKS = (
     *("id_tap", "call", "call_no_result", "io_callback", "io_callback_ordered", "pure_callback"),
     *("debug_callback", "debug_callback_ordered"),
 )
-
-BISECT = """\
-import sys, pytest
-from conformance.cli import bisect
-from conformance.cli.commands import main
-from releases_fakes import FakeIndex
-bisect.index = FakeIndex
-sys.exit(main(sys.argv[1:]))
-"""
-"""The index has these releases; their environments are in the folder that is named."""
 
 
 @dataclass
@@ -151,61 +141,4 @@ def test_an_interrupted_run_keeps_its_cells_and_frees_the_workers(cluster: Clust
     assert results["problems"] == ["the run was interrupted"]
     journal = [json.loads(line) for line in (tmp_path / "journal-cpu.jsonl").read_text().splitlines()]
     assert [line["cell"] for line in journal if line["event"] == "concluded"] == [results["cells"][0]["id"]]
-    assert cluster.busy() == 0
-
-
-def environment(folder: Path, version: str, script: str) -> None:
-    """An environment that is there already: a shell script in the place of its Python."""
-    name = "jax-{0}-jaxlib-{0}-py{1}.{2}".format(version, *sys.version_info[:2])
-    python = folder / name / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text(f"#!/bin/sh\n{script}\n")
-    python.chmod(0o755)
-
-
-def releases_options(folder: Path, *versions: str) -> list[str]:
-    cells = [f"--cell=conformance_fakes:GOOD/{callback}/eager/cpu-1dev" for callback in ("id_tap", "call")]
-    journal = folder / "releases.jsonl"
-    return ["releases", *versions, *cells, "--environments", str(folder / "cache"), "--journal", str(journal)]
-
-
-def test_a_release_is_tried_again_after_the_loss_of_its_worker(cluster: Cluster, tmp_path: Path) -> None:
-    once = f"[ -e {tmp_path}/once ] || {{ touch {tmp_path}/once; kill -9 $(cut -d' ' -f4 /proc/$PPID/stat); exit 1; }}"
-    works = f'exec {sys.executable} "$@"'
-    environment(tmp_path / "cache", "0.5.0", f"{once}\n{works}")
-    environment(tmp_path / "cache", "0.6.2", "echo planted >&2; exit 1")
-    code, printed, told = cluster.run(*releases_options(tmp_path, "0.5.0", "0.6.2"))
-    assert (tmp_path / "once").exists()
-    assert "2 cells with 1 release of JAX" in printed, told
-    lines = [json.loads(line) for line in (tmp_path / "releases.jsonl").read_text().splitlines()]
-    found = [(line["release"]["jax"], line["cell"].split("/")[1], line["outcome"]["verdict"]) for line in lines]
-    assert found == [("0.5.0", "id_tap", "pass"), ("0.5.0", "call", "pass")]
-    assert (code, told.splitlines()[-1]) == (
-        1,
-        "ERROR: 0.6.2 was not tried to the end: JAX 0.6.2: a worker for cpu-1dev did not start: planted",
-    )
-    assert cluster.busy() == 0
-
-
-@pytest.mark.usefixtures("sigint_reaches_programs")
-def test_interrupted_releases_free_the_workers(cluster: Cluster, tmp_path: Path) -> None:
-    # As a worker does, it ends with its input.
-    environment(tmp_path / "cache", "0.5.0", f"exec cat > {cluster.folder}/blocked")
-    code, printed, told = cluster.interrupted(*releases_options(tmp_path, "0.5.0"))
-    assert code == 1, printed + told
-    assert "ERROR: the run was interrupted; --resume goes on" in told
-    assert cluster.busy() == 0
-
-
-def test_a_search_on_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
-    for version in ("0.6.1", "0.6.2"):
-        environment(tmp_path / "cache", version, f'JAX={version} exec {sys.executable} -I -S "$@"')
-    script = tmp_path / "script.py"
-    script.write_text("import os; raise SystemExit(os.environ['JAX'] >= '0.6.2')")
-    folders = ["--environments", str(tmp_path / "cache"), "--results", str(tmp_path / "results")]
-    ends = ["--good", "0.6.1", "--bad", "0.6.2", "--runs", "1"]
-    code, printed, told = cluster.run("bisect", "--script", str(script), *ends, *folders, program=("-c", BISECT))
-    assert code == 0, printed + told
-    assert "FOUND: 0.6.2 is the first that fails, after 0.6.1." in printed
-    assert len((tmp_path / "results" / "probes.jsonl").read_text().splitlines()) == 2
     assert cluster.busy() == 0

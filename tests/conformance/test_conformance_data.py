@@ -47,6 +47,47 @@ def test_the_host_function_returns_what_the_program_expects(element: str, struct
         np.testing.assert_array_equal(ours, wanted)
 
 
+FLOATS = [name for name, element in ELEMENT_TYPES.items() if element.inexact]
+
+
+def signs(leaf: Any) -> list[bool]:
+    array = np.asarray(leaf)
+    return list(np.signbit(array.real.astype(np.float64)).ravel())
+
+
+@pytest.mark.parametrize("element", FLOATS)
+def test_floats_have_a_negative_zero_that_host_functions_return(element: str) -> None:
+    data = DataKind(element, "vector")
+    wanted = [False, True, False] * len(NUMBERS)
+    with CONTEXTS["x64"]():
+        for leaf in (
+            *data.operand(NUMBERS, np),
+            *data.results(NUMBERS, np),
+            *data.incremented(data.operand(NUMBERS, np)),
+            *data.operand(jnp.asarray(NUMBERS), jnp),
+        ):
+            assert signs(leaf) == wanted
+
+
+@pytest.mark.parametrize("element", FLOATS)
+def test_a_zero_without_its_sign_is_a_wrong_element(element: str) -> None:
+    data = DataKind(element, "vector")
+    payload = DataPayload(CALLBACKS["call"], data)
+    with CONTEXTS["x64"]():
+        value = jnp.asarray(NUMBERS)
+        right = payload.new(value)
+        assert payload.received(value, right).tolist() == (NUMBERS + 1).tolist()
+        unsigned = jnp.where(right == 0, jnp.zeros_like(right), right)
+        assert (payload.received(value, unsigned) >= NUMBERS + 1024).all()
+
+
+def test_large_operands_have_several_kib_of_each_type() -> None:
+    for name, element in ELEMENT_TYPES.items():
+        if not element.key:
+            (leaf,) = DataKind(name, "large").operand(NUMBERS[:1], np)
+            assert leaf.nbytes > 8192
+
+
 def test_elements_of_a_row_differ() -> None:
     (leaf,) = DataKind("uint32", "matrix").operand(NUMBERS, np)
     assert len(set(leaf.ravel().tolist())) == leaf.size == 12

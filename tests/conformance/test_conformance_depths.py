@@ -14,7 +14,6 @@ import jax
 import pytest
 
 from conformance.cli.commands import main
-from conformance.cli.never_run import never_run, page
 from conformance.engine import depths
 from conformance.engine.depths import Chosen, choose
 from conformance.engine.preparation import ConflictingOptionsError, _depth_of
@@ -256,14 +255,3 @@ def test_the_script_for_gpus_says_what_it_would_do(tmp_path: Path) -> None:
         word in ended.stdout for word in ("gpu_recipes.py", "gpu_taps.py", "benchmarks --json", "conformance bundle")
     )
     assert [*tmp_path.iterdir()] == []
-
-
-def test_the_cells_that_never_ran(tmp_path: Path) -> None:
-    report(Depth.LOWER, asked=True).write(tmp_path / "conformance-tpu@lower.json")
-    (lowered,) = load_results(tmp_path)
-    report(Depth.RUN, asked=True).write(tmp_path / "conformance-tpu.json")
-    none, both = never_run("tpu", [lowered]), never_run("tpu", load_results(tmp_path))
-    assert len(none.cells) == none.planned == both.planned == len(both.cells) + 1
-    assert none.shown == {"lowered": 1}
-    assert both.shown == {}
-    assert f"| tpu | {both.planned:,} | 1 | {len(both.cells):,} | not in these results |" in page([both])

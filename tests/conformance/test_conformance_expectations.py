@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
 
 from conformance.engine.preparation import IMPLEMENTATIONS
-from conformance.expectations.entries import EXPECTATIONS, ExpectationError, Expectations, load_expectations
+from conformance.expectations.entries import (
+    EXPECTATIONS,
+    ExpectationError,
+    Expectations,
+    load_expectations,
+    read_entries,
+)
+from conformance.implementations import ImplementationError, base_of
 from conformance.oracle.verdicts import Outcome, Stage, Standing, Verdict
 from conformance.planning.processes import USUAL, plan_over_processes
 from conformance.planning.selection import CPU_DEVICE_COUNTS, plan_of
@@ -147,3 +155,27 @@ def test_files_of_the_project_match_their_plans() -> None:
     plan = plan_of(IMPLEMENTATIONS, "cpu", CPU_DEVICE_COUNTS).with_(plan_over_processes(IMPLEMENTATIONS, [USUAL]))
     expectations = load_expectations(EXPECTATIONS / "cpu.toml")
     assert expectations.unmatched([cell.id for cell in plan.cells]) == ()
+
+
+def test_a_wrapped_implementation_has_the_known_failures_of_its_base(expectations: Expectations) -> None:
+    cells = [LISTED.replace("hostcb", "mine:WRAPPED"), LISTED.replace("hostcb", "other")]
+    (entry,) = expectations.of_wrapped({"mine:WRAPPED": "hostcb", "third": "jax"}, cells)
+    assert entry.cells == ("mine:WRAPPED/call/*.pmap/cpu-8dev",)
+    assert read_entries(entry.as_toml(), "copied") == (entry,)
+    wrapped = Expectations((*expectations.entries, entry))
+    assert wrapped.standing(cells[0], CRASH) is Standing.KNOWN_FAILURE
+    assert wrapped.standing(cells[1], CRASH) is Standing.UNEXPECTED
+    # A glob that matches no cell of it would count as stale.
+    assert expectations.of_wrapped({"other": "hostcb"}, cells[:1]) == ()
+
+
+def test_an_implementation_says_what_its_base_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert base_of("conformance.mutants:late") == "hostcb"
+    assert base_of("hostcb") is base_of("jax") is None
+    external = importlib.import_module("examples.own_callbacks").IMPLEMENTATION
+    assert base_of("examples.own_callbacks") is None
+    monkeypatch.setattr(type(external), "base", "jax", raising=False)
+    assert base_of("examples.own_callbacks") == "jax"
+    monkeypatch.setattr(type(external), "base", "hostcb2")
+    with pytest.raises(ImplementationError, match="its base is 'hostcb2': expected one of hostcb, jax"):
+        base_of("examples.own_callbacks")

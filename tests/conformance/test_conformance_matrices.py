@@ -37,7 +37,7 @@ def test_the_commands_of_a_matrix_are_those_of_the_suite(name: str, monkeypatch:
     found = re.findall(r"python -m conformance ((?:run|merge|report) .*?)(?: \|\||$)", text, re.MULTILINE)
     assert {line.split()[0] for line in found} == {"run", "merge", "report"}
     for line in found:
-        parsed = commands._parser().parse_args(shlex.split(line))
+        parsed = commands.parsed(shlex.split(line))
         if parsed.command == "run":
             assert str(parsed.shard) == "3/8"
 
@@ -49,9 +49,9 @@ def test_the_jobs_of_github_give_the_options_of_the_suite_to_the_sessions() -> N
     found = dict(re.findall(r"nox -s (\S+) -- (.*)", text))
     assert {*found} == {"conformance-cpu", "conformance-lower", "conformance-report"}
     for session in ("conformance-cpu", "conformance-lower"):
-        parsed = commands._parser().parse_args(["run", *shlex.split(found[session])])
+        parsed = commands.parsed(["run", *shlex.split(found[session])])
         assert parsed.results.parent == Path("shards")
-    assert str(commands._parser().parse_args(["run", *shlex.split(found["conformance-cpu"])]).shard) == "3/8"
+    assert str(commands.parsed(["run", *shlex.split(found["conformance-cpu"])]).shard) == "3/8"
 
 
 def test_the_matrix_of_gitlab_is_yaml() -> None:

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.contract("C5")
 
 CALLBACKS = {callback.name: callback for callback in HOST_CALLBACKS}
 BATCH = ("batch", {"batch_dims": (0,)})
+TRANSPOSE: tuple[str, dict[str, object]] = ("transpose", {})
 
 
 def predict(program: str, callback: str, devices: int) -> Prediction:
@@ -31,7 +32,8 @@ def first_result(program: str, callback: str = "id_tap", devices: int = 2) -> fl
 
 
 def sites_and_values(events: list[ExpectedEvent]) -> list[tuple[str, object]]:
-    return [(event.site, event.leaves[-1].tolist()) for event in events]
+    """Without the operand axes of size one, of which each vmap adds one at the end."""
+    return [(event.site, event.leaves[-1].squeeze().tolist()) for event in events]
 
 
 # The base function at x: first 2x+1, unused 4x+3, last (2x+1)x, which is the result.
@@ -126,6 +128,32 @@ def test_cotangents() -> None:
     assert [e.site for e in first_run("grad.scan.custom_vjp")].count("cotangent") == 2
 
 
+def test_cotangents_of_a_batch_are_those_of_its_elements() -> None:
+    assert sites_and_values(first_run("grad.vmap.custom_vjp"))[-1] == ("cotangent", [1.0, 1.0])
+    assert sites_and_values(first_run("grad.pjit.custom_vjp"))[-1] == ("cotangent", [1.0, 1.0])
+
+
+def test_a_tapped_tangent_is_seen_where_the_rule_runs() -> None:
+    assert sites_and_values(first_run("jvp.custom_jvp")) == [*AT_3, ("tangent", 1.0)]
+    # A rule's own function is differentiated by the outer derivative, without the rule.
+    assert first_result("grad.jvp.custom_jvp") == 13
+
+
+def test_a_transposed_tap_sees_the_cotangent_and_its_mark() -> None:
+    events = first_run("grad.custom_jvp")
+    assert sites_and_values(events) == [*AT_3, ("forward_end", 21.0), ("tangent", 2.0)]
+    assert events[-1].transforms == (TRANSPOSE,)
+    assert first_run("grad.vmap.custom_jvp")[-1].transforms == (BATCH, TRANSPOSE)
+    assert first_run("vmap.grad.custom_jvp")[-1].transforms == (TRANSPOSE, BATCH)
+    assert first_run("vmap.grad.vmap.custom_jvp")[-1].transforms == (BATCH, TRANSPOSE, BATCH)
+    assert [event.site for event in first_run("grad.remat.custom_jvp")].count("tangent") == 1
+
+
+@pytest.mark.parametrize("callback", ["call_no_result", "id_tap_result", "id_tap_tree"])
+def test_only_taps_that_return_their_operand_see_tangents(callback: str) -> None:
+    assert "tangent" not in [event.site for event in first_run("jvp.custom_jvp", callback)]
+
+
 def test_vmap_stacks_and_says_so() -> None:
     events = first_run("vmap")
     assert sites_and_values(events)[0] == ("first", [7.0, 9.0])
@@ -134,25 +162,26 @@ def test_vmap_stacks_and_says_so() -> None:
 
 def test_nested_vmap() -> None:
     event = first_run("vmap.vmap")[0]
-    assert event.leaves[0].tolist() == [[7.0, 13.0], [9.0, 15.0]]
+    assert event.leaves[0].shape == (2, 2, 1, 1)
+    assert event.leaves[0].squeeze().tolist() == [[7.0, 13.0], [9.0, 15.0]]
     assert event.transforms == (BATCH, BATCH)
 
 
 def test_tree_operand_has_an_unbatched_leaf() -> None:
     event = first_run("vmap", "id_tap_tree")[0]
-    assert [leaf.tolist() for leaf in event.leaves] == [5.0, [7.0, 9.0]]
+    assert [leaf.squeeze().tolist() for leaf in event.leaves] == [5.0, [7.0, 9.0]]
     assert event.transforms == (("batch", {"batch_dims": (None, 0)}),)
 
 
 def test_vmap_of_cond_runs_both_branches_false_first() -> None:
-    # Lanes 3 (odd: x) and 4 (even: x + 6).
+    # Batch elements 3 (odd: x) and 4 (even: x + 6).
     events = sites_and_values(first_run("vmap.cond"))
     assert [value for _, value in events[::3]] == [[19.0, 21.0], [7.0, 9.0]]
     assert first_result("vmap.cond") == 21 + 10 * 21
 
 
-def test_vmap_of_while_shows_finished_lanes_their_frozen_state() -> None:
-    # Lane 3 does two steps, lane 4 one; its state stays at step 1.
+def test_vmap_of_while_shows_finished_elements_their_frozen_state() -> None:
+    # Element 3 does two steps, element 4 one; its state stays at step 1.
     events = sites_and_values(first_run("vmap.while_body"))
     assert [value for _, value in events[::3]] == [[7.0, 9.0], [13.0, 15.0]]
     assert first_result("vmap.while_body") == (21 + 13 * 6) + 36
@@ -162,12 +191,12 @@ def test_vmap_methods() -> None:
     sequential = first_run("vmap", "call_sequential")
     assert sites_and_values(sequential)[:2] == [("first", 7.0), ("first", 9.0)]
     expanded = first_run("vmap.vmap", "call_expand_dims")[0]
-    assert [leaf.shape for leaf in expanded.leaves] == [(1, 1), (2, 2)]
+    assert [leaf.shape for leaf in expanded.leaves] == [(1, 1), (2, 2, 1, 1)]
     broadcast = first_run("vmap.vmap", "call_broadcast_all")[0]
-    assert [leaf.shape for leaf in broadcast.leaves] == [(2, 2), (2, 2)]
+    assert [leaf.shape for leaf in broadcast.leaves] == [(2, 2), (2, 2, 1, 1)]
 
 
-def test_nested_sequential_vmap_loops_over_the_inner_lanes_outermost() -> None:
+def test_nested_sequential_vmap_loops_over_the_inner_elements_outermost() -> None:
     values = [event.leaves[-1].item() for event in first_run("vmap.vmap", "call_sequential")[:4]]
     assert values == [7.0, 9.0, 13.0, 15.0]
 
@@ -206,7 +235,7 @@ def test_call_is_accepted_where_no_derivative_reaches_it(program: str) -> None:
 
 
 def test_no_two_callbacks_of_a_run_see_equal_operands() -> None:
-    # Only recomputation and frozen lanes show a value again.
+    # Only recomputation and frozen elements show a value again.
     repeats = {"remat", "vmap", "custom_vjp"}
     for program in all_programs():
         if repeats & {*program.names}:
@@ -224,13 +253,13 @@ def test_all_numbers_are_exact_in_float32() -> None:
             assert abs(result) < 2**24, program.name
 
 
-def test_batched_predicates_differ_from_lane_to_lane_at_every_depth() -> None:
-    # One lane is odd and sees `x`, the other is even and sees `x` moved by the branch.
+def test_batched_predicates_differ_between_elements_at_every_depth() -> None:
+    # One element is odd and sees `x`, the other is even and sees `x` moved by the branch.
     for program in ("vmap.cond", "jit.vmap.cond", "jit.jit.vmap.cond"):
         prediction = predict(program, "id_tap", 2)
         false_branch, true_branch = (event.leaves[0] for event in prediction.events[::3])
         odd = (true_branch - 1) / 2 % 2 == 1
-        assert odd.tolist() == [True, False], program
+        assert odd.squeeze().tolist() == [True, False], program
         assert not np.array_equal(false_branch, true_branch)
 
 
@@ -242,11 +271,11 @@ def test_there_is_every_pair() -> None:
 
 
 def test_values_align_by_level() -> None:
-    outer, inner = Value.lanes(0, [0, 1]), Value.lanes(1, [0, 10, 20])
+    outer, inner = Value.batch(0, [0, 1]), Value.batch(1, [0, 10, 20])
     assert (inner + outer).data.tolist() == [[0, 10, 20], [1, 11, 21]]
     assert (outer * inner + Value.constant([1.0, 2.0])).data.shape == (2, 3, 2)
-    assert (outer + inner).sum_lanes(1, 3).data.tolist() == [30, 33]
-    assert outer.sum_lanes(1, 3).data.tolist() == [0, 3]
+    assert (outer + inner).sum_batch(1, 3).data.tolist() == [30, 33]
+    assert outer.sum_batch(1, 3).data.tolist() == [0, 3]
 
 
 def test_second_derivatives() -> None:
@@ -260,8 +289,8 @@ def test_second_derivatives() -> None:
 
 def test_select_keeps_derivatives_apart() -> None:
     a = fresh_infinitesimal()
-    lanes = Value.lanes(0, [1, 2])
-    chosen = select(lanes.less(Value.constant(2)), lanes.perturb(a), lanes)
+    batch = Value.batch(0, [1, 2])
+    chosen = select(batch.less(Value.constant(2)), batch.perturb(a), batch)
     assert chosen.derivative(a).data.tolist() == [1, 0]
 
 

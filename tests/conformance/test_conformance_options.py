@@ -7,11 +7,12 @@ import errno
 import importlib.util
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import releases_fakes
 
 from conformance.cli import commands, helping
 from conformance.engine import preparation
@@ -20,6 +21,8 @@ from conformance.reports.report import Report
 from conformance.spec.package import COMMAND
 
 CELL = "hostcb/call/jit/cpu-1dev"
+
+WITHOUT_JAX = ("report", "diff", "merge", "expect", "bundle", "verify")
 
 ENTRY = """
 [[expect]]
@@ -59,7 +62,6 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["list", "--platform", "cuda,cpu"], "'cuda,cpu' is no name of a platform"),
         (["mutants", "-n", "0"], "0 is not greater than 0"),
         (["mutants", "--deadline", "-1"], "-1 is not greater than 0"),
-        (["expect", "--from", "results", "--jax", "bogus"], "'bogus' is no version comparison"),
     ],
 )
 def test_bad_values_are_refused_at_once(
@@ -149,7 +151,6 @@ def test_a_file_system_without_writing_is_told(
         raise OSError(errno.EROFS, "Read-only file system", str(self))
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    releases_fakes.install(monkeypatch, tmp_path)
     results = ("--results", str(tmp_path / "results"))
     for arguments in (["run", "--cell", CELL, *results], ["bisect", CELL, *results]):
         assert "Read-only file system" in refused(capsys, *arguments)
@@ -169,14 +170,15 @@ def test_a_run_on_a_full_disk_says_what_it_knows(
     assert "conformance-cpu.json could not be written, so there are no results to read" in printed
 
 
-def sub_commands() -> dict[str, argparse.ArgumentParser]:
-    (chosen,) = (action for action in commands._parser()._actions if isinstance(action, argparse._SubParsersAction))
-    return dict(chosen.choices)
+def parser_of(name: str) -> argparse.ArgumentParser:
+    whole = commands.parser_for(name)
+    (chosen,) = (action for action in whole._actions if isinstance(action, argparse._SubParsersAction))
+    return chosen.choices[name]
 
 
-@pytest.mark.parametrize("name", sub_commands())
+@pytest.mark.parametrize("name", commands.COMMANDS)
 def test_help_describes_itself(name: str) -> None:
-    parser = sub_commands()[name]
+    parser = parser_of(name)
     assert parser.description
     assert parser.epilog
     examples, codes = parser.epilog.split(helping.EXAMPLES)[1].split(helping.CODES)
@@ -184,7 +186,7 @@ def test_help_describes_itself(name: str) -> None:
     assert [action.option_strings for action in parser._actions if not action.help] == []
     for example in filter(None, (line.strip() for line in examples.splitlines())):
         words = shlex.split(example.removeprefix(f"{COMMAND} "))
-        assert commands._parser().parse_args(words).command == name, example
+        assert commands.parsed(words).command == name, example
 
 
 def test_help_has_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,3 +197,11 @@ def test_help_has_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:
         assert words in text
     assert "default: None" not in text
     assert "default: False" not in text
+
+
+@pytest.mark.contract("C1")
+@pytest.mark.parametrize("arguments", [["-h"], ["--version"], *([name, "-h"] for name in WITHOUT_JAX)], ids=" ".join)
+def test_what_needs_no_jax_imports_none(arguments: list[str]) -> None:
+    program = "import sys, runpy; sys.modules['jax'] = None; runpy.run_module('conformance', run_name='__main__')"
+    ended = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr

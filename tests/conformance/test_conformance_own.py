@@ -51,28 +51,6 @@ def test_example(tmp_path: Path) -> None:
     assert reasons["own_callbacks/io_callback_sharding/pjit/cpu-2dev"].endswith("no io_callback(sharding=...)")
 
 
-OWN_ENTRY = """\
-[[expect]]
-cells = "own_callbacks/io_callback_ordered/vmap/cpu-*"
-verdict = "fail"
-reason = "Planted."
-link = "none"
-since = "2026-11-22"
-"""
-
-
-def test_entries_of_cells_that_are_not_chosen_stay(tmp_path: Path) -> None:
-    """The file is about all that there is of an implementation, whatever part of it is run."""
-    known, found = tmp_path / "mine.toml", tmp_path / "results"
-    known.write_text(OWN_ENTRY)
-    options = ["--implementation", "own_callbacks", "--results", str(found), "--expectations", str(known)]
-    for chosen in (["-k", "/jit/ and 1dev and io_"], ["--cell", "own_callbacks/io_callback/jit/cpu-1dev"]):
-        ended = conformance(ROOT / "examples", "run", *options, *chosen)
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-        ended = conformance(ROOT / "examples", "expect", "--from", str(found), "--file", str(known))
-        assert (ended.returncode, known.read_text()) == (0, OWN_ENTRY), ended.stdout
-
-
 MODULES = {
     "nothing": ("", "has no IMPLEMENTATION: see docs/conformance.md"),
     "half": ("class IMPLEMENTATION: probe = None", "lacks callback_exception, barrier: derive it from"),

@@ -10,7 +10,7 @@ from typing import Any
 import hostile_fakes
 import pytest
 
-from conformance.cli import report
+from conformance.cli import commands
 from conformance.reports.matrix_picture import matrix_picture
 from conformance.reports.results import load_results
 
@@ -82,7 +82,7 @@ def test_a_half_that_fails_has_a_number_beside_its_colour(tmp_path: Path) -> Non
 
 def test_the_command_writes_it_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write(tmp_path / "results")
-    assert report.main(["report", str(folder), "--svg", str(tmp_path / "matrix.svg")]) == 0
+    assert commands.main(["report", str(folder), "--svg", str(tmp_path / "matrix.svg")]) == 0
     assert capsys.readouterr().out == f"Written: {tmp_path / 'matrix.svg'}\n"
     assert ElementTree.parse(tmp_path / "matrix.svg").getroot().tag == f"{SVG}svg"
 

@@ -13,18 +13,25 @@ import pytest
 from conformance.bundles.archive import pack
 from conformance.bundles.earning import NAMED
 from conformance.bundles.making import members_of
-from conformance.cli import report
+from conformance.cli import commands
 from conformance.engine import recorded
 from conformance.model.programs import Program
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.planning.cells import Plan, ProgramCell, make_plan
 from conformance.planning.selection import Choice
 from conformance.spec.callbacks import HOST_CALLBACKS
+from conformance.spec.capabilities import PROFILES, Shown, profiles_of, shown_by
 from conformance.spec.configurations import PLACEMENTS
-from conformance.spec.profiles import PROFILES, devices_of, profiles_of
 from conformance.spec.topology import Topology
 
 pytestmark = pytest.mark.contract("C45")
+
+
+def shown(cell_id: str) -> Shown:
+    found = shown_by(cell_id)
+    assert found is not None
+    return found
+
 
 MISSING = Outcome(Verdict.MISSING, reason="planned and never run")
 
@@ -58,25 +65,24 @@ MISSING = Outcome(Verdict.MISSING, reason="planned and never run")
     ],
 )
 def test_the_profiles_of_a_cell(cell: str, profiles: tuple[str, ...]) -> None:
-    assert profiles_of(cell) == profiles
+    assert profiles_of(shown(cell)) == profiles
 
 
 def test_every_planned_cell_of_hostcb_belongs_to_a_profile() -> None:
     plan = make_plan(["hostcb"], [Topology("cpu", 8)])
-    assert [cell.id for cell in plan.cells if not profiles_of(cell.id)] == []
+    assert [cell.id for cell in plan.cells if not profiles_of(shown(cell.id))] == []
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_a_placement_uses_as_many_devices_as_its_name_says(placement: str) -> None:
     callback, program = HOST_CALLBACKS[0], Program(("pjit",))
     cell = ProgramCell("hostcb", callback, program, Topology("cpu", 8), placement=placement)
-    assert devices_of(cell.id) == cell.device_count
+    assert shown(cell.id).devices == cell.device_count
 
 
 @pytest.mark.parametrize("cell", ["", "a/b/c", "hostcb/id_tap/jit/cpu", "hostcb/id_tap/jit/cpu-1dev@deep"])
-def test_what_is_no_cell_has_no_profile(cell: str) -> None:
-    with pytest.raises(ValueError, match=r"expected"):
-        profiles_of(cell)
+def test_what_is_no_cell_shows_nothing(cell: str) -> None:
+    assert shown_by(cell) is None
 
 
 # Earned or not ------------------------------------------------------------------------------------
@@ -86,7 +92,7 @@ def verified(tmp_path: Path, capsys: pytest.CaptureFixture[str], **arguments: An
     """The exit code of `verify`, and what it says of each profile: by profile and implementation, at one depth."""
     file = tmp_path / "bundle.zip"
     file.write_bytes(pack(members_of(fakes.write(tmp_path / "results", **arguments)))[0])
-    code = report.main(["verify", str(file), "--json"])
+    code = commands.main(["verify", str(file), "--json"])
     claimed = json.loads(capsys.readouterr().out)["profiles"]
     return code, {f"{one['profile']} {one['implementation']} {one['depth']}": one for one in claimed}
 
@@ -132,9 +138,9 @@ def test_cells_that_were_not_selected_count_as_not_run(tmp_path: Path, capsys: p
 
 def test_cells_that_were_named_earn_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = fakes.changed(fakes.write(tmp_path / "r"), lambda results: results["run"].update(plan=None))
-    assert report.main(["bundle", str(folder)]) == 0
+    assert commands.main(["bundle", str(folder)]) == 0
     capsys.readouterr()
-    assert report.main(["verify", str(folder / "bundle.zip")]) == 1
+    assert commands.main(["verify", str(folder / "bundle.zip")]) == 1
     assert f"core           hostcb          run    not earned: {NAMED}" in capsys.readouterr().out
 
 
@@ -151,7 +157,7 @@ def test_a_known_failure_of_a_fault_is_listed_and_does_not(tmp_path: Path, capsy
     found = claimed["zero-copy hostcb run"]
     assert found["earned"]
     assert found["known_failures"] == {fakes.FAULT: "It is planted. https://example.org/1"}
-    report.main(["verify", str(tmp_path / "bundle.zip")])
+    commands.main(["verify", str(tmp_path / "bundle.zip")])
     text = capsys.readouterr().out
     assert "earned: 1 of 2 cells pass, with 1 known failures of faults" in text
     assert text.count(f"KNOWN: {fakes.FAULT}: It is planted. https://example.org/1") == 1
@@ -189,8 +195,8 @@ def test_refusals_alone_are_no_support(both: bool, tmp_path: Path, capsys: pytes
     cells = ["hostcb/buffer_callback/jit/tpu-1dev@lower", "hostcb/buffer_callback/vmap/tpu-1dev@lower"]
     folder = fakes.write(tmp_path / "r", cells=cells)
     fakes.changed(folder, lambda found: [one.update(shown="refused") for one in found["cells"][: 1 + both]])
-    assert report.main(["bundle", str(folder)]) == 0
-    assert report.main(["verify", str(folder / "bundle.zip")]) == int(both)
+    assert commands.main(["bundle", str(folder)]) == 0
+    assert commands.main(["verify", str(folder / "bundle.zip")]) == int(both)
     assert ("not earned: all programs with buffer_callback were refused" in capsys.readouterr().out) is both
 
 
@@ -210,10 +216,10 @@ def test_the_exit_codes_of_runs_in_which_nothing_ran(
     folder = fakes.write(tmp_path / "r", cells=cells, journal=False, depth="compile", exit_code=stored)
     (folder / "conformance-cpu.json").rename(folder / "conformance-cpu@compile.json")
     file.write_bytes(pack(members_of(folder))[0])
-    assert report.main(["verify", str(file)]) == code
+    assert commands.main(["verify", str(file)]) == code
     fakes.write(tmp_path / "bad", outcomes={fakes.CORE: fakes.failing()}, exit_code=3)
     file.write_bytes(pack(members_of(tmp_path / "bad"))[0])
-    assert report.main(["verify", str(file)]) == 2
+    assert commands.main(["verify", str(file)]) == 2
     assert "the exit code is stored as 3, and it is 1" in capsys.readouterr().err
 
 
@@ -223,9 +229,9 @@ def test_a_missing_cell_is_no_contradiction_if_it_had_a_known_failure(
     """`merge` cannot say which failure was expected of a cell whose shard is missing."""
     folder = fakes.write(tmp_path / "r", outcomes={fakes.CORE: MISSING}, known=fakes.KNOWN.format(cells=fakes.CORE))
     fakes.changed(folder, lambda results: results["cells"][0].update(standing="unexpected"))
-    assert report.main(["bundle", str(folder)]) == 0
+    assert commands.main(["bundle", str(folder)]) == 0
     fakes.changed(folder, lambda results: results["cells"][0].update(standing="known_failure"))
-    assert report.main(["bundle", str(folder)]) == 2
+    assert commands.main(["bundle", str(folder)]) == 2
     assert "is stored as known_failure, and judged again it is changed_failure" in capsys.readouterr().err
 
 
@@ -235,8 +241,8 @@ def test_results_of_shards_joined(tmp_path: Path, capsys: pytest.CaptureFixture[
         fakes.write(tmp_path / "r"),
         lambda results: results["run"]["plan"].update(unselected=[fakes.SHARDED, fakes.ORDERED]),
     )
-    assert report.main(["bundle", str(folder)]) == 0
-    assert report.main(["verify", str(folder / "bundle.zip"), "--json"]) == 0
+    assert commands.main(["bundle", str(folder)]) == 0
+    assert commands.main(["verify", str(folder / "bundle.zip"), "--json"]) == 0
     assert '"cells": 2' in capsys.readouterr().out
 
 
@@ -251,7 +257,7 @@ def test_each_depth_is_earned_by_itself(tmp_path: Path, capsys: pytest.CaptureFi
 def test_results_without_a_journal_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _ = verified(tmp_path, capsys, journal=False)
     assert code == 0
-    report.main(["verify", str(tmp_path / "bundle.zip")])
+    commands.main(["verify", str(tmp_path / "bundle.zip")])
     assert "no journal, so no pass could be looked up there" in capsys.readouterr().out
 
 
@@ -271,7 +277,7 @@ def test_the_plan_can_be_made_again(
     monkeypatch.setattr(recorded, "planned_again", lambda options: [*planned])
     file = tmp_path / "bundle.zip"
     file.write_bytes(pack(members_of(fakes.write(tmp_path / "results")))[0])
-    assert report.main(["verify", str(file), "--replan"]) == code
+    assert commands.main(["verify", str(file), "--replan"]) == code
     captured = capsys.readouterr()
     assert "as this suite plans it" in captured.out if code == 0 else f"1 cells, like {fakes.OF_JAX}" in captured.err
 

@@ -8,11 +8,8 @@ from typing import Any
 import promises as contract
 import pytest
 
-from conformance.cases.harness.catalogue import FAULTS
-from conformance.cases.harness.kinds_asked import ALIKE, BASE, WHY_NOT_ALL, kinds_left_out
-from conformance.cases.harness.kinds_asked import show as show_faults
 from conformance.cases.harness.registry import planted
-from conformance.cli.commands import main
+from conformance.cli.commands import main, parsed
 from conformance.engine.preparation import plan_of
 from conformance.planning.cells import Cell, FaultCell
 from conformance.planning.promised import PromiseTable, promise_table, show
@@ -27,9 +24,7 @@ OWN = ALL_CALLBACKS[:36]
 
 @pytest.fixture(scope="module")
 def cells() -> tuple[Cell, ...]:
-    from conformance.cli.commands import _parsed
-
-    return plan_of(_parsed(["list", "--implementation", "hostcb"])).cells
+    return plan_of(parsed(["list", "--implementation", "hostcb"])).cells
 
 
 @pytest.fixture(scope="module")
@@ -93,25 +88,6 @@ def test_a_fault_without_a_promise_about_its_callback_is_refused() -> None:
 
         @planted("jit", "id_tap", "X3")
         def scenario(bench: Any, callback: Any) -> Any: ...
-
-
-def test_each_fault_is_asked_of_every_kind_or_has_a_reason() -> None:
-    left_out = {*kinds_left_out(FAULTS)}
-    assert not left_out - {*WHY_NOT_ALL}, "extend the fault, or say why not in conformance/cases/harness/kinds_asked.py"
-    assert not {*WHY_NOT_ALL} - left_out, "these faults are asked of every kind, or are gone"
-    assert len(BASE) == 14
-
-
-def test_each_fault_has_one_reason() -> None:
-    alike = [fault for faults in ALIKE.values() for fault in faults.split()]
-    assert len(alike) == len({*alike})
-    assert all(WHY_NOT_ALL[fault] == reason for reason, faults in ALIKE.items() for fault in faults.split())
-
-
-def test_a_fault_without_a_reason_is_shown_as_a_hole() -> None:
-    fault = replace(FAULTS[0], kind="planted_here", callback="id_tap")
-    assert "planted_here: not id_print call" in show_faults([fault])
-    assert show_faults([fault]).endswith("HOLE: no reason")
 
 
 def test_a_vendors_function_has_the_promises_that_the_vendor_names() -> None:

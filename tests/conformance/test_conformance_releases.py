@@ -188,7 +188,7 @@ since = "2026-11-22"
 
 def known_failures(path: Path | None) -> Expectations:
     named = ["--expectations", str(path)] if path else []
-    options = commands._parsed(["run", "--cell", "jax/pure_callback/jit/cpu-1dev", "--results", "none", *named])
+    options = commands.parsed(["run", "--cell", "jax/pure_callback/jit/cpu-1dev", "--results", "none", *named])
     return prepare(options)._report.expectations
 
 

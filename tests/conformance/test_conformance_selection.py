@@ -8,13 +8,14 @@ import json
 import pytest
 
 from conformance.cli import commands as cli
-from conformance.implementations import callbacks_of
+from conformance.implementations import callbacks_asked_of, callbacks_of
 from conformance.model.transforms import TRANSFORMS
 from conformance.planning.cells import FaultCell, Plan, ProgramCell, parse_cell
 from conformance.planning.coverage import Coverage, coverage_of
 from conformance.planning.covering import Constraint, Space, cover, pairs_of
 from conformance.planning.selection import CPU_DEVICE_COUNTS, Choice, compositions, plan_of, row_of, why_not
 from conformance.planning.smoke import smoke
+from conformance.spec.data import EXACT
 
 pytestmark = pytest.mark.contract("C1")
 
@@ -111,6 +112,24 @@ def test_coverage_agrees_with_an_independent_count(plan: Plan, coverage: Coverag
         assert pairs.covered == len(seen & values)
         assert pairs.covered + len(pairs.excluded) == len(values)
         assert not seen & pairs.excluded.keys()
+
+
+def test_each_callback_has_several_kib_and_a_negative_zero(plan: Plan) -> None:
+    exact = {(cell.implementation, cell.callback.name) for cell in programs_of(plan) if cell.data == EXACT}
+    for implementation in ("hostcb", "jax"):
+        for callback in callbacks_asked_of(implementation):
+            if not (implementation == "jax" and callback.parts):
+                assert (implementation, callback.name) in exact
+
+
+def test_each_tap_that_returns_its_operand_is_transposed(plan: Plan) -> None:
+    tapping = [cell for cell in programs_of(plan) if cell.taps_tangents]
+    transposed = {cell.callback.name for cell in tapping if cell.program.names[-2:] == ("grad", "custom_jvp")}
+    assert transposed == {"id_tap", "id_tap_device", "id_tap_device_index", "id_print"}
+
+
+def programs_of(plan: Plan) -> list[ProgramCell]:
+    return [cell for cell in plan.cells if isinstance(cell, ProgramCell)]
 
 
 def test_every_composition_of_two_is_there(plan: Plan, coverage: Coverage) -> None:

@@ -124,7 +124,7 @@ def prepared(tmp_path: Path, *arguments: str) -> Any:
     known.touch()
     cells = [f"--cell={cell}" for cell in CELLS]
     options = ["run", "--results", str(tmp_path / "results"), "--expectations", str(known), *cells, *arguments]
-    return preparation.prepare(commands._parser().parse_args(options))
+    return preparation.prepare(commands.parsed(options))
 
 
 def test_a_run_has_the_cells_of_its_shard_and_says_which(tmp_path: Path) -> None:

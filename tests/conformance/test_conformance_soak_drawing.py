@@ -8,9 +8,7 @@ import pytest
 
 from conformance.soak.codes import POSITIONS
 from conformance.soak.drawing import Act, Deed, Special, rounds_of
-from conformance.soak.kinds import KINDS
-from conformance.soak.shapes import EAGER, MESH, PMAP, SHARD_MAP, Shape
-from conformance.spec.external_callbacks import callback_named
+from conformance.soak.shapes import CALLBACKS, EAGER, MESH, PMAP, SHARD_MAP, Shape
 
 pytestmark = pytest.mark.contract("C64")
 
@@ -34,7 +32,7 @@ def test_everything_is_drawn() -> None:
     specs = [act.spec for act in acts if act.spec]
     assert {act.deed for act in acts} == {*Deed}
     assert {act.special for act in acts} == {*Special}
-    assert {kind for spec in specs for kind in spec.kinds} == {*KINDS}
+    assert {kind for spec in specs for kind in spec.kinds} == {*CALLBACKS}
     assert len({spec.layout for spec in specs}) == 5
     assert len({spec.form for spec in specs}) == 6
     assert max(spec.size for spec in specs) == 1 << 20
@@ -45,20 +43,12 @@ def test_every_program_fits_into_its_codes(seed: int) -> None:
     for act in plan(seed):
         if act.spec:
             assert len(Shape(act.spec, act.spec.trips).steps) < POSITIONS
-            assert act.spec.layout != MESH or all(KINDS[name].on_mesh for name in act.spec.kinds)
+            assert act.spec.layout != MESH or not any(CALLBACKS[name].on_every_device for name in act.spec.kinds)
 
 
 def test_one_device_has_no_programs_on_several() -> None:
     acts = plan(devices=1)
     assert not {act.spec.layout for act in acts if act.spec} & {PMAP, SHARD_MAP, MESH}
-
-
-def test_kinds_are_as_the_suite_specifies_them() -> None:
-    for kind in KINDS.values():
-        callback = callback_named(kind.name)
-        assert kind.ordered == callback.ordered
-        assert kind.once == (callback.runs.value == "once")
-        assert kind.data or callback.prints
 
 
 def test_what_runs_outside_of_jit_is_a_tap_most_of_the_time() -> None:

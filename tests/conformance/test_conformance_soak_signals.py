@@ -10,8 +10,7 @@ import pytest
 
 from conformance.soak import disturbing
 from conformance.soak.disturbing import Signals
-from conformance.soak.ledger import Ledger
-from conformance.soak.runs import Run
+from conformance.soak.record import Record, Run
 
 pytestmark = pytest.mark.contract("C64")
 
@@ -22,18 +21,18 @@ class Always(Random):
 
 
 @pytest.fixture
-def ledger() -> Ledger:
-    return Ledger()
+def record() -> Record:
+    return Record()
 
 
 @pytest.fixture
-def signals(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Run], None]], Signals]:
+def signals(record: Record, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Run], None]], Signals]:
     monkeypatch.setattr(disturbing, "HANDLERS_TAP", True)
     # No timer: a signal would end pytest.
     monkeypatch.setattr(disturbing.signal, "setitimer", lambda *_: None)
 
     def make(tap: Callable[[Run], None]) -> Signals:
-        made = Signals(0, ledger, None, jax.devices()[:1])
+        made = Signals(0, record, None, jax.devices()[:1])
         monkeypatch.setattr(made, "_random", Always())
         monkeypatch.setattr(made._program, "tap", tap)
         return made
@@ -42,27 +41,27 @@ def signals(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callab
 
 
 def test_a_signal_that_comes_late_does_nothing_while_all_must_be_here(
-    ledger: Ledger, signals: Callable[[Callable[[Run], None]], Signals]
+    record: Record, signals: Callable[[Callable[[Run], None]], Signals]
 ) -> None:
     """The timer is off by then, but its last signal was on its way to a thread that did not run."""
     tapped: list[int] = []
     made = signals(lambda run: tapped.append(run.number))
     with made.off():
         made._handle()
-        ledger.check_empty()
-    assert (tapped, made.count, ledger.anomalies) == ([], 0, [])
+        record.judge()
+    assert (tapped, made.count, record.anomalies) == ([], 0, [])
     made._handle()
     assert (len(tapped), made.count) == (1, 1)
 
 
 def test_an_error_in_a_handler_is_told_whatever_it_interrupts(
-    ledger: Ledger, signals: Callable[[Callable[[Run], None]], Signals]
+    record: Record, signals: Callable[[Callable[[Run], None]], Signals]
 ) -> None:
     def tap(run: Run) -> None:
         raise RuntimeError("planted")
 
     signals(tap)._handle()
-    (anomaly,) = ledger.anomalies
+    (anomaly,) = record.anomalies
     assert anomaly.kind == "error"
     assert anomaly.witness.startswith("the handler of signal 1: Traceback")
     assert "RuntimeError: planted" in anomaly.witness

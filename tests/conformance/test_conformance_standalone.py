@@ -111,7 +111,7 @@ def samples() -> Iterator[str]:
     for name in TRANSFORMS:
         yield f"hostcb/id_tap/{'jvp.' if name == 'detached' else ''}{name}/cpu-2dev"
     yield from ("hostcb/id_tap/pjit.vmap.pmap/cpu-2dev", "hostcb/debug_callback_ordered/pmap.scan/cpu-8dev")
-    yield from (f"hostcb/id_print/vmap.scan+{element}-matrix-one/cpu-1dev" for element in ("int8", "complex64"))
+    yield from (f"hostcb/id_print/jit.scan+{element}-matrix-one/cpu-1dev" for element in ("int8", "complex64"))
     yield from (f"hostcb/call_device/{outer}/cpu-4dev+part" for outer in ("pmap", "jit"))
     for place, element in enumerate(ELEMENT_TYPES.values()):
         shape, structure = list(SHAPES)[place % len(SHAPES)], list(STRUCTURES)[place % len(STRUCTURES)]
@@ -346,6 +346,7 @@ def test_a_typical_program_is_short() -> None:
         ("hostcb/call/fault.raises.jit/cpu-2dev", "without --standalone"),
         ("hostcb/io_callback/table.vmap/cpu-2dev", "hostcb/io_callback/vmap/cpu-2dev"),
         ("conformance.mutants:late/id_tap/jit/cpu-8dev", "only programs of hostcb and of JAX"),
+        ("hostcb/id_print/vmap/cpu-1dev", "prints a batch"),
         ("nonsense", "no cell id"),
     ],
 )

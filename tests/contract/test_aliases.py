@@ -174,3 +174,24 @@ def test_returned_operands_that_share_their_memory_with_results(what: str, stage
     function, expected = RETURNS[what]
     f = hcb.dlpack_callback(function, (VECTOR, VECTOR), input_output_aliases={0: 0, 1: 1})
     np.testing.assert_array_equal(jnp.stack(stage(f)(jnp.array(X), jnp.array(Y))), np.stack(expected))
+
+
+@pytest.mark.contract("B3", "H18")
+@pytest.mark.parametrize("order", [1, -1], ids=["most first", "none first"])
+def test_one_function_with_several_aliases_shares_what_each_says(order: int) -> None:
+    shared: list[list[bool]] = []
+    aliases = [{0: 0, 1: 1}, {0: 0}, {1: 1}, {}][::order]
+
+    def add_one(context: Any, out: Any, *operands: Any) -> None:
+        arrays = [(np.asarray(one), np.asarray(other)) for one, other in zip(out, operands, strict=True)]
+        shared.append([np.shares_memory(*pair) for pair in arrays])
+        for result, operand in arrays:
+            np.add(operand, 1, out=result)
+
+    def program(x: Any, y: Any) -> Any:
+        for each in aliases:
+            x, y = hcb.buffer_callback(add_one, (VECTOR, VECTOR), input_output_aliases=each)(x * 2, y * 2)
+        return x, y
+
+    jax.block_until_ready(jax.jit(program)(X, Y))
+    assert shared == [[number in each for number in (0, 1)] for each in aliases]

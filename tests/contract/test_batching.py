@@ -336,3 +336,43 @@ def test_partial_functions_under_transformations() -> None:
     jax.block_until_ready(jax.jit(jax.vmap(jax.grad(lambda x: hcb.id_tap(tap, x) ** 2)))(jnp.arange(2.0)))
     hcb.barrier_wait()
     assert (record.labels, record.transforms) == (["activation"], [batch((0,))])
+
+
+@pytest.mark.contract("H7", "H11")
+def test_a_tap_that_changes_its_transforms_changes_those_of_no_later_run() -> None:
+    seen: list[Any] = []
+
+    def note(_: Any, transforms: Any) -> None:
+        seen.append([(name, dict(entry)) for name, entry in transforms])
+        for _, entry in transforms:
+            entry.clear()
+
+    tapped = jax.jit(jax.vmap(lambda x: hcb.id_tap(note, x)))
+    for _ in range(2):
+        tapped(np.arange(3.0))
+        hcb.barrier_wait()
+    assert seen == [[("batch", {"batch_dims": (0,)})]] * 2
+
+
+@pytest.mark.contract("B4", "D2")
+@pytest.mark.parametrize("effect", [False, True], ids=["pure", "effect"])
+@pytest.mark.parametrize(
+    ("method", "shapes"),
+    [("sequential", [((2,), ())] * 3), ("expand_dims", [((3, 2), (1,))]), ("broadcast_all", [((3, 2), (3,))])],
+)
+def test_methods_of_buffer_callbacks_with_and_without_an_effect(method: str, shapes: Any, effect: bool) -> None:
+    seen: list[Any] = []
+
+    def fill(_: Any, out: Any, row: Any, number: Any) -> None:
+        seen.append((np.asarray(row).shape, np.asarray(number).shape))
+        np.asarray(out)[...] = np.asarray(row).sum(-1) + np.asarray(number)
+
+    like = jax.ShapeDtypeStruct((), np.float32)
+    call = hcb.buffer_callback(fill, like, has_side_effect=effect, vmap_method=method)
+    rows = np.arange(6, dtype=np.float32).reshape(3, 2)
+    out = jax.jit(jax.vmap(call, in_axes=(0, None)))(rows, np.float32(10))
+    np.testing.assert_array_equal(out, rows.sum(-1) + 10)
+    assert seen == shapes
+    unmapped = hcb.buffer_callback(fill, like, has_side_effect=effect)
+    with pytest.raises(NotImplementedError, match="vmap_method"):
+        jax.vmap(unmapped, in_axes=(0, None))(rows, np.float32(10))

@@ -511,3 +511,16 @@ def test_parts_keep_the_order_of_taps_and_calls_on_one_device() -> None:
     jax.block_until_ready(jax.jit(program)(np.int32(1)))
     hcb.barrier_wait()
     assert seen == [(kind, number) for number in (1, 2, 4) for kind in ("tap", "part", "call")]
+
+
+@pytest.mark.contract("X4")
+def test_an_empty_format_prints_an_empty_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def program(x: Any) -> Any:
+        hcb.debug.print("a {}", x, ordered=True)
+        hcb.debug.print("", ordered=True)
+        hcb.debug.print("b {}", x, ordered=True)
+        return x
+
+    jax.jit(program)(np.float32(1))
+    hcb.barrier_wait()
+    assert capsys.readouterr().out == "a 1.0\n\nb 1.0\n"

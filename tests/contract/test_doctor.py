@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from subprocesses import run_program
 
 import hostcb as hcb
+from hostcb._compat.registry import Cost, Entry
 
 pytestmark = pytest.mark.contract("H21")
 
@@ -45,6 +47,12 @@ def test_on_a_supported_jax_nothing_is_lost_and_the_module_prints_the_same(devic
     printed = run_program("import runpy; runpy.run_module('hostcb', run_name='__main__')").check().lines
     states = [line for line in text.splitlines() if line.startswith("  jax")]
     assert len(states) >= 20 and states == [line for line in printed if line.startswith("  jax")]
+
+
+def test_parts_of_modules_that_nobody_has_imported_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = Entry("sched:scheduler", "A use.", "A consequence.", ("H21",), Cost.COMFORT, deferred=True)
+    monkeypatch.setattr(importlib.import_module("hostcb._api.doctor"), "entries", [entry])
+    assert "  sched:scheduler: holds" in str(hcb.doctor()).splitlines()
 
 
 def test_a_package_without_metadata_does_not_end_the_report(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -328,3 +328,11 @@ def test_a_call_returns_keys_or_their_words(typed: bool, implementation: str) ->
     result = jax.jit(lambda keys: hcb.call(turned, keys, result_shape=keys))(keys)
     assert result.dtype == keys.dtype
     helpers.equal(jax.random.key_data(result), jax.random.key_data(keys)[::-1], "keys")
+
+
+@pytest.mark.contract("H3")
+@pytest.mark.parametrize("example", [True, 3, 0.5, 2j, np.int64(7), np.float64(0.25), np.arange(2.0)], ids=repr)
+def test_an_example_stands_for_the_type_of_a_result(example: Any) -> None:
+    result = jax.jit(lambda x: hcb.call(lambda _: example, x, result_shape=example))(np.float32(0))
+    assert result.dtype == jax.dtypes.canonicalize_dtype(np.asarray(example).dtype)
+    np.testing.assert_array_equal(result, example)

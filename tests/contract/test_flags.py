@@ -275,6 +275,37 @@ def test_ad_transforms_with_vmap_and_integers(stage: Any) -> None:
 
 
 @QUIET
+def test_ad_transforms_of_leaves_without_tangents() -> None:
+    """They are float0 arrays of the leaf's shape; each here has another size, so one in the place of another shows."""
+    seen = []
+    nothing = np.zeros(2, jax.dtypes.float0)
+
+    def tap(value, transforms):
+        seen.append((jax.tree.map(shown, value), [name for name, _ in transforms]))
+
+    def shown(leaf):
+        return ("float0", np.size(leaf)) if leaf.dtype == jax.dtypes.float0 else np.asarray(leaf).tolist()
+
+    def cubed(x):
+        leaves = {"a": x * x, "b": nothing, "c": jnp.full(3, 7), "d": jnp.int32(4), "e": jnp.bfloat16(2.5)}
+        tapped = hcb.id_tap(tap, leaves)
+        assert tapped["b"].dtype == jax.dtypes.float0 and np.shape(tapped["b"]) == (2,)
+        return tapped["a"] * x
+
+    with flag(AD, True):
+        for program in (lambda x: jax.jvp(cubed, (x,), (1.0,)), jax.grad(cubed)):
+            jax.block_until_ready(jax.jit(program)(3.0))
+            hcb.barrier_wait()
+    values = {"a": 9.0, "b": ("float0", 2), "c": [7, 7, 7], "d": 4, "e": 2.5}
+    empty = {"b": ("float0", 2), "c": ("float0", 3), "d": ("float0", 1), "e": 0.0}
+    assert seen == [
+        ((values, {**empty, "a": 6.0}), ["jvp"]),
+        (values, []),
+        ({**empty, "a": 3.0}, ["jvp", "transpose"]),
+    ]
+
+
+@QUIET
 def test_ad_transforms_of_unused_taps_and_gradient_of_gradient() -> None:
     record = Record()
 

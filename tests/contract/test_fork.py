@@ -175,3 +175,45 @@ joined()
         timeout=60,
     ).check()
     assert sorted(ended.lines) == ["reported in the parent", "status 0 in the parent", "waited CHILD"]
+
+
+@pytest.mark.contract("H17", "H22", "H29")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+def test_traces_and_statistics_of_a_child_are_its_own() -> None:
+    """A child that leaves the block of a trace does not end that of its parent, which goes on."""
+    ended = run_program(
+        FORKS
+        + """
+import json, tempfile
+path = os.path.join(tempfile.mkdtemp(), "trace.json")
+counted = lambda: sum(device.taps_run for device in hcb.stats().devices.values())
+
+def child():
+    before = counted()
+    tap(8), hcb.barrier_wait()
+    say("counted", before, counted())
+
+gate.set()
+before = counted()
+try:
+    with hcb.trace(path):
+        tap(1), hcb.barrier_wait()
+        forked(child)
+        joined()
+        gate.set()
+        tap(2), hcb.barrier_wait()
+finally:
+    if os.getpid() != parent:
+        os._exit(0)
+runs = [event["pid"] == parent for event in json.loads(open(path).read()) if event.get("cat") == "id_tap"]
+say("runs", *runs, "counted", counted() - before)
+""",
+        devices=1,
+        timeout=90,
+    ).check()
+    assert sorted(ended.lines) == sorted(
+        [
+            *("tap 1 in the parent", "tap 8 CHILD", "counted 0 1 CHILD", "status 0 in the parent"),
+            *("tap 2 in the parent", "runs True True counted 2 in the parent"),
+        ]
+    )

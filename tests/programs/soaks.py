@@ -43,7 +43,7 @@ def soak(name: str, options: dict[str, Any]) -> dict[str, Any]:
     return {
         "anomalies": found.anomalies,
         "growing": found.growing,
-        "events": one.ledger.events,
+        "events": one.record.events,
         "summary": found.summary(),
     }
 

@@ -13,6 +13,8 @@ from helpers import DEADLINE
 from subprocesses import run_program
 
 import hostcb as hcb
+from hostcb._compat import python_handler
+from hostcb._native.library import PYTHON_TARGET
 from hostcb._runtime.programs import Execution, Program
 from hostcb._runtime.running import called_by_runtime, inside_callback, inside_handler, running
 
@@ -34,6 +36,13 @@ def test_each_handler_names_its_program() -> None:
     found = dict(handlers())
     assert len(found) > 8
     assert not [where for where, used in found.items() if not used & NAMES]
+
+
+@pytest.mark.contract("D3")
+def test_the_runtimes_handler_of_python_callbacks_has_an_address() -> None:
+    """Without it, taps are handed over in Python."""
+    assert python_handler(PYTHON_TARGET)
+    assert python_handler("no target of the runtime") is None
 
 
 @pytest.mark.contract("H5", "H14")

@@ -18,6 +18,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -25,16 +26,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...model.worlds import ExpectedEvent, Need
-from ...oracle.checkers import Anomaly, judge
+from ...oracle.checkers import Anomaly, content, judge
 from ...oracle.history import History, Recorder
 from ...oracle.stages import stage_of, summary
 from ...oracle.verdicts import Stage
 from ...spec.callbacks import Callback, Runs
 from .bench import Bench, Function
+from .checks import PLANTED, is_of_the_program
 from .child_processes import Ended, run_victim
 from .registry import planted
-
-PLANTED = "planted failure"
 
 BEGINS_WITHIN = 30.0
 """Seconds until a callback must have begun: long enough for a busy machine."""
@@ -119,7 +119,10 @@ class Case:
 
     def on_each_device(self, x: Any) -> Any:
         """The operand of a program in which each callback gets `x`."""
-        return x if self.layout == "jit" else jax.tree.map(lambda leaf: np.stack([leaf] * self.copies), x)
+        if self.layout not in ("pmap", "shard_map"):
+            return x
+        join: Any = np.stack if self.layout == "pmap" else np.concatenate
+        return jax.tree.map(lambda leaf: join([leaf] * self.copies), x)
 
     def runs(self, program: Function, x: Any, times: int = 2) -> Iterator[Any]:
         """Compile, and run so often: from the second run on JAX may dispatch another way. Each run is a new history."""
@@ -176,6 +179,18 @@ class Case:
 
     # Checks.
 
+    @contextlib.contextmanager
+    def part(self, label: Any) -> Iterator[None]:
+        """A part of the case: what the program raises in it is an anomaly that names the part, and the case goes on."""
+        found = len(self.anomalies)
+        try:
+            yield
+        except Exception as error:
+            if not is_of_the_program(error, self.implementation):
+                raise
+            self.wrong("error", stage_of(error), summary(error))
+        self.anomalies[found:] = [replace(each, witness=f"{label}: {each.witness}") for each in self.anomalies[found:]]
+
     def saw(self, host: Host, expected: Sequence[Any]) -> None:
         """After a barrier the host has run on each device with these operands: in order if the callback has one."""
         self.barrier()
@@ -185,20 +200,24 @@ class Case:
             for operand in expected
             for device in range(self.copies)
         ]
-        history = self.recorder.history()
-        own = History(tuple(each for each in history.events if each.site == host.site), history.barrier_returned)
+        own = self.history(host)
         name = self.devices[0].platform
         self.anomalies += judge(events, (), own, (), name, self.callback.ordered and self.copies == 1)
+
+    def history(self, host: Host) -> History:
+        """The runs of this host, and when the last barrier returned."""
+        history = self.recorder.history()
+        return History(tuple(each for each in history.events if each.site == host.site), history.barrier_returned)
 
     def gave(self, results: Any, expected: Any) -> None:
         """The results, bit by bit; of a program on several devices each device gives the expected ones."""
         actual, due = jax.tree.leaves(results), jax.tree.leaves(self.on_each_device(expected))
         self.same("result", Stage.RESULT, [*map(_Shown, actual)], [*map(_Shown, due)])
 
-    def gives(self, run: Callable[[], Any], expected: Any) -> None:
-        """`run` gives these results, bit by bit, and does not raise a failure, not even one of an earlier program."""
+    def gives(self, expected: Any, run: Callable[..., Any], *operands: Any) -> None:
+        """`run(*operands)` gives these results, bit by bit, and raises no failure, not even of an earlier program."""
         try:
-            actual = jax.block_until_ready(run())
+            actual = jax.block_until_ready(run(*operands))
         except Exception as error:
             self.wrong("stale error", Stage.DISPATCH, f"the program failed: {summary(error)}")
         else:
@@ -269,7 +288,7 @@ class _Shown:
 
     def __init__(self, array: Any) -> None:
         array = np.asarray(array)
-        self.key = array.dtype.name, array.shape, array.tobytes()
+        self.key = content(array)
         self.text = f"{array.dtype.name}{list(array.shape)} {array.tolist()}"
 
     def __eq__(self, other: object) -> bool:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from ...implementations import Implementation
 from ...oracle.checkers import Anomaly
 from ...oracle.stages import summary
 from ...oracle.verdicts import Stage
+from ...spec.jax_versions import JaxRuntimeError
 from .bench import Bench
 
 PLANTED = "planted failure"
@@ -99,3 +103,27 @@ def filtering(way: str = "quiet_remove_frames") -> Iterator[None]:
         yield
     finally:
         jax.config.update("jax_traceback_filtering", kept)
+
+
+_SUITE = Path(__file__).parents[2]
+_IMPLEMENTATIONS = (_SUITE / "implementations", _SUITE / "mutants")
+
+
+def is_of_the_program(error: Exception, implementation: Implementation) -> bool:
+    """Whether an exception comes from the implementation, and not from an error in the suite."""
+    if isinstance(error, JaxRuntimeError | implementation.callback_exception):
+        return True
+    raised_in = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+    if any(raised_in.is_relative_to(folder) for folder in _IMPLEMENTATIONS):
+        return True
+    return not raised_in.is_relative_to(_SUITE)
+
+
+@contextlib.contextmanager
+def flag(name: str) -> Iterator[None]:
+    """Set a flag of JAX's configuration, which has its default again afterwards."""
+    jax.config.update(name, True)
+    try:
+        yield
+    finally:
+        jax.config.update(name, None)

@@ -26,7 +26,7 @@ def changing_device_sets(case: Case) -> None:
     alone = Bench(case.implementation, "jit", case.devices)
     together, single = (bench.applying(case.callback, add_one) for bench in (case.bench, alone))
     for bench, program in ((case.bench, together), (alone, single), (case.bench, together)):
-        case.gives(lambda b=bench, p=program: p(b.operand), bench.expected(case.callback, bench.operand))
+        case.gives(bench.expected(case.callback, bench.operand), program, bench.operand)
 
 
 @case("pmap", "call", "H9", minimum_devices=2, deadline=15.0, isolated=True)
@@ -37,7 +37,7 @@ def reads_large_operand(case: Case) -> None:
     count = len(case.devices)
     operand = np.ones((count, 1 << 16), np.float32)
     for _ in range(4 * TRIPS):
-        case.gives(lambda: compiled(operand), np.full(operand.shape, 2 * count, np.float32))
+        case.gives(np.full(operand.shape, 2 * count, np.float32), compiled, operand)
 
 
 @case("jit", ONE_OF_EACH)
@@ -65,7 +65,7 @@ def dropped_while_running(case: Case) -> None:
         # Collecting the young generations is enough; a full collection takes long.
         gc.collect(1)
     for result in results:
-        case.gives(lambda r=result: r, case.expected)
+        case.gives(case.expected, np.asarray, result)
 
 
 @case("pmap", ONE_OF_EACH)
@@ -81,7 +81,7 @@ def collects_garbage(case: Case) -> None:
 
     compiled = case.bench.applying(case.callback, host)
     for _ in range(TRIPS):
-        case.gives(lambda: compiled(case.operand), case.expected)
+        case.gives(case.expected, compiled, case.operand)
 
 
 # One device has no mesh.
@@ -93,7 +93,7 @@ def explicit_mesh(case: Case) -> None:
     with jax.set_mesh(mesh):
         operand = jax.device_put(case.operand, NamedSharding(mesh, PartitionSpec()))
         result = jax.jit(lambda x: case.apply(add_one, x))(operand)
-        case.gives(lambda: result, case.expected)
+        case.gives(case.expected, np.asarray, result)
     case.same("sharding", Stage.RESULT, type(result.sharding), NamedSharding, "the type of the result's sharding")
 
 
@@ -108,13 +108,13 @@ def decomposes_on_the_host(case: Case) -> None:
 
     compiled = case.bench.applying(case.callback, host)
     for _ in range(TRIPS):
-        case.gives(lambda: compiled(case.operand), case.expected)
+        case.gives(case.expected, compiled, case.operand)
 
 
 @case("jit", ONE_OF_EACH, needs="no_tracing")
 def without_tracing(case: Case) -> None:
     """#39289: a program that has run before runs again under `jax.no_tracing`, which forbids a new trace."""
     compiled = case.bench.applying(case.callback, add_one)
-    case.gives(lambda: compiled(case.operand), case.expected)
+    case.gives(case.expected, compiled, case.operand)
     with jax.no_tracing():
-        case.gives(lambda: compiled(case.operand), case.expected)
+        case.gives(case.expected, compiled, case.operand)

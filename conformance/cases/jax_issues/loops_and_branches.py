@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -47,7 +48,7 @@ def condition_with_frozen_carry(case: Case) -> None:
     host, of_body = case.host(), case.host()
     ordered = callback_named("debug_callback_ordered")
 
-    def loop(x: Any, in_order: bool) -> Any:
+    def loop(in_order: bool, x: Any) -> Any:
         def unfinished(state: Any) -> Any:
             case.apply(host, _row(state[0]))
             return state[0] < TRIPS
@@ -60,7 +61,7 @@ def condition_with_frozen_carry(case: Case) -> None:
         return jax.lax.while_loop(unfinished, body, (jnp.float32(0), x))[1]
 
     for in_order in (False, True):
-        for result in case.runs(lambda x, kept=in_order: loop(x, kept), case.operand, times=1):
+        for result in case.runs(functools.partial(loop, in_order), case.operand, times=1):
             case.gave(result, case.operand)
             case.saw(host, _rows(TRIPS + 1))
             case.saw(of_body, _rows(TRIPS if in_order else 0))

@@ -1,1 +1,1 @@
-"""What callbacks receive, return and print."""
+"""Operands and results of every type, shape, structure and size arrive whole."""

@@ -3,7 +3,7 @@
 A third method writes the JAX face as source, for programs that import nothing of the suite.
 
 Every transform turns a function of one array into a function of one array of the same shape, so
-that any two compose. It makes its lanes, steps, or device slices from the operand by adding distinct
+that any two compose. It makes its batch elements, steps, or device slices from the operand by adding distinct
 offsets, and sums their results. So every callback of a program sees a different value. The
 control-flow transforms do not pass one step's result to the next: the order of the callbacks comes
 only from the implementation, and not from a data dependency.
@@ -34,6 +34,8 @@ class Setting:
     devices: Sequence[jax.Device]
     grid: bool = False
     """Whether meshes have two axes."""
+    taps_tangents: bool = False
+    """Whether the rules of custom derivatives run the callback on tangents, too."""
 
     @property
     def mesh(self) -> Mesh:
@@ -53,6 +55,8 @@ class Place:
     device_count: int
     rank: int = 0
     """The number of axes of the operand."""
+    taps_tangents: bool = False
+    """As in `Setting`."""
 
     @property
     def helper(self) -> str:

@@ -10,7 +10,7 @@ from ..values import Value
 from ..worlds import ModelFunction, World
 from .base import JaxFunction, Place, Setting, offsets_source
 
-LANES = 2
+BATCH_SIZE = 2
 
 
 class Vmap:
@@ -19,27 +19,29 @@ class Vmap:
     radix = 3
 
     def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
-        offsets = np.arange(LANES, dtype=np.float32) * np.float32(stride)
+        offsets = np.arange(BATCH_SIZE, dtype=np.float32) * np.float32(stride)
 
         def batched(x: jax.Array) -> jax.Array:
-            # The mapped function closes over the operand, and vmap maps the offsets. So `function`
-            # gets both batched and unbatched numbers.
-            return jnp.sum(jax.vmap(lambda offset: function(x + offset))(offsets), axis=0)
+            # The batch is the last axis, after one of size one. So the batches of nested vmaps are different axes of
+            # a callback's operand, and a callback that is told of them in the wrong order is told wrong axes.
+            batch = x[..., np.newaxis, np.newaxis] + offsets
+            return jnp.sum(jax.vmap(function, in_axes=-1)(batch), axis=(0, -1))
 
         return batched
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
-        offsets = [lane * stride for lane in range(LANES)]
+        offsets = [element * stride for element in range(BATCH_SIZE)]
 
         def batched(world: World, x: Value) -> Value:
             # Levels are numbered from the outside in; an outer vmap is already in x.
             level = 1 + max(x.levels, default=-1)
-            return function(world, x + Value.lanes(level, offsets)).sum_lanes(level, LANES)
+            batch = x.widen() + Value.batch(level, offsets)
+            return function(world, batch).sum_batch(level, BATCH_SIZE).narrow()
 
         return batched
 
     def source(self, function: str, place: Place, stride: float) -> str:
         return f"""\
 def {place.name}(x):
-    lanes = jax.vmap(lambda offset: {function}(x + offset))({offsets_source(LANES, stride)})
-    return jnp.sum(lanes, axis=0)"""
+    batch = jnp.asarray(x)[..., None, None] + {offsets_source(BATCH_SIZE, stride)}
+    return jnp.sum(jax.vmap({function}, in_axes=-1)(batch), axis=(0, -1))"""

@@ -34,7 +34,7 @@ def _zero_like(x: jax.Array) -> jax.Array:
 
 
 def _odd(x: jax.Array) -> jax.Array:
-    """1 or 0 from the first element, so that a predicate depends on the data, and so on the lane."""
+    """1 or 0 from the first element, so that a predicate depends on the data, and so on the batch element."""
     return jax.lax.rem(jax.lax.stop_gradient(x).ravel()[0], np.float32(2))
 
 
@@ -164,8 +164,8 @@ class WhileBody:
             world = world.in_program(batched_predicate=bool(limit.levels))
             step, total = limit - limit, x - x
             while (unfinished := step.less(limit)).data.any():
-                # With a batched predicate the body runs for every lane and a finished lane keeps
-                # its state; its callbacks still see that state.
+                # With a batched predicate the body runs for every batch element. A finished one keeps
+                # its state, and its callbacks still see that state.
                 new_total = total + function(world, x + step * stride)
                 total = select(unfinished, new_total, total)
                 step = select(unfinished, step + 1.0, step)

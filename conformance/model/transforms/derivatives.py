@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..values import Value, fresh_infinitesimal
-from ..worlds import ModelFunction, World
+from ..values import PRIMAL, Infinitesimal, Value, fresh_infinitesimal
+from ..worlds import ModelFunction, Reverse, World
 from .base import JaxFunction, Place, Setting
 
 CUSTOM_SLOPE = 2.0
@@ -25,7 +26,8 @@ class Jvp:
 
     def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
         def pushed(x: jax.Array) -> jax.Array:
-            primal, tangent = jax.jvp(function, (x,), (jnp.ones_like(x),))
+            # The tangent depends on x, and so is batched if x is.
+            primal, tangent = jax.jvp(function, (x,), (x - x + np.float32(1),))
             return primal + tangent
 
         return pushed
@@ -41,7 +43,7 @@ class Jvp:
     def source(self, function: str, place: Place, stride: float) -> str:
         return f"""\
 def {place.name}(x):
-    primal, tangent = jax.jvp({function}, (x,), (jnp.ones_like(x),))
+    primal, tangent = jax.jvp({function}, (x,), (x - x + np.float32(1),))
     return primal + tangent"""
 
 
@@ -64,7 +66,7 @@ class Grad:
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         def pulled(world: World, x: Value) -> Value:
             infinitesimal = fresh_infinitesimal()
-            inside = replace(world, backward=[])
+            inside = replace(world, backward=[], reverse=Reverse(infinitesimal, x.levels))
             result = function(inside, x.perturb(infinitesimal))
             inside.probe("forward_end", result.primal())
             for step in reversed(inside.backward or []):
@@ -135,6 +137,8 @@ class Remat:
 
 
 class CustomJvp:
+    """A rule that taps the tangent. Under grad JAX transposes the tap, and it sees the cotangent."""
+
     name = "custom_jvp"
     promises = ("H6",)
     radix = 1
@@ -147,17 +151,30 @@ class CustomJvp:
         @ruled.defjvp
         def rule(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
             (x,), (tangent,) = primals, tangents
-            return function(x), tangent * np.float32(CUSTOM_SLOPE)
+            result = function(x)
+            if setting.taps_tangents:
+                tangent = setting.probe("tangent", tangent)
+            # The slope depends on x, so that the cotangent of the tap is batched if x is.
+            return result, tangent * (x - x + np.float32(CUSTOM_SLOPE))
 
         return ruled
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         def ruled(world: World, x: Value) -> Value:
-            return function(world, x.primal()) + x.perturbation() * CUSTOM_SLOPE
+            # The innermost derivative takes the rule. Outer ones differentiate what the rule does.
+            innermost = x.innermost
+            if innermost is None:
+                return function(world, x)
+            result = function(world, x.without(innermost))
+            tangent = x.only(innermost)
+            if world.taps_tangents:
+                tangent = _tap_tangent(world, tangent, innermost)
+            return result + tangent * CUSTOM_SLOPE
 
         return ruled
 
     def source(self, function: str, place: Place, stride: float) -> str:
+        tapped = 'callback("tangent", tangent)' if place.taps_tangents else "tangent"
         return f"""\
 @jax.custom_jvp
 def {place.name}(x):
@@ -165,7 +182,8 @@ def {place.name}(x):
 
 @{place.name}.defjvp
 def {place.helper}(primals, tangents):
-    return {function}(*primals), tangents[0] * {int(CUSTOM_SLOPE)}"""
+    (x,), (tangent,) = primals, tangents
+    return {function}(x), {tapped} * (x - x + {int(CUSTOM_SLOPE)})"""
 
 
 class CustomVjp:
@@ -194,11 +212,9 @@ class CustomVjp:
         def ruled(world: World, x: Value) -> Value:
             if world.backward is None or not x.perturbed:
                 return function(world, x.primal()) + x.perturbation() * CUSTOM_SLOPE
-            # The cotangent is the derivative of the differentiated result by a perturbation at this place.
-            infinitesimal = fresh_infinitesimal()
-            result = function(world, x.primal()) + x.perturbation() * CUSTOM_SLOPE
-            world.backward.append(lambda outcome: _tap_cotangent(world, outcome.derivative(infinitesimal)))
-            return result.perturb(infinitesimal)
+            result, cotangent = _with_cotangent(function(world, x.primal()) + x.perturbation() * CUSTOM_SLOPE)
+            world.backward.append(lambda outcome: _tap(world, "cotangent", cotangent(outcome)))
+            return result
 
         return ruled
 
@@ -215,5 +231,35 @@ def {place.helper}(_, cotangent):
 {place.name}.defvjp(lambda x: ({function}(x), None), {place.helper})"""
 
 
-def _tap_cotangent(world: World, cotangent: Value) -> None:
-    world.probe("cotangent", cotangent.primal())
+def _tap(world: World, site: str, number: Value, transposed: bool = False) -> None:
+    world.probe(site, number.primal(), transposed)
+
+
+def _tap_tangent(world: World, tangent: Value, innermost: Infinitesimal) -> Value:
+    """Tap the tangent, or, in a backward pass, the cotangent of the tap."""
+    if world.reverse is None or world.reverse.infinitesimal != innermost:
+        _tap(world, "tangent", tangent.derivative(innermost))
+        return tangent
+    if world.backward is None:
+        # The second forward pass of a checkpointed function.
+        return tangent
+    tapped, cotangent = _with_cotangent(tangent)
+    world.backward.append(lambda outcome: _tap(world, "tangent", cotangent(outcome), transposed=True))
+    return tapped
+
+
+def _with_cotangent(number: Value) -> tuple[Value, Callable[[Value], Value]]:
+    """The number, and its cotangent, as a function of the differentiated result.
+
+    Each element of the cotangent is the derivative of the result's sum by a perturbation of that element alone: a vmap
+    or a computation over a mesh in between sums over them.
+    """
+    moved, infinitesimals = number.perturb_elements()
+
+    def cotangent(outcome: Value) -> Value:
+        data = np.zeros(number.data.shape)
+        for index, infinitesimal in infinitesimals:
+            data[index] = outcome.derivative(infinitesimal).data.sum()
+        return Value(number.levels, {PRIMAL: data})
+
+    return moved, cotangent

@@ -1,0 +1,170 @@
+"""Callbacks of several kinds in loops in loops: each runs once a step, in one order with all others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ...oracle.checkers import Anomaly
+from ...spec.callbacks import Callback
+from ..harness.bench import Bench
+from ..harness.registry import planted
+from .composing import Composition, batched, ran
+
+
+@planted("jit", "id_tap", "H4")
+def fuzz_buffers_in_scan(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Buffer and DLPack callbacks, with and without effect, in a vmap in a scan beside a tap."""
+    run = Composition(bench)
+
+    def step(row: Any, y: Any) -> Any:
+        def element(z: Any) -> Any:
+            pure = run("dlpack_callback", "dlpack", z, y, vmap_method="broadcast_all")
+            counted = run("dlpack_callback_side_effect", "dlpack_effect", pure)
+            unbatched = run("buffer_callback_side_effect", "buffer_effect", y)
+            return run("buffer_callback", "buffer", counted, unbatched, vmap_method="sequential")
+
+        tapped = run("id_tap", "tap", jax.vmap(element)(row))
+        return tapped, run("dlpack_callback_side_effect", "sum", jnp.sum(tapped))
+
+    expected = [
+        *(ran("dlpack", [1.0, 2.0], [1.0, 1.0]), ran("dlpack", [4.0, 5.0], [2.0, 2.0])),
+        *(ran("dlpack_effect", y) for y in (2.0, 3.0, 5.0, 6.0)),
+        *(ran("buffer_effect", y) for y in (1.0, 2.0)),
+        *(ran("buffer", *leaves) for leaves in ((3.0, 2.0), (4.0, 2.0), (6.0, 3.0), (7.0, 3.0))),
+        *(ran("tap", [4.0, 5.0]), ran("tap", [7.0, 8.0])),
+        *(ran("sum", 9.0), ran("sum", 15.0)),
+    ]
+    program = jax.jit(lambda x: lax.scan(step, x, x))
+    return run.check(program, [1.0, 2.0], [[7.0, 8.0], [10.0, 16.0]], expected)
+
+
+@planted("jit", "call", "H4 H5")
+def fuzz_eager_kinds(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Outside jit: every kind, a loop whose trip count is a callback's result, and a derivative."""
+    run = Composition(bench)
+
+    def step(index: Any, y: Any) -> Any:
+        return run("debug_callback", "step", run("pure_callback", "pure", y, index))
+
+    def program(x: Any) -> Any:
+        called = run("call", "call", run("id_tap", "tap", x), np.int32(3))
+        trips = run("io_callback_ordered", "trips", np.int32(2))
+        called = run("debug_callback_ordered", "debug", called)
+        buffer = run("buffer_callback", "buffer", lax.fori_loop(0, trips, step, called))
+        value, slope = jax.value_and_grad(lambda y: run("id_tap", "square", y * y))(buffer)
+        return value, run("io_callback", "slope", slope)
+
+    expected = [
+        *(ran("tap", 1.0), ran("call", 1.0, 3), ran("trips", 2), ran("debug", 2.0)),
+        *(ran("pure", *leaves) for leaves in ((2.0, 0), (3.0, 1), (4.0, 2))),
+        *(ran("step", y) for y in (3.0, 4.0, 5.0)),
+        *(ran("buffer", 5.0), ran("square", 36.0), ran("slope", 12.0)),
+    ]
+    return run.check(program, 1.0, [36.0, 13.0], expected)
+
+
+@planted("jit", "debug_callback_ordered", "H4 H5")
+def fuzz_ordered_of_jax(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Ordered io and debug callbacks in a scan: the trip count of the inner loop is a callback's result."""
+    run = Composition(bench)
+
+    def inner(index: Any, y: Any) -> Any:
+        return run("debug_callback_ordered", "seen", run("io_callback_ordered", "value", y), index)
+
+    def step(carry: Any, _: Any) -> Any:
+        y, count = carry
+        count = run("io_callback_ordered", "trips", count, y)
+        return (lax.fori_loop(0, count, inner, y), count), None
+
+    expected = [
+        *(ran("trips", 0, 1.0), ran("value", 1.0), ran("seen", 2.0, 0)),
+        *(ran("trips", 1, 2.0), ran("value", 2.0), ran("seen", 3.0, 0), ran("value", 3.0), ran("seen", 4.0, 1)),
+    ]
+    program = jax.jit(lambda x: lax.scan(step, (x, jnp.int32(0)), None, length=2)[0][0])
+    return run.check(program, 1.0, [4.0], expected)
+
+
+@planted("jit", "call", "H4 H5")
+def fuzz_prints_in_loops(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Prints of both kinds beside a call, in a loop and in a vmap."""
+    run = Composition(bench)
+
+    def element(z: Any) -> Any:
+        return run("debug_print_ordered", "element", run("id_print", "batch", z))
+
+    def step(_: Any, y: Any) -> Any:
+        y = run("debug_print", "unordered", run("id_print", "print", y))
+        y = run("debug_print_ordered", "ordered", y)
+        row = run("id_print", "row", jax.vmap(element)(jnp.stack([y, y + 1])))
+        return run("call", "sum", jnp.sum(row))
+
+    expected = [
+        event
+        for y in (1.0, 4.0)
+        for event in (
+            *(ran("print", y), ran("unordered", y), ran("ordered", y)),
+            *(ran("batch", [y, y + 1], transforms=batched(0)), ran("element", y), ran("element", y + 1)),
+            *(ran("row", [y, y + 1]), ran("sum", 2 * y + 1)),
+        )
+    ]
+    program = jax.jit(lambda x: run("id_print", "last", lax.fori_loop(0, 2, step, x)))
+    return run.check(program, 1.0, [10.0], [*expected, ran("last", 10.0)])
+
+
+@planted("jit", "debug_callback", "H4")
+def fuzz_unordered_of_jax(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """Unordered callbacks in a scan in a loop whose trip count depends on data, in a switch and in a vmap."""
+    run = Composition(bench)
+
+    def inner(y: Any, _: Any) -> Any:
+        return run("pure_callback", "pure", run("debug_callback", "inner", y)), None
+
+    branches = [
+        lambda y: y,
+        lambda y: run("io_callback", "second", y),
+        lambda y: run("debug_callback", "third", y),
+    ]
+
+    def outer(index: Any, y: Any) -> Any:
+        y, _ = lax.scan(inner, run("io_callback", "outer", y, index), None, length=2)
+        return lax.switch(index, branches, y)
+
+    def program(x: Any) -> Any:
+        y = lax.fori_loop(0, x[1].astype(jnp.int32), outer, x[0])
+        increased = jax.vmap(lambda z: run("io_callback", "element", z, y))(x)
+        return jax.vmap(lambda z: run("pure_callback", "row", z, vmap_method="broadcast_all"))(increased)
+
+    expected = [
+        *(ran("outer", *leaves) for leaves in ((1.0, 0), (4.0, 1), (8.0, 2))),
+        *(ran(name, y) for y in (2.0, 3.0, 5.0, 6.0, 9.0, 10.0) for name in ("inner", "pure")),
+        *(ran("second", 7.0), ran("third", 11.0)),
+        *(ran("element", 1.0, 11.0), ran("element", 3.0, 11.0), ran("row", [2.0, 4.0])),
+    ]
+    return run.check(jax.jit(program), [1.0, 3.0], [[3.0, 5.0]], expected)
+
+
+@planted("jit", "call", "H4 H5")
+def fuzz_while_condition(bench: Bench, callback: Callback) -> list[Anomaly]:
+    """A while_loop in a scan: the result of a call in its condition decides."""
+    run = Composition(bench)
+
+    def step(y: Any, _: Any) -> Any:
+        def condition(z: Any) -> Any:
+            return run("call", "condition", run("debug_callback", "asked", z), y) < 3 * y
+
+        return lax.while_loop(condition, lambda z: run("id_tap", "body", z) + 1, y), None
+
+    expected = [
+        *(ran("condition", 1.0, 1.0), ran("body", 1.0), ran("condition", 2.0, 1.0)),
+        *(event for z in (2.0, 3.0, 4.0) for event in (ran("condition", z, 2.0), ran("body", z))),
+        ran("condition", 5.0, 2.0),
+        *(ran("asked", z) for z in (1.0, 2.0, 2.0, 3.0, 4.0, 5.0)),
+        ran("end", 5.0),
+    ]
+    program = jax.jit(lambda x: run("io_callback", "end", lax.scan(step, x, None, length=2)[0]))
+    return run.check(program, 1.0, [6.0], expected)

@@ -1,0 +1,47 @@
+"""The command `bundle`, which needs no JAX."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..bundles.archive import BadBundleError, pack, unpack
+from ..bundles.judging import judged
+from ..bundles.making import members_of
+from ..spec.package import COMMAND
+from .helping import add_command, add_results
+
+UNUSABLE = 2
+
+DEFAULT_NAME = "bundle.zip"
+
+
+def add_parser(commands: Any) -> None:
+    parser = add_command(
+        commands,
+        "bundle",
+        "Write one archive with the results, journals, known failures and environment of a run, and their hashes.",
+        ["results", "results --output cuda-2026-11.zip"],
+        {0: "the bundle was written", UNUSABLE: "no results, or results that do not say how they were made"},
+    )
+    add_results(parser.add_argument)
+    parser.add_argument("--output", type=Path, metavar="FILE", help=f"by default DIR/{DEFAULT_NAME}")
+
+
+def main(options: argparse.Namespace) -> int:
+    members = members_of(options.results)
+    output = options.output or options.results / DEFAULT_NAME
+    try:
+        data, digest = pack(members)
+        # It must not take another machine to find that the results contradict themselves.
+        judged(unpack(data))
+    except BadBundleError as error:
+        print(f"ERROR: {options.results} cannot be bundled: {error}", file=sys.stderr)
+        return UNUSABLE
+    output.write_bytes(data)
+    print(f"{output}: {len(members)} members, {len(data)} bytes")
+    print(f"digest {digest}")
+    print(f"Publish the digest elsewhere: `{COMMAND} verify {output} --digest {digest}`")
+    return 0

@@ -1,0 +1,116 @@
+"""The command `list`."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from ..engine.options import add_selection
+from ..engine.preparation import (
+    IMPLEMENTATIONS,
+    ConflictingOptionsError,
+    choice_of,
+    plan_of,
+    take_platform,
+    whole_plan_of,
+)
+from ..planning.cells import Ineligible
+from ..planning.coverage import coverage_of, show
+from ..planning.plan_file import plan_text
+from ..planning.promised import promise_table
+from ..planning.promised import show as show_promises
+from .helping import add_command, add_patterns
+from .platforms import show_platforms
+
+NO_CELL = 2
+
+
+def add_parser(commands: Any) -> None:
+    parser = add_command(
+        commands,
+        "list",
+        "List the selected cells with the promises that they test.",
+        ["-k fault.", "--coverage --json", "--promises", "--ineligible", "--plan --smoke"],
+        {
+            0: "there are cells",
+            1: "with --promises: there is a hole, or a stale reason",
+            NO_CELL: "bad input, or no cell",
+        },
+    )
+    add_selection(parser.add_argument)
+    add_patterns(parser.add_argument)
+    add = parser.add_argument
+    add("--coverage", action="store_true", help="what of all axes is covered, and what not and why")
+    add(
+        "--promises",
+        action="store_true",
+        help="a table of promises and kinds of callback: cells, or why there are none, or a hole",
+    )
+    add("--json", action="store_true", help="with --coverage: as JSON")
+    add("--plan", action="store_true", dest="as_plan", help="as a file for `run --plan`, the same on every release")
+    add("--platforms", action="store_true", help="the platforms that the suite, packages and files describe")
+    add("--ineligible", action="store_true", help="the cells that mean nothing, and why")
+
+
+def main(options: argparse.Namespace) -> int:
+    if options.platforms:
+        take_platform(options)
+        print(show_platforms())
+        return 0
+    if options.json and not options.coverage:
+        raise ConflictingOptionsError("--json is for --coverage")
+    if options.as_plan and (options.coverage or options.ineligible or options.promises):
+        raise ConflictingOptionsError("--plan prints cells, and --coverage, --ineligible and --promises do not")
+    if options.promises:
+        return _list_promises(options)
+    plan = (whole_plan_of(options) if options.as_plan else plan_of(options)).select(options.patterns)
+    if not (plan.cells or (plan.ineligible and not options.as_plan)):
+        print("ERROR: no cell matches", file=sys.stderr)
+        return NO_CELL
+    if options.coverage:
+        implementations = options.implementations or IMPLEMENTATIONS
+        where = (options.platform, options.devices, choice_of(options))
+        print(show([coverage_of(plan, name, *where) for name in implementations], options.json))
+    elif options.as_plan:
+        print(plan_text(plan, _described(options)), end="")
+    elif options.ineligible:
+        _show_ineligible(plan.ineligible)
+    else:
+        for cell in plan.cells:
+            print(cell.id, ",".join(cell.promises))
+    return 0
+
+
+def _show_ineligible(left_out: Sequence[Ineligible]) -> None:
+    """Each cell with its reason, then each reason with the number of its cells."""
+    for one in left_out:
+        print(f"{one.id}: {one.reason}")
+    print()
+    for reason, count in Counter(one.reason for one in left_out).most_common():
+        print(f"{count:7} {reason}")
+
+
+def _list_promises(options: argparse.Namespace) -> int:
+    if options.coverage or options.ineligible or options.patterns:
+        raise ConflictingOptionsError(
+            "--promises prints a table of the whole plan: leave --coverage, --ineligible and -k out"
+        )
+    # The promises are hostcb's own; cells of JAX's callbacks show nothing about them.
+    options.implementations = options.implementations or ["hostcb"]
+    table = promise_table(plan_of(options).cells)
+    print(show_promises(table))
+    return 1 if table.holes or table.stale else 0
+
+
+def _described(options: argparse.Namespace) -> str:
+    """The options that have selected the cells, as one would write them."""
+    words = ["--platform", options.platform, "--devices", ",".join(map(str, options.devices))]
+    words += [word for name in options.implementations or IMPLEMENTATIONS for word in ("--implementation", name)]
+    words += ["--seed", str(options.seed)]
+    words += [name for name, given in (("--full", options.full), ("--smoke", options.smoke)) if given]
+    words += [word for pattern in options.patterns for word in ("-k", pattern)]
+    return shlex.join(words)

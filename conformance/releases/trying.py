@@ -1,0 +1,67 @@
+"""Runs cells in the environment of a release or of a commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ..engine.cell_runner import CellRunner
+from ..engine.preparation import SUPPORTED
+from ..engine.run import task_of
+from ..engine.tasks import Task, in_running_order
+from ..oracle.verdicts import Outcome, Verdict
+from ..planning.cells import parse_cell
+from ..spec.topology import WrongPlatformError
+from ..spec.versions import version_matches
+from ..spec.xla_flags import why_unknown
+from ..worker.processes import OtherPython, WorkerStartError
+from .installing import Environment
+from .release import ReleaseError
+
+
+def run_cells(
+    environment: Environment,
+    cells: Mapping[str, int],
+    *,
+    deadline: float = 60.0,
+    log: Path,
+    python: OtherPython | None = None,
+) -> Iterator[tuple[str, Outcome]]:
+    """Run each cell so often; the verdict is `unsupported`, with the reason, if the release lacks what it needs.
+
+    Cells that share a worker process run one after the other, so the order is not that of `cells`. After each run that
+    failed, the next one has a new worker. Raises `ReleaseError` if no worker starts in the environment.
+    """
+    tasks = in_running_order(task_of(parse_cell(cell, any_release=True), deadline) for cell in cells)
+    runner = CellRunner(log, python=python or environment.worker)
+    try:
+        for task in tasks:
+            for _ in range(cells[task.id]):
+                yield task.id, _outcome(environment, runner, task)
+        # A process that cannot end says nothing of one cell; it is in the log.
+        runner.finish()
+    finally:
+        runner.abandon()
+
+
+def _outcome(environment: Environment, runner: CellRunner, task: Task) -> Outcome:
+    if reason := _why_not(environment, task):
+        return Outcome(Verdict.UNSUPPORTED, None, reason, anomaly="not applicable")
+    try:
+        outcome, _ = runner.run(task)
+    except WorkerStartError as error:
+        raise ReleaseError(f"JAX {environment.jax}: {error}") from error
+    except WrongPlatformError as error:
+        return Outcome(Verdict.UNSUPPORTED, None, str(error), anomaly="not applicable")
+    ran = outcome.verdict is not Verdict.UNSUPPORTED or outcome.stage is not None
+    if ran and outcome.verdict is not Verdict.PASS:
+        # It may leave something in its process that fails the next cell.
+        runner.abandon()
+    return outcome
+
+
+def _why_not(environment: Environment, task: Task) -> str | None:
+    """The reason if not even a worker for this cell can run there."""
+    if task.implementation == "hostcb" and not version_matches(environment.jax, SUPPORTED):
+        return f"hostcb needs JAX {SUPPORTED.removeprefix('>=')} or newer"
+    return why_unknown(task.xla_flags, environment.jaxlib)

@@ -1,0 +1,291 @@
+"""What the callbacks of a soak record: the oracle judges it when nothing runs, and then it is forgotten.
+
+Nothing here has a lock: a signal handler that comes under it could wait for a program whose callback waits for it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import re
+import threading
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..model.worlds import ExpectedEvent, Need
+from ..oracle.checkers import Anomaly, check_barrier, check_ownership, judge
+from ..oracle.history import Event, History
+from ..oracle.verdicts import Stage
+from ..spec.callbacks import Runs
+from .codes import NUMBERS, RESULT_MARK, SMALL, base_code, parts_of
+from .shapes import CALLBACKS, ProgramSpec, Shape, Step
+
+NOT_YET = 1 << 62
+"""A time after all others."""
+
+MOST_ANOMALIES = 20
+ONE_IN = 8
+"""Of so many arrays one is kept, to see that it does not change."""
+MOST_KEPT = 24
+
+_PLANTED = re.compile(r"planted in run (\d+) on slot (\d+) at step (\d+)\.")
+
+
+class PlantedError(Exception):
+    """What a callback of the soak raises on purpose."""
+
+    def __init__(self, number: int, slot: int, position: int) -> None:
+        super().__init__(f"planted in run {number} on slot {slot} at step {position}.")
+
+
+@dataclass(eq=False)
+class Run:
+    """One run of a program, with what its callbacks have recorded."""
+
+    number: int
+    lane: str
+    """Runs of one lane are in the order of their dispatch on each device."""
+    shape: Shape
+    devices: tuple[int, ...]
+    inside: bool = False
+    """Whether it begins in a callback or in a handler of signals, where nothing is queued: it is a lane of its own."""
+    fails_at: tuple[int, int] | None = None
+    """Slot and step at which its computation ends with an error."""
+    effects: Mapping[tuple[int, int], Callable[[], Any]] = field(default_factory=dict)
+    begun: int = NOT_YET
+    returned: int = NOT_YET
+    """The times before and after its dispatch, in monotonic nanoseconds."""
+    complete: int = NOT_YET
+    """When a barrier returned that waits for its callbacks."""
+    ordered: list[Event] = field(default_factory=list)
+    unordered: list[Event] = field(default_factory=list)
+    pure: list[Event] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return len(self.ordered) + len(self.unordered) + len(self.pure)
+
+    def list_of(self, step: Step) -> list[Event]:
+        callback = CALLBACKS[step.kind]
+        if callback.ordered:
+            return self.ordered
+        return self.unordered if callback.runs is Runs.ONCE else self.pure
+
+    def expected(self, *, ordered: bool) -> Iterator[ExpectedEvent]:
+        """On each device; none after the step that ends the computation."""
+        for slot, device in enumerate(self.devices):
+            code = base_code(self.number, slot)
+            for place, step in self.shape.steps.items():
+                callback = CALLBACKS[step.kind]
+                if callback.ordered is ordered:
+                    need = Need.ONCE if callback.runs is Runs.ONCE else Need.AT_LEAST_ONCE
+                    yield ExpectedEvent(step.name, device, (np.asarray(code + place, np.int32),), need=need)
+                if self.fails_at == (slot, place):
+                    break
+
+    def __str__(self) -> str:
+        return f"run {self.number} of {self.lane} ({self.shape.spec}; {self.shape.trips} rounds)"
+
+
+class Record:
+    """The runs since nothing ran last, and the anomalies of all."""
+
+    def __init__(self) -> None:
+        self.anomalies: list[Anomaly] = []
+        self.failed = threading.Event()
+        """Set with the first anomaly."""
+        self.by_kind: Counter[str] = Counter()
+        """Callbacks of all runs that are judged."""
+        self.judged_runs = 0
+        self.failures = 0
+        """Failures that were planted, and that a barrier has reported."""
+        self._runs: dict[int, Run] = {}
+        self._unreported: dict[tuple[int, int, int], str] = {}
+        self._numbers = itertools.count(1)
+        self._sequence = itertools.count()
+        self._arrays = itertools.count(1)
+        self._kept: deque[Event] = deque()
+
+    @property
+    def events(self) -> int:
+        return self.by_kind.total() + sum(run.count for run in list(self._runs.values()))
+
+    @property
+    def runs(self) -> int:
+        return self.judged_runs + len(self._runs)
+
+    def waiting(self, most: int = 12) -> list[str]:
+        """The runs of which no barrier has said that they are complete, in words."""
+        runs = [run for run in list(self._runs.values()) if run.complete == NOT_YET]
+        words = [f"{run}: {run.count} of {len(run.shape.steps) * len(run.devices)} callbacks" for run in runs[:most]]
+        return words + ([f"and {len(runs) - most} more"] if len(runs) > most else [])
+
+    def note(self, kind: str, witness: str, stage: Stage = Stage.CALLBACK) -> None:
+        self._found([Anomaly(kind, stage, witness)])
+
+    def _found(self, anomalies: Iterable[Anomaly]) -> None:
+        for anomaly in itertools.islice(anomalies, max(0, MOST_ANOMALIES - len(self.anomalies))):
+            self.anomalies.append(anomaly)
+            self.failed.set()
+
+    # What the threads do ----------------------------------------------------------------------------
+
+    def new_number(self) -> int:
+        return next(self._numbers) % NUMBERS
+
+    def begin(self, run: Run) -> None:
+        """The run's dispatch begins."""
+        run.begun = time.monotonic_ns()
+        self._runs[run.number] = run
+
+    def fetched(self, run: Run, results: Iterable[int]) -> None:
+        """The run's results are here, one for each device."""
+        actual = list(results)
+        expected = [run.shape.result(run.number, slot) for slot in range(len(run.devices))]
+        if actual != expected:
+            self.note("result", f"{run}: the results are {actual}, expected {expected}", Stage.RESULT)
+
+    def raised(self, run: Run, error: BaseException, in_thread: bool) -> None:
+        """The run ended with an error, as planted; `in_thread` if its callback ran in the dispatching thread."""
+        assert run.fails_at is not None
+        keys = [tuple(map(int, key)) for key in _PLANTED.findall(str(error))]
+        if (run.number, *run.fails_at) not in keys:
+            self.note("wrong error", f"{run} failed at {run.fails_at}, and ended with {_short(repr(error))}")
+        elif in_thread and not isinstance(error.__cause__, PlantedError):
+            self.note("wrong error", f"{run}: the cause of {_short(repr(error))} is {error.__cause__!r}")
+
+    def barrier(self, began: int, lane: str | None = None) -> None:
+        """A barrier that began then has returned: it has waited for all runs whose dispatch had returned before."""
+        now = time.monotonic_ns()
+        for run in list(self._runs.values()):
+            if run.returned < began and lane in (None, run.lane):
+                run.complete = min(run.complete, now)
+
+    def plan_failure(self, key: tuple[int, int, int], what: str) -> Callable[[], None]:
+        """What a callback does that is to fail."""
+
+        def fail() -> None:
+            self._unreported[key] = what
+            raise PlantedError(*key)
+
+        return fail
+
+    def reported(self, texts: Iterable[str]) -> None:
+        """A barrier has reported failures of callbacks."""
+        for text in texts:
+            found = _PLANTED.search(text)
+            key = (int(found[1]), int(found[2]), int(found[3])) if found else None
+            if key is None or self._unreported.pop(key, None) is None:
+                witness = f"a barrier reported what did not fail, or what was reported before: {_short(text)}"
+                self.note("wrong failure", witness, Stage.BARRIER)
+            else:
+                self.failures += 1
+
+    # What the callbacks do --------------------------------------------------------------------------
+
+    def saw(self, name: str, spec: ProgramSpec | None, code: int, data: Any = None, device: int | None = None) -> Any:
+        """A callback runs; returns its result, or does what the run has planned for this step."""
+        number, slot, position = parts_of(code)
+        run = self._runs.get(number)
+        step = run.shape.steps.get(position) if run and slot < len(run.devices) else None
+        if run is None or step is None:
+            words = "which is over, or never was" if run is None else f"which has no such step: {run}"
+            self.note("unexpected", f"a callback ran step {position} on slot {slot} of run {number}, {words}")
+            return None
+        if spec is not None and spec is not run.shape.spec:
+            name = f"{name} of {spec}"
+        leaves = (np.asarray(code, np.int32), *(() if data is None else self._wrong(data, code, run.shape.spec)))
+        sequence, begin = next(self._sequence), time.monotonic_ns()
+        try:
+            if effect := run.effects.get((slot, position)):
+                effect()
+        finally:
+            event = Event(sequence, name, leaves, device=device, begin=begin, end=time.monotonic_ns())
+            run.list_of(step).append(event)
+        return np.int32(code ^ RESULT_MARK) if CALLBACKS[step.kind].returns_new_value else None
+
+    def _wrong(self, data: Any, code: int, spec: ProgramSpec) -> tuple[Any, ...]:
+        """What is wrong with the array beside a code. A few that are right are kept for a while."""
+        value = np.asarray(code & (1 if spec.dtype == "bool" else SMALL)).astype(data.dtype)
+        if data.dtype.name != spec.dtype or data.size != spec.size or not (data == value).all():
+            return (np.array(data[:4]),)
+        if not next(self._arrays) % ONE_IN:
+            self._kept.append(Event(0, str(spec), (data.copy(),), kept=(data,)))
+            if len(self._kept) > MOST_KEPT:
+                self._found(check_ownership(History((self._kept.popleft(),))))
+        return ()
+
+    # When nothing runs ------------------------------------------------------------------------------
+
+    def judge(self) -> None:
+        """Nothing runs, and a barrier has returned: judge all runs, and forget them."""
+        runs, self._runs = list(self._runs.values()), {}
+        for what in self._unreported.values():
+            self.note("failure not reported", f"no barrier reported {what}", Stage.BARRIER)
+        self._unreported.clear()
+        lanes: defaultdict[Any, list[Run]] = defaultdict(list)
+        for run in runs:
+            lanes[run.number if run.inside else run.lane].append(run)
+        for lane in lanes.values():
+            self._judge(lane, ordered=True)
+        self._judge(runs, ordered=False)
+        for run in runs:
+            if run.complete != NOT_YET:
+                self._found(check_barrier(History((*run.ordered, *run.unordered), run.complete)))
+        self._check_order_of_programs([run for run in runs if not run.inside])
+        self._found(check_ownership(History(tuple(self._kept))))
+        self._kept.clear()
+        self.judged_runs += len(runs)
+        for run in runs:
+            self.by_kind.update(_kind(run, event) for each in (run.ordered, run.unordered, run.pure) for event in each)
+
+    def _judge(self, runs: list[Run], ordered: bool) -> None:
+        expected = [event for run in runs for event in run.expected(ordered=ordered)]
+        actual = [event for run in runs for event in (run.ordered if ordered else [*run.unordered, *run.pure])]
+        actual.sort(key=lambda event: event.sequence)
+        found = judge(expected, [], History(tuple(actual)), [], "device", ordered)
+        if found:
+            lane = runs[0] if len(runs) == 1 else f"{len(runs)} runs, the first of them {runs[0]}"
+            self.note(found[0].kind, f"{lane}: {found[0].witness}", found[0].stage)
+            self._found(found[1:])
+
+    def _check_order_of_programs(self, runs: list[Run]) -> None:
+        """On each device a program begins after the end of all whose dispatch had returned before."""
+        spans: defaultdict[int, list[tuple[Run, int, int]]] = defaultdict(list)
+        for run in runs:
+            sequences: defaultdict[int, list[int]] = defaultdict(list)
+            for event in run.ordered:
+                sequences[_parts(event)[1]].append(event.sequence)
+            for slot, found in sequences.items():
+                spans[run.devices[slot]].append((run, min(found), max(found)))
+        for device, of_device in spans.items():
+            by_return = sorted(of_device, key=lambda span: span[0].returned)
+            times = [run.returned for run, _, _ in by_return]
+            latest = list(itertools.accumulate(by_return, _later_end))
+            for run, first, _ in of_device:
+                before = bisect.bisect_left(times, run.begun)
+                if before and latest[before - 1][2] > first:
+                    other = latest[before - 1][0]
+                    self.note("order of programs", f"device {device} began {run} before the end of {other}")
+
+
+def _later_end(one: tuple[Run, int, int], other: tuple[Run, int, int]) -> tuple[Run, int, int]:
+    return one if one[2] >= other[2] else other
+
+
+def _parts(event: Event) -> tuple[int, int, int]:
+    return parts_of(int(event.leaves[0]))
+
+
+def _kind(run: Run, event: Event) -> str:
+    return run.shape.steps[_parts(event)[2]].kind
+
+
+def _short(text: str) -> str:
+    """The end of a traceback names the error."""
+    return text if len(text) < 1200 else f"{text[:600]} … {text[-600:]}"

@@ -1,0 +1,5 @@
+"""Python imports this at its start in each process that finds it: what a test or a fault starts, members of a gang."""
+
+from mutation.lines import hostcb_lines
+
+hostcb_lines.start()

@@ -80,3 +80,11 @@ def aliased_by_name(case: Case) -> None:
     function = getattr(case.library, name)(add, LIKE, input_output_aliases={1: 0}, **options)
     case.gives(lambda: jax.jit(lambda x: function(x, y=x + 10))(START), 2 * START + 10)
     case.same("wrong operand", Stage.CALLBACK, seen, [(START + 10).tolist()], "what the result held at first")
+
+
+@case("jit", "dlpack_callback", "D2")
+def shapes_of_each_call(case: Case) -> None:
+    """D2: a function that makes the shapes makes them anew for each call, of other shapes and types, in one program."""
+    double = case.library.dlpack_callback(lambda x: 2 * np.from_dlpack(x), lambda x: x)
+    operands = (START, np.arange(6, dtype=np.int32), np.ones((2, 3), np.float32))
+    case.gives(lambda: jax.jit(lambda *each: [double(x) for x in each])(*operands), [2 * each for each in operands])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from helpers import DEADLINE
 from subprocesses import run_program
 
 import hostcb as hcb
@@ -76,6 +78,27 @@ class TwoLines(Exception):
     pass
 
 
+class Sealed(Exception):
+    """It takes no attribute, as the exceptions of some compiled libraries."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise TypeError(f"{name} cannot be set")
+
+
+class Unequal(Exception):
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("not to be compared")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def of_no_source() -> Exception:
+    """`traceback` cannot show it: its line of source is a number."""
+    error = SyntaxError("x")
+    error.text, error.lineno = 3, 1  # type: ignore[assignment]
+    return error
+
+
 TwoLines.__qualname__ = "Two\nlines"
 
 
@@ -94,12 +117,18 @@ EXCEPTIONS: dict[str, tuple[Callable[[], BaseException], str]] = {
     "nameless": (lambda: OfNameless("x"), "raised OfNameless: x"),
     "empty": (lambda: Empty("x"), "raised Empty: x"),
     "unpicklable": (lambda: Unpicklable("x"), "raised Unpicklable: x"),
+    "sealed": (lambda: Sealed("x"), "raised Sealed: x"),
+    "unequal": (lambda: Unequal("x"), "raised Unequal: x"),
+    "of no source": (of_no_source, "raised SyntaxError: x"),
     "two lines": (lambda: TwoLines("x"), "raised Two …"),
     "circle": (circle, "raised ValueError: first"),
     "group": (lambda: BaseExceptionGroup("both", [KeyboardInterrupt()]), "raised BaseExceptionGroup: both (1 sub-exc"),
     "controls": (lambda: ValueError("a\rb\x1b[1m\tc\x00d\u2028e"), r"raised ValueError: a\rb\x1b[1m\tc\x00d\u2028e"),
     "surrogate": (lambda: ValueError("no \udcff"), r"raised ValueError: no \udcff"),
     "other letters": (lambda: ValueError("für\xa0日本語\u3000"), "raised ValueError: für\xa0日本語"),
+    "empty lines": (lambda: ValueError("\n\n \nplanted\nand more"), "raised ValueError: planted"),
+    "indented": (lambda: ValueError("\r\n\t  planted"), "raised ValueError: planted"),
+    "other spaces": (lambda: ValueError("\v\fplanted\n"), "raised ValueError: planted"),
     "braces": (lambda: ValueError("{x} %s"), "raised ValueError: {x} %s"),
 }
 KINDS: dict[str, Callable[[Any, Any], Any]] = {
@@ -218,3 +247,34 @@ with hcb.trace(tempfile.mktemp()):
         print(len(lines))
 """
     assert run_program(source, devices=2, timeout=60).check().lines == ["2"] * 7 + ["1"]
+
+
+class Exiting(Exception):
+    """Its text ends the thread that asks for it."""
+
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+def test_taps_go_on_without_a_barrier_after_a_text_that_ends_their_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    ran, ended = threading.Event(), threading.Event()
+    monkeypatch.setattr(threading, "excepthook", lambda *_: ended.set())
+
+    def host(value: Any, transforms: Any) -> None:
+        ran.set()
+        if value % 3 == 2:
+            raise Exiting
+        seen.append(int(value))
+
+    program = jax.jit(lambda x: hcb.id_tap(host, x))
+    for number in range(9):
+        ran.clear()
+        program(number)
+        assert ran.wait(DEADLINE), f"tap {number} waits for a barrier"
+        if number == 5:
+            # The next one comes after the end of the thread, if it ends.
+            ended.wait(0.3)
+    with pytest.raises(hcb.CallbackException) as reported:
+        hcb.barrier_wait()
+    assert len(reported.value.failures) == 3 and seen == [0, 1, 3, 4, 6, 7]

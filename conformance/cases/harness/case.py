@@ -91,6 +91,8 @@ class Case:
         self.recorder = Recorder({device.id: index for index, device in enumerate(bench.devices)})
         self._hosts: list[Host] = []
         self._lay_out(bench)
+        self.ends_quietly = True
+        """Whether the barrier must have nothing to report after the last line of the case."""
 
     def _lay_out(self, bench: Bench) -> None:
         self.bench, self.devices, self.operand, self.compile = bench, bench.devices, bench.operand, bench.compile
@@ -340,7 +342,8 @@ def case(layouts: str, callbacks: str, promises: str = "", **options: Any) -> Ca
         def run(bench: Bench, callback: Callback) -> list[Anomaly]:
             one = Case(bench, callback)
             scenario(one)
-            one.barrier()
+            if one.ends_quietly:
+                one.barrier()
             return one.anomalies
 
         return scenario

@@ -336,3 +336,19 @@ def test_partial_functions_under_transformations() -> None:
     jax.block_until_ready(jax.jit(jax.vmap(jax.grad(lambda x: hcb.id_tap(tap, x) ** 2)))(jnp.arange(2.0)))
     hcb.barrier_wait()
     assert (record.labels, record.transforms) == (["activation"], [batch((0,))])
+
+
+@pytest.mark.contract("H7")
+@STAGING
+def test_a_tap_may_change_its_entries_and_the_next_one_receives_all(stage: Any) -> None:
+    record = Record()
+
+    def tap(arg: Any, transforms: Any) -> None:
+        record.add(arg, [(name, {**entry}) for name, entry in transforms])
+        for _, entry in transforms:
+            entry.clear()
+
+    program = stage(jax.vmap(lambda x: hcb.id_tap(tap, x)))
+    for _ in range(2):
+        helpers.finish(program(jnp.arange(3.0)))
+    assert record.transforms == [[("batch", {"batch_dims": (0,)})]] * 2

@@ -14,7 +14,7 @@ import pytest
 
 import hostcb as hcb
 
-pytestmark = pytest.mark.contract("H2")
+pytestmark = pytest.mark.contract("H2", "C62")
 
 
 class Stream:
@@ -195,3 +195,19 @@ def test_a_stream_that_fails_is_a_failed_tap() -> None:
     hcb.id_print(F(1), output_stream=stream)
     hcb.barrier_wait()
     assert stream.writes == ["1.\n"], "a later print should work: the failed one must not keep the lock"
+
+
+@pytest.mark.contract("H18")
+def test_prints_of_equal_text_are_equal_keys_of_caches() -> None:
+    def parameters(function: Any) -> list[Any]:
+        return [equation.params["callback"] for equation in jax.make_jaxpr(function)(1.0).eqns]
+
+    label = lambda text: parameters(lambda x: hcb.id_print(x, what=text))
+    format_of = lambda text: parameters(lambda x: hcb.debug.print(text, x=x))
+    for make, text, other in ((label, "a", "b"), (format_of, "{x}", "of {x}")):
+        one, same = make(text), make(text)
+        assert one == same and [*map(hash, one)] == [*map(hash, same)]
+        assert one != make(other)
+    plain = format_of("{x}")
+    with np.printoptions(precision=2):
+        assert format_of("{x}") != plain

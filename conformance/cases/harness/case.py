@@ -82,18 +82,30 @@ def fail(*_: Any) -> Any:
     raise ValueError(PLANTED)
 
 
+def add_one(operand: Any) -> Any:
+    """An `answer` of which `Case.expected` is the result."""
+    return np.asarray(operand) + np.float32(1)
+
+
 class Case:
     """One case with one layout and one callback; `apply` and `compile` are those of the layout."""
 
     def __init__(self, bench: Bench, callback: Callback) -> None:
-        self.bench, self.callback, self.implementation = bench, callback, bench.implementation
-        self.layout, self.devices, self.operand = bench.layout, bench.devices, bench.operand
-        self.copies = bench.callbacks_per_run
-        """How many devices run the callback of one program."""
+        self.callback, self.implementation = callback, bench.implementation
         self.anomalies: list[Anomaly] = []
         self.recorder = Recorder({device.id: index for index, device in enumerate(bench.devices)})
         self._hosts: list[Host] = []
+        self._take(bench)
+
+    def _take(self, bench: Bench) -> None:
+        self.bench, self.layout, self.devices, self.operand = bench, bench.layout, bench.devices, bench.operand
+        self.copies = bench.callbacks_per_run
+        """How many devices run the callback of one program."""
         self.compile = bench.compile
+
+    def use_devices(self, count: int) -> None:
+        """Go on with the first devices alone: two often show as much as eight, and take less time."""
+        self._take(Bench(self.implementation, self.layout, self.devices[:count]))
 
     @property
     def library(self) -> Any:
@@ -103,9 +115,13 @@ class Case:
 
     # Programs.
 
-    def host(self, answer: Callable[[Any], Any] | None = None, returns: Sequence[Any] = ()) -> Host:
-        self._hosts.append(Host(f"host {len(self._hosts)}", self.recorder, answer, returns))
+    def host(self, answer: Callable[[Any], Any] | None = None, returns: Sequence[Any] = (), name: str = "") -> Host:
+        self._hosts.append(Host(name or f"host {len(self._hosts)}", self.recorder, answer, returns))
         return self._hosts[-1]
+
+    def program(self, host: Any, like: Any = None) -> Function:
+        """A compiled program of the callback alone."""
+        return self.compile(lambda x: self.apply(host, x, like))
 
     def apply(self, host: Any, x: Any, like: Any = None) -> Any:
         """The callback under test, on `host` itself, so that two calls with one host are of one function."""
@@ -117,7 +133,7 @@ class Case:
 
     def on_each_device(self, x: Any) -> Any:
         """The operand of a program in which each callback gets `x`."""
-        return x if self.layout == "jit" else jax.tree.map(lambda leaf: np.stack([leaf] * self.copies), x)
+        return x if self.copies == 1 else jax.tree.map(lambda leaf: np.stack([leaf] * self.copies), x)
 
     def runs(self, program: Function, x: Any, times: int = 2) -> Iterator[Any]:
         """Compile, and run so often: from the second run on JAX may dispatch another way. Each run is a new history."""
@@ -172,26 +188,84 @@ class Case:
 
         return ends
 
+    @contextlib.contextmanager
+    def in_thread(self, run: Callable[[], Any]) -> Iterator[None]:
+        """Another thread gets the results of `run` while the block runs; then it must come to its end."""
+        errors: list[Exception] = []
+
+        def target() -> None:
+            try:
+                jax.block_until_ready(run())
+            except Exception as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=target, daemon=True)
+        thread.start()
+        yield
+        thread.join(BEGINS_WITHIN)
+        if thread.is_alive():
+            self.wrong("stuck", Stage.RESULT, "the program of another thread did not end")
+        for error in errors:
+            self.wrong("error", stage_of(error), f"the program of another thread failed: {summary(error)}")
+
     # Checks.
+
+    def came(self, *names: str) -> None:
+        """After a barrier the named hosts have run so often, in this order, since `forget`."""
+        self.barrier()
+        self.same("order", Stage.CALLBACK, [event.site for event in self.recorder.history().events], [*names])
+
+    def saw_parts(self, host: Host, *operands: Any) -> None:
+        """After a barrier the host has run for each operand: on each device with its part of it."""
+        self.barrier()
+        self._judge(host, [part for x in operands for part in enumerate(self.parts(x))], self.callback.ordered)
+
+    def parts(self, x: Any) -> list[Any]:
+        """The operand of the callback on each device that runs it, in a program on `x`."""
+        if self.copies == 1:
+            return [x]
+        return [row if self.layout == "pmap" else row[None] for row in x]
 
     def saw(self, host: Host, expected: Sequence[Any]) -> None:
         """After a barrier the host has run on each device with these operands: in order if the callback has one."""
         self.barrier()
+        on_each = [(device, operand) for operand in expected for device in range(self.copies)]
+        self._judge(host, on_each, self.callback.ordered and self.copies == 1)
+
+    def saw_each(self, host: Host, expected: Sequence[Any]) -> None:
+        """After a barrier the host has run once with each of these operands, on any device and in any order."""
+        self.barrier()
+        self._judge(host, [(0, operand) for operand in expected], ordered=False)
+
+    def _judge(self, host: Host, expected: Sequence[tuple[int, Any]], ordered: bool) -> None:
         need = Need.AT_LEAST_ONCE if self.callback.runs is Runs.IF_NEEDED else Need.ONCE
         events = [
             ExpectedEvent(host.site, device, tuple(map(np.asarray, jax.tree.leaves(operand))), (), need)
-            for operand in expected
-            for device in range(self.copies)
+            for device, operand in expected
         ]
         history = self.recorder.history()
         own = History(tuple(each for each in history.events if each.site == host.site), history.barrier_returned)
-        name = self.devices[0].platform
-        self.anomalies += judge(events, (), own, (), name, self.callback.ordered and self.copies == 1)
+        self.anomalies += judge(events, (), own, (), self.devices[0].platform, ordered)
 
     def gave(self, results: Any, expected: Any) -> None:
         """The results, bit by bit; of a program on several devices each device gives the expected ones."""
         actual, due = jax.tree.leaves(results), jax.tree.leaves(self.on_each_device(expected))
         self.same("result", Stage.RESULT, [*map(_Shown, actual)], [*map(_Shown, due)])
+
+    def gives(self, run: Callable[[], Any], expected: Any) -> None:
+        """`run` gives these results, bit by bit, and does not raise a failure, not even one of an earlier program."""
+        try:
+            actual = jax.block_until_ready(run())
+        except Exception as error:
+            self.wrong("stale error", Stage.DISPATCH, f"the program failed: {summary(error)}")
+        else:
+            shown = [[*map(_Shown, jax.tree.leaves(each))] for each in (actual, expected)]
+            self.same("result", Stage.RESULT, shown[0], shown[1])
+
+    @property
+    def expected(self) -> Any:
+        """What a program gives on `operand` if its host function adds one."""
+        return self.bench.expected(self.callback, self.operand)
 
     def barrier(self) -> None:
         """The barrier has nothing to report."""
@@ -215,8 +289,13 @@ class Case:
         else:
             self.wrong("swallowed error", Stage.BARRIER, f"the barrier did not raise {expected.__name__}")
 
-    def raises(self, run: Callable[[], Any], *texts: str, of: type[Exception] = Exception) -> Exception | None:
-        """`run`, with its results, raises an exception of this class that has these texts; return it."""
+    def raises(
+        self, run: Callable[[], Any], *texts: str, of: type[Exception] = Exception, kind: str = "swallowed error"
+    ) -> Exception | None:
+        """`run`, with its results, raises an exception of this class that has these texts; return it.
+
+        `kind` is the anomaly if it raises nothing.
+        """
         try:
             jax.block_until_ready(run())
         except of as error:
@@ -227,7 +306,7 @@ class Case:
         except Exception as error:
             self.wrong("wrong error", stage_of(error), f"expected {of.__name__}, actual {summary(error)}")
             return error
-        self.wrong("swallowed error", Stage.RESULT, f"the program delivered a result in place of {of.__name__}")
+        self.wrong(kind, Stage.RESULT, f"expected {of.__name__}, and nothing was raised")
         return None
 
     def same(self, kind: str, stage: Stage, actual: Any, expected: Any, what: str = "") -> None:

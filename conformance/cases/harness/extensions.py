@@ -93,7 +93,9 @@ def _add_faults(found: Any, where: str) -> None:
 
 def _add_fault(one: Any, where: str) -> None:
     if not isinstance(one, Fault):
-        raise VendorError(f"{where} has {one!r}: expected a conformance.cases.harness.registry.Fault, or a module ({PAGE})")
+        raise VendorError(
+            f"{where} has {one!r}: expected a conformance.cases.harness.registry.Fault, or a module ({PAGE})"
+        )
     points.attempted(lambda: enter(one), where)
 
 

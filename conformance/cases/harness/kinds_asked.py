@@ -66,14 +66,14 @@ ALIKE: Mapping[str, str] = {
     _ONE_OF_EACH: """
         callers_are_let_go callers_of_causes_are_let_go cause_of_another_origin collects_garbage
         conditions_however_changed dropped_while_running eagerly_forgotten equal_functions exceptions_of_any_class
-        failure_lets_go frames_of_the_library held_in_shard_map nans_by_number raises_on_one
+        failure_lets_go frames_of_the_library held_in_shard_map raises_on_one
         same_function_of_other_operands shape_first small_types_at_each_run unawaited_runs_leave_nothing
         which_has_ended without_tracing
     """,
     _OWN: """
-        doctor_tells ends_in_the_users_file installed_as_alone installed_for_a_block intervals_are_restored
-        modules_of_the_program refused_install refuses_a_timeout shorter_switch_interval shown_in_a_table
-        switch_interval switch_interval_of_several trace_of_a_block_that_raises trace_refuses uninstalled_in_a_block
+        doctor_tells ends_in_the_users_file installed_as_alone installed_for_a_block
+        modules_of_the_program refused_install refuses_a_timeout shown_in_a_table
+        trace_of_a_block_that_raises trace_refuses uninstalled_in_a_block
         wrong_settings
     """,
     _PRINTS: """
@@ -83,7 +83,7 @@ ALIKE: Mapping[str, str] = {
         same_function_of_other_types serialized special_exceptions two_threads waits_for_operand
     """,
     _PROCESS: """
-        clears_backends forks killed_before_sum killed_in_call os_exit raises_before_sum running_at_exit
+        forks killed_before_sum killed_in_call os_exit raises_before_sum running_at_exit
         shared_executables signals stopped_before_sum
     """,
     _RESULTS: """
@@ -98,30 +98,30 @@ ALIKE: Mapping[str, str] = {
     """,
     _SHARED: """
         all_callbacks_are_told all_devices_are_told begun_before_the_trace bytes_of_small_types end_is_logged
-        error_of_a_generator errors_travel fails_in_a_wide_program failure_is_traced first_and_last_are_told
+        error_of_a_generator fails_in_a_wide_program failure_is_traced first_and_last_are_told
         forks_at_a_barrier forks_beside_a_program held_beside_an_effect held_functions in_profiles is_traced
-        lanes_after_inner_runs lanes_along_a_mesh log_that_runs_programs many_programs mutable_arrays names_objects
-        nested_in_size_one other_byte_order raised_dispatch_has_ended runs_at_once_are_traced runs_leave_nothing
+        lanes_after_inner_runs lanes_along_a_mesh many_programs mutable_arrays names_objects
+        nested_in_size_one other_byte_order runs_at_once_are_traced runs_leave_nothing
         says_all_of_odd_failures started_in_a_queue_and_beside trace_beside_others trace_breaks_off unreadable_error
         unreduced_operand where_eager_callbacks_are
     """,
     _TAPS: """
         all_that_wait_are_told barrier_covers_nested_and_queued barrier_of_each_process budget_of_small_types
-        child_taps_again child_taps_large clears_caches_later clears_inside_a_tap counted_from_the_first_look
-        counted_inside_and_after_clearing fails_before_calls fails_before_exit flags forks_beside_a_queue
+        child_taps_again child_taps_large counted_from_the_first_look
+        counted_inside_and_after_clearing fails_before_calls flags forks_beside_a_queue
         forks_while_counted forks_while_traced full_queue gives_memory_back goes_on_without_a_barrier
-        jaxs_barrier_covers_both jaxs_barrier_in_a_tap jaxs_barrier_that_raises large_of_odd_sizes
-        larger_than_the_budget later_budget log_that_raises more_failures_than_are_kept nested_batch pending_at_exit
-        room_is_counted several_fail started_in_turn_by_two starts_programs_below_many stops_after_programs
-        stops_and_starts stops_at_once tap_raises_in_one_process taps_go_on_without_a_barrier taps_on_new_devices
-        taps_while_stopped tells_of_queued threads_on_tracks told_anew trace_of_an_exit waits_are_counted
+        jaxs_barrier_covers_both jaxs_barrier_that_raises
+        later_budget log_that_raises more_failures_than_are_kept nested_batch pending_at_exit
+        room_is_counted several_fail starts_programs_below_many stops_after_programs
+        stops_and_starts stops_at_once tap_raises_in_one_process taps_go_on_without_a_barrier
+        taps_while_stopped tells_of_queued threads_on_tracks trace_of_an_exit waits_are_counted
         waits_for_room_in_a_block
     """,
     _TARGETS: """
         long_result longest_result more_dimensions no_result right_result short_result
     """,
     _TEXTS: """
-        debug_prints_exactly debug_prints_large_arrays equal_labels equal_prints prints_each_part prints_exactly
+        debug_prints_exactly debug_prints_large_arrays equal_labels prints_each_part prints_exactly
         prints_inside_a_write prints_of_derivatives prints_of_threads_stay_apart prints_to_standard_output
         prints_with_options_of_the_line prints_with_options_of_the_trace prints_without_a_console
     """,
@@ -139,10 +139,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "arrows_outside_jit": "only taps are queued",
     "as_long_as_the_batch": "fault.ranks_and_axes asks kinds without a method, which share the rule",
     "barrier_covers": "not promised of pure callbacks",
-    "barrier_covers_eager": "not promised of pure callbacks",
     "barrier_in_time": "not promised of pure callbacks",
-    "barrier_inside": "the barrier asks only whether it is inside a callback: one kind that queues and one that waits",
-    "barrier_inside_jaxs": "it is about a callback of JAX's own beside one of the library",
     "beside_ordered_ones_of_jax": "it is about tokens: a tap has one alone, and a call has one beside a result",
     "between_branches_of_platforms": "it is about tokens, which ordered callbacks have",
     "branches_and_then_functions": "it is about tokens, which ordered callbacks have: a tap and one of JAX's functions",
@@ -163,29 +160,22 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "draws_inside_and_outside": "only io_callback has results and may have no operands",
     "dropped_while_one_waits": "only taps wait in queues",
     "eager_functions": "others need no program outside jit",
-    "eager_numbers": "only taps return their operands",
     "empty_batches": "the others are refused under vmap, or have no result from which the type is seen",
     "empty_format": "only debug.print has a format",
     "ends_without_results": "a tap's failure does not end its program, and others have results",
     "equal_but_for_values": "ordered debug callbacks and those with side effects differ in their effect alone",
-    "equal_functions_in_one_program": "a tap and a call: fault.equal_functions_that_differ asks the others",
-    "equal_functions_that_differ": "a print has no function of the user; the others share the way of these",
     "exact_results": "calls share their way over a mesh: fault.keeps_signs_of_zeros asks the others",
     "examples_of_results": "only a call takes examples in place of shapes",
-    "fails_inside_after_a_tap": "only a call has a result and is taken natively beside taps",
     "failure_leaves_operands": "a tap and a debug callback have no results; the others lend the operand as these do",
     "false_functions": "a print has no function of the user; the others share the way of these",
     "fields_in_two_calls": "only debug.print has a format",
     "fields_of_any_name": "only debug.print has a format",
     "first_line_of_any_text": "a print is named by its labels; the others share the handler of these",
     "flags_of_absl_set_later": "the flag is about taps and calls alone",
-    "follows_slow_taps": "it is about the queue, which a call empties as each ordered kind does; JAX has no taps",
-    "forgotten_after_its_last_values": "only taps wait in queues; fault.is_forgotten asks the others",
     "forks_after_a_failure": "the log of failures is one for all",
     "formats_of_odd_values": "only debug.print has a format",
     "functions_of_reductions": "JAX itself refuses a callback with an effect there; the pure ones share the refusal",
     "functions_with_own_equality": "a print has no function of the user; the others share the way of these",
-    "gets_jax_arrays": "the wrapped function is the same for all; tests ask the other functions",
     "gives_keys_back": "fault.returns_keys asks a call, fault.keys_on_a_mesh every kind",
     "goes_on_beside_a_slow_device": "it is about what keeps an order: one of each transport",
     "has_cause": "a call's cause is asked by fault.raises of call, which has all layouts",
@@ -193,7 +183,6 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "held_and_unused": "fault.held_functions asks those with other effects",
     "in_gmres": "it is about the transpose: one kind of each rule",
     "in_kernels_imported_later": "a tap has a quick way for a function that it knows; others go the way of a call",
-    "in_order_after_nesting": "only a call keeps an order with taps and has a result",
     "in_order_on_its_device": "only a call keeps an order with taps, has a result, and names its device",
     "inline": "others have no value of their own in the thread that calls: fault.eager_functions",
     "inline_is_counted": "a setting of taps and calls alone",
@@ -211,25 +200,19 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "jax_arrays_under_a_guard": "the wrapped function is the same for all",
     "jaxs_barrier_covers": "a queue, and a token: the others have the one or the other",
     "jaxs_barrier_covers_all": "a tap's function runs in another thread: of the others a token tells",
-    "jaxs_barrier_covers_eager": "a tap's function runs in another thread: the others run in the calling one",
     "keeps_its_operand": "others get no NumPy array of their own",
     "keeps_its_parts": "others do not run on each device under jit over a mesh, or get no NumPy array of their own",
     "keeps_large_operands": "fault.sizes asks every kind",
-    "keyboard_interrupt": "fault.special_exceptions asks every kind",
     "kinds_of_memory": "it is about tokens: taps, and JAX's functions with a token and without one",
     "lanes": "taps are not batched by lane, and pure buffer callbacks without vmap_method are refused",
     "large_sizes": "64 MiB take time; the copy of an operand and of a result is the same for all",
     "left_without_division": "others are refused there: fault.partially_manual asks them",
-    "locals_of_each_thread": "the threads of the runtime are the same for all that run there",
     "logs_nothing": "the log is of programs and barriers, whatever kinds they have",
-    "looks_leave_nothing": "the barrier waits for the queue or for the program: one kind of each",
     "loop_along_a_mesh": "the rule asks the loop, and takes each callback alike",
     "loop_steps": "only calls with results depend on the dispatch of loops",
     "malformed_format": "it is about formats",
     "many_are_forgotten": "a print has no function of the user",
     "many_calls_between_sums": "devices take turns for calls that go through Python",
-    "many_functions": "only taps have targets of their own",
-    "many_outside_jit_are_forgotten": "others run outside jit without a program",
     "many_values": "only taps go by a ring; ordered debug callbacks go one by one",
     "memory_kind_beside_jaxs": "it is about tokens, which ordered callbacks have",
     "method_in_the_error": "the others have no method: they get single elements, or are refused",
@@ -239,7 +222,6 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "named_outside_jit": "the others are not told their device",
     "names_a_print_by_its_labels": "only prints have labels",
     "names_its_device": "only sharding= names a device",
-    "nans_after_a_failure": "it is about the end of a dispatch: one kind for each of its two forms",
     "nested_shard_maps": "it is about tokens: a tap has one alone, and a call has one beside a result",
     "no_tap_after_a_failure": "only a call keeps an order with taps and has a result",
     "older_failures_let_go": "fault.callers_are_let_go asks those that end their program; all have one log",
@@ -262,8 +244,7 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "policies_of_checkpoints": "a print is one of these, and others are refused in a checkpoint or not counted",
     "predicate_of_all_lanes": "not promised of pure callbacks",
     "predicate_of_columns": "others are refused there: fault.predicate_through_carries asks that",
-    "printed_elements": "only id_print has a threshold",
-    "prints_and_returns": "only prints and taps have result=: fault.same_tap_with_results asks taps",
+    "prints_and_returns": "only prints and taps have result=, and a test has taps",
     "quick_calls": "devices take turns for calls that go through Python",
     "raises": "debug callbacks have no result: fault.raises_unseen; special_exceptions asks those with side effects",
     "raises_beside_a_full_log": "it asks those of JAX in one cell",
@@ -280,14 +261,10 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "returns_something_while_watched": "only buffer_callback fills memory that it is given",
     "runs_without_dispatch": "JAX runs a program with an effect by its own dispatch alone",
     "same_at_each_run": "prints, and buffer callbacks with side effects, are dispatched as one of these",
-    "same_function_by_other_ways": "it asks them all in one cell",
-    "same_function_in_order": "it asks those that have both ways in one cell",
     "same_function_in_parts": "only debug callbacks have partitioned=",
     "same_function_of_other_results": "only in order it is known which result a call returns",
-    "same_function_of_other_trees": "the results of a pure callback may be in other containers",
     "same_function_on_other_devices": "the others name a device by sharding=: fault.names_its_device asks them",
     "same_tap_of_a_key": "it is about the results of taps",
-    "same_tap_with_results": "only taps have result=",
     "says_what_came": "it asks a call and a pure callback, and each has its own words: the others share these",
     "several_operands": "others take one operand, or wrap such a function",
     "shapes_of_each_call": "only dlpack_callback takes a function that makes the types of its results",
@@ -299,7 +276,6 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "slow": "fault.barrier_covers asks every kind",
     "slow_in_another_thread": "fault.barrier_covers asks every kind in the thread of the program",
     "small_results_beside_others": "others have no result, or refuse elements of less than a byte",
-    "started_by_two_on_its_device": "what queues, and what waits for the queue: others do neither",
     "started_in_turn": "it is about programs that nobody waits for: a tap starts one without holding its own up",
     "starts_callbacks": "fault.starts_others asks the other kinds",
     "starts_others": "fault.starts_callbacks asks taps and calls",
@@ -313,19 +289,15 @@ WHY_NOT_ALL: Mapping[str, str] = {
     "text_in_format": "it is about formats",
     "trace_of_an_interrupted_wait": "the wait is the same for all",
     "traced_at_each_change": "it asks one of JAX's functions: the change tells the caches of all programs",
-    "transformed_are_forgotten": "others are refused under derivatives or lanes: fault.is_forgotten asks them",
     "types_by_dlpack": "only dlpack_callback names types by DLPack",
     "unaware": "it asks those of JAX in one cell",
-    "under_a_transfer_guard": "the others share the way of these outside jit",
     "unknown_device": "only sharding= names a device",
     "unused_after_a_pure_one": "the order of two kinds of one signature: a pure one, and one with an effect",
     "used_after_return": "only dlpack_callback lends such an object",
-    "values_around_the_end": "only taps go by a ring",
     "vectorized_as_before": "a call never had this method, and others have none",
     "waits_between_calls": "devices take turns for calls that go through Python",
     "ways_of_derivatives": "a setting of taps alone",
     "weak_types_stay": "the others do not let their operand through, or have no operand of Python",
-    "without_jit": "others run outside jit without a program; composed programs and fault.eager_functions ask them",
     "without_operands_in_checkpoints": "a print is one of these, and others are refused in a checkpoint or not counted",
     "wraps_itself": "all kinds name their functions alike: one with transformations, one without",
     "wrong_formats": "it is about formats",

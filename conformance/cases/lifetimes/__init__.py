@@ -1,0 +1,1 @@
+"""How long operands, results and functions live."""

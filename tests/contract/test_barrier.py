@@ -401,3 +401,62 @@ hcb.barrier_wait("stuck barrier")
 """
     ended = run_program(source, timeout=120).check()
     assert ended.lines[:1] == ["named"], f"the barrier should say within a while what it waits for: {ended}"
+
+
+@pytest.mark.contract("H13")
+def test_while_it_waits_other_devices_get_their_first_taps() -> None:
+    source = """
+begun, goes_on, seen = threading.Event(), threading.Event(), []
+def tapped(number):
+    def function(a, t):
+        if number == 0:
+            begun.set()
+            goes_on.wait(30)
+        seen.append(number)
+    jax.jit(lambda x: hcb.id_tap(function, x))(jax.device_put(np.float32(number), jax.devices()[number]))
+def on_others():
+    begun.wait(30)
+    for number in range(1, 8):
+        tapped(number)
+    goes_on.set()
+thread = threading.Thread(target=on_others)
+thread.start()
+tapped(0)
+hcb.barrier_wait()
+assert 0 in seen, seen
+thread.join()
+hcb.barrier_wait()
+assert sorted(seen) == [*range(8)], seen
+print("done")
+"""
+    assert run_program(source, timeout=120).check().lines == ["done"]
+
+
+@pytest.mark.contract("H14", "H15")
+@pytest.mark.parametrize("kind", ["tap", "call", "io_ordered"])
+def test_a_handler_of_the_log_may_run_a_program_when_a_callback_has_failed(kind: str) -> None:
+    source = f"""
+seen = []
+metric = jax.jit(lambda x: hcb.id_tap(lambda a, t: seen.append(float(a)), x + 1))
+metric(np.float32(0))
+hcb.barrier_wait()
+class Handler(logging.Handler):
+    def emit(self, record):
+        if record.levelno == logging.ERROR:
+            jax.block_until_ready(metric(np.float32(1)))
+logging.getLogger("hostcb").addHandler(Handler())
+def fails(a, t=None):
+    raise OSError("the reason")
+program = jax.jit({{
+    "tap": lambda x: hcb.id_tap(fails, x),
+    "call": lambda x: hcb.call(fails, x, result_shape=x),
+    "io_ordered": lambda x: hcb.io_callback(fails, x, x, ordered=True),
+}}["{kind}"])
+for _ in range(2):
+    try: jax.block_until_ready(program(np.float32(1)))
+    except jax.errors.JaxRuntimeError as error: assert "the reason" in str(error)
+    try: hcb.barrier_wait()
+    except hcb.CallbackException as error: print(len(error.failures))
+assert seen == [1.0, 2.0, 2.0], seen
+"""
+    assert run_program(source, timeout=120).check().lines == ["1", "1"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import threading
 from collections.abc import Callable
@@ -278,3 +279,40 @@ def test_taps_go_on_without_a_barrier_after_a_text_that_ends_their_thread(monkey
     with pytest.raises(hcb.CallbackException) as reported:
         hcb.barrier_wait()
     assert len(reported.value.failures) == 3 and seen == [0, 1, 3, 4, 6, 7]
+
+
+class StaysHereError(Exception):
+    def __reduce__(self) -> Any:
+        raise TypeError("this exception stays where it is")
+
+
+class CodedError(Exception):
+    """It can be pickled and not made again: its constructor takes more than its text."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{text} with {code}")
+
+
+LocalError = type("LocalError", (Exception,), {"__module__": "a module that no process finds"})
+WAYS = [lambda error: pickle.loads(pickle.dumps(error)), copy.copy, copy.deepcopy]
+
+
+@pytest.mark.parametrize("again", WAYS, ids=["pickle", "copy", "deepcopy"])
+@pytest.mark.parametrize("error", [ValueError("why"), StaysHereError("why"), CodedError(4, "why"), LocalError("why")])
+def test_a_copy_of_the_barriers_exception_has_its_failures_cause_and_notes(error: Exception, again: Any) -> None:
+    def tap(arg: Any, transforms: Any) -> None:
+        raise error
+
+    hcb.id_tap(tap, 1.0)
+    with pytest.raises(hcb.CallbackException) as caught:
+        hcb.barrier_wait()
+    caught.value.add_note("a note of the program")
+    copied = again(caught.value)
+    assert type(copied) is type(caught.value) and str(copied) == str(caught.value)
+    assert copied.__notes__ == ["a note of the program"] and "why" in str(copied.__cause__)
+    (failure,), (own,) = copied.failures, caught.value.failures
+    # An exception that no other process can make travels as its text.
+    assert str(error) in str(failure.exception)
+    for name in ("callback", "text", "headline", "kind", "ended"):
+        assert getattr(failure, name) == getattr(own, name)
+    assert str(failure.device) == str(own.device)

@@ -15,7 +15,7 @@ import pytest
 
 import hostcb as hcb
 
-pytestmark = pytest.mark.contract("H2")
+pytestmark = pytest.mark.contract("H2", "C62")
 
 
 class Stream:
@@ -314,3 +314,19 @@ def test_a_print_of_another_device_waits_for_a_write_to_the_same_stream(devices:
     program(jax.device_put(np.int32(1), devices[1]))
     hcb.barrier_wait()
     assert inside == [0, 1] and sorted(stream.writes) == ["0\n", "1\n"]
+
+
+@pytest.mark.contract("H18")
+def test_prints_of_equal_text_are_equal_keys_of_caches() -> None:
+    def parameters(function: Any) -> list[Any]:
+        return [equation.params["callback"] for equation in jax.make_jaxpr(function)(1.0).eqns]
+
+    label = lambda text: parameters(lambda x: hcb.id_print(x, what=text))
+    format_of = lambda text: parameters(lambda x: hcb.debug.print(text, x=x))
+    for make, text, other in ((label, "a", "b"), (format_of, "{x}", "of {x}")):
+        one, same = make(text), make(text)
+        assert one == same and [*map(hash, one)] == [*map(hash, same)]
+        assert one != make(other)
+    plain = format_of("{x}")
+    with np.printoptions(precision=2):
+        assert format_of("{x}") != plain

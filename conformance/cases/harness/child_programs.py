@@ -229,19 +229,6 @@ def pending_at_exit(bench: Bench) -> None:
     at(Stage.EXIT)
 
 
-@program
-def fails_before_exit(bench: Bench) -> None:
-    """The interpreter ends, and no barrier has told of a tap that failed."""
-
-    def host(operand: Any, transforms: Any) -> None:
-        raise ValueError("the failure that nobody asked for")
-
-    compiled = bench.compile(lambda x: bench.implementation.tap(host, x))
-    at(Stage.DISPATCH)
-    compiled(np.arange(len(bench.devices), dtype=np.int32))
-    at(Stage.EXIT)
-
-
 def main() -> None:
     name, path, layout, count, *arguments = sys.argv[1:]
     faulthandler.enable()

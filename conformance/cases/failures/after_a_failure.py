@@ -47,14 +47,14 @@ def nothing_after_a_failure(case: Case) -> None:
     for program in _programs(lambda x: case.apply(host, x)):
         # The second dispatch of a program may go another way than the first.
         for _ in range(2):
-            case.gives(END, lambda: program(START))  # noqa: B023 - called at once
+            case.gives(END, program, START)
         seen.clear()
         fails = True
         case.raises(lambda: program(START), PLANTED)  # noqa: B023
         fails = False
         error_of(case.implementation.barrier)
         case.same("wrong operand", Stage.CALLBACK, seen, [float(START) + number for number in range(FAILING + 1)])
-        case.gives(END, lambda: program(START))  # noqa: B023
+        case.gives(END, program, START)
 
 
 @case("jit", "call", "H14 H15")
@@ -80,7 +80,7 @@ def no_tap_after_a_failure(case: Case) -> None:
                 case.raises(lambda: program(START), PLANTED)  # noqa: B023 - called at once
                 case.barrier_reports()
             else:
-                case.gives(END, lambda: program(START))  # noqa: B023
+                case.gives(END, program, START)
                 case.barrier()
             case.same("wrong operand", Stage.CALLBACK, tapped, every[:FAILING] if fails else every, "taps")
 
@@ -94,7 +94,7 @@ def failure_leaves_operands(case: Case) -> None:
         for _ in range(3):
             case.raises(lambda: program(operand))  # noqa: B023 - called at once
         error_of(case.implementation.barrier)
-        case.gives(np.arange(size, dtype=np.float32) + 1, lambda: operand)  # noqa: B023
+        case.gives(np.arange(size, dtype=np.float32) + 1, np.asarray, operand)
 
 
 @case("jit", "call pure_callback buffer_callback dlpack_callback")
@@ -116,14 +116,14 @@ def fails_in_a_while_loop(case: Case) -> None:
     program = jax.jit(loop)
     # JAX dispatches a program in another way from its second run on.
     for _ in range(2):
-        case.gives(np.float32(STEPS), lambda: program(np.float32(0)))
+        case.gives(np.float32(STEPS), program, np.float32(0))
         case.barrier()
         host.armed = True
         ends(case, lambda: program(np.float32(0)), PLANTED)
         host.armed = False
         # This barrier may report the failure as well.
         error_of(case.implementation.barrier)
-    case.gives(np.float32(STEPS), lambda: program(np.float32(0)))
+    case.gives(np.float32(STEPS), program, np.float32(0))
 
 
 @case("jit pmap", "id_tap")
@@ -143,8 +143,8 @@ def fails_before_calls(case: Case) -> None:
 
     program = case.compile(program_of)
     for _ in range(2):
-        case.gives(case.operand + 2, lambda: program(case.operand))
+        case.gives(case.operand + 2, program, case.operand)
     case.barrier_reports()
     tap.armed = False
-    case.gives(case.operand + 2, lambda: program(case.operand))
+    case.gives(case.operand + 2, program, case.operand)
     case.same("wrong count", Stage.CALLBACK, len(called), 6 * case.copies)

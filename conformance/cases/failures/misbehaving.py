@@ -61,7 +61,7 @@ def is_over(case: Case, program: Callable[[Any], Any]) -> None:
     """Neither this program nor another one raises the failure, and after one more barrier no barrier does."""
     another = case.compile(lambda x: case.apply(Misbehaving(), x))
     for run in (program, another, program):
-        case.gives(case.expected, lambda run=run: run(case.operand))
+        case.gives(case.expected, run, case.operand)
     # This barrier may still report the failure.
     error_of(case.implementation.barrier)
     case.barrier()

@@ -31,7 +31,7 @@ def raises(case: Case) -> None:
     """No run delivers a result. The error has the same type in the first and in later runs."""
     host = Misbehaving()
     program = case.compile(lambda x: case.apply(host, x))
-    case.gives(case.expected, lambda: program(case.operand))
+    case.gives(case.expected, program, case.operand)
     host.armed = True
     for _ in range(CALLS):
         ends(case, lambda: program(case.operand), PLANTED)
@@ -151,7 +151,7 @@ def several_fail(case: Case) -> None:
             x = case.apply(raising(step), x)
         return x
 
-    case.gives(case.operand, lambda: case.compile(taps)(case.operand))
+    case.gives(case.operand, case.compile(taps), case.operand)
     failures = getattr(error_of(case.implementation.barrier), "failures", ())
     case.check(bool(failures), "swallowed error", Stage.BARRIER, "several taps failed, and the barrier raised nothing")
     for device, row in list(zip(case.devices, case.operand, strict=True))[::2]:

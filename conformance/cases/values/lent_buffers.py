@@ -32,7 +32,7 @@ def used_after_return(case: Case) -> None:
             raise ValueError
 
     program = jax.jit(case.library.dlpack_callback(copies, LIKE, in_place=True))
-    case.gives(START, lambda: program(START))
+    case.gives(START, program, START)
     fails = True
     case.raises(lambda: program(START))
     error_of(case.implementation.barrier)
@@ -61,7 +61,7 @@ def streams_by_name(case: Case) -> None:
     for function, options in ((double, {}), (fill, {"in_place": True}), (double, {"has_side_effect": True})):
         program = jax.jit(case.library.dlpack_callback(function, LIKE, with_stream=True, **options))
         streams.clear()
-        case.gives(2 * START, lambda: program(START))  # noqa: B023 - called at once
+        case.gives(2 * START, program, START)
         case.same("wrong stream", Stage.CALLBACK, [*map(type, streams)], [expected])
 
 
@@ -78,7 +78,7 @@ def aliased_by_name(case: Case) -> None:
     name = case.callback.function
     options = {"in_place": True} if name == "dlpack_callback" else {}
     function = getattr(case.library, name)(add, LIKE, input_output_aliases={1: 0}, **options)
-    case.gives(2 * START + 10, lambda: jax.jit(lambda x: function(x, y=x + 10))(START))
+    case.gives(2 * START + 10, jax.jit(lambda x: function(x, y=x + 10)), START)
     case.same("wrong operand", Stage.CALLBACK, seen, [(START + 10).tolist()], "what the result held at first")
 
 

@@ -250,7 +250,7 @@ MUTANTS = (
         "quits_after_failure",
         "after a tap has raised no tap runs",
         _quits_after_failure,
-        ("id_tap/fault.raises.jit/cpu-8dev", "id_tap/fault.keyboard_interrupt.jit/cpu-8dev"),
+        ("id_tap/fault.raises.jit/cpu-8dev",),
         at(Stage.CALLBACK, "lost"),
     ),
     Mutant(

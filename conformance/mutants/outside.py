@@ -98,12 +98,6 @@ def _stop_forgets(library: Library) -> Names:
     return {**surround(library, run, "id_tap"), "stop_outfeed_receiver": stop_outfeed_receiver}
 
 
-def _flags_ignored(library: Library) -> Names:
-    for name in ("inline", "ad_transforms"):
-        jax.config.update(f"jax_host_callback_{name}", False)
-    return {"id_tap": library.id_tap}
-
-
 class _Meeting:
     """Passes the result of one of two simultaneous calls to the other."""
 
@@ -242,13 +236,6 @@ MUTANTS = (
         _stop_forgets,
         ("id_tap/fault.stops_and_starts.*",),
         at(Stage.BARRIER, "lost"),
-    ),
-    Mutant(
-        "flags_ignored",
-        "the flags of the environment change nothing",
-        _flags_ignored,
-        ("id_tap/fault.flags.jit/cpu-8dev",),
-        at(Stage.CALLBACK, "flag ignored"),
     ),
     Mutant(
         "exchanged",

@@ -72,7 +72,7 @@ def _say_progress(soak: Any, ended: threading.Event) -> None:
     before: list[Any] = []
     while not ended.wait(PROGRESS_SECONDS):
         progress = soak.progress()
-        now = [progress[name] for name in ("acts", "events", "rounds")]
+        now = [progress[name] for name in ("acts", "events", "rounds", "judged")]
         if now != before:
             _expect_progress(soak.options.deadline)
             before = now

@@ -101,23 +101,19 @@ class Record:
         """Set with the first anomaly."""
         self.by_kind: Counter[str] = Counter()
         """Callbacks of all runs that are judged."""
-        self.judged_runs = 0
+        self.events = 0
+        self.runs = 0
+        self.judged = 0
+        """Runs that are judged."""
         self.failures = 0
         """Failures that were planted, and that a barrier has reported."""
         self._runs: dict[int, Run] = {}
         self._unreported: dict[tuple[int, int, int], str] = {}
         self._numbers = itertools.count(1)
         self._sequence = itertools.count()
+        self._begun = itertools.count(1)
         self._arrays = itertools.count(1)
         self._kept: deque[Event] = deque()
-
-    @property
-    def events(self) -> int:
-        return self.by_kind.total() + sum(run.count for run in list(self._runs.values()))
-
-    @property
-    def runs(self) -> int:
-        return self.judged_runs + len(self._runs)
 
     def waiting(self, most: int = 12) -> list[str]:
         """The runs of which no barrier has said that they are complete, in words."""
@@ -142,6 +138,7 @@ class Record:
         """The run's dispatch begins."""
         run.begun = time.monotonic_ns()
         self._runs[run.number] = run
+        self.runs = next(self._begun)
 
     def fetched(self, run: Run, results: Iterable[int]) -> None:
         """The run's results are here, one for each device."""
@@ -201,6 +198,7 @@ class Record:
             name = f"{name} of {spec}"
         leaves = (np.asarray(code, np.int32), *(() if data is None else self._wrong(data, code, run.shape.spec)))
         sequence, begin = next(self._sequence), time.monotonic_ns()
+        self.events = sequence + 1
         try:
             if effect := run.effects.get((slot, position)):
                 effect()
@@ -233,6 +231,7 @@ class Record:
             lanes[run.number if run.inside else run.lane].append(run)
         for lane in lanes.values():
             self._judge(lane, ordered=True)
+            self.judged += len(lane)
         self._judge(runs, ordered=False)
         for run in runs:
             if run.complete != NOT_YET:
@@ -240,7 +239,6 @@ class Record:
         self._check_order_of_programs([run for run in runs if not run.inside])
         self._found(check_ownership(History(tuple(self._kept))))
         self._kept.clear()
-        self.judged_runs += len(runs)
         for run in runs:
             self.by_kind.update(_kind(run, event) for each in (run.ordered, run.unordered, run.pure) for event in each)
 

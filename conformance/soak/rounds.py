@@ -78,6 +78,7 @@ class Soak:
             "events": record.events,
             "runs": record.runs,
             "rounds": len(self.samples),
+            "judged": record.judged,
             "found": len(record.anomalies),
             "waiting": record.waiting(),
         }

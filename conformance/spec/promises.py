@@ -67,7 +67,9 @@ TESTS_ALONE: Mapping[str, str] = {
     "H26": "CI has no GPU; tests have a stand-in for the driver",
     "H27": "an installation is of a process, and of JAX's functions: tests install hostcb",
     "H28": "an environment variable of a process that starts: tests start some",
+    "H29": "statistics are hostcb's own figures, which tests compare",
     "H31": "a profile is a file, which tests read",
+    "H32": "the words of errors are hostcb's own, and tests read them",
     "B6": "names for annotations, which do nothing when a program runs",
 }
 """Promises that tests hold. A cell may cite one of them all the same."""

@@ -98,7 +98,10 @@ THRESHOLDS: Mapping[str, Threshold] = {
     ),
     "most_turn": Threshold(1024, "calls of one turn", "_runtime/turns.py:MOST_CALLS"),
     "numbered_targets": Threshold(
-        512, "taps of a program that have FFI targets of their own", "_native/handover.c:MOST_NUMBERED"
+        512,
+        "taps of a program that have FFI targets of their own",
+        "_native/handover.c:MOST_NUMBERED",
+        asked_by="tests/contract/test_order.py",
     ),
     "eager_programs": Threshold(
         16, "programs of buffer callbacks outside jit that are kept", "_primitive/eager.py:MOST_COMPILED"
@@ -109,7 +112,10 @@ THRESHOLDS: Mapping[str, Threshold] = {
         "_runtime/barrier.py:GENERATIONS",
     ),
     "printed_elements": Threshold(
-        1024, "elements of an array that id_print writes in full", "_api/printing.py:THRESHOLD"
+        1024,
+        "elements of an array that id_print writes in full",
+        "_api/printing.py:THRESHOLD",
+        asked_by="tests/contract/test_printing.py",
     ),
 }
 

@@ -359,3 +359,16 @@ def test_many_operands() -> None:
     )
     helpers.equal(jax.tree.map(np.asarray, out), values, "120 results")
     helpers.equal(record.args[0], values, "120 operands")
+
+
+@pytest.mark.contract("H1", "H4")
+def test_numbers_of_a_function_that_jax_traces_and_runs_outside_jit() -> None:
+    """It runs equation by equation, with the numbers as JAX wrote them into these; an array makes nothing wider."""
+    record = Record()
+    results = jax.checkpoint(lambda x: [hcb.id_tap(record.tap, number) for number in (1.5, 4, True)])(jnp.float32(2))
+    helpers.finish(results)
+    for arrays in (record.args, results):
+        assert all(isinstance(each, np.ndarray | jax.Array) for each in arrays)
+        assert [each.dtype.name for each in arrays] == ["float32", "int32", "bool"]
+        assert [each.tolist() for each in arrays] == [1.5, 4, True]
+    assert [(jnp.bfloat16(1) + each).dtype.name for each in results[:2]] == ["bfloat16"] * 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import threading
@@ -210,6 +211,74 @@ def test_stop_while_others_tap_loses_nothing() -> None:
     assert len(record.all) == 600, f"{len(record.all)} of 600 taps ran"
 
 
+@pytest.mark.contract("H11", "H17")
+def test_a_stop_just_after_a_tap_ends_its_thread() -> None:
+    """The thread waits for the next tap then; no barrier wakes it."""
+    ran = threading.Event()
+    program = jax.jit(lambda x: hcb.id_tap(lambda *_: ran.set(), x))
+    for _ in range(12):
+        for _ in range(3):
+            ran.clear()
+            program(1.0)
+            assert ran.wait(DEADLINE), "a tap runs without a barrier"
+        hcb.stop_outfeed_receiver()
+        names = {f"hostcb-{device}" for device in jax.devices()}
+        assert not [thread for thread in threading.enumerate() if thread.name in names]
+
+
+@pytest.mark.contract("H11", "H17")
+def test_taps_behind_one_that_runs_a_program_run_without_a_barrier_after_each_stop() -> None:
+    source = f"""
+order, behind, ran = [], threading.Event(), threading.Event()
+inner = jax.jit(lambda x: hcb.id_tap(lambda v, t: order.append("inner"), x))
+def first(v, t):
+    behind.wait({DEADLINE})
+    inner(v).block_until_ready()
+    order.append("first")
+for _ in range(3):
+    behind.clear(), ran.clear()
+    hcb.id_tap(first, 1.0)
+    hcb.id_tap(lambda v, t: (order.append("behind"), ran.set()), 1.0)
+    behind.set()
+    assert ran.wait({DEADLINE})
+    hcb.stop_outfeed_receiver()
+print(*order)
+"""
+    assert run_program(source, devices=1).check().lines == ["inner first behind " * 2 + "inner first behind"]
+
+
+@pytest.mark.contract("H11", "H17")
+@pytest.mark.parametrize("staged", [jax.jit, lambda function: function], ids=["jit", "eager"])
+def test_what_is_tapped_while_a_stop_waits_runs_without_a_barrier(staged: Any) -> None:
+    order: list[str] = []
+    held = {name: threading.Event() for name in ("before", "while", "after")}
+    began = {name: threading.Event() for name in held}
+
+    def tapped(name: str) -> None:
+        def host(arg: Any, transforms: Any) -> None:
+            began[name].set()
+            held[name].wait(DEADLINE)
+            order.append(name)
+
+        staged(lambda x: hcb.id_tap(host, x))(1.0)
+
+    tapped("before")
+    assert began["before"].wait(DEADLINE)
+    stop = threading.Thread(target=hcb.stop_outfeed_receiver)
+    stop.start()
+    # One-sided: a stop that has not begun yet only hides a fault.
+    stop.join(0.05)
+    tapped("while")
+    held["before"].set()
+    assert began["while"].wait(DEADLINE)
+    tapped("after")
+    held["while"].set(), held["after"].set()
+    assert began["after"].wait(DEADLINE)
+    stop.join(DEADLINE)
+    hcb.barrier_wait()
+    assert order == [*held]
+
+
 EXIT = """
 seen = []
 def tap(a, t=None):
@@ -263,13 +332,31 @@ def test_pending_callbacks_run_however_it_ends(end: str) -> None:
 
 
 @pytest.mark.contract("H19")
-def test_barrier_is_logged_by_name(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, logger="hostcb"):
-        hcb.id_tap(lambda arg, transforms: None, 1.0)
+@pytest.mark.parametrize("fails", [False, True])
+def test_barrier_is_logged_by_name(fails: bool, caplog: pytest.LogCaptureFixture) -> None:
+    hcb.id_tap(lambda arg, transforms: 1 / (not fails), 1.0)
+    raised = pytest.raises(hcb.CallbackException) if fails else contextlib.nullcontext()
+    with caplog.at_level(logging.DEBUG, logger="hostcb"), raised:
         hcb.barrier_wait("my barrier")
     mine = [one for one in caplog.records if one.name.startswith("hostcb") and "my barrier" in one.getMessage()]
     assert len(mine) >= 2, "its start and its end should be logged"
     assert {one.levelno for one in mine} == {logging.DEBUG}, "at level DEBUG"
+
+
+@pytest.mark.contract("H19")
+@pytest.mark.parametrize("layout", helpers.MAIN_LAYOUTS, ids=helpers.named)
+def test_callbacks_that_end_well_leave_nothing_in_the_log(
+    layout: helpers.Layout, caplog: pytest.LogCaptureFixture
+) -> None:
+    def program(x):
+        return hcb.call(np.asarray, hcb.id_tap(lambda arg, transforms: None, x), result_shape=x)
+
+    compiled = layout.compile(program)
+    with caplog.at_level(logging.DEBUG, logger="hostcb"):
+        for _ in range(3):
+            jax.block_until_ready(compiled(layout.same(np.float32([1, 2]))))
+        hcb.barrier_wait("mine")
+    assert [one for one in caplog.messages if "barrier_wait[mine]" not in one] == []
 
 
 @pytest.mark.contract("H19")
@@ -314,3 +401,62 @@ hcb.barrier_wait("stuck barrier")
 """
     ended = run_program(source, timeout=120).check()
     assert ended.lines[:1] == ["named"], f"the barrier should say within a while what it waits for: {ended}"
+
+
+@pytest.mark.contract("H13")
+def test_while_it_waits_other_devices_get_their_first_taps() -> None:
+    source = """
+begun, goes_on, seen = threading.Event(), threading.Event(), []
+def tapped(number):
+    def function(a, t):
+        if number == 0:
+            begun.set()
+            goes_on.wait(30)
+        seen.append(number)
+    jax.jit(lambda x: hcb.id_tap(function, x))(jax.device_put(np.float32(number), jax.devices()[number]))
+def on_others():
+    begun.wait(30)
+    for number in range(1, 8):
+        tapped(number)
+    goes_on.set()
+thread = threading.Thread(target=on_others)
+thread.start()
+tapped(0)
+hcb.barrier_wait()
+assert 0 in seen, seen
+thread.join()
+hcb.barrier_wait()
+assert sorted(seen) == [*range(8)], seen
+print("done")
+"""
+    assert run_program(source, timeout=120).check().lines == ["done"]
+
+
+@pytest.mark.contract("H14", "H15")
+@pytest.mark.parametrize("kind", ["tap", "call", "io_ordered"])
+def test_a_handler_of_the_log_may_run_a_program_when_a_callback_has_failed(kind: str) -> None:
+    source = f"""
+seen = []
+metric = jax.jit(lambda x: hcb.id_tap(lambda a, t: seen.append(float(a)), x + 1))
+metric(np.float32(0))
+hcb.barrier_wait()
+class Handler(logging.Handler):
+    def emit(self, record):
+        if record.levelno == logging.ERROR:
+            jax.block_until_ready(metric(np.float32(1)))
+logging.getLogger("hostcb").addHandler(Handler())
+def fails(a, t=None):
+    raise OSError("the reason")
+program = jax.jit({{
+    "tap": lambda x: hcb.id_tap(fails, x),
+    "call": lambda x: hcb.call(fails, x, result_shape=x),
+    "io_ordered": lambda x: hcb.io_callback(fails, x, x, ordered=True),
+}}["{kind}"])
+for _ in range(2):
+    try: jax.block_until_ready(program(np.float32(1)))
+    except jax.errors.JaxRuntimeError as error: assert "the reason" in str(error)
+    try: hcb.barrier_wait()
+    except hcb.CallbackException as error: print(len(error.failures))
+assert seen == [1.0, 2.0, 2.0], seen
+"""
+    assert run_program(source, timeout=120).check().lines == ["1", "1"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import fractions
 import gc
 import logging
 import math
@@ -19,7 +20,7 @@ import pytest
 from helpers import DEADLINE
 
 import hostcb as hcb
-from hostcb._runtime import deadlines
+from hostcb._runtime import deadlines, rings
 from hostcb._runtime.executions import tracker
 from hostcb._runtime.queues import queues
 
@@ -125,6 +126,38 @@ def test_values_of_the_ring_and_of_python_are_both_named(
     found = outstanding()
     assert sorted((state, count) for _, state, count in found) == [("runs", 1), ("waits", 2)]
     assert ["Gate.tapped" in name for name, state, _ in found if state == "runs"] == [True]
+
+
+def test_all_that_wait_are_counted_also_more_than_are_read_at_once(gate: Gate) -> None:
+    program = jax.jit(lambda x: hcb.id_tap(nothing, x))
+    helpers.finish(program(0.0))
+    hcb.id_tap(gate.tapped, 1.0)
+    assert gate.began.wait(DEADLINE)
+    waiting = 2 * rings.MOST_READ + 3
+    for _ in range(waiting):
+        program(1.0)
+    with pytest.raises(hcb.BarrierTimeoutError) as raised:
+        hcb.barrier_wait(timeout=SHORT)
+    for error in (raised.value, pickle.loads(pickle.dumps(raised.value))):
+        counts = {
+            state: sum(each.count for each in error.outstanding if each.state == state) for state in ("runs", "waits")
+        }
+        assert counts == {"runs": 1, "waits": waiting}
+
+
+def test_each_callback_of_a_program_that_hangs_is_named(gate: Gate) -> None:
+    def program(x):
+        return hcb.call(gate.called, hcb.call(np.abs, x, result_shape=x), result_shape=x)
+
+    for run, names in ((jax.jit(program), ("Gate.called", "absolute")), (program, ("Gate.called",))):
+        gate.began.clear(), gate.may_end.clear()
+        thread = started(lambda run=run: run(X))
+        assert gate.began.wait(DEADLINE)
+        found = str(outstanding())
+        assert all(name in found for name in names), found
+        gate.may_end.set()
+        thread.join(DEADLINE)
+        hcb.barrier_wait(timeout=DEADLINE)
 
 
 @pytest.mark.parametrize("layout", helpers.MAIN_LAYOUTS, ids=helpers.named)
@@ -252,6 +285,8 @@ def test_an_ended_barrier_reports_what_it_should() -> None:
     assert hcb.barrier_wait(timeout=1) is None
     assert hcb.barrier_wait("name", timeout=math.inf) is None
     assert hcb.barrier_wait(timeout=None) is None
+    for timeout in (np.float32(9), np.int64(9), fractions.Fraction(19, 2), 10**400, 0):
+        assert hcb.barrier_wait(timeout=timeout) is None  # type: ignore[arg-type]
     record = helpers.Record()
     for number in range(100):
         hcb.id_tap(record.tap, number)
@@ -305,11 +340,14 @@ def test_where_jax_does_not_tell_of_executions_a_timeout_is_refused(monkeypatch:
 
 def test_the_log_has_the_end_of_a_barrier_only_if_it_ended(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
     hcb.id_tap(gate.tapped, 1.0)
+    hcb.id_tap(nothing, 1.0)
     assert gate.began.wait(DEADLINE)
     with caplog.at_level(logging.DEBUG, "hostcb"):
         outstanding("named")
     texts = [record.getMessage() for record in caplog.records if "named" in record.getMessage()]
     assert len(texts) == 1 and texts[0].startswith("barrier_wait[named]: start, waiting for: ")
+    # The one that runs, and the one that waits.
+    assert "Gate.tapped" in texts[0] and "nothing (" in texts[0]
 
 
 def test_an_error_of_the_waiting_is_raised_by_the_barrier() -> None:

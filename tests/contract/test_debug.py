@@ -444,6 +444,75 @@ def test_partitioned_and_ordered_under_jit_over_a_mesh_is_refused(devices: list[
         jax.jit(lambda x: hcb.debug.print("{}", x, ordered=True, partitioned=True))(x)
 
 
+def test_the_options_of_two_calls_are_those_of_the_second(printed: Printed) -> None:
+    show = hcb.debug.print(ordered=True)
+    with np.printoptions(precision=2):
+        program = jax.jit(lambda x: show("{}", x)).lower(X).compile()
+    program(X / 3)
+    assert "0.33 " in printed()
+
+
+@pytest.mark.parametrize("more", [-1, 0])
+def test_in_a_list_an_array_of_one_mebibyte_is_printed_as_its_shape(more: int, printed: Printed) -> None:
+    """As in newer releases of JAX; a smaller one is not."""
+    size = (1 << 18) + more
+    jax.jit(lambda x: hcb.debug.print("{}", [x]))(np.zeros(size, np.float32))
+    array = f"shape=({size},), " if more == 0 else "[0., 0., 0., ..., 0., 0., 0.], "
+    assert printed() == f"[Array({array}dtype=float32)]\n"
+
+
+class Closed:
+    """An object whose attributes cannot be read, and which can be shown."""
+
+    @property
+    def shape(self) -> Any:
+        raise RuntimeError("it is closed")
+
+    dtype = __jax_array__ = aval = shape
+
+    def __repr__(self) -> str:
+        return "closed"
+
+
+@ORDERED
+def test_numbers_that_no_type_holds_and_objects_that_cannot_be_read(ordered: bool, printed: Printed) -> None:
+    large = 2**70
+    lines = {
+        f"{large} 2.5": ("{} {}", large),
+        f"{-large:,} 2.5": ("{:,} {}", -large),
+        f"{large} 2.5 ": ("{0[0]} {1} ", [large]),
+        "closed 2.5": ("{} {}", Closed()),
+        "  closed 2.5": ("{!s:>8} {}", Closed()),
+    }
+
+    def program(x: Any) -> Any:
+        ref = jax.new_ref(jnp.stack([x - 1.5, x]))
+        for text, value in lines.values():
+            hcb.debug.print(text, value, x, ordered=ordered)
+        hcb.debug.print("{:>6.1f}", ref.at[0], ordered=ordered)
+        return ref[...]
+
+    jax.jit(program)(np.float32(2.5))
+    found, expected = printed().splitlines(), [*lines, "   1.0"]
+    assert found == expected if ordered else sorted(found) == sorted(expected)
+
+
+@pytest.mark.contract("H5", "X4")
+def test_parts_keep_the_order_of_taps_and_calls_on_one_device() -> None:
+    seen: list[Any] = []
+
+    def program(x: Any) -> Any:
+        for number in range(3):
+            x = hcb.id_tap(lambda arg, _: seen.append(("tap", int(arg))), x + number)
+            hcb.debug.callback(lambda arg: seen.append(("part", int(arg))), x, ordered=True, partitioned=True)
+            x = hcb.call(lambda arg: (seen.append(("call", int(arg))), arg)[1], x, result_shape=x)
+        return x
+
+    jax.block_until_ready(jax.jit(program)(np.int32(1)))
+    hcb.barrier_wait()
+    assert seen == [(kind, number) for number in (1, 2, 4) for kind in ("tap", "part", "call")]
+
+
 @pytest.mark.contract("X4")
 def test_an_empty_format_prints_an_empty_line(capsys: pytest.CaptureFixture[str]) -> None:
     def program(x: Any) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import io_callback
@@ -78,3 +79,53 @@ def test_the_error_names_the_callback(kind: str, stage: Any, option: Any, word: 
 def test_it_has_the_name_of_jaxs(kind: str, stage: Any, option: Any, word: str) -> None:
     with hcb.installed():
         check(stage(lambda x: JAXS[kind](float(word), x)), kind, option, word)
+
+
+@pytest.mark.contract("H1", "H3", "X3", "X4")
+@pytest.mark.parametrize("value", [float("nan"), np.float32("nan")], ids=["number", "array"])
+@pytest.mark.parametrize("kind", ["tap", "call", "io", "debug"])
+def test_a_nan_may_be_an_operand(kind: str, value: Any) -> None:
+    seen: list[bool] = []
+
+    def function(arg: Any, transforms: Any = None) -> Any:
+        seen.append(bool(np.isnan(arg)))
+        return np.float32(1)
+
+    callback = {
+        "tap": lambda: hcb.id_tap(function, value, result=np.float32(1)),
+        "call": lambda: hcb.call(function, value, result_shape=np.float32(1)),
+        "io": lambda: hcb.io_callback(function, np.float32(1), value),
+        "debug": lambda: hcb.debug.callback(function, value),
+    }[kind]
+    with jax.debug_nans(True):
+        for run in (callback, jax.jit(lambda: (callback(), np.float32(1))[1])):
+            jax.block_until_ready(run())
+            hcb.barrier_wait()
+    assert seen == [True, True]
+
+
+@pytest.mark.contract("H15", "X2")
+@pytest.mark.parametrize("kind", ["call", "pure_callback"])
+def test_it_works_after_calls_that_failed(kind: str) -> None:
+    def function(arg: Any) -> Any:
+        if arg < 0:
+            raise OSError
+        return arg
+
+    call = {
+        "call": lambda x: hcb.call(function, x, result_shape=x),
+        "pure_callback": lambda x: hcb.pure_callback(function, x, x),
+    }[kind]
+    program, logarithm = jax.jit(call), jax.jit(lambda x: jnp.log(x) * 2)
+    for number in (1, 2, -1, 1, -1, 1):
+        if number < 0:
+            with pytest.raises(jax.errors.JaxRuntimeError):
+                jax.block_until_ready(program(np.float32(number)))
+        else:
+            assert program(np.float32(number)) == number
+    with pytest.raises(hcb.CallbackException):
+        hcb.barrier_wait()
+    with jax.debug_nans(True):
+        assert logarithm(np.float32(1)) == 0
+        with pytest.raises(FloatingPointError):
+            logarithm(np.float32(-1))

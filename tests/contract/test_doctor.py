@@ -9,7 +9,9 @@ from typing import Any
 
 import jax
 import jax.extend.backend
+import numpy as np
 import pytest
+from subprocesses import run_program
 
 import hostcb as hcb
 from hostcb._compat.registry import Cost, Entry
@@ -34,6 +36,17 @@ def test_each_platform_has_its_own_devices(monkeypatch: pytest.MonkeyPatch) -> N
         "  tpu, version of tpu: no devices",
     ):
         assert line in lines
+
+
+def test_on_a_supported_jax_nothing_is_lost_and_the_module_prints_the_same(devices: list[jax.Device]) -> None:
+    report, text = hcb.doctor(), str(hcb.doctor())
+    assert report.complete and not report.lost and "things that hostcb uses hold" in text
+    for word in (f"JAX {jax.__version__}", f"NumPy {np.__version__}", "views: ", "one_of_many: ", "in_place: "):
+        assert word in text
+    assert all(str(device) in text for device in devices)
+    printed = run_program("import runpy; runpy.run_module('hostcb', run_name='__main__')").check().lines
+    states = [line for line in text.splitlines() if line.startswith("  jax")]
+    assert len(states) >= 20 and states == [line for line in printed if line.startswith("  jax")]
 
 
 def test_parts_of_modules_that_nobody_has_imported_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -306,6 +306,30 @@ def test_weak_types_survive_a_tap() -> None:
     assert eager.dtype == (2.0 * x).dtype, f"eagerly: dtype {eager.dtype}"
 
 
+@pytest.mark.contract("H1", "H18")
+@pytest.mark.parametrize("first", ["number", "key"])
+def test_one_function_taps_a_number_and_a_typed_key(first: str) -> None:
+    record = Record()
+    operands = [np.float32(1), jax.random.key(7)][:: 1 if first == "number" else -1]
+    helpers.finish(jax.jit(lambda *both: [hcb.id_tap(record.tap, each) for each in both])(*operands))
+    seen = [(arg.dtype.name, arg.shape) for arg in record.args]
+    assert seen == [("float32", ()), ("uint32", (2,))][:: 1 if first == "number" else -1]
+
+
+@pytest.mark.contract("H3")
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("typed", [False, True], ids=["words", "keys"])
+def test_a_call_returns_keys_or_their_words(typed: bool, implementation: str) -> None:
+    keys = jax.random.split(jax.random.key(7, impl=implementation), 3)
+
+    def turned(words: Any) -> Any:
+        return jax.random.wrap_key_data(words[::-1], impl=implementation) if typed else words[::-1].copy()
+
+    result = jax.jit(lambda keys: hcb.call(turned, keys, result_shape=keys))(keys)
+    assert result.dtype == keys.dtype
+    helpers.equal(jax.random.key_data(result), jax.random.key_data(keys)[::-1], "keys")
+
+
 @pytest.mark.contract("H3")
 @pytest.mark.parametrize("example", [True, 3, 0.5, 2j, np.int64(7), np.float64(0.25), np.arange(2.0)], ids=repr)
 def test_an_example_stands_for_the_type_of_a_result(example: Any) -> None:

@@ -105,3 +105,27 @@ def test_a_signal_handler_taps_on_another_device_while_effects_barrier_waits() -
         timeout=60,
     ).json()
     assert seen == [1, 2]
+
+
+def test_in_a_tap_it_does_not_wait_for_the_queue_and_the_barrier_waits_for_that_tap() -> None:
+    source = """
+passed, early = threading.Event(), []
+inner = jax.jit(lambda x: hcb.id_tap(lambda a, t: None, x))
+def outer(a, t):
+    jax.block_until_ready(inner(np.float32(1)))
+    jax.effects_barrier()
+    # One-sided: a barrier that returns too early has this time.
+    early.append(passed.wait(0.1))
+program = jax.jit(lambda x: hcb.id_tap(outer, x))
+for eager in (False, True, False, True):
+    passed.clear()
+    program(np.float32(0))
+    if eager:
+        hcb.id_tap(outer, np.float32(0))
+    hcb.barrier_wait()
+    passed.set()
+    hcb.barrier_wait()
+assert early == [False] * 6, early
+print("done")
+"""
+    assert run_program(source, timeout=120).check().lines == ["done"]

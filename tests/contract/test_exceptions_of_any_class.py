@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from helpers import DEADLINE
 from subprocesses import run_program
 
 import hostcb as hcb
@@ -76,6 +79,27 @@ class TwoLines(Exception):
     pass
 
 
+class Sealed(Exception):
+    """It takes no attribute, as the exceptions of some compiled libraries."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise TypeError(f"{name} cannot be set")
+
+
+class Unequal(Exception):
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("not to be compared")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def of_no_source() -> Exception:
+    """`traceback` cannot show it: its line of source is a number."""
+    error = SyntaxError("x")
+    error.text, error.lineno = 3, 1  # type: ignore[assignment]
+    return error
+
+
 TwoLines.__qualname__ = "Two\nlines"
 
 
@@ -94,12 +118,18 @@ EXCEPTIONS: dict[str, tuple[Callable[[], BaseException], str]] = {
     "nameless": (lambda: OfNameless("x"), "raised OfNameless: x"),
     "empty": (lambda: Empty("x"), "raised Empty: x"),
     "unpicklable": (lambda: Unpicklable("x"), "raised Unpicklable: x"),
+    "sealed": (lambda: Sealed("x"), "raised Sealed: x"),
+    "unequal": (lambda: Unequal("x"), "raised Unequal: x"),
+    "of no source": (of_no_source, "raised SyntaxError: x"),
     "two lines": (lambda: TwoLines("x"), "raised Two …"),
     "circle": (circle, "raised ValueError: first"),
     "group": (lambda: BaseExceptionGroup("both", [KeyboardInterrupt()]), "raised BaseExceptionGroup: both (1 sub-exc"),
     "controls": (lambda: ValueError("a\rb\x1b[1m\tc\x00d\u2028e"), r"raised ValueError: a\rb\x1b[1m\tc\x00d\u2028e"),
     "surrogate": (lambda: ValueError("no \udcff"), r"raised ValueError: no \udcff"),
     "other letters": (lambda: ValueError("für\xa0日本語\u3000"), "raised ValueError: für\xa0日本語"),
+    "empty lines": (lambda: ValueError("\n\n \nplanted\nand more"), "raised ValueError: planted"),
+    "indented": (lambda: ValueError("\r\n\t  planted"), "raised ValueError: planted"),
+    "other spaces": (lambda: ValueError("\v\fplanted\n"), "raised ValueError: planted"),
     "braces": (lambda: ValueError("{x} %s"), "raised ValueError: {x} %s"),
 }
 KINDS: dict[str, Callable[[Any, Any], Any]] = {
@@ -218,3 +248,71 @@ with hcb.trace(tempfile.mktemp()):
         print(len(lines))
 """
     assert run_program(source, devices=2, timeout=60).check().lines == ["2"] * 7 + ["1"]
+
+
+class Exiting(Exception):
+    """Its text ends the thread that asks for it."""
+
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+def test_taps_go_on_without_a_barrier_after_a_text_that_ends_their_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    ran, ended = threading.Event(), threading.Event()
+    monkeypatch.setattr(threading, "excepthook", lambda *_: ended.set())
+
+    def host(value: Any, transforms: Any) -> None:
+        ran.set()
+        if value % 3 == 2:
+            raise Exiting
+        seen.append(int(value))
+
+    program = jax.jit(lambda x: hcb.id_tap(host, x))
+    for number in range(9):
+        ran.clear()
+        program(number)
+        assert ran.wait(DEADLINE), f"tap {number} waits for a barrier"
+        if number == 5:
+            # The next one comes after the end of the thread, if it ends.
+            ended.wait(0.3)
+    with pytest.raises(hcb.CallbackException) as reported:
+        hcb.barrier_wait()
+    assert len(reported.value.failures) == 3 and seen == [0, 1, 3, 4, 6, 7]
+
+
+class StaysHereError(Exception):
+    def __reduce__(self) -> Any:
+        raise TypeError("this exception stays where it is")
+
+
+class CodedError(Exception):
+    """It can be pickled and not made again: its constructor takes more than its text."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{text} with {code}")
+
+
+LocalError = type("LocalError", (Exception,), {"__module__": "a module that no process finds"})
+WAYS = [lambda error: pickle.loads(pickle.dumps(error)), copy.copy, copy.deepcopy]
+
+
+@pytest.mark.parametrize("again", WAYS, ids=["pickle", "copy", "deepcopy"])
+@pytest.mark.parametrize("error", [ValueError("why"), StaysHereError("why"), CodedError(4, "why"), LocalError("why")])
+def test_a_copy_of_the_barriers_exception_has_its_failures_cause_and_notes(error: Exception, again: Any) -> None:
+    def tap(arg: Any, transforms: Any) -> None:
+        raise error
+
+    hcb.id_tap(tap, 1.0)
+    with pytest.raises(hcb.CallbackException) as caught:
+        hcb.barrier_wait()
+    caught.value.add_note("a note of the program")
+    copied = again(caught.value)
+    assert type(copied) is type(caught.value) and str(copied) == str(caught.value)
+    assert copied.__notes__ == ["a note of the program"] and "why" in str(copied.__cause__)
+    (failure,), (own,) = copied.failures, caught.value.failures
+    # An exception that no other process can make travels as its text.
+    assert str(error) in str(failure.exception)
+    for name in ("callback", "text", "headline", "kind", "ended"):
+        assert getattr(failure, name) == getattr(own, name)
+    assert str(failure.device) == str(own.device)

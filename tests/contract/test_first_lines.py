@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import pickle
@@ -95,6 +96,28 @@ def test_what_ends_a_computation(kind: str, stage: Any, caplog: pytest.LogCaptur
     assert {*files_of(error.__cause__)} == {__file__}, "the function's traceback has no frame of hostcb"
 
 
+@pytest.mark.contract("H14", "H15", "H32")
+@pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("kind", [kind for kind in (*TAPS, *CALLS) if kind != "debug.print"])
+def test_an_exception_that_ends_programs_is_told_at_each_run(
+    kind: str, exception: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raises(*_: Any, **__: Any) -> Any:
+        raise exception("planted")
+
+    monkeypatch.setitem(globals(), "save", raises)
+    monkeypatch.setattr(Full, "write", raises)
+    call = {**TAPS, **CALLS}[kind][1]
+    # A function of its own: JAX finds what it has traced by the function.
+    program = jax.jit(lambda x: call(x))
+    for _ in range(2):
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            jax.block_until_ready(program(ONE))
+            jax.effects_barrier()
+        (failure,) = barrier().failures
+        assert f"raised {exception.__name__}: planted" in failure.headline
+
+
 @STAGES
 @pytest.mark.parametrize("kind", TAPS)
 def test_what_a_barrier_raises(kind: str, stage: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -136,6 +159,33 @@ WRONG: dict[str, tuple[Callable[..., Any], Any, str]] = {
         jax.ShapeDtypeStruct((), np.int32),
         f"returned int64[] in place of int32[]: the value {2**40} does not fit int32",
     ),
+    "too small": (
+        lambda *_: np.int64(-(2**40)),
+        jax.ShapeDtypeStruct((), np.int32),
+        f"returned int64[] in place of int32[]: the value {-(2**40)} does not fit int32",
+    ),
+    "unsigned": (
+        lambda *_: np.uint64(2**40),
+        jax.ShapeDtypeStruct((), np.uint32),
+        f"returned uint64[] in place of uint32[]: the value {2**40} does not fit uint32",
+    ),
+    "narrower": (lambda *_: np.float16(1), F32, "returned float16[] in place of float32[]"),
+    "wider": (
+        lambda *_: np.float64(1),
+        jax.ShapeDtypeStruct((), np.float16),
+        "returned float64[] in place of float16[]",
+    ),
+    "no elements": (
+        lambda *_: np.zeros(0, np.int64),
+        jax.ShapeDtypeStruct((0,), np.int8),
+        "returned int64[0] in place of int8[0]",
+    ),
+    "row": (
+        lambda *_: np.zeros((1, 3), np.float32),
+        jax.ShapeDtypeStruct((3, 1), np.float32),
+        "returned float32[1,3] in place of float32[3,1]",
+    ),
+    "array of one": (lambda *_: np.zeros(1, np.float32), F32, "returned float32[1] in place of float32[]"),
     "text": (lambda *_: "words", F32, "returned 'words' of <class 'str'>, which no device can hold"),
     "texts": (
         lambda *_: np.array(["words"]),
@@ -247,7 +297,11 @@ def test_the_first_of_very_many_failures_is_in_the_text() -> None:
         failure_log.record("f", None, ValueError(f"number {number}"), postponed=True)
     reported = barrier()
     *_, last = str(reported).splitlines()
-    assert last == "The first: callback: f raised ValueError: number 0" and len(reported.failures) == 1000
+    assert last == "The first: callback: f raised ValueError: number 0" and "1100 callbacks failed" in str(reported)
+    kept = [failure.exception.args[0] for failure in reported.failures]
+    assert kept == [f"number {number}" for number in (*range(500), *range(600, 1100))]
+    hcb.id_tap(save, ONE)
+    assert "callbacks failed" not in str(barrier())
 
 
 def test_several_devices_where_the_runtime_has_the_first_word() -> None:

@@ -92,6 +92,14 @@ ARGUMENTS: dict[str, tuple[str, Callable[[], Any]]] = {
     "two calls": ("debug.callback: callback must be callable", lambda: debug.callback(ordered=True)(3)),
     "no call": ("debug.callback received unexpected", lambda: debug.callback(x=3)),
     "jax_arrays": ("jax_arrays: function must be callable", lambda: hcb.jax_arrays(3)),
+    "format of two calls": (
+        "debug.print: the format string '{} {}' asks",
+        lambda: debug.print(ordered=True)("{} {}", 1),
+    ),
+    "stream passed twice": (
+        f"dlpack_callback: {FINE} was given a keyword argument `stream`",
+        lambda: hcb.dlpack_callback(fine, F32, with_stream=True)(ONE, stream=ONE),
+    ),
     "stream": ("id_print: output_stream must have", lambda: hcb.id_print(ONE, output_stream=3)),
     "format": ("debug.print: the format must be", lambda: debug.print(3)),
     "position": ("debug.print: the format string '{}' asks for", lambda: debug.print("{}")),
@@ -131,6 +139,13 @@ def test_barriers_in_a_callback_end_in_the_users_file() -> None:
     hcb.id_tap(lambda *_: hcb.barrier_wait("inner"), ONE)
     failure = barrier().failures[0]
     assert "barrier_wait[inner] was called from inside a callback" in failure.headline
+    assert {*files_of(failure.exception)} == {__file__}
+
+
+def test_a_stop_in_a_callback_ends_in_the_users_file() -> None:
+    hcb.id_tap(lambda *_: hcb.stop_outfeed_receiver(), ONE)
+    failure = barrier().failures[0]
+    assert "was called from inside a callback" in failure.headline
     assert {*files_of(failure.exception)} == {__file__}
 
 

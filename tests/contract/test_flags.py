@@ -354,3 +354,20 @@ def test_ad_transforms_of_a_tangent_that_vmap_batches_and_a_transpose_turns_roun
     assert all(transforms == () for transforms in record.transforms[:-1]), "the primals have no lanes"
     close(record.values[-1], ([9.0, 18.0], [3.0, 6.0]))
     close(record.values[0], (3.0, 9.0))
+
+
+def test_each_setting_of_an_absl_flag_and_of_jax_counts_for_the_next_callback() -> None:
+    """What JAX's own setting says comes first, and None takes it back."""
+    source = f"""
+absl.flags.FLAGS(["program"])
+here, modes = threading.get_ident(), []
+for by_absl, by_jax in ((None, None), (1, None), (0, None), (1, None), (1, False), (0, True), (0, None)):
+    if by_absl is not None:
+        setattr(absl.flags.FLAGS, {INLINE!r}, bool(by_absl))
+    jax.config.update({INLINE!r}, by_jax)
+    hcb.id_tap(lambda a, t: modes.append(threading.get_ident() == here), 1.0)
+    hcb.barrier_wait(timeout=60)
+print(json.dumps(modes))
+"""
+    found = run_program("import absl.flags\n" + source, devices=1).json()
+    assert found == [False, True, False, True, False, True, False]

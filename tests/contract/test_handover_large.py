@@ -52,6 +52,19 @@ def test_values_are_whole_and_those_that_are_kept_stay(words: int, devices: list
     assert [(number_in(array[:-1]), array[-1]) for array in kept] == [(n, -1) for n in range(0, 2 * steps, 4)]
 
 
+@pytest.mark.contract("H1", "H11")
+@pytest.mark.parametrize("size", [65_537, 65_536 + 4_097, 100_003, (1 << 20) + 1, (5 << 20) + 5])
+def test_values_of_any_number_of_bytes_are_whole_and_stay_while_they_are_kept(size: int) -> None:
+    kept: list[Any] = []
+    values = [((np.arange(size) + 7 * number) % 251 + 1).astype(np.uint8) for number in range(6)]
+    operands = jax.block_until_ready([jax.device_put(each) for each in values])
+    program = jax.jit(lambda x: hcb.id_tap(lambda arg, _: kept.append(arg), x)[0])
+    for operand in operands:
+        program(operand)
+    hcb.barrier_wait()
+    assert [np.array_equal(*pair) for pair in zip(kept, values, strict=True)] == [True] * 6
+
+
 def test_a_large_tap_does_not_wait_for_the_interpreter_lock(devices: list[jax.Device]) -> None:
     # The queue has room for all of them.
     steps, seen = 1000, []

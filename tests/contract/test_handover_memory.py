@@ -81,3 +81,43 @@ print(json.dumps(["hostcb found no 67108864 bytes for a tapped operand" in error
 def test_operands_that_are_kept_stay_where_a_later_value_finds_no_memory() -> None:
     ended = run_program(WITHOUT_MEMORY_FOR_TWO, devices=None, env={"HOSTCB_NATIVE": "1"}, timeout=60)
     assert ended.json() == [True, [[1.0], [2.0], [3.0], [4.0]]]
+
+
+@pytest.mark.contract("H5", "H11", "H12", "H29")
+def test_values_that_come_while_others_wait_are_written_around_the_end_of_the_ring() -> None:
+    """A ring that is empty begins at the begin of its memory anyway."""
+    source = """
+from hostcb._runtime.rings import CAPACITY
+elements = 1 << 14
+fits = CAPACITY // (4 * elements)
+before, held, after = fits * 12 // 16, fits * 8 // 16, fits * 11 // 16
+seen, reached, gate = [], threading.Event(), threading.Event()
+held_at = 2
+def tap(a, t):
+    seen.append((float(a[0]), bool((a == a[0]).all())))
+    if len(seen) == held_at:
+        reached.set()
+        gate.wait(10)
+loop = jax.jit(lambda x, n: jax.lax.fori_loop(0, n, lambda _, x: hcb.id_tap(tap, x) + 1, x))
+# Where the operands of the first values were, the ring ends for the others.
+filling = CAPACITY // (4 * (elements - 1000))
+for size, count in ((elements - 1000, 1), (elements - 1000, filling), (elements, 1)):
+    jax.block_until_ready(loop(np.ones(size, np.float32), count))
+    if count == filling:
+        gate.set()
+hcb.barrier_wait()
+seen.clear(), reached.clear(), gate.clear()
+held_at, start = held, hcb.stats()
+between = loop(np.zeros(elements, np.float32), before)
+assert reached.wait(30), len(seen)
+jax.block_until_ready(loop(between, after))
+gate.set()
+hcb.barrier_wait()
+count = before + after
+assert seen == [(float(number), True) for number in range(count)], seen
+of = (hcb.stats() - start)[jax.devices()[0]]
+assert (of.taps, of.taps_run, of.bytes) == (count, count, 4 * elements * count), of
+assert (of.queued, of.queued_bytes) == (0, 0), of
+print("done")
+"""
+    assert run_program(source, timeout=120).check().lines == ["done"]

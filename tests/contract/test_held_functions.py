@@ -234,3 +234,37 @@ def test_callbacks_in_the_parts_alone_are_refused_by_the_compiler(kind: str) -> 
     text = run_program(PARTS_ALONE, kind).json()
     assert "NotImplementedError" in text, text
     assert "used in a function with custom_partitioning" in text, text
+
+
+@pytest.mark.contract("H4")
+@pytest.mark.parametrize("kind", ["id_tap", "call"])
+def test_in_a_kernel_of_pallas_that_is_imported_later_an_unused_callback_runs(kind: str) -> None:
+    """Also if its function was called before: then hostcb knows it from a program without kernels."""
+    source = """
+seen = []
+def host(value, transforms=()):
+    seen.append(value.tolist())
+    return np.asarray(value) + np.float32(1)
+def of_kernel(value, transforms=()):
+    return host(value)
+def apply(function, x):
+    return hcb.id_tap(function, x) if sys.argv[1] == "id_tap" else hcb.call(function, x, result_shape=x)
+before = jax.jit(lambda x: apply(host, x))
+x = np.arange(4, dtype=np.float32)
+first = np.asarray(before(x)); hcb.barrier_wait()
+from jax.experimental import pallas
+for function in (host, of_kernel):
+    def kernel(ref, out):
+        out[...] = apply(function, ref[...]) * 2
+    held = pallas.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)
+    def unused(x):
+        held(x + 1)
+        return x
+    for program, given, result in ((unused, x + 1, x), (held, x, first * 2)):
+        seen.clear()
+        assert np.array_equal(jax.jit(program)(x), result); hcb.barrier_wait()
+        assert seen == [given.tolist()], seen
+assert np.array_equal(before(x), first)
+print("done")
+"""
+    assert run_program(source, kind, devices=1).check().lines == ["done"]

@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import sys
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -205,10 +206,15 @@ def test_install_is_a_switch_and_blocks_are_counted() -> None:
     with hcb.installed():
         hcb.uninstall()
         assert is_installed(), "the block has asked for it"
+        hcb.uninstall()
         with hcb.installed():
             pass
         assert is_installed()
     assert not is_installed()
+    with hcb.installed():
+        hcb.install()
+    assert is_installed(), "the program has asked for it in a block"
+    hcb.uninstall()
     with pytest.raises(KeyError), hcb.installed():
         raise KeyError
     assert not is_installed()
@@ -249,6 +255,33 @@ def test_the_old_module_can_be_imported_in_each_form() -> None:
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module(OLD)
     assert not hasattr(jax.experimental, "host_callback")
+
+
+@pytest.mark.parametrize("stub", [types.ModuleType(OLD), None], ids=["a module", "forbidden"])
+def test_the_old_module_takes_the_place_of_what_a_program_has_put_there(
+    stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, OLD, stub)
+    with hcb.installed():
+        names: dict[str, Any] = {}
+        exec("from jax.experimental import host_callback", names)
+        assert names["host_callback"].id_tap is importlib.import_module(OLD).id_tap is hcb.id_tap
+
+
+def test_a_module_that_comes_later_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    later = types.ModuleType(OLD)
+    hcb.install()
+    try:
+        monkeypatch.setitem(sys.modules, OLD, later)
+        monkeypatch.setattr(jax.experimental, "host_callback", later)
+    finally:
+        hcb.uninstall()
+    try:
+        assert sys.modules[OLD] is later and jax.experimental.host_callback is later  # type: ignore[attr-defined]
+    finally:
+        monkeypatch.undo()
+        sys.modules.pop(OLD, None)
+        vars(jax.experimental).pop("host_callback", None)
 
 
 @EACH

@@ -228,3 +228,142 @@ def test_equal_prints_make_equal_programs() -> None:
         first, second = parameters(), parameters()
     assert first == second and hash(first) == hash(second)
     assert isinstance(hash(first.function), int)
+
+
+def test_a_log_that_raises_does_not_replace_the_failure() -> None:
+    class Full(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise RuntimeError("the disk of the log is full")
+
+    def bad(x: Any) -> Any:
+        raise KeyError("planted")
+
+    handler = Full()
+    logging.getLogger("jax").addHandler(handler)
+    try:
+        for function in (pure_callback, io_callback):
+            with hcb.installed(), pytest.raises(jax.errors.JaxRuntimeError, match="planted") as raised:
+                jax.block_until_ready(jax.jit(lambda x, function=function: function(bad, x, x))(X))
+            assert "the disk" not in str(raised.value)
+    finally:
+        logging.getLogger("jax").removeHandler(handler)
+
+
+def test_a_key_may_be_returned_which_jax_refuses() -> None:
+    key = jax.random.key(3)
+    with hcb.installed():
+        found = jax.jit(lambda key: pure_callback(lambda _: jax.random.key(5), key, key))(key)
+    assert jax.random.key_data(found).tolist() == jax.random.key_data(jax.random.key(5)).tolist()
+
+
+def test_a_buffer_callback_with_a_side_effect_runs_although_its_result_is_unused() -> None:
+    from jax.experimental.buffer_callback import buffer_callback
+
+    seen: list[str] = []
+
+    def fill(context: Any, out: Any, x: Any) -> None:
+        seen.append("filled")
+        np.asarray(out)[...] = np.asarray(x)
+
+    with hcb.installed():
+        program = jax.jit(lambda x: (buffer_callback(fill, X, has_side_effect=True)(x), x)[1])
+        for _ in range(3):
+            jax.block_until_ready(program(X))
+        hcb.barrier_wait()
+    assert seen == ["filled"] * 3
+
+
+@pytest.mark.contract("X5")
+@pytest.mark.parametrize("function", [pure_callback, io_callback])
+def test_the_device_that_a_sharding_names_calls_back(function: Any, devices: list[jax.Device]) -> None:
+    over_mesh = jax.device_put(jnp.arange(8.0), jax.sharding.NamedSharding(jax.make_mesh((8,), ("x",)), jax.P("x")))
+    for device in (devices[-1], devices[1]):
+        there = jax.sharding.SingleDeviceSharding(device)
+        with hcb.installed():
+            before = hcb.stats()
+            jax.block_until_ready(
+                jax.jit(lambda x, there=there: function(lambda y: y, x, x, sharding=there))(over_mesh)
+            )
+        called = [name for name, of in (hcb.stats() - before).devices.items() if of.calls]
+        assert called == [f"cpu:{device.id}"]
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_each_form_prints_and_receives_its_parts(
+    partitioned: bool, devices: list[jax.Device], capsys: pytest.CaptureFixture[str]
+) -> None:
+    mesh = jax.make_mesh((2,), ("x",), devices=devices[:2])
+    parts = jax.device_put(np.arange(2, dtype=np.int32), jax.sharding.NamedSharding(mesh, jax.P("x")))
+    seen: list[Any] = []
+    note = lambda x: seen.append(np.asarray(x).tolist())
+
+    def program(x: Any) -> Any:
+        debug_callback(note, x, partitioned=partitioned)
+        debug_callback(partitioned=partitioned)(note, x)
+        debug_print("one {}", x, partitioned=partitioned)
+        debug_print(partitioned=partitioned)("two {}", x)
+        return x + 1
+
+    def outcome() -> tuple[Any, ...]:
+        seen.clear()
+        jax.block_until_ready(jax.jit(lambda x: program(x))(parts))
+        jax.effects_barrier()
+        return sorted(seen), sorted(capsys.readouterr().out.splitlines())
+
+    expected = outcome()
+    with hcb.installed():
+        assert outcome() == expected
+    assert len(expected[0]) == len(expected[1]) == (4 if partitioned else 2)
+
+
+def test_an_operand_outside_jit_keeps_its_devices(devices: list[jax.Device]) -> None:
+    mesh = jax.make_mesh((2,), ("x",), devices=devices[:2])
+    over_mesh = jax.device_put(jnp.arange(2.0), jax.sharding.NamedSharding(mesh, jax.P("x")))
+    seen: list[Any] = []
+
+    def outcome() -> list[Any]:
+        seen.clear()
+        debug_callback()(lambda *, x: seen.append((x.devices(), x.tolist())), x=jax.device_put(2.0, devices[-1]))
+        debug_callback(lambda x: seen.append((x.devices(), x.tolist())), over_mesh)
+        jax.effects_barrier()
+        return [*seen]
+
+    expected = outcome()
+    with hcb.installed():
+        assert outcome() == expected
+    assert len(expected) == 2
+
+
+@pytest.mark.contract("H32")
+@pytest.mark.parametrize("name", ["float64", "int64"])
+def test_a_wide_result_of_another_shape_is_named_as_it_came(name: str) -> None:
+    with hcb.installed(), pytest.raises(jax.errors.JaxRuntimeError) as raised:
+        jax.block_until_ready(jax.jit(lambda x: pure_callback(lambda x: np.zeros(4, name), x, x))(X))
+    assert f"returned {name}[4] in place of float32[3]" in str(raised.value)
+
+
+def test_buffers_in_place_are_those_of_jax() -> None:
+    from jax.experimental.buffer_callback import buffer_callback
+
+    def adds_one(context: Any, out: Any, x: Any) -> None:
+        np.asarray(out)[...] += 1
+
+    def outcome() -> Any:
+        return np.asarray(jax.jit(buffer_callback(adds_one, X, input_output_aliases={0: 0}))(X + 1)).tolist()
+
+    expected = outcome()
+    with hcb.installed():
+        assert outcome() == expected == [2, 3, 4]
+
+
+def test_a_print_has_the_options_of_its_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    def printed() -> str:
+        with np.printoptions(precision=2):
+            program = jax.jit(lambda x: debug_print("{}", x)).lower(X).compile()
+        program(X / 3)
+        jax.effects_barrier()
+        return capsys.readouterr().out
+
+    expected = printed()
+    with hcb.installed():
+        assert printed() == expected

@@ -191,3 +191,46 @@ print(json.dumps(len(seen)))
 @pytest.mark.contract("H11")
 def test_a_tap_runs_programs_on_a_device_for_which_many_programs_wait() -> None:
     assert run_program(MANY_WAIT, devices=2, timeout=60).json() == 200
+
+
+def filling(context: Any, out: Any, x: Any) -> None:
+    np.asarray(out)[...] = np.asarray(x)
+
+
+GUARDED = {
+    "tap": lambda x: hcb.id_tap(lambda *_: None, x),
+    "call": lambda x: hcb.call(np.asarray, x, result_shape=x),
+    "pure": lambda x: hcb.pure_callback(np.asarray, x, x),
+    "io": lambda x: hcb.io_callback(np.asarray, x, x),
+    "ordered": lambda x: hcb.io_callback(np.asarray, x, x, ordered=True),
+    "debug": lambda x: (hcb.debug.callback(lambda _: None, x), x)[1],
+    "buffer": lambda x: hcb.buffer_callback(filling, x)(x),
+    "dlpack": lambda x: hcb.dlpack_callback(np.asarray, x)(x),
+}
+
+
+@pytest.mark.contract("H4", "X2", "X3", "X4", "B1", "D1")
+@pytest.mark.parametrize("kind", GUARDED)
+def test_outside_jit_callbacks_make_no_implicit_transfers(kind: str) -> None:
+    x = jnp.arange(3.0)
+    # In-place callbacks need a program, which is compiled at the first of these.
+    GUARDED[kind](x)
+    with jax.transfer_guard("disallow"):
+        result = jax.block_until_ready(GUARDED[kind](x))
+    hcb.barrier_wait()
+    assert result.tolist() == [0, 1, 2]
+
+
+@pytest.mark.contract("H4", "X4")
+@pytest.mark.parametrize("value", [2.0, 3, True, np.float32(4), np.arange(5, 7)[1:], {"a": 7.0, "b": 8}], ids=repr)
+def test_numbers_that_are_shown_need_not_go_to_a_device(value: Any) -> None:
+    seen: list[Any] = []
+    with jax.transfer_guard("disallow"):
+        hcb.id_tap(lambda arg, _: seen.append(arg), value)
+        hcb.debug.callback(seen.append, value)
+    hcb.barrier_wait()
+    for each in seen:
+        assert jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), each) == jax.tree.map(
+            lambda leaf: np.asarray(leaf).tolist(), value
+        )
+    assert len(seen) == 2

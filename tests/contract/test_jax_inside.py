@@ -164,3 +164,52 @@ for _ in range(3):
         print("reported")
 """
     assert run_program(source, timeout=120).check().lines == ["reported"] * 3
+
+
+@pytest.mark.contract("H5")
+def test_a_program_that_a_callback_has_started_keeps_its_order_later() -> None:
+    source = """
+order = []
+def tapped(step, x):
+    hcb.id_tap(lambda a, t: order.append(int(a)), step)
+    return x
+def program(x):
+    x = jax.lax.fori_loop(0, 20, tapped, x)
+    return hcb.call(lambda a: (order.append(-1), a)[1], x, result_shape=x)
+inner = jax.jit(program)
+inner(np.float32(1))
+hcb.barrier_wait()
+order.clear()
+jax.jit(lambda x: hcb.id_tap(lambda a, t: jax.block_until_ready(inner(a)), x))(np.float32(1))
+hcb.barrier_wait()
+for _ in range(10):
+    jax.block_until_ready(inner(np.float32(1)))
+hcb.barrier_wait()
+assert order == [*range(20), -1] * 11, order
+print("done")
+"""
+    assert run_program(source, timeout=120).check().lines == ["done"]
+
+
+@pytest.mark.contract("H15")
+def test_each_run_of_a_program_in_a_callback_has_its_own_end() -> None:
+    """It taps and then fails, in its first run as well."""
+    source = """
+def failing(a):
+    if a < 0:
+        raise ValueError("the reason")
+    return a
+inner = jax.jit(lambda x: hcb.call(failing, hcb.id_tap(lambda a, t: None, x), result_shape=x))
+ends = []
+def outer(a):
+    for number in (-1, 2, -3, 4):
+        try: ends.append(float(inner(np.float32(number))))
+        except jax.errors.JaxRuntimeError as error: ends.append("the reason" in str(error))
+    return a
+program = jax.jit(lambda x: hcb.call(outer, x, result_shape=x))
+for _ in range(2):
+    assert float(program(np.float32(5))) == 5
+assert ends == [True, 2.0, True, 4.0] * 2, ends
+print("done")
+"""
+    assert run_program(source, timeout=120).check().lines == ["done"]

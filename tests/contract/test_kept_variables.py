@@ -46,6 +46,30 @@ def group(value: Any) -> Any:
     raise ExceptionGroup("both", found)
 
 
+def made_elsewhere(value: Any) -> Exception:
+    mine = Big()
+    raises.made.append(weakref.ref(mine))  # type: ignore[attr-defined]
+    return raised_elsewhere()
+
+
+def raised_elsewhere() -> Exception:
+    try:
+        fails()
+    except ValueError as error:
+        return error
+    raise AssertionError
+
+
+def from_a_cause(value: Any) -> Any:
+    raise ValueError("the last") from made_elsewhere(value)
+
+
+def in_a_context(value: Any) -> Any:
+    error = ValueError("the last")
+    error.__context__ = made_elsewhere(value)
+    raise error
+
+
 @pytest.fixture(autouse=True)
 def reported() -> Iterator[None]:
     raises.made = []  # type: ignore[attr-defined]
@@ -86,6 +110,16 @@ def test_of_the_callers_of_failed_callbacks_only_the_last_keeps_its_variables(ki
         hcb.barrier_wait()
     frames = [failure.exception.__traceback__.tb_frame for failure in raised.value.failures]
     assert all(isinstance(frame.f_locals["mine"], Big) for frame in frames)
+    del raised, frames
+    assert alive(raises.made) == [False] * 4, "reported failures keep nothing"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("function", [from_a_cause, in_a_context])
+def test_what_called_the_maker_of_a_cause_keeps_no_variables_but_the_last(function: Any) -> None:
+    program = jax.jit(lambda x: hcb.call(function, x, result_shape=x))
+    for _ in range(4):
+        caught(program)
+    assert alive(raises.made)[:-1] == [False] * 3  # type: ignore[attr-defined]
 
 
 def test_a_generator_between_does_not_keep_its_callers_variables() -> None:
@@ -152,3 +186,27 @@ def test_a_deep_traceback_takes_a_time_that_grows_with_its_depth() -> None:
         return count
 
     assert steps(400) < 3 * steps(200)
+
+
+def test_arrays_over_buffers_in_a_group_of_exceptions_are_gone_after_the_failure() -> None:
+    arrays: list[weakref.ref[Any]] = []
+
+    def read(buffer: Any) -> None:
+        array = np.asarray(buffer)
+        arrays.append(weakref.ref(array))
+        raise KeyError
+
+    def host(context: Any, out: Any, *parts: Any) -> None:
+        errors = []
+        for part in parts:
+            try:
+                read(part)
+            except KeyError as error:
+                errors.append(error)
+        raise ExceptionGroup("both", errors)
+
+    function = hcb.buffer_callback(host, jax.ShapeDtypeStruct(X.shape, X.dtype))
+    program = jax.jit(lambda x: function(x, x + 1))
+    for _ in range(3):
+        caught(program)
+    assert alive(arrays) == [False] * 6

@@ -143,7 +143,10 @@ class Payload:
     """Something that a closure holds and that can be watched."""
 
 
-WAYS = ["jit_tap", "jit_call", "eager_tap", "eager_call", "mesh_tap", "mesh_call", "vmap_tap", "grad_tap"]
+WAYS = [
+    "jit_tap", "jit_call", "eager_tap", "eager_call", "mesh_tap", "mesh_call", "vmap_tap", "grad_tap", "grad_of_jit",
+    "jit_of_grad_of_jit", "vmap_of_grad_of_jit", "recomputed",
+]  # fmt: skip
 # Here JAX itself keeps the executables of dropped functions, those without any callback too.
 KEPT_BY_JAX = ["pmap_tap", "pmap_call", "scan_tap"]
 
@@ -173,6 +176,11 @@ def use_once(way: str) -> weakref.ref[Payload]:
         "vmap_tap": lambda: jax.vmap(tapped)(jnp.ones(2)),
         "scan_tap": lambda: jax.lax.scan(lambda c, x: (c, tapped(x)), 0, jnp.ones(2)),
         "grad_tap": lambda: jax.grad(tapped)(1.0),
+        "grad_of_jit": lambda: jax.grad(jax.jit(tapped))(1.0),
+        "jit_of_grad_of_jit": lambda: jax.jit(jax.grad(jax.jit(tapped)))(1.0),
+        "vmap_of_grad_of_jit": lambda: jax.vmap(jax.grad(jax.jit(tapped)))(jnp.ones(2)),
+        # The backward pass runs the function again.
+        "recomputed": lambda: jax.jit(jax.grad(jax.checkpoint(lambda x: jnp.sin(jax.jit(tapped)(x)))))(1.0),
     }[way]()
     hcb.barrier_wait()
     return weakref.ref(payload)

@@ -246,6 +246,42 @@ def test_loop_bodies_under_derivatives(derivative: str, kind: str, callback: str
     np.testing.assert_allclose(got, plain, rtol=1e-6, err_msg=f"{derivative} of {kind} with {callback}")
 
 
+@pytest.mark.contract("H1", "H5", "C62")
+def test_more_taps_in_one_program_than_have_numbered_targets() -> None:
+    """Each has its own function, on both sides of the number of FFI targets."""
+    record = Record()
+    operands = np.arange(514, dtype=np.float32)
+    taps = [record.labelled(number) for number in range(len(operands))]
+    # Operands of their own, and no computation between: XLA:CPU compiles that in a twentieth of the time.
+    program = jax.jit(lambda *xs: [hcb.id_tap(tap, x) for tap, x in zip(taps, xs, strict=True)])
+    for _ in range(2):
+        results = helpers.finish(program(*operands))
+        assert np.array_equal(np.stack(results), operands)
+    assert record.labels == record.values == [*range(len(operands))] * 2
+
+
+@pytest.mark.contract("H5")
+def test_a_call_begins_when_the_taps_before_it_have_ended() -> None:
+    seen: list[str] = []
+    gate = threading.Event()
+
+    def tap(arg: Any, transforms: Any) -> None:
+        seen.append("begins")
+        gate.wait(0.02)
+        seen.append("ends")
+
+    @jax.jit
+    def program(x: Any) -> Any:
+        x = hcb.id_tap(tap, hcb.id_tap(tap, x))
+        return hcb.call(lambda arg: (seen.append("call"), arg)[1], x, result_shape=x)
+
+    # The first values of a tap may take another way than those after them.
+    for _ in range(3):
+        seen.clear()
+        helpers.finish(program(np.float32(1)))
+        assert seen == [*["begins", "ends"] * 2, "call"]
+
+
 @pytest.mark.contract("H4")
 def test_two_hundred_callbacks_in_one_program() -> None:
     record = Record()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import io
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 import helpers
 import jax
@@ -14,7 +15,7 @@ import pytest
 
 import hostcb as hcb
 
-pytestmark = pytest.mark.contract("H2")
+pytestmark = pytest.mark.contract("H2", "C62")
 
 
 class Stream:
@@ -28,6 +29,13 @@ class Stream:
 
 
 F = np.float32
+
+
+class Pair(NamedTuple):
+    one: Any
+    other: Any
+
+
 EXACT = {
     "scalar": (F(3), "3.\n"),
     "int": (np.int32(5), "5\n"),
@@ -41,6 +49,16 @@ EXACT = {
     "empty_array": (np.zeros((0,), F), "[]\n"),
     "fractions": (np.array([0.1, 0.25], F), "[0.1  0.25]\n"),
     "none": ((None, F(1)), "( None 1. )\n"),
+    "ordered_dict": (collections.OrderedDict(b=F(2), a=F(1)), "{ a=1. b=2. }\n"),
+    "numbers_as_keys": ({10: F(1), 9: F(2)}, "{ 9=2. 10=1. }\n"),
+    "named_tuple": (Pair(F(3), np.int32(9)), "( 3. 9 )\n"),
+    "long_list": (
+        [np.full(3, 0.5 + n, F) for n in range(8)],
+        "[ " + "\n  ".join(f"[{n}.5 {n}.5 {n}.5]" for n in range(8)) + " ]\n",
+    ),
+    # 80 characters, and one more.
+    "line": ([*map(np.int32, range(29))], f"[ {' '.join(map(str, range(29)))} ]\n"),
+    "longer": ([*map(np.int32, (10, *range(1, 29)))], "[ " + "\n  ".join(map(str, [10, *range(1, 29)])) + " ]\n"),
 }
 
 
@@ -80,8 +98,9 @@ def test_each_print_to_standard_output_is_one_write(monkeypatch: pytest.MonkeyPa
 def test_without_a_standard_output_a_print_is_lost_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """As Python's own `print`, in a program without a console."""
     monkeypatch.setattr("sys.stdout", None)
-    hcb.id_print(F(1))
-    hcb.barrier_wait()
+    for way in (hcb.id_print, lambda x: hcb.debug.print("{}", x), lambda x: hcb.debug.print("{}", x, ordered=True)):
+        for run in (jax.jit(way), way):
+            helpers.finish(run(F(1)))
 
 
 def test_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,3 +228,105 @@ def test_a_stream_that_fails_is_a_failed_tap() -> None:
     hcb.id_print(F(1), output_stream=stream)
     hcb.barrier_wait()
     assert stream.writes == ["1.\n"], "a later print should work: the failed one must not keep the lock"
+
+
+@pytest.mark.parametrize("value", [{"b": F(2), 1: F(1)}, {"b": {2: F(3), "a": F(4)}, 1: F(1)}], ids=["one", "two"])
+def test_keys_that_have_no_order_are_printed_in_theirs(value: Any) -> None:
+    """No operand of the program: JAX itself refuses such dicts there."""
+    stream = Stream()
+    helpers.finish(jax.jit(lambda: hcb.id_print(value, output_stream=stream) and None)())
+    assert stream.writes == ["{ b=2. 1=1. }\n" if value["b"] == 2 else "{ b={ 2=3. a=4. } 1=1. }\n"]
+
+
+def test_a_dict_outside_jit_is_returned_as_it_is() -> None:
+    given = collections.OrderedDict([("b", F(1)), (2, F(3))])
+    returned = hcb.id_print(given, output_stream=Stream())
+    hcb.barrier_wait()
+    assert type(returned) is collections.OrderedDict and [*returned] == ["b", 2]
+
+
+def test_a_result_in_jit_is_returned_and_not_printed() -> None:
+    stream = Stream()
+    found = jax.jit(lambda x: hcb.id_print({"a": x}, result=(x + 1, x + 2), output_stream=stream))(7)
+    assert [*map(int, helpers.finish(found))] == [8, 9] and stream.writes == ["{ a=7 }\n"]
+
+
+@pytest.mark.parametrize("threshold", [0, 2])
+def test_threshold_holds_in_containers(threshold: int) -> None:
+    stream = Stream()
+    helpers.finish(hcb.id_print({"a": [(np.arange(9),)]}, threshold=threshold, output_stream=stream))
+    assert stream.writes == ["{ a=[ ( [0 1 2 ... 6 7 8] ) ] }\n"]
+
+
+@pytest.mark.contract("H16")
+@pytest.mark.filterwarnings("ignore:The flag jax_host_callback_ad_transforms:FutureWarning")
+def test_transforms_without_parameters_are_printed_by_their_names() -> None:
+    stream = Stream()
+
+    def cubed(x: Any) -> Any:
+        return hcb.id_print(x * x, what="square", output_stream=stream) * x
+
+    jax.config.update("jax_host_callback_ad_transforms", True)
+    try:
+        helpers.finish(jax.jit(lambda x: jax.jvp(cubed, (x,), (1.0,)))(3.0))
+        helpers.finish(jax.jit(jax.grad(cubed))(3.0))
+        helpers.finish(jax.jit(jax.vmap(lambda x: jax.jvp(cubed, (x,), (F(1),))))(np.array([1, 3], F)))
+    finally:
+        jax.config.update("jax_host_callback_ad_transforms", None)
+    assert stream.writes == [
+        "transforms: ['jvp'] what: square\n( 9. 6. )\n",
+        "what: square\n9.\n",
+        "transforms: ['jvp', 'transpose'] what: square\n3.\n",
+        "transforms: ['jvp', ('batch', {'batch_dims': (0, 0)})] what: square\n( [1. 9.] [2. 6.] )\n",
+    ]
+
+
+def test_a_write_may_itself_print_to_another_stream() -> None:
+    lengths = Stream()
+
+    class Measured(Stream):
+        def write(self, text: str) -> None:
+            super().write(text)
+            hcb.id_print(np.int32(len(text)), output_stream=lengths)
+
+    stream = Measured()
+    program = jax.jit(lambda x: hcb.id_print(x, output_stream=stream))
+    jax.block_until_ready([program(7), program(77)])
+    hcb.barrier_wait()
+    assert (stream.writes, lengths.writes) == (["7\n", "77\n"], ["2\n", "3\n"])
+
+
+def test_a_print_of_another_device_waits_for_a_write_to_the_same_stream(devices: list[jax.Device]) -> None:
+    began, gate, inside = threading.Event(), threading.Event(), []
+
+    class Slow(Stream):
+        def write(self, text: str) -> None:
+            inside.append(len(self.writes))
+            began.set()
+            # As long as a print that does not wait for this one may take, and no more than that.
+            gate.wait(0.2)
+            self.writes.append(text)
+
+    stream = Slow()
+    program = jax.jit(lambda x: hcb.id_print(x, output_stream=stream))
+    program(jax.device_put(np.int32(0), devices[0]))
+    assert began.wait(helpers.DEADLINE)
+    program(jax.device_put(np.int32(1), devices[1]))
+    hcb.barrier_wait()
+    assert inside == [0, 1] and sorted(stream.writes) == ["0\n", "1\n"]
+
+
+@pytest.mark.contract("H18")
+def test_prints_of_equal_text_are_equal_keys_of_caches() -> None:
+    def parameters(function: Any) -> list[Any]:
+        return [equation.params["callback"] for equation in jax.make_jaxpr(function)(1.0).eqns]
+
+    label = lambda text: parameters(lambda x: hcb.id_print(x, what=text))
+    format_of = lambda text: parameters(lambda x: hcb.debug.print(text, x=x))
+    for make, text, other in ((label, "a", "b"), (format_of, "{x}", "of {x}")):
+        one, same = make(text), make(text)
+        assert one == same and [*map(hash, one)] == [*map(hash, same)]
+        assert one != make(other)
+    plain = format_of("{x}")
+    with np.printoptions(precision=2):
+        assert format_of("{x}") != plain

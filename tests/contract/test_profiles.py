@@ -161,8 +161,9 @@ def test_a_name_that_the_profiler_would_take_for_fields(tmp_path: Path) -> None:
         pass
 
     odd.__qualname__ = "odd#device=tpu:9#"
+    odd.__code__ = odd.__code__.replace(co_filename="part#2.py", co_firstlineno=1)
     with jax.profiler.trace(tmp_path):
         hcb.id_tap(odd, 1.0)
         hcb.barrier_wait()
     ((name, device),) = shown(tmp_path)
-    assert name.startswith("id_tap: odd device=tpu:9  (") and device == "cpu:0"
+    assert name.startswith("id_tap: odd device=tpu:9  (") and "2.py:1" in name and device == "cpu:0"

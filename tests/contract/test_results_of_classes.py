@@ -174,3 +174,79 @@ def test_tangents_are_tapped_in_a_container_that_reads_its_leaf() -> None:
         jax.config.update("jax_host_callback_ad_transforms", None)
     assert tangent == 6
     assert seen == [([3.0, 1.0], ["jvp"])]
+
+
+class Checks(Pair):
+    def __init__(self, *values: Any) -> None:
+        Positive(values[0])
+
+
+AROUND: dict[str, Callable[[Any, Any], Any]] = {
+    "in a tuple": lambda y, x: (x, Positive(y)),
+    "in a dict in a list": lambda y, x: [x, {"a": x, "b": Positive(y)}],
+    "in a named tuple": lambda y, x: Pair(x, Positive(y)),
+    "named tuple with __init__": lambda y, x: {"a": Checks(y, x)},
+}
+
+
+@pytest.mark.contract("H15", "X2", "X3")
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_sees_none_wherever_it_is_in_the_results_of_a_program(kind: str, around: str) -> None:
+    fails = False
+
+    def host(operand: Any) -> Any:
+        if fails:
+            raise ValueError("planted")
+        return operand
+
+    program = jax.jit(lambda x: AROUND[around](KINDS[kind](host, x), x))
+    for fails in (False, False, True, True, False):
+        if fails:
+            with pytest.raises(jax.errors.JaxRuntimeError, match="planted"):
+                jax.block_until_ready(jax.tree.leaves(program(np.float32(2))))
+        else:
+            assert [float(leaf) for leaf in jax.tree.leaves(program(np.float32(2)))][-1] == 2
+    with pytest.raises(hcb.CallbackException, match="planted"):
+        hcb.barrier_wait()
+
+
+ONE = {
+    "alone": lambda each: each,
+    "tuple": lambda each: (each,),
+    "list": lambda each: [each],
+    "dict": lambda each: {"a": each},
+    "two tuples": lambda each: ((each,),),
+}
+
+
+@pytest.mark.contract("H3")
+@pytest.mark.parametrize("staged", [jax.jit, lambda function: function], ids=["jit", "eager"])
+@pytest.mark.parametrize("asked", ONE)
+def test_a_call_returns_a_container_of_one_only_where_one_is_asked_for(asked: str, staged: Any) -> None:
+    def program(given: str) -> Any:
+        return staged(lambda x: hcb.call(lambda x: ONE[given](x), x, result_shape=ONE[asked](NUMBER)))(np.float32(2))
+
+    assert jax.tree.structure(program(asked)) == jax.tree.structure(ONE[asked](0))
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        jax.block_until_ready(program("tuple" if asked == "alone" else "alone"))
+    with pytest.raises(hcb.CallbackException):
+        hcb.barrier_wait()
+
+
+@pytest.mark.contract("B1", "D1")
+@pytest.mark.parametrize("staged", [jax.jit, lambda function: function], ids=["jit", "eager"])
+@pytest.mark.parametrize("asked", ONE)
+@pytest.mark.parametrize("kind", ["buffer_callback", "dlpack_callback"])
+def test_the_results_to_write_are_in_the_container_that_is_asked_for(kind: str, asked: str, staged: Any) -> None:
+    outs = []
+
+    def fill(*arguments: Any) -> None:
+        out, x = arguments[-2:]
+        outs.append(jax.tree.structure(out))
+        np.asarray(jax.tree.leaves(out)[0])[...] = np.asarray(x)
+
+    options = {"in_place": True} if kind == "dlpack_callback" else {}
+    found = staged(getattr(hcb, kind)(fill, ONE[asked](NUMBER), **options))(np.float32(2))
+    assert float(jax.tree.leaves(found)[0]) == 2
+    assert {*outs} == {jax.tree.structure(found)} == {jax.tree.structure(ONE[asked](0))}

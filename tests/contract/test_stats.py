@@ -203,9 +203,19 @@ def test_taps_from_inside_of_a_callback_and_inline_are_handed_over_and_run(monke
     jax.config.update("jax_host_callback_inline", True)
     try:
         here = counted(lambda: hcb.id_tap(nothing, X))["cpu:0"]
+        failed = counted(fails_inline)["cpu:0"]
     finally:
         jax.config.update("jax_host_callback_inline", False)
     assert (here.taps, here.taps_run, here.bytes) == (1, 1, X.nbytes)
+    assert (failed.taps, failed.taps_run, failed.bytes) == (1, 1, X.nbytes)
+
+
+def fails_inline() -> None:
+    def refuses(value: Any, transforms: Any) -> None:
+        raise ValueError("not in the mood")
+
+    with pytest.raises(ValueError, match="not in the mood"):
+        hcb.id_tap(refuses, X)
 
 
 def test_no_figure_is_lost_when_many_threads_call_back() -> None:
@@ -247,11 +257,18 @@ threading.Event().wait(0.05)
 gate.set()
 thread.join()
 hcb.barrier_wait()
-here = (hcb.stats() - before)["cpu:0"]
-print(json.dumps([here.waited_for_room, here.taps, here.taps_run]))
+moment = hcb.stats()
+here = (moment - before)["cpu:0"]
+program(jnp.ones(1)), hcb.barrier_wait()
+later = (hcb.stats() - moment)["cpu:0"].waited_for_room
+import jax.extend.backend
+jax.extend.backend.clear_backends()
+kept = (hcb.stats() - before)["cpu:0"].waited_for_room
+print(json.dumps([here.waited_for_room, here.taps, here.taps_run, later, kept]))
 """
-    waited, taps, ran = run_program(source).json()
+    waited, taps, ran, later, kept = run_program(source).json()
     assert 0.05 <= waited < DEADLINE and (taps, ran) == (2, 2)
+    assert (later, kept) == (0, waited)
 
 
 def test_barriers_and_their_time_are_counted() -> None:
@@ -416,7 +433,8 @@ jax.block_until_ready(program(jnp.ones((8, 300))))
 hcb.barrier_wait()
 found = dataclasses.replace(hcb.stats(), seconds=2.0, barriers=1, waited_in_barriers=0.25)
 found.devices["cpu:0"] = dataclasses.replace(
-    found["cpu:0"], most_queued=1234, most_queued_bytes=5 << 30, waited_for_room=0.5, failures=7)
+    found["cpu:0"], taps=3, taps_run=2, calls={"call": 4, "io_callback": 1},
+    most_queued=1234, most_queued_bytes=5 << 30, waited_for_room=0.5, failures=7)
 for number in range(1, 7):
     del found.devices[f"cpu:{number}"]
 found.devices["cpu:7"] = dataclasses.replace(found["cpu:7"], most_queued=1, most_queued_bytes=1200)
@@ -425,9 +443,9 @@ print(found)
     assert [line.rstrip() for line in run_program(source).check().lines] == [
         "counted for 2.0 s; barriers: 1, for 0.250 s",
         "device  taps  run  calls    bytes   queued          at most  waited for room  failures",
-        "cpu:0      1    1      1  2.3 KiB  0 (0 B)  1,234 (5.0 GiB)          0.500 s         7",
+        "cpu:0      3    2      5  2.3 KiB  0 (0 B)  1,234 (5.0 GiB)          0.500 s         7",
         "cpu:7      1    1      1  2.3 KiB  0 (0 B)      1 (1.2 KiB)          0.000 s         0",
-        "calls of cpu:0: 1 x call",
+        "calls of cpu:0: 4 x call, 1 x io_callback",
         "calls of cpu:7: 1 x call",
     ]
 

@@ -166,3 +166,30 @@ def test_order_and_barriers_after_the_clearing() -> None:
         timeout=90,
     ).json()
     assert report == [True] * 24
+
+
+@pytest.mark.contract("H5")
+def test_a_tap_that_clears_the_backends_ends_before_the_taps_behind_it() -> None:
+    source = """
+import jax.extend.backend
+go, later, order = threading.Event(), threading.Event(), []
+def clears(a, t):
+    go.wait(30)
+    jax.extend.backend.clear_backends()
+    # One-sided: a tap that runs too early has this time.
+    later.wait(0.1)
+    order.append(0)
+def noted(a, t):
+    order.append(int(a))
+    later.set()
+hcb.id_tap(clears, np.int32(0))
+hcb.id_tap(noted, np.int32(1))
+go.set()
+assert later.wait(30), "it runs without a barrier"
+hcb.barrier_wait()
+hcb.id_tap(noted, np.int32(2))
+hcb.barrier_wait()
+assert order == [0, 1, 2], order
+print("done")
+"""
+    assert run_program(source, timeout=120).check().lines == ["done"]

@@ -113,3 +113,27 @@ def test_a_barrier_that_an_exception_has_ended_warns_no_more(warnings_of_barrier
         if thread.name == "hostcb-barrier-report":
             thread.join(DEADLINE)
             assert not thread.is_alive()
+
+
+@pytest.mark.contract("H14")
+def test_a_filter_that_raises_ends_no_tap() -> None:
+    seen: list[float] = []
+
+    def raises(record: logging.LogRecord) -> bool:
+        raise LookupError("a filter of the program's log")
+
+    def fails(value: Any, transforms: Any) -> None:
+        seen.append(float(value))
+        raise ValueError
+
+    logger = logging.getLogger("hostcb")
+    logger.addFilter(raises)
+    try:
+        for number in range(3):
+            hcb.id_tap(fails, np.float32(number))
+        with pytest.raises(hcb.CallbackException) as reported:
+            hcb.barrier_wait()
+    finally:
+        logger.removeFilter(raises)
+    assert seen == [0, 1, 2]
+    assert [type(each.exception) for each in reported.value.failures].count(ValueError) == 3

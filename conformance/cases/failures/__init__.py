@@ -1,1 +1,1 @@
-"""Callbacks that fail: the error arrives once, where it belongs, and leaves nothing behind."""
+"""Callbacks that raise or return something wrong: the program ends with their error, and later ones run."""

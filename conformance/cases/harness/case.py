@@ -82,6 +82,11 @@ def fail(*_: Any) -> Any:
     raise ValueError(PLANTED)
 
 
+def add_one(operand: Any) -> Any:
+    """An `answer` of which `Case.expected` is the result."""
+    return np.asarray(operand) + np.float32(1)
+
+
 class Case:
     """One case with one layout and one callback; `apply` and `compile` are those of the layout."""
 
@@ -91,6 +96,8 @@ class Case:
         self.recorder = Recorder({device.id: index for index, device in enumerate(bench.devices)})
         self._hosts: list[Host] = []
         self._lay_out(bench)
+        self.ends_quietly = True
+        """Whether the barrier must have nothing to report after the last line of the case."""
 
     def _lay_out(self, bench: Bench) -> None:
         self.bench, self.devices, self.operand, self.compile = bench, bench.devices, bench.operand, bench.compile
@@ -109,9 +116,13 @@ class Case:
 
     # Programs.
 
-    def host(self, answer: Callable[[Any], Any] | None = None, returns: Sequence[Any] = ()) -> Host:
-        self._hosts.append(Host(f"host {len(self._hosts)}", self.recorder, answer, returns))
+    def host(self, answer: Callable[[Any], Any] | None = None, returns: Sequence[Any] = (), name: str = "") -> Host:
+        self._hosts.append(Host(name or f"host {len(self._hosts)}", self.recorder, answer, returns))
         return self._hosts[-1]
+
+    def program(self, host: Any, like: Any = None) -> Function:
+        """A compiled program of the callback alone."""
+        return self.compile(lambda x: self.apply(host, x, like))
 
     def apply(self, host: Any, x: Any, like: Any = None) -> Any:
         """The callback under test, on `host` itself, so that two calls with one host are of one function."""
@@ -139,10 +150,9 @@ class Case:
 
     def on_each_device(self, x: Any) -> Any:
         """The operand of a program in which each callback gets `x`."""
-        if self.layout not in ("pmap", "shard_map"):
+        if self.layout in ("jit", "pjit"):
             return x
-        join: Any = np.stack if self.layout == "pmap" else np.concatenate
-        return jax.tree.map(lambda leaf: join([leaf] * self.copies), x)
+        return jax.tree.map(lambda leaf: np.stack([leaf] * self.copies), x)
 
     def runs(self, program: Function, x: Any, times: int = 2) -> Iterator[Any]:
         """Compile, and run so often: from the second run on JAX may dispatch another way. Each run is a new history."""
@@ -197,6 +207,26 @@ class Case:
 
         return ends
 
+    @contextlib.contextmanager
+    def in_thread(self, run: Callable[[], Any]) -> Iterator[None]:
+        """Another thread gets the results of `run` while the block runs; then it must come to its end."""
+        errors: list[Exception] = []
+
+        def target() -> None:
+            try:
+                jax.block_until_ready(run())
+            except Exception as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=target, daemon=True)
+        thread.start()
+        yield
+        thread.join(BEGINS_WITHIN)
+        if thread.is_alive():
+            self.wrong("stuck", Stage.RESULT, "the program of another thread did not end")
+        for error in errors:
+            self.wrong("error", stage_of(error), f"the program of another thread failed: {summary(error)}")
+
     # Checks.
 
     @contextlib.contextmanager
@@ -211,18 +241,40 @@ class Case:
             self.wrong("error", stage_of(error), summary(error))
         self.anomalies[found:] = [replace(each, witness=f"{label}: {each.witness}") for each in self.anomalies[found:]]
 
+    def came(self, *names: str) -> None:
+        """After a barrier the named hosts have run so often, in this order, since `forget`."""
+        self.barrier()
+        self.same("order", Stage.CALLBACK, [event.site for event in self.recorder.history().events], [*names])
+
+    def saw_parts(self, host: Host, *operands: Any) -> None:
+        """After a barrier the host has run for each operand: on each device with its part of it."""
+        self.barrier()
+        self._judge(host, [part for x in operands for part in enumerate(self.parts(x))], self.callback.ordered)
+
+    def parts(self, x: Any) -> list[Any]:
+        """The operand of the callback on each device that runs it, in a program on `x`."""
+        if self.layout in ("jit", "pjit"):
+            return [x]
+        return [row if self.layout == "pmap" else row[None] for row in x]
+
     def saw(self, host: Host, expected: Sequence[Any]) -> None:
         """After a barrier the host has run on each device with these operands: in order if the callback has one."""
         self.barrier()
+        on_each = [(device, operand) for operand in expected for device in range(self.copies)]
+        self._judge(host, on_each, self.callback.ordered and self.copies == 1)
+
+    def saw_each(self, host: Host, expected: Sequence[Any]) -> None:
+        """After a barrier the host has run once with each of these operands, on any device and in any order."""
+        self.barrier()
+        self._judge(host, [(0, operand) for operand in expected], ordered=False)
+
+    def _judge(self, host: Host, expected: Sequence[tuple[int, Any]], ordered: bool) -> None:
         need = Need.AT_LEAST_ONCE if self.callback.runs is Runs.IF_NEEDED else Need.ONCE
         events = [
             ExpectedEvent(host.site, device, tuple(map(np.asarray, jax.tree.leaves(operand))), (), need)
-            for operand in expected
-            for device in range(self.copies)
+            for device, operand in expected
         ]
-        own = self.history(host)
-        name = self.devices[0].platform
-        self.anomalies += judge(events, (), own, (), name, self.callback.ordered and self.copies == 1)
+        self.anomalies += judge(events, (), self.history(host), (), self.devices[0].platform, ordered)
 
     def history(self, host: Host) -> History:
         """The runs of this host, and when the last barrier returned."""
@@ -340,7 +392,8 @@ def case(layouts: str, callbacks: str, promises: str = "", **options: Any) -> Ca
         def run(bench: Bench, callback: Callback) -> list[Anomaly]:
             one = Case(bench, callback)
             scenario(one)
-            one.barrier()
+            if one.ends_quietly:
+                one.barrier()
             return one.anomalies
 
         return scenario

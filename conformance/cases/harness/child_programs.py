@@ -193,29 +193,6 @@ def _happens(condition: Callable[[], bool]) -> bool:
 
 
 @program
-def flags(bench: Bench) -> None:
-    """Taps, with flags of host_callback set in the environment."""
-    threads: list[bool] = []
-
-    def where(operand: Any, transforms: Any) -> None:
-        threads.append(threading.current_thread() is threading.main_thread())
-
-    bench.implementation.tap(where, np.float32(1))
-    bench.implementation.barrier()
-    # The program has the last word.
-    jax.config.update("jax_host_callback_inline", False)
-    bench.implementation.tap(where, np.float32(1))
-    bench.implementation.barrier()
-    say(threads)
-
-    transforms_seen: list[list[str]] = []
-    tap = bench.implementation.tap
-    jax.grad(lambda x: tap(lambda _, transforms: transforms_seen.append([t[0] for t in transforms]), x) * 2.0)(3.0)
-    bench.implementation.barrier()
-    say(transforms_seen)
-
-
-@program
 def raw(bench: Bench, target: str, kind: str) -> None:
     """A result goes to the runtime's own target for callbacks, unchecked."""
     compiled, operand = raw_program(target, kind)
@@ -249,19 +226,6 @@ def pending_at_exit(bench: Bench) -> None:
     compiled = bench.compile(computation)
     at(Stage.DISPATCH)
     compiled(np.arange(len(bench.devices), dtype=np.int32) * 100)
-    at(Stage.EXIT)
-
-
-@program
-def fails_before_exit(bench: Bench) -> None:
-    """The interpreter ends, and no barrier has told of a tap that failed."""
-
-    def host(operand: Any, transforms: Any) -> None:
-        raise ValueError("the failure that nobody asked for")
-
-    compiled = bench.compile(lambda x: bench.implementation.tap(host, x))
-    at(Stage.DISPATCH)
-    compiled(np.arange(len(bench.devices), dtype=np.int32))
     at(Stage.EXIT)
 
 

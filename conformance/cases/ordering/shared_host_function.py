@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import jax
 import numpy as np
 
+from ...oracle.verdicts import Stage
 from ..harness.case import Case, case
 from ..harness.registry import ONE_OF_EACH
 
@@ -30,3 +34,85 @@ def same_function_of_other_results(case: Case) -> None:
     for results in case.runs(lambda x: [case.apply(host, x, like) for like in RESULTS], ROW):
         case.gave(results, RESULTS)
         case.saw(host, [ROW] * len(RESULTS))
+
+
+def _trees(x: Any) -> list[Any]:
+    return [(x, x), [x, x], {"a": x, "b": x}, {"a": x, "c": x}, {"a": (x, x)}, (x, x)]
+
+
+@case("jit", ONE_OF_EACH, "H18")
+def same_function_of_other_operands(case: Case) -> None:
+    """The same two arrays in one tree after the other: the function gets each of them."""
+    seen: list[Any] = []
+
+    def host(operand: Any, transforms: Any = ()) -> Any:
+        seen.append(jax.tree.structure(operand))
+        return ROW
+
+    program = case.compile(lambda x: [case.apply(host, tree, ROW) for tree in _trees(x)])
+    jax.block_until_ready(program(ROW))
+    case.barrier()
+    expected = [jax.tree.structure(tree) for tree in _trees(0)]
+    # Without an effect, the compiler orders them, and may keep one of equal calls.
+    right = seen == expected if case.callback.ordered else {*seen} == {*expected}
+    case.check(right, "mistaken", Stage.CALLBACK, f"it saw {seen}, expected {expected}")
+
+
+@case("jit", "buffer_callback", "B1 H18")
+def same_types_with_and_without_alias(case: Case) -> None:
+    """Two functions of the same types in one program, of which one changes its operand in place: in each order."""
+
+    def twice(context: Any, out: Any, x: Any) -> None:
+        np.multiply(np.asarray(x), 2, out=np.asarray(out))
+
+    def one_more(context: Any, out: Any, x: Any) -> None:
+        np.asarray(out)[...] += 1
+
+    like = jax.ShapeDtypeStruct(ROW.shape, ROW.dtype)
+    doubled = case.library.buffer_callback(twice, like)
+    in_place = case.library.buffer_callback(one_more, like, input_output_aliases={0: 0})
+    for function, expected in (
+        (lambda x: in_place(doubled(x)), ROW * 2 + 1),
+        (lambda x: doubled(in_place(x + 0)), (ROW + 1) * 2),
+    ):
+        for results in case.runs(function, ROW):
+            case.gave(results, expected)
+
+
+@case("pjit", "debug_callback", "H18 X4", minimum_devices=2)
+def same_function_in_parts(case: Case) -> None:
+    """In one program over all devices, with and without `partitioned`: the whole once, and each part once."""
+    whole, parts = case.operand, [row[None] for row in case.operand]
+    for order in ((False, True), (True, False)):
+        host = case.host()
+
+        def program(x: Any, host: Any = host, order: tuple[bool, ...] = order) -> Any:
+            for partitioned in order:
+                case.library.debug.callback(host, x, partitioned=partitioned)
+            return x
+
+        for results in case.runs(program, case.operand, times=1):
+            case.gave(results, case.operand)
+            case.saw(host, [whole, *parts])
+
+
+@case("pjit", "id_tap call", "H10 H18", minimum_devices=2)
+def same_function_on_other_devices(case: Case) -> None:
+    """In one program over all devices, each callback of one function names another device."""
+    host = case.host()
+
+    def on(index: int, x: Any) -> Any:
+        if case.callback.function == "id_tap":
+            return case.library.id_tap(host, x, tap_with_device=True, device_index=index)
+        return case.library.call(host, x, result_shape=x, call_with_device=True, device_index=index)
+
+    def program(x: Any) -> Any:
+        for index in range(len(case.devices)):
+            x = on(index, x)
+        return x
+
+    for results in case.runs(program, case.operand):
+        case.gave(results, case.operand)
+        case.barrier()
+        found = sorted(device.id for device in host.devices)
+        case.same("wrong device", Stage.CALLBACK, found, sorted(device.id for device in case.devices))

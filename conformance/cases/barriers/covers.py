@@ -1,0 +1,154 @@
+"""Barriers wait for the callbacks of earlier programs, hostcb's own and that of JAX."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from ...oracle.verdicts import Stage
+from ...spec.thresholds import THRESHOLDS
+from ..harness.case import BEGINS_WITHIN, Case, add_one, case
+from ..harness.registry import EVERY_EFFECT
+
+EARLY_SECONDS = 0.1
+"""The time in which a barrier may return too early. It is one-sided: a slow machine can only miss the fault."""
+
+SLOW_SECONDS = 0.1
+SLOW_TAPS = 3
+
+
+def _check_covers(case: Case, barrier: Callable[[], None], again: bool = False) -> None:
+    """Another thread starts a program and waits at the barrier, while the callback is held.
+
+    `again` asks the second run of a program, for which there may be another way, on its last device alone.
+    """
+    entered, release, passed = threading.Event(), threading.Event(), threading.Event()
+    ended: list[None] = []
+    in_time: list[int] = []
+
+    def answer(operand: Any) -> Any:
+        if not again or np.asarray(operand).ravel()[-1] == case.operand.ravel()[-1]:
+            entered.set()
+            release.wait(2 * BEGINS_WITHIN)
+        ended.append(None)
+        return add_one(operand)
+
+    program = case.program(answer if case.callback.function != "id_tap" else lambda operand, _: answer(operand))
+    if again:
+        release.set()
+        program(case.operand)
+        case.barrier()
+        entered.clear()
+        release.clear()
+        ended.clear()
+
+    def run() -> None:
+        program(case.operand)
+        barrier()
+        in_time.append(len(ended))
+        passed.set()
+
+    with case.in_thread(run):
+        case.check(entered.wait(BEGINS_WITHIN), "lost", Stage.CALLBACK, "the callback did not begin")
+        passed.wait(EARLY_SECONDS)
+        release.set()
+    case.same("early barrier", Stage.BARRIER, in_time, [case.copies], "callbacks that had ended when it returned")
+
+
+@case("jit", EVERY_EFFECT, "H13")
+@case("pmap", "id_tap call io_callback", "H13")
+def barrier_covers(case: Case) -> None:
+    """A thread starts a program and waits at the barrier; meanwhile the callback waits for an event."""
+    _check_covers(case, case.implementation.barrier)
+
+
+@case("jit", "id_tap debug_callback", "H13")
+@case("pmap", "id_tap", "H13")
+def jaxs_barrier_covers(case: Case) -> None:
+    """H13: so does JAX's own barrier, also after a program of JAX's own callbacks."""
+    own = jax.jit(lambda x: (jax.debug.callback(lambda _: None, x), x)[1])
+
+    def after_another() -> None:
+        own(np.float32(1))
+        jax.effects_barrier()
+
+    _check_covers(case, jax.effects_barrier)
+    _check_covers(case, jax.effects_barrier, again=True)
+    _check_covers(case, after_another)
+
+
+def _slow_taps(case: Case, start: Callable[[Callable[[], Any]], None]) -> None:
+    def answer(operand: Any) -> None:
+        time.sleep(SLOW_SECONDS)
+
+    hosts = [case.host(answer) for _ in range(SLOW_TAPS)]
+
+    def taps(x: Any) -> Any:
+        for host in hosts:
+            x = case.apply(host, x)
+        return x
+
+    program = case.compile(taps)
+    start(lambda: program(case.operand))
+    case.barrier()
+    for host in hosts:
+        case.saw_parts(host, case.operand)
+    events = sorted(case.recorder.history().events, key=lambda event: event.begin)
+    overlaps = max((sum(other.begin <= event.begin < other.end for other in events) for event in events), default=0)
+    # Devices may run concurrently, and each device runs one callback at a time.
+    case.check(overlaps <= case.copies, "overlap", Stage.CALLBACK, f"{overlaps} callbacks ran at the same time")
+
+
+@case("jit pmap", "id_tap", "H13", isolated=True)
+def slow(case: Case) -> None:
+    """The barrier waits for slow callbacks."""
+    _slow_taps(case, lambda run: run())
+
+
+@case("jit", "id_tap", "H13", isolated=True)
+def slow_in_another_thread(case: Case) -> None:
+    """The barrier waits, too, for callbacks that another thread has started."""
+
+    def in_thread(run: Callable[[], Any]) -> None:
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+
+    _slow_taps(case, in_thread)
+
+
+@case("jit", "id_tap call io_callback", "H13", crosses=("generations",))
+def generations(case: Case) -> None:
+    """A callback starts a program whose callback starts another, and so on; one barrier is for all of them."""
+    most = max(THRESHOLDS["generations"].around)
+
+    def hosting(generation: int) -> Callable[[Any], Any]:
+        def answer(operand: Any) -> Any:
+            if generation:
+                np.asarray(programs[generation - 1](np.asarray(operand)))
+            return add_one(operand)
+
+        return case.host(answer, name=str(generation))
+
+    # JAX refuses a program that starts itself.
+    programs = [case.program(hosting(generation)) for generation in range(most)]
+    for depth in THRESHOLDS["generations"].around:
+        case.forget()
+        case.gives(case.expected, lambda d=depth: programs[d - 1](case.operand))
+        case.barrier()
+        case.same("early barrier", Stage.BARRIER, len(case.recorder.history().events), depth, "callbacks that ended")
+
+
+@case("pmap", "id_tap", "H17", isolated=True)
+def pending_at_exit(case: Case) -> None:
+    """The interpreter ends right after dispatch; every tap must run before it does."""
+    ended = case.child("pending_at_exit", fresh=True)
+    case.check(not ended.status, "error", Stage.EXIT, f"{ended.how}: {ended.errors.strip()[-300:]}")
+    ended.check()
+    expected = sorted(device * 100 + step * 10 for device in range(len(case.devices)) for step in range(1, 6))
+    case.same("lost", Stage.EXIT, sorted(ended.said), expected, "taps before the exit")

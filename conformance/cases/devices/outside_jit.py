@@ -1,0 +1,140 @@
+"""Callbacks outside jit: the device that calls and has the result, and the user's mesh."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from ...oracle.verdicts import Stage
+from ..harness.case import Case, Host, add_one, case
+
+RUNS = 3
+
+
+@case("jit", "id_tap call", "H1 H3 H10", minimum_devices=2)
+def where_eager_callbacks_are(case: Case) -> None:
+    """As under jit, the operand whose device was chosen decides on the device, and the result goes there."""
+    same = partial(case.same, "wrong place", Stage.RESULT)
+    host = case.host(lambda operand: add_one(jax.tree.leaves(operand)[0]))
+
+    def through(operand: Any, *, on: Any) -> Any:
+        leaf = jax.tree.leaves(operand)[0]
+        if case.callback.function == "id_tap":
+            result = case.library.id_tap(host, operand, tap_with_device=True)
+        else:
+            result = case.library.call(host, operand, result_shape=leaf, call_with_device=True)
+            case.gives(np.asarray(leaf) + 1, lambda: result)
+        case.barrier()
+        same(host.devices[-1], on, "the device that calls")
+        return result
+
+    def rows(devices: Any) -> Any:
+        mesh = Mesh(np.asarray(devices), ("devices",))
+        return jax.device_put(np.arange(len(devices), dtype=np.float32), NamedSharding(mesh, PartitionSpec("devices")))
+
+    last = case.devices[-1]
+    chosen, free = jax.device_put(np.float32(3), last), jnp.float32(4)
+    for operands in ((chosen, free), (free, chosen)):
+        result = through(operands, on=last)
+        if case.callback.returns_new_value:
+            same(result.devices(), {last}, "the devices of the result")
+    through(rows(case.devices[::-1]), on=last)
+    for devices in (case.devices, case.devices[-2:], case.devices[-1:]):
+        operand = rows(devices)
+        result = through(operand, on=devices[0])
+        if case.callback.returns_new_value:
+            whole = NamedSharding(operand.sharding.mesh, PartitionSpec())
+            same(result.sharding.is_equivalent_to(whole, result.ndim), True, "whether each device has the result")
+
+
+@case("jit", "id_tap call", "H10", minimum_devices=2)
+def named_outside_jit(case: Case) -> None:
+    """Each device of an operand's mesh can be named as the one that calls; without operands it is the default one."""
+    host = case.host(lambda operand: None)
+
+    def apply(operand: Any, index: int = 0) -> None:
+        if case.callback.function == "id_tap":
+            case.library.id_tap(host, operand, tap_with_device=True, device_index=index)
+        else:
+            case.library.call(host, operand, call_with_device=True, device_index=index)
+        case.barrier()
+
+    split = jax.device_put(np.arange(len(case.devices), dtype=np.float32), case.bench.split)
+    for index in range(len(case.devices)):
+        apply(split, index)
+    with jax.default_device(case.devices[-1]):
+        apply(())
+    case.same("wrong place", Stage.RESULT, host.devices, [*case.devices, case.devices[-1]], "the devices that call")
+
+
+@case("jit", "call pure_callback io_callback", "H4 X2 X3", minimum_devices=2)
+def results_without_a_place(case: Case) -> None:
+    """A result outside jit is on a chosen device only if an operand is: otherwise it goes with arrays of any device."""
+    host, last = case.host(add_one), case.devices[-1]
+    there = jax.device_put(np.ones(3, np.float32), last)
+    for operand in (jnp.ones(3, np.float32), np.ones(3, np.float32), there):
+        result = case.apply(host, operand)
+        case.same("wrong place", Stage.RESULT, result.committed, operand is there, "whether its device was chosen")
+        case.same("wrong place", Stage.RESULT, (result + there).devices(), {last}, "its sum with another array")
+
+
+@case("jit", "call pure_callback io_callback io_callback_ordered", "H3 H4 X2 X3", minimum_devices=2)
+def results_without_elements(case: Case) -> None:
+    """A result without elements is where its operand is. An io_callback of it is called, and a pure one is not."""
+    last, empty = case.devices[-1], np.zeros((0, 2), np.float32)
+    operand = jax.device_put(np.ones(3, np.float32), last)
+    host = case.host(returns=[empty])
+
+    def apply(x: Any) -> Any:
+        return case.apply(host, x, empty)
+
+    for run in (apply, jax.jit(apply)):
+        case.forget()
+        result = jax.block_until_ready(run(operand))
+        case.barrier()
+        case.same("wrong place", Stage.RESULT, result.devices(), {last}, "its devices")
+        case.same("wrong place", Stage.RESULT, result.shape, empty.shape, "its shape")
+        runs = 0 if case.callback.function == "pure_callback" else 1
+        case.same("wrong place", Stage.RESULT, host.count, runs, "runs of the function")
+
+
+@case("jit", "call pure_callback io_callback", "H3 H15 X2 X3")
+def empty_beside_others(case: Case) -> None:
+    """Of two results one has no elements, outside jit and in it: the other has its values."""
+    empty, row = np.zeros(0, np.float32), np.arange(2, dtype=np.float32)
+    for results in ((empty, row), (row, empty)):
+        host = case.host(returns=[results])
+
+        def apply(x: Any, host: Host = host, results: Any = results) -> Any:
+            return case.apply(host, x, results)
+
+        case.gives(results, lambda f=apply: f(jnp.ones(3)))
+        case.gives(results, lambda f=apply: jax.jit(f)(jnp.ones(3)))
+
+
+@case("jit", "call debug_callback", "H4 X4", needs="set_mesh")
+@case("jit", "pure_callback io_callback", "H4 X2 X3", needs="set_mesh", functions="barrier_wait")
+def outside_of_the_users_mesh(case: Case) -> None:
+    """What a function runs in JAX is outside of the mesh that the program has set, outside jit and in it."""
+    empty: list[bool] = []
+
+    def answer(operand: Any) -> Any:
+        empty.append(jax.sharding.get_abstract_mesh().empty)
+        return np.asarray(jnp.asarray(operand) * 2)
+
+    host = case.host(answer)
+    mesh = Mesh(np.asarray(case.devices[:1]), ("x",))
+    for setting in (lambda: jax.set_mesh(mesh), lambda: jax.sharding.use_abstract_mesh(mesh.abstract_mesh)):
+        for run in (lambda x: case.apply(host, x), jax.jit(lambda x: case.apply(host, x))):
+            empty.clear()
+            with setting():
+                # Another way may be taken from the second run on.
+                for _ in range(RUNS):
+                    jax.block_until_ready(run(jnp.asarray(case.operand)))
+                    case.barrier()
+            case.same("wrong place", Stage.RESULT, empty, [True] * RUNS, "whether the function has no mesh")

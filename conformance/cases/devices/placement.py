@@ -1,0 +1,175 @@
+"""The device that runs a callback under jit over a mesh, and the devices that hold its result."""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from ...oracle.verdicts import Stage
+from ...spec.jax_versions import shard_map
+from ..harness.bench import Bench
+from ..harness.case import WHILE, Case, add_one, case, fail
+from ..harness.checks import PLANTED, error_of
+from ..harness.registry import EVERY_KIND, WITH_RESULTS
+
+FLOATS = ("float4_e2m1fn", "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32")
+"""Floats of each width with a negative zero, but those of 64 bits, which a platform may lack."""
+
+SHARDED = "pure_callback_sharding io_callback_sharding"
+RUNS = 3
+
+
+@case("pjit", SHARDED, also="X5", minimum_devices=2)
+@case("pjit", "pure_callback io_callback", minimum_devices=2)
+def result_reaches_all(case: Case) -> None:
+    """One device calls back, and every device has the whole result or its part: the compiler chooses."""
+    host = case.host(add_one)
+    # Not case.compile: its explicit output sharding would hide the sharding of the callback's result.
+    result = jax.jit(lambda x: case.apply(host, x), in_shardings=case.bench.split)(case.operand)
+    case.gives(case.operand + 1, lambda: result)
+    for shard in result.addressable_shards:
+        case.gives(case.operand[shard.index] + 1, lambda s=shard: s.data)
+
+
+@case("pjit", WITH_RESULTS, also="H10", minimum_devices=2)
+def keeps_signs_of_zeros(case: Case) -> None:
+    """XLA spreads a result over a mesh by adding zeros to it, and the sum of zeros has no sign."""
+    host = case.host(lambda operand: operand)
+    # Two devices: JAX 0.10.2 hangs where all of the runtime's threads wait and a callback reads a float4_e2m1fn.
+    split = NamedSharding(Mesh(case.bench.mesh.devices.flat[:2], "d"), PartitionSpec("d"))
+    program = jax.jit(lambda x: case.apply(host, x), in_shardings=split, out_shardings=split)
+    # Older releases have fewer types.
+    for dtype in (getattr(jnp, name) for name in FLOATS if hasattr(jnp, name)):
+        operand = np.full(2, -0.0, dtype)
+        case.gives(operand, lambda x=operand: program(x))
+
+
+@case("pjit", f"{EVERY_KIND} debug_callback_ordered", "H10 X5", minimum_devices=2)
+def feeds_shard_map(case: Case) -> None:
+    """A shard_map of the same program takes a callback's result, and a callback takes a shard_map's result."""
+    rows = case.bench.split.spec
+    doubled = shard_map(lambda x: x * 2, mesh=case.bench.mesh, in_specs=rows, out_specs=rows)
+    host = case.host(add_one)
+    for sharding in (case.bench.split, NamedSharding(case.bench.mesh, PartitionSpec())):
+        before = jax.jit(lambda x: doubled(case.apply(host, x)), in_shardings=sharding)
+        case.gives(case.expected * 2, lambda f=before: f(case.operand))
+        after = jax.jit(lambda x: case.apply(host, doubled(x)), in_shardings=sharding)
+        case.gives(case.bench.expected(case.callback, case.operand * 2), lambda f=after: f(case.operand))
+
+
+def _gives_to(lowered: str, device: int) -> bool:
+    return bool(re.search(rf"device_ids ?= ?\[{device}\]|maximal device={device}\b", lowered))
+
+
+@case("pjit", SHARDED, also="X5", minimum_devices=2)
+def names_its_device(case: Case) -> None:
+    """The compiled program places the callback on the named device, the last one."""
+    # A callback cannot tell its device, so this check reads the compiled program.
+    program = jax.jit(lambda x: case.apply(add_one, x), in_shardings=case.bench.split)
+    lowered = program.lower(case.operand).as_text()
+    given = _gives_to(lowered, len(case.devices) - 1)
+    case.check(given, "wrong device", Stage.LOWER, "the lowered program gives nothing to the last device")
+
+
+@case("pjit", "io_callback pure_callback", "X5", minimum_devices=2, functions="barrier_wait")
+def named_by_a_mesh_of_one(case: Case) -> None:
+    """X5: any sharding of a single device names it, also that of a mesh of one."""
+    last = NamedSharding(Mesh(np.asarray(case.devices[-1:]), ("alone",)), PartitionSpec())
+    function = getattr(case.library, case.callback.function)
+    program = jax.jit(lambda x: function(add_one, x, x, sharding=last), in_shardings=case.bench.split)
+    lowered = program.lower(case.operand).as_text()
+    case.gives(case.expected, lambda: program(case.operand))
+    given = _gives_to(lowered, len(case.devices) - 1)
+    case.check(given, "wrong device", Stage.LOWER, "the lowered program gives nothing to the last device")
+
+
+@case("pjit", SHARDED, also="X5", minimum_devices=2)
+def unknown_device(case: Case) -> None:
+    """A device on which the computation does not run is refused."""
+    fewer = Bench(case.implementation, "pjit", case.devices[:-1])
+    program = fewer.compile(lambda x: case.implementation.invoke(case.callback, add_one, x, x, case.devices))
+    error = error_of(lambda: program(fewer.operand))
+    case.check(isinstance(error, ValueError), "not refused", Stage.LOWER, f"expected ValueError, actual {error!r}")
+
+
+@case("pjit", "call", "H5 H10", minimum_devices=2)
+def in_order_on_its_device(case: Case) -> None:
+    """A call that names the last device runs after the taps there, and its failure names this device."""
+    last = len(case.devices) - 1
+    called = threading.Event()
+    answers: Any = np.asarray
+
+    def answer(operand: Any) -> Any:
+        called.set()
+        return answers(operand)
+
+    tapped, function = case.host(lambda operand: called.wait(WHILE), name="tap"), case.host(answer, name="call")
+
+    def program(x: Any) -> Any:
+        x = case.library.id_tap(tapped, x, device_index=last)
+        return case.library.call(function, x, result_shape=x, device_index=last)
+
+    compiled = case.compile(program)
+    for _ in range(RUNS):
+        case.forget()
+        called.clear()
+        case.gives(case.operand, lambda: compiled(case.operand))
+        case.came("tap", "call")
+    answers = fail
+    case.raises(lambda: compiled(case.operand), PLANTED, str(case.devices[last]))
+    case.barrier_reports(str(case.devices[last]))
+
+
+@case("pjit", "call", "H5 H10", minimum_devices=4)
+def on_two_meshes_at_once(case: Case) -> None:
+    """While one run of a program waits, another one starts on other devices: each receives a device of its own."""
+    started = threading.Event()
+    notes = case.host()
+
+    def wait(operand: Any) -> Any:
+        started.wait(WHILE)
+        return np.asarray(operand)
+
+    @jax.jit
+    def program(x: Any) -> Any:
+        x = case.library.call(wait, x, result_shape=x)
+        return case.library.call(notes, x, result_shape=x, call_with_device=True)
+
+    pairs = case.devices[:2], case.devices[2:4]
+    rows = [NamedSharding(Mesh(np.asarray(pair), ("devices",)), PartitionSpec("devices")) for pair in pairs]
+    operands = [jax.device_put(np.full(2, number, np.float32), place) for number, place in enumerate(rows)]
+    for _ in range(RUNS):
+        case.forget()
+        started.clear()
+        results = [program(operand) for operand in operands]
+        started.set()
+        jax.block_until_ready(results)
+        case.barrier()
+        events = [event for event in case.recorder.history().events if event.site == notes.site]
+        actual = sorted((float(event.leaves[0][0]), event.device) for event in events)
+        case.same("wrong device", Stage.CALLBACK, actual, [(0.0, 0), (1.0, 2)], "operand and device")
+
+
+@case("pjit", "io_callback call", "H9 H10 X3", minimum_devices=4, functions="barrier_wait")
+def chosen_of_any_order(case: Case) -> None:
+    """A mesh in reverse: the chosen device runs the callback, and the failure names it, whatever its place is."""
+    mesh = Mesh(np.asarray(case.devices)[::-1], ("devices",))
+    operand = jax.device_put(case.operand, NamedSharding(mesh, PartitionSpec("devices")))
+
+    def program(x: Any, place: int) -> Any:
+        if case.callback.function == "call":
+            return case.library.call(fail, x, result_shape=x, device_index=place)
+        return case.library.io_callback(fail, x, x, sharding=SingleDeviceSharding(mesh.devices[place]))
+
+    for place in (0, 1, len(case.devices) - 1):
+        error_of(functools.partial(jax.jit(program, static_argnums=1), operand, place))
+        reported: Any = error_of(case.implementation.barrier)
+        actual = [failure.device for failure in getattr(reported, "failures", ())]
+        case.same("wrong place", Stage.CALLBACK, actual, [mesh.devices[place]], f"failures of number {place}")

@@ -1,0 +1,196 @@
+"""Callbacks in `shard_map`: which results vary over an axis of the mesh, and what each device calls."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from ...oracle.stages import stage_of, summary
+from ...oracle.verdicts import Stage
+from ...spec.jax_versions import shard_map
+from ..harness.case import Case, add_one, case
+from ..harness.checks import error_of
+from ..harness.registry import EVERY_KIND, WITH_RESULTS
+
+EVERYWHERE = PartitionSpec()
+
+
+@case("pjit", f"{EVERY_KIND} debug_callback_ordered", "H9 H10", minimum_devices=2)
+def around_shard_map(case: Case) -> None:
+    """One program over a mesh calls back before a shard_map, in it, and after it."""
+    if case.callback.refusals.mesh:
+        return
+    host = case.host(add_one)
+    rows = case.bench.split.spec
+    inside = shard_map(lambda x: case.apply(host, x * 2), mesh=case.bench.mesh, in_specs=rows, out_specs=rows)
+    program = jax.jit(lambda x: case.apply(host, inside(case.apply(host, x)) * 3), in_shardings=case.bench.split)
+    expected = case.operand
+    for factor in (1, 2, 3):
+        expected = case.bench.expected(case.callback, expected * np.float32(factor))
+    for _ in range(2):
+        case.gives(expected, lambda: program(case.operand))
+
+
+def _sum_of(case: Case, *each: Any) -> Any:
+    """One more than the sum of the operands, by a callback."""
+    like = jax.ShapeDtypeStruct(np.broadcast_shapes(*map(jnp.shape, each)), np.float32)
+    return case.apply(lambda given: add_one(sum(map(np.asarray, given))), each, like)
+
+
+def _check_varies(case: Case, places: Sequence[Any], operands: Sequence[Any], expected: Any) -> None:
+    """The result differs between the rows, and cannot leave as one that is the same everywhere."""
+
+    def program(place: Any) -> Any:
+        mapped = jax.shard_map(
+            lambda *each: _sum_of(case, *each), mesh=case.bench.mesh, in_specs=tuple(places), out_specs=place
+        )
+        return jax.jit(mapped)
+
+    case.gives(expected, lambda: program(case.bench.split.spec)(*operands))
+    _check_refused(case, lambda: program(EVERYWHERE).lower(*operands))
+
+
+def _check_refused(case: Case, lower: Any) -> None:
+    refused = error_of(lower)
+    case.check(isinstance(refused, ValueError), "not refused", Stage.TRACE, f"expected ValueError, actual {refused!r}")
+
+
+# A check of what varies is in releases with `jax.shard_map` alone.
+@case("shard_map", "call pure_callback io_callback", "H9", minimum_devices=2, needs="shard_map")
+def varies_as_its_operands(case: Case) -> None:
+    """A result differs between devices if one operand does: JAX must not take the first device's for all."""
+    rows, five = case.bench.split.spec, np.float32(5)
+    _check_varies(case, (rows, EVERYWHERE), (case.operand, five), case.operand + np.float32(6))
+    _check_varies(case, (EVERYWHERE, rows), (five, case.operand), case.operand + np.float32(6))
+
+
+@case(
+    "shard_map", f"{WITH_RESULTS} buffer_callback", "H9", minimum_devices=2, needs="shard_map", functions="barrier_wait"
+)
+def varies_with_each_operand(case: Case) -> None:
+    """H9: whichever of three operands varies, the result does."""
+    whole = jax.device_put(jnp.ones((1, 3), np.float32), NamedSharding(case.bench.mesh, EVERYWHERE))
+    varying = jax.device_put(jnp.asarray(case.operand), case.bench.split)
+    for which in range(3):
+        operands: list[Any] = [whole] * 3
+        places = [EVERYWHERE] * 3
+        operands[which], places[which] = varying, case.bench.split.spec
+        _check_varies(case, places, operands, case.operand + np.float32(3))
+
+
+@case("shard_map", WITH_RESULTS, "H9", minimum_devices=4, needs="shard_map", functions="barrier_wait")
+def varies_over_two_axes(case: Case) -> None:
+    """H9: of operands that vary over different axes of a mesh, the result varies over all of these."""
+    rows = len(case.devices) // 2
+    mesh = Mesh(np.asarray(case.devices).reshape(rows, 2), ("x", "y"))
+    operands = np.arange(rows, dtype=np.float32), np.array([10, 20], np.float32)
+
+    def program(place: Any) -> Any:
+        places = PartitionSpec("x"), PartitionSpec("y")
+        return jax.jit(jax.shard_map(lambda *each: _sum_of(case, *each), mesh=mesh, in_specs=places, out_specs=place))
+
+    sums = add_one(operands[0][:, None] + operands[1]).ravel()
+    case.gives(sums, lambda: program(PartitionSpec(("x", "y")))(*operands))
+    for place in (PartitionSpec("x"), PartitionSpec("y"), EVERYWHERE):
+        _check_refused(case, lambda place=place: program(place).lower(*operands))
+
+
+@case("shard_map", "id_tap call io_callback_ordered", "H9 X3", minimum_devices=2, needs="shard_map")
+def devices_in_both_orders(case: Case) -> None:
+    """Programs over the same devices in one order and in the other go on, one after the other, with their own parts."""
+    case.use(case.devices[:2])
+    host = case.host(add_one)
+    operand = np.arange(2, dtype=np.float32)
+    programs = []
+    for devices in (case.devices, case.devices[::-1]):
+        mesh, rows = Mesh(np.asarray(devices), ("rows",)), PartitionSpec("rows")
+        program = jax.jit(jax.shard_map(lambda x: case.apply(host, x), mesh=mesh, in_specs=rows, out_specs=rows))
+        placed = jax.device_put(operand, NamedSharding(mesh, rows))
+        programs.append(lambda f=program, x=placed: f(x))
+    for number in (0, 1, 0) * 4:
+        case.forget()
+        case.gives(programs[number], case.bench.expected(case.callback, operand))
+        case.saw_parts(host, operand)
+
+
+@case(
+    "pjit",
+    "io_callback io_callback_ordered",
+    "H9 H10 X3",
+    minimum_devices=2,
+    needs="shard_map",
+    functions="barrier_wait",
+)
+def draws_inside_and_outside(case: Case) -> None:
+    """One callback without operands, in a `shard_map` and outside of it in one program: each has its own result."""
+    draws = np.array([-0.0, 1, 2, 3], np.float32)
+    rows = case.bench.split.spec
+
+    def draw() -> Any:
+        like = jax.ShapeDtypeStruct(draws.shape, draws.dtype)
+        return case.library.io_callback(lambda: draws, like, ordered=case.callback.ordered)
+
+    @jax.jit
+    def program(x: Any) -> Any:
+        return jax.shard_map(lambda x: x + draw(), mesh=case.bench.mesh, in_specs=rows, out_specs=rows)(x), draw()
+
+    operand = jax.device_put(jnp.zeros(4 * len(case.devices), np.float32), case.bench.split)
+    case.gives((np.tile(np.abs(draws), len(case.devices)), draws), lambda: program(operand))
+
+
+@case("shard_map", "io_callback debug_callback", "H9 X3 X4", minimum_devices=2)
+@case(
+    "shard_map",
+    "id_tap call io_callback_ordered debug_callback_ordered",
+    "H1 H3 H9 X3 X4",
+    minimum_devices=2,
+    functions="barrier_wait",
+)
+def shard_map_without_values(case: Case) -> None:
+    """A shard_map that has no results and uses no operand: each device calls, or the program is refused with advice."""
+    host = case.host()
+
+    def body(_: Any) -> tuple[()]:
+        case.apply(host, jax.lax.axis_index("devices"))
+        return ()
+
+    rows = PartitionSpec("devices")
+    mapped = shard_map(body, mesh=case.bench.mesh, in_specs=rows, out_specs=())
+    everywhere = NamedSharding(case.bench.mesh, PartitionSpec())
+
+    def beside(x: Any) -> Any:
+        mapped(x)
+        return jax.lax.with_sharding_constraint(x * 2, everywhere)
+
+    operand = jax.device_put(np.arange(len(case.devices), dtype=np.float32), case.bench.split)
+    programs = {"alone": mapped, "beside another value": beside, "in a nested jit": lambda x: jax.jit(mapped)(x)}
+    for what, program in programs.items():
+        case.forget()
+        error = error_of(functools.partial(jax.jit(program), operand))
+        advised = isinstance(error, NotImplementedError) and "set_mesh" in str(error)
+        if what != "beside another value" and advised and not host.count:
+            continue
+        if error:
+            case.wrong("error", stage_of(error), f"a shard_map without values, {what}: {summary(error)}")
+        case.saw_each(host, [np.int32(number) for number in range(len(case.devices))])
+
+
+@case("pjit", "debug_callback", "X4", minimum_devices=2, functions="barrier_wait")
+def parts_without_operands(case: Case) -> None:
+    """X4: a debug callback with `partitioned=True` that has no operands runs on each device, at each step of a loop."""
+    seen: list[None] = []
+
+    def step(_: Any, x: Any) -> Any:
+        case.library.debug.callback(lambda: seen.append(None), partitioned=True)
+        return x + 1
+
+    program = case.compile(lambda x: jax.lax.fori_loop(0, 2, step, x))
+    case.gives(case.operand + 2, lambda: program(case.operand))
+    case.barrier()
+    case.same("wrong count", Stage.CALLBACK, len(seen), 2 * len(case.devices))

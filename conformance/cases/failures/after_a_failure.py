@@ -1,0 +1,150 @@
+"""What runs after a callback has failed: nothing that needs its result, and everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...oracle.verdicts import Stage
+from ..harness.case import Case, case, fail
+from ..harness.checks import PLANTED, error_of
+from .misbehaving import Misbehaving, ends
+
+START = np.float32(10)
+STEPS = 4
+END = START + np.float32(STEPS)
+FAILING = 2
+"""The step that fails, counted from 0."""
+
+
+def _programs(step: Callable[[Any], Any]) -> list[Callable[[Any], Any]]:
+    """The steps in a loop, and one by one."""
+
+    def one_by_one(x: Any) -> Any:
+        for _ in range(STEPS):
+            x = step(x)
+        return x
+
+    return [jax.jit(lambda x: jax.lax.fori_loop(0, STEPS, lambda _, carry: step(carry), x)), jax.jit(one_by_one)]
+
+
+@case("jit", "call pure_callback io_callback io_callback_ordered buffer_callback dlpack_callback")
+def nothing_after_a_failure(case: Case) -> None:
+    """Callbacks that take the result of a failed one, in a loop and one by one, do not run with what it left."""
+    seen: list[float] = []
+    fails = False
+
+    def host(operand: Any) -> Any:
+        seen.append(float(np.asarray(operand)))
+        if fails and len(seen) > FAILING:
+            raise ValueError(PLANTED)
+        return np.asarray(operand) + np.float32(1)
+
+    for program in _programs(lambda x: case.apply(host, x)):
+        # The second dispatch of a program may go another way than the first.
+        for _ in range(2):
+            case.gives(END, program, START)
+        seen.clear()
+        fails = True
+        case.raises(lambda: program(START), PLANTED)  # noqa: B023
+        fails = False
+        error_of(case.implementation.barrier)
+        case.same("wrong operand", Stage.CALLBACK, seen, [float(START) + number for number in range(FAILING + 1)])
+        case.gives(END, program, START)
+
+
+@case("jit", "call", "H14 H15")
+def no_tap_after_a_failure(case: Case) -> None:
+    """A tap of what a failed call should have returned does not run; those before it have run, and later ones do."""
+    tapped: list[float] = []
+    fails = False
+
+    def host(operand: Any) -> Any:
+        if fails and float(np.asarray(operand)) == START + FAILING:
+            raise ValueError(PLANTED)
+        return np.asarray(operand) + np.float32(1)
+
+    def step(x: Any) -> Any:
+        return case.implementation.tap(lambda operand, _: tapped.append(float(operand)), case.apply(host, x))
+
+    every = [float(START) + number + 1 for number in range(STEPS)]
+    for program in _programs(step):
+        # From the second dispatch on it may go another way; and a failure may come in any of them.
+        for fails in (False, False, True, True, False, True, False):
+            tapped.clear()
+            if fails:
+                case.raises(lambda: program(START), PLANTED)  # noqa: B023 - called at once
+                case.barrier_reports()
+            else:
+                case.gives(END, program, START)
+                case.barrier()
+            case.same("wrong operand", Stage.CALLBACK, tapped, every[:FAILING] if fails else every, "taps")
+
+
+@case("jit", "call pure_callback io_callback buffer_callback dlpack_callback", "H15 X2 X3 B1 D1")
+def failure_leaves_operands(case: Case) -> None:
+    """A failed call has no results, and the operand, which the program may have lent it, is as it was."""
+    program = jax.jit(lambda x: case.apply(fail, x, np.zeros(2, np.float32)))
+    for size in (64, 1 << 20):
+        operand = jax.device_put(np.arange(size, dtype=np.float32) + 1)
+        for _ in range(3):
+            case.raises(lambda: program(operand))  # noqa: B023 - called at once
+        error_of(case.implementation.barrier)
+        case.gives(np.arange(size, dtype=np.float32) + 1, np.asarray, operand)
+
+
+@case("jit", "call pure_callback buffer_callback dlpack_callback")
+def fails_in_a_while_loop(case: Case) -> None:
+    """A loop that goes on until a callback's result is large enough ends when that callback fails."""
+
+    def too_far(operand: Any) -> Any:
+        if float(np.asarray(operand)) > STEPS // 2:
+            raise ValueError(PLANTED)
+        return np.asarray(operand) + np.float32(1)
+
+    host = Misbehaving(too_far)
+
+    def loop(x: Any) -> Any:
+        result = jax.lax.while_loop(lambda carry: carry < STEPS, lambda carry: case.apply(host, carry), x)
+        # What comes last does not say of which callbacks the program is made.
+        return case.implementation.tap(lambda *_: None, result) if case.callback.function == "call" else result
+
+    program = jax.jit(loop)
+    # JAX dispatches a program in another way from its second run on.
+    for _ in range(2):
+        case.gives(np.float32(STEPS), program, np.float32(0))
+        case.barrier()
+        host.armed = True
+        ends(case, lambda: program(np.float32(0)), PLANTED)
+        host.armed = False
+        # This barrier may report the failure as well.
+        error_of(case.implementation.barrier)
+    case.gives(np.float32(STEPS), program, np.float32(0))
+
+
+@case("jit pmap", "id_tap")
+def fails_before_calls(case: Case) -> None:
+    """A tap raises, and calls follow in this program and in the next: they run, and the barrier reports it once."""
+    tap = Misbehaving(armed=True)
+    called: list[None] = []
+
+    def calls(operand: Any) -> Any:
+        called.append(None)
+        return operand + np.float32(1)
+
+    def program_of(x: Any) -> Any:
+        tapped = case.apply(tap, x)
+        like = jax.ShapeDtypeStruct(jnp.shape(x), np.float32)
+        return case.implementation.call(calls, case.implementation.call(calls, tapped, like), like)
+
+    program = case.compile(program_of)
+    for _ in range(2):
+        case.gives(case.operand + 2, program, case.operand)
+    case.barrier_reports()
+    tap.armed = False
+    case.gives(case.operand + 2, program, case.operand)
+    case.same("wrong count", Stage.CALLBACK, len(called), 6 * case.copies)

@@ -1,0 +1,67 @@
+"""A host function that misbehaves while it is armed, and the checks of a failure that is raised and then over.
+
+If the contract leaves it open, the implementation chooses whether the program or the next barrier raises the failure.
+One of them must raise it, with its text. After that, the failure must have no effect.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...oracle.stages import summary
+from ...oracle.verdicts import Stage
+from ...spec.jax_versions import JaxRuntimeError
+from ..harness.case import Case, fail
+from ..harness.checks import PLANTED, error_of
+
+
+class Misbehaving:
+    """It misbehaves while it is armed, and otherwise adds one."""
+
+    def __init__(self, misbehaves: Callable[[Any], Any] = fail, armed: bool = False) -> None:
+        self.misbehaves, self.armed = misbehaves, armed
+
+    def __call__(self, operand: Any, *_: Any) -> Any:
+        return self.misbehaves(operand) if self.armed else np.asarray(operand + np.float32(1))
+
+
+def ends(case: Case, run: Callable[[], Any], *patterns: str) -> None:
+    """`run` raises JAX's error, whose text matches each of the patterns."""
+    error = error_of(run)
+    if error is None:
+        case.wrong("swallowed error", Stage.RESULT, "the program delivered a result in place of a failure")
+    elif not isinstance(error, JaxRuntimeError):
+        case.wrong("wrong error", Stage.DISPATCH, f"expected JaxRuntimeError, actual {summary(error)}")
+    else:
+        for pattern in patterns:
+            if not re.search(pattern, str(error)):
+                case.wrong("poor error", Stage.DISPATCH, f"the error does not name {pattern!r}: {summary(error)}")
+
+
+def surfaces(case: Case, run: Callable[[], Any], text: str = PLANTED) -> None:
+    """`run` or the next barrier raises an error with this text."""
+    error = error_of(run) or error_of(case.implementation.barrier)
+    if error is None:
+        case.wrong("swallowed error", Stage.BARRIER, "a callback raised, and neither the program nor the barrier did")
+    elif text not in _whole_text(error):
+        case.wrong("poor error", Stage.BARRIER, f"the error does not say what was raised: {summary(error)}")
+
+
+def _whole_text(error: BaseException) -> str:
+    """The text of an exception and of all exceptions in its group."""
+    inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return " ".join((str(error), *map(_whole_text, inner)))
+
+
+def is_over(case: Case, program: Callable[[Any], Any]) -> None:
+    """Neither this program nor another one raises the failure, and after one more barrier no barrier does."""
+    another = case.compile(lambda x: case.apply(Misbehaving(), x))
+    for run in (program, another, program):
+        case.gives(case.expected, run, case.operand)
+    # This barrier may still report the failure.
+    error_of(case.implementation.barrier)
+    case.barrier()

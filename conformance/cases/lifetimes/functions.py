@@ -1,0 +1,111 @@
+"""A host function lives no longer than the programs that call it."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from ...oracle.verdicts import Stage
+from ..harness.case import BEGINS_WITHIN, Case, case
+from ..harness.checks import error_of, still_alive
+from ..harness.registry import EVERY_KIND, WITH_SIDE_EFFECT
+from .operands import LARGE
+
+MANY = 5
+RUNS = 10
+
+
+class _Function:
+    """A function to which a weak reference shows that it is gone; what it holds would be kept with it."""
+
+    def __init__(self, held: Any = None) -> None:
+        self.held = held
+
+    def __call__(self, operand: Any) -> Any:
+        return np.asarray(operand)
+
+
+_Around = Callable[[Callable[[Any], Any]], Callable[[Any], Any]]
+_AROUND: dict[str, _Around] = {
+    "alone": lambda function: function,
+    # In a shard_map, the type of a result of JAX's own callback is replicated, and the carry's type is not.
+    "in a loop": lambda function: lambda x: jax.lax.fori_loop(0, 2, lambda _, carry: function(carry) + 0 * carry, x),
+    "in a cond": lambda function: (
+        lambda x: jax.lax.cond(x.ravel()[0] >= 0, lambda x: function(x) + 0 * x, lambda x: x, x)
+    ),
+    "in a jitted function": lambda function: jax.jit(function),
+}
+
+
+def _used(case: Case, held: Any = None, around: _Around = _AROUND["alone"]) -> weakref.ref[Any]:
+    """A function whose program has run and is gone."""
+    function = _Function(held)
+    program = case.compile(around(lambda x: case.bench.apply(case.callback, function, x)))
+    np.asarray(program(case.operand))
+    return weakref.ref(function)
+
+
+@case("jit", f"{EVERY_KIND} debug_callback_ordered {WITH_SIDE_EFFECT}", "H18")
+@case("pmap shard_map", "id_tap call io_callback", "H18")
+def is_forgotten(case: Case) -> None:
+    """A function is gone when its program is gone; caches are cleared only if JAX itself keeps the function."""
+    references = {label: _used(case, around=around) for label, around in _AROUND.items()}
+    error_of(case.implementation.barrier)
+    # JAX keeps every function that it has mapped, with or without callbacks.
+    alive = still_alive(references, jax.clear_caches if case.layout == "pmap" else lambda: None)
+    case.same("leak", Stage.EXIT, alive, [], "functions of programs that are gone")
+
+
+@case("jit", f"{EVERY_KIND} debug_callback_ordered", "H18")
+@case("pjit shard_map", "call", "H18")
+def many_are_forgotten(case: Case) -> None:
+    """Jitted functions that are made, run and dropped, again and again: neither functions nor arrays add up."""
+    references = {str(number): _used(case, np.zeros(LARGE, np.int8)) for number in range(MANY)}
+    error_of(case.implementation.barrier)
+    case.same("leak", Stage.EXIT, still_alive(references), [], "functions of programs that are gone")
+
+
+@case("pmap", "id_tap", "H12 H18", minimum_devices=2, isolated=True)
+def dropped_while_one_waits(case: Case) -> None:
+    """All wait when their program is dropped; then the values of one device run after those of all others."""
+    first, last, others_ran = threading.Event(), threading.Event(), threading.Semaphore(0)
+    seen: list[int] = []
+
+    def host(operand: Any, transforms: Any, device: Any) -> None:
+        (last if device == case.devices[-1] else first).wait(2 * BEGINS_WITHIN)
+        seen.append(device.id)
+        if device != case.devices[-1]:
+            others_ran.release()
+
+    def run(program: Callable[[Any], Any], times: int) -> None:
+        for _ in range(times):
+            jax.block_until_ready(program(case.operand))
+
+    program = case.compile(lambda x: case.library.id_tap(host, x, tap_with_device=True))
+    first.set()
+    last.set()
+    # The first runs may take another way into the queues than the later ones.
+    run(program, 2)
+    case.barrier()
+    while others_ran.acquire(blocking=False):
+        pass
+    seen.clear()
+    first.clear()
+    last.clear()
+    run(program, RUNS)
+    del program
+    jax.clear_caches()
+    gc.collect()
+    first.set()
+    ran = all(others_ran.acquire(timeout=BEGINS_WITHIN) for _ in range(RUNS * (len(case.devices) - 1)))
+    last.set()
+    case.barrier()
+    case.check(ran, "lost", Stage.CALLBACK, "taps waited for those of another device")
+    expected = sorted(device.id for device in case.devices for _ in range(RUNS))
+    case.same("lost", Stage.CALLBACK, sorted(seen), expected, "the devices of all taps")

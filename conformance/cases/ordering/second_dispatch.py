@@ -1,0 +1,66 @@
+"""From its second run on JAX may dispatch a program in another way, and its results are of the same kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ...oracle.verdicts import Stage
+from ...spec.jax_versions import shard_map
+from ..harness.case import Case, add_one, case
+from ..harness.registry import EVERY_KIND
+
+RUNS = 4
+
+
+def _kind_of(array: Any) -> list[Any]:
+    """Its type, its values on each device, and whether the devices were chosen."""
+    parts = sorted(
+        (part.device.id, str(part.index), np.asarray(part.data).tolist()) for part in array.addressable_shards
+    )
+    return [array.dtype.name, array.weak_type, array.shape, array.committed, parts]
+
+
+def _program(case: Case, through: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A program that uses all of its operands but the first, and whose results are of several types and places."""
+
+    def program(unused: Any, whole: Any, half: Any, rows: Any) -> Any:
+        return whole * 2, through(rows), half * through(2.0), jnp.asarray(rows[..., :2], np.int32)
+
+    if case.layout == "jit":
+        return jax.jit(program)
+    whole, rows = PartitionSpec(), case.bench.split.spec
+    return jax.jit(
+        shard_map(
+            program, mesh=case.bench.mesh, in_specs=(whole, whole, whole, rows), out_specs=(whole, rows, whole, rows)
+        )
+    )
+
+
+@case("jit shard_map", f"{EVERY_KIND} debug_callback_ordered", "H1 H3 X2 X3 X4 B1 D1")
+def same_at_each_run(case: Case) -> None:
+    """Of a program with an operand that it does not use, and with results of several types, on several devices."""
+    host = case.host(add_one)
+
+    def through(x: Any) -> Any:
+        return x if case.callback.returns_new_value and not np.ndim(x) else case.apply(host, x)
+
+    def without(x: Any) -> Any:
+        return case.bench.expected(case.callback, x) if np.ndim(x) else x
+
+    free = (np.arange(5), np.float32(3), jnp.ones(2, jnp.bfloat16), case.operand)
+    chosen = jax.device_put(free, case.devices[0])
+    if case.layout != "jit":
+        everywhere = NamedSharding(case.bench.mesh, PartitionSpec())
+        chosen = jax.device_put(free, (everywhere, everywhere, everywhere, case.bench.split))
+    for what, operands in (("free operands", free), ("operands on chosen devices", chosen)):
+        program, plain = _program(case, through), _program(case, without)
+        for run in range(RUNS):
+            actual = [_kind_of(each) for each in jax.block_until_ready(program(*operands))]
+            expected = [_kind_of(each) for each in plain(*operands)]
+            case.same("result", Stage.RESULT, actual, expected, f"run {run} on {what}")

@@ -1,0 +1,157 @@
+"""Numbers of callbacks, batch elements, steps and programs around those at which an implementation takes another way.
+
+`spec.thresholds` has these numbers. Each case goes through a number below, at and above each.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...oracle.verdicts import Stage
+from ...spec.thresholds import THRESHOLDS
+from ..harness.case import BEGINS_WITHIN, WHILE, Case, add_one, case
+from ..harness.registry import EVERY_KIND
+
+SEQUENTIAL = "call_sequential call_sequential_unrolled pure_callback_sequential pure_callback_sequential_unrolled"
+BY_ELEMENT = f"{SEQUENTIAL} io_callback debug_callback debug_callback_ordered buffer_callback_side_effect"
+RUNS = 3
+
+FULL_BYTES = 4096
+OPERAND_LENGTH = 1000
+TAPS = 12
+STALL_SECONDS = 1.0
+
+
+@case("jit", BY_ELEMENT, "H7 H8 X2 X3 X4 B4", crosses=("unrolled_lanes",))
+def lanes(case: Case) -> None:
+    """Under vmap, each batch element calls with its own operand and gets its own result."""
+    for count in THRESHOLDS["unrolled_lanes"].around:
+        host = case.host(add_one)
+        operand = np.arange(count, dtype=np.float32)
+        program = jax.jit(jax.vmap(lambda x, host=host: case.apply(host, x)))
+        case.gives(case.bench.expected(case.callback, operand), lambda p=program, x=operand: p(x))
+        case.saw(host, [*operand])
+
+
+@case("jit", EVERY_KIND, "H3 H5 X2 X3 X4 B1 D1", crosses=("fast_operations", "fast_bytes"))
+def fast_dispatch(case: Case) -> None:
+    """Programs of several callbacks in a row, and of one on more elements with other operations around it."""
+    added = 0 if case.callback.returns_new_value else 1
+    for count in THRESHOLDS["fast_operations"].around:
+        host = case.host(add_one)
+
+        def chain(x: Any, host: Any = host, count: int = count) -> Any:
+            for _ in range(count):
+                x = case.apply(host, x) + added
+            return x
+
+        program = jax.jit(chain)
+        for start in range(RUNS):
+            case.forget()
+            case.gives(np.float32(start + count), lambda p=program, s=start: p(np.float32(s)))
+            case.saw(host, [np.float32(start + number) for number in range(count)])
+    # The compiler's instructions are counted at 16 bytes an element.
+    elements = THRESHOLDS["fast_bytes"].value // 16
+    host = case.host(add_one)
+    program = jax.jit(lambda x: jnp.flip(case.apply(host, jnp.flip(x) * 2)))
+    for count in (elements - 1, elements, elements + 1):
+        for start in range(RUNS):
+            operand = np.arange(count, dtype=np.float32) + np.float32(start)
+            case.gives(case.bench.expected(case.callback, operand * 2), lambda x=operand: program(x))
+
+
+@case("jit", "call pure_callback io_callback io_callback_ordered", "H3 H5 X2 X3", crosses=("fast_steps",))
+def loop_steps(case: Case) -> None:
+    """Loops with a number of steps that the compiler knows."""
+    host = case.host(add_one)
+    for count in THRESHOLDS["fast_steps"].around:
+        loop = jax.jit(lambda x, count=count: jax.lax.fori_loop(0, count, lambda _, carry: case.apply(host, carry), x))
+        for start in range(2):
+            case.gives(np.float32(start + count), lambda p=loop, s=start: p(np.float32(s)))
+
+
+@case("jit", "id_tap", "H5 H11 H12", crosses=("read_ahead", "ring"))
+@case("jit", "debug_callback_ordered", "X4", crosses=("read_ahead",))
+def many_values(case: Case) -> None:
+    """More values than a ring gives at once, and more bytes than it has."""
+    _check_many(case, 1, 2 * THRESHOLDS["read_ahead"].value + 1)
+    if case.callback.function == "id_tap":
+        _check_many(case, 1 << 14, THRESHOLDS["ring"].value // (1 << 16) + 44)
+
+
+def _check_many(case: Case, elements: int, most: int) -> None:
+    gate = threading.Event()
+    seen: list[tuple[float, bool]] = []
+
+    def host(operand: Any, transforms: Any = ()) -> None:
+        array = np.asarray(operand)
+        if not seen and case.callback.function == "id_tap":
+            # Until then the values wait in the queue; a full queue lets the device run them itself.
+            gate.wait(WHILE)
+        seen.append((float(array[0]), bool((array == array[0]).all())))
+
+    program = jax.jit(lambda x, count: jax.lax.fori_loop(0, count, lambda _, carry: case.apply(host, carry) + 1, x))
+    for count in (most // 2 - 1, most // 2, most // 2 + 1, most):
+        seen.clear()
+        case.gives(np.full(elements, count, np.float32), lambda c=count: program(np.zeros(elements, np.float32), c))
+        gate.set()
+        case.barrier()
+        case.check(
+            seen == [(float(number), True) for number in range(count)],
+            "lost",
+            Stage.CALLBACK,
+            f"of {count} values of {4 * elements} bytes in order {len(seen)} came, {seen[:5]} first",
+        )
+
+
+@case("jit", "id_tap", "H12", crosses=("queue_bytes",))
+def full_queue(case: Case) -> None:
+    """A full queue makes the device wait, and the queue drops no value."""
+    gate, done = threading.Event(), threading.Event()
+    host = case.host(lambda operand: gate.wait(2 * BEGINS_WITHIN))
+    program = case.compile(lambda x: jax.lax.fori_loop(0, TAPS, lambda _, carry: case.apply(host, carry) + 1, x))
+
+    def run() -> None:
+        case.gives(np.full(OPERAND_LENGTH, TAPS, np.float32), lambda: program(np.zeros(OPERAND_LENGTH, np.float32)))
+        done.set()
+
+    with case.implementation.queue_of(FULL_BYTES):
+        with case.in_thread(run):
+            # One-sided: a device that is too slow to end its program in this time passes.
+            ran_on = done.wait(STALL_SECONDS)
+            gate.set()
+        case.saw(host, [np.full(OPERAND_LENGTH, number, np.float32) for number in range(TAPS)])
+    witness = f"the device handed over {TAPS} values of {4 * OPERAND_LENGTH} bytes to a queue of {FULL_BYTES}"
+    case.check(not ran_on, "unbounded", Stage.RESULT, witness)
+
+
+@case("pmap", "id_tap call", "H5 H13", minimum_devices=2, crosses=("live_executions", "waiting_executions"))
+def many_programs(case: Case) -> None:
+    """Programs that are started before earlier ones have ended: each gets its own operands and results, in order."""
+    case.use(case.devices[:2])
+    host = case.host(add_one)
+    program = case.program(host)
+    for count in sorted({*THRESHOLDS["waiting_executions"].around, *THRESHOLDS["live_executions"].around}):
+        case.forget()
+        # The operands of the second device are larger than all of the first.
+        apart = np.array([[0], [4096]], np.float32)
+        operands = [case.operand + apart + np.float32(number) for number in range(count)]
+        for operand, result in zip(operands, [program(operand) for operand in operands], strict=True):
+            case.gives(case.bench.expected(case.callback, operand), lambda r=result: r)
+        case.saw_parts(host, *operands)
+
+
+@case("jit", "buffer_callback dlpack_callback", "H18", crosses=("eager_programs",))
+def eager_functions(case: Case) -> None:
+    """More functions outside jit than programs are kept for: each gets its own result, also when it comes again."""
+    count = THRESHOLDS["eager_programs"].value + 1
+    hosts = [lambda x, number=number: np.asarray(x) + np.float32(number) for number in range(count)]
+    x = jnp.asarray(case.operand)
+    # All but the last one fit; with it, the first ones are no longer kept.
+    for number in (*range(count - 1), *range(count - 1), *range(count), *range(count)):
+        case.gives(case.operand + np.float32(number), lambda n=number: case.apply(hosts[n], x))

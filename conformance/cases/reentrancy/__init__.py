@@ -1,0 +1,1 @@
+"""Callbacks that run JAX, and callbacks of several threads."""

@@ -63,6 +63,6 @@ MUTANTS = (
         "a callback in a solver, or in a shard_map over some axes, runs twice",
         _again,
         ("id_tap/fault.in_solvers.jit/*", "debug_callback/fault.partially_manual.shard_map/*"),
-        at(Stage.CALLBACK, "wrong count", "wrong operand"),
+        at(Stage.CALLBACK, "wrong count", "duplicate"),
     ),
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from ..cases.harness.catalogue import FAULTS, RUNTIME_TARGETS
+from ..cases.harness.catalogue import RUNTIME_TARGETS, all_cases, case_named
 from ..cases.harness.extensions import extend
 from ..cases.harness.registry import Fault
 from ..implementations import callbacks_asked_of, why_not_offered, why_without
@@ -237,9 +237,9 @@ def _parse_any_topology(cell_id: str) -> Cell:
         raise UnknownCellError(f"{implementation} has no callback {callback_name!r}")
 
     if program_name.startswith("fault."):
-        for fault in FAULTS:
-            if (fault.callback, fault.name) == (callback_name, program_name):
-                return FaultCell(implementation, fault, topology)
+        fault = case_named(callback_name, program_name)
+        if fault is not None:
+            return FaultCell(implementation, fault, topology)
         raise UnknownCellError(f"no fault {program_name!r} of {callback_name!r} is known")
 
     if program_name.startswith("table."):
@@ -365,7 +365,7 @@ def _candidates(
         yield TableCell(implementation, entry, topology), _only_on(largest, topology, "the table is checked")
     names = {callback.name for callback in callbacks}
     names.update(runtime_targets_of(implementation, topology.platform))
-    for fault in FAULTS:
+    for fault in all_cases():
         if fault.callback in names:
             reason = (
                 fault.ineligible(topology.device_count, topology.processes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..cases.harness.catalogue import FAULTS
+from ..cases.harness.catalogue import all_cases
 from ..implementations import callbacks_asked_of, callbacks_drawn_for
 from ..model.programs import Program
 from ..spec.callbacks import Callback, DeviceChoice
@@ -75,7 +75,7 @@ def _candidates(implementation: str, topology: Topology) -> Iterator[tuple[Cell,
                 reason or _left_out(callback, implementation),
             )
     names = {callback.name for callback in callbacks_asked_of(implementation)}
-    for fault in FAULTS:
+    for fault in all_cases():
         if fault.processes and fault.callback in names:
             reason = fault.ineligible(topology.device_count, topology.processes)
             yield FaultCell(implementation, fault, topology), reason

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.cases.harness.catalogue import FAULTS
+from conformance.cases.harness.catalogue import all_cases
 from conformance.expectations.entries import Expectation, Expectations
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.planning.cells import parse_cell
@@ -46,7 +46,7 @@ def test_what_a_cell_shows(cell: str, shows: set[str]) -> None:
 
 
 def test_the_faults_of_errors_are_there() -> None:
-    assert {*ERROR_FAULTS} <= {fault.kind for fault in FAULTS}
+    assert {*ERROR_FAULTS} <= {fault.kind for fault in all_cases()}
 
 
 def test_the_answers() -> None:

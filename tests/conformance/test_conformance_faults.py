@@ -10,7 +10,7 @@ import pytest
 
 from conformance.cases.failures.runtime_targets import judged
 from conformance.cases.harness.bench import Bench
-from conformance.cases.harness.catalogue import FAULTS
+from conformance.cases.harness.catalogue import all_cases
 from conformance.cases.harness.child_processes import Ended, VictimEndedError, run_victim
 from conformance.cases.harness.registry import Fault, planted
 from conformance.cases.harness.running import run_fault
@@ -24,7 +24,7 @@ from conformance.spec.topology import Topology
 
 pytestmark = pytest.mark.contract("C4")
 
-FOUND = {(fault.callback, fault.name): fault for fault in FAULTS}
+FOUND = {(fault.callback, fault.name): fault for fault in all_cases()}
 
 
 def run(name: str, devices: list[jax.Device], implementation: Any = None) -> Outcome:
@@ -36,7 +36,7 @@ def run(name: str, devices: list[jax.Device], implementation: Any = None) -> Out
 
 
 def test_names_are_unique() -> None:
-    assert len(FOUND) == len(FAULTS)
+    assert len(FOUND) == len(all_cases())
 
 
 def test_a_fault_is_entered_once() -> None:
@@ -51,7 +51,7 @@ def test_a_fault_has_the_promise_about_failures_unless_it_names_others() -> None
 
 
 def test_what_may_end_its_process_does_not_share_it() -> None:
-    for fault in FAULTS:
+    for fault in all_cases():
         assert fault.isolated or not fault.xla_flags, f"{fault.name} sets flags for all that run in its process"
         assert fault.isolated or fault.deadline is not None, f"{fault.name} may hold up its process for long"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.cases.harness.catalogue import FAULTS
+from conformance.cases.harness.catalogue import all_cases
 from conformance.model.programs import all_programs
 from conformance.planning.cells import Plan, UnknownCellError, make_plan, parse_cell
 from conformance.planning.sampling import ONLY_BATCHED, PROGRAMS_WITH_AN_ORDER
@@ -69,7 +69,7 @@ def test_implementations_have_the_same_cells(plan: Plan) -> None:
     assert runtimes
     assert ids["jax"] - runtimes <= ids["hostcb"]
     of_jax = {callback.name for callback in EXTERNAL_CALLBACKS}
-    of_hostcb = {fault.name for fault in FAULTS if fault.functions}
+    of_hostcb = {fault.name for fault in all_cases() if fault.functions}
     others = {tuple(cell_id.split("/")[:2]) for cell_id in ids["hostcb"] - ids["jax"]}
     assert not {(callback, program) for callback, program in others if callback in of_jax and program not in of_hostcb}
 

@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from conformance.cases.harness import running, support
-from conformance.cases.harness.catalogue import FAULTS
+from conformance.cases.harness.catalogue import all_cases
 from conformance.engine.conclusions import run_with_second_chance
 from conformance.engine.tasks import Task
 from conformance.expectations.entries import Expectations
@@ -94,7 +94,7 @@ def test_the_first_cell_of_a_cause_runs_twice_and_no_other() -> None:
 
 # Faults ---------------------------------------------------------------------------------------------
 
-FAULT = next(fault for fault in FAULTS if (fault.callback, fault.name) == ("pure_callback", "fault.raises.jit"))
+FAULT = next(fault for fault in all_cases() if (fault.callback, fault.name) == ("pure_callback", "fault.raises.jit"))
 
 
 class Unlowerable(RuntimeError):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import thresholds
 
-from conformance.cases.harness.catalogue import FAULTS
+from conformance.cases.harness.catalogue import all_cases
 from conformance.spec.thresholds import NOT_THRESHOLDS, THRESHOLDS, Threshold
 
 pytestmark = pytest.mark.contract("C62")
@@ -56,14 +56,14 @@ def test_the_flag_of_the_queue_has_the_number() -> None:
 
 @pytest.mark.parametrize("name", THRESHOLDS)
 def test_cells_or_a_test_ask_for_both_sides(name: str) -> None:
-    crossing = {fault.callback for fault in FAULTS if name in fault.crosses}
+    crossing = {fault.callback for fault in all_cases() if name in fault.crosses}
     asked_by = THRESHOLDS[name].asked_by
     assert bool(crossing) != bool(asked_by), f"{name}: plant a fault with crosses=({name!r},)"
     assert not asked_by or "C62" in (ROOT / asked_by).read_text("utf-8")
 
 
 def test_cells_cross_only_what_there_is() -> None:
-    assert {name for fault in FAULTS for name in fault.crosses} <= {*THRESHOLDS}
+    assert {name for fault in all_cases() for name in fault.crosses} <= {*THRESHOLDS}
 
 
 def test_both_sides_are_next_to_the_number() -> None:

@@ -13,7 +13,7 @@ import pytest
 from conformance.cases.harness import child_processes as victims
 from conformance.cases.harness import child_programs as victim_programs
 from conformance.cases.harness.bench import Bench
-from conformance.cases.harness.catalogue import FAULTS
+from conformance.cases.harness.catalogue import all_cases
 from conformance.cases.harness.child_processes import VictimEndedError, run_victim
 from conformance.cases.harness.registry import Fault
 from conformance.cases.harness.running import run_fault
@@ -24,8 +24,8 @@ from conformance.oracle.verdicts import Outcome, Stage, Verdict
 pytestmark = pytest.mark.contract("C4")
 
 ROOT = Path(__file__).parents[2]
-(PENDING,) = (fault for fault in FAULTS if fault.kind == "pending_at_exit")
-(OS_EXIT,) = (fault for fault in FAULTS if (fault.kind, fault.callback) == ("os_exit", "pure_callback"))
+(PENDING,) = (fault for fault in all_cases() if fault.kind == "pending_at_exit")
+(OS_EXIT,) = (fault for fault in all_cases() if (fault.kind, fault.callback) == ("os_exit", "pure_callback"))
 
 MODULE = """\
 import os, sys, time

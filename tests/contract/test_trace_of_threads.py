@@ -136,6 +136,16 @@ def test_the_track_of_a_thread_has_its_name_whatever_the_name_is(tmp_path: Path)
     assert len(found.runs) == len(names) and {*names} <= {*found.tracks.values()}
 
 
+def test_a_thread_of_the_runtime_is_named_as_one(devices: list[jax.Device], tmp_path: Path) -> None:
+    """Python would make a dummy object for it, which would stay."""
+    program = jax.pmap(lambda x: hcb.call(lambda v: v, x, result_shape=x))
+    with hcb.trace(tmp_path / "trace.json"):
+        helpers.finish(program(np.arange(8.0, dtype=np.float32)))
+    names = {run["args"]["thread"] for run in Trace(tmp_path / "trace.json").runs}
+    assert any(name.startswith("runtime thread ") for name in names)
+    assert not any("Dummy" in name for name in names)
+
+
 @pytest.mark.parametrize("kind", ["id_tap", "call"])
 def test_a_run_that_began_before_an_inner_trace_is_in_the_outer_one_alone(kind: str, tmp_path: Path) -> None:
     entered, release = threading.Event(), threading.Event()

@@ -19,6 +19,7 @@ EARLY_SECONDS = 0.1
 """The time in which a barrier may return too early. It is one-sided: a slow machine can only miss the fault."""
 
 SLOW_SECONDS = 0.1
+LATE_SECONDS = 2.0
 SLOW_TAPS = 3
 
 
@@ -96,6 +97,13 @@ def _slow_taps(case: Case, start: Callable[[Callable[[], Any]], None]) -> None:
     program = case.compile(taps)
     start(lambda: program(case.operand))
     case.barrier()
+    in_time, expected = len(case.recorder.history().events), SLOW_TAPS * case.copies
+    if in_time < expected:
+        # Those that come later show a barrier that did not wait for them; the others are lost.
+        threading.Event().wait(LATE_SECONDS)
+        came = len(case.recorder.history().events)
+        late = f"{came - in_time} of {expected} callbacks ended after the barrier had returned"
+        case.check(came == in_time, "early barrier", Stage.BARRIER, late)
     for host in hosts:
         case.saw_parts(host, case.operand)
     events = sorted(case.recorder.history().events, key=lambda event: event.begin)

@@ -15,8 +15,8 @@ from ...spec.callbacks import Callback
 from ...spec.entry_points import PAGE, VendorError
 from ...spec.external_callbacks import ALL_CALLBACKS, add_callback
 from ...spec.platforms import platform_named
-from .catalogue import FAULTS
-from .registry import Fault, enter, entered
+from .catalogue import all_cases
+from .registry import Fault, enter
 
 PLATFORM = "HOSTCB_CONFORMANCE_PLATFORM"
 """The environment variable by which a worker tells the programs that it starts which platform they are for."""
@@ -34,18 +34,19 @@ def extend(platform: str) -> None:
             for point in points.entry_points(group):
                 _add_all(points.load(point), add, points.origin(point))
         for point in points.entry_points(points.FAULTS):
+            # First the suite's own: a second case of a name is the vendor's mistake.
+            all_cases()
             _add_faults(points.load(point), points.origin(point))
-        _renew()
     if platform not in _done:
         _done.add(platform)
         described = platform_named(platform)
         for name in described.modules:
+            all_cases()
             where = f"{name}, a module of the platform {platform}"
             module = points.import_module(name, described.source)
             _add_all(getattr(module, "CALLBACKS", ()), _add_callback, f"CALLBACKS of {where}")
             _add_all(getattr(module, "TRANSFORMS", ()), _add_transform, f"TRANSFORMS of {where}")
             _add_all(getattr(module, "FAULTS", ()), _add_fault, f"FAULTS of {where}")
-        _renew()
 
 
 def extend_as_started() -> None:
@@ -102,8 +103,3 @@ def _add_fault(one: Any, where: str) -> None:
 def _check_name(name: Any, where: str) -> None:
     if not isinstance(name, str) or not name or {*name} & {*"/.+* "}:
         raise VendorError(f"{where} has the name {name!r}: ids of cells have it, so no '/', '.', '+', '*' or space")
-
-
-def _renew() -> None:
-    """Take what the imported modules have entered by `planted`."""
-    FAULTS[:] = entered()

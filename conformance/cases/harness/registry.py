@@ -118,6 +118,11 @@ def enter(fault: Fault) -> None:
     _ENTERED[key] = fault
 
 
+def entry(callback: str, name: str) -> Fault | None:
+    """The registered fault of a callback with this name, if an imported module has it."""
+    return _ENTERED.get((callback, name))
+
+
 def entered() -> tuple[Fault, ...]:
     """The registered faults, those of all imported modules."""
     return tuple(_ENTERED.values())

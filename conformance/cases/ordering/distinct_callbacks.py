@@ -69,9 +69,9 @@ def _functions(case: Case, seen: list[str]) -> _Pairs:
         return lambda x: bench.apply(callback, one, x), lambda x: bench.apply(callback, other, x), [*shown]
 
     partials: list[Any] = [functools.partial(_of_label, seen, label) for label in ("one", "other")]
-    labelled = [_Labelled(label, seen) for label in ("one", "other")]
+    labelled: list[Any] = [_Labelled(label, seen) for label in ("one", "other")]
     # 1 == True, with the same hash.
-    alike = [_Labelled(label, seen) for label in (1, True)]
+    alike: list[Any] = [_Labelled(label, seen) for label in (1, True)]
     return {
         "a value of functools.partial": pair(*partials, "'one'", "'other'"),
         "an attribute": pair(*labelled, "'one'", "'other'"),

@@ -51,7 +51,7 @@ def blocks_until_released(case: Case) -> None:
             # XLA:CPU runs only one program over several devices at a time, with or without callbacks.
             case.gives(case.operand * 2, lambda: alone(case.operand))
         if case.callback.function == "id_tap":
-            in_time = ended.wait(BEGINS_WITHIN)
+            in_time = ended.wait(BEGINS_WITHIN / 2)
             case.check(in_time, "waits", Stage.RESULT, "the device waits for the function of a tap")
         release.set()
     case.saw_parts(host, case.operand)

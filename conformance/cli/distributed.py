@@ -27,7 +27,7 @@ def run_distributed(options: argparse.Namespace) -> Report | int:
     place = detected()
     if not (options.cell_ids or options.plan_file or options.topologies):
         options.topologies = [_usual(place, options.platform)]
-    # Every process plans, so that bad input is told on every host, and none waits for another one.
+    # Every process plans, so that bad input is reported on every host, and none waits for another one.
     prepared = prepare(options, options.patterns)
     _check(prepared, place)
     plan = plan_digest([cell.id for cell in prepared.cells])

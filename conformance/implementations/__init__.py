@@ -213,7 +213,7 @@ def _load(name: str) -> Implementation:
 
 
 def _load_for_planning(name: str) -> Implementation:
-    """As `load`; what the import of a user's module raises is an `ImplementationError`, which is told in one line."""
+    """As `load`; what the import of a user's module raises is an `ImplementationError` of one line."""
     try:
         return load(name)
     except ImplementationError:

@@ -1,4 +1,4 @@
-"""A mutant: a fault that is planted in an implementation, and the symptoms that the suite must find.
+"""A mutant: a change that breaks an implementation, and the symptoms that the suite must find.
 
 This module imports neither JAX nor an implementation: the process that plans and reports does not need them.
 """

@@ -83,7 +83,7 @@ THRESHOLDS: Mapping[str, Threshold] = {
     ),
     "fast_steps": Threshold(1000, "steps of the loops in such a program", "_runtime/native.py:MOST_STEPS"),
     "unrolled_lanes": Threshold(
-        16, "lanes of a vmap whose callbacks are unrolled", "_primitive/batching.py:MOST_UNROLLED"
+        16, "batch elements of a vmap whose callbacks are unrolled", "_primitive/batching.py:MOST_UNROLLED"
     ),
     "live_executions": Threshold(64, "executions that are tracked", "_runtime/executions.py:MANY"),
     "waiting_executions": Threshold(

@@ -1,4 +1,4 @@
-"""A worker process: runs the cells it is told, one at a time, and reports each before and after.
+"""A worker process: runs the cells that it receives, one at a time, and reports each before and after.
 
 It reads cell ids from its standard input and writes JSON lines to its original standard output;
 everything else that prints goes to standard error. What ends it charges the cell it had begun.

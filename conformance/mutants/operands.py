@@ -237,7 +237,7 @@ MUTANTS = (
         "what has no elements is not handed over",
         _empty_lost,
         ("id_tap/fault.shapes.*", "call/fault.shapes.*"),
-        at(Stage.CALLBACK, "wrong operand"),
+        at(Stage.CALLBACK, "lost"),
     ),
     Mutant(
         "flattened",

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Which tests, cells and mutants hold each promise of docs/contract.md; run as a program, it writes docs/promises.md.
 
-Tests cite promises with `pytest.mark.contract`, cells by what their callback, transforms or fault say. A mutant counts
+Tests cite promises with `pytest.mark.contract`, cells by what their callback, transforms or case say. A mutant counts
 for the promises of the cells that must catch it. Tests are read and not imported, and are counted as functions: so the
 page is the same with every release of JAX.
 """
@@ -30,7 +30,7 @@ HEAD = f"""\
 Written by `{COMMAND}`: do not edit it. Promises are those of [contract.md](contract.md), of which this page has the
 first sentences. Tests are counted as functions, below `tests/`. Cells are those of the CPU for `hostcb`;
 `python -m conformance list` prints their ids, each with its promises. `id_tap/* 12` stands for twelve cells whose ids
-begin with `hostcb/id_tap/`, and `*/fault.raises.* 3` for three cells of a case. A mutant
+begin with `hostcb/id_tap/`, and `*/case.raises.* 3` for three cells of a case. A mutant
 stands where a cell that must catch it cites the promise.
 
 | promise | tests | cells | mutants |
@@ -130,9 +130,9 @@ def _names(names: Iterable[str]) -> str:
 def _scenario(program: str) -> str | None:
     """The case of a cell with any layout, or its entry of the table; nothing for a composition of transforms."""
     kind, _, rest = program.partition(".")
-    if kind not in ("fault", "table"):
+    if kind not in ("case", "table"):
         return None
-    return f"{kind}.{rest.partition('.')[0]}{'.*' if kind == 'fault' else ''}"
+    return f"{kind}.{rest.partition('.')[0]}{'.*' if kind == 'case' else ''}"
 
 
 def page() -> str:

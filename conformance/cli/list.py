@@ -29,7 +29,7 @@ def add_parser(commands: Any) -> None:
         commands,
         "list",
         "List the selected cells with the promises that they test.",
-        ["-k fault.", "--coverage --json", "--promises", "--ineligible", "--plan --smoke"],
+        ["-k case.", "--coverage --json", "--promises", "--ineligible", "--plan --smoke"],
         {
             0: "there are cells",
             1: "with --promises: there is a hole, or a stale reason",

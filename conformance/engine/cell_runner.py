@@ -90,9 +90,9 @@ class CellRunner:
         return self._worker
 
     def _without_support(self, task: Task) -> Outcome | None:
-        """The outcome of an isolated fault whose callback the platform refuses; None if the fault can be planted.
+        """The outcome of an isolated case whose callback the platform refuses; None if the case can be planted.
 
-        Each such fault would cost a process. So its callback is tried in a shared one, once for each layout.
+        Each such case would cost a process. So its callback is tried in a shared one, once for each layout.
         """
         if task.topology.platform == "cpu" or task.in_several_processes:
             return None

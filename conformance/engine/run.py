@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..expectations.entries import Expectations
 from ..oracle.verdicts import Outcome, Verdict
-from ..planning.cells import Cell, FaultCell, Plan
+from ..planning.cells import CaseCell, Cell, Plan
 from ..reports.provenance import Provenance
 from ..reports.report import NOTHING_RAN, Report
 from ..spec.depths import Depth
@@ -222,11 +222,11 @@ def run(prepared: Run, workers: int, cluster: Cluster | None = None) -> Report:
 
 def task_of(cell: Cell, deadline: float) -> Task:
     """The engine's description of a cell."""
-    if not isinstance(cell, FaultCell):
+    if not isinstance(cell, CaseCell):
         return Task(cell.id, cell.implementation, cell.topology, deadline, cell.isolated)
-    own = deadline if cell.fault.deadline is None else min(cell.fault.deadline, deadline)
-    quiet = bool(cell.fault.quiet)
-    return Task(cell.id, cell.implementation, cell.topology, own, cell.isolated, cell.fault.xla_flags, quiet)
+    own = deadline if cell.case.deadline is None else min(cell.case.deadline, deadline)
+    quiet = bool(cell.case.quiet)
+    return Task(cell.id, cell.implementation, cell.topology, own, cell.isolated, cell.case.xla_flags, quiet)
 
 
 def clear(results: Path, journal: str) -> None:

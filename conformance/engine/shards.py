@@ -30,7 +30,7 @@ def digest(ids: Iterable[str]) -> str:
 def estimate(task: Task) -> float:
     """About how many seconds a cell takes in its worker process."""
     program = task.id.split("/")[2].partition("+")[0]
-    own = 0.5 if program.startswith("fault.") else 0.05 + 0.07 * len(program.split("."))
+    own = 0.5 if program.startswith("case.") else 0.05 + 0.07 * len(program.split("."))
     return own + 0.003 * task.topology.device_count + 1.0 * (task.topology.processes - 1)
 
 

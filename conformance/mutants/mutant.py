@@ -41,8 +41,8 @@ class Symptom:
 @dataclass(frozen=True)
 class Mutant:
     name: str
-    fault: str
-    """The fault, in one sentence."""
+    case: str
+    """The case, in one sentence."""
     plant: Callable[[Library], Names]
     """Takes a library that works, and returns the replacements that break it."""
     cells: tuple[str, ...]

@@ -18,11 +18,11 @@ from typing import Any, TextIO
 import jax
 
 from ..cases.harness.extensions import PLATFORM, extend
-from ..cases.harness.running import run_fault, try_callback_of
+from ..cases.harness.running import run_case, try_callback_of
 from ..implementations import Implementation, load
 from ..oracle.history import Recorder
 from ..oracle.verdicts import Outcome, Verdict
-from ..planning.cells import FaultCell, NotInReleaseError, TableCell, parse_cell
+from ..planning.cells import CaseCell, NotInReleaseError, TableCell, parse_cell
 from ..spec.depths import Depth
 from ..spec.topology import WrongPlatformError, parse_topology
 from .ahead import take_cell
@@ -82,15 +82,15 @@ def _serve(reports: TextIO, devices: list[jax.Device], implementation: Implement
     recorder = Recorder({device.id: index for index, device in enumerate(devices)})
     for line in sys.stdin:
         command = json.loads(line)
-        # The engine asks for the trial of a callback in place of an isolated fault.
+        # The engine asks for the trial of a callback in place of an isolated case.
         trial, cell_id = command["do"] == TRIAL, command["cell"]
         _report(reports, event="begin", cell=cell_id)
         try:
             cell = parse_cell(cell_id)
-            if isinstance(cell, FaultCell) and trial:
-                outcome = try_callback_of(cell.fault, implementation, devices)
-            elif isinstance(cell, FaultCell):
-                outcome = run_fault(cell.fault, implementation, devices)
+            if isinstance(cell, CaseCell) and trial:
+                outcome = try_callback_of(cell.case, implementation, devices)
+            elif isinstance(cell, CaseCell):
+                outcome = run_case(cell.case, implementation, devices)
             elif cell.topology.depth is not Depth.RUN:
                 outcome = take_cell(cell, implementation, recorder, devices)
             elif isinstance(cell, TableCell):

@@ -19,7 +19,7 @@ from ..spec.xla_flags import QUICK_COMPILATION
 from .links import KILL_DEADLINE, LocalLink, cause, last_words
 
 TRIAL = "try"
-"""The command that asks whether the platform has the callback of a fault, and does not plant the fault."""
+"""The command that asks whether the platform has the callback of a case, and does not plant the case."""
 
 START_DEADLINE = 120.0
 EXIT_DEADLINE = 20.0
@@ -120,7 +120,7 @@ class WorkerProcess:
     def run(self, cell_id: str, deadline: float, trial: bool = False) -> Outcome:
         """Run one cell. If the process ends or exceeds the deadline, that is this cell's outcome.
 
-        A `trial` asks only whether the platform has the callback of a fault.
+        A `trial` asks only whether the platform has the callback of a case.
         """
         started, until = time.monotonic(), self._deadline(deadline)
         self._link.mark()

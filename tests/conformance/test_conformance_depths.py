@@ -19,7 +19,7 @@ from conformance.engine.options import RunOptions
 from conformance.engine.preparation import ConflictingOptionsError, _depth_of
 from conformance.expectations.entries import Expectation, Expectations
 from conformance.oracle.verdicts import Outcome, Standing, Verdict
-from conformance.planning.cells import FaultCell, ProgramCell, parse_cell
+from conformance.planning.cells import CaseCell, ProgramCell, parse_cell
 from conformance.planning.depths import at_depth, multi_host_cells
 from conformance.planning.selection import undrawn_plan_of
 from conformance.reports.markdown import markdown
@@ -161,9 +161,9 @@ def test_cells_that_show_nothing_are_left_out_with_the_reason() -> None:
     plan = at_depth(running, Depth.LOWER)
     assert at_depth(running, Depth.RUN) is running
     assert all(cell.id.endswith("@lower") for cell in (*plan.cells, *plan.ineligible))
-    assert not any(isinstance(cell, FaultCell) for cell in plan.cells)
+    assert not any(isinstance(cell, CaseCell) for cell in plan.cells)
     reasons = {cell.id: cell.reason for cell in plan.ineligible}
-    assert "nothing runs at depth lower" in reasons["hostcb/id_tap/fault.raises.jit/cuda-4dev@lower"]
+    assert "nothing runs at depth lower" in reasons["hostcb/id_tap/case.raises.jit/cuda-4dev@lower"]
     assert "no program" in reasons["hostcb/id_tap/eager/cuda-1dev@lower"]
     assert "cell on one device" in reasons["hostcb/id_tap/jit/cuda-4dev@lower"]
     left = {cell.id for cell in plan.cells}

@@ -335,13 +335,13 @@ def test_running_order() -> None:
     tasks = [
         Task("a", "hostcb", one, 60.0),
         Task("b", "hostcb", eight, 60.0),
-        Task("fault", "hostcb", one, 10.0, isolated=True),
-        Task("slow fault", "hostcb", one, 60.0, isolated=True),
+        Task("case", "hostcb", one, 10.0, isolated=True),
+        Task("slow case", "hostcb", one, 60.0, isolated=True),
         Task("c", "hostcb", one, 60.0),
     ]
-    assert [task.id for task in in_running_order(tasks)] == ["slow fault", "fault", "a", "c", "b"]
+    assert [task.id for task in in_running_order(tasks)] == ["slow case", "case", "a", "c", "b"]
     # Each of two processes begins with slow cells.
-    assert [task.id for task in in_running_order(tasks, 2)] == ["slow fault", "a", "fault", "c", "b"]
+    assert [task.id for task in in_running_order(tasks, 2)] == ["slow case", "a", "case", "c", "b"]
     slow = [Task(name, "hostcb", one, 60.0, isolated=True) for name in "abcd"]
     assert [task.id for task in in_running_order(slow, 2)] == ["a", "c", "b", "d"]
 

@@ -135,7 +135,7 @@ def test_two_cells_that_need_no_quiet_run_together(tmp_path: Path) -> None:
 
 @pytest.mark.contract("C65")
 def test_a_fault_that_needs_quiet_has_a_reason(tasks: list[Task]) -> None:
-    quiet = {fault.kind for fault in all_cases() if fault.quiet}
+    quiet = {case.kind for case in all_cases() if case.quiet}
     assert quiet
-    assert all(len(fault.quiet.split()) > 4 for fault in all_cases() if fault.quiet)
+    assert all(len(case.quiet.split()) > 4 for case in all_cases() if case.quiet)
     assert {task.id.split("/")[2].split(".")[1] for task in tasks if task.quiet} == quiet

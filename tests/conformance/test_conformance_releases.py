@@ -108,10 +108,10 @@ def reasons(part: str) -> set[str]:
 
 def test_faults_that_need_flags_are_not_applicable(release: Any) -> None:
     release("0.7.0")
-    (reason,) = reasons("fault.raises_before_collective.")
+    (reason,) = reasons("case.raises_before_collective.")
     assert reason.startswith("the XLA of jaxlib 0.7.0 has no --xla_cpu_collective_call_")
     with pytest.raises(UnknownCellError, match=r"means nothing: the XLA of jaxlib 0\.7\.0"):
-        parse_cell("jax/io_callback/fault.raises_before_collective.shard_map/cpu-8dev")
+        parse_cell("jax/io_callback/case.raises_before_collective.shard_map/cpu-8dev")
 
 
 def old_register_lowering(prim: Any, rule: Any, platform: Any = None) -> Any:
@@ -135,7 +135,7 @@ def test_runtime_targets_that_cannot_be_lowered_to_are_not_applicable(
     assert name in reason
     assert jax.__version__ in reason
     with pytest.raises(UnknownCellError, match=name):
-        parse_cell(f"jax/{target}/fault.short_result.jit/cpu-8dev")
+        parse_cell(f"jax/{target}/case.short_result.jit/cpu-8dev")
 
 
 @pytest.mark.parametrize(("kind", "function"), [("explicit_mesh", "set_mesh"), ("without_tracing", "no_tracing")])
@@ -143,7 +143,7 @@ def test_faults_that_need_a_function_are_not_applicable(
     kind: str, function: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(jax, function)
-    assert reasons(f"/fault.{kind}.") == {f"JAX {jax.__version__} has no jax.{function}"}
+    assert reasons(f"/case.{kind}.") == {f"JAX {jax.__version__} has no jax.{function}"}
 
 
 def callback(name: str) -> Callback:

@@ -106,7 +106,7 @@ def running_at_exit(bench: Bench, callback_name: str) -> None:
         np.asarray(compiled(bench.operand))
     last.set()
     at(Stage.DISPATCH)
-    # The program must not keep the result: this is part of the fault.
+    # The program must not keep the result: this is part of the case.
     compiled(bench.operand)
     say("dispatched")
     at(Stage.CALLBACK)

@@ -268,3 +268,27 @@ assert np.array_equal(before(x), first)
 print("done")
 """
     assert run_program(source, kind, devices=1).check().lines == ["done"]
+
+
+@pytest.mark.contract("H4", "X3")
+@pytest.mark.parametrize("kind", ["id_tap", "call"])
+@pytest.mark.parametrize("construct", ["linear_call", "composite", "custom_partitioning"])
+def test_an_ordered_callback_and_an_io_callback_in_one_held_function_both_run(construct: str, kind: str) -> None:
+    seen: list[float] = []
+
+    def function(x: Any) -> Any:
+        hcb.io_callback(lambda _: seen.append(-1.0), None, x)
+        return kinds(seen)[kind](x)
+
+    held = CONSTRUCTS[construct](function)
+    assert jax.jit(lambda x: (held(x), x)[1])(jnp.arange(4.0)).tolist() == [0, 1, 2, 3]
+    hcb.barrier_wait()
+    assert sorted(seen) == [-1.0, 6.0]
+
+
+@pytest.mark.contract("X3")
+def test_an_io_callback_that_is_held_in_a_branch_of_a_batch_is_refused() -> None:
+    held = in_linear_call(lambda x: (hcb.io_callback(lambda _: None, None, x), x)[1])
+    branch = jax.vmap(lambda x: jax.lax.cond(x[0] > 1, held, lambda x: x, x))
+    with pytest.raises(NotImplementedError, match="IO effect"):
+        jax.jit(branch)(jnp.arange(6.0).reshape(2, 3))

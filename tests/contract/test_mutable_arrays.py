@@ -250,3 +250,42 @@ def test_loops_of_mutable_arrays_without_callbacks_are_jax_s_own() -> None:
         return r[...]
 
     assert jax.jit(program)(jnp.arange(2.0)).tolist() == [2, 3]
+
+
+def in_scan(ref: Any) -> None:
+    jax.lax.scan(lambda carry, _: (jax.ref.addupdate(ref, ..., jnp.ones(2)), (carry, None))[1], 0, None, length=2)
+
+
+def doubled(ref: Any) -> None:
+    ref[...] = ref[...] * 2
+
+
+CHANGES: dict[str, Any] = {
+    "sets": doubled,
+    "sets a part": lambda ref: ref.__setitem__(1, jnp.float32(7)),
+    "adds": lambda ref: jax.ref.addupdate(ref, ..., jnp.ones(2)),
+    "adds to a part": lambda ref: jax.ref.addupdate(ref, 0, jnp.float32(1)),
+    "swaps": lambda ref: jax.ref.swap(ref, ..., jnp.ones(2)),
+    "in jit": lambda ref: jax.jit(doubled)(ref),
+    "in a scan": in_scan,
+    "in a branch": lambda ref: jax.lax.cond(ref[0] > 1, lambda: doubled(ref), lambda: None),
+}
+
+
+@pytest.mark.contract("H4")
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("branch", [False, True], ids=["condition", "branch in the condition"])
+def test_conditions_are_refused_however_the_body_changes_what_they_use(change: str, branch: bool) -> None:
+    def program(x: Any) -> Any:
+        r = jax.new_ref(x)
+        call = lambda value: hcb.call(lambda value: value, value, result_shape=value)
+
+        def condition(step: Any) -> Any:
+            value = jax.lax.cond(r[1] > 0, call, lambda value: value, r[...]) if branch else call(r[...])
+            return (step < 2) & (value[0] < 100)
+
+        jax.lax.while_loop(condition, lambda step: (CHANGES[change](r), step + 1)[1], 0)
+        return r[...]
+
+    with pytest.raises(NotImplementedError, match="Carry the array's value"):
+        jax.jit(program)(jnp.arange(2.0))

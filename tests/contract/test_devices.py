@@ -171,12 +171,28 @@ def test_device_index_out_of_range(kind: str, size: int, devices: list[jax.Devic
     jax.block_until_ready(jax.jit(lambda x: bind(kind, x, size - 1))(x))
 
 
+class Number:
+    """An object of another library that is an integer."""
+
+    def __index__(self) -> int:
+        return 6
+
+
 @pytest.mark.contract("H10")
-def test_numpy_integer_as_device_index(devices: list[jax.Device]) -> None:
+@pytest.mark.parametrize("index", [np.int64(6), np.uint8(6), np.asarray(6), Number()], ids=lambda i: type(i).__name__)
+@pytest.mark.parametrize("stage", [jax.jit, lambda f: f], ids=["jit", "eager"])
+@pytest.mark.parametrize("order", [1, -1], ids=["in order", "in reverse"])
+def test_any_integer_as_device_index(order: int, stage: Any, index: Any, devices: list[jax.Device]) -> None:
     record = Record()
-    x = jax.device_put(np.zeros(8, np.float32), NamedSharding(helpers.mesh_of(devices), P("d")))
-    helpers.finish(jax.jit(lambda x: hcb.id_tap(record.tap, x, tap_with_device=True, device_index=np.int64(6)))(x))
-    assert [seen.device for seen in record.all] == [devices[6]]
+    mesh = helpers.mesh_of(devices[::order])
+    x = jax.device_put(np.zeros(8, np.float32), NamedSharding(mesh, P("d")))
+
+    def program(x: Any) -> Any:
+        x = hcb.id_tap(record.tap, x, tap_with_device=True, device_index=index)
+        return hcb.call(record.caller(), x, result_shape=x, call_with_device=True, device_index=index)
+
+    helpers.finish(stage(program)(x))
+    assert [seen.device for seen in record.all] == [devices[::order][6]] * 2
 
 
 SHARDINGS = {

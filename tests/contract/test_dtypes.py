@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Callable
 from typing import Any
 
 import helpers
@@ -304,6 +306,31 @@ def test_weak_types_survive_a_tap() -> None:
     assert tapped.dtype == plain.dtype, f"dtype {tapped.dtype}, but without the tap it is {plain.dtype}"
     eager = hcb.id_tap(lambda a, t: None, 2.0) * x
     assert eager.dtype == (2.0 * x).dtype, f"eagerly: dtype {eager.dtype}"
+
+
+IDENTITIES: dict[str, Callable[[Any], Any]] = {
+    "id_tap": lambda value: hcb.id_tap(lambda *_: None, value),
+    "id_print": lambda value: hcb.id_print(value, output_stream=io.StringIO()),
+}
+AROUND: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "a constant": lambda tapped, x, number: jax.jit(lambda x: x * tapped(2))(x),
+    "a tree": lambda tapped, x, number: x * tapped({"a": x, "b": number})["b"],
+    "vmap": lambda tapped, x, number: jax.vmap(lambda x, n: x * tapped(n), (0, None))(x, number),
+    "cond": lambda tapped, x, number: x * jax.lax.cond(number > 0, tapped, lambda n: n, number),
+    "a jitted function": lambda tapped, x, number: x * jax.jit(tapped)(number),
+}
+
+
+@pytest.mark.contract("H1", "H2")
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "int8"])
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("kind", IDENTITIES)
+def test_a_number_that_was_tapped_makes_no_array_wider(kind: str, around: str, name: str) -> None:
+    x, number = jnp.ones(3, name), 2 if name == "int8" else 2.0
+    run = jax.jit(lambda x, number: AROUND[around](IDENTITIES[kind], x, number))
+    assert helpers.finish(run(x, number)).dtype == x.dtype
+    # A number of NumPy has its own type.
+    assert jax.eval_shape(lambda x: x * IDENTITIES[kind](np.float32(2)), x).dtype == (x * np.float32(2)).dtype
 
 
 @pytest.mark.contract("H1", "H18")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -54,3 +55,42 @@ def test_the_device_is_a_cpu_where_another_platform_is_the_default(monkeypatch: 
     monkeypatch.setattr(jax, "local_devices", local_devices)
     hcb.jax_arrays(lambda x: x)(np.ones(2))
     assert asked == [{"backend": "cpu"}]
+
+
+FORMS: dict[str, Any] = {
+    "by place": lambda x: ((x[:0], x, x[0]), {}),
+    "in containers": lambda x: (([x, {"a": x[:0], "b": (x[0],)}],), {}),
+    "by name": lambda x: ((), {"one": x, "other": [x[None, :0]]}),
+}
+
+
+@pytest.mark.contract("X2", "X3", "X4", "H16")
+@pytest.mark.parametrize("stage", [jax.jit, lambda function: function], ids=["jit", "eager"])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("way", ["wrapper", "setting", "setting, of a partial"])
+@pytest.mark.parametrize("kind", ["pure", "io", "debug"])
+def test_each_leaf_is_a_jax_array(kind: str, way: str, form: str, stage: Any) -> None:
+    seen: list[Any] = []
+
+    def host(*args: Any, **named: Any) -> Any:
+        seen.append([(isinstance(leaf, jax.Array), leaf.shape) for leaf in jax.tree.leaves((args, named))])
+        return np.float32(1)
+
+    function = {"wrapper": hcb.jax_arrays(host), "setting": host}.get(way, functools.partial(host))
+    scalar = jax.ShapeDtypeStruct((), np.float32)
+
+    def program(x: Any) -> Any:
+        args, named = FORMS[form](x)
+        if kind == "debug":
+            return hcb.debug.callback(function, *args, **named)
+        call = {"pure": hcb.pure_callback, "io": hcb.io_callback}[kind]
+        return call(function, scalar, *args, **named)
+
+    jax.config.update("hostcb_jax_arrays", way != "wrapper")
+    try:
+        x = jnp.arange(3, dtype=np.float32)
+        jax.block_until_ready(stage(program)(x))
+        hcb.barrier_wait()
+    finally:
+        jax.config.update("hostcb_jax_arrays", False)
+    assert seen == [[(True, leaf.shape) for leaf in jax.tree.leaves(FORMS[form](x))]]

@@ -207,6 +207,17 @@ JVP, TRANSPOSE = ("jvp", {}), ("transpose", {})
 QUIET = pytest.mark.filterwarnings("ignore:The flag jax_host_callback_ad_transforms:FutureWarning")
 
 
+def test_ad_transforms_by_environment() -> None:
+    source = """
+seen = []
+jax.grad(lambda x: hcb.id_tap(lambda a, t: seen.append([name for name, _ in t]), x * x) * x)(3.0)
+hcb.barrier_wait()
+print(json.dumps(seen))
+"""
+    env = {AD.upper(): "1"}
+    assert run_program(source, devices=1, env=env, warnings="ignore").json() == [[], ["jvp", "transpose"]]
+
+
 def test_ad_transforms_warns() -> None:
     with flag(AD, True), pytest.warns(FutureWarning, match=AD):
         hcb.id_tap(lambda a, t: None, 1.0)

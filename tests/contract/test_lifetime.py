@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -145,7 +146,7 @@ class Payload:
 
 WAYS = [
     "jit_tap", "jit_call", "eager_tap", "eager_call", "mesh_tap", "mesh_call", "vmap_tap", "grad_tap", "grad_of_jit",
-    "jit_of_grad_of_jit", "vmap_of_grad_of_jit", "recomputed",
+    "jit_of_grad_of_jit", "vmap_of_grad_of_jit", "recomputed", "debug_of_grad_of_jit", "debug_of_vmap_of_grad_of_jit",
 ]  # fmt: skip
 # Here JAX itself keeps the executables of dropped functions, those without any callback too.
 KEPT_BY_JAX = ["pmap_tap", "pmap_call", "scan_tap"]
@@ -163,6 +164,7 @@ def use_once(way: str) -> weakref.ref[Payload]:
 
     call = lambda x: hcb.call(function, x, result_shape=x)
     tapped = lambda x: hcb.id_tap(tap, x)
+    shown = lambda x: (hcb.debug.callback(function, x), x)[1]
     mesh = helpers.mesh_of(jax.devices())
     {
         "jit_tap": lambda: jax.jit(tapped)(1.0),
@@ -179,6 +181,8 @@ def use_once(way: str) -> weakref.ref[Payload]:
         "grad_of_jit": lambda: jax.grad(jax.jit(tapped))(1.0),
         "jit_of_grad_of_jit": lambda: jax.jit(jax.grad(jax.jit(tapped)))(1.0),
         "vmap_of_grad_of_jit": lambda: jax.vmap(jax.grad(jax.jit(tapped)))(jnp.ones(2)),
+        "debug_of_grad_of_jit": lambda: jax.grad(jax.jit(shown))(1.0),
+        "debug_of_vmap_of_grad_of_jit": lambda: jax.vmap(jax.grad(jax.jit(shown)))(jnp.ones(2)),
         # The backward pass runs the function again.
         "recomputed": lambda: jax.jit(jax.grad(jax.checkpoint(lambda x: jnp.sin(jax.jit(tapped)(x)))))(1.0),
     }[way]()
@@ -195,6 +199,32 @@ def test_a_callback_dies_with_its_executable(way: str) -> None:
     # One more of the same kind, since a cache of one entry would be no leak.
     alive = sum(ref() is not None for ref in refs)
     assert alive <= 1, f"{alive} of 10 callbacks are still alive after {way} and a garbage collection"
+
+
+def test_a_callback_whose_last_values_wait_behind_another_tap_runs_for_them_and_then_dies() -> None:
+    gate, ran = threading.Event(), []
+    holding = jax.jit(lambda x: hcb.id_tap(lambda *_: gate.wait(helpers.DEADLINE), x))
+
+    def dropped() -> weakref.ref[Payload]:
+        payload = Payload()
+        program = jax.jit(lambda x: hcb.id_tap(lambda *_, payload=payload: ran.append(payload is not None), x))
+        gate.set()
+        # The first values may take another way into the queue than the later ones.
+        for run in (holding, holding, program, program):
+            run(1.0)
+        hcb.barrier_wait()
+        ran.clear(), gate.clear()
+        for run in (holding, *[program] * 5):
+            run(1.0)
+        return weakref.ref(payload)
+
+    reference = dropped()
+    gc.collect()
+    gate.set()
+    hcb.barrier_wait()
+    assert ran == [True] * 5
+    gc.collect()
+    assert reference() is None, "its last values have run, and the function is still alive"
 
 
 def test_a_callback_lives_as_long_as_its_executable() -> None:

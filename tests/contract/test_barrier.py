@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import logging
 import threading
@@ -65,6 +66,41 @@ def test_waits_for_threads_that_ended_and_results_that_were_dropped(
     wanted = len(layout.callers) * (2 if kind == "tap_behind_call" else 1)
     assert len(record.all) == wanted, f"{len(record.all)} callbacks had run when it returned, but should {wanted}"
     hcb.barrier_wait()
+
+
+def fills(context: Any, out: Any, x: Any, function: Any) -> None:
+    np.asarray(out)[...] = function(np.asarray(x))
+
+
+OUTSIDE_JIT = {
+    "call": lambda function, x: hcb.call(function, x, result_shape=x),
+    "io_ordered": lambda function, x: hcb.io_callback(function, x, x, ordered=True),
+    "debug_ordered": lambda function, x: hcb.debug.callback(function, x, ordered=True),
+    "buffer": lambda function, x: hcb.buffer_callback(
+        functools.partial(fills, function=function), x, has_side_effect=True
+    )(x),
+}
+
+
+@pytest.mark.contract("H13")
+@pytest.mark.parametrize("kind", OUTSIDE_JIT)
+def test_waits_for_a_callback_that_another_thread_runs_outside_jit(kind: str) -> None:
+    began, gate = threading.Event(), threading.Event()
+
+    def held(arg: Any) -> Any:
+        began.set()
+        gate.wait(DEADLINE)
+        return arg
+
+    caller = threading.Thread(target=lambda: OUTSIDE_JIT[kind](held, jax.numpy.asarray(X)))
+    caller.start()
+    assert began.wait(DEADLINE)
+    thread, returned = barrier_in_thread()
+    # One-sided: a barrier that is late only hides a fault.
+    early = returned.wait(0.1)
+    gate.set()
+    thread.join(DEADLINE), caller.join(DEADLINE)
+    assert returned.is_set() and not early
 
 
 @pytest.mark.contract("H13")
@@ -433,7 +469,7 @@ print("done")
 
 
 @pytest.mark.contract("H14", "H15")
-@pytest.mark.parametrize("kind", ["tap", "call", "io_ordered"])
+@pytest.mark.parametrize("kind", ["tap", "call", "io_ordered", "call on two devices", "io_ordered on two devices"])
 def test_a_handler_of_the_log_may_run_a_program_when_a_callback_has_failed(kind: str) -> None:
     source = f"""
 seen = []
@@ -446,14 +482,20 @@ class Handler(logging.Handler):
             jax.block_until_ready(metric(np.float32(1)))
 logging.getLogger("hostcb").addHandler(Handler())
 def fails(a, t=None):
-    raise OSError("the reason")
-program = jax.jit({{
+    if a.ravel()[0] == 0:
+        raise OSError("the reason")
+    return a
+kind, _, devices = "{kind}".partition(" on ")
+function = {{
     "tap": lambda x: hcb.id_tap(fails, x),
     "call": lambda x: hcb.call(fails, x, result_shape=x),
     "io_ordered": lambda x: hcb.io_callback(fails, x, x, ordered=True),
-}}["{kind}"])
+}}[kind]
+# One of two devices fails.
+mesh, spec = jax.sharding.Mesh(np.array(jax.devices()[:2]), "d"), jax.sharding.PartitionSpec("d")
+program = jax.jit(jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec) if devices else function)
 for _ in range(2):
-    try: jax.block_until_ready(program(np.float32(1)))
+    try: jax.block_until_ready(program(np.arange(2, dtype=np.float32)))
     except jax.errors.JaxRuntimeError as error: assert "the reason" in str(error)
     try: hcb.barrier_wait()
     except hcb.CallbackException as error: print(len(error.failures))

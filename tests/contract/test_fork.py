@@ -217,3 +217,79 @@ say("runs", *runs, "counted", counted() - before)
             *("tap 2 in the parent", "runs True True counted 2 in the parent"),
         ]
     )
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+def test_large_values_that_a_child_taps_are_whole_and_in_order() -> None:
+    """They have memory of their own, of which the child has what its parent had ready."""
+    ended = run_program(
+        FORKS
+        + """
+gate.set()
+# No thread of the runtime is in the child, to move what is large.
+operands = [jax.block_until_ready(jnp.full(1 << 19, number, np.float32)) for number in range(4)]
+seen = []
+program = jax.jit(lambda x: hcb.id_tap(lambda a, t: seen.append((float(a[0]), bool((a == a[0]).all()))), x)[0])
+
+def taps():
+    seen.clear()
+    for operand in operands:
+        program(operand)
+    hcb.barrier_wait()
+    say(seen == [(float(number), True) for number in range(4)])
+
+taps(), taps(), forked(taps), joined(), taps()
+""",
+        devices=1,
+        timeout=90,
+    ).check()
+    assert sorted(ended.lines) == ["True CHILD", *["True in the parent"] * 3, "status 0 in the parent"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+@pytest.mark.contract("H13", "H30")
+@pytest.mark.parametrize(("kind", "timeout"), [("tap", None), ("tap", 60.0), ("pmap of calls", 60.0)])
+def test_a_barrier_that_a_signal_handler_interrupts_to_fork_waits_in_the_parent_alone(
+    kind: str, timeout: float | None
+) -> None:
+    ended = run_program(
+        FORKS
+        + f"""
+import signal
+TAP = jax.jit(lambda x: hcb.id_tap(lambda a, t: held(a), x))
+CALLS = jax.pmap(lambda x: hcb.call(held, x, result_shape=x))
+
+def held(value):
+    gate.wait()
+    say("ran")
+    return value
+
+signal.signal(signal.SIGALRM, lambda *_: forks())
+result = {"TAP" if kind == "tap" else "CALLS"}(np.ones(2, np.float32))
+signal.setitimer(signal.ITIMER_REAL, 0.3)
+
+def opens():
+    # The child's barrier has nothing to wait for, and returns while the callbacks of the parent are held.
+    while not children:
+        time.sleep(0.01)
+    deadline = time.monotonic() + 20
+    while not (ended := os.waitpid(children[0], os.WNOHANG))[0] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if not ended[0]:
+        os.kill(children[0], 9)
+    say("status", os.waitstatus_to_exitcode(ended[1]) if ended[0] else "hangs")
+    gate.set()
+
+thread = threading.Thread(target=opens)
+thread.start()
+hcb.barrier_wait(timeout={timeout})
+say("waited")
+if os.getpid() != parent:
+    os._exit(0)
+thread.join()
+""",
+        devices=2,
+        timeout=90,
+    ).check()
+    runs = ["ran in the parent"] * (1 if kind == "tap" else 2)
+    assert ended.lines == ["waited CHILD", "status 0 in the parent", *runs, "waited in the parent"]

@@ -175,3 +175,35 @@ def test_two_threads_whose_values_have_no_room_together() -> None:
         jax.config.update(BUDGET, None)
     for first in (0.0, 1000.0):
         assert [each for each in seen if each // 1000 == first // 1000] == [first + n for n in range(steps)]
+
+
+@pytest.mark.contract("H12")
+def test_a_budget_that_is_set_after_the_first_runs_of_a_program_is_that_of_its_next(devices: list[jax.Device]) -> None:
+    gate, began, seen = threading.Event(), threading.Event(), []
+
+    def tap(arg: Any, transforms: Any) -> None:
+        began.set()
+        gate.wait(DEADLINE)
+        seen.append(int(arg))
+
+    program = jax.jit(lambda n: jax.lax.fori_loop(0, n, lambda i, _: hcb.id_tap(tap, i) * 0, 0))
+    gate.set()
+    program(3).block_until_ready()
+    hcb.barrier_wait()
+    gate.clear(), began.clear(), seen.clear()
+    budget, queue = 400, queues[devices[0]]
+    jax.config.update(BUDGET, budget)
+    try:
+        thread = threading.Thread(target=lambda: program(1000).block_until_ready())
+        thread.start()
+        assert began.wait(DEADLINE)
+        helpers.wait_until(lambda: queue.held() + 4 > budget)
+        # One-sided: a device that goes on has this time.
+        thread.join(0.1)
+        most = queue.held()
+    finally:
+        gate.set()
+        thread.join(DEADLINE)
+        hcb.barrier_wait()
+        jax.config.update(BUDGET, None)
+    assert most <= budget and seen == [*range(1000)]

@@ -355,24 +355,29 @@ def test_a_tap_that_changes_its_transforms_changes_those_of_no_later_run() -> No
 
 
 @pytest.mark.contract("B4", "D2")
+@pytest.mark.parametrize("kind", ["buffer", "dlpack"])
 @pytest.mark.parametrize("effect", [False, True], ids=["pure", "effect"])
 @pytest.mark.parametrize(
     ("method", "shapes"),
     [("sequential", [((2,), ())] * 3), ("expand_dims", [((3, 2), (1,))]), ("broadcast_all", [((3, 2), (3,))])],
 )
-def test_methods_of_buffer_callbacks_with_and_without_an_effect(method: str, shapes: Any, effect: bool) -> None:
+def test_methods_of_buffer_callbacks_with_and_without_an_effect(
+    method: str, shapes: Any, effect: bool, kind: str
+) -> None:
     seen: list[Any] = []
 
-    def fill(_: Any, out: Any, row: Any, number: Any) -> None:
+    def fill(*arguments: Any) -> None:
+        out, row, number = arguments[-3:]
         seen.append((np.asarray(row).shape, np.asarray(number).shape))
         np.asarray(out)[...] = np.asarray(row).sum(-1) + np.asarray(number)
 
     like = jax.ShapeDtypeStruct((), np.float32)
-    call = hcb.buffer_callback(fill, like, has_side_effect=effect, vmap_method=method)
+    in_place = {"buffer": hcb.buffer_callback, "dlpack": functools.partial(hcb.dlpack_callback, in_place=True)}[kind]
+    call = in_place(fill, like, has_side_effect=effect, vmap_method=method)
     rows = np.arange(6, dtype=np.float32).reshape(3, 2)
     out = jax.jit(jax.vmap(call, in_axes=(0, None)))(rows, np.float32(10))
     np.testing.assert_array_equal(out, rows.sum(-1) + 10)
     assert seen == shapes
-    unmapped = hcb.buffer_callback(fill, like, has_side_effect=effect)
+    unmapped = in_place(fill, like, has_side_effect=effect)
     with pytest.raises(NotImplementedError, match="vmap_method"):
         jax.vmap(unmapped, in_axes=(0, None))(rows, np.float32(10))

@@ -163,3 +163,33 @@ def test_a_function_makes_the_shapes_of_each_call_anew(stage: Any) -> None:
     helpers.equal(found, [2 * each for each in operands], "twice")
     # What JAX can make an array from has a shape, too.
     helpers.equal(function(X.data), 2 * X, "twice a buffer of Python")
+
+
+class Adds:
+    """All are equal, and each adds its own number."""
+
+    def __init__(self, number: float) -> None:
+        self.number = np.float32(number)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Adds)
+
+    def __hash__(self) -> int:
+        return 1
+
+    def __call__(self, x: Any) -> Any:
+        return np.asarray(x) + self.number
+
+
+@pytest.mark.contract("H18")
+@STAGES
+def test_of_equal_functions_each_program_calls_its_own(stage: Any) -> None:
+    for number in (1, 2):
+        helpers.equal(stage(hcb.dlpack_callback(Adds(number), LIKE))(jnp.asarray(X)), X + number, "a sum")
+
+
+def test_it_works_with_jit_disabled() -> None:
+    function = hcb.dlpack_callback(Adds(1), LIKE)
+    with jax.disable_jit():
+        results = [function(X), jax.jit(lambda x: function(x) * 2)(X)]
+    helpers.equal(results, [X + 1, (X + 1) * 2], "sums")

@@ -44,6 +44,7 @@ def test_on_a_supported_jax_nothing_is_lost_and_the_module_prints_the_same(devic
     for word in (f"JAX {jax.__version__}", f"NumPy {np.__version__}", "views: ", "one_of_many: ", "in_place: "):
         assert word in text
     assert all(str(device) in text for device in devices)
+    assert "\nthe hand-over: " in text and "not imported yet" not in text
     printed = run_program("import runpy; runpy.run_module('hostcb', run_name='__main__')").check().lines
     states = [line for line in text.splitlines() if line.startswith("  jax")]
     assert len(states) >= 20 and states == [line for line in printed if line.startswith("  jax")]

@@ -250,3 +250,30 @@ def test_the_results_to_write_are_in_the_container_that_is_asked_for(kind: str, 
     found = staged(getattr(hcb, kind)(fill, ONE[asked](NUMBER), **options))(np.float32(2))
     assert float(jax.tree.leaves(found)[0]) == 2
     assert {*outs} == {jax.tree.structure(found)} == {jax.tree.structure(ONE[asked](0))}
+
+
+@pytest.mark.contract("H3", "X2", "X3")
+@pytest.mark.parametrize("returned", [("loss", "aux"), ("aux", "loss")], ids=" ".join)
+@pytest.mark.parametrize("kind", ["call", "pure_callback", "io_callback"])
+def test_the_results_of_a_dict_go_to_their_names_in_whatever_order_they_come(kind: str, returned: Any) -> None:
+    values = {"loss": np.float32(1), "aux": np.float32(10)}
+    callbacks = {
+        "call": lambda host, like, x: hcb.call(host, x, result_shape=like),
+        "pure_callback": lambda host, like, x: hcb.pure_callback(host, like, x),
+        "io_callback": lambda host, like, x: hcb.io_callback(host, like, x),
+    }
+
+    def program(container: Any) -> Any:
+        like = container((name, NUMBER) for name in ("loss", "aux"))
+        host = lambda x: container((name, values[name]) for name in returned)
+        return jax.jit(lambda x: callbacks[kind](host, like, x))(np.float32(0))
+
+    assert {name: float(each) for name, each in program(dict).items()} == values
+    if returned == ("loss", "aux"):
+        assert {name: float(each) for name, each in program(collections.OrderedDict).items()} == values
+        return
+    # Here the order is a part of the tree.
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        jax.block_until_ready(program(collections.OrderedDict))
+    with pytest.raises(hcb.CallbackException):
+        hcb.barrier_wait()

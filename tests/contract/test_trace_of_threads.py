@@ -234,3 +234,8 @@ def test_what_a_function_in_place_returns_is_refused_while_it_is_traced(returned
     program = jax.jit(hcb.buffer_callback(lambda context, out, x: returned, SCALAR))
     with hcb.trace(tmp_path / "trace.json"):
         helpers.failed("returned something", program, np.float32(1))
+        # No result is what is asked for.
+        jax.block_until_ready(jax.jit(hcb.buffer_callback(lambda context, out, x: None, SCALAR))(np.float32(1)))
+    before = hcb.stats()
+    helpers.failed("returned something", program, np.float32(1))
+    assert (hcb.stats() - before)["cpu:0"].failures == 1

@@ -32,7 +32,7 @@ from ...oracle.stages import stage_of, summary
 from ...oracle.verdicts import Stage
 from ...spec.callbacks import Callback, Runs
 from .bench import Bench, Function
-from .checks import PLANTED, check_value, error_of, is_of_the_program
+from .checks import PLANTED, check_value, error_of, in_turn, is_of_the_program
 from .child_processes import Ended, run_victim
 from .registry import planted
 
@@ -242,9 +242,9 @@ class Case:
         self.anomalies[found:] = [replace(each, witness=f"{label}: {each.witness}") for each in self.anomalies[found:]]
 
     def came(self, *names: str) -> None:
-        """After a barrier the named hosts have run so often, in this order, since `forget`."""
+        """After a barrier the named hosts have run so often, in this order, one at a time, since `forget`."""
         self.barrier()
-        self.same("order", Stage.CALLBACK, [event.site for event in self.recorder.history().events], [*names])
+        self.found(in_turn(self.recorder.history().events, names))
 
     def saw_parts(self, host: Host, *operands: Any) -> None:
         """After a barrier the host has run for each operand: on each device with its part of it."""

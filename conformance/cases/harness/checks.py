@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from ...implementations import Implementation
 from ...oracle.checkers import Anomaly
+from ...oracle.history import Event
 from ...oracle.stages import summary
 from ...oracle.verdicts import Stage
 from ...spec.jax_versions import JaxRuntimeError
@@ -42,6 +44,15 @@ def unequal(kind: str, stage: Stage, what: str, seen: object, wanted: object) ->
     if seen == wanted:
         return []
     return [Anomaly(kind, stage, f"{what}: seen {seen!r}, expected {wanted!r}")]
+
+
+def in_turn(events: Sequence[Event], names: Sequence[str]) -> list[Anomaly]:
+    """The hosts with these names have run in this order, each after the end of the one before it."""
+    anomalies = unequal("order", Stage.CALLBACK, "callbacks", [event.site for event in events], [*names])
+    for earlier, later in itertools.pairwise(events):
+        if later.begin < earlier.end:
+            anomalies.append(Anomaly("order", Stage.CALLBACK, f"{later.site} began while {earlier.site} was running"))
+    return anomalies
 
 
 def check_quiet_barrier(bench: Bench, when: str) -> list[Anomaly]:

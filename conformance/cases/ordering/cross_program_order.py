@@ -15,6 +15,7 @@ from ...oracle.verdicts import Stage
 from ...spec.jax_versions import shard_map
 from ..barriers.several_devices import late_on_the_last
 from ..harness.case import BEGINS_WITHIN, WHILE, Case, add_one, case
+from ..harness.checks import in_turn
 from ..harness.registry import ORDERED
 
 ROUNDS = 4
@@ -24,10 +25,10 @@ OVERTAKING_SECONDS = 0.5
 NUMBER = jax.ShapeDtypeStruct((), np.float32)
 
 
-def _on_the_last(case: Case) -> list[str]:
-    """The hosts that ran on the last device, in their order."""
+def _check_the_last(case: Case, *names: str) -> None:
+    """On the last device these hosts have run in this order, one at a time."""
     events = case.recorder.history().events
-    return [event.site for event in events if event.leaves[0].ravel()[0] == case.operand[-1][0]]
+    case.found(in_turn([event for event in events if event.leaves[0].ravel()[0] == case.operand[-1][0]], names))
 
 
 @case("pmap", "call io_callback_ordered", "H5 X3", minimum_devices=2)
@@ -54,7 +55,7 @@ def one_of_its_devices(case: Case) -> None:
         early.clear()
         jax.block_until_ready([on_both(case.operand), on_one(placed)])
         case.barrier()
-        case.same("order", Stage.CALLBACK, _on_the_last(case), ["on both", "on one"])
+        _check_the_last(case, "on both", "on one")
 
 
 def _takes_a_while(x: Any) -> Any:
@@ -74,7 +75,7 @@ def all_after_one(case: Case) -> None:
         case.forget()
         jax.block_until_ready([on_one(before(placed)), on_both(case.operand)])
         case.barrier()
-        case.same("order", Stage.CALLBACK, _on_the_last(case), ["on one", "on both"])
+        _check_the_last(case, "on one", "on both")
 
 
 @case("pmap", "id_tap call", "H5", minimum_devices=2)
@@ -89,7 +90,7 @@ def outside_jit_after_all(case: Case) -> None:
         early.clear()
         jax.block_until_ready([program(case.operand), case.apply(quick, placed)])
         case.barrier()
-        case.same("order", Stage.CALLBACK, _on_the_last(case), ["in a program", "outside jit"])
+        _check_the_last(case, "in a program", "outside jit")
 
 
 @case("pmap", "id_tap call io_callback_ordered debug_callback_ordered", "H5")
@@ -115,8 +116,7 @@ def order_across_threads(case: Case) -> None:
         case.saw_parts(host, case.operand)
     for row in case.operand:
         events = case.recorder.history().events
-        names = [event.site for event in events if np.array_equal(event.leaves[0], row)]
-        case.same("order", Stage.CALLBACK, names, ["first", "second"])
+        case.found(in_turn([event for event in events if np.array_equal(event.leaves[0], row)], ["first", "second"]))
 
 
 @case("jit", f"{ORDERED} pure_callback io_callback debug_callback", "H5 X2 X3 X4", minimum_devices=3)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...oracle.verdicts import Stage
 from ..harness.case import BEGINS_WITHIN, Case, add_one, case
-from ..harness.checks import error_of
+from ..harness.checks import error_of, in_turn
 from ..harness.registry import EVERY_KIND, OF_JAX, ONE_OF_EACH
 
 SIDE = 64
@@ -229,6 +229,5 @@ def refused_and_started_again(case: Case) -> None:
         for host in hosts:
             case.saw_parts(host, case.operand)
         for row in case.operand:
-            events = case.recorder.history().events
-            names = [event.site for event in events if np.array_equal(event.leaves[0], row)]
-            case.same("order", Stage.CALLBACK, names, ["first", "second"], "on one device the taps ran as")
+            events = [each for each in case.recorder.history().events if np.array_equal(each.leaves[0], row)]
+            case.found(in_turn(events, ["first", "second"]))

@@ -136,6 +136,9 @@ def work_on_cells(task: Task, prepare: Callable[[], None]) -> None:
     jax.config.update("jax_cpu_enable_async_dispatch", environment.get("JAX_CPU_ENABLE_ASYNC_DISPATCH") != "0")
     prepare()
     sys.argv = ["worker", task.topology.name, task.implementation]
+    # As the engine asks a worker for a cell.
+    commands: Any = (json.dumps({"do": "run", "cell": line.strip()}) for line in sys.stdin)
+    sys.stdin = commands
     worker.main()
 
 

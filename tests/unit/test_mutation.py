@@ -317,3 +317,13 @@ def test_the_sample_kills_a_mutant_and_says_when_one_survives(tmp_path: Path) ->
     command = [sys.executable, "-m", "mutation", "sample", "-n", "1", "--results", str(tmp_path), "-k", known[0]]
     ended = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=300)
     assert (ended.returncode, ended.stdout.splitlines()[-1]) == (0, "1 of 1 mutants are killed"), ended
+
+
+def test_a_mutant_survives_a_cell_that_does_not_reach_it(tmp_path: Path) -> None:
+    """The end of a worker counts as a kill, so a worker that could not take any cell would kill every mutant."""
+    kills = json.loads(sample.KILLS.read_text())
+    of_meshes = next(mutant for mutant, killer in kills.items() if "case.one_of_its_devices.pmap" in killer)
+    command = [sys.executable, "-m", "mutation", "try", "-n", "1", "--results", str(tmp_path), "-k", of_meshes]
+    command += ["--killer", "hostcb/id_tap/jit/cpu-1dev"]
+    ended = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=300)
+    assert "survived: 1 of 1" in ended.stdout, ended

@@ -52,7 +52,7 @@ CELLS = (
     "hostcb/id_tap/jit/cpu-1dev",
     "jax/pure_callback/vmap/cpu-1dev",
     # Its program has a process of its own, which must find the package by its name.
-    "hostcb/pure_callback/fault.os_exit.pmap/cpu-1dev",
+    "hostcb/pure_callback/case.os_exit.pmap/cpu-1dev",
 )
 MUTANT = "hostcb_conformance.mutants:dropped/id_tap/jit/cpu-1dev"
 

@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
                 type=Until,
                 choices=(Until.FIRST, Until.ANOTHER),
                 default=Until.FIRST,
-                help="end the trial of a mutant at the first kill, or at one by a test, or another fault or program",
+                help="end the trial of a mutant at the first kill, or at one by a test, or another case or program",
             )
         if name == "try":
             help_ = "the id of a cell or a test; may be repeated"

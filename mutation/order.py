@@ -70,11 +70,11 @@ def in_order(
 
 
 def about(killer: str) -> str:
-    """The function of a test; the fault of a cell or the outermost transform of its program, for whatever callback."""
+    """The function of a test; the case of a cell or the outermost transform of its program, for whatever callback."""
     if is_test(killer):
         return killer.partition("[")[0]
     program = killer.split("/")[2]
-    return ".".join(program.split(".")[:2]) if program.startswith("fault.") else re.split(r"[+.]", program)[0]
+    return ".".join(program.split(".")[:2]) if program.startswith("case.") else re.split(r"[+.]", program)[0]
 
 
 def _sort(killer: str) -> tuple[str, str]:

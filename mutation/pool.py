@@ -1,6 +1,6 @@
 """The pool of a campaign: cells and tests.
 
-The cells are all faults, the table, and programs of every callback, transform, platform and process.
+The cells are all cases, the table, and programs of every callback, transform, platform and process.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def _first(killed: Sequence[Result]) -> list[str]:
 
 
 def _only(killed: Sequence[Result], pool: Iterable[str]) -> list[str]:
-    """What the faults and programs are worth where trials went on after the first kill, and else nothing."""
+    """What the cases and programs are worth where trials went on after the first kill, and else nothing."""
     known = [result for result in killed if result.killers]
     if not known:
         return []
@@ -93,10 +93,10 @@ def _only(killed: Sequence[Result], pool: Iterable[str]) -> list[str]:
     needed = sorted((name for name in only if not is_test(name)), key=lambda name: (-only[name], name))
     spare = sorted({about(cell) for cell in pool} - only.keys())
     return [
-        "## Faults and programs",
+        "## Cases and programs",
         "",
-        f"The trials of {len(known)} killed mutants went on until a second fault or program, or a test, noticed"
-        f" the mutant. {len(needed)} faults and programs are the only ones that notice a mutant:",
+        f"The trials of {len(known)} killed mutants went on until a second case or program, or a test, noticed"
+        f" the mutant. {len(needed)} cases and programs are the only ones that notice a mutant:",
         "",
         *(f"- {only[name]} `{name}`" for name in needed),
         "",

@@ -36,7 +36,7 @@ class Until(StrEnum):
 
     FIRST = "first"
     ANOTHER = "another"
-    """That of a second fault or program, or of a test. Then no cell of the first is the only one that notices it."""
+    """That of a second case or program, or of a test. Then no cell of the first is the only one that notices it."""
     ALL = "all"
     """At none: all cells and tests run."""
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Which tests, cells and mutants hold each promise of docs/contract.md; run as a program, it writes docs/promises.md.
 
-Tests cite promises with `pytest.mark.contract`, cells by what their callback, transforms or fault say. A mutant counts
+Tests cite promises with `pytest.mark.contract`, cells by what their callback, transforms or case say. A mutant counts
 for the promises of the cells that must catch it. Tests are read and not imported, and are counted as functions: so the
 page is the same with every release of JAX.
 """
@@ -27,10 +27,11 @@ COMMAND = "python tests/promises.py"
 HEAD = f"""\
 # The contract, with what holds each promise
 
-Written by `{COMMAND}`: do not edit it. Promises are those of [contract.md](contract.md).
-Tests are counted as functions, below `tests/`. Cells are those of the CPU for `hostcb`; `python -m conformance list`
-prints their ids, each with its promises. `id_tap/* 12` stands for twelve cells whose ids begin with `hostcb/id_tap/`,
-and `*/fault.raises.* 3` for three cells of a fault. A mutant stands where a cell that must catch it cites the promise.
+Written by `{COMMAND}`: do not edit it. Promises are those of [contract.md](contract.md), of which this page has the
+first sentences. Tests are counted as functions, below `tests/`. Cells are those of the CPU for `hostcb`;
+`python -m conformance list` prints their ids, each with its promises. `id_tap/* 12` stands for twelve cells whose ids
+begin with `hostcb/id_tap/`, and `*/case.raises.* 3` for three cells of a case. A mutant
+stands where a cell that must catch it cites the promise.
 
 | promise | tests | cells | mutants |
 | --- | --- | --- | --- |
@@ -43,8 +44,18 @@ def numbered() -> list[str]:
 
 
 def words() -> dict[str, str]:
-    """What each promise says, by its number. Its links lead to other pages of `docs/`, where this page is, too."""
-    return dict(re.findall(r"^\| ([A-Z]\d+) \| (.*) \|$", CONTRACT.read_text(encoding="utf-8"), re.MULTILINE))
+    """How each promise begins, by its number. Its links lead to other pages of `docs/`, where this page is, too."""
+    promises = re.findall(r"^\| ([A-Z]\d+) \| (.*) \|$", CONTRACT.read_text(encoding="utf-8"), re.MULTILINE)
+    return {number: first_sentence(promise) for number, promise in promises}
+
+
+def first_sentence(text: str) -> str:
+    """The text up to the end of its first sentence that is not inside of code, a link or parentheses."""
+    for end in re.finditer(r"[.:;](?= )", text):
+        begin = text[: end.start()]
+        if begin.count("`") % 2 == 0 and all(begin.count(left) == begin.count(right) for left, right in ("()", "[]")):
+            return f"{begin}."
+    return text
 
 
 def complaint(numbers: Iterable[str]) -> str | None:
@@ -117,11 +128,11 @@ def _names(names: Iterable[str]) -> str:
 
 
 def _scenario(program: str) -> str | None:
-    """A cell's fault with any layout, or its entry of the table; nothing for a composition of transforms."""
+    """The case of a cell with any layout, or its entry of the table; nothing for a composition of transforms."""
     kind, _, rest = program.partition(".")
-    if kind not in ("fault", "table"):
+    if kind not in ("case", "table"):
         return None
-    return f"{kind}.{rest.partition('.')[0]}{'.*' if kind == 'fault' else ''}"
+    return f"{kind}.{rest.partition('.')[0]}{'.*' if kind == 'case' else ''}"
 
 
 def page() -> str:
@@ -140,7 +151,7 @@ def page() -> str:
             f"\n## {number}\n\n{promised[number]}\n\n"
             f"- tests: {', '.join(f'`{file}` {count}' for file, count in sorted(files.items())) or 'none'}\n"
             f"- cells of composed programs: {_counted(f'{callback}/*' for callback in composed)}\n"
-            f"- cells of faults and of the table: {_counted(f'*/{scenario}' for scenario in scenarios)}\n"
+            f"- cells of cases and of the table: {_counted(f'*/{scenario}' for scenario in scenarios)}\n"
             f"- mutants: {_names(breaking)}\n"
         )
     return HEAD + "".join(table + sections)

@@ -148,8 +148,8 @@ def outcome(cell: CellRecord) -> str:
 
 
 def extract(cells: Iterable[CellRecord], environment: Mapping[str, Any]) -> dict[str, Any]:
-    """The counts for each callback, row, layout and outcome, and the known failures; faults are not among them."""
-    programs = [cell for cell in cells if cell.transforms[0] not in ("fault", "table")]
+    """The counts for each callback, row, layout and outcome, and the known failures; cases are not among them."""
+    programs = [cell for cell in cells if cell.transforms[0] not in ("case", "table")]
     counts: dict[str, dict[str, dict[str, Counter[str]]]] = {}
     for cell in programs:
         for row in rows(cell):

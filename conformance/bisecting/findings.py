@@ -45,7 +45,7 @@ def exit_code(answers: Sequence[Answer]) -> int:
 
 
 def report(answers: Mapping[str, Answer], runs: Mapping[str, Runs], places: Sequence[Place], rule: Rule) -> str:
-    """The findings; cells with the same changes and outcomes are told once, with all their names."""
+    """The findings; cells with the same changes and outcomes are reported once, with all their names."""
     groups: dict[object, list[str]] = {}
     for subject, answer in answers.items():
         outcomes = tuple(sorted((index, tuple(sorted(counted(ran).items()))) for index, ran in runs[subject].items()))

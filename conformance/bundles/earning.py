@@ -26,7 +26,7 @@ class Claim:
     """The number of cells that the plan has of it, without those that the release lacks."""
     passed: int
     known_failures: Mapping[str, str]
-    """The known failures among the faults, with their reasons: they do not prevent it."""
+    """The known failures among the cases, with their reasons: they do not prevent it."""
     left_out: Mapping[str, str]
     """The cells that the release or the implementation lacks, with the reasons."""
     reasons: tuple[str, ...]
@@ -41,7 +41,7 @@ class Claim:
         if not self.earned:
             return f"not earned: {self.reasons[0]}"
         notes = [f"{self.passed} of {self.cells} cells pass"]
-        notes += [f"with {len(self.known_failures)} known failures of faults"] if self.known_failures else []
+        notes += [f"with {len(self.known_failures)} known failures of cases"] if self.known_failures else []
         notes += [f"{len(self.left_out)} cells left out"] if self.left_out else []
         return f"earned: {', '.join(notes)}"
 
@@ -63,11 +63,11 @@ def _claim(run: JudgedRun, profile: str, planned: Mapping[str, Shown]) -> Claim:
     lacking: Mapping[str, str] = run.run["plan"]["lacking"] if run.plan else {}
     left_out = {one: lacking[one] for one in ids if one in lacking}
     wanted = [one for one in ids if one not in left_out]
-    # A fault is a callback that misbehaves, and some runtimes cannot survive it. A program has no such excuse.
+    # A case is a callback that misbehaves, and some runtimes cannot survive it. A program has no such excuse.
     known = {
         one: run.cells[one].reason
         for one in wanted
-        if planned[one].fault and one in run.cells and run.cells[one].standing is Standing.KNOWN_FAILURE
+        if planned[one].case and one in run.cells and run.cells[one].standing is Standing.KNOWN_FAILURE
     }
     passed = [one for one in wanted if one in run.cells and run.cells[one].outcome.verdict is Verdict.PASS]
     counted = [one for one in wanted if one not in known]

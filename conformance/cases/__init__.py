@@ -1,1 +1,1 @@
-"""Fault cells: callbacks that misbehave, and their effects on the program and the process."""
+"""Cases: callbacks that misbehave, and their effects on the program and the process."""

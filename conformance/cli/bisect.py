@@ -23,14 +23,13 @@ from ..bisecting.probing import Journaled, ReleaseProber, tell
 from ..bisecting.searching import Samples, answers
 from ..bisecting.subjects import Cells, Script, Subjects
 from ..engine.interrupts import terminated_like_interrupted
-from ..engine.options import positive
-from ..engine.preparation import UNUSABLE_BECAUSE, ConflictingOptionsError
+from ..engine.options import ConflictingOptionsError, positive
 from ..planning.cells import parse_cell
 from ..planning.keywords import any_of
 from ..releases.installing import Installer, link_packages
 from ..releases.journal import RunJournal
 from ..releases.release import OLDEST, Release, ReleaseError
-from ..spec.errors import words_of
+from ..spec.errors import CommandError, words_of
 from ..spec.package import PACKAGE
 from ..spec.versions import version_key
 from .helping import add_command, add_patterns
@@ -228,7 +227,7 @@ def _step(options: argparse.Namespace) -> int:
         tell("interrupted: nothing is known of this commit")
     except Exception as error:
         # Python's own exit code for this is that of a bad commit.
-        if not isinstance(error, (*UNUSABLE_BECAUSE, ReleaseError)):
+        if not isinstance(error, CommandError | OSError):
             traceback.print_exc()
         tell(f"ERROR: nothing is known of this commit: {words_of(error)}")
     return commit_search.STOP

@@ -9,7 +9,7 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..reports.visible import in_a_line
@@ -42,9 +42,13 @@ COMMANDS: Mapping[str, str] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parsed(sys.argv[1:] if arguments is None else arguments)
+    return reported(module_of(options.command).main, options)
+
+
+def reported(run: Callable[[Any], int], options: Any) -> int:
+    """Run a command with its options. An error that is the user's is one line."""
     try:
-        code: int = module_of(options.command).main(options)
-        return code
+        return run(options)
     except WrongPlatformError as error:
         # Commands that are given the ids of cells have no such option.
         cells = f"the {options.platform} cells" if hasattr(options, "platform") else "the cells"
@@ -66,14 +70,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     name = next((word for word in arguments if word in COMMANDS), None)
+    own, of_pytest = [*arguments], list[str]()
+    if name == "run" and "--" in own:
+        place = own.index("--")
+        own, of_pytest = own[:place], own[place + 1 :]
     try:
-        options = parser_for(name).parse_args(arguments)
+        options = parser_for(name).parse_args(own)
     except SystemExit as ending:
         # `git bisect run` would take the usual exit code for a bad commit.
         if name == "bisect" and "--step" in arguments and ending.code == UNUSABLE:
             raise SystemExit(module_of(name).commit_search.STOP) from ending
         raise
-    options.arguments = [*arguments]
+    options.pytest_options = of_pytest
     return options
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import replace
 from typing import Any
 
 from ..engine.cluster import Hub, Place, detected, plan_digest, serve
 from ..engine.locking import FolderLock
-from ..engine.preparation import ConflictingOptionsError, prepare
+from ..engine.options import ConflictingOptionsError, RunOptions
+from ..engine.preparation import prepare
 from ..engine.run import Run, run
 from ..engine.tools import require_tools
 from ..reports.report import Report
@@ -17,7 +18,7 @@ CPU_DEVICES = 2
 """The devices of each process, on CPU, if no topology is named."""
 
 
-def run_distributed(options: argparse.Namespace) -> Report | int:
+def run_distributed(options: RunOptions) -> Report | int:
     """The report of the job's first process; the exit code of the others, which is the same."""
     if (options.workers or 1) > 1:
         raise ConflictingOptionsError("--distributed runs one cell at a time in all processes: it takes no -n")
@@ -25,10 +26,10 @@ def run_distributed(options: argparse.Namespace) -> Report | int:
         raise ConflictingOptionsError("--distributed has the hosts of a job, and --scheduler those of a Dask cluster")
     require_tools(1)
     place = detected()
-    if not (options.cell_ids or options.plan_file or options.topologies):
-        options.topologies = [_usual(place, options.platform)]
-    # Every process plans, so that bad input is told on every host, and none waits for another one.
-    prepared = prepare(options, options.patterns)
+    if not (options.cells or options.plan_file or options.topologies):
+        options = replace(options, topologies=(_usual(place, options.platform),))
+    # Every process plans, so that bad input is reported on every host, and none waits for another one.
+    prepared = prepare(options)
     _check(prepared, place)
     plan = plan_digest([cell.id for cell in prepared.cells])
     if place.process:
@@ -46,13 +47,13 @@ def run_distributed(options: argparse.Namespace) -> Report | int:
         hub.end(code)
 
 
-def _usual(place: Place, platform: str) -> Topology:
+def _usual(place: Place, platform: str) -> str:
     if platform != "cpu":
         named = f"{platform}-{place.processes}x4"
         raise ConflictingOptionsError(
             f"--distributed on {platform} needs --topology: for example {named} for hosts of four devices"
         )
-    return Topology(platform, place.processes * CPU_DEVICES, processes=place.processes)
+    return Topology(platform, place.processes * CPU_DEVICES, processes=place.processes).name
 
 
 def _check(prepared: Run, place: Place) -> None:

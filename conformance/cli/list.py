@@ -7,22 +7,17 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from ..engine.options import add_selection
-from ..engine.preparation import (
-    IMPLEMENTATIONS,
-    ConflictingOptionsError,
-    choice_of,
-    plan_of,
-    take_platform,
-    whole_plan_of,
-)
+from ..engine.options import ConflictingOptionsError, RunOptions, add_selection
+from ..engine.preparation import take_platform, whole_plan_of
 from ..planning.cells import Ineligible
 from ..planning.coverage import coverage_of, show
 from ..planning.plan_file import plan_text
 from ..planning.promised import promise_table
 from ..planning.promised import show as show_promises
+from ..planning.selection import Choice
 from .helping import add_command, add_patterns
 from .platforms import show_platforms
 
@@ -34,7 +29,7 @@ def add_parser(commands: Any) -> None:
         commands,
         "list",
         "List the selected cells with the promises that they test.",
-        ["-k fault.", "--coverage --json", "--promises", "--ineligible", "--plan --smoke"],
+        ["-k case.", "--coverage --json", "--promises", "--ineligible", "--plan --smoke"],
         {
             0: "there are cells",
             1: "with --promises: there is a hole, or a stale reason",
@@ -56,28 +51,29 @@ def add_parser(commands: Any) -> None:
     add("--ineligible", action="store_true", help="the cells that mean nothing, and why")
 
 
-def main(options: argparse.Namespace) -> int:
-    if options.platforms:
+def main(parsed: argparse.Namespace) -> int:
+    options = RunOptions.of(parsed)
+    if parsed.platforms:
         take_platform(options)
         print(show_platforms())
         return 0
-    if options.json and not options.coverage:
+    if parsed.json and not parsed.coverage:
         raise ConflictingOptionsError("--json is for --coverage")
-    if options.as_plan and (options.coverage or options.ineligible or options.promises):
+    if parsed.as_plan and (parsed.coverage or parsed.ineligible or parsed.promises):
         raise ConflictingOptionsError("--plan prints cells, and --coverage, --ineligible and --promises do not")
-    if options.promises:
-        return _list_promises(options)
-    plan = (whole_plan_of(options) if options.as_plan else plan_of(options)).select(options.patterns)
-    if not (plan.cells or (plan.ineligible and not options.as_plan)):
+    if parsed.promises:
+        return _list_promises(parsed, options)
+    options, whole = whole_plan_of(options)
+    plan = (whole if parsed.as_plan else whole.on_this_release()).select(options.patterns)
+    if not (plan.cells or (plan.ineligible and not parsed.as_plan)):
         print("ERROR: no cell matches", file=sys.stderr)
         return NO_CELL
-    if options.coverage:
-        implementations = options.implementations or IMPLEMENTATIONS
-        where = (options.platform, options.devices, choice_of(options))
-        print(show([coverage_of(plan, name, *where) for name in implementations], options.json))
-    elif options.as_plan:
+    if parsed.coverage:
+        where = (options.platform, options.devices, Choice(options.seed, options.full))
+        print(show([coverage_of(plan, name, *where) for name in options.implementations], parsed.json))
+    elif parsed.as_plan:
         print(plan_text(plan, _described(options)), end="")
-    elif options.ineligible:
+    elif parsed.ineligible:
         _show_ineligible(plan.ineligible)
     else:
         for cell in plan.cells:
@@ -94,22 +90,22 @@ def _show_ineligible(left_out: Sequence[Ineligible]) -> None:
         print(f"{count:7} {reason}")
 
 
-def _list_promises(options: argparse.Namespace) -> int:
-    if options.coverage or options.ineligible or options.patterns:
+def _list_promises(parsed: argparse.Namespace, options: RunOptions) -> int:
+    if parsed.coverage or parsed.ineligible or options.patterns:
         raise ConflictingOptionsError(
             "--promises prints a table of the whole plan: leave --coverage, --ineligible and -k out"
         )
     # The promises are hostcb's own; cells of JAX's callbacks show nothing about them.
-    options.implementations = options.implementations or ["hostcb"]
-    table = promise_table(plan_of(options).cells)
+    options = replace(options, implementations=options.implementations or ("hostcb",))
+    table = promise_table(whole_plan_of(options)[1].on_this_release().cells)
     print(show_promises(table))
     return 1 if table.holes or table.stale else 0
 
 
-def _described(options: argparse.Namespace) -> str:
+def _described(options: RunOptions) -> str:
     """The options that have selected the cells, as one would write them."""
     words = ["--platform", options.platform, "--devices", ",".join(map(str, options.devices))]
-    words += [word for name in options.implementations or IMPLEMENTATIONS for word in ("--implementation", name)]
+    words += [word for name in options.implementations for word in ("--implementation", name)]
     words += ["--seed", str(options.seed)]
     words += [name for name, given in (("--full", options.full), ("--smoke", options.smoke)) if given]
     words += [word for pattern in options.patterns for word in ("-k", pattern)]

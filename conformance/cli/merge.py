@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..engine.locking import FolderLock
-from ..reports.merging import MergeError, merged, parts_in, was_killed, write_merged
+from ..reports.merging import MergeError, Part, merged, parts_in, was_killed, write_merged
 from ..reports.results import load_results
 from ..reports.visible import in_a_line
 from .helping import add_command
+
+Joined: TypeAlias = Mapping[str, tuple[dict[str, Any], Sequence[Part]]]
 
 
 def add_parser(commands: Any) -> None:
@@ -33,18 +36,28 @@ def add_parser(commands: Any) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    results: Path = options.results
-    if results.resolve() in [folder.resolve() for folder in options.folders]:
-        raise MergeError(f"{results} is one of the folders to merge: name another one with --results")
-    parts = parts_in(options.folders)
-    killed = [folder for folder in options.folders if was_killed(folder)]
-    joined = {name: merged(of_run, killed) for name, of_run in parts.items()}
-    with FolderLock(results) as lock:
+    if options.results.resolve() in [folder.resolve() for folder in options.folders]:
+        raise MergeError(f"{options.results} is one of the folders to merge: name another one with --results")
+    with FolderLock(options.results) as lock:
+        # Before the folder is made: the shards may not fit together.
+        joined = read_shards(options.folders)
         lock.acquire()
-        for name, data in joined.items():
-            write_merged(data, parts[name], results)
+        return write_joined(joined, options.results)
+
+
+def read_shards(folders: Sequence[Path]) -> Joined:
+    """The results that these folders hold together, with their shards, by the name of the run."""
+    parts = parts_in(folders)
+    killed = [folder for folder in folders if was_killed(folder)]
+    return {name: (merged(of_run, killed), of_run) for name, of_run in parts.items()}
+
+
+def write_joined(joined: Joined, results: Path) -> int:
+    """Write the results, print what they show, and return the exit code."""
+    for data, parts in joined.values():
+        write_merged(data, parts, results)
     for run in load_results(results):
         if run.name in joined:
-            print(f"{run.name}: {len(parts[run.name])} shards: {run.totals}")
+            print(f"{run.name}: {len(joined[run.name][1])} shards: {run.totals}")
             print("".join(f"PROBLEM: {in_a_line(problem)}\n" for problem in run.problems), end="")
-    return max(data["exit_code"] for data in joined.values())
+    return max(data["exit_code"] for data, _ in joined.values())

@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..engine.options import add_selection
-from ..engine.preparation import SUPPORTED, ConflictingOptionsError, plan_of
+from ..engine.options import ConflictingOptionsError, add_selection
+from ..engine.preparation import SUPPORTED, plan_of
 from ..planning.cells import parse_cell
 from ..planning.plan_file import read_plan
 from ..releases.installing import Installer

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engine.interrupts import terminated_like_interrupted
-from ..engine.options import positive
-from ..engine.preparation import ConflictingOptionsError
+from ..engine.options import ConflictingOptionsError, positive
 from ..engine.progress import Progress
 from ..expectations.entries import Expectations, load_expectations
 from ..oracle.verdicts import Outcome, Verdict

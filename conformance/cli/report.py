@@ -62,7 +62,7 @@ def _write_traces(runs: Sequence[RunRecord], path: Path, cell_id: str | None) ->
     if not kept:
         raise UnreadableResultsError(
             f"{cell_id or 'no cell of the results'} has {'no' if cell_id else 'a'} history to trace: "
-            "`run --histories` keeps those of cells that pass, and a fault has none"
+            "`run --histories` keeps those of cells that pass, and a case has none"
         )
     if cell_id:
         write(path, trace(kept[0]))

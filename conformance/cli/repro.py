@@ -9,8 +9,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from ..engine.preparation import ConflictingOptionsError
-from ..planning.cells import Cell, FaultCell, TableCell, parse_cell
+from ..engine.options import ConflictingOptionsError
+from ..planning.cells import CaseCell, Cell, TableCell, parse_cell
 from ..spec.depths import Depth
 from ..spec.package import COMMAND, PACKAGE, module
 from ..standalone.judging import ON_REQUEST
@@ -118,8 +118,8 @@ def command_line(cell: Cell) -> str:
 
 def program(cell: Cell) -> str:
     # The environment of a worker on a machine without settings of its own.
-    flags = cell.fault.xla_flags if isinstance(cell, FaultCell) else ()
-    deadline = cell.fault.deadline if isinstance(cell, FaultCell) else None
+    flags = cell.case.xla_flags if isinstance(cell, CaseCell) else ()
+    deadline = cell.case.deadline if isinstance(cell, CaseCell) else None
     if cell.topology.processes > 1 and cell.topology.depth is Depth.RUN:
         return _GANG_PROGRAM.substitute(
             package=PACKAGE,
@@ -148,11 +148,11 @@ def program(cell: Cell) -> str:
 
 def _run(cell: Cell) -> tuple[str, str]:
     """The import of the function that runs this kind of cell, and its call."""
-    if isinstance(cell, FaultCell):
-        # A fault checks while it runs, and records no history to show.
+    if isinstance(cell, CaseCell):
+        # A case checks while it runs, and records no history to show.
         return (
-            f"from {module('cases.harness.running')} import run_fault",
-            "run_fault(cell.fault, implementation, devices)",
+            f"from {module('cases.harness.running')} import run_case",
+            "run_case(cell.case, implementation, devices)",
         )
     if cell.topology.depth is not Depth.RUN:
         return f"from {module('worker.ahead')} import take_cell", "take_cell(cell, implementation, recorder, devices)"

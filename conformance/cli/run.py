@@ -8,28 +8,27 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from ..engine.live import CHOICES
 from ..engine.locking import FolderLock
-from ..engine.options import add_pytest, add_running, add_scheduler, add_selection, positive
-from ..engine.preparation import ConflictingOptionsError, prepare, take_platform, workers_of
+from ..engine.options import RunOptions, add_running, add_selection
+from ..engine.preparation import prepare, take_platform, workers_of
 from ..engine.run import run
-from ..engine.selections import choose_folder
-from ..engine.tools import require_distributed, require_tools
-from ..engine.user_plugins import require_plugins
+from ..engine.tools import require_tools
 from ..reports.markdown import markdown
-from ..reports.report import NOTHING_RAN
 from ..reports.results import load_results
+from ..spec.depths import Depth
 from ..spec.package import COMMAND
-from . import compiled, loaded
 from .distributed import run_distributed
 from .helping import add_command, add_patterns
+
+UNUSABLE = 2
 
 
 def add_parser(commands: Any) -> None:
     parser = add_command(
         commands,
         "run",
-        "Run the selected cells in worker processes, print a table, and write the results for `report` and `diff`.",
+        "Run the selected cells in worker processes, print a table, and write the results for `report` and `diff`.\n"
+        "pytest runs the cells, each as one item, and has the options after `--`: -x, --lf, --junit-xml, -v, -p.",
         [
             "--smoke",
             "--platform cuda --results cuda",
@@ -38,11 +37,12 @@ def add_parser(commands: Any) -> None:
             "--cell hostcb/call/jit/cpu-1dev --repeat 100",
             "--shard 3/8 --results shard-3",
             "--shard 3/8 --results shard-3 --resume",
+            "--smoke -- -x --junit-xml junit.xml",
         ],
         {
             0: "every cell is as expected: it passes, or is a known failure",
             1: "a cell is not as expected, or the run has a problem, for example an interrupt",
-            2: "nothing was tested: bad input, no device, or no cell",
+            UNUSABLE: "nothing was tested: bad input, no device, or no cell",
             3: "as 0 at depth compile, which the machine has chosen: nothing ran",
             4: "as 0 at depth lower, which the machine has chosen: nothing ran",
         },
@@ -50,62 +50,38 @@ def add_parser(commands: Any) -> None:
     add_selection(parser.add_argument)
     add_patterns(parser.add_argument)
     add_running(parser.add_argument)
-    compiled.add_option(parser.add_argument)
-    loaded.add_options(parser.add_argument)
-    add_pytest(parser.add_argument)
-    parser.add_argument(
-        "-n",
-        dest="workers",
-        type=positive(int),
-        help="pytest processes, each with one worker process; by default 3 on cpu, elsewhere what the platform says",
-    )
-    add_scheduler(parser.add_argument, "run the cells")
-    parser.add_argument(
-        "--live",
-        choices=CHOICES,
-        default="auto",
-        help="a view that is drawn in place, of how far the run is and which cells are slow; by default in a terminal, "
-        "and elsewhere a line from time to time",
-    )
-    parser.add_argument(
-        "--distributed",
-        action="store_true",
-        help="in a job of Slurm, Open MPI, Kubernetes or Cloud TPU, where every host runs this same command",
-    )
 
 
-def main(options: argparse.Namespace) -> int:
-    if options.loaded_by:
-        return loaded.run_loaded(options, options.arguments)
-    if options.times:
-        raise ConflictingOptionsError("--times is for --loaded-by; --repeat N runs each cell N times in one run")
-    compiled.check_options(options)
-    choose_folder(options, options.patterns)
+def main(parsed: argparse.Namespace) -> int:
+    options = RunOptions.of(parsed)
     if options.distributed:
         ended = run_distributed(options)
         if isinstance(ended, int):
             return ended
         print(ended.summary())
         return ended.exit_code
-    # A missing package is known before the plan, which takes seconds.
-    take_platform(options)
-    require_tools(options.workers or workers_of(None, options.platform))
     if options.scheduler:
-        if options.stress or options.workers:
-            raise ConflictingOptionsError("--scheduler has the cluster's workers: neither -n nor --stress goes with it")
-        if options.pytest_plugins:
-            raise ConflictingOptionsError("-p is for pytest processes, and a Dask cluster has none: leave it out")
-        require_distributed()
-    require_plugins(options.pytest_plugins)
+        # Imported here: only this needs Dask.
+        from .dask_shards import run_on_cluster
+
+        return run_on_cluster(options)
+    return run_here(options)
+
+
+def run_here(options: RunOptions) -> int:
+    """Run the cells on this machine, and print what they show."""
+    # A missing package is known before the plan, which takes seconds.
+    options = take_platform(options)
+    require_tools(options.workers or workers_of(None, options.platform))
     with FolderLock(options.results) as lock:
-        prepared = prepare(options, options.patterns)
-        compiled.check(options.compiled, prepared)
+        prepared = prepare(options)
         lock.acquire()
-        found = run(prepared, workers_of(options.workers, options.platform, prepared.options.depth))
+        options = prepared.options
+        found = run(prepared, workers_of(options.workers, options.platform, Depth(options.depth)))
     print(found.summary())
-    if found.exit_code != NOTHING_RAN:
+    if found.exit_code != UNUSABLE:
         print(f"Results are in {options.results}: `{COMMAND} report {shlex.quote(str(options.results))}` shows them.")
-        _add_to_job_summary(options.results, prepared.options.name)
+        _add_to_job_summary(options.results, options.name)
     return found.exit_code
 
 

@@ -72,7 +72,7 @@ def main(options: argparse.Namespace) -> int:
 def _replan(runs: tuple[JudgedRun, ...], trusted: Sequence[str]) -> None:
     """Raise unless this suite plans the same cells with the options of each run."""
     # Imported here, because only this needs JAX.
-    from ..engine.recorded import planned_again
+    from ..engine.preparation import planned_again
     from ..implementations import BUILT_IN
     from ..reports.provenance import plan_digest
 
@@ -128,7 +128,7 @@ def _text(options: argparse.Namespace, bundle: Bundle, runs: tuple[JudgedRun, ..
     rows += [[one.platform, one.profile, one.implementation, one.depth, one.words] for one in found]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines += ["", *("  ".join([*map(str.ljust, row, widths), row[4]]) for row in rows)]
-    # A fault may belong to several profiles.
+    # A case may belong to several profiles.
     known = {cell_id: reason for claim in found if claim.earned for cell_id, reason in claim.known_failures.items()}
     lines += [f"KNOWN: {cell_id}: {reason}" for cell_id, reason in known.items()]
     # No word of a bundle may look like a line of this text.

@@ -14,7 +14,6 @@ from ..spec.xla_flags import QUICK_COMPILATION, names
 from ..worker.gang import Gang
 from ..worker.links import Cluster
 from ..worker.processes import OtherPython, WorkerProcess, WorkerStartError
-from .gangs import start_gang
 from .journal import Journal
 from .tasks import Kind, Task
 
@@ -49,8 +48,6 @@ class CellRunner:
     """The interpreter of the workers, if they run in another environment."""
     cluster: Cluster | None = None
     """Where the processes of a topology are, if not all on this machine."""
-    compiled: Path | None = None
-    """The folder from which compiled programs may come, in cells of one process that run for the first time."""
     company: list[Task] = field(default_factory=list)
     """The cells that have run in the present process."""
     _learnt: Learnt = field(default_factory=Learnt)
@@ -77,7 +74,7 @@ class CellRunner:
             if outcome := self._without_support(task):
                 self._write("begin", task)
                 self._write("end", task, outcome)
-            return outcome or self._run_alone(task, (), self.compiled), ()
+            return outcome or self.run_alone(task), ()
         worker = self._shared(task)
         company = tuple(self.company[-COMPANY:])
         outcome = self._observe(worker, task)
@@ -89,13 +86,13 @@ class CellRunner:
         if self._worker and (not self._worker.alive or self._kind != task.kind):
             self.finish()
         if self._worker is None:
-            self._worker, self._kind = self._start(task, self.compiled), task.kind
+            self._worker, self._kind = self._start(task), task.kind
         return self._worker
 
     def _without_support(self, task: Task) -> Outcome | None:
-        """The outcome of an isolated fault whose callback the platform refuses; None if the fault can be planted.
+        """The outcome of an isolated case whose callback the platform refuses; None if the case can be planted.
 
-        Each such fault would cost a process. So its callback is tried in a shared one, once for each layout.
+        Each such case would cost a process. So its callback is tried in a shared one, once for each layout.
         """
         if task.topology.platform == "cpu" or task.in_several_processes:
             return None
@@ -111,15 +108,12 @@ class CellRunner:
     def run_alone(self, task: Task, after: Sequence[Task] = ()) -> Outcome:
         """Run a cell in a process of its own, after the cells in `after`, whose outcomes are ignored.
 
-        For an isolated cell, the end of the process is part of the outcome. The process compiles what it runs.
+        For an isolated cell, the end of the process is part of the outcome.
         """
-        return self._run_alone(task, after, None)
-
-    def _run_alone(self, task: Task, after: Sequence[Task], compiled: Path | None) -> Outcome:
         if self.cluster or platform_named(task.topology.platform).most_workers == 1:
             # The devices are the shared process's until it ends; and the hosts of a job have one place to meet.
             self.finish()
-        worker = self._start(task, compiled)
+        worker = self._start(task)
         try:
             for predecessor in after:
                 if worker.alive:
@@ -168,13 +162,13 @@ class CellRunner:
             if self.journal:
                 self.journal.write(event="problem", words=words)
 
-    def _start(self, task: Task, compiled: Path | None) -> WorkerProcess | Gang:
+    def _start(self, task: Task) -> WorkerProcess | Gang:
         # Without this, thousands of cells of a kind that cannot start would each wait for the same error.
         if refusal := self._refused.get(task.kind):
             raise refusal
         self._go_on()
         try:
-            worker = self._start_or_try_again(task, compiled)
+            worker = self._start_or_try_again(task)
         except (WorkerStartError, WrongPlatformError) as error:
             self._refused[task.kind] = error
             raise
@@ -194,19 +188,17 @@ class CellRunner:
             raise
         return worker
 
-    def _start_or_try_again(self, task: Task, compiled: Path | None) -> WorkerProcess | Gang:
+    def _start_or_try_again(self, task: Task) -> WorkerProcess | Gang:
         for last_time in (False, True):
             self._learnt.process_starts += 1
             try:
                 if task.in_several_processes:
-                    where = (self.log, self._quick, self.histories, self.python, self.cluster)
-                    return start_gang(task, *where)
+                    return self._start_gang(task)
                 return WorkerProcess(
                     *(task.topology, task.implementation, self.log, task.xla_flags),
                     quick=self._quick,
                     histories=self.histories,
                     python=self.python,
-                    compiled=compiled,
                 )
             except WorkerStartError as error:
                 # XLA ends a process with unknown flags, and names the flags.
@@ -215,6 +207,20 @@ class CellRunner:
                 if last_time:
                     raise
         raise AssertionError("unreachable")
+
+    def _start_gang(self, task: Task) -> Gang:
+        """The processes for a cell, on this machine or on the hosts of a cluster's job."""
+        if self.python:
+            raise WorkerStartError(
+                f"{task.id} needs several processes, and these have the interpreter of the run: run it there"
+            )
+        return Gang(
+            *(task.topology, task.implementation, self.log, task.xla_flags),
+            quick=self._quick,
+            histories=self.histories,
+            links=self.cluster.start if self.cluster else None,
+            coordinator=self.cluster.coordinator if self.cluster else None,
+        )
 
     def _observe(self, worker: WorkerProcess | Gang, task: Task) -> Outcome:
         self._write("begin", task)

@@ -135,7 +135,7 @@ class Hub:
     def start(self, starts: Sequence[Start]) -> Sequence[Link]:
         """Start the processes of a gang, the first one here."""
         folder = Path(tempfile.mkdtemp(prefix="conformance-"))
-        links: list[Link] = [LocalLink(_on_own_host(starts[0]), folder / "worker.log")]
+        links: list[Link] = [LocalLink.of(_on_own_host(starts[0]), folder / "worker.log")]
         for rank, one in enumerate(starts[1:], 1):
             if rank not in self._connections:
                 raise WorkerStartError(f"the host of process {rank} is gone")
@@ -298,7 +298,7 @@ class _Host:
             self._forget()
             self._number = message["of"]
             start = Start(message["arguments"], message["environment"], message["absent"])
-            self._link = LocalLink(start, self._folder / "worker.log")
+            self._link = LocalLink.of(start, self._folder / "worker.log")
             self._selector.register(self._link, selectors.EVENT_READ)
         elif self._link is None or message["of"] != self._number:
             return

@@ -59,15 +59,11 @@ def run_with_second_chance(task: Task, runner: CellRunner, expectations: Expecta
             runner.causes[first.cause] = task.id
         return Conclusion(alone, attempts=2)
     ids = tuple(predecessor.id for predecessor in company)
-    # Further runs compile what they run, so a kept program may be the reason as well as chance.
-    loaded = runner.compiled is not None and not task.in_several_processes
-    kept = " with --compiled" if loaded else ""
     if not company:
-        return Conclusion(_flake(first, f"{first.label} at first{kept}, {alone.label} the second time"), 2)
+        return Conclusion(_flake(first, f"{first.label} at first, {alone.label} the second time"), 2)
     again = runner.run_alone(task, after=company)
-    chance = "by chance, or for a kept program: remove the folder, and run it again" if loaded else "by chance"
-    how = chance if expectations.standing(task.id, again).acceptable else "whenever these run before it"
-    words = f"{first.label} in company{kept}, {alone.label} alone, {again.label} in company again: {how}"
+    how = "by chance" if expectations.standing(task.id, again).acceptable else "whenever these run before it"
+    words = f"{first.label} in company, {alone.label} alone, {again.label} in company again: {how}"
     return Conclusion(_flake(first, words), 3, ids)
 
 

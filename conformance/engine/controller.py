@@ -7,7 +7,7 @@ import json
 import os
 import pickle
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -35,10 +35,11 @@ class Controller:
         """Those problems that only say why cells did not run: a later run of these cells solves them."""
         self.lost: list[str] = []
         """Cells whose pytest process ended while it ran them."""
+        self.deselected: set[str] = set()
+        """The cells that pytest left out, as its options ask for."""
         self._concluded = concluded
         self.interrupted = False
-        self.maxfail = 0
-        """The number of unexpected results after which pytest stops; 0 for none."""
+        self._maxfail = 0
         self._failed = 0
         self._disturbed = False
         self._processes: list[int] = []
@@ -52,13 +53,18 @@ class Controller:
     @property
     def stopped(self) -> str | None:
         """Why the run stopped early, if it did."""
-        if not self.maxfail or self._failed < self.maxfail:
+        if not self._maxfail or self._failed < self._maxfail:
             return None
-        return f"the run stopped after {self._failed} unexpected results: --maxfail is {self.maxfail}"
+        return f"the run stopped after {self._failed} unexpected results, as -x or --maxfail of pytest asks for"
 
-    def note_failure(self) -> None:
-        """Count an unexpected result of a cell that was no item of pytest."""
-        self._failed += 1
+    def _collected(self, ids: Iterable[str]) -> None:
+        self.deselected = {task.id for task in self.setup.tasks} - {one.partition("::")[2] for one in ids}
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        self._maxfail = config.getoption("maxfail")
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._collected(item.nodeid for item in session.items)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._failed += report.failed
@@ -93,6 +99,10 @@ class Controller:
         node.workerinput[CONTROLLER] = pickle.dumps(self.setup)
         # The gateway has this information cached: xdist asks for it just before this hook.
         self._processes.append(node.gateway._rinfo().pid)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
+        self._collected(ids)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:

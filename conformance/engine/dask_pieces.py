@@ -1,4 +1,4 @@
-"""What a Dask worker does for `releases` and `bisect`: it runs pieces of work, each in a process, one after the other.
+"""What a Dask worker does for a command: it runs pieces of work, each in a process, one after the other.
 
 A Dask worker imports this module, and neither JAX nor pytest.
 """
@@ -13,12 +13,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ..spec.sources import versions
 from .cell_runner import StoppedError
-from .dask_order import Order
 
 STOP_SECONDS = 10.0
 """A piece that is asked to end may clean up for so long."""
@@ -27,11 +27,26 @@ TURN_SECONDS = 0.5
 """How often a piece that waits for its turn looks whether anybody still wants it."""
 
 JAX = ("jax", "jaxlib")
-"""Pieces of work bring their own."""
+
+
+class OtherVersionsError(Exception):
+    """A Dask worker has another JAX, or another version of the suite, than the client."""
 
 
 class PieceError(Exception):
     """A piece of work whose process failed."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the pieces of one command have in common."""
+
+    run: str
+    """A name that no other command has; also that of the topic of its events."""
+    versions: Mapping[str, str]
+    implementations: tuple[str, ...]
+    ignored: tuple[str, ...]
+    """The packages whose versions may differ."""
 
 
 Generator = Callable[..., Iterable[Any]]
@@ -44,12 +59,14 @@ _processes: dict[str, subprocess.Popen[bytes]] = {}
 
 
 def run_piece(order: Order, piece: str, function: Generator, arguments: tuple[Any, ...]) -> list[str]:
-    """The lines of a piece of work, which are also told one by one as they come."""
+    """The lines of a piece of work, which are also reported one by one as they come."""
     # Only a Dask worker calls this.
     from distributed import get_worker
 
     worker = get_worker()
-    order.check(worker.address, versions_for_pieces(order.implementations))
+    found = found_versions(order.implementations, order.ignored)
+    if found != order.versions:
+        raise OtherVersionsError(described(worker.address, order.versions, found))
 
     def tell(event: str, **more: Any) -> None:
         worker.log_event(order.run, {"event": event, "piece": piece, **more})
@@ -63,8 +80,15 @@ def run_piece(order: Order, piece: str, function: Generator, arguments: tuple[An
     return lines
 
 
-def versions_for_pieces(implementations: Iterable[str]) -> dict[str, str]:
-    return {name: version for name, version in versions(implementations).items() if name not in JAX}
+def found_versions(implementations: Iterable[str], ignored: Iterable[str]) -> dict[str, str]:
+    return {name: version for name, version in versions(implementations).items() if name not in ignored}
+
+
+def described(address: str, expected: Mapping[str, str], found: Mapping[str, str]) -> str:
+    """How the versions of a Dask worker differ, in words."""
+    names = [name for name in dict.fromkeys((*expected, *found)) if expected.get(name) != found.get(name)]
+    words = ", ".join(f"{name} is {found.get(name)} there and {expected.get(name)} here" for name in names)
+    return f"the Dask worker {address} has other versions: {words}"
 
 
 @contextlib.contextmanager

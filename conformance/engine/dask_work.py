@@ -5,16 +5,33 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from .cell_runner import StoppedError
-from .dask_client import MOST_AGAIN, MOST_LOST, check_versions, connected, gone
-from .dask_order import Order, OtherVersionsError
-from .dask_pieces import JAX, Generator, PieceError, run_piece, stop_pieces, versions_for_pieces
+from .dask_pieces import (
+    JAX,
+    Generator,
+    Order,
+    OtherVersionsError,
+    PieceError,
+    described,
+    found_versions,
+    run_piece,
+    stop_pieces,
+)
 from .tools import DaskClusterError
+
+CONNECT_SECONDS = 20
+
+MOST_LOST = 3
+"""What this many Dask workers were lost with is not tried again."""
+
+MOST_AGAIN = 10
+"""What was handed over this often is left, whatever it is that ends the workers."""
 
 STOPPED = "stopped"
 
@@ -22,32 +39,57 @@ STOPPED = "stopped"
 class Work:
     """A cluster for the pieces of one command. With the end of the block, no piece of it goes on."""
 
-    def __init__(self, address: str, implementations: Sequence[str], what: str) -> None:
-        """`implementations` are those that the pieces use, `what` names the pieces in words."""
+    def __init__(self, address: str, implementations: Sequence[str], what: str, ignored: Sequence[str] = JAX) -> None:
+        """`implementations` are those that the pieces use, `what` names the pieces in words.
+
+        The packages in `ignored` may have other versions in the workers: by default JAX, which pieces bring themselves.
+        """
         self._address = address
         self._what = what
         names = tuple(dict.fromkeys(implementations))
-        self._order = Order(f"conformance-{uuid.uuid4().hex}", versions_for_pieces(names), names)
+        here = found_versions(names, ignored)
+        self._order = Order(f"conformance-{uuid.uuid4().hex}", here, names, tuple(ignored))
         self._inboxes: dict[str, queue.SimpleQueue[Any]] = {}
         self._futures: dict[str, Any] = {}
         """Of the pieces that have not ended."""
         self._stopped = False
 
     def __enter__(self) -> Self:
-        self._client = connected(self._address)
+        import distributed
+
         try:
-            check_versions(self._client, self._order.versions, self._order.implementations, self._what, JAX)
+            self._client = distributed.Client(self._address, timeout=CONNECT_SECONDS, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise DaskClusterError(f"--scheduler: no Dask scheduler answers at {self._address}: {error}") from error
+        try:
+            self._check_workers()
             self._client.subscribe_topic(self._order.run, self._note)
         except BaseException:
             self._client.close()
             raise
         return self
 
+    def _check_workers(self) -> None:
+        order = self._order
+        found = self._client.run(found_versions, order.implementations, order.ignored, on_error="return")
+        if not found:
+            print(f"NOTE: the cluster has no worker yet; {self._what} wait for one", file=sys.stderr)
+        for address, there in found.items():
+            if isinstance(there, BaseException):
+                raise DaskClusterError(f"the Dask worker {address} cannot run cells: {there!r}")
+            if there != order.versions:
+                raise DaskClusterError(described(address, order.versions, there))
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
         self._client.close()
+
+    @property
+    def workers(self) -> int:
+        """How many workers the cluster has now, at least one."""
+        return max(1, len(self._client.nthreads()))
 
     def stop(self) -> None:
         """End all pieces: those who wait for one get `StoppedError`."""
@@ -83,7 +125,7 @@ class Work:
                     yield json.loads(arrived["line"])
             del self._futures[future.key]
             if future.cancelled():
-                raise DaskClusterError(gone(self._address))
+                raise DaskClusterError(f"the Dask scheduler at {self._address} is gone")
             error = future.exception()
             if error is None:
                 # The lines that came twice, or never.
@@ -108,7 +150,7 @@ class Work:
         return future
 
     def _note(self, event: Any) -> None:
-        """Take what a worker tells. The thread of Dask's client calls this."""
+        """Take what a worker reports. The thread of Dask's client calls this."""
         _, said = event
         if inbox := self._inboxes.get(said["piece"]):
             inbox.put(said)

@@ -12,8 +12,7 @@ from ..spec.depths import Depth
 from ..spec.platform_targets import TARGETS
 from ..spec.topology import Topology, WrongPlatformError
 from ..worker.processes import WorkerProcess
-
-AUTO = "auto"
+from .options import AUTO
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
-"""Runs cells: calls pytest, and ensures that all processes end."""
+"""Runs cells: calls pytest, whose terminal shows how far the run is, and ensures that all processes end."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -17,45 +18,39 @@ from .conclusions import Conclusion, run_repeatedly
 from .controller import CONTROLLER, Controller
 from .interrupts import terminated_like_interrupted
 from .journal import Journal
+from .options import RESULTS, SELECTION, PytestOptionsError
+from .plugin import CONFIGURATION
 from .tasks import Setup, in_running_order
-from .user_plugins import CONFIGURATION
-
-OF_CELLS = ("-c", str(CONFIGURATION), "-p", f"{__package__}.plugin")
-"""The options that make cells pytest's items."""
 
 ARGUMENTS = (
-    *OF_CELLS,
-    # A run prints its own progress and summary, on its own streams.
-    *("-p", "no:terminal", "--capture=no"),
-    # The caller, which may itself be a pytest process, has its own caches and fault handlers.
-    *("-p", "no:cacheprovider", "-p", "no:faulthandler", "-p", "no:logging", "-p", "no:warnings"),
+    *("-c", str(CONFIGURATION), "-p", f"{__package__}.plugin"),
+    # Not `no`, with which pytest does not show how many items are done. The processes of cells have their own streams.
+    "--capture=sys",
+    # The summary of the run describes what is unexpected.
+    *("--no-header", "--tb=no", "-rN"),
+    # The caller, which may itself be a pytest process, has its own fault handlers.
+    *("-p", "no:faulthandler", "-p", "no:logging", "-p", "no:warnings"),
     *("-p", "no:threadexception", "-p", "no:unraisableexception"),
 )
 
 
-def execute(
-    setup: Setup,
-    workers: int,
-    concluded: Callable[[str, Conclusion], None],
-    maxfail: int = 0,
-    plugins: Sequence[str] = (),
-) -> Controller:
+def execute(setup: Setup, workers: int, concluded: Callable[[str, Conclusion], None]) -> Controller:
     """Run every task once, and call `concluded` for each as soon as it has a conclusion.
 
-    Stop after `maxfail` unexpected results, if it is not 0. `plugins` are pytest plugins of the user.
-
-    This also returns after crashes of cells and processes, and after an interrupt.
+    This also returns after crashes of cells and processes, and after an interrupt. It raises `PytestOptionsError` if
+    pytest refuses the user's own options for it.
     """
     workers = min(workers, len(setup.tasks))
-    setup = replace(setup, tasks=tuple(in_running_order(setup.tasks, max(1, workers), setup.planned_order)))
+    setup = replace(setup, tasks=tuple(in_running_order(setup.tasks, max(1, workers))))
     controller = Controller(setup, concluded)
     if not setup.tasks:
         return controller
-    arguments = [*ARGUMENTS, f"--maxfail={maxfail}", *(word for name in plugins for word in ("-p", name))]
+    # Otherwise the name of each cell would begin with the way from the current folder to this one.
+    arguments = [*ARGUMENTS, "--rootdir", os.getcwd(), "-o", f"cache_dir={_cache_of(setup)}"]
     if workers > 1:
         arguments += ["-p", "xdist", "-n", str(workers), "--dist", "worksteal"]
     with _only_our_plugins(), terminated_like_interrupted():
-        code = pytest.main(arguments, plugins=[_Named(controller)])
+        code = _pytest([*arguments, *setup.options.pytest_options], controller)
     if controller.interrupted:
         controller.gaps.append("the run was interrupted")
     elif not controller.stopped and code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
@@ -63,6 +58,23 @@ def execute(
     if not controller.interrupted and not controller.stopped:
         _run_lost(controller, concluded)
     return controller
+
+
+def _pytest(arguments: list[str], controller: Controller) -> int | pytest.ExitCode:
+    try:
+        code = pytest.main(arguments, plugins=[_Named(controller)])
+    except ImportError as error:
+        # A plugin that `-p` names.
+        raise PytestOptionsError(f"pytest refuses the options after `--`: {error}") from error
+    if code == pytest.ExitCode.USAGE_ERROR and controller.setup.options.pytest_options:
+        raise PytestOptionsError("pytest refuses the options after `--`, and says why above")
+    return code
+
+
+def _cache_of(setup: Setup) -> Path:
+    """The folder of pytest's cache for `--lf`: chosen cells have that of the full run."""
+    logs = setup.logs
+    return (RESULTS.resolve() if logs == SELECTION.resolve() else logs) / ".pytest_cache"
 
 
 class _Named:
@@ -83,12 +95,13 @@ def _run_lost(controller: Controller, concluded: Callable[[str, Conclusion], Non
     if not lost:
         return
     journal = Journal(setup.journal)
-    runner = CellRunner(setup.logs / "worker-lost.log", journal, setup.histories, cluster=setup.cluster)
+    runner = CellRunner(setup.logs / "worker-lost.log", journal, setup.options.histories, cluster=setup.cluster)
+    repeat = setup.options.repeat
     for task in lost:
         controller.problems.append(f"a pytest process ended while it ran {task.id}, which was run again")
         with contextlib.suppress(WorkerStartError, WrongPlatformError):
-            if setup.repeat > 1:
-                concluded(task.id, run_repeatedly(task, runner, setup.expectations or Expectations(), setup.repeat))
+            if repeat > 1:
+                concluded(task.id, run_repeatedly(task, runner, setup.expectations or Expectations(), repeat))
             else:
                 concluded(task.id, Conclusion(runner.run_alone(task), attempts=2))
     runner.finish()

@@ -35,14 +35,11 @@ class CellsRun:
         self.expectations = setup.expectations or Expectations()
         self._judged = setup.expectations is not None
         self._reruns_left = setup.reruns
-        self._repeat = setup.repeat
+        self._repeat = setup.options.repeat
         self._turns = Turns(setup.logs)
         self._journal = Journal(setup.journal)
-        self._runner = CellRunner(
-            *(setup.logs / f"worker-{name}.log", self._journal, setup.histories),
-            cluster=setup.cluster,
-            compiled=setup.compiled,
-        )
+        log = setup.logs / f"worker-{name}.log"
+        self._runner = CellRunner(log, self._journal, setup.options.histories, cluster=setup.cluster)
 
     def run(self, task: Task) -> Conclusion:
         known = self.expectations.of(task.id) if self._judged else None

@@ -1,4 +1,4 @@
-"""Options of a run: the command line and pytest with the suite's plugin share them.
+"""Options of a run: the command line, and the one object that carries them to wherever the cells run.
 
 This module does not import JAX, since the pytest processes of a run do not need it.
 """
@@ -6,20 +6,161 @@ This module does not import JAX, since the pytest processes of a run do not need
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from ..reports.results import name_of
+from ..spec.errors import CommandError
 from ..spec.platform_files import why_no_name
-from ..spec.topology import Topology, UnknownTopologyError, parse_topology
-from .selections import RESULTS, SELECTION
-from .shards import parse_shard
+from ..spec.topology import UnknownTopologyError, parse_topology
 
-DEPTHS = ("auto", "lower", "compile", "run")
+AUTO = "auto"
+DEPTHS = (AUTO, "lower", "compile", "run")
+
+IMPLEMENTATIONS = ("hostcb", "jax")
+
+RESULTS = Path("results")
+"""Where the results of a full run go by default."""
+
+SELECTION = RESULTS / "selection"
+"""Where those of chosen cells go by default: they never replace those of a full run."""
+
+SELECTING = ("-k", "-m", "--lf", "--last-failed", "--deselect", "--sw", "--stepwise")
+"""Options of pytest after which only some of the cells run."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    number: int
+    """From 1 on."""
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+
+def parse_shard(text: str) -> Shard:
+    """The type of the option `--shard`."""
+    found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no shard: expected K/N with K from 1 to N, like 3/8")
+    return Shard(int(found[1]), int(found[2]))
+
+
+class ConflictingOptionsError(CommandError):
+    """Options that exclude each other."""
+
+
+class PytestOptionsError(CommandError):
+    """Options for pytest that it refuses."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of one run. `preparation.whole_plan_of` fills in what the user has left to the suite."""
+
+    platform: str = "cpu"
+    platform_file: Path | None = None
+    devices: tuple[int, ...] = ()
+    usual_devices: bool = False
+    """Whether the suite has chosen the numbers of devices."""
+    depth: str = AUTO
+    depth_asked: bool = True
+    """Whether the user has named the depth. If the machine has chosen one, its exit code says so."""
+    topologies: tuple[str, ...] = ()
+    seed: int = 0
+    full: bool = False
+    smoke: bool = False
+    implementations: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+    cells: tuple[str, ...] = ()
+    plan_file: Path | None = None
+    results: Path = RESULTS
+    shard: Shard | None = None
+    resume: bool = False
+    deadline: float = 60.0
+    repeat: int = 1
+    stress: bool = False
+    histories: bool = False
+    expectations: Path | None = None
+    workers: int | None = None
+    scheduler: str | None = None
+    distributed: bool = False
+    pytest_options: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(parsed: argparse.Namespace) -> RunOptions:
+        """The options that a command line holds; other commands have some of them."""
+        given = {name: value for name, value in vars(parsed).items() if name in _FIELDS and value is not None}
+        options = RunOptions(**{name: _frozen(value) for name, value in given.items()})
+        # The default itself, and no equal path of the user.
+        if options.results is RESULTS and options.chosen:
+            return dataclasses.replace(options, results=SELECTION)
+        return options
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> RunOptions:
+        known = {name: value for name, value in data.items() if name in _FIELDS}
+        for name in _PATHS & known.keys():
+            known[name] = Path(known[name]) if known[name] else None
+        if known.get("shard"):
+            known["shard"] = parse_shard(known["shard"])
+        return RunOptions(**{name: _frozen(value) for name, value in known.items()})
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: _plain(getattr(self, name)) for name in _FIELDS}
+
+    @property
+    def chosen(self) -> bool:
+        """Whether some cells of the selection were chosen, by name or by a pattern."""
+        of_pytest = any(word.partition("=")[0] in SELECTING for word in self.pytest_options)
+        return bool(self.plan_file or self.cells or self.patterns or self.smoke or of_pytest)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all cells of the platform are asked for."""
+        some = self.implementations not in ((), IMPLEMENTATIONS)
+        return not (self.chosen or some or self.shard or self.topologies)
+
+    @property
+    def name(self) -> str:
+        """The name in the files of the results: the platform, and the depth if nothing runs."""
+        return name_of(self.platform, self.depth)
+
+    @property
+    def of_cells(self) -> dict[str, Any]:
+        """The options on which the conclusion of a cell depends."""
+        names = ("deadline", "repeat", "stress", "histories")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The options that results keep. A folder's path says nothing about the cells, and may name a person."""
+        left_out = _PATHS | {"workers", "resume", "scheduler", "shard", "pytest_options"}
+        kept = {name: value for name, value in self.as_json().items() if name not in left_out}
+        return {**kept, "plan_file": bool(self.plan_file)}
+
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(RunOptions))
+_PATHS = frozenset(("platform_file", "plan_file", "results", "expectations"))
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    return str(value) if isinstance(value, Path | Shard) else value
+
 
 AddOption: TypeAlias = Callable[..., Any]
-"""`add_argument` of an argument parser, or `addoption` of pytest's."""
+"""`add_argument` of an argument parser."""
 
 
 def add_selection(add: AddOption) -> None:
@@ -77,7 +218,7 @@ def add_selection(add: AddOption) -> None:
 
 def add_running(add: AddOption) -> None:
     """Add the options for running cells, and for their expectations."""
-    add("--cell", action="append", default=[], metavar="ID", dest="cell_ids", help="this cell; may be repeated")
+    add("--cell", action="append", dest="cells", metavar="ID", help="this cell; may be repeated")
     add(
         "--plan",
         type=Path,
@@ -98,12 +239,10 @@ def add_running(add: AddOption) -> None:
         metavar="K/N",
         help="one of N parts of the selected cells, which take about as long as each other; `merge` joins them",
     )
-    add("--balance", type=Path, metavar="DIR", help="with --shard: split by the seconds of each cell in these results")
-    add("--resume", action="store_true", help="go on with the run in the results folder, which was killed")
     add(
-        "--retry-missing",
+        "--resume",
         action="store_true",
-        help="run only the cells that are missing in the results folder, or have a harness_error, and add them there",
+        help="go on with the run in the results folder: run cells without a verdict, or with harness_error",
     )
     add("--deadline", type=positive(float), default=60.0, metavar="SECONDS", help="for each cell")
     add(
@@ -112,12 +251,6 @@ def add_running(add: AddOption) -> None:
         default=1,
         metavar="N",
         help="run each cell N times in one process, and report how often it fails",
-    )
-    add(
-        "--order",
-        choices=("kills", "planned"),
-        default="kills",
-        help="begin with the cells that kill most mutants, which is the default, or run them in their places",
     )
     add("--stress", action="store_true", help="keep every core of the machine busy meanwhile: races show under load")
     add(
@@ -131,23 +264,17 @@ def add_running(add: AddOption) -> None:
         metavar="FILE",
         help="file of known failures; by default ci/expectations/PLATFORM.toml",
     )
-
-
-def add_pytest(add: AddOption) -> None:
-    """Add options that pytest's own command line has as well."""
     add(
-        "--maxfail",
+        "-n",
+        dest="workers",
         type=positive(int),
-        metavar="N",
-        help="stop after N unexpected results; the other cells are MISSING then",
+        help="pytest processes, each with one worker process; by default 3 on cpu, elsewhere what the platform says",
     )
+    add_scheduler(add, "run the cells")
     add(
-        "-p",
-        dest="pytest_plugins",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="load this pytest plugin into the pytest processes of the run, as pytest's -p does; may be repeated",
+        "--distributed",
+        action="store_true",
+        help="in a job of Slurm, Open MPI, Kubernetes or Cloud TPU, where every host runs this same command",
     )
 
 
@@ -181,7 +308,7 @@ def _device_counts(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"{text!r} is no list of device counts, like 1,8") from error
 
 
-def _topology(text: str) -> Topology:
+def _topology(text: str) -> str:
     try:
         topology, options = parse_topology(text)
     except UnknownTopologyError as error:
@@ -190,7 +317,7 @@ def _topology(text: str) -> Topology:
         raise argparse.ArgumentTypeError(
             f"{text!r} is no topology of several processes, like cpu-2x4; --devices gives those of one process"
         )
-    return topology
+    return topology.name
 
 
 Number = TypeVar("Number", int, float)

@@ -1,7 +1,4 @@
-"""The pytest plugin, in every pytest process of a run: options, items, and the role of the process.
-
-`execute` has a controller of its own. If the user calls pytest's own command line, `directly` makes one.
-"""
+"""The pytest plugin, in every pytest process of a run: cells as items, and the role of the process."""
 
 from __future__ import annotations
 
@@ -13,40 +10,22 @@ import pytest
 
 from .controller import CONTROLLER, Controller
 from .items import CellsFile, CellsRun
-from .options import add_running, add_selection
 
 CONFIGURATION = Path(__file__).with_name("cells.ini")
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("conformance", "conformance of host callbacks")
-    add_selection(group.addoption)
-    add_running(group.addoption)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("help"):
         return
-    if not any(argument.partition("::")[0].endswith(CONFIGURATION.name) for argument in config.args):
-        # The other files that pytest would collect hold no cells.
-        config.args = [str(CONFIGURATION)]
+    # Other files hold no cells.
+    config.args = [str(CONFIGURATION)]
     workerinput = getattr(config, "workerinput", None)
     if workerinput is not None:
         setup = pickle.loads(workerinput[CONTROLLER])
         config.pluginmanager.register(CellsRunner(CellsRun(setup, workerinput["workerid"])))
         return
-    workers = config.getoption("numprocesses", None)
     controller = config.pluginmanager.getplugin(CONTROLLER)
-    if controller is None:
-        # Planning imports JAX, which the other processes do not need.
-        from .directly import DirectRun
-
-        direct = DirectRun(config, workers or 1)
-        config.pluginmanager.register(direct)
-        controller = direct.controller
-        config.pluginmanager.register(controller, CONTROLLER)
-    controller.maxfail = config.getoption("maxfail")
-    if not workers:
+    if not config.getoption("numprocesses", None):
         # There is no other process, so the controller runs the cells itself.
         config.pluginmanager.register(CellsRunner(CellsRun(controller.setup, "0"), controller))
 
@@ -61,7 +40,7 @@ class CellsRunner:
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
         if file_path != CONFIGURATION:
             return None
-        return CellsFile.from_parent(parent, path=file_path, cells=self._cells)
+        return CellsFile.from_parent(parent, path=file_path, nodeid="cells", cells=self._cells)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:

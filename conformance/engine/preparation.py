@@ -2,162 +2,96 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..cases.harness.extensions import extend
 from ..expectations.entries import EXPECTATIONS, ExpectationError, Expectations, load_expectations
-from ..implementations import ImplementationError, base_of
+from ..implementations import base_of
 from ..planning import selection as selecting
-from ..planning.cells import Cell, Plan, UnknownCellError, parse_cell
-from ..planning.depths import DEVICE_COUNTS, all_at_depth, at_depth, moved_to
-from ..planning.keywords import KeywordError
+from ..planning.cells import Cell, Plan, parse_cell
+from ..planning.depths import DEVICE_COUNTS, all_at_depth, at_depth, moved_to, multi_host_cells
 from ..planning.plan_file import PlanFileError, read_plan
 from ..planning.processes import USUAL, plan_over_processes
-from ..reports.provenance import Provenance
-from ..reports.results import UnreadableResultsError
+from ..planning.smoke import smoke
+from ..reports.provenance import Provenance, RequiredCells
+from ..reports.results import full_run_in, name_of
 from ..spec.depths import Depth
-from ..spec.entry_points import VendorError
 from ..spec.errors import CommandError
 from ..spec.platforms import platform_named, use_file
+from ..spec.topology import parse_topology
 from ..spec.versions import HOSTCB_NEEDS, version_matches
-from ..worker.processes import WorkerStartError
-from .depths import AUTO, Chosen, choose
-from .locking import FolderInUseError
-from .origin import Origin
-from .parts import LastResults, PartError, balance_digest, cells_of_shard
-from .parts import check as check_parts
-from .recorded import planned, recorded, required
-from .run import Options, Run, task_of
-from .run_journal import ResumeError
-from .selections import FullResultsError, check_folder
+from .depths import Chosen, choose
+from .options import AUTO, IMPLEMENTATIONS, SELECTION, ConflictingOptionsError, RunOptions
+from .run import Run, task_of
+from .shards import shard_of
 
-IMPLEMENTATIONS = ("hostcb", "jax")
 SUPPORTED = HOSTCB_NEEDS
 """The releases of JAX that hostcb and the files of known failures support; the suite runs on older ones, too."""
 
 
-class ConflictingOptionsError(CommandError):
-    """Options that exclude each other."""
+class FullResultsError(CommandError):
+    """The results folder that the user has named for some cells has the results of all cells."""
 
 
-UNUSABLE_BECAUSE = (
-    ConflictingOptionsError,
-    ExpectationError,
-    ImplementationError,
-    FolderInUseError,
-    KeywordError,
-    PartError,
-    FullResultsError,
-    PlanFileError,
-    ResumeError,
-    UnknownCellError,
-    UnreadableResultsError,
-    VendorError,
-    WorkerStartError,
-    # Paths of the user may raise these.
-    FileExistsError,
-    FileNotFoundError,
-    IsADirectoryError,
-    NotADirectoryError,
-    PermissionError,
-)
-"""Errors in the options, which print one line. A missing platform is not among them: it is a result of the run."""
-
-
-def prepare(options: Any, patterns: Sequence[str] = ()) -> Run:
+def prepare(options: RunOptions) -> Run:
     """The run that the options ask for."""
-    take_platform(options)
-    check_parts(options, patterns)
-    last = needed = None
-    if options.retry_missing:
-        asked = None if options.depth == AUTO else Depth(options.depth)
-        last = LastResults(options.results, options.platform, asked)
-        options.chosen = Chosen(last.depth)
-        selection, needed = last.selection, last.required
-        options.devices = tuple(sorted({cell.topology.device_count for cell in selection.cells}))
-        options.implementations = list(dict.fromkeys(cell.implementation for cell in selection.cells))
-    elif options.plan_file or options.cell_ids:
-        if options.topologies:
-            raise ConflictingOptionsError("--cell and --plan name cells with their topologies: --topology adds nothing")
-        cells = _named_cells(options)
-        options.platform = _platform_of(cells, options.platform, "--plan" if options.plan_file else "--cell")
-        options.devices = options.devices or tuple(sorted({cell.topology.device_count for cell in cells}))
-        options.implementations = options.implementations or list(dict.fromkeys(cell.implementation for cell in cells))
-        options.chosen = _depth_of(cells, options)
-        cells = tuple(moved_to(cell, options.chosen.depth) for cell in cells)
-        selection = at_depth(Plan(cells, ()).on_this_release(), options.chosen.depth).select(patterns)
+    needed = None
+    if options.plan_file or options.cells:
+        options, cells = _named_cells(take_platform(options))
+        selection = at_depth(Plan(cells, ()).on_this_release(), Depth(options.depth)).select(options.patterns)
     else:
-        whole = whole_plan_of(options)
-        selection = whole.on_this_release().select(patterns)
-        needed = required(recorded(options, options.implementations or IMPLEMENTATIONS, patterns), whole)
-    if patterns and not (selection.cells or selection.ineligible):
+        options, whole = whole_plan_of(options)
+        selection = whole.on_this_release().select(options.patterns)
+        needed = _required(options, whole)
+    if options.patterns and not (selection.cells or selection.ineligible):
         # Before anything is written: the results folder may have those of another run.
-        raise ConflictingOptionsError(f"no cell's id matches {' or '.join(map(repr, patterns))}")
+        raise ConflictingOptionsError(f"no cell's id matches {' or '.join(map(repr, options.patterns))}")
+    refuse_full_results(options)
     jax_version = importlib.metadata.version("jax")
     files = _expectation_files(options, jax_version)
     known = Expectations(tuple(entry for file in files for entry in load_expectations(file).entries))
     with_cells = {cell.implementation for cell in selection.cells}
     bases = {name: base for name in sorted(with_cells) if (base := base_of(name))}
     of_wrapped = known.of_wrapped(bases, [cell.id for cell in selection.cells])
-    expectations = Expectations((*known.entries, *of_wrapped))
-    of_run = Options(
-        *(options.platform, options.results, options.deadline, options.repeat, options.stress, options.histories),
-        depth=options.chosen.depth,
-        depth_asked=options.chosen.asked,
-        # pytest's own command line has no such option.
-        scheduler=getattr(options, "scheduler", None),
-        maxfail=options.maxfail or 0,
-        plugins=tuple(getattr(options, "pytest_plugins", ())),
-        live=getattr(options, "live", "auto"),
-        whole=_is_whole(options, patterns),
-        planned_order=options.order == "planned",
-        compiled=getattr(options, "compiled", None),
-    )
-    check_folder(options.results, of_run.name, of_run.whole or options.retry_missing)
-    origin = _origin(options, of_run, selection.cells)
-    if last:
-        last.check(of_run.of_cells, options.implementations)
     prepared = Run(
         _plan_of_entries(options, known.applicable(jax_version)),
-        replace(selection, cells=tuple(origin.cells)),
-        expectations,
-        of_run,
+        replace(selection, cells=_of_shard(options, selection.cells)),
+        Expectations((*known.entries, *of_wrapped)),
+        options,
         jax_version,
-        origin,
-        last.past if last else None,
-        last.fields if last else None,
-        Provenance(recorded(options, options.implementations or IMPLEMENTATIONS, patterns), needed, files, of_wrapped),
+        selection.cells,
+        Provenance(options.recorded, needed, files, of_wrapped),
     )
     if options.resume:
         prepared.resume()
     return prepared
 
 
-def _is_whole(options: Any, patterns: Sequence[str]) -> bool:
-    """Whether all cells of the platform are asked for."""
-    chosen = (options.plan_file, options.cell_ids, patterns, options.smoke, options.implementations)
-    if getattr(options, "keyword", ""):
-        # Of pytest's own command line, which selects among the cells later.
-        return False
-    return not any((*chosen, options.shard, options.topologies, options.retry_missing))
+def refuse_full_results(options: RunOptions) -> None:
+    """Refuse a run of some cells where the results of a full run are."""
+    # Before the depth is known, it may be any.
+    names = [name_of(options.platform, depth.value) for depth in Depth] if options.depth == AUTO else [options.name]
+    if not options.whole and any(full_run_in(options.results, name) for name in names):
+        raise FullResultsError(
+            f"{options.results} has the results of a full run, which those of some of its cells would replace: name"
+            f" another folder with --results, or leave it out for {SELECTION}"
+        )
 
 
-def _origin(options: Any, of_run: Options, cells: Sequence[Cell]) -> Origin:
-    """The cells that this run has of a selection."""
+def _of_shard(options: RunOptions, cells: Sequence[Cell]) -> tuple[Cell, ...]:
     if not options.shard:
-        return Origin(cells, cells)
-    tasks = [task_of(cell, options.deadline) for cell in cells]
-    chosen = cells_of_shard(cells, tasks, options.shard, options.balance)
-    balance = balance_digest(options.balance, of_run.name) if options.balance else None
-    return Origin(cells, chosen, options.shard, balance)
+        return tuple(cells)
+    ids = shard_of([task_of(cell, options.deadline) for cell in cells], options.shard)
+    return tuple(cell for cell in cells if cell.id in ids)
 
 
-def _expectation_files(options: Any, jax_version: str) -> tuple[Path, ...]:
+def _expectation_files(options: RunOptions, jax_version: str) -> tuple[Path, ...]:
     """The file of known failures that the options name, or those of the platform, which are for supported releases."""
     if options.expectations and not options.expectations.exists():
         raise ExpectationError(
@@ -172,7 +106,7 @@ def _expectation_files(options: Any, jax_version: str) -> tuple[Path, ...]:
     if not path.exists():
         print(f"NOTE: there is no {path}: no failure is known", file=sys.stderr)
     # Known failures of JAX's own callbacks on every platform, where nothing runs.
-    ahead = [] if options.chosen.depth is Depth.RUN else [EXPECTATIONS / "ahead.toml"]
+    ahead = [] if options.depth == Depth.RUN.value else [EXPECTATIONS / "ahead.toml"]
     return tuple(file for file in (path, *ahead) if file.exists())
 
 
@@ -181,16 +115,17 @@ def known_failures_of(platform: str) -> Path:
     return platform_named(platform).expectations or EXPECTATIONS / f"{platform}.toml"
 
 
-def take_platform(options: Any) -> None:
-    """Set `options.platform` to that of the platform's file, if there is one, and let it add to the suite."""
-    if getattr(options, "platform_file", None):
+def take_platform(options: RunOptions) -> RunOptions:
+    """Let the platform add to the suite; the options name that of the platform's file, if there is one."""
+    if options.platform_file:
         platform = use_file(options.platform_file)
         if options.platform not in ("cpu", platform.name):
             raise ConflictingOptionsError(
                 f"--platform names {options.platform}, and {options.platform_file} describes {platform.name}"
             )
-        options.platform, options.platform_file = platform.name, None
+        options = replace(options, platform=platform.name, platform_file=None)
     extend(options.platform)
+    return options
 
 
 def workers_of(asked: int | None, platform: str, depth: Depth = Depth.RUN) -> int:
@@ -206,53 +141,100 @@ def workers_of(asked: int | None, platform: str, depth: Depth = Depth.RUN) -> in
     return asked or described.workers
 
 
-def plan_of(options: Any) -> Plan:
-    """The cells that the options select and the installed release has; sets the device counts in `options`."""
-    return whole_plan_of(options).on_this_release()
+def plan_of(options: argparse.Namespace) -> Plan:
+    """The cells that the options of a command select and the installed release has."""
+    return whole_plan_of(RunOptions.of(options))[1].on_this_release()
 
 
-def whole_plan_of(options: Any) -> Plan:
-    """The cells that the options select, the same on every release; sets the device counts in `options`."""
-    take_platform(options)
+def whole_plan_of(options: RunOptions) -> tuple[RunOptions, Plan]:
+    """The cells that the options select, the same on every release, and the options with what the suite has chosen."""
+    options = take_platform(options)
     if options.smoke and options.full:
         raise ConflictingOptionsError("--smoke and --full exclude each other: name one of them")
     if options.topologies:
-        return _over_processes(options)
-    if not hasattr(options, "chosen"):
-        options.chosen = choose(options.platform, options.depth)
-        options.chosen.announce(options.platform)
-    chosen = options.chosen
-    options.usual_devices = not options.devices
-    options.devices = options.devices or _default_device_counts(options.platform, chosen)
-    implementations = options.implementations or IMPLEMENTATIONS
-    where = (options.platform, options.devices, choice_of(options), chosen.depth)
-    return planned(implementations, *where, options.usual_devices, options.smoke)
+        options = _over_processes(options)
+    else:
+        chosen = choose(options.platform, options.depth)
+        chosen.announce(options.platform)
+        options = replace(
+            options,
+            depth=chosen.depth.value,
+            depth_asked=chosen.asked,
+            usual_devices=not options.devices,
+            devices=options.devices or _default_device_counts(options.platform, chosen),
+        )
+    options = replace(options, implementations=options.implementations or IMPLEMENTATIONS)
+    return options, planned(options)
 
 
-def _over_processes(options: Any) -> Plan:
-    """The cells on the topologies that `--topology` names."""
+def planned(options: RunOptions) -> Plan:
+    """The cells for every release, by options in which nothing is left to the suite: those that results keep."""
+    if options.topologies:
+        return plan_over_processes(options.implementations, [parse_topology(name)[0] for name in options.topologies])
+    platform, depth = options.platform, Depth(options.depth)
+    choice = selecting.Choice(options.seed, options.full)
+    plan = selecting.whole_plan_of(options.implementations, platform, options.devices, choice)
+    if platform == "cpu" and options.usual_devices and depth is Depth.RUN:
+        plan = plan.with_(plan_over_processes(options.implementations, [USUAL]))
+    # In this order: what has no meaning at the depth must not stand for what has.
+    plan = at_depth(plan, depth)
+    plan = smoke(plan) if options.smoke else plan
+    if depth is Depth.COMPILE and options.usual_devices and not options.smoke:
+        plan = replace(plan, cells=(*plan.cells, *multi_host_cells(plan, platform)))
+    return plan
+
+
+def planned_again(options: Mapping[str, Any]) -> list[str]:
+    """The ids of all cells from which a run with these recorded options has selected."""
+    extend(options["platform"])
+    return [cell.id for cell in planned(replace(RunOptions.from_json(options), smoke=False)).cells]
+
+
+def _required(options: RunOptions, selected: Plan) -> RequiredCells:
+    """The plan of these options, of which `selected` is all, or what `--smoke` leaves of it."""
+    whole = planned(replace(options, smoke=False)) if options.smoke else selected
+    lacking = whole.on_this_release().lacking
+    return RequiredCells([cell.id for cell in whole.cells], {cell.id: cell.lacking or "" for cell in lacking})
+
+
+def _over_processes(options: RunOptions) -> RunOptions:
+    """The options for the topologies that `--topology` names."""
     given = {"--devices": options.devices, "--full": options.full, "--smoke": options.smoke, "--seed": options.seed}
     if wrong := [name for name, value in given.items() if value]:
         raise ConflictingOptionsError(f"--topology names what {wrong[0]} would choose from: name one of the two")
-    platforms = dict.fromkeys(topology.platform for topology in options.topologies)
+    topologies = [parse_topology(name)[0] for name in options.topologies]
+    platforms = dict.fromkeys(topology.platform for topology in topologies)
     if options.platform != "cpu":
         platforms[options.platform] = None
     if len(platforms) > 1:
         raise ConflictingOptionsError(f"one run is on one platform, and these are several: {', '.join(platforms)}")
     if options.depth not in (AUTO, Depth.RUN.value):
         raise ConflictingOptionsError(f"several processes only run: --depth {options.depth} is for one process")
-    (options.platform,) = platforms
-    options.chosen, options.usual_devices = Chosen(Depth.RUN), False
-    options.devices = tuple(sorted({topology.device_count for topology in options.topologies}))
-    return plan_over_processes(options.implementations or IMPLEMENTATIONS, options.topologies)
+    (platform,) = platforms
+    devices = tuple(sorted({topology.device_count for topology in topologies}))
+    return replace(options, platform=platform, depth=Depth.RUN.value, devices=devices)
 
 
-def _named_cells(options: Any) -> tuple[Cell, ...]:
-    """The cells that `--cell` or a file of a plan names."""
-    if not options.plan_file:
-        return tuple(parse_cell(cell_id) for cell_id in dict.fromkeys(options.cell_ids))
+def _named_cells(options: RunOptions) -> tuple[RunOptions, tuple[Cell, ...]]:
+    """The cells that `--cell` or a file of a plan names, and the options for them."""
+    if options.topologies:
+        raise ConflictingOptionsError("--cell and --plan name cells with their topologies: --topology adds nothing")
+    cells = _of_plan_file(options) if options.plan_file else tuple(map(parse_cell, dict.fromkeys(options.cells)))
+    chosen = _depth_of(cells, options.depth)
+    options = replace(
+        options,
+        platform=_platform_of(cells, options.platform, "--plan" if options.plan_file else "--cell"),
+        devices=options.devices or tuple(sorted({cell.topology.device_count for cell in cells})),
+        implementations=options.implementations or tuple(dict.fromkeys(cell.implementation for cell in cells)),
+        depth=chosen.value,
+    )
+    return options, tuple(moved_to(cell, chosen) for cell in cells)
+
+
+def _of_plan_file(options: RunOptions) -> tuple[Cell, ...]:
+    assert options.plan_file is not None
     for given, name in (
-        (options.cell_ids, "--cell"),
+        (options.cells, "--cell"),
         (options.devices, "--devices"),
         (options.seed, "--seed"),
         (options.full, "--full"),
@@ -260,16 +242,11 @@ def _named_cells(options: Any) -> tuple[Cell, ...]:
     ):
         if given:
             raise ConflictingOptionsError(f"--plan names the cells already, so {name} has no meaning with it")
-    cells = read_plan(options.plan_file)
     wanted = options.implementations
-    chosen = tuple(cell for cell in cells if not wanted or cell.implementation in wanted)
+    chosen = tuple(cell for cell in read_plan(options.plan_file) if not wanted or cell.implementation in wanted)
     if not chosen:
         raise PlanFileError(f"{options.plan_file} names no cell of {' or '.join(wanted)}")
     return chosen
-
-
-def choice_of(options: Any) -> selecting.Choice:
-    return selecting.Choice(options.seed, options.full)
 
 
 def _platform_of(cells: Sequence[Cell], asked: str, named: str) -> str:
@@ -284,15 +261,15 @@ def _platform_of(cells: Sequence[Cell], asked: str, named: str) -> str:
     return next(iter(platforms))
 
 
-def _plan_of_entries(options: Any, expectations: Expectations) -> Plan:
+def _plan_of_entries(options: RunOptions, expectations: Expectations) -> Plan:
     """The cells that expectation files may name, not only those of this run or of this release.
 
     Without the cells that are drawn, if none of the entries names one.
     """
     if not expectations.entries:
         return Plan((), ())
-    implementations = tuple(dict.fromkeys((*IMPLEMENTATIONS, *(options.implementations or ()))))
-    depth = options.chosen.depth
+    implementations = tuple(dict.fromkeys((*IMPLEMENTATIONS, *options.implementations)))
+    depth = Depth(options.depth)
     device_counts = selecting.CPU_DEVICE_COUNTS if options.platform == "cpu" else options.devices
     if depth is not Depth.RUN:
         device_counts = DEVICE_COUNTS
@@ -315,14 +292,14 @@ def _default_device_counts(platform: str, chosen: Chosen) -> tuple[int, ...]:
     return (1,) if count == 1 else (1, count)
 
 
-def _depth_of(cells: Sequence[Cell], options: Any) -> Chosen:
+def _depth_of(cells: Sequence[Cell], asked: str) -> Depth:
     """The depth in the ids of the cells; an id without one is at the depth that the user asks for."""
     depths = {cell.topology.depth for cell in cells}
     named = [depth for depth in Depth if depth in depths and depth is not Depth.RUN]
-    if len(depths) > 1 or (named and options.depth not in (AUTO, named[0].value)):
-        asked = [] if options.depth == AUTO else [f"--depth {options.depth}"]
-        there = sorted({f"@{depth.value}" for depth in depths} | {*asked})
+    if len(depths) > 1 or (named and asked not in (AUTO, named[0].value)):
+        words = [] if asked == AUTO else [f"--depth {asked}"]
+        there = sorted({f"@{depth.value}" for depth in depths} | {*words})
         raise ConflictingOptionsError(f"one run has one depth, and its cells and options name {' and '.join(there)}")
     if named:
-        return Chosen(named[0])
-    return Chosen(Depth.RUN if options.depth == AUTO else Depth(options.depth))
+        return named[0]
+    return Depth.RUN if asked == AUTO else Depth(asked)

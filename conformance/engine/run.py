@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..expectations.entries import Expectations
 from ..oracle.verdicts import Outcome, Verdict
-from ..planning.cells import Cell, FaultCell, Plan
+from ..planning.cells import CaseCell, Cell, Plan
 from ..reports.provenance import Provenance
 from ..reports.report import NOTHING_RAN, Report
-from ..reports.results import name_of
 from ..spec.depths import Depth
 from ..spec.platforms import platform_named
+from ..spec.sources import versions
 from ..spec.topology import WrongPlatformError
 from ..worker.links import Cluster
 from ..worker.stress import stress
 from .conclusions import Conclusion, conclude_repeated
 from .journal import Journal
 from .last_run import LastRun
-from .live import LiveView, progress_of
-from .origin import Origin
-from .progress import Progress
+from .options import PytestOptionsError, RunOptions
 from .run_journal import Past, begin, events, past_of
+from .shards import digest
 from .tasks import Setup, Task
-from .tools import DaskClusterError, require_tools
+from .tools import require_tools
 
 if TYPE_CHECKING:
     from .controller import Controller
@@ -37,47 +36,6 @@ if TYPE_CHECKING:
 MAXIMUM_RERUNS = 60
 """More unexpected results than this have a common cause, and a second run of each would take longer
 than the run itself. So the suite reports the rest from their first run."""
-
-
-@dataclass(frozen=True)
-class Options:
-    platform: str
-    results: Path
-    deadline: float
-    repeat: int = 1
-    """How often each cell runs."""
-    stress: bool = False
-    """Whether busy processes put load on the machine."""
-    histories: bool = False
-    """Whether the report has the histories of passed cells as well."""
-    whole: bool = False
-    """Whether all cells of the platform are asked for."""
-    scheduler: str | None = None
-    """The address of a Dask scheduler, on whose cluster the cells run."""
-    depth: Depth = Depth.RUN
-    depth_asked: bool = True
-    """Whether the user has named the depth. If the machine has chosen one, its exit code says so."""
-    maxfail: int = 0
-    """The number of unexpected results after which the run stops; 0 for none."""
-    plugins: Sequence[str] = ()
-    """The user's own pytest plugins."""
-    live: str = "auto"
-    """How the progress is shown, see `live`."""
-    planned_order: bool = False
-    """Whether the cells that kill most mutants do not run first."""
-    compiled: Path | None = None
-    """The folder from which compiled programs may come."""
-
-    @property
-    def name(self) -> str:
-        """The name in the files of the results: the platform, and the depth if nothing runs."""
-        return name_of(self.platform, self.depth.value)
-
-    @property
-    def of_cells(self) -> dict[str, Any]:
-        """The options on which the conclusion of a cell depends."""
-        named = {"deadline": self.deadline, "repeat": self.repeat, "stress": self.stress}
-        return {**named, "histories": self.histories, **({"compiled": True} if self.compiled else {})}
 
 
 class Run:
@@ -88,49 +46,43 @@ class Run:
         plan: Plan,
         selection: Plan,
         expectations: Expectations,
-        options: Options,
+        options: RunOptions,
         jax_version: str,
-        origin: Origin | None = None,
-        past: Past | None = None,
-        fields: Mapping[str, Any] | None = None,
+        whole: Sequence[Cell] | None = None,
         provenance: Provenance | None = None,
     ) -> None:
-        """A run of the cells in `selection`, which may be outside the plan.
-
-        `origin` is the selection of which these cells are a part, `past` what is known of them already, and `fields`
-        are added to those of the results.
-        """
+        """A run of the cells in `selection`, which may be outside the plan; `whole` are those of all shards."""
         self.options = options
         self.cells = selection.cells
-        origin = origin or Origin(self.cells, self.cells)
-        self._past = past or Past()
+        whole = self.cells if whole is None else whole
+        self._past = Past()
         self._resumed = False
         self._journal: Journal | None = None
         self._last: LastRun | None = None
-        expectations = expectations.applicable(jax_version).at(options.depth)
-        self._report = Report(
-            options.platform,
-            expectations,
-            stress=options.stress,
-            compiled=options.compiled is not None,
-            provenance=provenance,
-        )
-        self._report.depth, self._report.depth_asked = options.depth, options.depth_asked
+        depth = Depth(options.depth)
+        expectations = expectations.applicable(jax_version).at(depth)
+        found_versions = versions(cell.implementation for cell in whole)
+        self._report = Report(options.platform, expectations, stress=options.stress, provenance=provenance)
+        self._report.depth, self._report.depth_asked = depth, options.depth_asked
         self._report.claims = platform_named(options.platform).claims
         self._report.whole = options.whole
         self._report.ineligible = selection.ineligible
         self._report.lacking = selection.lacking
-        self._report.fields = {**origin.as_json(options.of_cells), **(fields or {})}
-        self._report.empty_shard = bool(origin.shard and origin.whole and not self.cells)
-        self._header = origin.header(options.of_cells, expectations)
+        self._report.fields = {"versions": found_versions, "options": options.of_cells, **_shard_fields(options, whole)}
+        self._report.empty_shard = bool(options.shard and whole and not self.cells)
+        self._header = {
+            "selection": digest(cell.id for cell in self.cells),
+            "shard": str(options.shard) if options.shard else None,
+            "versions": found_versions,
+            "options": options.of_cells,
+            "expectations": hashlib.sha256(repr(expectations).encode()).hexdigest()[:16],
+        }
         # A shard knows all cells of its selection: otherwise it would call entries for other shards stale.
-        planned = [cell.id for cell in (*plan.cells, *origin.whole)]
-        self._report.stale_expectations = expectations.unmatched(planned)
+        self._report.stale_expectations = expectations.unmatched([cell.id for cell in (*plan.cells, *whole)])
         self._report.problems += [
             f"the expectation {pattern!r} matches no planned cell" for pattern in self._report.stale_expectations
         ]
         self._conclusions: dict[str, Conclusion] = {}
-        self._progress: Progress | LiveView | None = None
         self._started = time.monotonic()
 
     def resume(self) -> None:
@@ -161,30 +113,12 @@ class Run:
         setup = setup_in(self.options.results, self._journal_name, self.tasks)
         begin(setup.journal, self._header, self._past)
         self._journal = Journal(setup.journal)
-        if self._progress:
-            self._progress.follow(setup.journal)
         return replace(
             setup,
+            options=self.options,
             expectations=self._report.expectations,
-            histories=self.options.histories,
             reruns=max(1, MAXIMUM_RERUNS // workers),
-            repeat=self.options.repeat,
-            planned_order=self.options.planned_order,
-            compiled=self.options.compiled,
         )
-
-    def load(self) -> AbstractContextManager[object]:
-        """The load on the machine that the run asks for."""
-        return stress() if self.options.stress else contextlib.nullcontext()
-
-    def show_progress(self) -> None:
-        self._progress = progress_of(self.options.live, len(self.tasks))
-
-    def leave_progress(self) -> None:
-        """Leave the last state of the progress on its stream."""
-        progress, self._progress = self._progress, None
-        if progress:
-            progress.finish()
 
     def concluded(self, cell_id: str, conclusion: Conclusion) -> None:
         """The engine calls this with the conclusion of a cell."""
@@ -194,38 +128,12 @@ class Run:
         if cell_id not in self._conclusions or not standing.acceptable:
             self._conclusions[cell_id] = conclusion
             self._write(event="concluded", cell=cell_id, **conclusion.as_json())
-        if self._progress:
-            self._progress.advance(cell_id, standing.acceptable)
 
-    def finish(self, controller: Controller | None, deselected: Collection[str] = ()) -> Report:
+    def finish(self, controller: Controller | None) -> Report:
         """Write the report after the end of all cells."""
-        self.leave_progress()
         report = self._report
         if controller:
-            conclusions = self._in_journal(controller.setup.journal) | self._conclusions
-            self._write(event="finished")
-            if self._journal:
-                self._journal.close()
-            if self._last:
-                self._last.settle()
-            if controller.refusals and not self._conclusions:
-                raise WrongPlatformError(controller.refusals[0])
-            never_run = _NEVER_RUN
-            if controller.stopped:
-                controller.gaps.append(controller.stopped)
-                never_run = Conclusion(Outcome(Verdict.MISSING, reason=controller.stopped), attempts=0)
-            report.problems += [*self._past.problems, *controller.gaps, *controller.problems]
-            report.problems += controller.learnt.exit_problems
-            report.gaps = controller.gaps
-            report.run_info = {**self._past.run_info} | controller.learnt.run_info
-            report.process_starts = self._past.process_starts + controller.learnt.process_starts
-            conclusions |= self._past.given_up
-            conclusions |= self._past.conclusions
-            for cell in self.cells:
-                if cell.id not in deselected:
-                    found = conclusions.get(cell.id, never_run)
-                    report.add(cell, found.outcome, found.attempts, found.company, found.repetition)
-        report.whole = report.whole and not deselected
+            self._conclude(controller)
         report.conclude()
         report.seconds = self._past.seconds + time.monotonic() - self._started
         file = self.options.results / f"conformance-{self.options.name}.json"
@@ -239,8 +147,33 @@ class Run:
             report.problems.append(f"{file} could not be written, so there are no results to read: {error.strerror}")
         return report
 
+    def _conclude(self, controller: Controller) -> None:
+        """Take all that the processes have found out into the report."""
+        report = self._report
+        conclusions = self._in_journal(controller.setup.journal) | self._conclusions
+        self._write(event="finished")
+        self.leave()
+        if controller.refusals and not self._conclusions:
+            raise WrongPlatformError(controller.refusals[0])
+        never_run = _NEVER_RUN
+        if controller.stopped:
+            controller.gaps.append(controller.stopped)
+            never_run = Conclusion(Outcome(Verdict.MISSING, reason=controller.stopped), attempts=0)
+        report.problems += [*self._past.problems, *controller.gaps, *controller.problems]
+        report.problems += controller.learnt.exit_problems
+        report.gaps = controller.gaps
+        report.run_info = {**self._past.run_info} | controller.learnt.run_info
+        report.process_starts = self._past.process_starts + controller.learnt.process_starts
+        report.whole = report.whole and not controller.deselected
+        conclusions |= self._past.given_up
+        conclusions |= self._past.conclusions
+        for cell in self.cells:
+            if cell.id not in controller.deselected:
+                found = conclusions.get(cell.id, never_run)
+                report.add(cell, found.outcome, found.attempts, found.company, found.repetition)
+
     def leave(self) -> None:
-        """Bring back what `setup` has put away: nothing ran."""
+        """Close the journal, and bring back what `setup` has put away if nothing ran."""
         if self._journal:
             self._journal.close()
         if self._last:
@@ -269,44 +202,31 @@ class Run:
 
 def run(prepared: Run, workers: int, cluster: Cluster | None = None) -> Report:
     """Run the cells, in a cluster's job on its hosts, and write the report."""
-    prepared.options.results.mkdir(parents=True, exist_ok=True)
+    options = prepared.options
+    options.results.mkdir(parents=True, exist_ok=True)
     if not prepared.cells:
         return prepared.finish(None)
-    if prepared.options.scheduler:
-        from .dask_cluster import execute_on
-
-        prepared.show_progress()
-        try:
-            setup, maxfail = prepared.setup(workers), prepared.options.maxfail
-            controller = execute_on(prepared.options.scheduler, setup, prepared.concluded, maxfail)
-        except DaskClusterError:
-            prepared.leave()
-            raise
-        finally:
-            prepared.leave_progress()
-        return prepared.finish(controller)
     require_tools(workers)
     # Imported here, because planning and listing cells does not need pytest.
     from .execution import execute
 
-    prepared.show_progress()
     try:
-        with prepared.load():
-            options = prepared.options
+        with stress() if options.stress else contextlib.nullcontext():
             setup = replace(prepared.setup(workers), cluster=cluster)
-            controller = execute(setup, workers, prepared.concluded, maxfail=options.maxfail, plugins=options.plugins)
-    finally:
-        prepared.leave_progress()
+            controller = execute(setup, workers, prepared.concluded)
+    except PytestOptionsError:
+        prepared.leave()
+        raise
     return prepared.finish(controller)
 
 
 def task_of(cell: Cell, deadline: float) -> Task:
     """The engine's description of a cell."""
-    if not isinstance(cell, FaultCell):
+    if not isinstance(cell, CaseCell):
         return Task(cell.id, cell.implementation, cell.topology, deadline, cell.isolated)
-    own = deadline if cell.fault.deadline is None else min(cell.fault.deadline, deadline)
-    quiet = bool(cell.fault.quiet)
-    return Task(cell.id, cell.implementation, cell.topology, own, cell.isolated, cell.fault.xla_flags, quiet)
+    own = deadline if cell.case.deadline is None else min(cell.case.deadline, deadline)
+    quiet = bool(cell.case.quiet)
+    return Task(cell.id, cell.implementation, cell.topology, own, cell.isolated, cell.case.xla_flags, quiet)
 
 
 def clear(results: Path, journal: str) -> None:
@@ -321,6 +241,19 @@ def setup_in(results: Path, journal: str, tasks: Sequence[Task]) -> Setup:
 
 
 _NEVER_RUN = Conclusion(Outcome(Verdict.MISSING, reason="planned and never run"), attempts=0)
+
+
+def _shard_fields(options: RunOptions, whole: Sequence[Cell]) -> dict[str, Any]:
+    """What the results of a shard say of the selection."""
+    if not options.shard:
+        return {}
+    selection = {
+        "count": len(whole),
+        "hash": digest(cell.id for cell in whole),
+        # All of them: who has only the other shards can say which cells are missing.
+        "cells": {cell.id: " ".join(cell.promises) for cell in whole},
+    }
+    return {"shard": {"number": options.shard.number, "of": options.shard.of}, "selection": selection}
 
 
 def _outcomes_in(journal: Path) -> dict[str, list[Outcome]]:

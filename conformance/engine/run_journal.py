@@ -51,7 +51,7 @@ class Past:
                 Outcome(
                     Verdict.MISSING,
                     reason=f"it was in flight {flights} times when the run was killed or its machine stopped, so it was"
-                    " not run again; --retry-missing runs it",
+                    " not run again; --resume after the end of the run runs it",
                 ),
                 attempts=flights,
             )
@@ -118,9 +118,11 @@ def past_of(path: Path, header: Mapping[str, Any], expectations: Expectations, c
         raise ResumeError(f"{path} does not say which run it is of, so that no run can go on from it")
     _check(path, written, header)
     past = _past(read, written, path, expectations, repeated=header["options"]["repeat"] > 1)
-    finished = any(event["event"] == "finished" for event in read)
-    if finished and all(cell in past.conclusions for cell in cells):
-        raise ResumeError(f"there is nothing to resume: the run in {path.parent} has finished; leave --resume out")
+    if any(event["event"] == "finished" for event in read):
+        # Nothing was in flight at the end. What was given up has another try.
+        past = replace(past, flights={})
+        if all(cell in past.conclusions for cell in cells):
+            raise ResumeError(f"there is nothing to resume: the run in {path.parent} has finished; leave --resume out")
     return past
 
 
@@ -155,6 +157,8 @@ def _past(
         # One run is no conclusion if several were asked for, nor if it must have a second chance.
         if not repeated and cell not in conclusions and expectations.standing(cell, first).acceptable:
             conclusions[cell] = Conclusion(first, attempts=1 + max(0, flights[cell]))
+    # An error of the suite shows nothing about a cell.
+    conclusions = {cell: one for cell, one in conclusions.items() if one.outcome.verdict is not Verdict.HARNESS_ERROR}
     open_cells = {cell: number for cell, number in flights.items() if number > 0 and cell not in conclusions}
     return Past(
         conclusions,

@@ -1,17 +1,15 @@
 """Splits a selection of cells among machines: which cells are those of shard 3 of 8.
 
-A shard depends on the cells, on the two numbers and on the seconds that are given, and on nothing else. So each machine
-finds its own shard without asking the others. This module does not import JAX.
+A shard depends on the cells and on the two numbers, and on nothing else. So each machine finds its own shard without
+asking the others. This module does not import JAX.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from .options import Shard
 from .tasks import Task
 
 PROCESS_START = 2.0
@@ -24,57 +22,27 @@ NEARLY_FULL = 0.05
 """A shard that lacks less than this part starts no worker of another kind."""
 
 
-@dataclass(frozen=True)
-class Shard:
-    number: int
-    """From 1 on."""
-    of: int
-
-    def __str__(self) -> str:
-        return f"{self.number}/{self.of}"
-
-
-def parse_shard(text: str) -> Shard:
-    """The type of the option `--shard`."""
-    found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
-    if not found or not 1 <= int(found[1]) <= int(found[2]):
-        raise argparse.ArgumentTypeError(f"{text!r} is no shard: expected K/N with K from 1 to N, like 3/8")
-    return Shard(int(found[1]), int(found[2]))
-
-
 def digest(ids: Iterable[str]) -> str:
     """A name for a selection of cells; their order does not matter."""
     return hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()[:16]
 
 
 def estimate(task: Task) -> float:
-    """About how many seconds a cell takes in its worker process, where no run has measured it."""
+    """About how many seconds a cell takes in its worker process."""
     program = task.id.split("/")[2].partition("+")[0]
-    own = 0.5 if program.startswith("fault.") else 0.05 + 0.07 * len(program.split("."))
+    own = 0.5 if program.startswith("case.") else 0.05 + 0.07 * len(program.split("."))
     return own + 0.003 * task.topology.device_count + 1.0 * (task.topology.processes - 1)
 
 
-def costs(tasks: Sequence[Task], measured: Mapping[str, float]) -> dict[str, float]:
-    """The seconds of each cell with its own process, if it has one: those of the last run, otherwise an estimate."""
-    known = [task for task in tasks if measured.get(task.id)]
-    estimated = sum(estimate(task) for task in known)
-    # Estimates are for one machine; the measured cells say how fast the one of the last run was.
-    scale = sum(measured[task.id] for task in known) / estimated if known else 1.0
-    return {
-        task.id: (measured.get(task.id) or scale * estimate(task)) + (PROCESS_START if task.isolated else 0.0)
-        for task in tasks
-    }
-
-
-def shard_of(tasks: Sequence[Task], shard: Shard, measured: Mapping[str, float]) -> frozenset[str]:
+def shard_of(tasks: Sequence[Task], shard: Shard) -> frozenset[str]:
     """The ids of the cells in a shard. Each cell is in one shard, and the shards take about as long as each other."""
-    return frozenset(_shards(tasks, shard.of, measured)[shard.number - 1])
+    return frozenset(_shards(tasks, shard.of)[shard.number - 1])
 
 
-def _shards(tasks: Sequence[Task], count: int, measured: Mapping[str, float]) -> list[list[str]]:
+def _shards(tasks: Sequence[Task], count: int) -> list[list[str]]:
     # The order of the tasks is that of the command line, which may differ from machine to machine.
     ordered = sorted(tasks, key=lambda task: (task.topology.name, task.implementation, task.xla_flags, task.id))
-    cost = costs(ordered, measured)
+    cost = {task.id: estimate(task) + (PROCESS_START if task.isolated else 0.0) for task in ordered}
     share = sum(cost.values()) / count
     apart = [task for task in ordered if task.isolated or cost[task.id] > LARGE * share]
     shards: list[list[str]] = [[] for _ in range(count)]

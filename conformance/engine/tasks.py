@@ -15,6 +15,7 @@ from ..spec.depths import Depth
 from ..spec.topology import Topology
 from ..worker.links import Cluster
 from .first_cells import place_of
+from .options import RunOptions
 
 Kind: TypeAlias = tuple[str, Topology, tuple[str, ...]]
 """The kind of a worker process: an implementation, a topology, and additional flags for XLA."""
@@ -44,12 +45,12 @@ class Task:
         return self.topology.processes > 1 and self.topology.depth is Depth.RUN
 
 
-def in_running_order(tasks: Iterable[Task], processes: int = 1, planned: bool = False) -> list[Task]:
+def in_running_order(tasks: Iterable[Task], processes: int = 1) -> list[Task]:
     """First the cells that kill most mutants, then those with a process of their own, then cells of one kind together.
 
     Each of these pytest processes begins with an equal part of the list. So each part begins with cells that kill
     mutants, and has few kinds. Near the end, when an idle process takes cells from another one, only quick cells are
-    left. If the order is `planned`, no cell runs first because it kills mutants, and no kind.
+    left.
 
     Several pytest processes on CPUs share the processor, and many cells wait. So cells in several processes are early
     in the first part, and cells with a process of their own are spread over the first half of each part. On another
@@ -59,7 +60,7 @@ def in_running_order(tasks: Iterable[Task], processes: int = 1, planned: bool = 
     isolated: list[Task] = []
     by_kind: dict[Kind, list[Task]] = {}
     for task in tasks:
-        if not planned and place_of(task.id) is not None:
+        if place_of(task.id) is not None:
             first.append(task)
         elif task.isolated:
             isolated.append(task)
@@ -68,8 +69,7 @@ def in_running_order(tasks: Iterable[Task], processes: int = 1, planned: bool = 
     first.sort(key=lambda task: place_of(task.id) or 0)
     isolated.sort(key=lambda task: -task.deadline)
     kinds = [*by_kind.values()]
-    if not planned:
-        kinds.sort(key=lambda of_kind: -of_kind[0].topology.processes)
+    kinds.sort(key=lambda of_kind: -of_kind[0].topology.processes)
     together = [task for of_kind in kinds for task in of_kind]
     every = [*first, *isolated, *together]
     waits_beside_others = processes > 1 and all(task.topology.platform == "cpu" for task in every)
@@ -115,17 +115,10 @@ class Setup:
     tasks: tuple[Task, ...]
     logs: Path
     journal: Path
+    options: RunOptions = RunOptions()
     expectations: Expectations | None = None
     """A cell with an unexpected outcome runs again; None to accept every outcome."""
-    histories: bool = False
-    """Whether the outcome of a cell that passes has its history, too."""
     reruns: int = 0
     """The number of unexpected cells that one pytest process runs again."""
-    repeat: int = 1
-    """How often each cell runs. With more than one run, no unexpected cell runs again."""
     cluster: Cluster | None = None
     """Where the processes of a topology are, if not all on this machine; then one pytest process runs all cells."""
-    planned_order: bool = False
-    """Whether the cells that kill most mutants do not run first."""
-    compiled: Path | None = None
-    """The folder from which compiled programs may come."""

@@ -52,33 +52,33 @@ class Implementation(Protocol):
         devices: Sequence[jax.Device],
         spread: bool = False,
     ) -> Any:
-        """An external callback of a user function, for fault cells."""
+        """An external callback of a user function, for case cells."""
 
     def returning_buffers(self, callback: Callback, operand: Any) -> Any:
-        """A buffer callback that wrongly returns its result instead of writing it, for fault cells."""
+        """A buffer callback that wrongly returns its result instead of writing it, for case cells."""
 
     def with_buffer(self, callback: Callback, look: Callable[[Any], Any], operand: Any) -> Any:
-        """The operand plus one, by a buffer callback that passes the operand's buffer to `look`, for fault cells."""
+        """The operand plus one, by a buffer callback that passes the operand's buffer to `look`, for case cells."""
 
     def print_as(self, text: str, /, *args: Any, **kwargs: Any) -> None:
-        """Print values in a format, for fault cells."""
+        """Print values in a format, for case cells."""
 
     def print_labelled(self, operand: Any, **labels: Any) -> Any:
-        """Print a value with labels, as `id_print` does, for fault cells."""
+        """Print a value with labels, as `id_print` does, for case cells."""
 
     def tap(self, function: Any, operand: Any) -> Any:
-        """The plain asynchronous tap of a user function, for fault cells."""
+        """The plain asynchronous tap of a user function, for case cells."""
 
     def call(self, function: Any, operand: Any, result_shape: Any, **options: Any) -> Any:
-        """The plain call of a user function, for fault cells."""
+        """The plain call of a user function, for case cells."""
 
     def barrier(self) -> None: ...
 
     def stop(self) -> None:
-        """Run pending callbacks and end the threads that run callbacks, for fault cells."""
+        """Run pending callbacks and end the threads that run callbacks, for case cells."""
 
     def queue_of(self, size: int) -> AbstractContextManager[None]:
-        """Limit the queue of tapped values to this many bytes, for fault cells."""
+        """Limit the queue of tapped values to this many bytes, for case cells."""
 
     def traced_runs(self) -> AbstractContextManager[list[TracedRun]]:
         """A list that has, when the block has ended, the runs of callbacks in it, and when each was handed over.
@@ -213,7 +213,7 @@ def _load(name: str) -> Implementation:
 
 
 def _load_for_planning(name: str) -> Implementation:
-    """As `load`; what the import of a user's module raises is an `ImplementationError`, which is told in one line."""
+    """As `load`; what the import of a user's module raises is an `ImplementationError` of one line."""
     try:
         return load(name)
     except ImplementationError:

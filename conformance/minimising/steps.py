@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..planning.cells import Cell, FaultCell, ProgramCell, TableCell, UnknownCellError, parse_cell
+from ..planning.cells import CaseCell, Cell, ProgramCell, TableCell, UnknownCellError, parse_cell
 from ..spec.data import PLAIN, DataKind
 from ..spec.topology import DEFAULT, Topology
 from .search import Step
@@ -52,8 +52,8 @@ def simpler(cell: Cell) -> Iterator[Step[Cell]]:
         except UnknownCellError:
             continue
         if (
-            not isinstance(found, FaultCell)
-            or found.fault.ineligible(found.topology.device_count, found.topology.processes) is None
+            not isinstance(found, CaseCell)
+            or found.case.ineligible(found.topology.device_count, found.topology.processes) is None
         ):
             yield step, found
 

@@ -12,7 +12,7 @@ from .mutant import Mutant
 
 
 class Broken(Hostcb):
-    """hostcb with one mutant's fault."""
+    """hostcb with one mutant's case."""
 
     def __init__(self, mutant: Mutant) -> None:
         public: dict[str, Any] = {name: getattr(hostcb, name) for name in hostcb.__all__}

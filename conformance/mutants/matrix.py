@@ -60,7 +60,7 @@ class Row:
     def as_json(self) -> dict[str, Any]:
         return {
             "mutant": self.mutant.name,
-            "fault": self.mutant.fault,
+            "case": self.mutant.case,
             "symptoms": [str(symptom) for symptom in self.mutant.symptoms],
             "fate": self.fate,
             "trials": [trial.as_json() for trial in self.trials],
@@ -123,14 +123,14 @@ class Matrix:
             "",
             self._totals(),
             "",
-            "| mutant | fault | fate | cells |",
+            "| mutant | case | fate | cells |",
             "| --- | --- | --- | --- |",
         ]
         for row in self.rows:
             cells = "<br>".join(
                 f"`{trial.cell}`: {'**killed**, ' if trial.kills else ''}{_shown(trial)}" for trial in row.trials
             )
-            lines.append(f"| `{row.mutant.name}` | {row.mutant.fault} | {row.fate} | {cells} |")
+            lines.append(f"| `{row.mutant.name}` | {row.mutant.case} | {row.fate} | {cells} |")
         lines += _listed("Cells that killed nothing", self.idle_cells)
         lines += _listed("Problems", self.problems)
         return "\n".join(lines) + "\n"
@@ -140,10 +140,10 @@ class Matrix:
         lines = []
         for row in self.rows:
             first = row.kills[0] if row.kills else None
-            said = f"{first.cell}: {_shown(first)}" if first else row.mutant.fault
+            said = f"{first.cell}: {_shown(first)}" if first else row.mutant.case
             lines.append(f"{row.mutant.name.ljust(width)}  {len(row.kills)}/{len(row.trials)}  {said}")
         for row in self.survivors:
-            lines.append(f"{row.fate.upper()}: {row.mutant.name}: {row.mutant.fault}")
+            lines.append(f"{row.fate.upper()}: {row.mutant.name}: {row.mutant.case}")
             lines += [f"    {trial.cell}: {_shown(trial)}" for trial in row.trials]
         lines += [f"KILLS NOTHING: {cell}" for cell in self.idle_cells]
         lines += [f"PROBLEM: {problem}" for problem in self.problems]

@@ -159,7 +159,7 @@ MUTANTS = (
         "remembered",
         "a function is not called again with an operand that it has been called with",
         _remembered,
-        ("id_tap/fault.equal_operands.*", "call/fault.equal_operands.*", "io_*/fault.equal_operands.*"),
+        ("id_tap/case.equal_operands.*", "call/case.equal_operands.*", "io_*/case.equal_operands.*"),
         at(Stage.CALLBACK, "wrong count"),
     ),
     Mutant(
@@ -188,9 +188,9 @@ MUTANTS = (
         "a callback without operands runs once before a differentiated loop, and not in its steps",
         _out_of_the_loop,
         (
-            "io_callback*/fault.scan_without_operands.*",
-            "debug_callback*/fault.scan_without_operands.*",
-            "io_callback*/fault.beside_derivatives.*",
+            "io_callback*/case.scan_without_operands.*",
+            "debug_callback*/case.scan_without_operands.*",
+            "io_callback*/case.beside_derivatives.*",
         ),
         at(Stage.CALLBACK, "wrong count"),
     ),
@@ -198,7 +198,7 @@ MUTANTS = (
         "dropped_in_rule",
         "a callback on a tangent is dropped by grad, which should refuse it",
         _lost_in_differentiated_loop,
-        ("io_callback*/fault.called_with_tangents.*",),
+        ("io_callback*/case.called_with_tangents.*",),
         at(Stage.TRACE, "accepted"),
     ),
     Mutant(
@@ -219,7 +219,7 @@ MUTANTS = (
         "lost_at_exit",
         "what is pending when the interpreter ends does not run",
         _lost_at_exit,
-        ("id_tap/fault.pending_at_exit.pmap/cpu-8dev",),
+        ("id_tap/case.pending_at_exit.pmap/cpu-8dev",),
         at(Stage.EXIT, "lost"),
     ),
 )

@@ -1,4 +1,4 @@
-"""A mutant: a fault that is planted in an implementation, and the symptoms that the suite must find.
+"""A mutant: a change that breaks an implementation, and the symptoms that the suite must find.
 
 This module imports neither JAX nor an implementation: the process that plans and reports does not need them.
 """
@@ -41,8 +41,8 @@ class Symptom:
 @dataclass(frozen=True)
 class Mutant:
     name: str
-    fault: str
-    """The fault, in one sentence."""
+    case: str
+    """The case, in one sentence."""
     plant: Callable[[Library], Names]
     """Takes a library that works, and returns the replacements that break it."""
     cells: tuple[str, ...]

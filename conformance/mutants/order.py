@@ -210,7 +210,7 @@ MUTANTS = (
         "overlapping",
         "callbacks begin in order, and none waits for the one before to end",
         _overlapping,
-        ("id_tap/fault.slow.*",),
+        ("id_tap/case.slow.*",),
         at(Stage.CALLBACK, "overlap"),
     ),
     Mutant(
@@ -231,7 +231,7 @@ MUTANTS = (
         "threads_on_their_own",
         "a program does not wait for one that another thread has started before",
         _threads_on_their_own,
-        ("io_callback_ordered/fault.waits_for_operand.jit/cpu-8dev",),
+        ("io_callback_ordered/case.waits_for_operand.jit/cpu-8dev",),
         _ORDER,
     ),
     Mutant(
@@ -245,14 +245,14 @@ MUTANTS = (
         "early_barrier",
         "the barrier does not wait",
         _early_barrier,
-        ("id_tap/fault.slow.*/cpu-8dev",),
+        ("id_tap/case.slow.*/cpu-8dev",),
         _EARLY_BARRIER,
     ),
     Mutant(
         "barrier_of_one_thread",
         "the barrier does not wait for what another thread has started",
         _barrier_of_one_thread,
-        ("id_tap/fault.slow_in_another_thread.jit/cpu-8dev",),
+        ("id_tap/case.slow_in_another_thread.jit/cpu-8dev",),
         _EARLY_BARRIER,
     ),
 )

@@ -207,21 +207,21 @@ MUTANTS = (
         "unchecked_shape",
         "a result of a wrong shape is made to fit",
         _unchecked_shape,
-        ("*call*/fault.wrong_shape.jit/cpu-8dev",),
+        ("*call*/case.wrong_shape.jit/cpu-8dev",),
         _SWALLOWED,
     ),
     Mutant(
         "unchecked_dtype",
         "a result of a wrong dtype is converted",
         _unchecked_dtype,
-        ("*call*/fault.wrong_dtype.jit/cpu-8dev",),
+        ("*call*/case.wrong_dtype.jit/cpu-8dev",),
         _SWALLOWED,
     ),
     Mutant(
         "unchecked_tree",
         "of a tuple that nobody asked for the first item is taken",
         _unchecked_tree,
-        ("call/fault.wrong_tree.jit/cpu-8dev", "pure_callback/fault.wrong_count.jit/cpu-8dev"),
+        ("call/case.wrong_tree.jit/cpu-8dev", "pure_callback/case.wrong_count.jit/cpu-8dev"),
         _SWALLOWED,
     ),
     Mutant(
@@ -238,14 +238,14 @@ MUTANTS = (
         "mark_refused",
         "an honest int8[12345] is taken for the mark of a failure",
         _mark_refused,
-        ("call/fault.legitimate_mark.jit/cpu-8dev",),
+        ("call/case.legitimate_mark.jit/cpu-8dev",),
         at(Stage.DISPATCH, "stale error", words="the program failed"),
     ),
     Mutant(
         "debug_changes_result",
         "a debug callback is given the device's own memory, and may write there",
         _debug_changes_result,
-        ("debug_callback/fault.changes_its_operand.jit/cpu-8dev",),
+        ("debug_callback/case.changes_its_operand.jit/cpu-8dev",),
         at(Stage.RESULT, "result"),
     ),
     Mutant(
@@ -267,7 +267,7 @@ MUTANTS = (
         "of two callbacks that differ in a text both show the first one's",
         _texts_mistaken,
         tuple(
-            f"{name}/fault.equal_but_for_values.jit/cpu-8dev" for name in ("debug_callback", "debug_print", "id_print")
+            f"{name}/case.equal_but_for_values.jit/cpu-8dev" for name in ("debug_callback", "debug_print", "id_print")
         ),
         at(Stage.CALLBACK, "mistaken"),
     ),

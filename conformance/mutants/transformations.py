@@ -124,7 +124,7 @@ MUTANTS = (
         "outermost_batch_first",
         "the entries of nested vmaps come in the reverse order",
         _outermost_batch_first,
-        ("id_tap/fault.nested_batch.jit/cpu-8dev", "id_tap*/vmap.vmap/cpu-8dev"),
+        ("id_tap/case.nested_batch.jit/cpu-8dev", "id_tap*/vmap.vmap/cpu-8dev"),
         _WRONG_TRANSFORMS,
     ),
     Mutant(
@@ -152,7 +152,7 @@ MUTANTS = (
         "cotangent_untapped",
         "a tap of tangents taps nothing when it is transposed",
         _cotangent_untapped,
-        ("id_tap/fault.tapped_tangents.jit/cpu-8dev",),
+        ("id_tap/case.tapped_tangents.jit/cpu-8dev",),
         _WRONG_TRANSFORMS,
     ),
     Mutant(

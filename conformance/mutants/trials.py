@@ -9,11 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..engine.conclusions import Conclusion
-from ..engine.progress import Progress
 from ..engine.run import clear, setup_in, task_of
 from ..engine.tasks import Setup
 from ..engine.tools import require_tools
-from ..oracle.verdicts import Verdict
 from ..planning.cells import Cell
 from ..planning.processes import USUAL, plan_over_processes
 from ..planning.selection import undrawn_plan_of
@@ -80,16 +78,13 @@ def run(mutants: Sequence[Mutant], options: Options) -> Matrix:
     owners = {mutant.implementation: mutant for mutant in mutants}
     broken = [replace(cell, implementation=mutant.implementation) for mutant in mutants for cell in cells[mutant.name]]
     matrix = Matrix([Row(mutant) for mutant in mutants])
-    progress = Progress(len(control) + len(broken))
 
     def note_control(cell_id: str, conclusion: Conclusion) -> None:
         matrix.add_control(_without_implementation(cell_id), conclusion.outcome)
-        progress.advance(cell_id, acceptable=conclusion.outcome.verdict is Verdict.PASS)
 
     def note(cell_id: str, conclusion: Conclusion) -> None:
         owner = owners[cell_id.partition("/")[0]]
         matrix.add(owner, _without_implementation(cell_id), conclusion.outcome)
-        progress.advance(cell_id, acceptable=True)
 
     started = time.monotonic()
     clear(options.results, "mutants-journal.jsonl")

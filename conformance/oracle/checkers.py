@@ -254,7 +254,7 @@ def check_order(matching: Matching, device_name: str) -> list[Anomaly]:
 
 
 def check_devices(matching: Matching, device_name: str) -> list[Anomaly]:
-    """A callback that is told its device gets the right device."""
+    """A callback that receives its device gets the right device."""
     return [
         Anomaly(
             "wrong device",

@@ -166,7 +166,7 @@ def _event(data: dict[str, Any], process: int) -> Event:
     try:
         transforms = literal(data["transforms"])
     except (ValueError, SyntaxError):
-        # What only a broken callback is told; its text differs from all that is expected.
+        # What only a broken callback receives; its text differs from all that is expected.
         transforms = data["transforms"]
     return Event(
         0,

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from ..cases.harness.catalogue import RUNTIME_TARGETS, all_cases, case_named
 from ..cases.harness.extensions import extend
-from ..cases.harness.registry import Fault
+from ..cases.harness.registry import RegisteredCase
 from ..implementations import callbacks_asked_of, why_not_offered, why_without
 from ..model.programs import Prediction, Program, all_programs
 from ..model.transforms import TRANSFORMS
@@ -102,37 +102,37 @@ class ProgramCell:
 
 
 @dataclass(frozen=True)
-class FaultCell:
+class CaseCell:
     """A misbehaving callback, in a process of its own if it may end or hang its process."""
 
     implementation: str
-    fault: Fault
+    case: RegisteredCase
     topology: Topology
 
     @property
     def isolated(self) -> bool:
-        return self.fault.isolated
+        return self.case.isolated
 
     @property
     def id(self) -> str:
-        return "/".join((self.implementation, self.fault.callback, self.fault.name, self.topology.name))
+        return "/".join((self.implementation, self.case.callback, self.case.name, self.topology.name))
 
     @property
     def lacking(self) -> str | None:
-        """The part of JAX, of jaxlib or of the implementation that the fault needs and this release lacks."""
-        if self.fault.callback in RUNTIME_TARGETS:
+        """The part of JAX, of jaxlib or of the implementation that the case needs and this release lacks."""
+        if self.case.callback in RUNTIME_TARGETS:
             return why_no_runtime_targets()
-        offered = next(one for one in callbacks_asked_of(self.implementation) if one.name == self.fault.callback)
+        offered = next(one for one in callbacks_asked_of(self.implementation) if one.name == self.case.callback)
         reason = why_not_offered(self.implementation, offered)
-        return reason or why_missing(self.fault.needs) or why_unknown(self.fault.xla_flags)
+        return reason or why_missing(self.case.needs) or why_unknown(self.case.xla_flags)
 
     @property
     def callback_name(self) -> str:
-        return self.fault.callback
+        return self.case.callback
 
     @property
     def promises(self) -> tuple[str, ...]:
-        return self.fault.promises
+        return self.case.promises
 
 
 @dataclass(frozen=True)
@@ -171,11 +171,11 @@ class TableCell:
         )
 
 
-Cell: TypeAlias = ProgramCell | FaultCell | TableCell
+Cell: TypeAlias = ProgramCell | CaseCell | TableCell
 
 
 def runtime_targets_of(implementation: str, platform: str) -> tuple[str, ...]:
-    """Targets of the runtime, which have fault cells as if they were callbacks of the implementation."""
+    """Targets of the runtime, which have case cells as if they were callbacks of the implementation."""
     return RUNTIME_TARGETS if (implementation, platform) == ("jax", "cpu") else ()
 
 
@@ -212,8 +212,8 @@ def _parse_known_cell(cell_id: str) -> Cell:
 def _why_not_there(cell: Cell) -> str | None:
     """The reason if a cell has no meaning in as many processes as its topology has; otherwise None."""
     processes = cell.topology.processes
-    if isinstance(cell, FaultCell):
-        return "this fault " + wrong if (wrong := cell.fault.ineligible_in(processes)) else None
+    if isinstance(cell, CaseCell):
+        return "this case " + wrong if (wrong := cell.case.ineligible_in(processes)) else None
     if processes == 1 or cell.topology.depth is not Depth.RUN:
         return None
     if isinstance(cell, TableCell):
@@ -236,11 +236,11 @@ def _parse_any_topology(cell_id: str) -> Cell:
     if callback is None and callback_name not in runtime_targets_of(implementation, topology.platform):
         raise UnknownCellError(f"{implementation} has no callback {callback_name!r}")
 
-    if program_name.startswith("fault."):
-        fault = case_named(callback_name, program_name)
-        if fault is not None:
-            return FaultCell(implementation, fault, topology)
-        raise UnknownCellError(f"no fault {program_name!r} of {callback_name!r} is known")
+    if program_name.startswith("case."):
+        case = case_named(callback_name, program_name)
+        if case is not None:
+            return CaseCell(implementation, case, topology)
+        raise UnknownCellError(f"no case {program_name!r} of {callback_name!r} is known")
 
     if program_name.startswith("table."):
         for entry in TABLE:
@@ -249,7 +249,7 @@ def _parse_any_topology(cell_id: str) -> Cell:
         raise UnknownCellError(f"the table has no {program_name!r} of {callback_name!r}")
 
     if callback is None:
-        raise UnknownCellError(f"{callback_name} is planted with faults alone, and {program_name!r} is none")
+        raise UnknownCellError(f"{callback_name} is planted with cases alone, and {program_name!r} is none")
     composition, _, data_name = program_name.partition("+")
     data = parse_data(data_name) if data_name else PLAIN
     if data is None:
@@ -332,7 +332,7 @@ def make_plan(implementations: Sequence[str], topologies: Sequence[Topology], sa
 
 
 def make_whole_plan(implementations: Sequence[str], topologies: Sequence[Topology], sampled: bool = True) -> Plan:
-    """The cells of single transforms, of pairs and of chosen triples, of the table and of faults, for every release.
+    """The cells of single transforms, of pairs and of chosen triples, of the table and of cases, for every release.
 
     With `sampled`, the plan leaves out cells that test little more than other cells, with the reason.
     """
@@ -365,14 +365,14 @@ def _candidates(
         yield TableCell(implementation, entry, topology), _only_on(largest, topology, "the table is checked")
     names = {callback.name for callback in callbacks}
     names.update(runtime_targets_of(implementation, topology.platform))
-    for fault in all_cases():
-        if fault.callback in names:
+    for case in all_cases():
+        if case.callback in names:
             reason = (
-                fault.ineligible(topology.device_count, topology.processes)
-                or why_without(implementation, fault.functions)
-                or _only_on(largest, topology, "faults are planted")
+                case.ineligible(topology.device_count, topology.processes)
+                or why_without(implementation, case.functions)
+                or _only_on(largest, topology, "cases are planted")
             )
-            yield FaultCell(implementation, fault, topology), reason
+            yield CaseCell(implementation, case, topology), reason
 
 
 def _only_on(largest: Topology, topology: Topology, what: str) -> str | None:

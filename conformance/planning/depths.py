@@ -13,7 +13,7 @@ from ..spec.depths import Depth
 from ..spec.platform_targets import MULTI_HOST, TARGETS
 from ..spec.topology import CPU_CONFIGURATIONS, Topology
 from ..spec.versions import version_matches
-from .cells import Cell, FaultCell, Ineligible, Plan, ProgramCell, TableCell
+from .cells import CaseCell, Cell, Ineligible, Plan, ProgramCell, TableCell
 from .jax_limits import limit_of_devices, limit_of_program
 
 OVER_DEVICES = frozenset({"pmap", "pjit", "shard_map"})
@@ -60,8 +60,8 @@ def why_not_at_depth(cell: Cell) -> str | None:
     depth = cell.topology.depth
     if depth is Depth.RUN:
         return None
-    if isinstance(cell, FaultCell):
-        return f"nothing runs at depth {depth.value}, and a fault shows only in what runs"
+    if isinstance(cell, CaseCell):
+        return f"nothing runs at depth {depth.value}, and a case shows only in what runs"
     target = TARGETS.get(cell.topology.platform)
     if target and cell.implementation == "jax" and not version_matches(jax.__version__, target.jax):
         return f"JAX {jax.__version__} lowers no callbacks of its own for {target.name}"

@@ -9,7 +9,7 @@ from ..implementations import callbacks_asked_of, callbacks_drawn_for
 from ..model.programs import Program
 from ..spec.callbacks import Callback, DeviceChoice
 from ..spec.topology import Topology
-from .cells import Cell, FaultCell, Ineligible, Plan, ProgramCell
+from .cells import CaseCell, Cell, Ineligible, Plan, ProgramCell
 from .eligibility import ineligible
 from .jax_limits import limit_of_devices
 from .sampling import ONLY_BATCHED
@@ -75,10 +75,10 @@ def _candidates(implementation: str, topology: Topology) -> Iterator[tuple[Cell,
                 reason or _left_out(callback, implementation),
             )
     names = {callback.name for callback in callbacks_asked_of(implementation)}
-    for fault in all_cases():
-        if fault.processes and fault.callback in names:
-            reason = fault.ineligible(topology.device_count, topology.processes)
-            yield FaultCell(implementation, fault, topology), reason
+    for case in all_cases():
+        if case.processes and case.callback in names:
+            reason = case.ineligible(topology.device_count, topology.processes)
+            yield CaseCell(implementation, case, topology), reason
 
 
 def _left_out(callback: Callback, implementation: str) -> str | None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from ..spec.depths import Depth
 from ..spec.topology import DEFAULT
-from .cells import Cell, FaultCell, Plan, ProgramCell
+from .cells import CaseCell, Cell, Plan, ProgramCell
 from .selection import row_of
 
-FAULTS = (
-    "id_tap/fault.raises.jit",
-    "call/fault.raises.jit",
-    "io_callback/fault.raises.jit",
+CASES = (
+    "id_tap/case.raises.jit",
+    "call/case.raises.jit",
+    "io_callback/case.raises.jit",
 )
-"""The most basic faults, in processes of their own, a few seconds each."""
+"""The most basic cases, in processes of their own, a few seconds each."""
 
 
 def smoke(plan: Plan) -> Plan:
@@ -32,8 +32,8 @@ def smoke(plan: Plan) -> Plan:
         if news:
             seen |= news
             chosen[cell.id] = cell
-    faults = [cell for cell in plan.cells if isinstance(cell, FaultCell) and _name(cell) in FAULTS]
-    return Plan((*chosen.values(), *faults), ())
+    cases = [cell for cell in plan.cells if isinstance(cell, CaseCell) and _name(cell) in CASES]
+    return Plan((*chosen.values(), *cases), ())
 
 
 def _shows(cell: ProgramCell) -> set[tuple[str, ...]]:
@@ -46,5 +46,5 @@ def _shows(cell: ProgramCell) -> set[tuple[str, ...]]:
     return of_transforms | of_others
 
 
-def _name(cell: FaultCell) -> str:
-    return f"{cell.fault.callback}/{cell.fault.name}"
+def _name(cell: CaseCell) -> str:
+    return f"{cell.case.callback}/{cell.case.name}"

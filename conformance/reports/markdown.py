@@ -126,7 +126,7 @@ def _matrices(cells: Sequence[CellRecord]) -> Iterable[str]:
 
 
 def _column_rank(name: str) -> int:
-    return ("table", "fault").index(name) + 1 if name in ("table", "fault") else 0
+    return ("table", "case").index(name) + 1 if name in ("table", "case") else 0
 
 
 def _entry(cells: Sequence[CellRecord]) -> str:

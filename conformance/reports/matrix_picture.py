@@ -17,7 +17,7 @@ ORDER = (
 )
 """The columns of transforms; others come behind them."""
 
-PROCESSES, FAULTS = "processes", "faults"
+PROCESSES, CASES = "processes", "cases"
 
 TITLE = "What callbacks do under each transform, in {count} cells"
 LEFT, TOP, PITCH, STEP = 196, 150, 24, 44
@@ -136,7 +136,7 @@ def _squares(found: Sequence[tuple[CellRecord, Shown]]) -> Mapping[tuple[str, st
 
 
 def _columns(shown: Shown) -> Iterator[str]:
-    yield from dict.fromkeys([FAULTS] if shown.names[0] == "fault" else shown.names)
+    yield from dict.fromkeys([CASES] if shown.names[0] == "case" else shown.names)
     if shown.processes > 1:
         yield PROCESSES
 
@@ -162,7 +162,7 @@ def _row_rank(shown: Shown) -> tuple[bool, int, str]:
 def _rank(column: str) -> tuple[int, str]:
     if column in ORDER:
         return ORDER.index(column), column
-    return len(ORDER) + (column == PROCESSES) + 2 * (column == FAULTS), column
+    return len(ORDER) + (column == PROCESSES) + 2 * (column == CASES), column
 
 
 def _half(x: int, y: int, count: _Count, words: str) -> Iterator[str]:

@@ -70,7 +70,7 @@ def parts_in(folders: Sequence[Path]) -> dict[str, list[Part]]:
         for file in sorted(folder.glob("conformance-*.json")):
             data = json.loads(file.read_text())
             if "merged" in data:
-                raise MergeError(f"{file} is merged already: merge all shards at once, or --retry-missing there")
+                raise MergeError(f"{file} is merged already: merge all shards at once")
             if "shard" not in data or "selection" not in data:
                 raise MergeError(f"{file} is of no shard: `{COMMAND} run --shard K/N` writes what can be merged")
             part = Part(file, data)
@@ -153,7 +153,6 @@ def _check_same(one: Part, other: Part) -> None:
     for name, words in (
         ("count", "the selections have cells:"),
         ("hash", "the selections of cells are"),
-        ("balance", "they were balanced by"),
     ):
         refuse(words, one.data["selection"][name], other.data["selection"][name])
     for key, words in (("versions", "the versions of"), ("options", "the option")):

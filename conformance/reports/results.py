@@ -107,9 +107,9 @@ class CellRecord:
 
     @property
     def transforms(self) -> tuple[str, ...]:
-        """The transforms of the program, or `fault` or `table` alone: those have none."""
+        """The transforms of the program, or `case` or `table` alone: those have none."""
         names = tuple(self.program.split("."))
-        return names[:1] if names[0] in ("fault", "table") else names
+        return names[:1] if names[0] in ("case", "table") else names
 
     @property
     def passed(self) -> bool:

@@ -70,7 +70,7 @@ class Act:
     spec: ProgramSpec | None = None
     """The new program, or what runs outside of jit."""
     trips: int = 0
-    """For `while_loop`, whose rounds are told when it runs."""
+    """For `while_loop`, whose rounds are an operand."""
     times: int = 1
     """How often it is dispatched before a result is fetched."""
     special: Special = Special.NONE

@@ -88,7 +88,7 @@ class Program:
         self._compiled = self._compile()
 
     def shape(self, trips: int) -> Shape:
-        """The steps of a run with this number of rounds; only a `while_loop` is told one."""
+        """The steps of a run with this number of rounds; only a `while_loop` receives one."""
         wanted = min(trips, self.spec.trips) if self.spec.form in (WHILE, WHILE_CONDITION) else self.spec.trips
         if wanted not in self._shapes:
             if len(self._shapes) > 8:

@@ -41,7 +41,7 @@ class ProgramSpec:
     kinds: tuple[str, ...]
     """The callbacks of one round of the loop."""
     trips: int
-    """The rounds of a loop; a `while_loop` is told them when it runs."""
+    """The rounds of a loop; a `while_loop` receives them when it runs."""
     size: int = 0
     """The elements of the array that goes along with the code, if any."""
     dtype: str = "float32"

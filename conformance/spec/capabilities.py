@@ -18,11 +18,11 @@ from .topology_names import UnknownTopologyError, parts_of
 PLAIN_ELEMENT = "float32"
 """The type of elements in programs whose ids name no data."""
 
-ERROR_FAULTS = (
+ERROR_CASES = (
     *("raises", "raises_unseen", "raises_on_one", "raises_before_collective", "special_exceptions", "has_cause"),
     *("wrong_shape", "wrong_dtype", "wrong_count", "wrong_after_right", "none", "error_mark"),
 )
-"""The faults in which a callback fails, and the program must end with its error."""
+"""The cases in which a callback fails, and the program must end with its error."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Shown:
     callback: Callback | None
     """None for a callback that this version of the suite, without the packages of its run, does not know."""
     names: tuple[str, ...]
-    """The transforms of a program; of a fault, `fault` and its kind."""
+    """The transforms of a program; of a case, `case` and its kind."""
     element: str
     """The type of the elements of its operands."""
     processes: int
@@ -42,12 +42,12 @@ class Shown:
     depth: Depth
 
     @property
-    def fault(self) -> str:
-        return self.names[1] if self.names[0] == "fault" else ""
+    def case(self) -> str:
+        return self.names[1] if self.names[0] == "case" else ""
 
     @property
     def program(self) -> bool:
-        return self.names[0] not in ("fault", "table")
+        return self.names[0] not in ("case", "table")
 
 
 def shown_by(cell_id: str) -> Shown | None:
@@ -151,7 +151,7 @@ FURTHER = (
         "operands of other types than float32",
         lambda shown: shown.program and shown.element != PLAIN_ELEMENT,
     ),
-    Capability("errors", "a callback's exception ends its program", lambda shown: shown.fault in ERROR_FAULTS),
+    Capability("errors", "a callback's exception ends its program", lambda shown: shown.case in ERROR_CASES),
     Capability("multi-process", "devices of several processes", _multi_process),
 )
 

@@ -23,7 +23,7 @@ from .package import PACKAGE
 PLATFORMS = "hostcb_conformance.platforms"
 CALLBACKS = "hostcb_conformance.callbacks"
 TRANSFORMS = "hostcb_conformance.transforms"
-FAULTS = "hostcb_conformance.faults"
+CASES = "hostcb_conformance.cases"
 
 NAMES = ("hostcb_conformance", "conformance")
 """The names under which the suite may run."""

@@ -37,7 +37,7 @@ class Platform:
     xla_flags: tuple[str, ...] = ()
     """Flags in `XLA_FLAGS` of its processes, where the user has not set them."""
     modules: tuple[str, ...] = ()
-    """Modules that add callbacks, transforms and faults, for runs on this platform."""
+    """Modules that add callbacks, transforms and cases, for runs on this platform."""
     workers: int = 1
     """How many processes a run starts, without `-n`."""
     most_workers: int | None = None

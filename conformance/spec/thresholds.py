@@ -83,7 +83,7 @@ THRESHOLDS: Mapping[str, Threshold] = {
     ),
     "fast_steps": Threshold(1000, "steps of the loops in such a program", "_runtime/native.py:MOST_STEPS"),
     "unrolled_lanes": Threshold(
-        16, "lanes of a vmap whose callbacks are unrolled", "_primitive/batching.py:MOST_UNROLLED"
+        16, "batch elements of a vmap whose callbacks are unrolled", "_primitive/batching.py:MOST_UNROLLED"
     ),
     "live_executions": Threshold(64, "executions that are tracked", "_runtime/executions.py:MANY"),
     "waiting_executions": Threshold(
@@ -122,13 +122,13 @@ THRESHOLDS: Mapping[str, Threshold] = {
 NOT_THRESHOLDS: Mapping[str, str] = {
     "_api/printing.py:WIDTH": "the width of printed lines; tests/contract/test_printing.py has both sides",
     "_compat/fast_dispatch.py:MOST_TRIALS": "how often hostcb tries, once a process, what this JAX tells",
-    "_native/blocks.c:STEP": "sizes of memory are rounded up to it: those of fault.sizes leave a rest",
+    "_native/blocks.c:STEP": "sizes of memory are rounded up to it: those of case.sizes leave a rest",
     "_native/copying.c:LINE": "the processor's cache line: sizes around past_caches leave a rest of every group",
     "_native/copying.c:LINES": "lines that are copied in turn, as LINE",
     "_native/copying.c:PAGE": "pages that are copied in turn, as LINE",
     "_native/copying.c:PAGES": "pages that are copied in turn, as LINE",
     "_native/cuda.c:PORTABLE": "a flag of CUDA's driver",
-    "_native/handover.h:ALIGNMENT": "the place of operands in a record; trees of odd sizes are asked by fault.trees",
+    "_native/handover.h:ALIGNMENT": "the place of operands in a record; trees of odd sizes are asked by case.trees",
     "_native/handover.h:MOST_DEVICES": "a run has at most eight devices; above it taps go through Python, as elsewhere",
     "_runtime/barrier.py:REPORT_INTERVAL": "seconds between log messages",
     "_runtime/consumers.py:LEISURE": "a share of a consumer's time; no value depends on it",

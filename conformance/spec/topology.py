@@ -86,7 +86,7 @@ class Topology:
                 if not flag.startswith("--xla_force_host_platform_device_count")
             ]
             local = self.local_device_count if self.depth is Depth.RUN else self.device_count
-            # A count of zero asks for all devices. The CPU has as many as it is told, and so one.
+            # A count of zero asks for all devices. The CPU has as many as a flag says, and so one.
             flags.append(f"--xla_force_host_platform_device_count={max(local, 1)}")
             if self.depth is Depth.RUN:
                 flags += [flag for flag in platform.xla_flags if not names(flag, " ".join(flags))]

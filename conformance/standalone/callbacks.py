@@ -23,7 +23,7 @@ MODULES = {
 
 
 def told_of(callback: Callback) -> tuple[str, ...]:
-    """What the host function is told beside its operand."""
+    """What the host function receives beside its operand."""
     transforms = ("transforms",) if callback.receives_transforms else ()
     return (*transforms, "device") if callback.receives_device else transforms
 

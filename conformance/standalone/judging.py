@@ -38,7 +38,7 @@ class Expected:
 
     @property
     def told_transforms(self) -> bool:
-        """Whether a call of this program is told of a transform."""
+        """Whether a call of this program receives a transform."""
         return any(event.transforms for event in self.prediction.events)
 
     def call(self, event: ExpectedEvent) -> tuple[Any, ...]:

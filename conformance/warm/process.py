@@ -71,7 +71,7 @@ class _NoForkError(Exception):
 
 
 class Fork:
-    """A process that was forked from a server. It is the server's child, so the server tells of its end."""
+    """A process that was forked from a server. It is the server's child, so the server reports its end."""
 
     def __init__(self, control: socket.socket, streams: Mapping[str, int]) -> None:
         self._control = control

@@ -1,4 +1,4 @@
-"""A worker process: runs the cells it is told, one at a time, and reports each before and after.
+"""A worker process: runs the cells that it receives, one at a time, and reports each before and after.
 
 It reads cell ids from its standard input and writes JSON lines to its original standard output;
 everything else that prints goes to standard error. What ends it charges the cell it had begun.
@@ -13,26 +13,24 @@ import os
 import signal
 import sys
 import traceback
-from pathlib import Path
 from typing import Any, TextIO
 
 import jax
 
 from ..cases.harness.extensions import PLATFORM, extend
-from ..cases.harness.running import run_fault, try_callback_of
+from ..cases.harness.running import run_case, try_callback_of
 from ..implementations import Implementation, load
 from ..oracle.history import Recorder
 from ..oracle.verdicts import Outcome, Verdict
-from ..planning.cells import FaultCell, NotInReleaseError, TableCell, parse_cell
+from ..planning.cells import CaseCell, NotInReleaseError, TableCell, parse_cell
 from ..spec.depths import Depth
 from ..spec.topology import WrongPlatformError, parse_topology
 from .ahead import take_cell
 from .devices import devices_of
 from .execution import run_cell, run_table_cell
-from .kept import KeptPrograms
 from .member import join, serve_member
 from .parent import end_with_parent
-from .private_jax import compile_with, quick_locations, reuse_contexts
+from .private_jax import quick_locations, reuse_contexts
 from .processes import TRIAL
 from .run_info import run_info
 
@@ -42,7 +40,6 @@ def main() -> None:
     parser.add_argument("topology", help="a name like cpu-8dev; with 0 devices for all there are")
     parser.add_argument("implementation", nargs="?", help="none to ask only what devices there are")
     parser.add_argument("--histories", action="store_true", help="report the history of cells that pass, too")
-    parser.add_argument("--compiled", type=Path, metavar="DIR", help="the folder of compiled programs")
     parser.add_argument("--process", type=int, default=0, metavar="N", help="which of the topology's processes this is")
     parser.add_argument("--coordinator", metavar="HOST:PORT", help="where the topology's processes meet")
     parser.add_argument(
@@ -70,8 +67,6 @@ def main() -> None:
         implementation = load(arguments.implementation) if arguments.implementation else None
         if topology.depth is not Depth.RUN:
             quick_locations()
-        elif arguments.compiled:
-            compile_with(KeptPrograms(arguments.compiled).compile)
         devices = devices_of(topology)
     except WrongPlatformError as error:
         _report(reports, event="refused", reason=str(error))
@@ -86,15 +81,16 @@ def main() -> None:
 def _serve(reports: TextIO, devices: list[jax.Device], implementation: Implementation, histories: bool) -> None:
     recorder = Recorder({device.id: index for index, device in enumerate(devices)})
     for line in sys.stdin:
-        # The engine asks for the trial of a callback in place of an isolated fault.
-        trial, cell_id = line.startswith(TRIAL), line.removeprefix(TRIAL).strip()
+        command = json.loads(line)
+        # The engine asks for the trial of a callback in place of an isolated case.
+        trial, cell_id = command["do"] == TRIAL, command["cell"]
         _report(reports, event="begin", cell=cell_id)
         try:
             cell = parse_cell(cell_id)
-            if isinstance(cell, FaultCell) and trial:
-                outcome = try_callback_of(cell.fault, implementation, devices)
-            elif isinstance(cell, FaultCell):
-                outcome = run_fault(cell.fault, implementation, devices)
+            if isinstance(cell, CaseCell) and trial:
+                outcome = try_callback_of(cell.case, implementation, devices)
+            elif isinstance(cell, CaseCell):
+                outcome = run_case(cell.case, implementation, devices)
             elif cell.topology.depth is not Depth.RUN:
                 outcome = take_cell(cell, implementation, recorder, devices)
             elif isinstance(cell, TableCell):

@@ -90,7 +90,7 @@ class Gang:
             raise
 
     def _local(self, start: Start, rank: int) -> Link:
-        return LocalLink(start, self.log.with_name(f"{self.log.stem}.process-{rank}{self.log.suffix}"))
+        return LocalLink.of(start, self.log.with_name(f"{self.log.stem}.process-{rank}{self.log.suffix}"))
 
     def _greeted(self) -> dict[str, Any]:
         hellos = self._answers({"ready", "refused"}, self._deadline(START_DEADLINE))

@@ -1,4 +1,4 @@
-"""One process of a gang, as the gang sees it: commands go in, reports come out, and it ends."""
+"""One worker process, as the process that has started it sees it: commands go in, reports come out, and it ends."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..warm.process import Process
 from ..warm.process import start as start_process
-from .processes import WORKER
+
+WORKER = f"{__package__}.__main__"
 
 KILL_DEADLINE = 10.0
 """A killed process can outlast this only inside a driver call; then nobody waits for it."""
@@ -27,7 +29,7 @@ _FATAL = re.compile(r"Fatal |F\d{4} |\d{4}-\d\d-\d\d [\d:.]+: F ")
 
 @dataclass(frozen=True)
 class Start:
-    """How to start one process of a gang; it holds what another machine can know."""
+    """How to start a worker; it holds what another machine can know."""
 
     arguments: Sequence[str]
     """Those of the worker."""
@@ -38,7 +40,7 @@ class Start:
 
 
 class Link(Protocol):
-    """A process of a gang. No method but `wait` waits for it."""
+    """A worker process. No method but `wait` waits for it."""
 
     @property
     def pid(self) -> int | None:
@@ -84,19 +86,41 @@ class Cluster(Protocol):
 class LocalLink:
     """A process on this machine."""
 
-    def __init__(self, start: Start, log: Path) -> None:
-        environment = {name: value for name, value in os.environ.items() if name not in start.absent}
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        python: Path | None = None,
+        fresh: bool = False,
+    ) -> None:
+        """Start a worker, by default with this process's own interpreter, and `fresh` if it must not be a fork."""
         self._log = log
+        self._process: Process
         with log.open("ab") as stderr:
             self._marked = stderr.tell()
-            own = {**environment, **start.environment}
             # Ctrl-C must reach only the run, which ends its workers itself.
-            self._process = start_process(WORKER, start.arguments, own, stderr, session=True)
+            if python:
+                self._process = subprocess.Popen(
+                    [python, "-m", WORKER, *arguments],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=stderr,
+                    env=environment,
+                    start_new_session=True,
+                )
+            else:
+                self._process = start_process(WORKER, arguments, environment, stderr, session=True, fresh=fresh)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._commands, self._reports = self._process.stdin, self._process.stdout
         os.set_blocking(self._reports.fileno(), False)
         self._unread = b""
+
+    @staticmethod
+    def of(start: Start, log: Path) -> LocalLink:
+        environment = {name: value for name, value in os.environ.items() if name not in start.absent}
+        return LocalLink(start.arguments, {**environment, **start.environment}, log)
 
     @property
     def pid(self) -> int:
@@ -143,7 +167,11 @@ class LocalLink:
     def written(self) -> str:
         with self._log.open("rb") as log:
             log.seek(self._marked)
-            return log.read(LONGEST_LOG).decode(errors="replace")
+            written = log.read()
+        # Fatal messages come first, and stacks last.
+        half = LONGEST_LOG // 2
+        kept = written if len(written) <= LONGEST_LOG else written[:half] + written[-half:]
+        return kept.decode(errors="replace")
 
     def close(self) -> None:
         for pipe in (self._commands, self._reports):

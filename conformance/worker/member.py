@@ -16,13 +16,13 @@ from typing import Any, TextIO
 
 import jax
 
-from ..cases.harness.running import run_fault
+from ..cases.harness.running import run_case
 from ..implementations import Implementation
 from ..model.worlds import RefusalError
 from ..oracle.history import Recorder
 from ..oracle.observations import Observation, Wanted, judge_together, merged
 from ..oracle.verdicts import Outcome, Verdict
-from ..planning.cells import Cell, FaultCell, NotInReleaseError, ProgramCell, UnknownCellError, parse_cell
+from ..planning.cells import CaseCell, Cell, NotInReleaseError, ProgramCell, UnknownCellError, parse_cell
 from ..spec.platforms import platform_named
 from ..spec.topology import Topology
 from .execution import observed, outcome_of
@@ -66,7 +66,7 @@ def serve_member(
         try:
             if command["do"] == "run":
                 cell = parse_cell(cell_id)
-                report(event="begin", cell=cell_id, ends=cell.fault.ends if isinstance(cell, FaultCell) else ())
+                report(event="begin", cell=cell_id, ends=cell.case.ends if isinstance(cell, CaseCell) else ())
                 answer = member.run(cell)
             elif command["do"] == "look again":
                 answer = member.look_again()
@@ -96,8 +96,8 @@ class _Member:
         self._seen = Observation(jax.process_index())
 
     def run(self, cell: Cell) -> dict[str, Any]:
-        if isinstance(cell, FaultCell):
-            return _outcome(run_fault(cell.fault, self._implementation, self._devices))
+        if isinstance(cell, CaseCell):
+            return _outcome(run_case(cell.case, self._implementation, self._devices))
         if not isinstance(cell, ProgramCell):
             raise UnknownCellError(f"{cell.id} has no meaning in several processes")
         started = time.perf_counter()

@@ -1,12 +1,10 @@
 """The private names of JAX that workers replace, and why no public name does.
 
-Each replacement is in force in a worker of the depths `lower` and `compile` alone, but for `reuse_contexts`, and for
-`compile_with`, which `run --compiled` asks for.
+Each replacement is in force in a worker of the depths `lower` and `compile` alone, but for `reuse_contexts`.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -99,15 +97,6 @@ def compile_callbacks_for_gpus() -> None:
         return plain(backend, module, devices, options, () if ahead else callbacks, *rest)
 
     compiler.backend_compile_and_load = without_callbacks
-
-
-def compile_with(compiling: Callable[..., Any]) -> None:
-    """Let `compiling` compile all programs of this process; its first argument is JAX's own function.
-
-    JAX's compilation cache is public, and does not keep programs with callbacks.
-    """
-    compiler: Any = importlib.import_module("jax._src.compiler")
-    compiler.backend_compile_and_load = functools.partial(compiling, compiler.backend_compile_and_load)
 
 
 MAKES_EACH_CONTEXT = "==0.10.2"

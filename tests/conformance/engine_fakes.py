@@ -35,13 +35,26 @@ def _kill_pytest(callback: Callback, site: str) -> bool:
     return True
 
 
+def _kill_dask(callback: Callback, site: str) -> bool:
+    """Kill the Dask worker: it has started the process of the shard, which has started pytest."""
+    if _is_meant(callback, site) and _first_time():
+        piece = _parent_of(_pytest_process())
+        os.kill(_parent_of(piece), signal.SIGKILL)
+        signal.pause()
+    return True
+
+
 def _pytest_process() -> int:
     """The process that has started this one, itself or by its server of forks."""
     parent = os.getppid()
     if not process.is_fork():
         return parent
+    return _parent_of(parent)
+
+
+def _parent_of(number: int) -> int:
     # After the name in parentheses come the state and the parent.
-    return int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
+    return int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _block(callback: Callback, site: str) -> bool:
@@ -64,6 +77,7 @@ def _fail_first_time(callback: Callback, site: str) -> bool:
 
 
 KILLS_PYTEST = InPlace(_kill_pytest)
+KILLS_DASK = InPlace(_kill_dask)
 BLOCKS = InPlace(_block)
 BLOCKS_FIRST_TIME = InPlace(_block_first_time)
 FAILS_FIRST_TIME = InPlace(_fail_first_time)

@@ -16,7 +16,7 @@ from conformance.reports.html import html
 from conformance.reports.markdown import markdown
 from conformance.reports.report import Report
 from conformance.reports.results import load_results
-from conformance.spec.capabilities import ERROR_FAULTS, why_no_claim
+from conformance.spec.capabilities import ERROR_CASES, why_no_claim
 
 pytestmark = pytest.mark.contract("C52")
 
@@ -36,7 +36,7 @@ def rows(*results: tuple[str, str]) -> dict[tuple[str, str], Observed]:
         ("jax/io_callback_ordered/grad.cond/toy-1dev", {"io_callback", "ordered", "grad", "cond"}),
         ("jax/debug_callback/shard_map/toy-2x4", {"debug.callback", "sharded", "shard_map", "multi-process"}),
         ("jax/buffer_callback/pmap/toy-2dev", {"buffer_callback", "zero-copy", "sharded", "pmap"}),
-        ("jax/pure_callback/fault.raises.jit/toy-2dev", {"errors"}),
+        ("jax/pure_callback/case.raises.jit/toy-2dev", {"errors"}),
         ("hostcb/call/table.returns/toy-2dev", set()),
         ("mine/unknown_callback/while_body/toy-2dev", {"loops"}),
     ],
@@ -46,7 +46,7 @@ def test_what_a_cell_shows(cell: str, shows: set[str]) -> None:
 
 
 def test_the_faults_of_errors_are_there() -> None:
-    assert {*ERROR_FAULTS} <= {fault.kind for fault in all_cases()}
+    assert {*ERROR_CASES} <= {case.kind for case in all_cases()}
 
 
 def test_the_answers() -> None:

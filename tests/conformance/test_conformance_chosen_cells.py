@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conformance.cli import commands
-from conformance.engine.selections import RESULTS, SELECTION, FullResultsError, check_folder, choose_folder
+from conformance.engine.options import RESULTS, SELECTION, RunOptions
+from conformance.engine.preparation import FullResultsError, refuse_full_results
 
 pytestmark = pytest.mark.contract("C43")
 
@@ -25,9 +27,7 @@ FULL = {
 
 
 def folder_of(*arguments: str) -> Path:
-    options = commands.parsed(["run", *arguments])
-    choose_folder(options, options.patterns)
-    return Path(options.results)
+    return RunOptions.of(commands.parsed(["run", *arguments])).results
 
 
 def results_in(folder: Path, **options: Any) -> str:
@@ -37,13 +37,15 @@ def results_in(folder: Path, **options: Any) -> str:
     return file.read_text()
 
 
-@pytest.mark.parametrize("chosen", [("--cell", CELL), ("-k", "id_tap"), ("--plan", "plan.txt"), ("--smoke",)])
+@pytest.mark.parametrize(
+    "chosen", [("--cell", CELL), ("-k", "id_tap"), ("--plan", "plan.txt"), ("--smoke",), ("--", "--lf")]
+)
 def test_chosen_cells_have_a_folder_of_their_own(chosen: tuple[str, ...]) -> None:
-    assert folder_of(*chosen) == folder_of(*chosen, "--resume") == SELECTION
-    assert folder_of(*chosen, "--results", "results") == Path("results")
+    assert folder_of(*chosen) == folder_of("--resume", *chosen) == SELECTION
+    assert folder_of("--results", "results", *chosen) == Path("results")
 
 
-@pytest.mark.parametrize("chosen", [(), ("--implementation", "jax"), ("--retry-missing",)])
+@pytest.mark.parametrize("chosen", [(), ("--implementation", "jax"), ("--resume",), ("--", "-x")])
 def test_others_have_the_usual_one(chosen: tuple[str, ...]) -> None:
     assert folder_of(*chosen) == RESULTS
 
@@ -61,9 +63,10 @@ def test_a_full_run_is_not_replaced(
 @pytest.mark.parametrize("options", [{"cells": [CELL]}, {"patterns": ["call"]}, {"smoke": True}, {"plan_file": True}])
 def test_other_results_are_replaced(options: dict[str, Any], tmp_path: Path) -> None:
     results_in(tmp_path / "chosen", **options)
-    check_folder(tmp_path / "chosen", "cpu", whole=False)
+    some = RunOptions(results=tmp_path / "chosen", depth="run", cells=(CELL,))
+    refuse_full_results(some)
     results_in(tmp_path / "full")
-    check_folder(tmp_path / "full", "cpu", whole=True)
-    check_folder(tmp_path / "full", "tpu", whole=False)
+    refuse_full_results(RunOptions(results=tmp_path / "full"))
+    refuse_full_results(replace(some, results=tmp_path / "full", platform="tpu"))
     with pytest.raises(FullResultsError, match="name another folder"):
-        check_folder(tmp_path / "full", "cpu", whole=False)
+        refuse_full_results(replace(some, results=tmp_path / "full"))

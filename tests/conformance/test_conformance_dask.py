@@ -1,4 +1,4 @@
-"""Cells on a Dask cluster: a lost worker costs no cell, and a cell that kills its workers is a crash."""
+"""Cells on a Dask cluster, whose tasks are shards: a lost worker costs no cell."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,78 +16,16 @@ import needs
 import pytest
 
 from conformance.cli import commands
-from conformance.engine import dask_client
-from conformance.engine.conclusions import Conclusion
-from conformance.engine.dask_client import MOST_LOST, check_versions
-from conformance.engine.dask_cluster import _ClusterRun, batches
-from conformance.engine.dask_order import described
-from conformance.engine.tasks import Setup, Task
-from conformance.engine.tools import DaskClusterError
-from conformance.oracle.verdicts import Outcome, Verdict
-from conformance.spec.sources import versions
-from conformance.spec.topology import Topology
+from conformance.cli.dask_shards import Shards
+from conformance.engine import dask_work
+from conformance.engine.dask_pieces import PieceError
+from conformance.engine.options import RunOptions, Shard
 
 pytestmark = pytest.mark.contract("C44")
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 PROGRAM = ROOT / "tests" / "programs" / "dask_run.py"
-ONE = Topology("cpu", 1)
-
-
-def task(number: int, topology: Topology = ONE, isolated: bool = False) -> Task:
-    return Task(f"jax/io_callback/p{number}/{topology.name}", "jax", topology, 60.0, isolated)
-
-
-def test_batches_have_cells_of_one_kind() -> None:
-    tasks = [task(0, isolated=True), *(task(number) for number in range(1, 50)), task(50, Topology("cpu", 8))]
-    made = batches(tasks, workers=2)
-    assert [cell for batch in made for cell in batch] == tasks
-    assert [len(batch) for batch in made] == [1, *[6] * 8, 1, 1]
-    assert len(batches(tasks, workers=100)) == len(tasks)
-
-
-class Client:
-    """A cluster whose workers say what a test wants."""
-
-    def __init__(self, found: dict[str, Any]) -> None:
-        self._found = found
-
-    def run(self, *_: Any, **__: Any) -> dict[str, Any]:
-        return self._found
-
-
-def test_workers_with_other_versions_are_refused() -> None:
-    here = versions(["jax"])
-
-    def check(found: Any, *ignored: str) -> None:
-        kept = {name: version for name, version in here.items() if name not in ignored}
-        check_versions(Client({"tcp://a": found}), kept, ("jax",), "the cells", ignored)
-
-    check(here)
-    check(here | {"jax": "0.4.31"}, "jax", "jaxlib")
-    with pytest.raises(
-        DaskClusterError, match=f"tcp://a has other versions: jax is 0.4.31 there and {here['jax']} here"
-    ):
-        check(here | {"jax": "0.4.31"})
-    with pytest.raises(DaskClusterError, match="cannot run cells: ModuleNotFoundError"):
-        check(ModuleNotFoundError("No module named 'conformance'"))
-    assert "suite is None there" in described("tcp://a", here, {**here, "suite": None})  # type: ignore[dict-item]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["-n", "2"], "neither -n nor --stress goes with it"),
-        (["--stress"], "neither -n nor --stress goes with it"),
-        (["-p", "xdist"], "-p is for pytest processes, and a Dask cluster has none"),
-    ],
-)
-def test_options_of_this_machine_are_refused(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
-) -> None:
-    assert commands.main(["run", "--scheduler", "tcp://nowhere:1", *arguments]) == 2
-    assert words in capsys.readouterr().err
 
 
 CELL = ("--cell", "jax/io_callback/eager/cpu-1dev")
@@ -107,7 +47,7 @@ def test_a_scheduler_that_does_not_answer_is_told(
 ) -> None:
     """What an earlier run has left stays as it was."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(dask_client, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(dask_work, "CONNECT_SECONDS", 0.2)
     kept = tmp_path / "results" / "journal-cpu.jsonl"
     kept.parent.mkdir()
     kept.write_text("kept\n")
@@ -116,40 +56,48 @@ def test_a_scheduler_that_does_not_answer_is_told(
     assert kept.read_text() == "kept\n"
 
 
-class Answers:
-    """A controller that keeps what it is told."""
+class Cluster:
+    """A cluster on which one shard fails; it notes which shards it was asked for."""
 
-    def __init__(self) -> None:
-        self.found: dict[str, dict[str, Any]] = {}
+    workers = 1
 
-    def read(self, message: dict[str, Any]) -> None:
-        self.found[message["cell"]] = message["conclusion"]
+    def __init__(self, failing: str = "") -> None:
+        self.failing = failing
+        self.asked: list[str] = []
 
-    def note_failure(self) -> None: ...
+    def ask(self, function: Any, options: dict[str, Any], texts: dict[str, str]) -> Iterator[dict[str, str]]:
+        assert json.loads(json.dumps(options)) == options, "the options travel as JSON"
+        self.asked.append(options["shard"])
+        yield {"line": "1 passed"}
+        if options["shard"] == self.failing:
+            raise PieceError("3 Dask workers were lost while they ran it")
+        yield {"file": "conformance-cpu.json", "text": f"{texts}"}
+
+    def stop(self) -> None: ...
 
 
-def test_a_cell_with_which_workers_are_lost_is_a_crash(tmp_path: Path) -> None:
-    """And the others of its batch run again, each for itself, unless they have told what they show."""
-    done, deadly, good = task(0), task(1), task(2)
-    answers = Answers()
-    setup = Setup((done, deadly, good), tmp_path, tmp_path / "journal")
-    run = _ClusterRun(Client({}), "tcp://nowhere:1", setup, answers)  # type: ignore[arg-type]
-    message = {"cell": done.id, "conclusion": Conclusion(Outcome(Verdict.PASS)).as_json(), "learnt": {}}
-    run._note((0.0, {"event": "begin", "cell": done.id}))
-    run._note((0.0, {"event": "end", "cell": done.id, "message": json.dumps(message)}))
-    run._take(run._arrived.get(timeout=1))
-    assert answers.found[done.id]["attempts"] == 1
-    for lost in range(1, MOST_LOST + 1):
-        run._note((0.0, {"event": "begin", "cell": deadly.id}))
-        again = run._lost((done, deadly, good))
-        assert again == ([[deadly], [good]] if lost < MOST_LOST else [[good]])
-    assert answers.found[deadly.id]["attempts"] == MOST_LOST
-    assert answers.found[deadly.id]["outcome"]["verdict"] == "crash"
-    assert answers.found[deadly.id]["outcome"]["witness"] == "3 Dask workers were lost while they ran it"
-    while again:
-        again = run._lost((good,))
-    assert answers.found[good.id]["outcome"]["verdict"] == "missing"
-    run._journal.close()
+def test_a_shard_that_is_missing_runs_with_resume(tmp_path: Path) -> None:
+    known = tmp_path / "known.toml"
+    known.write_text("text")
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    options = RunOptions(results=tmp_path, expectations=known, scheduler="tcp://nowhere:1")
+    first = Cluster(failing="2/2")
+    problems = Shards(options, folder, first).run()  # type: ignore[arg-type]
+    assert problems == ["shard 2/2: 3 Dask workers were lost while they ran it"]
+    assert sorted(first.asked) == ["1/2", "2/2"]
+    assert (folder / "1-of-2" / "conformance-cpu.json").read_text() == "{'expectations': 'text'}"
+    second = Cluster()
+    assert Shards(replace(options, resume=True), folder, second).run() == []  # type: ignore[arg-type]
+    assert second.asked == ["2/2"]
+    third = Cluster(failing="1/2")
+    assert len(Shards(options, folder, third).run()) == 1  # type: ignore[arg-type]
+    assert [one.name for one in folder.iterdir()] == ["2-of-2"], "without --resume the old ones are gone"
+
+
+def test_options_travel_as_json() -> None:
+    options = RunOptions(devices=(1, 8), shard=Shard(2, 3), patterns=("id_tap",), pytest_options=("-x",))
+    assert RunOptions.from_json(json.loads(json.dumps(options.as_json()))) == options
 
 
 @needs.DASK
@@ -157,7 +105,7 @@ def test_a_lost_worker_costs_no_cell(tmp_path: Path) -> None:
     """The first cell kills the Dask worker that runs it, once."""
     known = tmp_path / "none.toml"
     known.touch()
-    once = "engine_fakes:KILLS_PYTEST/call/eager/cpu-1dev"
+    once = "engine_fakes:KILLS_DASK/call/eager/cpu-1dev"
     cells = [once, *(f"conformance_fakes:GOOD/{name}/eager/cpu-1dev" for name in ("id_tap", "call", "call_no_result"))]
     where = ["--results", str(tmp_path / "results"), "--expectations", str(known)]
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", "ENGINE_FAKES": str(tmp_path)}
@@ -171,7 +119,6 @@ def test_a_lost_worker_costs_no_cell(tmp_path: Path) -> None:
     )
     assert ended.stdout.splitlines()[-1:] == ["0"], ended.stdout + ended.stderr
     report = json.loads((tmp_path / "results" / "conformance-cpu.json").read_text())
-    found = {cell["id"]: (cell["verdict"], cell["attempts"]) for cell in report["cells"]}
-    assert found == {**dict.fromkeys(cells, ("pass", 1)), once: ("pass", 2)}
-    assert report["problems"] == []
-    assert report["run_info"].keys() == {"cpu-1dev"}
+    assert {cell["id"]: cell["verdict"] for cell in report["cells"]} == dict.fromkeys(cells, "pass")
+    assert (report["problems"], report["run_info"].keys()) == ([], {"cpu-1dev"})
+    assert "shard 1/4: " in ended.stdout

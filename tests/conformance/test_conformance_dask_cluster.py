@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -11,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import needs
 import pytest
@@ -22,11 +21,6 @@ ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 PROGRAM = ROOT / "tests" / "programs" / "dask_cluster.py"
 DEADLINE = 120.0
-
-CALLBACKS = (
-    *("id_tap", "call", "call_no_result", "io_callback", "io_callback_ordered", "pure_callback"),
-    *("debug_callback", "debug_callback_ordered"),
-)
 
 
 @dataclass
@@ -108,37 +102,12 @@ def cluster(one_cluster: Cluster) -> Cluster:
     return one_cluster
 
 
-def run_options(folder: Path, implementation: str) -> list[str]:
-    cells = [f"--cell={implementation}/{callback}/eager/cpu-1dev" for callback in CALLBACKS]
-    return ["run", *cells, "--results", str(folder), "--expectations", os.devnull]
-
-
-def results_in(folder: Path) -> Any:
-    return json.loads((folder / "conformance-cpu.json").read_text())
-
-
-def test_a_run_stops_after_as_many_unexpected_results(cluster: Cluster, tmp_path: Path) -> None:
-    """The second of eight cells is the only one that fails."""
-    code, printed, told = cluster.run(*run_options(tmp_path, "engine_fakes:FAILS_IN_CALL"), "--maxfail", "1")
-    assert code == 1, printed + told
-    results = results_in(tmp_path)
-    verdicts = [cell["verdict"] for cell in results["cells"]]
-    why = "the run stopped after 1 unexpected results: --maxfail is 1"
-    assert {cell["witness"] for cell in results["cells"] if cell["verdict"] == "missing"} == {why}
-    assert verdicts[:2] == ["pass", "fail"]
-    assert verdicts[-1] == "missing"
-    assert results["problems"] == [why]
-    assert cluster.busy() == 0
-
-
 @pytest.mark.usefixtures("sigint_reaches_programs")
-def test_an_interrupted_run_keeps_its_cells_and_frees_the_workers(cluster: Cluster, tmp_path: Path) -> None:
-    """The second cell of a batch blocks. The first one is in the results, and no other cell starts."""
-    code, printed, told = cluster.interrupted(*run_options(tmp_path, "engine_fakes:BLOCKS_IN_PIPE"))
-    assert code == 1, printed + told
-    results = results_in(tmp_path)
-    assert [cell["verdict"] for cell in results["cells"]] == ["pass", *["missing"] * 7]
-    assert results["problems"] == ["the run was interrupted"]
-    journal = [json.loads(line) for line in (tmp_path / "journal-cpu.jsonl").read_text().splitlines()]
-    assert [line["cell"] for line in journal if line["event"] == "concluded"] == [results["cells"][0]["id"]]
+def test_an_interrupted_run_frees_the_workers(cluster: Cluster, tmp_path: Path) -> None:
+    """The only cell blocks, in one of two shards; the other one has no cell, and may have ended before or not."""
+    cell = "--cell=engine_fakes:BLOCKS_IN_PIPE/call/eager/cpu-1dev"
+    where = ["--results", str(tmp_path), "--expectations", os.devnull]
+    code, printed, told = cluster.interrupted("run", cell, *where)
+    assert code in (1, 2), printed + told
+    assert ": the run was interrupted" in told
     assert cluster.busy() == 0

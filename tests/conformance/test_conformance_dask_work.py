@@ -11,16 +11,17 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import needs
 import pytest
 
 from conformance.engine.cell_runner import StoppedError
-from conformance.engine.dask_client import MOST_AGAIN, MOST_LOST
-from conformance.engine.dask_pieces import PieceError
-from conformance.engine.dask_work import Work
+from conformance.engine.dask_pieces import JAX, PieceError
+from conformance.engine.dask_work import MOST_AGAIN, MOST_LOST, Work
 from conformance.engine.tools import DaskClusterError
+from conformance.spec.sources import versions
 
 pytestmark = [pytest.mark.contract("C44"), needs.DASK]
 
@@ -75,6 +76,23 @@ def work(client: Client) -> Work:
     made._client = client
     client.tell = made._note
     return made
+
+
+def test_workers_with_other_versions_are_refused() -> None:
+    here = versions(["jax"])
+
+    def check(found: Any, ignored: tuple[str, ...] = JAX) -> None:
+        made = Work("tcp://nowhere:1", ["jax"], "the cells", ignored)
+        kept = found if isinstance(found, Exception) else {k: found[k] for k in found if k not in ignored}
+        made._client = SimpleNamespace(run=lambda *_, **__: {"tcp://a": kept})
+        made._check_workers()
+
+    check(here, ())
+    check(here | {"jax": "0.4.31"})
+    with pytest.raises(DaskClusterError, match=f"other versions: jax is 0.4.31 there and {here['jax']} here"):
+        check(here | {"jax": "0.4.31"}, ())
+    with pytest.raises(DaskClusterError, match="cannot run cells: ModuleNotFoundError"):
+        check(ModuleNotFoundError("No module named 'conformance'"))
 
 
 def asked(client: Client) -> list[int]:

@@ -7,7 +7,6 @@ import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -16,11 +15,11 @@ import pytest
 from conformance.cli.commands import main
 from conformance.engine import depths
 from conformance.engine.depths import Chosen, choose
+from conformance.engine.options import RunOptions
 from conformance.engine.preparation import ConflictingOptionsError, _depth_of
-from conformance.engine.run import Options
 from conformance.expectations.entries import Expectation, Expectations
 from conformance.oracle.verdicts import Outcome, Standing, Verdict
-from conformance.planning.cells import FaultCell, ProgramCell, parse_cell
+from conformance.planning.cells import CaseCell, ProgramCell, parse_cell
 from conformance.planning.depths import at_depth, multi_host_cells
 from conformance.planning.selection import undrawn_plan_of
 from conformance.reports.markdown import markdown
@@ -62,7 +61,7 @@ def test_the_exit_code_says_that_nothing_ran(depth: Depth, asked: bool, code: in
 
 
 def test_results_of_each_depth_have_files_of_their_own(tmp_path: Path) -> None:
-    assert [Options("tpu", tmp_path, 1.0, depth=depth).name for depth in Depth] == ["tpu@lower", "tpu@compile", "tpu"]
+    assert [RunOptions("tpu", depth=depth.value).name for depth in Depth] == ["tpu@lower", "tpu@compile", "tpu"]
     found = report(Depth.LOWER, asked=False)
     found.write(tmp_path / "conformance-tpu@lower.json")
     report(Depth.RUN, asked=True).write(tmp_path / "conformance-tpu.json")
@@ -126,13 +125,13 @@ def test_a_depth_that_is_asked_for_is_not_replaced_by_another(monkeypatch: pytes
 
 
 def test_the_ids_of_cells_name_the_depth() -> None:
-    def chosen(depth: str, *cell_ids: str) -> Chosen:
-        return _depth_of([parse_cell(cell_id) for cell_id in cell_ids], SimpleNamespace(depth=depth))
+    def chosen(depth: str, *cell_ids: str) -> Depth:
+        return _depth_of([parse_cell(cell_id) for cell_id in cell_ids], depth)
 
     running = GOOD.removesuffix("@lower")
-    assert chosen("auto", GOOD) == Chosen(Depth.LOWER)
-    assert chosen("auto", running) == Chosen(Depth.RUN)
-    assert chosen("lower", running) == Chosen(Depth.LOWER)
+    assert chosen("auto", GOOD) is Depth.LOWER
+    assert chosen("auto", running) is Depth.RUN
+    assert chosen("lower", running) is Depth.LOWER
     for depth, cell_ids in (("run", [GOOD]), ("auto", [GOOD, running]), ("compile", [GOOD])):
         with pytest.raises(ConflictingOptionsError, match="one run has one depth"):
             chosen(depth, *cell_ids)
@@ -162,9 +161,9 @@ def test_cells_that_show_nothing_are_left_out_with_the_reason() -> None:
     plan = at_depth(running, Depth.LOWER)
     assert at_depth(running, Depth.RUN) is running
     assert all(cell.id.endswith("@lower") for cell in (*plan.cells, *plan.ineligible))
-    assert not any(isinstance(cell, FaultCell) for cell in plan.cells)
+    assert not any(isinstance(cell, CaseCell) for cell in plan.cells)
     reasons = {cell.id: cell.reason for cell in plan.ineligible}
-    assert "nothing runs at depth lower" in reasons["hostcb/id_tap/fault.raises.jit/cuda-4dev@lower"]
+    assert "nothing runs at depth lower" in reasons["hostcb/id_tap/case.raises.jit/cuda-4dev@lower"]
     assert "no program" in reasons["hostcb/id_tap/eager/cuda-1dev@lower"]
     assert "cell on one device" in reasons["hostcb/id_tap/jit/cuda-4dev@lower"]
     left = {cell.id for cell in plan.cells}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.contract("C4")
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
+CALLBACKS = ("id_tap", "call", "io_callback", "debug_callback")
 DEADLINE = 120.0
 """Far beyond what a run of a few cells takes, and below that of a cell that hangs in it."""
 
@@ -36,6 +38,15 @@ stage = "callback"
 reason = "planted"
 link = "https://example.org/1"
 since = "2026-01-01"
+"""
+
+
+SKIPS = """
+import pytest
+
+def pytest_runtest_setup(item):
+    if "/call/" in item.name:
+        pytest.skip("planted")
 """
 
 
@@ -60,17 +71,6 @@ def start(folder: Path, command: Sequence[str], arguments: Sequence[str], **envi
 
 def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return end(start(folder, ["conformance", "run"], arguments, **environment))
-
-
-# Both ways of calling pytest with cells.
-BY_PYTEST = {
-    "module": ["conformance.engine"],
-    "configuration": ["pytest", "-c", str(ROOT / "conformance" / "engine" / "cells.ini")],
-}
-
-
-def run_pytest(folder: Path, way: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return end(start(folder, [*BY_PYTEST[way], "-p", "no:cacheprovider"], arguments))
 
 
 def end(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
@@ -163,23 +163,26 @@ def test_flake_by_chance_and_flake_by_company(tmp_path: Path) -> None:
     assert "id_tap/eager/cpu-1dev --cell" in company["reproduce"]
 
 
-@pytest.mark.parametrize("way", BY_PYTEST)
-def test_pytest_sees_strict_expected_failures(tmp_path: Path, way: str) -> None:
-    """Called by its own command line, with its own `-k`."""
+@pytest.mark.contract("C46")
+def test_pytest_sees_strict_expected_failures(tmp_path: Path) -> None:
+    """With its own options: -rA and -v for its terminal, XML of JUnit, -k among the cells."""
     expectations = tmp_path / "cpu.toml"
     loses, good = "conformance_fakes:LOSES_A_CALLBACK", "conformance_fakes:GOOD"
     listed = (f"{loses}/id_tap/*", f"{good}/call/*")
     expectations.write_text("".join(EXPECTATION.format(cells=pattern) for pattern in listed))
     chosen = [*cells(loses, "id_tap", "call", "call_no_result"), *cells(good, "id_tap", "call")]
-    arguments = [f"--expectations={expectations}", "-k", "not call_no_result", "-rA", "--xfail-tb", *chosen]
-    ended = run_pytest(tmp_path, way, *arguments)
+    of_pytest = ["--", "-k", "not call_no_result", "-rA", "--tb=short", "--xfail-tb", "--junit-xml=junit.xml"]
+    ended = run(tmp_path, "-n", "1", f"--expectations={expectations}", *chosen, *of_pytest)
     assert ended.returncode == 1, ended.stdout
     assert "2 failed, 1 passed, 1 deselected, 1 xfailed" in ended.stdout
     assert "XFAILURES" in ended.stdout
     assert "items.py" not in ended.stdout, "the stack of the suite says nothing about a cell"
     assert "unexpected pass: pass (expected fail)" in ended.stdout
     assert "unexpected: fail at callback (expected pass)\nlost: cpu:0 never ran" in ended.stdout
-    # It leaves the same as `run`.
+    junit = (tmp_path / "junit.xml").read_text()
+    assert 'failures="2" skipped="1" tests="4"' in junit
+    assert f'classname="cells" name="{good}/id_tap/eager/cpu-1dev"' in junit
+    # The cell that pytest has left out is not in the results.
     standings = {"/".join(cell["id"].split("/")[:2]): cell["standing"] for cell in report_in(tmp_path)["cells"]}
     assert standings == {
         f"{loses}/id_tap": "known_failure",
@@ -187,6 +190,57 @@ def test_pytest_sees_strict_expected_failures(tmp_path: Path, way: str) -> None:
         f"{good}/id_tap": "as_expected",
         f"{good}/call": "unexpected_pass",
     }
+
+
+@pytest.mark.contract("C46")
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_pytest_stops_and_runs_the_last_failures(tmp_path: Path, workers: str) -> None:
+    """What did not run for -x is MISSING, and the run fails; --lf runs what has failed."""
+    chosen = [*cells("conformance_fakes:LOSES_A_CALLBACK", "call"), *cells("conformance_fakes:GOOD", *CALLBACKS)]
+    arguments = ["-n", workers, f"--expectations={os.devnull}", *chosen]
+    ended = run(tmp_path, *arguments, "--", "-x")
+    assert ended.returncode == 1, ended.stderr
+    stopped = report_in(tmp_path)
+    verdicts = {cell["id"]: cell["verdict"] for cell in stopped["cells"]}
+    assert len(verdicts) == 1 + len(CALLBACKS)
+    assert "missing" in verdicts.values()
+    assert "the run stopped after 1 unexpected results" in stopped["problems"][0]
+    again = run(tmp_path, *arguments, "--", "--lf")
+    assert (again.returncode, len(report_in(tmp_path)["cells"])) == (1, 1), again.stderr
+
+
+@pytest.mark.contract("C46")
+def test_options_that_pytest_refuses_are_an_error(tmp_path: Path) -> None:
+    """And the results of the run before stay."""
+    chosen = cells("conformance_fakes:GOOD", "id_tap")
+    assert run(tmp_path, "-n", "1", *chosen).returncode == 0
+    before = report_in(tmp_path)
+    for options in (["--no-such-option"], ["-p", "no_such_plugin"]):
+        ended = run(tmp_path, "-n", "1", *chosen, "--", *options)
+        assert (ended.returncode, report_in(tmp_path)) == (2, before)
+        assert "ERROR: pytest refuses the options after `--`" in ended.stderr
+    assert (tmp_path / "results" / "worker-0.log").exists()
+
+
+@pytest.mark.contract("C46")
+def test_a_plugin_that_ends_a_setup_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "skips.py").write_text(SKIPS)
+    path = os.pathsep.join(map(str, (ROOT, HERE, tmp_path)))
+    chosen = cells("conformance_fakes:GOOD", "id_tap", "call")
+    ended = run(tmp_path, "-n", "2", *chosen, "--", "-p", "skips", PYTHONPATH=path)
+    assert ended.returncode == 1, ended.stderr
+    assert verdicts_in(tmp_path) == {"id_tap": "pass", "call": "missing"}
+    assert report_in(tmp_path)["problems"][0].endswith("/call/eager/cpu-1dev skipped: Skipped: planted")
+
+
+@pytest.mark.contract("C70")
+def test_progress_is_shown_without_a_terminal(tmp_path: Path) -> None:
+    """How many cells there are comes before the first one, and how many are done with every line."""
+    chosen = cells("conformance_fakes:GOOD", *CALLBACKS)
+    for workers, begin in (("2", "2 workers [4 items]"), ("1", "collected 4 items")):
+        ended = run(tmp_path, "-n", workers, *chosen)
+        assert begin in ended.stdout.splitlines()
+        assert re.search(r"\.{4} +\[4/4\]", ended.stdout), ended.stdout
 
 
 def test_surroundings_have_no_say(tmp_path: Path) -> None:
@@ -281,13 +335,13 @@ def test_running_order() -> None:
     tasks = [
         Task("a", "hostcb", one, 60.0),
         Task("b", "hostcb", eight, 60.0),
-        Task("fault", "hostcb", one, 10.0, isolated=True),
-        Task("slow fault", "hostcb", one, 60.0, isolated=True),
+        Task("case", "hostcb", one, 10.0, isolated=True),
+        Task("slow case", "hostcb", one, 60.0, isolated=True),
         Task("c", "hostcb", one, 60.0),
     ]
-    assert [task.id for task in in_running_order(tasks)] == ["slow fault", "fault", "a", "c", "b"]
+    assert [task.id for task in in_running_order(tasks)] == ["slow case", "case", "a", "c", "b"]
     # Each of two processes begins with slow cells.
-    assert [task.id for task in in_running_order(tasks, 2)] == ["slow fault", "a", "fault", "c", "b"]
+    assert [task.id for task in in_running_order(tasks, 2)] == ["slow case", "a", "case", "c", "b"]
     slow = [Task(name, "hostcb", one, 60.0, isolated=True) for name in "abcd"]
     assert [task.id for task in in_running_order(slow, 2)] == ["a", "c", "b", "d"]
 
@@ -318,7 +372,6 @@ def test_cells_of_several_processes_run_early_and_in_one_part() -> None:
     one, two = Topology("cpu", 8), Topology("cpu", 2, processes=2)
     tasks = [Task("a", "hostcb", one, 60.0), Task("b", "hostcb", two, 60.0)]
     assert [task.id for task in in_running_order(tasks)] == ["b", "a"]
-    assert [task.id for task in in_running_order(tasks, planned=True)] == ["a", "b"]
     tasks += [Task(name, "hostcb", two, 60.0, isolated=True) for name in "cd"]
     tasks += [Task(name, "hostcb", one, 60.0, isolated=True) for name in "ef"]
     assert [task.id for task in in_running_order(tasks, 2)] == ["c", "d", "b", "e", "f", "a"]

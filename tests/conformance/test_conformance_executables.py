@@ -1,4 +1,4 @@
-"""The check of `fault.serialized` and `fault.exported`: no plan of hostcb's callbacks can break JAX's own refusal."""
+"""The check of `case.serialized` and `case.exported`: no plan of hostcb's callbacks can break JAX's own refusal."""
 
 from __future__ import annotations
 

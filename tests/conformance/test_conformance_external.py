@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-from conformance.cases.harness.running import run_fault
+from conformance.cases.harness.running import run_case
 from conformance.implementations import load
 from conformance.implementations.external import ExternalCallbacks
 from conformance.implementations.host_functions import PrintedCallbacks
@@ -24,7 +24,7 @@ from conformance.model.worlds import ExpectedEvent, Need, RefusalError
 from conformance.oracle.checkers import judge
 from conformance.oracle.history import Event, History, Recorder
 from conformance.oracle.verdicts import Outcome, Verdict
-from conformance.planning.cells import FaultCell, ProgramCell, TableCell, parse_cell
+from conformance.planning.cells import CaseCell, ProgramCell, TableCell, parse_cell
 from conformance.spec.external_callbacks import ALL_CALLBACKS
 from conformance.spec.support_table import TABLE
 from conformance.worker.execution import run_cell, run_table_cell
@@ -319,11 +319,11 @@ def taking_anything(function: Any, wanted: Any, **options: Any) -> Any:
 
 
 FAULTY = {
-    "swallowed": (broken(pure_callback=swallowing), "pure_callback/fault.raises.jit", "swallowed error"),
-    "unchecked": (broken(pure_callback=unchecked), "pure_callback/fault.wrong_shape.jit", "swallowed error"),
-    "reused": (broken(io_callback=with_one_buffer), "io_callback/fault.keeps_its_operand.jit", "torn operand"),
-    "lent": (broken(io_callback=with_the_operand_itself), "io_callback/fault.changes_its_operand.jit", "result: "),
-    "ignored": (broken(buffer_callback=taking_anything), "buffer_callback/fault.returns_a_value.jit", "was accepted"),
+    "swallowed": (broken(pure_callback=swallowing), "pure_callback/case.raises.jit", "swallowed error"),
+    "unchecked": (broken(pure_callback=unchecked), "pure_callback/case.wrong_shape.jit", "swallowed error"),
+    "reused": (broken(io_callback=with_one_buffer), "io_callback/case.keeps_its_operand.jit", "torn operand"),
+    "lent": (broken(io_callback=with_the_operand_itself), "io_callback/case.changes_its_operand.jit", "result: "),
+    "ignored": (broken(buffer_callback=taking_anything), "buffer_callback/case.returns_a_value.jit", "was accepted"),
 }
 
 
@@ -331,8 +331,8 @@ FAULTY = {
 def test_faults_are_caught(mutant: str, devices: list[jax.Device]) -> None:
     implementation, cell_id, witness = FAULTY[mutant]
     cell = parse_cell(f"jax/{cell_id}/cpu-8dev")
-    assert isinstance(cell, FaultCell)
-    outcome = run_fault(cell.fault, implementation, devices)
+    assert isinstance(cell, CaseCell)
+    outcome = run_case(cell.case, implementation, devices)
     assert outcome.verdict is Verdict.FAIL
     assert witness in outcome.reason
 

@@ -16,6 +16,7 @@ from conformance.oracle import fair_deadline
 from conformance.oracle.fair_deadline import MOST, FairDeadline, waited_for_processors
 from conformance.oracle.verdicts import Verdict
 from conformance.worker import processes
+from conformance.worker.links import LocalLink
 
 DEADLINE = 120.0
 
@@ -96,9 +97,13 @@ def test_a_worker_that_has_no_processor_may_end_later(tmp_path: Path, monkeypatc
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     worker = processes.WorkerProcess.__new__(processes.WorkerProcess)
-    worker._process = subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-c", ENDS_LATE, str(gate)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
+    link = worker._link = LocalLink.__new__(LocalLink)
+    link._process = process
+    assert process.stdin and process.stdout
+    link._commands, link._reports = process.stdin, process.stdout
     worker._selector = selectors.DefaultSelector()
     worker.buried = False
 
@@ -108,7 +113,7 @@ def test_a_worker_that_has_no_processor_may_end_later(tmp_path: Path, monkeypatc
         if looks == 3:
             # It gets a processor, and ends.
             gate.write_text("")
-            worker._process.wait(DEADLINE)
+            process.wait(DEADLINE)
         return {"main": 0.2 * looks}
 
     monkeypatch.setattr(fair_deadline, "waited_for_processors", waited)
@@ -116,7 +121,7 @@ def test_a_worker_that_has_no_processor_may_end_later(tmp_path: Path, monkeypatc
     try:
         assert worker.finish().verdict is Verdict.PASS
     finally:
-        worker._process.kill()
+        process.kill()
     assert looks == 3
 
 

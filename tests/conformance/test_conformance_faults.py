@@ -1,4 +1,4 @@
-"""Fault cells: every one can be run, what fails is told from what is wrong with the suite, and outcomes are classed."""
+"""Cases: every one can be run, what fails is told from what is wrong with the suite, and outcomes are classed."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from conformance.cases.failures.runtime_targets import judged
 from conformance.cases.harness.bench import Bench
 from conformance.cases.harness.catalogue import all_cases
 from conformance.cases.harness.child_processes import Ended, VictimEndedError, run_victim
-from conformance.cases.harness.registry import Fault, planted
-from conformance.cases.harness.running import run_fault
+from conformance.cases.harness.registry import RegisteredCase, planted
+from conformance.cases.harness.running import run_case
 from conformance.implementations import load, why_without
 from conformance.implementations.hostcb import Hostcb
 from conformance.oracle.stages import stacks_in, stage_of_stacks
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
-from conformance.planning.cells import FaultCell, make_plan
+from conformance.planning.cells import CaseCell, make_plan
 from conformance.spec.callbacks import HOST_CALLBACKS
 from conformance.spec.topology import Topology
 
 pytestmark = pytest.mark.contract("C4")
 
-FOUND = {(fault.callback, fault.name): fault for fault in all_cases()}
+FOUND = {(case.callback, case.name): case for case in all_cases()}
 
 
 def run(name: str, devices: list[jax.Device], implementation: Any = None) -> Outcome:
     callback, _, kind = name.partition("/")
-    return run_fault(FOUND[callback, kind], implementation or load("hostcb"), devices)
+    return run_case(FOUND[callback, kind], implementation or load("hostcb"), devices)
 
 
 # The catalogue -------------------------------------------------------------------------------------
@@ -40,28 +40,28 @@ def test_names_are_unique() -> None:
 
 
 def test_a_fault_is_entered_once() -> None:
-    with pytest.raises(ValueError, match=r"fault\.slow\.jit of id_tap is entered twice"):
+    with pytest.raises(ValueError, match=r"case\.slow\.jit of id_tap is entered twice"):
         planted("jit", "id_tap", kind="slow")(lambda bench, callback: [])
 
 
 def test_a_fault_has_the_promise_about_failures_unless_it_names_others() -> None:
-    assert FOUND["call", "fault.raises.pmap"].promises == ("H15",)
-    assert FOUND["io_callback_ordered", "fault.raises.jit"].promises == ("X3", "H15")
-    assert FOUND["id_tap", "fault.slow.jit"].promises == ("H13",)
+    assert FOUND["call", "case.raises.pmap"].promises == ("H15",)
+    assert FOUND["io_callback_ordered", "case.raises.jit"].promises == ("X3", "H15")
+    assert FOUND["id_tap", "case.slow.jit"].promises == ("H13",)
 
 
 def test_what_may_end_its_process_does_not_share_it() -> None:
-    for fault in all_cases():
-        assert fault.isolated or not fault.xla_flags, f"{fault.name} sets flags for all that run in its process"
-        assert fault.isolated or fault.deadline is not None, f"{fault.name} may hold up its process for long"
+    for case in all_cases():
+        assert case.isolated or not case.xla_flags, f"{case.name} sets flags for all that run in its process"
+        assert case.isolated or case.deadline is not None, f"{case.name} may hold up its process for long"
 
 
 def test_a_fault_is_not_asked_of_an_implementation_without_the_functions_that_it_uses() -> None:
-    fault = FOUND["io_callback", "fault.barrier_in_time.jit"]
-    assert why_without("hostcb", fault.functions) is None
-    assert why_without("jax", fault.functions) == f"jax has no {fault.functions}"
+    case = FOUND["io_callback", "case.barrier_in_time.jit"]
+    assert why_without("hostcb", case.functions) is None
+    assert why_without("jax", case.functions) == f"jax has no {case.functions}"
     plan = make_plan(("hostcb", "jax"), (Topology("cpu", 8),))
-    assert {cell.implementation for cell in plan.cells if isinstance(cell, FaultCell) and cell.fault == fault} == {
+    assert {cell.implementation for cell in plan.cells if isinstance(cell, CaseCell) and cell.case == case} == {
         "hostcb"
     }
 
@@ -75,7 +75,7 @@ def refusing(*arguments: Any, **options: Any) -> Any:
 
 def test_an_error_of_the_program_is_a_failure(devices: list[jax.Device]) -> None:
     names = {**vars(load("hostcb").namespace), "call": refusing}  # type: ignore[attr-defined]
-    outcome = run("call/fault.two_threads.jit", devices, Hostcb(SimpleNamespace(**names)))
+    outcome = run("call/case.two_threads.jit", devices, Hostcb(SimpleNamespace(**names)))
     assert outcome.verdict is Verdict.FAIL
     assert "another signature" in outcome.reason
 
@@ -85,9 +85,9 @@ def test_an_error_that_escapes_a_scenario_has_its_stage(devices: list[jax.Device
         bench.applying(callback, lambda operand: 1 / 0)(bench.operand).block_until_ready()
 
     (call,) = (callback for callback in HOST_CALLBACKS if callback.name == "call")
-    fault = Fault("planted", "jit", "call", (), lambda bench: scenario(bench, call))
+    case = RegisteredCase("planted", "jit", "call", (), lambda bench: scenario(bench, call))
     implementation = load("hostcb")
-    outcome = run_fault(fault, implementation, devices)
+    outcome = run_case(case, implementation, devices)
     with pytest.raises(implementation.callback_exception):
         implementation.barrier()
     assert (outcome.verdict, outcome.stage, outcome.anomaly) == (Verdict.FAIL, Stage.DISPATCH, "error")
@@ -95,9 +95,9 @@ def test_an_error_that_escapes_a_scenario_has_its_stage(devices: list[jax.Device
 
 
 def test_a_mistake_of_the_suite_is_none(devices: list[jax.Device]) -> None:
-    fault = Fault("planted", "no_such_layout", "call", (), lambda bench: [*bench.callback_shape])
+    case = RegisteredCase("planted", "no_such_layout", "call", (), lambda bench: [*bench.callback_shape])
     with pytest.raises(KeyError, match="no_such_layout"):
-        run_fault(fault, load("hostcb"), devices)
+        run_case(case, load("hostcb"), devices)
 
 
 # Processes that end ---------------------------------------------------------------------------------
@@ -162,9 +162,9 @@ def test_a_victim_says_where_it_was(devices: list[jax.Device]) -> None:
 @pytest.mark.parametrize(
     ("name", "anomaly"),
     [
-        ("ffi_target/fault.short_result.jit", "silent garbage"),
-        ("ffi_target/fault.no_result.jit", "memory corruption"),
-        ("buffer_target/fault.short_result.jit", ""),
+        ("ffi_target/case.short_result.jit", "silent garbage"),
+        ("ffi_target/case.no_result.jit", "memory corruption"),
+        ("buffer_target/case.short_result.jit", ""),
     ],
 )
 def test_unchecked_results_are_classed(name: str, anomaly: str, devices: list[jax.Device]) -> None:
@@ -197,14 +197,14 @@ def test_an_end_without_a_wrong_result_is_no_corruption(kind: str, stage: Stage,
 @pytest.mark.parametrize(
     "name",
     [
-        "id_tap/fault.several_fail.pmap",
-        "id_tap/fault.full_queue.jit",
-        "id_tap/fault.stops_and_starts.pmap",
-        "id_tap/fault.order_across_threads.pmap",
-        "call/fault.two_threads.pmap",
-        "io_callback/fault.blocks_until_released.pmap",
-        "dlpack_callback/fault.keeps_its_view.jit",
-        "pure_callback/fault.special_exceptions.jit",
+        "id_tap/case.several_fail.pmap",
+        "id_tap/case.full_queue.jit",
+        "id_tap/case.stops_and_starts.pmap",
+        "id_tap/case.order_across_threads.pmap",
+        "call/case.two_threads.pmap",
+        "io_callback/case.blocks_until_released.pmap",
+        "dlpack_callback/case.keeps_its_view.jit",
+        "pure_callback/case.special_exceptions.jit",
     ],
 )
 def test_hostcb_passes(name: str, devices: list[jax.Device]) -> None:

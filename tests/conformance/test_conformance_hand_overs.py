@@ -143,7 +143,7 @@ def test_a_cell_is_traced_on_request_alone() -> None:
 def test_a_failed_trace_is_no_verdict(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
     implementation: Any = Tracing(fails)
     reports = io.StringIO()
-    monkeypatch.setattr("sys.stdin", io.StringIO(f"{TAP.id}\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({"do": "run", "cell": TAP.id})))
     worker._serve(reports, jax.devices()[:1], implementation, True)
     outcome = json.loads(reports.getvalue().splitlines()[-1])["outcome"]
     assert outcome["verdict"] == "harness_error"

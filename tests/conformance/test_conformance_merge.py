@@ -14,6 +14,7 @@ import pytest
 
 from conformance.cli import commands
 from conformance.engine import preparation
+from conformance.engine.options import RunOptions
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.planning.cells import parse_cell
 from conformance.reports.merging import MergeError, parts_in
@@ -39,7 +40,7 @@ def shard(tmp_path: Path) -> Callable[..., Path]:
         results.mkdir()
         chosen = [f"--cell={cell}" for cell in cells]
         arguments = ["run", "--shard", text, "--results", str(results), "--expectations", str(known), *chosen, *options]
-        run = preparation.prepare(commands.parsed(arguments))
+        run = preparation.prepare(RunOptions.of(commands.parsed(arguments)))
         for cell in run.cells:
             run._report.add(cell, outcomes.get(cell.callback_name, PASS))
         run._report.run_info = {"cpu-1dev": dict(INFO)}
@@ -167,8 +168,6 @@ def test_overlaps_and_strangers_are_refused(shard: Any, tmp_path: Path, capsys: 
     assert "the selections have cells: 5 and 3" in refusal(capsys, out, first, other)
     third = shard("3/3", folder="third")
     assert "they are shards of 2 and 3" in refusal(capsys, out, first, third)
-    balanced = shard("2/2", "--balance", str(first), folder="balanced")
-    assert "they were balanced by None and" in refusal(capsys, out, first, balanced)
     data = json.loads((first / "conformance-cpu.json").read_text())
     overlapping = change(shard("2/2", folder="overlapping"), cells=data["cells"])
     assert f"{data['cells'][0]['id']} is in" in refusal(capsys, out, first, overlapping)
@@ -185,7 +184,7 @@ def test_overlaps_and_strangers_are_refused(shard: Any, tmp_path: Path, capsys: 
 
 
 def test_shards_that_ran_are_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With real cells; a retry adds the cells of a shard that was missing."""
+    """With real cells; a shard that was missing runs later."""
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{Path(__file__).parent}")
     known = tmp_path / "none.toml"
     known.touch()
@@ -196,7 +195,9 @@ def test_shards_that_ran_are_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert commands.main(["run", "--shard", f"{number}/3", *cells, *common, "--results", folder]) == 0
     code, _ = merge(tmp_path / "out", tmp_path / "shard-1", tmp_path / "shard-3")
     assert code == 1
-    assert commands.main(["run", "--retry-missing", "--results", str(tmp_path / "out"), *common]) == 0
+    folders = [tmp_path / f"shard-{number}" for number in (1, 2, 3)]
+    assert commands.main(["run", "--shard", "2/3", *cells, *common, "--results", str(folders[1])]) == 0
+    assert merge(tmp_path / "out", *folders)[0] == 0
     data = json.loads((tmp_path / "out" / "conformance-cpu.json").read_text())
     assert [(cell["id"], cell["verdict"]) for cell in data["cells"]] == [(cell[7:], "pass") for cell in cells]
     assert data["problems"] == []

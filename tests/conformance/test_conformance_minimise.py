@@ -139,8 +139,8 @@ def test_simpler_transforms_never_lead_back() -> None:
 
 
 def test_faults_and_entries_of_the_table() -> None:
-    fault = "hostcb/call/fault.raises.pmap/cpu-8dev"
-    assert [cell.id for _, cell in simpler(parse_cell(fault))][-1] == fault.replace("8dev", "4dev")
+    case = "hostcb/call/case.raises.pmap/cpu-8dev"
+    assert [cell.id for _, cell in simpler(parse_cell(case))][-1] == case.replace("8dev", "4dev")
     table = [cell.id for _, cell in simpler(parse_cell("hostcb/io_callback/table.vmap/cpu-2dev"))]
     assert "hostcb/io_callback/vmap/cpu-2dev" in table
     assert table[-1] == "hostcb/io_callback/table.vmap/cpu-1dev"
@@ -290,9 +290,9 @@ def test_the_program_of_a_fault_imports_the_suite(
 ) -> None:
     outcomes(lambda cell: LOST)
     file = tmp_path / "cell.py"
-    assert main(["minimise", "hostcb/call/fault.raises.jit/cpu-2dev", "--program", str(file)]) == 0
+    assert main(["minimise", "hostcb/call/case.raises.jit/cpu-2dev", "--program", str(file)]) == 0
     assert "imports the suite" in capsys.readouterr().err
-    assert "run_fault" in file.read_text()
+    assert "run_case" in file.read_text()
 
 
 def test_a_run_in_a_process() -> None:

@@ -7,24 +7,20 @@ import json
 import threading
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from conformance.cases.harness.catalogue import all_cases
-from conformance.cli import loaded
 from conformance.cli.commands import main
 from conformance.engine.first_cells import FIRST_CELLS, kills_in, place_of
-from conformance.engine.preparation import IMPLEMENTATIONS
+from conformance.engine.options import IMPLEMENTATIONS, RunOptions
+from conformance.engine.preparation import planned
 from conformance.engine.quiet import Turns, needs_quiet
-from conformance.engine.recorded import planned
 from conformance.engine.run import task_of
 from conformance.engine.tasks import Task, in_running_order
 from conformance.expectations.entries import Expectation
 from conformance.mutants import MUTANTS
 from conformance.mutants.ranking import NoMatrixError, ranked, ranking_of
-from conformance.planning.selection import Choice
-from conformance.spec.depths import Depth
 from conformance.spec.topology import Topology
 
 ONE = Topology("cpu", 1)
@@ -33,7 +29,8 @@ ONE = Topology("cpu", 1)
 @pytest.fixture(scope="module")
 def tasks() -> list[Task]:
     """Those of the default run."""
-    plan = planned(IMPLEMENTATIONS, "cpu", (1, 2, 4, 8), Choice(), Depth.RUN, True, False)
+    options = RunOptions(devices=(1, 2, 4, 8), usual_devices=True, depth="run", implementations=IMPLEMENTATIONS)
+    plan = planned(options)
     return [task_of(cell, 60.0) for cell in plan.on_this_release().cells]
 
 
@@ -63,13 +60,6 @@ def test_each_process_begins_with_its_part_of_them(tasks: list[Task], processes:
     part = len(tasks) // processes
     begun = {task.id for place in range(processes) for task in ordered[place * part :][: first // processes + 1]}
     assert {task.id for task in tasks if place_of(task.id) is not None} <= begun
-
-
-@pytest.mark.contract("C66")
-def test_the_planned_order_has_no_first_cells(tasks: list[Task]) -> None:
-    of_run = in_running_order(tasks, planned=True)
-    shared = [task.id for task in of_run if not task.isolated and task.implementation == "hostcb"]
-    assert shared[:2] == ["hostcb/id_tap/eager/cpu-1dev", "hostcb/id_tap/jit/cpu-1dev"]
 
 
 @pytest.mark.contract("C66")
@@ -145,34 +135,7 @@ def test_two_cells_that_need_no_quiet_run_together(tmp_path: Path) -> None:
 
 @pytest.mark.contract("C65")
 def test_a_fault_that_needs_quiet_has_a_reason(tasks: list[Task]) -> None:
-    quiet = {fault.kind for fault in all_cases() if fault.quiet}
+    quiet = {case.kind for case in all_cases() if case.quiet}
     assert quiet
-    assert all(len(fault.quiet.split()) > 4 for fault in all_cases() if fault.quiet)
+    assert all(len(case.quiet.split()) > 4 for case in all_cases() if case.quiet)
     assert {task.id.split("/")[2].split(".")[1] for task in tasks if task.quiet} == quiet
-
-
-@pytest.mark.contract("C65")
-def test_loaded_runs_write_a_line_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    commands: list[list[str]] = []
-
-    def ended(command: list[str], check: bool) -> SimpleNamespace:
-        commands.append(command)
-        return SimpleNamespace(returncode=2 if len(commands) == 3 else 1)
-
-    monkeypatch.setattr(loaded.subprocess, "run", ended)
-    asked = ["run", "-k", "fault", "--loaded-by", "1", "--times", "5", "--results", str(tmp_path)]
-    assert main(asked) == 2
-    given = [command[3:] for command in commands]
-    assert given == [["run", "-k", "fault", "--results", str(tmp_path / f"run-{number}")] for number in (1, 2, 3)]
-    lines = (tmp_path / loaded.LOG).read_text().splitlines()
-    codes = ((1, 1), (2, 1), (3, 2))
-    assert lines[2:] == [f"| {number} | | no results | | | 0 | 1 | {code} |" for number, code in codes]
-    assert "| 3 | | no results" in capsys.readouterr().out
-
-
-@pytest.mark.contract("C65")
-def test_times_are_for_loaded_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--times", "3"]) == 2
-    assert "--times is for --loaded-by" in capsys.readouterr().err

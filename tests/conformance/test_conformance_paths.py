@@ -15,7 +15,7 @@ from conformance.implementations import ImplementationError, load
 pytestmark = pytest.mark.contract("C2")
 
 ROOT = Path(__file__).parents[2]
-FAULT = "pure_callback/fault.os_exit.pmap/cpu-1dev"
+FAULT = "pure_callback/case.os_exit.pmap/cpu-1dev"
 
 MODULE = """\
 import os, sys

@@ -22,7 +22,7 @@ PASSED = {
     "hostcb/pure_callback/scan+int8/cpu-8dev": False,
     "jax/pure_callback/vmap.scan/cpu-1dev": False,
     "jax/io_callback_ordered/jit/cpu-1dev": True,
-    "jax/pure_callback/fault.raises.jit/cpu-1dev": False,
+    "jax/pure_callback/case.raises.jit/cpu-1dev": False,
     "hostcb/io_and_debug_ordered/jit/cpu-2x4": True,
 }
 LEFT_OUT = ("hostcb/id_tap/table.some/cpu-1dev", "jax/ffi_target/jit/cpu-1dev", "fakes:GOOD/id_tap/jit/cpu-1dev")
@@ -50,7 +50,7 @@ def test_a_cell_counts_for_each_transform_of_its_program(tmp_path: Path) -> None
         "hostcb, pure_callback, scan: 1 of 2 cells pass",
         "jax, pure_callback, vmap: 0 of 1 cells pass",
         "jax, pure_callback, scan: 0 of 1 cells pass",
-        "jax, pure_callback, faults: 0 of 1 cells pass",
+        "jax, pure_callback, cases: 0 of 1 cells pass",
         "jax, io_callback (ordered), jit: 1 of 1 cells pass",
         "hostcb, several kinds in a program, jit: 1 of 1 cells pass",
         "hostcb, several kinds in a program, processes: 1 of 1 cells pass",
@@ -63,8 +63,8 @@ def test_it_says_of_what_it_is(tmp_path: Path) -> None:
     assert "JAX 0.12.0.1, cpu, 2026-11-24" in text
     assert "left: hostcb, right: jax" in text
     assert any(line.endswith("3 cells of other kinds are not drawn.") for line in text)
-    columns = [line for line in text if line in ("jit", "vmap", "scan", "processes", "faults")]
-    assert columns == ["jit", "vmap", "scan", "processes", "faults"]
+    columns = [line for line in text if line in ("jit", "vmap", "scan", "processes", "cases")]
+    assert columns == ["jit", "vmap", "scan", "processes", "cases"]
     rows = [line for line in text if line.startswith(("id_tap", "pure", "io", "several"))]
     assert rows == ["id_tap", "pure_callback", "io_callback (ordered)", "several kinds in a program"]
 

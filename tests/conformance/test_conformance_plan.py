@@ -61,7 +61,7 @@ def only_programs(callback: Callback) -> tuple[str, ...]:
 def test_implementations_have_the_same_cells(plan: Plan) -> None:
     """All of JAX's cells are hostcb's as well, and hostcb's others are of callbacks that JAX has not.
 
-    Except for the runtime's own targets, which only JAX's implementation stands for, and for faults that use functions
+    Except for the runtime's own targets, which only JAX's implementation stands for, and for cases that use functions
     of hostcb.
     """
     ids = {name: {c.id.split("/", 1)[1] for c in plan.cells if c.implementation == name} for name in ("hostcb", "jax")}
@@ -69,7 +69,7 @@ def test_implementations_have_the_same_cells(plan: Plan) -> None:
     assert runtimes
     assert ids["jax"] - runtimes <= ids["hostcb"]
     of_jax = {callback.name for callback in EXTERNAL_CALLBACKS}
-    of_hostcb = {fault.name for fault in all_cases() if fault.functions}
+    of_hostcb = {case.name for case in all_cases() if case.functions}
     others = {tuple(cell_id.split("/")[:2]) for cell_id in ids["hostcb"] - ids["jax"]}
     assert not {(callback, program) for callback, program in others if callback in of_jax and program not in of_hostcb}
 
@@ -79,7 +79,7 @@ def test_ineligible_cells_say_why(plan: Plan) -> None:
     assert "reverse-mode" in reasons["hostcb/id_tap/grad.while_body/cpu-1dev"]
     assert "forward-mode" in reasons["hostcb/id_tap/jvp.custom_vjp/cpu-1dev"]
     assert "inside of maps" in reasons["hostcb/id_tap/pmap.pmap/cpu-8dev"]
-    assert "largest topology" in reasons["hostcb/call/fault.raises.jit/cpu-1dev"]
+    assert "largest topology" in reasons["hostcb/call/case.raises.jit/cpu-1dev"]
     assert "only matters once" in reasons["hostcb/id_tap/vmap.detached/cpu-8dev"]
     assert "device is chosen only" in reasons["jax/io_callback_sharding/jit/cpu-8dev"]
     assert "has shards only" in reasons["jax/debug_callback_partitioned/shard_map/cpu-8dev"]
@@ -114,9 +114,9 @@ def test_selection(plan: Plan) -> None:
         ("hostcb/id_tap/vmap/cpu", "no topology"),
         ("hostcb/id_tap/vmapp/cpu-1dev", "unknown transform 'vmapp'"),
         ("hostcb/id_tab/vmap/cpu-1dev", "no callback 'id_tab'"),
-        ("hostcb/call/fault.explodes.jit/cpu-1dev", "no fault"),
+        ("hostcb/call/case.explodes.jit/cpu-1dev", "no case"),
         ("jax/id_tap/jit/cpu-1dev", "no callback 'id_tap'"),
-        ("jax/call/fault.raises.jit/cpu-8dev", "no callback 'call'"),
+        ("jax/call/case.raises.jit/cpu-8dev", "no callback 'call'"),
         ("jax/pure_callback/table.speed/cpu-1dev", "the table has no 'table.speed'"),
         ("hostcb/id_tap/jit.eager/cpu-1dev", "means nothing"),
         ("hostcb/id_tap/grad.grad.remat/cpu-1dev", "means nothing: nothing promises"),

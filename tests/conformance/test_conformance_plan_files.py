@@ -12,7 +12,7 @@ import pytest
 from conformance.cli.commands import main
 from conformance.implementations import why_not_offered
 from conformance.implementations.jax import Jax
-from conformance.planning.cells import FaultCell, Plan, ProgramCell, UnknownCellError, make_plan, parse_cell
+from conformance.planning.cells import CaseCell, Plan, ProgramCell, UnknownCellError, make_plan, parse_cell
 from conformance.planning.coverage import coverage_of
 from conformance.planning.plan_file import PlanFileError, read_plan
 from conformance.planning.selection import Choice, covering_of, plan_of, whole_plan_of
@@ -58,9 +58,9 @@ def old_release(everything: Plan, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     why_not_offered.cache_clear()
 
 
-def why_lacking(cell: ProgramCell | FaultCell) -> str | None:
+def why_lacking(cell: ProgramCell | CaseCell) -> str | None:
     """An independent statement of what this release lacks."""
-    if isinstance(cell, FaultCell) and cell.fault.kind == "without_tracing":
+    if isinstance(cell, CaseCell) and cell.case.kind == "without_tracing":
         return f"JAX {jax.__version__} has no jax.no_tracing"
     if cell.callback_name.startswith("buffer_callback"):
         return f"jax has no {NO_BUFFERS}"

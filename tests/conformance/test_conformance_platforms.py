@@ -26,7 +26,7 @@ def initialize():
     xla_bridge.register_backend_factory("toy", xla_bridge.make_cpu_client, priority=-10)
 """
 CALLBACKS = ("pure_callback", "io_callback_ordered", "debug_callback")
-FAULT = "pure_callback/fault.os_exit.pmap"
+FAULT = "pure_callback/case.os_exit.pmap"
 
 
 @pytest.fixture

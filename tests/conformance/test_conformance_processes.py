@@ -15,7 +15,7 @@ from conformance.oracle.checkers import Anomaly
 from conformance.oracle.history import Event, History
 from conformance.oracle.observations import Observation, Wanted, judge_together, merged
 from conformance.oracle.verdicts import Stage, Verdict
-from conformance.planning.cells import Cell, FaultCell, ProgramCell, UnknownCellError, parse_cell
+from conformance.planning.cells import CaseCell, Cell, ProgramCell, UnknownCellError, parse_cell
 from conformance.planning.processes import USUAL, plan_over_processes
 
 pytestmark = pytest.mark.contract("C35")
@@ -74,8 +74,8 @@ def test_pmap_sums_over_the_devices_of_its_process() -> None:
         ("hostcb/id_tap/pjit.pmap/cpu-2x2", "a pmap takes the part of its own process"),
         ("hostcb/id_tap/grad.custom_vjp.pjit/cpu-2x2", "nothing says in which processes a cotangent"),
         ("hostcb/id_tap/table.grad.can_be_differentiated/cpu-2x2", "table"),
-        ("hostcb/id_tap/fault.raises.jit/cpu-2x2", "this fault is planted in one process"),
-        ("hostcb/id_tap/fault.barrier_of_each_process.jit/cpu-8dev", "this fault needs several processes"),
+        ("hostcb/id_tap/case.raises.jit/cpu-2x2", "this case is planted in one process"),
+        ("hostcb/id_tap/case.barrier_of_each_process.jit/cpu-8dev", "this case needs several processes"),
     ],
 )
 def test_what_means_nothing_there_is_refused_in_words(cell_id: str, words: str) -> None:
@@ -91,7 +91,7 @@ def test_every_callback_is_planned_in_several_processes(implementation: str) -> 
     whole = parse_cell(f"{implementation}/io_callback/jit/cpu-1dev", any_release=True)
     assert whole.callback_name in named
     assert programs >= {"pjit", "shard_map", "pmap", "jit", "pjit.scan", "shard_map.while_body", "pjit.vmap"}
-    assert any(isinstance(cell, FaultCell) for cell in plan.cells)
+    assert any(isinstance(cell, CaseCell) for cell in plan.cells)
     # A usual run has a minute for them.
     assert len(plan.cells) <= 170
 

@@ -14,7 +14,7 @@ from conformance.bundles.archive import pack
 from conformance.bundles.earning import NAMED
 from conformance.bundles.making import members_of
 from conformance.cli import commands
-from conformance.engine import recorded
+from conformance.engine import preparation
 from conformance.model.programs import Program
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.planning.cells import Plan, ProgramCell, make_plan
@@ -48,9 +48,9 @@ MISSING = Outcome(Verdict.MISSING, reason="planned and never run")
         (fakes.OF_JAX, ("core",)),
         ("hostcb/io_callback/vmap.while_cond+int8-matrix-dict/cpu-1dev+x64", ("core",)),
         ("hostcb/io_callback/table.guaranteed/cpu-8dev", ("core",)),
-        ("jax/debug_callback/fault.raises.jit/cpu-8dev", ("core",)),
+        ("jax/debug_callback/case.raises.jit/cpu-8dev", ("core",)),
         ("jax/io_and_debug_ordered/jit/cpu-1dev", ("ordered",)),
-        ("hostcb/call/fault.raises.pmap/cpu-8dev", ("ordered", "sharded")),
+        ("hostcb/call/case.raises.pmap/cpu-8dev", ("ordered", "sharded")),
         ("hostcb/id_tap/pmap.scan/cpu-8dev", ("ordered", "sharded")),
         ("hostcb/dlpack_callback/shard_map/tpu-4dev@compile", ("sharded", "zero-copy")),
         # One device of eight, and the half of two.
@@ -152,19 +152,19 @@ def test_a_known_failure_of_a_program_costs_the_profile(tmp_path: Path, capsys: 
 
 
 def test_a_known_failure_of_a_fault_is_listed_and_does_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    outcomes, known = {fakes.FAULT: fakes.failing()}, fakes.KNOWN.format(cells="*/fault.keeps_its_view.*")
+    outcomes, known = {fakes.FAULT: fakes.failing()}, fakes.KNOWN.format(cells="*/case.keeps_its_view.*")
     _, claimed = verified(tmp_path, capsys, outcomes=outcomes, known=known)
     found = claimed["zero-copy hostcb run"]
     assert found["earned"]
     assert found["known_failures"] == {fakes.FAULT: "It is planted. https://example.org/1"}
     commands.main(["verify", str(tmp_path / "bundle.zip")])
     text = capsys.readouterr().out
-    assert "earned: 1 of 2 cells pass, with 1 known failures of faults" in text
+    assert "earned: 1 of 2 cells pass, with 1 known failures of cases" in text
     assert text.count(f"KNOWN: {fakes.FAULT}: It is planted. https://example.org/1") == 1
 
 
 def test_a_fault_alone_earns_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    outcomes, known = {fakes.FAULT: fakes.failing()}, fakes.KNOWN.format(cells="*/fault.keeps_its_view.*")
+    outcomes, known = {fakes.FAULT: fakes.failing()}, fakes.KNOWN.format(cells="*/case.keeps_its_view.*")
     code, claimed = verified(tmp_path, capsys, cells=[fakes.FAULT], outcomes=outcomes, known=known)
     assert (code, earned(claimed)) == (1, set())
     assert claimed["zero-copy hostcb run"]["reasons"] == ["no cell of it passed"]
@@ -274,7 +274,7 @@ def test_the_plan_can_be_made_again(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(recorded, "planned_again", lambda options: [*planned])
+    monkeypatch.setattr(preparation, "planned_again", lambda options: [*planned])
     file = tmp_path / "bundle.zip"
     file.write_bytes(pack(members_of(fakes.write(tmp_path / "results")))[0])
     assert commands.main(["verify", str(file), "--replan"]) == code
@@ -289,7 +289,7 @@ def test_the_options_of_a_run_are_enough_to_plan_again(monkeypatch: pytest.Monke
         assert choice == Choice(7, full=False)
         return make_plan(implementations, [Topology(platform, count) for count in devices])
 
-    monkeypatch.setattr(recorded.selecting, "whole_plan_of", undrawn)
+    monkeypatch.setattr(preparation.selecting, "whole_plan_of", undrawn)
     options = {"platform": "cpu", "devices": [1], "implementations": ["jax"], "seed": 7, "full": False, "smoke": True}
     options |= {"depth": "run", "usual_devices": False, "topologies": []}
-    assert fakes.OF_JAX in recorded.planned_again(options)
+    assert fakes.OF_JAX in preparation.planned_again(options)

@@ -11,7 +11,7 @@ import pytest
 from conformance.cases.harness.registry import planted
 from conformance.cli.commands import main, parsed
 from conformance.engine.preparation import plan_of
-from conformance.planning.cells import Cell, FaultCell
+from conformance.planning.cells import CaseCell, Cell
 from conformance.planning.promised import PromiseTable, promise_table, show
 from conformance.spec.external_callbacks import ALL_CALLBACKS, callback_named
 from conformance.spec.promises import ABOUT, OPTIONS, PROMISES, REASONS, TESTS_ALONE, Reason, is_about
@@ -78,8 +78,8 @@ def test_a_reason_of_a_function_with_a_callbacks_name_is_of_that_callback_alone(
 
 def test_a_fault_cites_only_promises_about_its_callback(cells: tuple[Cell, ...]) -> None:
     for cell in cells:
-        if isinstance(cell, FaultCell):
-            function = callback_named(cell.fault.callback).function
+        if isinstance(cell, CaseCell):
+            function = callback_named(cell.case.callback).function
             assert all(is_about(promise, function) for promise in cell.promises), cell.id
 
 

@@ -67,7 +67,6 @@ class Runner:
 
     def __init__(self) -> None:
         self.causes: dict[str, str] = {}
-        self.compiled = None
         self.alone: list[str] = []
 
     def run(self, task: Task) -> tuple[Outcome, Sequence[Task]]:
@@ -93,9 +92,9 @@ def test_the_first_cell_of_a_cause_runs_twice_and_no_other() -> None:
     )
 
 
-# Faults ---------------------------------------------------------------------------------------------
+# Cases ---------------------------------------------------------------------------------------------
 
-FAULT = next(fault for fault in all_cases() if (fault.callback, fault.name) == ("pure_callback", "fault.raises.jit"))
+FAULT = next(case for case in all_cases() if (case.callback, case.name) == ("pure_callback", "case.raises.jit"))
 
 
 class Unlowerable(RuntimeError):
@@ -108,12 +107,12 @@ def test_a_fault_is_planted_before_it_is_called_unsupported(
     passes: bool, refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [] if passes else [Anomaly("lost", Stage.CALLBACK, "planted")]
-    fault = replace(FAULT, plant=lambda bench: found)
+    case = replace(FAULT, plant=lambda bench: found)
     if refused:
         words = "MLIR translation rule for primitive 'pure_callback' not found for platform toy"
         monkeypatch.setattr(support, "stage_of", lambda error: Stage.LOWER)
         monkeypatch.setattr(support, "_applied", lambda *_: (_ for _ in ()).throw(Unlowerable(words)))
-    outcome = running.run_fault(fault, load("jax"), jax.devices()[:1])
+    outcome = running.run_case(case, load("jax"), jax.devices()[:1])
     wanted = Verdict.PASS if passes else Verdict.UNSUPPORTED if refused else Verdict.FAIL
     assert outcome.verdict is wanted
     if wanted is Verdict.UNSUPPORTED:
@@ -125,7 +124,7 @@ def test_a_fault_is_planted_before_it_is_called_unsupported(
     "name", ["id_tap", "id_print", "call", "debug_print", "io_and_debug_ordered", "buffer_callback"]
 )
 def test_each_kind_of_callback_can_be_tried(name: str) -> None:
-    """On a platform that has it, a fault that fails stays a failure."""
+    """On a platform that has it, a case that fails stays a failure."""
     for layout in ("jit", "shard_map"):
-        fault = replace(FAULT, callback=name, layout=layout)
-        assert support.outcome_without_support(fault, support.Bench(load("hostcb"), layout, jax.devices()[:2])) is None
+        case = replace(FAULT, callback=name, layout=layout)
+        assert support.outcome_without_support(case, support.Bench(load("hostcb"), layout, jax.devices()[:2])) is None

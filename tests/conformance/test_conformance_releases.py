@@ -13,6 +13,7 @@ from jax.interpreters import mlir
 from conformance.cases.harness.catalogue import RUNTIME_TARGETS
 from conformance.cases.harness.registry import COLLECTIVE_TIMEOUT_FLAGS
 from conformance.cli import commands
+from conformance.engine.options import RunOptions
 from conformance.engine.preparation import prepare
 from conformance.expectations.entries import Expectations
 from conformance.implementations.jax import IMPLEMENTATION as JAX
@@ -21,7 +22,8 @@ from conformance.spec.callbacks import Callback
 from conformance.spec.external_callbacks import EXTERNAL_CALLBACKS
 from conformance.spec.topology import Topology
 from conformance.spec.xla_flags import QUICK_COMPILATION, known, why_unknown
-from conformance.worker.processes import WorkerProcess, worker_environment
+from conformance.worker.links import last_words
+from conformance.worker.processes import worker_environment
 
 ONE = Topology("cpu", 1)
 LEVEL, EMITTERS, ONE_MODULE = QUICK_COMPILATION
@@ -87,14 +89,11 @@ Extension modules: numpy (total: 1)
 
 
 @pytest.mark.parametrize("stamp", ["2026-11-22 10:29:06.969619: F external/xla/xla/", "F1122 10:29:06.575088   12137 "])
-def test_the_words_of_xla_are_kept_when_a_worker_does_not_start(stamp: str, tmp_path: Path) -> None:
+def test_the_words_of_xla_are_kept_when_a_worker_does_not_start(stamp: str) -> None:
     """They name the flag, by which the next worker is started without it."""
-    log = OLD_LOG.replace("2026-11-22 10:29:06.969619: F external/xla/xla/", stamp)
-    worker = WorkerProcess.__new__(WorkerProcess)
-    worker.log, worker._log_start = tmp_path / "log", 0
-    worker.log.write_text(log)
-    assert "--xla_none=1" in worker._log_tail()
-    assert "Fatal Python error: Aborted" in worker._log_tail()
+    words = last_words(OLD_LOG.replace("2026-11-22 10:29:06.969619: F external/xla/xla/", stamp))
+    assert "--xla_none=1" in words
+    assert "Fatal Python error: Aborted" in words
 
 
 # Cells ----------------------------------------------------------------------------------------------
@@ -109,10 +108,10 @@ def reasons(part: str) -> set[str]:
 
 def test_faults_that_need_flags_are_not_applicable(release: Any) -> None:
     release("0.7.0")
-    (reason,) = reasons("fault.raises_before_collective.")
+    (reason,) = reasons("case.raises_before_collective.")
     assert reason.startswith("the XLA of jaxlib 0.7.0 has no --xla_cpu_collective_call_")
     with pytest.raises(UnknownCellError, match=r"means nothing: the XLA of jaxlib 0\.7\.0"):
-        parse_cell("jax/io_callback/fault.raises_before_collective.shard_map/cpu-8dev")
+        parse_cell("jax/io_callback/case.raises_before_collective.shard_map/cpu-8dev")
 
 
 def old_register_lowering(prim: Any, rule: Any, platform: Any = None) -> Any:
@@ -136,7 +135,7 @@ def test_runtime_targets_that_cannot_be_lowered_to_are_not_applicable(
     assert name in reason
     assert jax.__version__ in reason
     with pytest.raises(UnknownCellError, match=name):
-        parse_cell(f"jax/{target}/fault.short_result.jit/cpu-8dev")
+        parse_cell(f"jax/{target}/case.short_result.jit/cpu-8dev")
 
 
 @pytest.mark.parametrize(("kind", "function"), [("explicit_mesh", "set_mesh"), ("without_tracing", "no_tracing")])
@@ -144,7 +143,7 @@ def test_faults_that_need_a_function_are_not_applicable(
     kind: str, function: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(jax, function)
-    assert reasons(f"/fault.{kind}.") == {f"JAX {jax.__version__} has no jax.{function}"}
+    assert reasons(f"/case.{kind}.") == {f"JAX {jax.__version__} has no jax.{function}"}
 
 
 def callback(name: str) -> Callback:
@@ -189,7 +188,7 @@ since = "2026-11-22"
 def known_failures(path: Path | None) -> Expectations:
     named = ["--expectations", str(path)] if path else []
     options = commands.parsed(["run", "--cell", "jax/pure_callback/jit/cpu-1dev", "--results", "none", *named])
-    return prepare(options)._report.expectations
+    return prepare(RunOptions.of(options))._report.expectations
 
 
 @pytest.mark.contract("C7")

@@ -16,7 +16,8 @@ from test_conformance_reports import LOST, cell, write
 
 from conformance.cli.commands import main
 from conformance.engine.conclusions import Conclusion, conclude_repeated
-from conformance.engine.run import Options, Run
+from conformance.engine.options import RunOptions
+from conformance.engine.run import Run
 from conformance.expectations.entries import Expectation, Expectations
 from conformance.oracle.rates import interval
 from conformance.oracle.repetition import Repetition
@@ -107,7 +108,7 @@ def test_ways_are_counted() -> None:
 
 def test_an_interrupted_run_counts_the_runs_that_ended(tmp_path: Path) -> None:
     plan = Plan((parse_cell(CELL),), ())
-    run = Run(plan, plan, UNLISTED, Options("cpu", tmp_path, 1.0, repeat=100), "0.12.0")
+    run = Run(plan, plan, UNLISTED, RunOptions(results=tmp_path, depth="run", repeat=100), "0.12.0")
     lines = [{"event": "end", "cell": CELL, "outcome": one.as_json()} for one in (PASS, PASS, FAIL)]
     lines.append({"event": "begin", "cell": CELL})
     (tmp_path / "journal").write_text("".join(f"{json.dumps(line)}\n" for line in lines))

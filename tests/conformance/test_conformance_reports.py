@@ -70,7 +70,7 @@ KNOWN = cell(
     expected="fail",
     known={"reason": "Dropped under grad.", "link": "https://example.org/issues/1", "intermittent": False},
 )
-FAULT = cell("jax/io_callback/fault.raises.jit/cpu-8dev", standing="unexpected_pass", expected="hang")
+FAULT = cell("jax/io_callback/case.raises.jit/cpu-8dev", standing="unexpected_pass", expected="hang")
 
 
 def write(folder: Path, *cells: dict[str, Any], platform: str = "cpu", **fields: Any) -> Path:
@@ -139,7 +139,7 @@ def test_markdown_says_what_matters(tmp_path: Path) -> None:
     assert "| callback | vmap | scan |" in lines
     assert "| `id_tap` | ✓ | ✓ |" in lines
     assert "| `call` |  | ✗1 |" in lines
-    assert "| callback | grad | scan | fault |" in lines
+    assert "| callback | grad | scan | case |" in lines
     assert "| `io_callback` | ~1 | ~1 | ✗1 |" in lines
     assert "Dropped under grad. <https://example.org/issues/1>" in text
     assert (
@@ -199,7 +199,7 @@ def test_page_holds_every_cell(tmp_path: Path) -> None:
     assert (first["where"], first["begin"], first["end"]) == ("device 3", 0, 3000)
     assert (second["begin"], second["value"]) == (7000, "[NaN, Infinity]")
     assert data["known"][cells[KNOWN["id"]]["known"]]["link"] == "https://example.org/issues/1"
-    assert cells[FAULT["id"]]["transforms"] == ["fault"]
+    assert cells[FAULT["id"]]["transforms"] == ["case"]
     assert run["environment"]["cpu-8dev"]["jax"] == "0.12.0.1"
     # A passed cell costs the page little.
     assert set(cells[PASSED["id"]]) == {"id", "transforms", "promises", "verdict", "standing", "seconds", "reproduce"}

@@ -17,7 +17,7 @@ from conformance.spec.topology import Topology
 
 PASSING = "hostcb/id_tap_device/pmap.scan/cpu-2dev"
 KNOWN_FAILURE = "jax/io_callback/grad.scan.detached/cpu-2dev"
-FAULT = "hostcb/call/fault.raises.jit/cpu-2dev"
+FAULT = "hostcb/call/case.raises.jit/cpu-2dev"
 TABLE = "hostcb/io_callback/table.vmap/cpu-2dev"
 
 
@@ -64,16 +64,16 @@ def test_other_kinds_of_cells(tmp_path: Path, cell_id: str) -> None:
     assert result.stdout.splitlines()[-1] == f"{cell_id}: pass"
 
 
-def test_environment_of_a_fault() -> None:
-    """A fault may need flags and a deadline of its own."""
-    text = program(parse_cell("hostcb/call/fault.raises_before_collective.pmap/cpu-8dev"))
+def test_environment_of_a_case() -> None:
+    """A case may need flags and a deadline of its own."""
+    text = program(parse_cell("hostcb/call/case.raises_before_collective.pmap/cpu-8dev"))
     assert (
         '"XLA_FLAGS": "--xla_force_host_platform_device_count=8'
         " --xla_cpu_collective_call_warn_stuck_timeout_seconds=1"
         ' --xla_cpu_collective_call_terminate_timeout_seconds=2"'
     ) in text
     assert text.index("os.environ") < text.index("import jax")
-    hanging = program(parse_cell("hostcb/call/fault.runs_jax_on_all.pmap/cpu-8dev"))
+    hanging = program(parse_cell("hostcb/call/case.runs_jax_on_all.pmap/cpu-8dev"))
     assert "dump_traceback_later(10.0, exit=True)" in hanging
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -19,7 +20,6 @@ from conformance.engine import locking, preparation, quiet, run_journal
 from conformance.engine.conclusions import Conclusion
 from conformance.engine.last_run import LastRun
 from conformance.engine.locking import FolderInUseError, FolderLock
-from conformance.engine.parts import LastResults, PartError
 from conformance.engine.run_journal import MOST_FLIGHTS, Past, ResumeError, begin, events, is_unfinished, past_of
 from conformance.expectations.entries import Expectations
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
@@ -298,75 +298,15 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     assert results(tmp_path)["run_info"].keys() == {"cpu-1dev"}
 
 
-def test_only_what_is_missing_runs_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", environment(tmp_path)["PYTHONPATH"])
-    cells = CHOSEN[:2]
-    first = command(tmp_path, cells=cells)[3:]
-    assert commands.main(first) == 0
-    file = tmp_path / "results" / "conformance-cpu.json"
-    whole = results(tmp_path)
-    nothing = [
-        "run",
-        "--retry-missing",
-        "-n",
-        "1",
-        "--results",
-        str(file.parent),
-        "--expectations",
-        str(tmp_path / "none.toml"),
-    ]
-    assert commands.main(nothing) == 2
-    lacking = results(tmp_path)
-    lacking["cells"][1] |= {"verdict": "missing", "standing": "unexpected", "attempts": 0}
-    lacking["cells"][0] |= {"attempts": 7}
-    lacking["problems"] = ["the run was interrupted", "cpu-1dev: hang"]
-    lacking["gaps"] = ["the run was interrupted"]
-    file.write_text(json.dumps(lacking))
-    # It has a problem that no cell explains.
-    assert commands.main(nothing) == 1
-    after = results(tmp_path)
-    assert [(cell["id"], cell["verdict"], cell["attempts"]) for cell in after["cells"]] == [
-        (cells[0], "pass", 7),
-        (cells[1], "pass", 1),
-    ]
-    assert after["problems"] == ["cpu-1dev: hang"]
-    assert after["run_info"].keys() == whole["run_info"].keys()
-    assert [event["cell"] for event in events(file.parent / "journal-cpu.jsonl") if event["event"] == "begin"] == cells[
-        1:
-    ]
-
-
-def test_results_of_other_versions_are_not_added_to(tmp_path: Path) -> None:
-    data = {
-        "schema": 1,
-        "platform": "cpu",
-        "seconds": 1.0,
-        "problems": [],
-        "run_info": {},
-        "ineligible": [],
-        "versions": {"jax": "0.4.31"},
-        "options": {},
-        "cells": [
-            {
-                "id": CELL,
-                "promises": [],
-                "verdict": "missing",
-                "stage": None,
-                "witness": "",
-                "seconds": 0.0,
-                "history": [],
-                "standing": "unexpected",
-                "expected": "pass",
-                "attempts": 0,
-                "reproduce": "",
-            }
-        ],
-    }
-    (tmp_path / "conformance-cpu.json").write_text(json.dumps(data))
-    with pytest.raises(ResumeError, match=r"are of other versions: jax was 0\.4\.31, and is"):
-        LastResults(tmp_path, "cpu").check({}, ["hostcb"])
-    with pytest.raises(PartError, match=r"has no conformance-tpu\.json"):
-        LastResults(tmp_path, "tpu")
+def test_what_shows_nothing_runs_again(tmp_path: Path) -> None:
+    """After the end of a run: cells that never ran, were given up, or had an error of the suite."""
+    broken = Conclusion(Outcome(Verdict.HARNESS_ERROR, reason="planted"))
+    carried = {"event": "carried", "cell": OTHER, "flights": MOST_FLIGHTS, "first": None}
+    concluded = {"event": "concluded", "cell": CELL, **broken.as_json()}
+    found = past(journal(tmp_path, carried, concluded))
+    assert (found.conclusions, [*found.given_up]) == ({}, [OTHER])
+    found = past(journal(tmp_path, carried, concluded, {"event": "finished"}))
+    assert (found.conclusions, found.given_up) == ({}, {})
 
 
 @pytest.mark.contract("C43")
@@ -390,7 +330,8 @@ def test_the_last_results_stay(
         code = commands.main([*arguments, "--devices", "1"])
         assert "still has the results of an earlier run" in capsys.readouterr().out
     assert code == 2
-    # Locks are no results.
+    # Locks and pytest's cache are no results.
+    shutil.rmtree(tmp_path / ".pytest_cache", ignore_errors=True)
     for name in (locking.NAME, quiet.GATE, quiet.CELLS):
         (tmp_path / name).unlink(missing_ok=True)
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == before

@@ -191,7 +191,7 @@ JIT = ["--cell", "hostcb/id_tap/jit/cpu-1dev"]
 UNUSABLE: dict[str, tuple[list[str], str]] = {
     "platforms": (["run", "--platform", "cuda", *JIT], "--cell and --platform name cpu, cuda"),
     "json": (["list", "--json"], "--json is for --coverage"),
-    "nothing listed": (["list", "-k", "no_such_cell"], "no cell answers"),
+    "nothing listed": (["list", "-k", "no_such_cell"], "no cell matches"),
     "no such mutant": (["mutants", "-k", "no_such_mutant"], "no mutant's name contains no_such_mutant"),
     "results in a file": (["run", *JIT, "--results", __file__], "File exists"),
     "results below a file": (["run", *JIT, "--results", f"{__file__}/x"], "Not a directory"),

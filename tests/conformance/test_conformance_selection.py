@@ -10,7 +10,7 @@ import pytest
 from conformance.cli import commands as cli
 from conformance.implementations import callbacks_asked_of, callbacks_of
 from conformance.model.transforms import TRANSFORMS
-from conformance.planning.cells import FaultCell, Plan, ProgramCell, parse_cell
+from conformance.planning.cells import CaseCell, Plan, ProgramCell, parse_cell
 from conformance.planning.coverage import Coverage, coverage_of
 from conformance.planning.covering import Constraint, Space, cover, pairs_of
 from conformance.planning.selection import CPU_DEVICE_COUNTS, Choice, compositions, plan_of, row_of, why_not
@@ -173,7 +173,7 @@ def test_smoke_is_small_and_has_each_callback_and_each_transform(plan: Plan) -> 
     chosen = smoke(plan).cells
     assert set(chosen) <= set(plan.cells)
     assert len(chosen) < 200
-    assert 0 < sum(isinstance(cell, FaultCell) for cell in chosen) < 8
+    assert 0 < sum(isinstance(cell, CaseCell) for cell in chosen) < 8
     assert len({cell.topology for cell in chosen}) == 1
     for implementation in IMPLEMENTATIONS:
         cells = [c for c in chosen if isinstance(c, ProgramCell) and c.implementation == implementation]

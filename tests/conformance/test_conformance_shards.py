@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,13 @@ from typing import Any
 import pytest
 
 from conformance.cli import commands
-from conformance.engine import parts, preparation
-from conformance.engine.shards import PROCESS_START, Shard, costs, parse_shard, shard_of
+from conformance.engine import preparation
+from conformance.engine.options import RunOptions, Shard, parse_shard
+from conformance.engine.run import Run
+from conformance.engine.shards import PROCESS_START, estimate, shard_of
 from conformance.engine.tasks import Task
 from conformance.expectations.entries import Expectation, Expectations
-from conformance.oracle.verdicts import Outcome, Verdict
 from conformance.planning.cells import Plan, parse_cell
-from conformance.reports.report import Report
 from conformance.spec.topology import Topology
 
 pytestmark = pytest.mark.contract("C40")
@@ -34,8 +33,8 @@ def tasks(count: int, topology: Topology = ONE, isolated: int = 0) -> list[Task]
     ]
 
 
-def shards(of: list[Task], count: int, measured: dict[str, float] | None = None) -> list[frozenset[str]]:
-    return [shard_of(of, Shard(number, count), measured or {}) for number in range(1, count + 1)]
+def shards(of: list[Task], count: int) -> list[frozenset[str]]:
+    return [shard_of(of, Shard(number, count)) for number in range(1, count + 1)]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 40])
@@ -54,16 +53,10 @@ def test_the_order_of_the_command_line_does_not_matter() -> None:
 
 def test_shards_take_about_as_long_as_each_other() -> None:
     of = [*tasks(300, isolated=20), *tasks(300, EIGHT)]
-    chance = random.Random(0)
-    measured = {task.id: chance.choice((0.05, 0.1, 0.4, 3.0)) for task in of[::2]}
-    measured[of[0].id] = 60.0
-    cost = costs(of, measured)
+    cost = {task.id: estimate(task) + PROCESS_START * task.isolated for task in of}
     for count in (2, 3, 8):
-        loads = [sum(cost[cell] for cell in shard) for shard in shards(of, count, measured)]
+        loads = [sum(cost[cell] for cell in shard) for shard in shards(of, count)]
         assert max(loads) < 1.1 * sum(loads) / count, loads
-    # A cell that is longer than a share has a shard for itself.
-    measured[of[1].id] = 10_000.0
-    assert {of[1].id} in shards(of, 4, measured)
 
 
 def test_the_kinds_of_workers_stay_together() -> None:
@@ -72,15 +65,6 @@ def test_the_kinds_of_workers_stay_together() -> None:
     kind_of = {task.id: task.kind for task in of}
     kinds = [{kind_of[cell] for cell in shard} for shard in shards(of, 8)]
     assert sum(map(len, kinds)) <= 4 + 7
-
-
-def test_measured_seconds_scale_the_estimates_of_other_cells() -> None:
-    of = tasks(3, isolated=1)
-    plain = costs(of, {})
-    slow = costs(of, {of[1].id: 10 * plain[of[1].id]})
-    assert slow[of[2].id] == pytest.approx(10 * plain[of[2].id])
-    # The start of a process is not among the measured seconds.
-    assert costs(of, {of[0].id: 1.0})[of[0].id] == 1.0 + PROCESS_START
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "a/b", "3", "1/0", "-1/3", "1/3/5", "", " 1/3", "1.0/3"])
@@ -93,27 +77,6 @@ def test_what_is_no_shard_is_refused(text: str, capsys: pytest.CaptureFixture[st
     assert "is no shard: expected K/N with K from 1 to N, like 3/8" in capsys.readouterr().err
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert commands.main(["run", *arguments]) == 2
-    return capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--balance", "results"], "--balance is for --shard K/N"),
-        (["--retry-missing", "--shard", "1/2"], "so --shard has no meaning with it"),
-        (["--retry-missing", "--resume"], "so --resume has no meaning with it"),
-        (["--retry-missing", "-k", "x"], "so -k has no meaning with it"),
-    ],
-)
-def test_options_without_meaning_are_refused_before_planning(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
-) -> None:
-    monkeypatch.setattr(preparation, "plan_of", None)
-    assert words in refused(capsys, *arguments)
-
-
 # Runs that are prepared -------------------------------------------------------------------------------------------
 
 CELLS = [f"jax/{callback}/eager/cpu-1dev" for callback in ("pure_callback", "io_callback", "debug_callback")]
@@ -124,7 +87,7 @@ def prepared(tmp_path: Path, *arguments: str) -> Any:
     known.touch()
     cells = [f"--cell={cell}" for cell in CELLS]
     options = ["run", "--results", str(tmp_path / "results"), "--expectations", str(known), *cells, *arguments]
-    return preparation.prepare(commands.parsed(options))
+    return preparation.prepare(RunOptions.of(commands.parsed(options)))
 
 
 def test_a_run_has_the_cells_of_its_shard_and_says_which(tmp_path: Path) -> None:
@@ -134,7 +97,7 @@ def test_a_run_has_the_cells_of_its_shard_and_says_which(tmp_path: Path) -> None
     assert sorted(cell.id for run in runs for cell in run.cells) == sorted(CELLS)
     data = runs[1]._report.as_json()
     assert data["shard"] == {"number": 2, "of": 2}
-    assert (data["selection"]["count"], data["selection"]["balance"]) == (3, None)
+    assert data["selection"]["count"] == 3
     assert list(data["selection"]["cells"]) == CELLS
     assert data["versions"].keys() >= {"jax", "jaxlib", "suite"}
     assert "shard" not in whole._report.as_json()
@@ -149,22 +112,6 @@ def test_an_empty_shard_is_no_failure(tmp_path: Path) -> None:
     assert "This shard has no cell" in report.summary()
 
 
-def test_the_seconds_of_the_last_run_split_it(tmp_path: Path) -> None:
-    last = tmp_path / "last"
-    last.mkdir()
-    report = Report("cpu", Expectations())
-    for cell in map(parse_cell, CELLS):
-        report.add(cell, _passed(8.0 if cell.id == CELLS[0] else 1.0))
-    report.write(last / "conformance-cpu.json")
-    runs = [prepared(tmp_path, "--shard", f"{number}/2", "--balance", str(last)) for number in (1, 2)]
-    assert sorted(len(run.cells) for run in runs) == [1, 2]
-    assert next(run for run in runs if len(run.cells) == 1).cells[0].id == CELLS[0]
-    balanced = json.loads(json.dumps(runs[0]._report.as_json()))["selection"]["balance"]
-    assert balanced == parts.balance_digest(last, "cpu")
-    with pytest.raises(parts.PartError, match="has no results of tpu"):
-        parts.seconds_in(last, "tpu")
-
-
 def test_an_entry_for_a_cell_of_another_shard_is_not_stale(tmp_path: Path) -> None:
     """Each shard judges entries by the whole selection."""
     outside = "engine_is_no_plan"
@@ -172,16 +119,12 @@ def test_an_entry_for_a_cell_of_another_shard_is_not_stale(tmp_path: Path) -> No
     expectations = Expectations(
         tuple(Expectation((glob,), "fail", "planted", "none", "2026-01-01") for glob in (CELLS[2], outside))
     )
-    run = preparation.Run(
+    run = Run(
         Plan((), ()),
         Plan(cells[:1], ()),
         expectations,
-        preparation.Options("cpu", tmp_path, 1.0),
+        RunOptions(results=tmp_path, depth="run", shard=Shard(1, 3)),
         "0.12.0",
-        preparation.Origin(cells, cells[:1], Shard(1, 3)),
+        cells,
     )
     assert run._report.stale_expectations == (outside,)
-
-
-def _passed(seconds: float) -> Outcome:
-    return Outcome(Verdict.PASS, seconds=seconds)

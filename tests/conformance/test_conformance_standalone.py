@@ -343,7 +343,7 @@ def test_a_typical_program_is_short() -> None:
 @pytest.mark.parametrize(
     ("cell_id", "words"),
     [
-        ("hostcb/call/fault.raises.jit/cpu-2dev", "without --standalone"),
+        ("hostcb/call/case.raises.jit/cpu-2dev", "without --standalone"),
         ("hostcb/io_callback/table.vmap/cpu-2dev", "hostcb/io_callback/vmap/cpu-2dev"),
         ("conformance.mutants:late/id_tap/jit/cpu-8dev", "only programs of hostcb and of JAX"),
         ("hostcb/id_print/vmap/cpu-1dev", "prints a batch"),

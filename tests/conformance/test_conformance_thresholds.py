@@ -56,14 +56,14 @@ def test_the_flag_of_the_queue_has_the_number() -> None:
 
 @pytest.mark.parametrize("name", THRESHOLDS)
 def test_cells_or_a_test_ask_for_both_sides(name: str) -> None:
-    crossing = {fault.callback for fault in all_cases() if name in fault.crosses}
+    crossing = {case.callback for case in all_cases() if name in case.crosses}
     asked_by = THRESHOLDS[name].asked_by
-    assert bool(crossing) != bool(asked_by), f"{name}: plant a fault with crosses=({name!r},)"
+    assert bool(crossing) != bool(asked_by), f"{name}: plant a case with crosses=({name!r},)"
     assert not asked_by or "C62" in (ROOT / asked_by).read_text("utf-8")
 
 
 def test_cells_cross_only_what_there_is() -> None:
-    assert {name for fault in all_cases() for name in fault.crosses} <= {*THRESHOLDS}
+    assert {name for case in all_cases() for name in case.crosses} <= {*THRESHOLDS}
 
 
 def test_both_sides_are_next_to_the_number() -> None:

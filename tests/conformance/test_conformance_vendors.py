@@ -36,11 +36,11 @@ SUITE = on_the_page("acme_suite.py")
 def no_vendor_stays() -> Iterator[None]:
     """Undo what a test has added to the suite."""
     all_cases()
-    callbacks, transforms, faults = [*external_callbacks.ALL_CALLBACKS], {**TRANSFORMS}, {**_ENTERED}
+    callbacks, transforms, cases = [*external_callbacks.ALL_CALLBACKS], {**TRANSFORMS}, {**_ENTERED}
     named, done, path, modules = {**external_callbacks._NAMED}, {*extensions._done}, [*sys.path], {*sys.modules}
     yield
     external_callbacks.ALL_CALLBACKS[:] = callbacks
-    for registry, before in ((TRANSFORMS, transforms), (_ENTERED, faults), (external_callbacks._NAMED, named)):
+    for registry, before in ((TRANSFORMS, transforms), (_ENTERED, cases), (external_callbacks._NAMED, named)):
         registry.clear()  # type: ignore[attr-defined]
         registry.update(before)  # type: ignore[attr-defined]
     extensions._done.clear()
@@ -82,7 +82,7 @@ def conformance(folder: Path, *arguments: str, **environment: str) -> subprocess
 CELLS = (
     "jax/pure_callback_unrolled/vmap/acme-1dev",
     "jax/pure_callback/twice.jit/acme-1dev",
-    "jax/pure_callback/fault.acme_runs_again.jit/acme-1dev",
+    "jax/pure_callback/case.acme_runs_again.jit/acme-1dev",
 )
 
 
@@ -132,7 +132,7 @@ def test_the_suite_answers_to_both_names(tmp_path: Path, package: Path) -> None:
 
 def test_entry_points_add_for_every_platform(tmp_path: Path) -> None:
     groups = tomllib.loads(on_the_page("pyproject.toml"))["project"]["entry-points"]
-    groups = {name: points for name, points in groups.items() if name.endswith(("callbacks", "transforms", "faults"))}
+    groups = {name: points for name, points in groups.items() if name.endswith(("callbacks", "transforms", "cases"))}
     use(installed(tmp_path, groups, {"acme_suite.py": SUITE}))
     for cell in CELLS:
         assert parse_cell(cell.replace("acme-", "cpu-")).id == cell.replace("acme-", "cpu-")
@@ -288,9 +288,13 @@ def test_a_file_of_another_platform(tmp_path: Path, capsys: pytest.CaptureFixtur
             "from conformance.model.transforms import TRANSFORMS\nFOUND = TRANSFORMS['scan']",
             "there is a transform 'scan' already",
         ),
-        ("faults", "FOUND = 'text'", "has 'text': expected a conformance.cases.harness.registry.Fault, or a module"),
         (
-            "faults",
+            "cases",
+            "FOUND = 'text'",
+            "expected a conformance.cases.harness.registry.RegisteredCase, or a module",
+        ),
+        (
+            "cases",
             "from conformance.cases.harness.catalogue import all_cases\nFOUND = all_cases()[0]",
             "is entered twice: give one of the two another kind",
         ),

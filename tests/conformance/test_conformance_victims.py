@@ -1,4 +1,4 @@
-"""Programs of fault cells in processes of their own: which implementation they load, and what it means not to begin."""
+"""Programs of case cells in processes of their own: which implementation they load, and what it means not to begin."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from conformance.cases.harness import child_programs as victim_programs
 from conformance.cases.harness.bench import Bench
 from conformance.cases.harness.catalogue import all_cases
 from conformance.cases.harness.child_processes import VictimEndedError, run_victim
-from conformance.cases.harness.registry import Fault
-from conformance.cases.harness.running import run_fault
+from conformance.cases.harness.registry import RegisteredCase
+from conformance.cases.harness.running import run_case
 from conformance.implementations import Implementation, ImplementationError, load, path_of
 from conformance.implementations.external import ExternalCallbacks
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
@@ -24,8 +24,8 @@ from conformance.oracle.verdicts import Outcome, Stage, Verdict
 pytestmark = pytest.mark.contract("C4")
 
 ROOT = Path(__file__).parents[2]
-(PENDING,) = (fault for fault in all_cases() if fault.kind == "pending_at_exit")
-(OS_EXIT,) = (fault for fault in all_cases() if (fault.kind, fault.callback) == ("os_exit", "pure_callback"))
+(PENDING,) = (case for case in all_cases() if case.kind == "pending_at_exit")
+(OS_EXIT,) = (case for case in all_cases() if (case.kind, case.callback) == ("os_exit", "pure_callback"))
 
 MODULE = """\
 import os, sys, time
@@ -62,9 +62,9 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize(("fault", "planted", "words"), PLANTED.values(), ids=PLANTED)
+@pytest.mark.parametrize(("case", "planted", "words"), PLANTED.values(), ids=PLANTED)
 def test_a_program_that_does_not_begin_is_no_crash_of_the_implementation(
-    fault: Fault,
+    case: RegisteredCase,
     planted: str,
     words: str,
     devices: list[jax.Device],
@@ -72,7 +72,7 @@ def test_a_program_that_does_not_begin_is_no_crash_of_the_implementation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     implementation = implementation_of(MODULE.format(planted=planted), tmp_path, monkeypatch)
-    assert words in harness_error(run_fault(fault, implementation, devices))
+    assert words in harness_error(run_case(case, implementation, devices))
 
 
 def test_a_program_that_hangs_before_it_begins(
@@ -80,7 +80,7 @@ def test_a_program_that_hangs_before_it_begins(
 ) -> None:
     monkeypatch.setattr(victims, "DEADLINE", 8.0)
     implementation = implementation_of(MODULE.format(planted="time.sleep(600)"), tmp_path, monkeypatch)
-    reason = harness_error(run_fault(OS_EXIT, implementation, devices))
+    reason = harness_error(run_case(OS_EXIT, implementation, devices))
     assert "it had not begun after 8 s" in reason
 
 
@@ -100,7 +100,7 @@ def test_an_implementation_that_other_processes_do_not_find(
 ) -> None:
     text = "from conformance.implementations.jax import IMPLEMENTATION"
     implementation = implementation_of(text, tmp_path, monkeypatch, on_path=False)
-    reason = harness_error(run_fault(OS_EXIT, implementation, devices))
+    reason = harness_error(run_case(OS_EXIT, implementation, devices))
     assert "ImplementationError: there is no implementation" in reason
 
 
@@ -224,5 +224,5 @@ def test_one_that_has_no_path_is_not_taken_for_another(name: Any, devices: list[
     """Another implementation may have its name."""
     with pytest.raises(ImplementationError):
         path_of(Nobodys(name))
-    reason = harness_error(run_fault(OS_EXIT, Nobodys(name), devices))
+    reason = harness_error(run_case(OS_EXIT, Nobodys(name), devices))
     assert "ImplementationError" in reason

@@ -27,7 +27,7 @@ from mutation.trial import KILLED, SURVIVED, UNREACHED, Result, Until, has_ended
 pytestmark = pytest.mark.contract("C60")
 
 (MUTANT,) = (one for one in mutants_in("x = f(\n    a < 1,\n)", "toy.py") if one.kind == "comparison")
-ONE, TWO, THREE = (f"hostcb/{name}/cpu-8dev" for name in ("id_tap/jit", "id_tap/jit.scan", "call/fault.raises.jit"))
+ONE, TWO, THREE = (f"hostcb/{name}/cpu-8dev" for name in ("id_tap/jit", "id_tap/jit.scan", "call/case.raises.jit"))
 TEST = "tests/unit/test_mutation.py::test_kills_by_a_test_that_is_gone_are_an_error"
 
 
@@ -288,7 +288,7 @@ def test_the_report_names_faults_that_kill_nothing_that_others_do_not() -> None:
     ]
     text = report(results, {}, 6, [ONE, TWO, THREE, of_a_tap, loop])
     assert "The trials of 5 killed mutants went on" in text
-    assert "1 faults and programs are the only ones that notice a mutant:\n\n- 2 `fault.raises`\n" in text
+    assert "1 cases and programs are the only ones that notice a mutant:\n\n- 2 `case.raises`\n" in text
     assert text.endswith("The other 2 kill none of these mutants that no other kills:\n\n- `jit`\n- `scan`\n")
 
 

@@ -67,3 +67,16 @@ def test_markers_with_unknown_numbers_are_not_collected(
 
 def test_the_page_is_what_tests_cells_and_mutants_say() -> None:
     assert promises.PAGE.read_text(encoding="utf-8") == promises.page(), f"renew it: {promises.COMMAND}"
+
+
+@pytest.mark.parametrize(
+    ("promise", "begin"),
+    [
+        ("All runs. None is lost.", "All runs."),
+        ("Each waits: none is lost", "Each waits."),
+        ("`f. g` runs (or raises. Both are seen): once", "`f. g` runs (or raises. Both are seen)."),
+        ("Nothing ends here", "Nothing ends here"),
+    ],
+)
+def test_the_page_has_the_first_sentence_of_a_promise(promise: str, begin: str) -> None:
+    assert promises.first_sentence(promise) == begin

@@ -70,7 +70,7 @@ def test_the_extract_counts_what_came_of_the_cells() -> None:
             cell("hostcb/io_callback/shard_map.vmap/cpu-8dev"),
             cell("hostcb/io_callback/pmap/cpu-1dev"),
             cell("hostcb/io_callback/pjit/cpu-2x2"),
-            cell("hostcb/io_callback/fault.raises.jit/cpu-8dev"),
+            cell("hostcb/io_callback/case.raises.jit/cpu-8dev"),
             cell("hostcb/io_callback/table.jit/cpu-8dev"),
             cell("jax/io_callback/vmap/cpu-8dev", standing=Standing.KNOWN_FAILURE, verdict="fail", known=KNOWN),
             cell("jax/io_callback/vmap/cpu-1dev", standing=Standing.UNEXPECTED, verdict="fail"),

@@ -16,7 +16,7 @@ from ..harness.case import BEGINS_WITHIN, Case, add_one, case
 from ..harness.registry import EVERY_EFFECT
 
 EARLY_SECONDS = 0.1
-"""The time in which a barrier may return too early. It is one-sided: a slow machine can only miss the fault."""
+"""The time in which a barrier may return too early. It is one-sided: a slow machine can only miss the case."""
 
 SLOW_SECONDS = 0.1
 LATE_SECONDS = 2.0

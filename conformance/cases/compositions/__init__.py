@@ -1,1 +1,1 @@
-"""Programs that compose several callbacks and transformations, each for a fault that such a program has shown."""
+"""Programs that compose several callbacks and transformations, each for a case that such a program has shown."""

@@ -73,10 +73,11 @@ def fuzz_vmap_in_vmap(bench: Bench, callback: Callback) -> list[Anomaly]:
 
     x, y = np.asarray([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), np.asarray([10.0, 20.0, 30.0])
     expected = [
-        ran("tap", x, y, transforms=batched(0, None) + batched(1, 0)),
+        # The oracle puts the axis of the outermost vmap first, as `batch_dims` says.
+        ran("tap", x.T, y, transforms=batched(0, None) + batched(0, 0)),
         ran("broadcast", x.T, np.stack([y, y], 1)),
         *(ran(name, float(z)) for name in ("debug", "large") for z in range(1, 7)),
-        ran("small", x, transforms=batched(0) + batched(1)),
+        ran("small", x.T, transforms=batched(0) + batched(0)),
         *(ran("io", z) for z in (1.0, 2.0, 3.0, 5.0, 6.0, 7.0)),
         *(ran("io", z) for z in (2.0, 3.0, 4.0, 6.0, 7.0, 8.0)),
         ran("column", [[3.0, 7.0], [4.0, 8.0], [5.0, 9.0]], transforms=batched(0)),

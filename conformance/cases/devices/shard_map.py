@@ -115,7 +115,7 @@ def devices_in_both_orders(case: Case) -> None:
         programs.append(lambda f=program, x=placed: f(x))
     for number in (0, 1, 0) * 4:
         case.forget()
-        case.gives(programs[number], case.bench.expected(case.callback, operand))
+        case.gives(case.bench.expected(case.callback, operand), programs[number])
         case.saw_parts(host, operand)
 
 

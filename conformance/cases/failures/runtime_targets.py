@@ -12,7 +12,7 @@ from ...oracle.checkers import Anomaly
 from ...oracle.verdicts import Stage
 from ..harness.bench import Bench
 from ..harness.child_processes import Ended, run_victim
-from ..harness.registry import SLOWEST, Fault, enter
+from ..harness.registry import SLOWEST, RegisteredCase, enter
 from ..harness.runtime_targets import RESULTS
 
 
@@ -55,4 +55,8 @@ _KINDS = {
 
 for _target, _kinds in _KINDS.items():
     for _kind in _kinds:
-        enter(Fault(_kind, "jit", _target, ("H15",), functools.partial(raw_result, _kind, _target), deadline=SLOWEST))
+        enter(
+            RegisteredCase(
+                _kind, "jit", _target, ("H15",), functools.partial(raw_result, _kind, _target), deadline=SLOWEST
+            )
+        )

@@ -1,4 +1,4 @@
-"""The computations in which faults are planted."""
+"""The computations of the cases, in each layout."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...spec.package import module
-from .registry import Fault, entered, entry
+from .registry import RegisteredCase, entered, entry
 from .runtime_targets import TARGETS
 
 RUNTIME_TARGETS = tuple(TARGETS)
@@ -21,14 +21,14 @@ RUNTIME_TARGETS = tuple(TARGETS)
 _CASES = Path(__file__).parents[1]
 
 
-def all_cases() -> tuple[Fault, ...]:
+def all_cases() -> tuple[RegisteredCase, ...]:
     """The cases of every module, and those of vendors that `extensions` has added."""
     _import_all()
     return entered()
 
 
-def case_named(callback: str, name: str) -> Fault | None:
-    """The case of a callback with this name, such as `fault.slow.jit`; no other module is imported if one has it."""
+def case_named(callback: str, name: str) -> RegisteredCase | None:
+    """The case of a callback with this name, such as `case.slow.jit`; no other module is imported if one has it."""
     kind = name.split(".")[1]
     # A kind whose name is put together stands in no source.
     for wanted in (rf"\b{kind}\b", ""):

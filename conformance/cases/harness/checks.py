@@ -1,4 +1,4 @@
-"""Checks that fault cells share."""
+"""Checks that case cells share."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Runs programs that may crash, hang or end their process: each in a process of its own, watched and judged.
 
-The programs are in `child_programs`; this module starts them. A victim announces that it has begun. An
+The programs are in `child_programs`; this module starts them. A child announces that it has begun. An
 end before that is not a failure of the implementation: the suite could not start its program.
 """
 
@@ -21,16 +21,16 @@ from ...warm.process import Process, start
 from .bench import Bench
 
 DEADLINE = 30.0
-"""Seconds; a victim needs two or three."""
+"""Seconds; a child needs two or three."""
 
 STACKS_DEADLINE = 5.0
 
 MARK = "victim: "
-"""The prefix of a victim's report lines; its standard output may have other lines, too."""
+"""The prefix of a child's report lines; its standard output may have other lines, too."""
 
 
 class VictimEndedError(Exception):
-    """A victim crashed, hung or did not begin; carries the outcome of its cell."""
+    """A child crashed, hung or did not begin; carries the outcome of its cell."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.reason)
@@ -39,10 +39,10 @@ class VictimEndedError(Exception):
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a victim, and its reports before that."""
+    """The end of a child, and its reports before that."""
 
     status: int | None
-    """The return code of `subprocess`; None for a victim that had to be killed."""
+    """The return code of `subprocess`; None for a child that had to be killed."""
     stage: Stage
     """Where it was."""
     said: tuple[Any, ...]
@@ -123,7 +123,7 @@ def _words(errors: str) -> str:
 
 
 def _reports_in(output: str) -> list[dict[str, Any]]:
-    """The reports of a victim in its standard output; an implementation may print there, too."""
+    """The reports of a child in its standard output; an implementation may print there, too."""
     lines = (line.removeprefix(MARK) for line in output.splitlines() if line.startswith(MARK))
     return [json.loads(line) for line in lines]
 

@@ -1,4 +1,4 @@
-"""The victims: `python -m conformance.cases.harness.child_programs PROGRAM IMPLEMENTATION LAYOUT DEVICES ARGUMENT...`.
+"""Programs of child processes: `python -m conformance.cases.harness.child_programs PROGRAM IMPLEMENTATION LAYOUT ...`.
 
 They write lines to their standard output: that they have begun, their stage, and their findings. The process that
 started them judges these. IMPLEMENTATION is the path of the implementation.
@@ -59,7 +59,7 @@ _PROGRAMS: dict[str, Program] = {}
 
 
 def program(function: Program) -> Program:
-    """Let victims run this under its own name."""
+    """Let child processes run this under its own name."""
     _PROGRAMS[function.__name__] = function
     return function
 
@@ -106,7 +106,7 @@ def running_at_exit(bench: Bench, callback_name: str) -> None:
         np.asarray(compiled(bench.operand))
     last.set()
     at(Stage.DISPATCH)
-    # The program must not keep the result: this is part of the fault.
+    # The program must not keep the result: this is part of the case.
     compiled(bench.operand)
     say("dispatched")
     at(Stage.CALLBACK)

@@ -1,4 +1,4 @@
-"""What vendors add to the suite: callbacks, transforms and faults, from entry points and from a platform's modules.
+"""What vendors add to the suite: callbacks, transforms and cases, from entry points and from a platform's modules.
 
 Each process that plans or runs cells calls `extend` before it does so, so all know the same.
 """
@@ -16,7 +16,7 @@ from ...spec.entry_points import PAGE, VendorError
 from ...spec.external_callbacks import ALL_CALLBACKS, add_callback
 from ...spec.platforms import platform_named
 from .catalogue import all_cases
-from .registry import Fault, enter
+from .registry import RegisteredCase, enter
 
 PLATFORM = "HOSTCB_CONFORMANCE_PLATFORM"
 """The environment variable by which a worker tells the programs that it starts which platform they are for."""
@@ -33,10 +33,10 @@ def extend(platform: str) -> None:
         for group, add in ((points.CALLBACKS, _add_callback), (points.TRANSFORMS, _add_transform)):
             for point in points.entry_points(group):
                 _add_all(points.load(point), add, points.origin(point))
-        for point in points.entry_points(points.FAULTS):
+        for point in points.entry_points(points.CASES):
             # First the suite's own: a second case of a name is the vendor's mistake.
             all_cases()
-            _add_faults(points.load(point), points.origin(point))
+            _add_cases(points.load(point), points.origin(point))
     if platform not in _done:
         _done.add(platform)
         described = platform_named(platform)
@@ -46,7 +46,7 @@ def extend(platform: str) -> None:
             module = points.import_module(name, described.source)
             _add_all(getattr(module, "CALLBACKS", ()), _add_callback, f"CALLBACKS of {where}")
             _add_all(getattr(module, "TRANSFORMS", ()), _add_transform, f"TRANSFORMS of {where}")
-            _add_all(getattr(module, "FAULTS", ()), _add_fault, f"FAULTS of {where}")
+            _add_all(getattr(module, "CASES", ()), _add_case, f"CASES of {where}")
 
 
 def extend_as_started() -> None:
@@ -79,23 +79,23 @@ def _add_transform(one: Any, where: str) -> None:
     if missing := [face for face in _FACES if not hasattr(one, face)]:
         raise VendorError(f"{where} has {one!r}, which is no transform: it has no {missing[0]} ({PAGE})")
     _check_name(one.name, where)
-    if one.name in TRANSFORMS or one.name in ("fault", "table"):
+    if one.name in TRANSFORMS or one.name in ("case", "table"):
         raise VendorError(f"{where}: there is a transform {one.name!r} already: give it another name")
     if not isinstance(one.radix, int) or one.radix % 2 != 1 or one.radix < 1:
         raise VendorError(f"{where}: the radix of {one.name!r} is an odd number greater than 0, not {one.radix!r}")
     TRANSFORMS[one.name] = one
 
 
-def _add_faults(found: Any, where: str) -> None:
-    """Those of a module have been entered by its import, by `planted`; other objects are faults, or a list of them."""
+def _add_cases(found: Any, where: str) -> None:
+    """Those of a module have been entered by its import, by `planted`; other objects are cases, or a list of them."""
     if not hasattr(found, "__spec__"):
-        _add_all(found, _add_fault, where)
+        _add_all(found, _add_case, where)
 
 
-def _add_fault(one: Any, where: str) -> None:
-    if not isinstance(one, Fault):
+def _add_case(one: Any, where: str) -> None:
+    if not isinstance(one, RegisteredCase):
         raise VendorError(
-            f"{where} has {one!r}: expected a conformance.cases.harness.registry.Fault, or a module ({PAGE})"
+            f"{where} has {one!r}: expected a conformance.cases.harness.registry.RegisteredCase, or a module ({PAGE})"
         )
     points.attempted(lambda: enter(one), where)
 

@@ -44,7 +44,7 @@ class _StandardOutput:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        printed = re.fullmatch(r"fault (\d+): (.*?)\s*", text, re.DOTALL)
+        printed = re.fullmatch(r"case (\d+): (.*?)\s*", text, re.DOTALL)
         if not printed:
             return self.stream.write(text)
         host = _HOSTS.get(int(printed[1]))
@@ -67,4 +67,4 @@ def format_for(host: Host) -> str:
         sys.stdout = _StandardOutput(sys.stdout)
     number = next(_numbers)
     _HOSTS[number] = host
-    return f"fault {number}: {{x}}"
+    return f"case {number}: {{x}}"

@@ -1,9 +1,9 @@
-"""A fault, and the decorator of its scenario, which registers it.
+"""A case, and the decorator of its scenario, which registers it.
 
     @planted("jit pmap", "id_tap call", "H13")
     def slow(bench: Bench, callback: Callback) -> list[Anomaly]: ...
 
-registers `fault.slow.jit` and `fault.slow.pmap` of `id_tap` and of `call`: four faults. `catalogue` imports the
+registers `case.slow.jit` and `case.slow.pmap` of `id_tap` and of `call`: four cases. `catalogue` imports the
 modules of all scenarios.
 """
 
@@ -21,7 +21,7 @@ from ...spec.promises import OF_ORDER, is_about
 from .bench import Bench
 
 Scenario: TypeAlias = Callable[[Bench, Callback], list[Anomaly]]
-"""Plants a fault and checks its effects. Without an anomaly, the cell passes."""
+"""Plants a case and checks its effects. Without an anomaly, the cell passes."""
 
 EVERY_LAYOUT = "jit pmap pjit shard_map"
 """One device; every device by pmap; one computation over all devices; every device by shard_map."""
@@ -42,7 +42,7 @@ WITH_RESULTS = "call pure_callback io_callback"
 WITH_EFFECTS = "id_tap call io_callback_ordered debug_callback"
 
 SLOWEST = 45.0
-"""The deadline in seconds of a fault that waits for an event, long enough for a busy machine."""
+"""The deadline in seconds of a case that waits for an event, long enough for a busy machine."""
 
 COLLECTIVE_TIMEOUT_FLAGS = (
     "--xla_cpu_collective_call_warn_stuck_timeout_seconds=1",
@@ -63,7 +63,7 @@ _PROMISE_OF = {
 
 
 @dataclass(frozen=True)
-class Fault:
+class RegisteredCase:
     """One scenario in one layout with one callback."""
 
     kind: str
@@ -76,23 +76,23 @@ class Fault:
     deadline: float | None = None
     """Seconds, if the usual deadline is needlessly long."""
     isolated: bool = False
-    """Whether the fault runs in a process of its own, because it may end, hang or poison its process."""
+    """Whether the case runs in a process of its own, because it may end, hang or poison its process."""
     needs: str = ""
     """A function of `jax` that the scenario uses and that some releases lack."""
     functions: str = ""
     """The functions that the scenario uses of the implementation's module, beside the callback: words."""
     processes: bool = False
-    """Whether the fault is planted in several processes; otherwise it is planted in one."""
+    """Whether the case is planted in several processes; otherwise it is planted in one."""
     ends: tuple[int, ...] = ()
     """The processes that the scenario itself ends or stops: what becomes of the others is the outcome."""
     crosses: tuple[str, ...] = ()
     """The entries of `spec.thresholds` on both sides of which the scenario has sizes."""
     quiet: str = ""
-    """Why the fault needs a quiet machine, if it does: then no other cell of the run runs meanwhile."""
+    """Why the case needs a quiet machine, if it does: then no other cell of the run runs meanwhile."""
 
     @property
     def name(self) -> str:
-        return f"fault.{self.kind}.{self.layout}"
+        return f"case.{self.kind}.{self.layout}"
 
     def ineligible(self, device_count: int, processes: int = 1) -> str | None:
         if reason := self.ineligible_in(processes):
@@ -107,24 +107,24 @@ class Fault:
         return "needs several processes" if self.processes else "is planted in one process"
 
 
-_ENTERED: dict[tuple[str, str], Fault] = {}
+_ENTERED: dict[tuple[str, str], RegisteredCase] = {}
 
 
-def enter(fault: Fault) -> None:
-    """Register a fault."""
-    key = (fault.callback, fault.name)
+def enter(case: RegisteredCase) -> None:
+    """Register a case."""
+    key = (case.callback, case.name)
     if key in _ENTERED:
-        raise ValueError(f"{fault.name} of {fault.callback} is entered twice: give one of the two another kind")
-    _ENTERED[key] = fault
+        raise ValueError(f"{case.name} of {case.callback} is entered twice: give one of the two another kind")
+    _ENTERED[key] = case
 
 
-def entry(callback: str, name: str) -> Fault | None:
-    """The registered fault of a callback with this name, if an imported module has it."""
+def entry(callback: str, name: str) -> RegisteredCase | None:
+    """The registered case of a callback with this name, if an imported module has it."""
     return _ENTERED.get((callback, name))
 
 
-def entered() -> tuple[Fault, ...]:
-    """The registered faults, those of all imported modules."""
+def entered() -> tuple[RegisteredCase, ...]:
+    """The registered cases, those of all imported modules."""
     return tuple(_ENTERED.values())
 
 
@@ -153,7 +153,7 @@ def planted(
 
     The kind is the scenario's name. The promises are each callback's promise about failures, and those in `also`; a
     promise that names other functions is left out.
-    A fault that shares its process with other cells always has a deadline.
+    A case that shares its process with other cells always has a deadline.
     """
 
     def enter_all(scenario: S) -> S:
@@ -166,7 +166,7 @@ def planted(
                 raise ValueError(f"{scenario.__name__} of {name} cites no promise about {callback.function}")
             for layout in layouts.split():
                 enter(
-                    Fault(
+                    RegisteredCase(
                         kind or scenario.__name__,
                         layout,
                         name,

@@ -1,4 +1,4 @@
-"""Run fault cells: plant a misbehaving callback and check its effects.
+"""Run case cells: plant a misbehaving callback and check its effects.
 
 Each scenario returns anomalies. A scenario that may crash, hang or poison its process runs in a process of its own,
 where a crash or a hang is a result like any other.
@@ -19,19 +19,19 @@ from ...oracle.verdicts import Outcome, Verdict
 from .bench import Bench
 from .checks import is_of_the_program
 from .child_processes import VictimEndedError
-from .registry import Fault
+from .registry import RegisteredCase
 from .support import outcome_in_place_of_waiting, outcome_without_support
 
 
-def run_fault(fault: Fault, implementation: Implementation, devices: Sequence[jax.Device]) -> Outcome:
-    bench = Bench(implementation, fault.layout, devices)
+def run_case(case: RegisteredCase, implementation: Implementation, devices: Sequence[jax.Device]) -> Outcome:
+    bench = Bench(implementation, case.layout, devices)
     started = time.perf_counter()
-    if waiting := outcome_in_place_of_waiting(fault, bench):
+    if waiting := outcome_in_place_of_waiting(case, bench):
         return waiting
     try:
-        anomalies = fault.plant(bench)
+        anomalies = case.plant(bench)
     except VictimEndedError as error:
-        lacking = outcome_without_support(fault, bench, started)
+        lacking = outcome_without_support(case, bench, started)
         return replace(lacking or error.outcome, seconds=time.perf_counter() - started)
     except Exception as error:
         if not is_of_the_program(error, implementation):
@@ -40,15 +40,15 @@ def run_fault(fault: Fault, implementation: Implementation, devices: Sequence[ja
     seconds = time.perf_counter() - started
     if not anomalies:
         return Outcome(Verdict.PASS, seconds=seconds)
-    if lacking := outcome_without_support(fault, bench, started):
+    if lacking := outcome_without_support(case, bench, started):
         return replace(lacking, seconds=time.perf_counter() - started)
     witness = "; ".join(str(anomaly) for anomaly in anomalies)
     return Outcome(Verdict.FAIL, anomalies[0].stage, witness, seconds, anomaly=anomalies[0].kind)
 
 
-def try_callback_of(fault: Fault, implementation: Implementation, devices: Sequence[jax.Device]) -> Outcome:
-    """In place of a fault, which needs a process of its own, try whether the platform has its callback at all.
+def try_callback_of(case: RegisteredCase, implementation: Implementation, devices: Sequence[jax.Device]) -> Outcome:
+    """In place of a case, which needs a process of its own, try whether the platform has its callback at all.
 
     A pass says that it has.
     """
-    return outcome_without_support(fault, Bench(implementation, fault.layout, devices)) or Outcome(Verdict.PASS)
+    return outcome_without_support(case, Bench(implementation, case.layout, devices)) or Outcome(Verdict.PASS)

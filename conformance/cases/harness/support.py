@@ -1,4 +1,4 @@
-"""Whether the platform has a callback in a layout at all: a fault that fails without it shows nothing of its own."""
+"""Whether the platform has a callback in a layout at all: a case that fails without it shows nothing of its own."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from ...oracle.verdicts import Outcome, Verdict
 from ...spec.callbacks import Callback
 from ...spec.external_callbacks import callback_named
 from .bench import Bench
-from .registry import Fault
+from .registry import RegisteredCase
 from .runtime_targets import TARGETS
 
 LONG_SECONDS = 2.0
 
 _long: dict[str, str] = {}
-"""The kinds of faults that wait long for a callback that cannot come, each with the callback that has shown it."""
+"""The kinds of cases that wait long for a callback that cannot come, each with the callback that has shown it."""
 
 
-def outcome_without_support(fault: Fault, bench: Bench, started: float | None = None) -> Outcome | None:
-    """The outcome of a fault if the platform refuses the smallest program with its callback; otherwise None.
+def outcome_without_support(case: RegisteredCase, bench: Bench, started: float | None = None) -> Outcome | None:
+    """The outcome of a case if the platform refuses the smallest program with its callback; otherwise None.
 
-    The program is compiled, and does not run. `started` is the time at which the fault was planted.
+    The program is compiled, and does not run. `started` is the time at which the case was planted.
     """
-    if fault.callback in TARGETS:
+    if case.callback in TARGETS:
         return None
-    callback = callback_named(fault.callback)
+    callback = callback_named(case.callback)
     try:
         compiled: Any = bench.compile(lambda x: _applied(bench, callback, x))
         compiled.lower(bench.operand).compile()
@@ -38,17 +38,17 @@ def outcome_without_support(fault: Fault, bench: Bench, started: float | None = 
         stage = stage_of(error)
         if cause := refusal_of(error, stage):
             if started and time.perf_counter() - started > LONG_SECONDS:
-                _long[fault.kind] = callback.name
-            words = f"unsupported: {summary(error)}; that is what {callback.name} alone does here under {fault.layout}"
+                _long[case.kind] = callback.name
+            words = f"unsupported: {summary(error)}; that is what {callback.name} alone does here under {case.layout}"
             return Outcome(Verdict.UNSUPPORTED, stage, words, anomaly="unsupported", cause=cause)
     return None
 
 
-def outcome_in_place_of_waiting(fault: Fault, bench: Bench) -> Outcome | None:
-    """The outcome of a fault of a kind that is known to wait long in vain, if its callback is refused as well."""
-    if fault.kind not in _long or not (outcome := outcome_without_support(fault, bench)):
+def outcome_in_place_of_waiting(case: RegisteredCase, bench: Bench) -> Outcome | None:
+    """The outcome of a case of a kind that is known to wait long in vain, if its callback is refused as well."""
+    if case.kind not in _long or not (outcome := outcome_without_support(case, bench)):
         return None
-    words = f"; not planted, since it only waits without its callback, as it did for {_long[fault.kind]}"
+    words = f"; not planted, since it only waits without its callback, as it did for {_long[case.kind]}"
     return replace(outcome, reason=outcome.reason + words)
 
 

@@ -105,7 +105,7 @@ _WAYS_TO_KEEP: tuple[Callable[[Any], Any], ...] = (
 
 
 @case("jit", OF_ARRAYS, "H11")
-# JAX's own callbacks hang here: see fault.reads_large_operand.
+# JAX's own callbacks hang here: see case.reads_large_operand.
 @case("pmap pjit shard_map", "id_tap call", "H11")
 def keeps_large_operands(case: Case) -> None:
     """As `keeps_its_operand` for operands of 1 MiB, several of them in a tree, and for views of them."""

@@ -233,7 +233,7 @@ def _overtakes(case: Case, through: Callable[[Any, Any], Any], place: Any) -> No
         begun = entered.wait(BEGINS_WITHIN) and dispatched.wait(BEGINS_WITHIN)
         case.check(begun, "lost", Stage.DISPATCH, "a program on two devices did not begin, or was not dispatched")
         with case.in_thread(lambda: through(quick, operand)):
-            # One-sided: a slow machine can only miss the fault.
+            # One-sided: a slow machine can only miss the case.
             ran.wait(WHILE)
             release.set()
     case.check(ran.wait(BEGINS_WITHIN), "stuck", Stage.DISPATCH, f"a callback on {place} did not run")

@@ -1,4 +1,4 @@
-"""Fault cells over several processes: a callback or a process fails, and the other processes hear of it in time."""
+"""Cases over several processes: a callback or a process fails, and the other processes hear of it in time."""
 
 from __future__ import annotations
 

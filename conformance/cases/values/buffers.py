@@ -130,7 +130,7 @@ def _compiled(bench: Bench, callback: Callback, look: Callable[[Any], None]) -> 
 def _check_not_misled(case: Case, disturb: Callable[[], Any]) -> None:
     later = _compiled(case.bench, case.callback, lambda buffer: None)
     for error in _at_all_depths(disturb):
-        # The fault may already affect some of these.
+        # The case may already affect some of these.
         del error
     values: list[float] = []
     errors = [error for error in _at_all_depths(lambda: values.append(float(later(np.float32(3))))) if error]

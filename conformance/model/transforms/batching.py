@@ -23,7 +23,7 @@ class Vmap:
 
         def batched(x: jax.Array) -> jax.Array:
             # The batch is the last axis, after one of size one. So the batches of nested vmaps are different axes of
-            # a callback's operand, and a callback that is told of them in the wrong order is told wrong axes.
+            # a callback's operand, and a callback that receives them in the wrong order receives wrong axes.
             batch = jnp.expand_dims(x, (-2, -1)) + offsets
             return jnp.sum(jax.vmap(function, in_axes=-1)(batch), axis=(0, -1))
 

@@ -42,7 +42,7 @@ def _transforms_forgotten(library: Library) -> Names:
     return _telling(library, lambda transforms: ())
 
 
-def _first_lane_only(library: Library) -> Names:
+def _first_element_only(library: Library) -> Names:
     def run(function: Any, operand: Any, transforms: Any, **options: Any) -> None:
         for _ in transforms:
             operand = operand[0]
@@ -135,9 +135,9 @@ MUTANTS = (
         _WRONG_TRANSFORMS,
     ),
     Mutant(
-        "first_lane_only",
+        "first_element_only",
         "under vmap the first element alone reaches the callback",
-        _first_lane_only,
+        _first_element_only,
         ("id_tap/vmap/cpu-8dev", "id_tap/vmap.vmap/cpu-8dev"),
         _WRONG_OPERAND,
     ),

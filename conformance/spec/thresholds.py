@@ -82,7 +82,7 @@ THRESHOLDS: Mapping[str, Threshold] = {
         16384, "bytes of a value in such a program, at 16 an element", "_runtime/native.py:MOST_BYTES"
     ),
     "fast_steps": Threshold(1000, "steps of the loops in such a program", "_runtime/native.py:MOST_STEPS"),
-    "unrolled_lanes": Threshold(
+    "unrolled_elements": Threshold(
         16, "batch elements of a vmap whose callbacks are unrolled", "_primitive/batching.py:MOST_UNROLLED"
     ),
     "live_executions": Threshold(64, "executions that are tracked", "_runtime/executions.py:MANY"),

@@ -26,7 +26,7 @@ import jax
 def late():
     print(json.dumps({"at exit": threading.main_thread().name}))
 
-def victim(environment):
+def child(environment):
     from conformance.warm.process import start
     inner = start("planted_program", ["show"], {**os.environ, **environment})
     print(json.dumps({"inner": type(inner).__name__}))
@@ -64,7 +64,7 @@ def main():
         while True:
             pass
     elif do == "inner":
-        print(victim({"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}))
+        print(child({"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}))
 
 if __name__ == "__main__":
     main()

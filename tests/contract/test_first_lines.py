@@ -206,9 +206,13 @@ RESULTS: dict[str, Callable[..., Any]] = {
 }
 
 
+# XLA replaces a pure call whose result has no elements with a constant, so its function does not run.
+DROPPED = {(kind, "no elements") for kind in ("pure_callback", "dlpack_callback")}
+RETURNED = [(kind, wrong) for kind in RESULTS for wrong in WRONG if (kind, wrong) not in DROPPED]
+
+
 @STAGES
-@pytest.mark.parametrize("wrong", WRONG)
-@pytest.mark.parametrize("kind", RESULTS)
+@pytest.mark.parametrize(("kind", "wrong"), RETURNED)
 def test_results_that_do_not_match(kind: str, wrong: str, stage: Any) -> None:
     function, shape, did = WRONG[wrong]
     error = ended(lambda: stage(lambda: RESULTS[kind](function, shape))())

@@ -114,6 +114,13 @@ def test_other_types_are_named(caller: str, result: Any, dtype: str) -> None:
 
 
 @pytest.mark.contract("H15")
+@pytest.mark.parametrize("caller", ["pure", "io"])
+def test_a_callback_with_jaxs_name_says_in_jaxs_words_which_value_differs(caller: str) -> None:
+    text = error_of(jax.jit, caller, np.int16(3), of_dtype("int32"))
+    assert "Incorrect output dtype for return value #0: Expected: int32, Actual: int16" in text
+
+
+@pytest.mark.contract("H15")
 def test_with_x64_on_the_number_is_named_too() -> None:
     with jax.enable_x64(True):
         text = error_of(jax.jit, "pure", 2**63, of_dtype("int64"))

@@ -12,9 +12,9 @@ from ...oracle.verdicts import Stage
 from ...spec.callbacks import Batching
 from ..harness.case import Case, case
 
-LANES = 3
+ELEMENTS = 3
 # The batch is its last axis.
-LAST = np.arange(2 * 4 * LANES, dtype=np.float32).reshape(2, 4, LANES)
+LAST = np.arange(2 * 4 * ELEMENTS, dtype=np.float32).reshape(2, 4, ELEMENTS)
 # Without a batch, and longer than the batch.
 FIXED = np.arange(5, dtype=np.float32)
 SMALL = np.int8(7)
@@ -39,10 +39,10 @@ def _wanted(batching: Batching) -> list[Shapes]:
     """The shapes of the operands of each call."""
     element = [ONE.shape, FIXED.shape, ()]
     if batching in (Batching.SEQUENTIAL, Batching.REFUSED):
-        return [element] * LANES
+        return [element] * ELEMENTS
     # A whole batch: how an operand without one comes is the method's to say.
-    without = 1 if batching is Batching.EXPAND_DIMS else LANES
-    return [[(LANES, *ONE.shape), (without, *FIXED.shape), (without,)]]
+    without = 1 if batching is Batching.EXPAND_DIMS else ELEMENTS
+    return [[(ELEMENTS, *ONE.shape), (without, *FIXED.shape), (without,)]]
 
 
 @case("jit", f"io_callback debug_callback {WITH_METHOD}", "H8 X2 X3 X4 B4")
@@ -60,14 +60,14 @@ def ranks_and_axes(case: Case) -> None:
         # In a program of its own the number is a literal.
         return jax.jit(lambda x: case.call_back(host, (x, FIXED, SMALL), ONE))(matrix)
 
-    def lanes(batch: Any) -> Any:
-        result = jax.vmap(one, in_axes=2)(batch)
+    def batch(x: Any) -> Any:
+        result = jax.vmap(one, in_axes=2)(x)
         return result if case.callback.returns_new_value else result[0]
 
     elements = np.moveaxis(LAST, 2, 0)
     total = elements + FIXED.sum() + np.float32(SMALL)
     wanted = _wanted(case.callback.batching)
-    for label, program in (("outside jit", lanes), ("in jit", jax.jit(lanes))):
+    for label, program in (("outside jit", batch), ("in jit", jax.jit(batch))):
         seen.clear()
         due = total if case.callback.returns_new_value else elements
         case.value(label, lambda p=program: p(LAST), due)  # type: ignore[misc]
@@ -87,7 +87,7 @@ def vectorized_as_before(case: Case) -> None:
 @case("jit", "buffer_callback dlpack_callback", "B4 D1")
 def shared_in_a_batch(case: Case) -> None:
     """An operand that shares its memory with a result has the result's shape, with a batch or without one."""
-    shapes = [(LANES, *ONE.shape), (1, *FIXED.shape), (1,)]
+    shapes = [(ELEMENTS, *ONE.shape), (1, *FIXED.shape), (1,)]
     _by_method(case, "expand_dims", {"input_output_aliases": {0: 0}}, shapes)
 
 
@@ -97,7 +97,7 @@ def _by_method(case: Case, method: str, options: dict[str, Any], without_batch: 
 
     def total(operands: Any) -> Any:
         seen.append([np.shape(each) for each in operands])
-        return np.broadcast_to(_sum(operands), (LANES, *ONE.shape))
+        return np.broadcast_to(_sum(operands), (ELEMENTS, *ONE.shape))
 
     def fill(context: Any, out: Any, *operands: Any) -> None:
         np.asarray(out)[...] = total([np.asarray(each).copy() for each in operands])
@@ -139,7 +139,7 @@ def as_long_as_the_batch(case: Case) -> None:
         seen.append([number.shape, row.shape])
         return (number + row.sum(-1)).astype(np.float32)
 
-    numbers, row = np.arange(LANES, dtype=np.float32), np.full(LANES, 10, np.float32)
+    numbers, row = np.arange(ELEMENTS, dtype=np.float32), np.full(ELEMENTS, 10, np.float32)
     shape = jax.ShapeDtypeStruct((), np.float32)
 
     def in_scan(number: Any, row: Any) -> Any:
@@ -149,28 +149,28 @@ def as_long_as_the_batch(case: Case) -> None:
         return jax.lax.scan(step, number, None, length=2)[0]
 
     program = jax.jit(jax.vmap(in_scan, in_axes=(0, None)))
-    case.value("a scan of lanes", lambda: program(numbers, row), numbers + 2 * row.sum())
-    if case.callback.batching is Batching.SEQUENTIAL and seen != [[(), row.shape]] * (2 * LANES):
-        case.wrong("wrong operand", Stage.CALLBACK, f"the calls of the lanes got {seen}")
+    case.value("a scan of batch elements", lambda: program(numbers, row), numbers + 2 * row.sum())
+    if case.callback.batching is Batching.SEQUENTIAL and seen != [[(), row.shape]] * (2 * ELEMENTS):
+        case.wrong("wrong operand", Stage.CALLBACK, f"the calls of the batch elements got {seen}")
     case.barrier()
 
 
 @case("jit", f"id_tap io_callback {WITH_METHOD}", "H1 H7 H8 X2 X3 B4")
 def along_each_axis(case: Case) -> None:
-    """The batch is any axis of a cube, in which no shape tells a wrong one, and the lanes compute with the result."""
+    """The batch is any axis of a cube, in which no shape shows a wrong one; the elements compute with the result."""
 
     def host(operand: Any) -> Any:
         return np.asarray(operand) + np.float32(1)
 
-    cube = np.arange(LANES**3, dtype=np.float32).reshape(LANES, LANES, LANES)
-    weights = np.arange(LANES**2, dtype=np.float32).reshape(LANES, LANES)
+    cube = np.arange(ELEMENTS**3, dtype=np.float32).reshape(ELEMENTS, ELEMENTS, ELEMENTS)
+    weights = np.arange(ELEMENTS**2, dtype=np.float32).reshape(ELEMENTS, ELEMENTS)
     for axis in range(cube.ndim):
 
-        def lanes(batch: Any, axis: int = axis) -> Any:
-            return jax.vmap(lambda x: case.call_back(host, x) * weights, in_axes=axis, out_axes=axis)(batch)
+        def batch(x: Any, axis: int = axis) -> Any:
+            return jax.vmap(lambda x: case.call_back(host, x) * weights, in_axes=axis, out_axes=axis)(x)
 
         wanted = case.bench.expected(case.callback, cube) * np.expand_dims(weights, axis)
         label = f"along axis {axis}"
-        compiled = jax.jit(lanes)
+        compiled = jax.jit(batch)
         case.value(label, lambda p=compiled: p(cube), wanted)  # type: ignore[misc]
         case.barrier()

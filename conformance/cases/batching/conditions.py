@@ -1,4 +1,4 @@
-"""Cases of conditions of loops: with a mutable array, of which JAX gives the value from before, and in lanes."""
+"""Conditions of loops under vmap."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..harness.case import Case, case
 
 
 @case("jit", "debug_callback", "X4", functions="barrier_wait")
-def condition_of_lanes_that_differ(case: Case) -> None:
-    """A debug callback in the condition of a while_loop whose lanes end at different steps: it runs, and all end."""
+def condition_of_elements_that_differ(case: Case) -> None:
+    """A debug callback in the condition of a while_loop whose elements end at different steps: it runs, and all end."""
     seen: list[int] = []
 
-    def lane(count: Any) -> Any:
+    def one(count: Any) -> Any:
         def condition(carry: Any) -> Any:
             case.library.debug.callback(lambda step: seen.append(int(step)), carry[0])
             return carry[0] < count
@@ -24,10 +24,10 @@ def condition_of_lanes_that_differ(case: Case) -> None:
         return jax.lax.while_loop(condition, lambda carry: (carry[0] + 1, carry[1] * 2), (0, np.float32(1)))
 
     counts = np.array([1, 3], np.int32)
-    steps, powers = jax.jit(jax.vmap(lane))(counts)
+    steps, powers = jax.jit(jax.vmap(one))(counts)
     case.barrier()
     found = np.asarray(steps).tolist(), np.asarray(powers).tolist()
     if found != ([1, 3], [2.0, 8.0]):
-        case.wrong("result", Stage.RESULT, f"the lanes ended with {found}")
+        case.wrong("result", Stage.RESULT, f"the batch elements ended with {found}")
     if {*range(4)} - {*seen}:
         case.wrong("lost", Stage.CALLBACK, f"the condition of steps 0 to 3 called back for {seen}")

@@ -12,16 +12,16 @@ from ...oracle.verdicts import Stage
 from ..harness.case import Case, case
 from ..harness.checks import PLANTED, error_of
 
-LANES, WIDTH = 5, 2
+ELEMENTS, WIDTH = 5, 2
 ELEMENT = jax.ShapeDtypeStruct((WIDTH,), np.float32)
 BESIDE = np.float32(2)
 
 SHAPES: dict[str, list[tuple[tuple[int, ...], tuple[int, ...]]]] = {
-    "sequential": [((WIDTH,), ())] * LANES,
-    "sequential_unrolled": [((WIDTH,), ())] * LANES,
-    "expand_dims": [((LANES, WIDTH), (1,))],
-    "broadcast_all": [((LANES, WIDTH), (LANES,))],
-    "legacy_vectorized": [((LANES, WIDTH), ())],
+    "sequential": [((WIDTH,), ())] * ELEMENTS,
+    "sequential_unrolled": [((WIDTH,), ())] * ELEMENTS,
+    "expand_dims": [((ELEMENTS, WIDTH), (1,))],
+    "broadcast_all": [((ELEMENTS, WIDTH), (ELEMENTS,))],
+    "legacy_vectorized": [((ELEMENTS, WIDTH), ())],
 }
 """The shapes of the operands of each call: one with a batch, and a number without one."""
 
@@ -33,7 +33,7 @@ def _sum(row: Any, number: Any) -> Any:
 
 
 @case("pjit", "call pure_callback io_callback", "H8 H10 X2 X3 X5", minimum_devices=2, functions="barrier_wait")
-def places_of_lanes(case: Case) -> None:
+def devices_of_batch_elements(case: Case) -> None:
     """Under vmap a callback runs on the device that it names, by each method, and its failure names that device."""
     fails = False
     hostcb = case.library
@@ -43,7 +43,7 @@ def places_of_lanes(case: Case) -> None:
             raise ValueError(PLANTED)
         return _sum(row, number)
 
-    def lane(row: Any, place: int, method: str) -> Any:
+    def one(row: Any, place: int, method: str) -> Any:
         if case.callback.function == "call":
             return hostcb.call(host, row, result_shape=ELEMENT, device_index=place, vmap_method=method)
         chosen = SingleDeviceSharding(case.devices[place])
@@ -57,7 +57,7 @@ def places_of_lanes(case: Case) -> None:
     for method in methods:
         for place in (1, len(case.devices) - 1)[: 2 if method == "sequential" else 1]:
             label = f"{method} on device {place}"
-            program = jax.jit(jax.vmap(lambda row, place=place, method=method: lane(row, place, method)))
+            program = jax.jit(jax.vmap(lambda row, place=place, method=method: one(row, place, method)))
             fails = False
             case.value(label, lambda run=program: run(operand), rows + BESIDE)  # type: ignore[misc]
             case.barrier()

@@ -28,7 +28,7 @@ def empty_batches(case: Case) -> None:
         shapes.append(np.shape(operand))
         return np.asarray(operand) + np.asarray(operand).dtype.type(1)
 
-    def lanes(x: Any) -> Any:
+    def batch(x: Any) -> Any:
         like = jax.ShapeDtypeStruct((WIDTH,), x.dtype)
         return jax.vmap(lambda each: case.call_back(host, each, like))(x)
 
@@ -36,9 +36,9 @@ def empty_batches(case: Case) -> None:
     wanted = [(0, WIDTH)] if whole else []
     floats, integers = np.zeros((0, WIDTH), np.float32), np.zeros((0, WIDTH), np.int16)
     for label, program, empty in (
-        ("outside jit", lanes, floats),
-        ("in jit", jax.jit(lanes), floats),
-        ("in jit, of integers,", jax.jit(lanes), integers),
+        ("outside jit", batch, floats),
+        ("in jit", jax.jit(batch), floats),
+        ("in jit, of integers,", jax.jit(batch), integers),
     ):
         shapes.clear()
         case.value(label, lambda p=program, e=empty: p(jnp.asarray(e)), empty)  # type: ignore[misc]

@@ -1,6 +1,7 @@
-"""Cases of loops under vmap that have constants, arrays in the carry, and a name for the axis of the lanes.
+"""Cases of loops under vmap that have constants, arrays in the carry, and a name for the axis of the batch elements.
 
-The predicate may differ between lanes by way of a constant alone. What is the same for all lanes stays so in the loop.
+The predicate may differ between batch elements by way of a constant alone. What is the same for
+all of them stays so in the loop.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...oracle.verdicts import Stage
-from ..batching.predicates import LANES, REFUSED_UNDER_PREDICATES, WITHOUT_PREDICATE, calling, check_refused_lanes
+from ..batching.predicates import ELEMENTS, REFUSED_UNDER_PREDICATES, WITHOUT_PREDICATE, calling, check_refused_batch
 from ..harness.case import Case, case
 
-AXIS = "lanes"
-VECTORS = np.stack([LANES, LANES + 1], axis=1)
+AXIS = "batch"
+VECTORS = np.stack([ELEMENTS, ELEMENTS + 1], axis=1)
 MARK = np.float32(7)
 """A constant of the body."""
 
-OF_LANES, OF_ALL = np.array([2.0, 5.0, 9.0], np.float32), np.float32(3)
+OF_ELEMENTS, OF_ALL = np.array([2.0, 5.0, 9.0], np.float32), np.float32(3)
 
 
 def _run(limits: Any, steps: Any) -> tuple[Any, list[float], int]:
     """The vectors at the end, what the condition sees of them, and how often the body runs."""
-    numbers, vectors, rounds = np.zeros_like(LANES), VECTORS, 0
+    numbers, vectors, rounds = np.zeros_like(ELEMENTS), VECTORS, 0
     seen = [*vectors.ravel().tolist()]
     while (going := numbers < limits).any():
         numbers = np.where(going, numbers + steps, numbers)
@@ -37,17 +38,17 @@ def _run(limits: Any, steps: Any) -> tuple[Any, list[float], int]:
 
 @case("jit", f"{WITHOUT_PREDICATE} {REFUSED_UNDER_PREDICATES}", "H4 H7 H8 X3 X4 B4")
 def predicate_through_constants(case: Case) -> None:
-    """The predicate differs by a constant of the condition, or of the body, or by the number of the lane alone."""
+    """The predicate differs by a constant of the condition, or of the body, or by the element's number alone."""
     for label, limit, step, numbered in (
-        ("a limit of each lane", LANES, OF_ALL, False),
-        ("a step of each lane", MARK, OF_LANES, False),
-        ("steps by the number of the lane", MARK, OF_ALL, True),
+        ("a limit of each batch element", ELEMENTS, OF_ALL, False),
+        ("a step of each batch element", MARK, OF_ELEMENTS, False),
+        ("steps by the number of the batch element", MARK, OF_ALL, True),
     ):
         seen: list[float] = []
         marks: list[float] = []
         look, note = calling(case.bench, case.callback, seen), calling(case.bench, case.callback, marks)
 
-        def lane(vector: Any, limit: Any, step: Any, mark: Any, numbered: bool = numbered) -> Any:
+        def one(vector: Any, limit: Any, step: Any, mark: Any, numbered: bool = numbered) -> Any:
             def condition(carry: Any) -> Any:
                 number, vector = carry
                 look(vector)  # noqa: B023 - the loop is traced in this round
@@ -62,14 +63,14 @@ def predicate_through_constants(case: Case) -> None:
 
         axes = (0, *(0 if np.ndim(each) else None for each in (limit, step)), None)
 
-        def lanes(vectors: Any, lane: Any = lane, axes: Any = axes, limit: Any = limit, step: Any = step) -> Any:
-            return jax.vmap(lane, in_axes=axes, axis_name=AXIS)(vectors, limit, step, jnp.float32(MARK))
+        def batch(vectors: Any, one: Any = one, axes: Any = axes, limit: Any = limit, step: Any = step) -> Any:
+            return jax.vmap(one, in_axes=axes, axis_name=AXIS)(vectors, limit, step, jnp.float32(MARK))
 
         if case.callback.refusals.batched_predicate or case.callback.refusals.vmap:
-            case.found(check_refused_lanes(case.callback, label, lanes, VECTORS, []))
+            case.found(check_refused_batch(case.callback, label, batch, VECTORS, []))
             continue
-        wanted, seen_by_condition, rounds = _run(limit, step + (np.arange(len(LANES)) if numbered else 0))
-        case.value(label, lambda f=lanes: jax.jit(f)(VECTORS), wanted)  # type: ignore[misc]
+        wanted, seen_by_condition, rounds = _run(limit, step + (np.arange(len(ELEMENTS)) if numbered else 0))
+        case.value(label, lambda f=batch: jax.jit(f)(VECTORS), wanted)  # type: ignore[misc]
         case.barrier()
         if case.callback.ordered and seen != seen_by_condition:
             witness = f"{label}: the condition saw {seen}, expected {seen_by_condition}"

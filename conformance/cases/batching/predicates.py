@@ -1,7 +1,8 @@
 """Cases of loops and branches under vmap: which callbacks run, and how often, depends on their predicate.
 
-With a predicate that differs between the lanes, JAX runs a loop until its last lane is done, and all branches. A
-callback that must run exactly once is refused there, and only there. A tap sees a finished lane as it was at its end.
+With a predicate that differs between batch elements, JAX runs a loop until its last one is done, and all branches. A
+callback that must run exactly once is refused there, and only there. A tap sees a finished batch element as it was
+at its end.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ..harness.case import Case, case
 from ..harness.checks import error_of
 from ..harness.registry import EVERY_EFFECT
 
-LANES = np.array([9.0, 5.0, 7.0], np.float32)
+ELEMENTS = np.array([9.0, 5.0, 7.0], np.float32)
 LIMIT = np.float32(12)
 TRIPS = 4
 BRANCHES = 3
@@ -33,7 +34,7 @@ Call = Callable[[Any], Any]
 """Calls back with a value, and returns it."""
 
 WITHOUT_PREDICATE = "id_tap debug_callback debug_callback_ordered"
-"""Of those that may be under a predicate of lanes, one of each kind of effect."""
+"""Of those that may be under a predicate of a batch, one of each kind of effect."""
 ONCE = "io_callback io_callback_ordered buffer_callback_side_effect dlpack_callback_side_effect"
 REFUSED_UNDER_PREDICATES = f"{ONCE} call"
 
@@ -51,7 +52,7 @@ def calling(bench: Bench, callback: Callback, seen: list[float]) -> Call:
 
 
 def _moved(carry: Carry) -> Carry:
-    """Each value comes from the one before it: what differs between the lanes reaches the last one after two steps."""
+    """Each value comes from the one before it: what differs between elements reaches the last one after two steps."""
     first, second, third = carry
     return first + 1, first, second + 0 * third
 
@@ -66,9 +67,9 @@ def _loop(call: Call, x: Any, in_condition: bool) -> Any:
     return jax.lax.while_loop(condition, body, (x, jnp.float32(0), jnp.float32(0)))
 
 
-def _run_of_lanes() -> tuple[Carry, list[float]]:
-    """The carry at the end, and what the condition sees: all lanes in each round."""
-    carry: Carry = (LANES, np.zeros_like(LANES), np.zeros_like(LANES))
+def _run_of_elements() -> tuple[Carry, list[float]]:
+    """The carry at the end, and what the condition sees: all batch elements in each round."""
+    carry: Carry = (ELEMENTS, np.zeros_like(ELEMENTS), np.zeros_like(ELEMENTS))
     going = carry[2] < LIMIT
     seen = [*carry[2].tolist()]
     while going.any():
@@ -80,19 +81,19 @@ def _run_of_lanes() -> tuple[Carry, list[float]]:
 
 @case("jit", f"{WITHOUT_PREDICATE} {REFUSED_UNDER_PREDICATES}", "H4 H7 H8 X3 X4 B4")
 def predicate_through_carries(case: Case) -> None:
-    """A loop whose predicate differs between lanes only after two rounds, since one value is made of another."""
-    wanted, seen_by_condition = _run_of_lanes()
+    """A loop whose predicate differs between elements only after two rounds, since one value is made of another."""
+    wanted, seen_by_condition = _run_of_elements()
     for label, in_condition in (("in the condition", True), ("in the body", False)):
         seen: list[float] = []
         call = calling(case.bench, case.callback, seen)
 
-        def lanes(x: Any, call: Call = call, in_condition: bool = in_condition) -> Any:
+        def batch(x: Any, call: Call = call, in_condition: bool = in_condition) -> Any:
             return jax.vmap(lambda each: _loop(call, each, in_condition))(x)
 
         if case.callback.refusals.batched_predicate or case.callback.refusals.vmap:
-            case.found(check_refused_lanes(case.callback, label, lanes, LANES, seen))
+            case.found(check_refused_batch(case.callback, label, batch, ELEMENTS, seen))
             continue
-        found = jax.jit(lanes)(LANES)
+        found = jax.jit(batch)(ELEMENTS)
         case.barrier()
         for number, value in enumerate(wanted):
             case.value(f"{label}: value {number}", lambda n=number, f=found: f[n], value)  # type: ignore[misc]
@@ -102,7 +103,7 @@ def predicate_through_carries(case: Case) -> None:
 
 
 COLUMNS = np.array([[0.0, 4.0, 9.0], [1.0, 2.0, 3.0]], np.float32)
-"""A lane is a column, and no lane needs as many rounds as another one."""
+"""A batch element is a column, and no batch element needs as many rounds as another one."""
 
 
 @case("jit", WITHOUT_PREDICATE, "H4 H7 X4")
@@ -122,16 +123,16 @@ def predicate_of_columns(case: Case) -> None:
         seen.clear()
         given = COLUMNS if axis else COLUMNS.T
         program = jax.jit(jax.vmap(loop, in_axes=axis, out_axes=axis))
-        case.value(f"lanes on axis {axis}", lambda p=program, g=given: p(g), wanted if axis else wanted.T)  # type: ignore[misc]
+        case.value(f"batch elements on axis {axis}", lambda p=program, g=given: p(g), wanted if axis else wanted.T)  # type: ignore[misc]
         case.barrier()
         if case.callback.ordered and seen != sums:
-            witness = f"with lanes on axis {axis} the condition saw {seen}, expected {sums}"
+            witness = f"with batch elements on axis {axis} the condition saw {seen}, expected {sums}"
             case.wrong("wrong operand", Stage.CALLBACK, witness)
 
 
 @case("jit", f"{WITHOUT_PREDICATE} {REFUSED_UNDER_PREDICATES}", "H4 H7 H8 X3 X4 B4")
 def one_of_the_branches(case: Case) -> None:
-    """A switch whose index differs between lanes, with a callback in one of its branches: each in turn."""
+    """A switch whose index differs between batch elements, with a callback in one of its branches: each in turn."""
     index = np.arange(BRANCHES)[::-1].copy()
     for place in range(BRANCHES):
         seen: list[float] = []
@@ -140,26 +141,26 @@ def one_of_the_branches(case: Case) -> None:
         def branch(number: int, call: Call = call, place: int = place) -> Callable[[Any], Any]:
             return lambda x: (call(x) if number == place else x) * np.float32(number + 2)
 
-        def lanes(x: Any, branch: Any = branch) -> Any:
+        def batch(x: Any, branch: Any = branch) -> Any:
             branches = [branch(number) for number in range(BRANCHES)]
             return jax.vmap(lambda i, each: jax.lax.switch(i, branches, each))(index, x)
 
         label = f"in branch {place}"
         if case.callback.refusals.batched_predicate or case.callback.refusals.vmap:
-            case.found(check_refused_lanes(case.callback, label, lanes, LANES, seen))
+            case.found(check_refused_batch(case.callback, label, batch, ELEMENTS, seen))
             continue
-        wanted = LANES * (index + 2).astype(np.float32)
-        case.value(label, lambda f=lanes: jax.jit(f)(LANES), wanted)  # type: ignore[misc]
+        wanted = ELEMENTS * (index + 2).astype(np.float32)
+        case.value(label, lambda f=batch: jax.jit(f)(ELEMENTS), wanted)  # type: ignore[misc]
         case.barrier()
-        # All lanes run all branches.
-        if sorted(seen) != sorted(LANES.tolist()):
-            witness = f"{label} it saw {seen}, expected {LANES.tolist()}"
+        # All batch elements run all branches.
+        if sorted(seen) != sorted(ELEMENTS.tolist()):
+            witness = f"{label} it saw {seen}, expected {ELEMENTS.tolist()}"
             case.wrong("wrong operand", Stage.CALLBACK, witness)
 
 
 @case("jit", EVERY_EFFECT, "H4 H7 H8 X3 X4 B4")
-def predicate_of_all_lanes(case: Case) -> None:
-    """Loops and a switch under vmap whose predicate is the same for all lanes: callbacks of it run as without vmap."""
+def predicate_of_all_elements(case: Case) -> None:
+    """Loops and a switch under vmap with one predicate for all elements: callbacks of it run as without vmap."""
     seen: list[float] = []
     call = calling(case.bench, case.callback, seen)
 
@@ -186,8 +187,8 @@ def predicate_of_all_lanes(case: Case) -> None:
     ):
         seen.clear()
         program = jax.jit(jax.vmap(function, in_axes=(0, None)))
-        wanted = LANES * np.float32(factor)
-        case.value(label, lambda p=program, n=operand: p(LANES, n), wanted)  # type: ignore[misc]
+        wanted = ELEMENTS * np.float32(factor)
+        case.value(label, lambda p=program, n=operand: p(ELEMENTS, n), wanted)  # type: ignore[misc]
         case.barrier()
         if (seen if case.callback.ordered else sorted(seen)) != due:
             case.wrong("wrong count", Stage.CALLBACK, f"{label} it saw {seen}, expected {due}")
@@ -204,14 +205,14 @@ def refused_where_repeated(case: Case) -> None:
 
     def branch(first: bool) -> Call:
         branches = [lambda: call(jnp.float32(1)), lambda: jnp.float32(2)]
-        return lambda x: jax.lax.cond(x > LANES[1], *(branches if first else branches[::-1]))
+        return lambda x: jax.lax.cond(x > ELEMENTS[1], *(branches if first else branches[::-1]))
 
     for label, function in (
         ("in the body of a while_loop", loop),
         ("in the first branch", branch(True)),
         ("in the second branch", branch(False)),
     ):
-        case.found(check_refused_lanes(case.callback, label, jax.vmap(function), LANES, seen))
+        case.found(check_refused_batch(case.callback, label, jax.vmap(function), ELEMENTS, seen))
         seen.clear()
         case.drain()
 
@@ -227,7 +228,7 @@ def refused_where_repeated(case: Case) -> None:
         case.wrong("not refused", Stage.TRACE, witness)
 
 
-def check_refused_lanes(
+def check_refused_batch(
     callback: Callback, label: str, program: Callable[[Any], Any], operand: Any, seen: list[float]
 ) -> list[Anomaly]:
     # Some are refused under any vmap, and may be refused for the one reason or for the other.

@@ -138,7 +138,7 @@ def loop_along_a_mesh(case: Case) -> None:
 
 # JAX's own refuse such a batch: "0th dimension of all xs should be replicated".
 @case("pjit", "call", "H8 H10", minimum_devices=2, needs="set_mesh")
-def lanes_along_a_mesh(case: Case) -> None:
+def batches_along_a_mesh(case: Case) -> None:
     """H8: one call for each element of a batch that lies along an explicit axis of a mesh."""
     mesh = _explicit_mesh(case)
     for method in ("sequential", "sequential_unrolled"):

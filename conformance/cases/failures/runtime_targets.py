@@ -11,18 +11,18 @@ from typing import Any
 from ...oracle.checkers import Anomaly
 from ...oracle.verdicts import Stage
 from ..harness.bench import Bench
-from ..harness.child_processes import Ended, run_victim
+from ..harness.child_processes import Ended, run_child
 from ..harness.registry import SLOWEST, RegisteredCase, enter
 from ..harness.runtime_targets import RESULTS
 
 
 def raw_result(kind: str, target: str, bench: Bench) -> list[Anomaly]:
     """A right result arrives, and a wrong one is an error; any other outcome is an anomaly of its own kind."""
-    return judged(kind, run_victim(bench, "raw", target, kind))
+    return judged(kind, run_child(bench, "raw", target, kind))
 
 
 def judged(kind: str, ended: Ended) -> list[Anomaly]:
-    """The anomalies in the end of a victim whose handler returned a result of this kind."""
+    """The anomalies in the end of a child whose handler returned a result of this kind."""
     expected = _described(RESULTS[kind]) if kind in ("right_result", "legitimate_mark") else None
     if expected is None and ended.status != 0 and ended.stage is not Stage.TRACE:
         # Which signal a corrupted heap causes, whether it hangs instead, and whether the value was delivered before,

@@ -33,7 +33,7 @@ from ...oracle.verdicts import Stage
 from ...spec.callbacks import Callback, Runs
 from .bench import Bench, Function
 from .checks import PLANTED, check_value, error_of, in_turn, is_of_the_program
-from .child_processes import Ended, run_victim
+from .child_processes import Ended, run_child
 from .registry import planted
 
 BEGINS_WITHIN = 30.0
@@ -171,7 +171,7 @@ class Case:
 
     def child(self, program: str, *arguments: str, **options: Any) -> Ended:
         """Run a program of `child_programs` in a process of its own; the case fails if that crashes or hangs."""
-        return run_victim(self.bench, program, *arguments, **options)
+        return run_child(self.bench, program, *arguments, **options)
 
     # Threads.
 

@@ -25,11 +25,11 @@ DEADLINE = 30.0
 
 STACKS_DEADLINE = 5.0
 
-MARK = "victim: "
+MARK = "child: "
 """The prefix of a child's report lines; its standard output may have other lines, too."""
 
 
-class VictimEndedError(Exception):
+class ChildEndedError(Exception):
     """A child crashed, hung or did not begin; carries the outcome of its cell."""
 
     def __init__(self, outcome: Outcome) -> None:
@@ -67,10 +67,10 @@ class Ended:
             how = self.how
             reason = f"the program ended with {how}; it wrote:\n{stacks}"
             outcome = Outcome(Verdict.CRASH, self.stage, reason, signal=how)
-        raise VictimEndedError(outcome)
+        raise ChildEndedError(outcome)
 
 
-def run_victim(
+def run_child(
     bench: Bench,
     program: str,
     *arguments: str,
@@ -108,9 +108,9 @@ def _start(arguments: Sequence[str], environment: Mapping[str, str], fresh: bool
     return start(program, arguments, {**os.environ, **environment}, stdin=subprocess.DEVNULL, fresh=fresh)
 
 
-def _never_began(program: str, why: str) -> VictimEndedError:
+def _never_began(program: str, why: str) -> ChildEndedError:
     reason = f"the program {program} of this cell did not begin in its process, which tells nothing of callbacks: {why}"
-    return VictimEndedError(Outcome(Verdict.HARNESS_ERROR, None, reason))
+    return ChildEndedError(Outcome(Verdict.HARNESS_ERROR, None, reason))
 
 
 def _words(errors: str) -> str:

@@ -18,7 +18,7 @@ from ...oracle.stages import stage_of, summary
 from ...oracle.verdicts import Outcome, Verdict
 from .bench import Bench
 from .checks import is_of_the_program
-from .child_processes import VictimEndedError
+from .child_processes import ChildEndedError
 from .registry import RegisteredCase
 from .support import outcome_in_place_of_waiting, outcome_without_support
 
@@ -30,7 +30,7 @@ def run_case(case: RegisteredCase, implementation: Implementation, devices: Sequ
         return waiting
     try:
         anomalies = case.plant(bench)
-    except VictimEndedError as error:
+    except ChildEndedError as error:
         lacking = outcome_without_support(case, bench, started)
         return replace(lacking or error.outcome, seconds=time.perf_counter() - started)
     except Exception as error:

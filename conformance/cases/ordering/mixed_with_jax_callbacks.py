@@ -11,8 +11,8 @@ import numpy as np
 from jax.experimental import io_callback
 
 from ...oracle.verdicts import Stage
-from ..barriers import EARLY_SECONDS, PATIENCE, HeldTap
-from ..harness.case import Case, case
+from ..barriers.covers import EARLY_SECONDS
+from ..harness.case import BEGINS_WITHIN, Case, Held, case
 from ..harness.checks import PLANTED, error_of
 
 STEPS = 3
@@ -115,7 +115,7 @@ def between_branches_of_platforms(case: Case) -> None:
 @case("shard_map", "id_tap", "H13", minimum_devices=2, functions="barrier_wait", isolated=True, deadline=40.0)
 def jaxs_barrier_that_raises(case: Case) -> None:
     """H13: `jax.effects_barrier` waits for taps also where it raises the failure of JAX's own callback."""
-    held, tapped = HeldTap(), threading.Event()
+    held, tapped = Held(), threading.Event()
     ended: list[tuple[bool, Exception | None]] = []
 
     def fails(operand: Any) -> None:
@@ -138,11 +138,11 @@ def jaxs_barrier_that_raises(case: Case) -> None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    tapped.wait(PATIENCE)
+    tapped.wait(BEGINS_WITHIN)
     # One-sided: a slow machine can only miss a barrier that returns too early.
     thread.join(5 * EARLY_SECONDS)
     held.release.set()
-    thread.join(PATIENCE)
+    thread.join(BEGINS_WITHIN)
     case.drain()
     if not ended or not ended[0][0]:
         came = f"it ended with {ended[0][1]!r} while a tap was held" if ended else "it did not return"

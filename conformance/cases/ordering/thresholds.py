@@ -27,10 +27,10 @@ TAPS = 12
 STALL_SECONDS = 1.0
 
 
-@case("jit", BY_ELEMENT, "H7 H8 X2 X3 X4 B4", crosses=("unrolled_lanes",))
-def lanes(case: Case) -> None:
+@case("jit", BY_ELEMENT, "H7 H8 X2 X3 X4 B4", crosses=("unrolled_elements",))
+def batch_elements(case: Case) -> None:
     """Under vmap, each batch element calls with its own operand and gets its own result."""
-    for count in THRESHOLDS["unrolled_lanes"].around:
+    for count in THRESHOLDS["unrolled_elements"].around:
         host = case.host(add_one)
         operand = np.arange(count, dtype=np.float32)
         program = jax.jit(jax.vmap(lambda x, host=host: case.apply(host, x)))

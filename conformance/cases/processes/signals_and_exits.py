@@ -12,7 +12,7 @@ from ...oracle.stages import stacks_in
 from ...oracle.verdicts import Stage
 from ...spec.external_callbacks import ALL_CALLBACKS
 from ..harness.case import Case, case
-from ..harness.child_processes import run_victim
+from ..harness.child_processes import run_child
 from ..harness.registry import ONE_OF_EACH
 
 EXIT_STATUS = 7
@@ -24,7 +24,7 @@ _BY_NAME = {callback.name: callback for callback in ALL_CALLBACKS}
 @case("pmap", ONE_OF_EACH)
 def os_exit(case: Case) -> None:
     """A callback can end the process, with its own status, and no thread waits for the callback."""
-    ended = run_victim(case.bench, "os_exit", case.callback.name)
+    ended = run_child(case.bench, "os_exit", case.callback.name)
     ended.check(EXIT_STATUS)
 
 
@@ -33,7 +33,7 @@ def os_exit(case: Case) -> None:
 def running_at_exit(case: Case) -> None:
     """The interpreter ends while callbacks run: the callbacks finish, and the process ends with status 0."""
     # A fork of a warm process ends as an interpreter ends. One layout asks an interpreter that is no fork, too.
-    ended = run_victim(case.bench, "running_at_exit", case.callback.name, fresh=case.layout == "jit")
+    ended = run_child(case.bench, "running_at_exit", case.callback.name, fresh=case.layout == "jit")
     if ended.signal is not None:
         # Which signal differs from run to run.
         witness = f"callbacks were running, and {ended.signal} ended the process: {stacks_in(ended.errors)}"
@@ -51,7 +51,7 @@ _IN_ONE_VICTIM = {
     "debug_callback": ("debug_callback", "debug_callback_ordered"),
     "buffer_callback": ("buffer_callback", "buffer_callback_side_effect", "dlpack_callback"),
 }
-"""Further kinds that a victim tries, because each victim takes two seconds to start."""
+"""Further kinds that a child tries, because each child takes two seconds to start."""
 
 
 @case("jit", f"{ONE_OF_EACH} buffer_callback")
@@ -68,7 +68,7 @@ def shared_executables(case: Case) -> None:
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         }
         for mark in ("first", "second"):
-            ended = run_victim(case.bench, "shared_executables", " ".join(names), mark, environment=environment)
+            ended = run_child(case.bench, "shared_executables", " ".join(names), mark, environment=environment)
             ended.check()
             wanted = tuple(f"{one} {name} of the {mark} process" for name in names for one in ("one", "another"))
             if ended.said != wanted:
@@ -100,7 +100,7 @@ def forks(case: Case) -> None:
 @case("jit", ONE_OF_EACH)
 def signals(case: Case) -> None:
     """A handler runs while the callback runs; a KeyboardInterrupt is raised or reported once."""
-    ended = run_victim(case.bench, "signals", case.callback.name)
+    ended = run_child(case.bench, "signals", case.callback.name)
     ended.check()
     wanted = case.expected.tolist()
     while_handled, handled, interrupted, afterwards = ended.said

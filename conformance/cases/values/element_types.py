@@ -86,7 +86,7 @@ def arrives(case: Case, name: str, operand: Any) -> None:
 
 
 @case("jit", "call pure_callback", "H8 X2", functions="barrier_wait")
-def small_types_in_lanes(case: Case) -> None:
+def small_types_in_batches(case: Case) -> None:
     """Under vmap, by each method, operands and results of less than a byte beside others."""
     floats = np.arange(3, dtype=np.float32)
     for name in SMALL[:3]:

@@ -11,7 +11,7 @@ import pytest
 from conformance.cases.failures.runtime_targets import judged
 from conformance.cases.harness.bench import Bench
 from conformance.cases.harness.catalogue import all_cases
-from conformance.cases.harness.child_processes import Ended, VictimEndedError, run_victim
+from conformance.cases.harness.child_processes import ChildEndedError, Ended, run_child
 from conformance.cases.harness.registry import RegisteredCase, planted
 from conformance.cases.harness.running import run_case
 from conformance.implementations import load, why_without
@@ -143,7 +143,7 @@ Thread 0x00007fc1 (most recent call first):
     ("status", "label"), [(None, "hang"), (-6, "crash(SIGABRT)"), (-11, "crash(SIGSEGV)"), (3, "crash(exit 3)")]
 )
 def test_the_end_of_a_victim_is_classed(status: int | None, label: str) -> None:
-    with pytest.raises(VictimEndedError) as caught:
+    with pytest.raises(ChildEndedError) as caught:
         Ended(status, Stage.CALLBACK, (), DUMP).check()
     assert (caught.value.outcome.label, caught.value.outcome.stage) == (label, Stage.CALLBACK)
     assert "pxla.py" in caught.value.outcome.reason
@@ -155,7 +155,7 @@ def test_a_good_end_is_good() -> None:
 
 
 def test_a_victim_says_where_it_was(devices: list[jax.Device]) -> None:
-    ended = run_victim(Bench(load("hostcb"), "pmap", devices), "os_exit", "call")
+    ended = run_child(Bench(load("hostcb"), "pmap", devices), "os_exit", "call")
     assert (ended.status, ended.stage) == (7, Stage.CALLBACK)
 
 
@@ -187,7 +187,7 @@ def test_a_corrupted_process_may_end_in_any_way(status: int | None, how: str) ->
 )
 @pytest.mark.parametrize("status", [-6, None])
 def test_an_end_without_a_wrong_result_is_no_corruption(kind: str, stage: Stage, status: int | None) -> None:
-    with pytest.raises(VictimEndedError):
+    with pytest.raises(ChildEndedError):
         judged(kind, Ended(status, stage, (), DUMP))
 
 

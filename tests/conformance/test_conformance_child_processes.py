@@ -10,11 +10,11 @@ from typing import Any
 import jax
 import pytest
 
-from conformance.cases.harness import child_processes as victims
-from conformance.cases.harness import child_programs as victim_programs
+from conformance.cases.harness import child_processes as child_processes
+from conformance.cases.harness import child_programs as child_programs
 from conformance.cases.harness.bench import Bench
 from conformance.cases.harness.catalogue import all_cases
-from conformance.cases.harness.child_processes import VictimEndedError, run_victim
+from conformance.cases.harness.child_processes import ChildEndedError, run_child
 from conformance.cases.harness.registry import RegisteredCase
 from conformance.cases.harness.running import run_case
 from conformance.implementations import Implementation, ImplementationError, load, path_of
@@ -78,7 +78,7 @@ def test_a_program_that_does_not_begin_is_no_crash_of_the_implementation(
 def test_a_program_that_hangs_before_it_begins(
     devices: list[jax.Device], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(victims, "DEADLINE", 8.0)
+    monkeypatch.setattr(child_processes, "DEADLINE", 8.0)
     implementation = implementation_of(MODULE.format(planted="time.sleep(600)"), tmp_path, monkeypatch)
     reason = harness_error(run_case(OS_EXIT, implementation, devices))
     assert "it had not begun after 8 s" in reason
@@ -90,8 +90,8 @@ def test_nor_of_any_other_program(
 ) -> None:
     """Scenarios that judge the signal themselves never see this one."""
     implementation = implementation_of(MODULE.format(planted="os.abort()"), tmp_path, monkeypatch)
-    with pytest.raises(VictimEndedError) as caught:
-        run_victim(Bench(implementation, "jit", devices), name)
+    with pytest.raises(ChildEndedError) as caught:
+        run_child(Bench(implementation, "jit", devices), name)
     harness_error(caught.value.outcome)
 
 
@@ -115,15 +115,15 @@ def test_an_implementation_that_other_processes_do_not_find(
     ids=["flags", "devices", "platform", "interpreter"],
 )
 def test_surroundings_that_are_not_right(environment: dict[str, str], words: str, devices: list[jax.Device]) -> None:
-    with pytest.raises(VictimEndedError) as caught:
-        run_victim(Bench(load("jax"), "jit", devices), "os_exit", "pure_callback", environment=environment)
+    with pytest.raises(ChildEndedError) as caught:
+        run_child(Bench(load("jax"), "jit", devices), "os_exit", "pure_callback", environment=environment)
     assert words in harness_error(caught.value.outcome)
 
 
 def test_an_interpreter_that_is_not_there(devices: list[jax.Device], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/no/such/python")
-    with pytest.raises(VictimEndedError) as caught:
-        run_victim(Bench(load("jax"), "jit", devices), "os_exit", "pure_callback", fresh=True)
+    with pytest.raises(ChildEndedError) as caught:
+        run_child(Bench(load("jax"), "jit", devices), "os_exit", "pure_callback", fresh=True)
     assert "/no/such/python" in harness_error(caught.value.outcome)
 
 
@@ -133,7 +133,7 @@ def test_what_an_implementation_prints_is_no_report(
     """It may look alike, and it may leave its line open."""
     planted = """print('{"stage": "no such stage"}\\\\n{"said": 1}\\\\n{', end="", flush=True)"""
     implementation = implementation_of(MODULE.format(planted=planted), tmp_path, monkeypatch)
-    ended = run_victim(Bench(implementation, "pmap", devices), "os_exit", "pure_callback")
+    ended = run_child(Bench(implementation, "pmap", devices), "os_exit", "pure_callback")
     assert (ended.status, ended.stage, ended.said) == (7, Stage.CALLBACK, ())
 
 
@@ -144,7 +144,7 @@ def test_no_thread_reports_after_the_last_stage(
     others: list[bool] = []
 
     def end(status: int) -> None:
-        thread = threading.Thread(target=lambda: others.append(victim_programs._writing.acquire(blocking=False)))
+        thread = threading.Thread(target=lambda: others.append(child_programs._writing.acquire(blocking=False)))
         thread.start()
         thread.join()
         raise RuntimeError("the end")
@@ -152,7 +152,7 @@ def test_no_thread_reports_after_the_last_stage(
     monkeypatch.setattr("os._exit", end)
     hostcb = load("hostcb")
     with pytest.raises(RuntimeError):
-        victim_programs.os_exit(Bench(hostcb, "jit", devices), "pure_callback")
+        child_programs.os_exit(Bench(hostcb, "jit", devices), "pure_callback")
     with pytest.raises(hostcb.callback_exception):
         hostcb.barrier()
     assert others == [False]

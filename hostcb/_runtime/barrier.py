@@ -65,7 +65,7 @@ def barrier_wait(logging_name: str | None = None, *, timeout: float | None = Non
     try:
         name = logging_name or ""
         seconds = None if timeout is None else checked(f"barrier_wait[{name}]", timeout)
-        if inside_callback():
+        if inside_callback() or queues.starts_here():
             raise RuntimeError(
                 f"barrier_wait[{name}] was called from inside a callback: it would wait for this callback to end. Wait "
                 "for the results of computations started here instead, with jax.block_until_ready."
@@ -94,7 +94,7 @@ def stop_outfeed_receiver() -> None:
     outfeed.
     """
     try:
-        if inside_callback():
+        if inside_callback() or queues.starts_here():
             raise RuntimeError("stop_outfeed_receiver was called from inside a callback: it would wait for itself.")
         wait_for_callbacks("stop_outfeed_receiver")
         queues.stop()

@@ -32,7 +32,7 @@ from .postponed import raise_at_the_end, raise_what_is_left
 from .programs import Execution, Program
 from .queues import queues
 from .running import held_up, inside_callback, inside_handler, running, threads_in_functions
-from .thread_states import is_pythons
+from .thread_states import is_hostcbs, is_pythons
 
 T = TypeVar("T")
 
@@ -161,7 +161,7 @@ class ExecutionTracker:
         if self.exits_in is None or self.exits_in == threading.get_ident():
             return
         if self.closed or not inside_handler():
-            if self.closed and is_pythons():
+            if self.closed and is_pythons() and not is_hostcbs():
                 # It has been refused before, and tries again and again.
                 stay()
             raise RuntimeError(

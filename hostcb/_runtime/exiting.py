@@ -43,7 +43,7 @@ from .failures import CallbackException, failure_log
 from .outstanding import listed, outstanding, programs
 from .queues import queues
 from .running import threads_in_functions
-from .thread_states import is_dummy, is_pythons
+from .thread_states import is_dummy, is_hostcbs, is_pythons
 
 logger = logging.getLogger("hostcb")
 
@@ -114,7 +114,8 @@ class Closed:
     ) -> Callable[..., Any]:
         if threading.get_ident() == tracker.exits_in:
             return invoke
-        if is_pythons():
+        # A finalizer may run a program in the thread of a queue, for whose end the exit waits.
+        if is_pythons() and not is_hostcbs():
             stay()
         raise RuntimeError(f"{host.callback} was to run while the process exits, which has waited for all callbacks.")
 

@@ -352,11 +352,14 @@ class DeviceQueue(Progress):
             return
         # If several threads start a consumer at once, the last one stays, and the others end at once.
         consumer = self.consumer = Consumer(self, self.ring)
+        queues.starting[consumer] = None
         try:
             consumer.thread.start()
         except RuntimeError:
             logger.debug("no consumer for %s at interpreter exit: the barrier there runs the rest", self.device)
             self.consumer = None
+        finally:
+            queues.starting.pop(consumer, None)
 
     def ever_accepted(self) -> int:
         """Return how many values the queue has accepted, by Python and by C."""
@@ -378,12 +381,23 @@ class Queues(dict[Any, DeviceQueue]):
         super().__init__()
         # Whether no thread runs values any more but those that wait for them.
         self.closed = False
+        # The consumers for whose start another thread waits.
+        self.starting: dict[Consumer, None] = {}
 
     def __missing__(self, device: Any) -> DeviceQueue:
         return self.setdefault(device, DeviceQueue(device))
 
     def all(self) -> list[DeviceQueue]:
         return list(self.values())
+
+    def starts_here(self) -> bool:
+        """Return whether this thread is a consumer's, and another thread waits for its start.
+
+        1. A thread queues a value in the middle of a dispatch, and starts a consumer.
+        2. Python lets it wait until the new thread has said that it runs.
+        3. In the new thread, before it says so, a finalizer waits at a barrier, and the barrier for that dispatch.
+        """
+        return any(consumer.is_current() for consumer in list(self.starting))
 
     def set_budget(self, budget: int) -> None:
         """Set the budget of the existing queues, when `jax.config.update` changes it."""

@@ -46,6 +46,12 @@ def is_pythons() -> bool:
     return any(thread.ident == me and not is_dummy(thread) for thread in threading.enumerate())
 
 
+def is_hostcbs() -> bool:
+    """Return whether the current thread is one of hostcb's own: another thread may wait for its end."""
+    me = threading.get_ident()
+    return any(thread.ident == me and thread.name.startswith("hostcb-") for thread in threading.enumerate())
+
+
 def is_dummy(thread: threading.Thread) -> bool:
     """Return whether Python did not start the thread: `threading.current_thread` has made an object for it."""
     return thread.name.startswith("Dummy-")

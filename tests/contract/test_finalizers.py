@@ -56,3 +56,61 @@ print(json.dumps(beside))
 def test_a_finalizer_in_the_thread_that_runs_taps(action: str) -> None:
     wanted, needed = rounds(50, 150), 5
     assert run_program(PROGRAM, action, str(wanted), str(needed), devices=1, timeout=240).json() >= needed
+
+
+@pytest.mark.contract("H13")
+def test_a_finalizer_in_a_thread_that_another_one_starts_must_not_wait_for_it() -> None:
+    """The other one waits in the middle of a dispatch until the thread has said that it runs."""
+    source = """
+says, seen = threading.Event.set, []
+
+def finalize():
+    for wait in (hcb.barrier_wait, hcb.stop_outfeed_receiver):
+        try:
+            wait()
+        except RuntimeError as error:
+            seen.append("from inside a callback" in str(error))
+
+def set_after_a_finalizer(self):
+    if "_bootstrap_inner" in sys._getframe(1).f_code.co_name and starts_tap:
+        finalize()
+    says(self)
+
+starts_tap, tap = False, jax.jit(lambda x: hcb.id_tap(lambda v, t: None, x))
+tap(1.0), hcb.barrier_wait(), hcb.stop_outfeed_receiver()
+threading.Event.set = set_after_a_finalizer
+starts_tap = True
+tap(2.0)
+starts_tap = False
+hcb.barrier_wait()
+print(seen)
+"""
+    assert run_program(source, devices=1, timeout=60).check().lines == ["[True, True]"]
+
+
+@pytest.mark.contract("H17")
+def test_a_finalizer_in_the_thread_that_runs_taps_is_refused_at_exit_and_the_thread_ends() -> None:
+    source = """
+from hostcb._runtime.executions import tracker
+call, tapped = jax.jit(lambda x: hcb.call(lambda v: v, x, result_shape=x)), threading.Event()
+call(1.0)
+
+def at_each_line(frame, event, arg):
+    # As a finalizer, which may come at any line.
+    if tracker.closed:
+        sys.setprofile(None)
+        try:
+            call(2.0)
+        except RuntimeError:
+            print("refused", flush=True)
+
+def tap(value, transforms):
+    sys.setprofile(at_each_line)
+    tapped.set()
+
+jax.jit(lambda x: hcb.id_tap(tap, x))(1.0)
+tapped.wait()
+# So that there are threads beside this one, for which the exit closes what is started.
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+"""
+    assert run_program(source, devices=1, timeout=60).check().lines == ["refused"]

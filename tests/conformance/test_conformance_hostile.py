@@ -24,7 +24,7 @@ from conformance.bundles import archive
 from conformance.bundles.archive import pack
 from conformance.bundles.making import members_of
 from conformance.cli import commands
-from conformance.engine import recorded
+from conformance.engine import preparation
 from conformance.expectations.entries import read_entries
 from conformance.reports.columns import sides
 from conformance.reports.comparison import comparison
@@ -384,7 +384,7 @@ def test_a_bundle_does_not_choose_what_is_imported(
     assert commands.main(["verify", str(file)]) == 0
     capsys.readouterr()
     planned: list[Any] = []
-    monkeypatch.setattr(recorded, "planned_again", lambda options: planned.append(options) or [*bundles.CELLS])
+    monkeypatch.setattr(preparation, "planned_again", lambda options: planned.append(options) or [*bundles.CELLS])
     assert commands.main(["verify", str(file), "--replan"]) == 2
     said = capsys.readouterr().err
     assert "its run had the implementation 'chosen_by_others', which --replan would import" in said

@@ -127,7 +127,7 @@ def test_the_suite_answers_to_both_names(tmp_path: Path, package: Path) -> None:
     use(package)
     assert parse_cell(CELLS[0]).callback_name == "pure_callback_unrolled"
     assert parse_cell(CELLS[2]).promises == ("X2",)
-    assert sys.modules["acme_suite"].planted is importlib.import_module("conformance.cases.harness.registry").planted
+    assert sys.modules["acme_suite"].case is importlib.import_module("conformance.cases.harness.case").case
 
 
 def test_entry_points_add_for_every_platform(tmp_path: Path) -> None:

@@ -68,6 +68,8 @@ class Consumer:
         self.bell: SimpleQueue[None] = SimpleQueue()
         # When it last began to run functions.
         self._began = -math.inf
+        # Whether its thread has come to its function.
+        self.begun = False
         self.thread = threading.Thread(target=self._consume, name=f"hostcb-{queue.device}", daemon=True)
 
     def is_current(self) -> bool:
@@ -95,6 +97,7 @@ class Consumer:
         return True
 
     def _consume(self) -> None:
+        self.begun = True
         queue = self._queue
         if queue.consumer is self:
             queue.idle = False

@@ -24,6 +24,8 @@ def _forget() -> None:
     for queue in queues.all():
         queue.disown()
     queues.clear()
+    # The threads that the parent was starting are not in the child, and their numbers may be given again.
+    queues.starting.clear()
     blocks.disown()
     tracker.disown()
     forget_waiters()

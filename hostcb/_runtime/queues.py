@@ -397,7 +397,7 @@ class Queues(dict[Any, DeviceQueue]):
         2. Python lets it wait until the new thread has said that it runs.
         3. In the new thread, before it says so, a finalizer waits at a barrier, and the barrier for that dispatch.
         """
-        return any(consumer.is_current() for consumer in list(self.starting))
+        return any(consumer.is_current() and not consumer.begun for consumer in list(self.starting))
 
     def set_budget(self, budget: int) -> None:
         """Set the budget of the existing queues, when `jax.config.update` changes it."""

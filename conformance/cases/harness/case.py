@@ -191,22 +191,6 @@ class Case:
         if thread.is_alive():
             self.wrong("stuck", Stage.BARRIER, "the program did not return after its callback")
 
-    def waits(self, kind: str, wait: Callable[[], Any]) -> Callable[[], None]:
-        """Begin `wait` in another thread: it must not return now, and must when the result of this is called."""
-        name = getattr(wait, "__name__", "it")
-        thread = threading.Thread(target=wait, daemon=True)
-        thread.start()
-        thread.join(WHILE)
-        if not thread.is_alive():
-            self.wrong(kind, Stage.BARRIER, f"{name} returned while a callback was running")
-
-        def ends() -> None:
-            thread.join(BEGINS_WITHIN)
-            if thread.is_alive():
-                self.wrong("stuck", Stage.BARRIER, f"{name} did not return after the callback")
-
-        return ends
-
     @contextlib.contextmanager
     def in_thread(self, run: Callable[[], Any]) -> Iterator[None]:
         """Another thread gets the results of `run` while the block runs; then it must come to its end."""

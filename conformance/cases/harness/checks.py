@@ -105,17 +105,6 @@ def still_alive(references: Mapping[str, weakref.ref[Any]], before: Callable[[],
         time.sleep(0.01)
 
 
-@contextlib.contextmanager
-def filtering(way: str = "quiet_remove_frames") -> Iterator[None]:
-    """Let JAX leave out frames of tracebacks, as it does for users. The suite itself wants whole ones."""
-    kept: Any = getattr(jax.config, "jax_traceback_filtering")  # noqa: B009 - some releases do not declare it
-    jax.config.update("jax_traceback_filtering", way)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_traceback_filtering", kept)
-
-
 _SUITE = Path(__file__).parents[2]
 _IMPLEMENTATIONS = (_SUITE / "implementations", _SUITE / "mutants")
 

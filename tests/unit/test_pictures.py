@@ -34,15 +34,6 @@ def test_a_picture_is_shapes_and_text_alone(picture: Path) -> None:
     assert root.get("aria-label")
 
 
-@pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.stem)
-def test_the_readme_shows_it_before_anything_else(picture: Path) -> None:
-    text = (ROOT / "README.md").read_text()
-    place = text.index(f"docs/pictures/{picture.name}")
-    assert place < text.index("```python")
-    # With words for those who do not see it.
-    assert re.search(rf"!\[[^\]]{{20,}}\]\(docs/pictures/{re.escape(picture.name)}\)", text)
-
-
 def test_the_picture_of_the_speed_is_that_of_the_stored_figures() -> None:
     runs = [(json.loads(path.read_text())["environment"], results.read(path)) for path in RUNS]
     assert (FOLDER / "speed.svg").read_text() == beside_jax.drawn(runs), (

@@ -12,8 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from conformance_fakes import IoCallback
-from test_conformance_reports import PASSED, event, write
+from implementation_fakes import IoCallback
+from test_reports import PASSED, event, write
 
 from conformance.cli.commands import main
 from conformance.implementations.hostcb import IMPLEMENTATION

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_conformance_reports import LOST, cell, write
+from test_reports import LOST, cell, write
 
 from conformance.cli.commands import main
 from conformance.engine.conclusions import Conclusion, conclude_repeated
@@ -120,7 +120,7 @@ def test_an_interrupted_run_counts_the_runs_that_ended(tmp_path: Path) -> None:
 # Whole runs ------------------------------------------------------------------------------------------------------
 
 THIRD = "engine_fakes:FAILS_EVERY_THIRD_TIME/call/eager/cpu-1dev"
-DIES = "conformance_fakes:DIES_IN_CALL/call/eager/cpu-1dev"
+DIES = "implementation_fakes:DIES_IN_CALL/call/eager/cpu-1dev"
 ENTRY = f"""
 [[expect]]
 cells = "{THIRD}"

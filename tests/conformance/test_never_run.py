@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from subprocesses import ROOT
-from test_conformance_reports import cell, write
+from test_reports import cell, write
 
 from conformance.planning.cells import parse_cell
 from conformance.reports.results import load_results

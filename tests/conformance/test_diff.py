@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_conformance_reports import HOSTILE, KNOWN, LOST, PASSED, Page, cell, event, hostile, write
+from test_reports import HOSTILE, KNOWN, LOST, PASSED, Page, cell, event, hostile, write
 
 from conformance.cli.commands import main
 from conformance.reports.columns import NothingToCompareError, sides

@@ -177,7 +177,7 @@ def test_some_mutants_are_killed(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_what_is_not_broken_survives(tmp_path: Path) -> None:
-    harmless = mutant("HARMLESS", home="conformance_mutants_fakes")
+    harmless = mutant("HARMLESS", home="mutant_fakes")
     matrix = run([harmless], Options(tmp_path, 1, 60.0))
     assert matrix.exit_code == 1
     assert [row.fate for row in matrix.rows] == ["survived"]
@@ -192,7 +192,7 @@ def test_a_hang_costs_one_cell(tmp_path: Path) -> None:
         lambda library: {},
         ("call/jit/cpu-1dev", "call_device/jit/cpu-1dev", CELL),
         (Symptom("hang"),),
-        "conformance_mutants_fakes",
+        "mutant_fakes",
     )
     matrix = run([hanging], Options(tmp_path, 1, 10.0))
     outcomes = {trial.cell: trial.outcome.verdict for trial in matrix.rows[0].trials}

@@ -227,7 +227,7 @@ def test_a_second_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 # Whole runs ---------------------------------------------------------------------------------------------------------
 
-CHOSEN = [f"conformance_fakes:GOOD/{name}/eager/cpu-1dev" for name in ("id_tap", "call", "call_no_result")]
+CHOSEN = [f"implementation_fakes:GOOD/{name}/eager/cpu-1dev" for name in ("id_tap", "call", "call_no_result")]
 BLOCKS = "engine_fakes:BLOCKS_FIRST_TIME/call/eager/cpu-1dev"
 
 

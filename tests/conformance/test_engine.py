@@ -91,9 +91,9 @@ def verdicts_in(folder: Path) -> dict[str, str]:
 
 
 def test_crash_and_hang_cost_one_cell_each(tmp_path: Path) -> None:
-    """In xdist's processes; test_conformance_runner.py has both without them."""
-    crashing = cells("conformance_fakes:DIES_IN_CALL", "id_tap", "call")
-    hanging = cells("conformance_fakes:BLOCKS_IN_CALL", "call", "call_no_result")
+    """In xdist's processes; test_runner.py has both without them."""
+    crashing = cells("implementation_fakes:DIES_IN_CALL", "id_tap", "call")
+    hanging = cells("implementation_fakes:BLOCKS_IN_CALL", "call", "call_no_result")
     ended = run(tmp_path, "-n", "2", "--deadline=5", *crashing, *hanging)
     assert ended.returncode == 1, ended.stderr
     found = {cell["id"].split(":")[1]: (cell["verdict"], cell["attempts"]) for cell in report_in(tmp_path)["cells"]}
@@ -125,7 +125,7 @@ def test_interrupt_ends_at_once_and_keeps_what_was_learnt(
     blocked = tmp_path / "blocked"
     os.mkfifo(blocked)
     # Of two processes the first gets two cells and the second the others, so that one is over when the other begins.
-    chosen = [*cells("conformance_fakes:GOOD", "id_tap", "call"), *cells("engine_fakes:BLOCKS", "id_tap", "call")]
+    chosen = [*cells("implementation_fakes:GOOD", "id_tap", "call"), *cells("engine_fakes:BLOCKS", "id_tap", "call")]
     process = start(tmp_path, ["conformance", "run"], ["-n", workers, "--deadline=1000", *chosen])
     # Opening waits for the cell. Read and write: it must not be missed either if the run ends before.
     with open(os.open(blocked, os.O_RDWR | os.O_NONBLOCK)) as pipe:
@@ -151,13 +151,13 @@ def test_interrupt_ends_at_once_and_keeps_what_was_learnt(
 @pytest.mark.contract("C7")
 def test_flake_by_chance_and_flake_by_company(tmp_path: Path) -> None:
     by_chance = cells("engine_fakes:FAILS_FIRST_TIME", "id_tap", "call")
-    by_company = cells("conformance_fakes:FAILS_IN_COMPANY", "id_tap", "call")
+    by_company = cells("implementation_fakes:FAILS_IN_COMPANY", "id_tap", "call")
     ended = run(tmp_path, "-n", "1", *by_chance, *by_company)
     assert ended.returncode == 1, ended.stderr
     flakes = {cell["id"].split("/")[0]: cell for cell in report_in(tmp_path)["cells"] if cell["verdict"] != "pass"}
     assert {cell["verdict"] for cell in flakes.values()} == {"flake"}
     assert {cell["attempts"] for cell in flakes.values()} == {3}
-    chance, company = flakes["engine_fakes:FAILS_FIRST_TIME"], flakes["conformance_fakes:FAILS_IN_COMPANY"]
+    chance, company = flakes["engine_fakes:FAILS_FIRST_TIME"], flakes["implementation_fakes:FAILS_IN_COMPANY"]
     assert chance["witness"].startswith("fail in company, pass alone, pass in company again: by chance: lost")
     assert "fail in company again: whenever these run before it" in company["witness"]
     assert "id_tap/eager/cpu-1dev --cell" in company["reproduce"]
@@ -167,7 +167,7 @@ def test_flake_by_chance_and_flake_by_company(tmp_path: Path) -> None:
 def test_pytest_sees_strict_expected_failures(tmp_path: Path) -> None:
     """With its own options: -rA and -v for its terminal, XML of JUnit, -k among the cells."""
     expectations = tmp_path / "cpu.toml"
-    loses, good = "conformance_fakes:LOSES_A_CALLBACK", "conformance_fakes:GOOD"
+    loses, good = "implementation_fakes:LOSES_A_CALLBACK", "implementation_fakes:GOOD"
     listed = (f"{loses}/id_tap/*", f"{good}/call/*")
     expectations.write_text("".join(EXPECTATION.format(cells=pattern) for pattern in listed))
     chosen = [*cells(loses, "id_tap", "call", "call_no_result"), *cells(good, "id_tap", "call")]
@@ -196,7 +196,7 @@ def test_pytest_sees_strict_expected_failures(tmp_path: Path) -> None:
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_pytest_stops_and_runs_the_last_failures(tmp_path: Path, workers: str) -> None:
     """What did not run for -x is MISSING, and the run fails; --lf runs what has failed."""
-    chosen = [*cells("conformance_fakes:LOSES_A_CALLBACK", "call"), *cells("conformance_fakes:GOOD", *CALLBACKS)]
+    chosen = [*cells("implementation_fakes:LOSES_A_CALLBACK", "call"), *cells("implementation_fakes:GOOD", *CALLBACKS)]
     arguments = ["-n", workers, f"--expectations={os.devnull}", *chosen]
     ended = run(tmp_path, *arguments, "--", "-x")
     assert ended.returncode == 1, ended.stderr
@@ -212,7 +212,7 @@ def test_pytest_stops_and_runs_the_last_failures(tmp_path: Path, workers: str) -
 @pytest.mark.contract("C46")
 def test_options_that_pytest_refuses_are_an_error(tmp_path: Path) -> None:
     """And the results of the run before stay."""
-    chosen = cells("conformance_fakes:GOOD", "id_tap")
+    chosen = cells("implementation_fakes:GOOD", "id_tap")
     assert run(tmp_path, "-n", "1", *chosen).returncode == 0
     before = report_in(tmp_path)
     for options in (["--no-such-option"], ["-p", "no_such_plugin"]):
@@ -226,7 +226,7 @@ def test_options_that_pytest_refuses_are_an_error(tmp_path: Path) -> None:
 def test_a_plugin_that_ends_a_setup_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "skips.py").write_text(SKIPS)
     path = os.pathsep.join(map(str, (ROOT, HERE, tmp_path)))
-    chosen = cells("conformance_fakes:GOOD", "id_tap", "call")
+    chosen = cells("implementation_fakes:GOOD", "id_tap", "call")
     ended = run(tmp_path, "-n", "2", *chosen, "--", "-p", "skips", PYTHONPATH=path)
     assert ended.returncode == 1, ended.stderr
     assert verdicts_in(tmp_path) == {"id_tap": "pass", "call": "missing"}
@@ -236,7 +236,7 @@ def test_a_plugin_that_ends_a_setup_is_a_problem(tmp_path: Path) -> None:
 @pytest.mark.contract("C70")
 def test_progress_is_shown_without_a_terminal(tmp_path: Path) -> None:
     """How many cells there are comes before the first one, and how many are done with every line."""
-    chosen = cells("conformance_fakes:GOOD", *CALLBACKS)
+    chosen = cells("implementation_fakes:GOOD", *CALLBACKS)
     for workers, begin in (("2", "2 workers [4 items]"), ("1", "collected 4 items")):
         ended = run(tmp_path, "-n", workers, *chosen)
         assert begin in ended.stdout.splitlines()
@@ -251,7 +251,7 @@ def test_surroundings_have_no_say(tmp_path: Path) -> None:
     job = tmp_path / "summary.md"
     job.write_text("What the job said before.\n")
     surroundings["GITHUB_STEP_SUMMARY"] = str(job)
-    ended = run(tmp_path, "-n", "2", *cells("conformance_fakes:GOOD", "id_tap", "call"), **surroundings)
+    ended = run(tmp_path, "-n", "2", *cells("implementation_fakes:GOOD", "id_tap", "call"), **surroundings)
     assert ended.returncode == 0, ended.stderr
     assert verdicts_in(tmp_path) == {"id_tap": "pass", "call": "pass"}
     # But a CI system gets to know.

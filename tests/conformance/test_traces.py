@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_conformance_reports import LOST, PASSED, event, write
+from test_reports import LOST, PASSED, event, write
 
 from conformance.cli.commands import main
 from conformance.model.worlds import ExpectedEvent

@@ -85,7 +85,7 @@ def test_an_array_of_slurm_runs_its_shards_and_joins_them(tmp_path: Path) -> Non
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 
-    cells = [f"--cell=conformance_fakes:GOOD/{name}/eager/cpu-1dev" for name in ("id_tap", "call", "call_no_result")]
+    cells = [f"--cell=implementation_fakes:GOOD/{name}/eager/cpu-1dev" for name in ("id_tap", "call", "call_no_result")]
     for task in ("4", "5"):
         job("-n", "1", "--expectations", str(known), *cells, SLURM_ARRAY_TASK_ID=task)
     assert "3 of 3 cells passed" in job("--merge")

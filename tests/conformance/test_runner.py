@@ -33,7 +33,7 @@ def run_fakes(folder: Path, implementation: str, *callbacks: str) -> tuple[int, 
     """Run `eager` cells of a fake implementation in one worker, in the given order."""
     arguments = ["run", "-n", "1", "--deadline", "3", "--results", str(folder)]
     for callback in callbacks:
-        cell = f"conformance_fakes:{implementation}/{callback}/eager/cpu-1dev"
+        cell = f"implementation_fakes:{implementation}/{callback}/eager/cpu-1dev"
         arguments += ["--cell", cell]
     code = main(arguments)
     return code, {cell["id"].split("/")[1]: cell for cell in report_of(folder)["cells"]}
@@ -109,7 +109,7 @@ ORDER_PROGRAMS = ("scan", "fori", "shard_map")
 def test_order_is_really_tested(tmp_path: Path, implementation: str) -> None:
     arguments = ["run", "-n", "1", "--results", str(tmp_path)]
     for program in ORDER_PROGRAMS:
-        arguments += ["--cell", f"conformance_fakes:{implementation}/id_tap/{program}/cpu-2dev"]
+        arguments += ["--cell", f"implementation_fakes:{implementation}/id_tap/{program}/cpu-2dev"]
     code = main(arguments)
     witnesses = [cell["witness"] for cell in report_of(tmp_path)["cells"]]
     if implementation == "ORDERED":
@@ -136,7 +136,7 @@ def test_implementation_that_workers_cannot_import_is_not_a_pass(
     assert {cell["verdict"] for cell in cells.values()} == {"missing"}
     (problem,) = report_of(tmp_path)["problems"]
     assert "did not start: " in problem
-    assert "conformance_fakes" in problem
+    assert "implementation_fakes" in problem
 
 
 @pytest.mark.contract("C3")

@@ -106,7 +106,10 @@ def test_a_lost_worker_costs_no_cell(tmp_path: Path) -> None:
     known = tmp_path / "none.toml"
     known.touch()
     once = "engine_fakes:KILLS_DASK/call/eager/cpu-1dev"
-    cells = [once, *(f"conformance_fakes:GOOD/{name}/eager/cpu-1dev" for name in ("id_tap", "call", "call_no_result"))]
+    cells = [
+        once,
+        *(f"implementation_fakes:GOOD/{name}/eager/cpu-1dev" for name in ("id_tap", "call", "call_no_result")),
+    ]
     where = ["--results", str(tmp_path / "results"), "--expectations", str(known)]
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", "ENGINE_FAKES": str(tmp_path)}
     ended = subprocess.run(

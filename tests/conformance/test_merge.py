@@ -188,7 +188,7 @@ def test_shards_that_ran_are_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{Path(__file__).parent}")
     known = tmp_path / "none.toml"
     known.touch()
-    cells = [f"--cell=conformance_fakes:GOOD/{name}/eager/cpu-1dev" for name in ("id_tap", "call", "call_no_result")]
+    cells = [f"--cell=implementation_fakes:GOOD/{name}/eager/cpu-1dev" for name in ("id_tap", "call", "call_no_result")]
     common = ["--expectations", str(known), "-n", "1"]
     for number in (1, 3):
         folder = str(tmp_path / f"shard-{number}")

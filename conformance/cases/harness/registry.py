@@ -85,8 +85,6 @@ class RegisteredCase:
     """Whether the case is planted in several processes; otherwise it is planted in one."""
     ends: tuple[int, ...] = ()
     """The processes that the scenario itself ends or stops: what becomes of the others is the outcome."""
-    crosses: tuple[str, ...] = ()
-    """The entries of `spec.thresholds` on both sides of which the scenario has sizes."""
     quiet: str = ""
     """Why the case needs a quiet machine, if it does: then no other cell of the run runs meanwhile."""
 
@@ -146,7 +144,6 @@ def planted(
     functions: str = "",
     processes: bool = False,
     ends: tuple[int, ...] = (),
-    crosses: tuple[str, ...] = (),
     quiet: str = "",
 ) -> Callable[[S], S]:
     """Register a scenario for every combination of these layouts and callbacks, each a list of words.
@@ -180,7 +177,6 @@ def planted(
                         functions,
                         processes,
                         ends,
-                        crosses,
                         quiet,
                     )
                 )

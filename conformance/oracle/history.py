@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..spec.data import flatten
-from .hand_overs import HandOver
+from .enqueue_times import Enqueue
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Event:
     begin: int = 0
     end: int = 0
     """Monotonic nanoseconds."""
-    handed_over: HandOver | None = None
+    handed_over: Enqueue | None = None
     """When the device put the operand into a queue, where that is known."""
     process: int = 0
     """The process that ran it."""

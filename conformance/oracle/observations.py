@@ -28,7 +28,7 @@ from .checkers import (
     check_transforms,
     match,
 )
-from .hand_overs import HandOver
+from .enqueue_times import Enqueue
 from .history import Event, History
 from .literals import literal
 from .verdicts import Stage, Verdict
@@ -178,7 +178,7 @@ def _event(data: dict[str, Any], process: int) -> Event:
         data["thread"],
         data["begin"],
         data["end"],
-        HandOver.from_json(data["handed_over"]) if data["handed_over"] else None,
+        Enqueue.from_json(data["handed_over"]) if data["handed_over"] else None,
         process,
     )
 

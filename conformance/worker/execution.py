@@ -24,7 +24,7 @@ from ..planning.cells import ProgramCell, TableCell
 from ..spec.callbacks import Refusal, Runs
 from ..spec.configurations import CONTEXTS, PLACEMENTS
 from ..spec.support_table import GUARANTEED, RETURNS, TableEntry
-from .hand_overs import recorded, with_hand_overs
+from .enqueue_times import recorded, with_enqueue_times
 
 LATEST_SECONDS = 0.5
 """A missing callback that still runs in this time after the barrier counts as late."""
@@ -118,7 +118,7 @@ def _run(
     (verdict, anomalies, history), runs = recorded(
         implementation, lambda: _judged_run(cell, implementation, recorder, devices)
     )
-    return verdict, anomalies, with_hand_overs(history, runs)
+    return verdict, anomalies, with_enqueue_times(history, runs)
 
 
 def _judged_run(

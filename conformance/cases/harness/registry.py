@@ -87,7 +87,7 @@ class RegisteredCase:
     """The processes that the scenario itself ends or stops: what becomes of the others is the outcome."""
     crosses: tuple[str, ...] = ()
     """The entries of `spec.thresholds` on both sides of which the scenario has sizes."""
-    quiet: str = ""
+    exclusive: str = ""
     """Why the case needs a quiet machine, if it does: then no other cell of the run runs meanwhile."""
 
     @property
@@ -147,7 +147,7 @@ def planted(
     processes: bool = False,
     ends: tuple[int, ...] = (),
     crosses: tuple[str, ...] = (),
-    quiet: str = "",
+    exclusive: str = "",
 ) -> Callable[[S], S]:
     """Register a scenario for every combination of these layouts and callbacks, each a list of words.
 
@@ -181,7 +181,7 @@ def planted(
                         processes,
                         ends,
                         crosses,
-                        quiet,
+                        exclusive,
                     )
                 )
         return scenario

@@ -84,7 +84,7 @@ def _check_error(error: Exception | None, seconds: float, limit: float) -> list[
     *("pjit", "call pure_callback", "H15 H23"),
     processes=True,
     deadline=12.0,
-    quiet="it measures the seconds until each process hears of the failure, and its deadline is hardly longer",
+    exclusive="it measures the seconds until each process hears of the failure, and its deadline is hardly longer",
 )
 def raises_in_one_process(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Under jit over a mesh one process calls back. If that raises, the program ends with an error in each process."""

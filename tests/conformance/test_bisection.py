@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.bisecting.bisection import Answer, Kind, Search, between, whole
-from conformance.bisecting.evidence import Evidence, Relation, Rule, chance_of_difference, rate, rule_of
+from conformance.bisecting.evidence import Evidence, Relation, Rule, rate, rule_of
 from conformance.bisecting.findings import CANNOT_TELL, FOUND, Place, exit_code, report
 from conformance.bisecting.samples import Sample
 from conformance.bisecting.searching import answers
@@ -103,21 +103,6 @@ def test_an_outcome_that_varies_is_no_answer() -> None:
 
 
 # With chance ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "chance"),
-    [
-        # Fisher's tea, and a table of textbooks.
-        ({"pass": 3, "fail": 1}, {"pass": 1, "fail": 3}, 0.4857),
-        ({"pass": 1, "fail": 9}, {"pass": 11, "fail": 3}, 0.002759),
-        ({"pass": 5}, {"pass": 500}, 1.0),
-        # Neither fails more often; they fail in another way.
-        ({"fail": 10, "pass": 10}, {"hang": 10, "pass": 10}, 3 * 0.000436),
-    ],
-)
-def test_differences_by_chance(one: dict[str, int], other: dict[str, int], chance: float) -> None:
-    assert chance_of_difference(one, other) == pytest.approx(chance, rel=0.01)
 
 
 def test_the_interval_of_a_rate() -> None:

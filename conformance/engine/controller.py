@@ -71,8 +71,8 @@ class Controller:
         if report.when in ("setup", "teardown") and not report.passed and not self._disturbed:
             # A cell has neither, so this comes from a plugin of the user. The first one is enough to find it.
             self._disturbed = True
-            told = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
-            words = told.strip().splitlines() or ["no reason"]
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+            words = reason.strip().splitlines() or ["no reason"]
             cell = report.nodeid.partition("::")[2]
             self.problems.append(f"a pytest plugin made the {report.when} of {cell} {report.outcome}: {words[-1]}")
         for name, value in report.user_properties:

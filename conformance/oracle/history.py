@@ -30,7 +30,7 @@ class Event:
     """The arrays that the callback got: they belong to the callback, and may never change."""
     transforms: Any = ()
     device: int | None = None
-    """The device's index in the topology, or None where the callback is not told."""
+    """The device's index in the topology, or None where the callback does not receive it."""
     thread: int = 0
     begin: int = 0
     end: int = 0

@@ -73,7 +73,7 @@ def _why_none(counts: Counter[tuple[str, str]], promise: str, kind: Callback, ow
         return None
     of, words = OPTIONS[kind.name]
     if counts[promise, of]:
-        return f"asked of {of}: {words}"
+        return f"cells of {of} test it: {words}"
     # What does not apply without the option does not apply with it.
     return next((one.words for one in REASONS if _has(one, promise, callback_named(of))), None)
 

@@ -95,7 +95,7 @@ OPTIONS: Mapping[str, tuple[str, str]] = {
     "buffer_callback_alias": ("buffer_callback", "input_output_aliases= lets a result use an operand's memory"),
     "dlpack_callback_in_place": ("dlpack_callback", "in_place= lets the function write its results"),
 }
-"""Callbacks that are an option of another one. What the option does not change is asked of that other one."""
+"""Callbacks that are an option of another one. Cells of that other one test what the option does not change."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ REASONS: tuple[Reason, ...] = (
         "io_callback_ordered debug_callback_ordered debug.print",
         "the guide's table has one row for each function; its footnotes on order are cells of io_callback",
     ),
-    Reason("B3", _SIDE_EFFECT, "aliases are an option, asked of buffer_callback_alias"),
+    Reason("B3", _SIDE_EFFECT, "aliases are an option, which cells of buffer_callback_alias test"),
     Reason("D2", "dlpack_callback_in_place", "vmap_method= and shapes as functions are options"),
 )
 """Further pairs to which the promise does not apply."""

@@ -240,7 +240,7 @@ def check_refusal(refused: Mapping[str, Refusal], error: Exception) -> list[Anom
     of_right_type = [refusal for refusal in refused.values() if isinstance(error, refusal.errors)]
     if not of_right_type:
         names = sorted({kind.__name__ for refusal in refused.values() for kind in refusal.errors})
-        witness = f"{what} must be refused with {' or '.join(names)}, came {summary(error)}"
+        witness = f"{what} must be refused with {' or '.join(names)}, got {summary(error)}"
         return [Anomaly("wrong refusal", stage_of(error), witness)]
     words = [word for refusal in of_right_type for word in refusal.words]
     if not any(word in str(error) for word in words):

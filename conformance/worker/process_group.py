@@ -268,18 +268,18 @@ class ProcessGroup:
             for rank, answer in answers.items()
             if answer.get("observation", {}).get("verdict")
         ]
-        # Whatever a process waits for, it writes its stacks when it is told to, unless it is stopped.
+        # Whatever a process waits for, it writes its stacks at the signal, unless it is stopped.
         stopped = [rank for rank in hanging if crashed and not stacks_in(self._transports[rank].written())]
         if stopped:
-            told = " and ".join(f"process {rank}" for rank in stopped)
+            who = " and ".join(f"process {rank}" for rank in stopped)
             ends = ", ".join(f"process {rank} ended with {cause(self._ended[rank])}" for rank in crashed)
-            words = f"{told} is stopped: it gave no answer and no stacks; {ends}"
+            words = f"{who} is stopped: it gave no answer and no stacks; {ends}"
             return Outcome(Verdict.HANG, stage, "; ".join([words, *failed, self._words_of_all()]), seconds)
         if crashed:
             causes = {rank: cause(self._ended[rank]) for rank in crashed}
             first = crashed[0]
-            told = ", ".join(f"process {rank} ended with {causes[rank]}" for rank in crashed)
-            reason = "; ".join([told, *failed, self._words_of_all()])
+            ended = ", ".join(f"process {rank} ended with {causes[rank]}" for rank in crashed)
+            reason = "; ".join([ended, *failed, self._words_of_all()])
             shown = stage or stage_of_stacks(self._transports[first].written())
             return Outcome(Verdict.CRASH, shown, reason, seconds, signal=causes[first])
         who = " and ".join(f"process {rank}" for rank in hanging)
@@ -289,13 +289,13 @@ class ProcessGroup:
 
     def _words_of_all(self) -> str:
         """The last words and the stacks of every process."""
-        told = []
+        words_of_all = []
         for rank, transport in enumerate(self._transports):
             written = transport.written()
             stacks = stacks_in(written)
             words = last_words(written.replace(stacks, "") if stacks else written)
-            told.append(f"process {rank}: {words}" + (f"; stacks:\n{stacks[:LONGEST_WORDS]}" if stacks else ""))
-        return "\n".join(told)
+            words_of_all.append(f"process {rank}: {words}" + (f"; stacks:\n{stacks[:LONGEST_WORDS]}" if stacks else ""))
+        return "\n".join(words_of_all)
 
 
 def _worst(outcomes: Mapping[int, Outcome]) -> Outcome:

@@ -1,4 +1,4 @@
-"""The engine: whatever cells do to processes, every cell is told of, and the run ends."""
+"""The engine: whatever cells do to processes, every cell is reported, and the run ends."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_pytest_process_that_dies_costs_no_cell(tmp_path: Path) -> None:
     ("workers", "number", "whole_group"),
     [("1", signal.SIGTERM, False), ("2", signal.SIGINT, True), ("2", signal.SIGINT, False)],
 )
-def test_interrupt_ends_at_once_and_keeps_what_was_learnt(
+def test_interrupt_ends_at_once_and_keeps_the_conclusions(
     tmp_path: Path, workers: str, number: signal.Signals, whole_group: bool
 ) -> None:
     blocked = tmp_path / "blocked"

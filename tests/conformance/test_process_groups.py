@@ -1,4 +1,4 @@
-"""Cells in several processes: what becomes of the processes, in runs of this machine and in jobs of a cluster."""
+"""Cells in several processes: how the processes end, in runs of this machine and in jobs of a cluster."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ def test_one_run_holds_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.contract("C43")
-def test_a_file_system_without_locks_is_told(
+def test_a_file_system_without_locks_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def without(*_: Any) -> None:

@@ -232,7 +232,7 @@ def test_numbers_are_checked(option: list[str], message: str, capsys: pytest.Cap
     assert message in capsys.readouterr().err
 
 
-def test_platform_without_a_file_of_expectations_is_told(
+def test_platform_without_a_file_of_expectations_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is no error: the first run on a platform has none."""

@@ -67,7 +67,7 @@ def test_cells_cross_only_what_there_is() -> None:
 
 
 def test_both_sides_are_next_to_the_number() -> None:
-    assert Threshold(16, "lanes").around == (15, 16, 17)
+    assert Threshold(16, "elements").around == (15, 16, 17)
 
 
 def test_numbers_of_python_and_of_c_are_found() -> None:

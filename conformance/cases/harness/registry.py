@@ -84,7 +84,7 @@ class RegisteredCase:
     processes: bool = False
     """Whether the case is planted in several processes; otherwise it is planted in one."""
     ends: tuple[int, ...] = ()
-    """The processes that the scenario itself ends or stops: what becomes of the others is the outcome."""
+    """The processes that the scenario itself ends or stops; the outcome is how the others end."""
     crosses: tuple[str, ...] = ()
     """The entries of `spec.thresholds` on both sides of which the scenario has sizes."""
     exclusive: str = ""

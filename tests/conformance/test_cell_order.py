@@ -134,7 +134,7 @@ def test_two_cells_that_need_no_quiet_run_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.contract("C65")
-def test_a_fault_that_runs_exclusively_has_a_reason(tasks: list[Task]) -> None:
+def test_a_case_that_runs_exclusively_has_a_reason(tasks: list[Task]) -> None:
     exclusive = {case.kind for case in all_cases() if case.exclusive}
     assert exclusive
     assert all(len(case.exclusive.split()) > 4 for case in all_cases() if case.exclusive)

@@ -14,7 +14,7 @@ from hostcb._native.library import library
 from hostcb._runtime import queues
 from hostcb._runtime.queues import DeviceQueue
 
-pytestmark = pytest.mark.contract("H12", "C62")
+pytestmark = pytest.mark.contract("H12")
 
 MOST = 4
 

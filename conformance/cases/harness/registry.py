@@ -85,8 +85,6 @@ class RegisteredCase:
     """Whether the case is planted in several processes; otherwise it is planted in one."""
     ends: tuple[int, ...] = ()
     """The processes that the scenario itself ends or stops; the outcome is how the others end."""
-    crosses: tuple[str, ...] = ()
-    """The entries of `spec.thresholds` on both sides of which the scenario has sizes."""
     exclusive: str = ""
     """Why the case needs a quiet machine, if it does: then no other cell of the run runs meanwhile."""
 
@@ -146,7 +144,6 @@ def planted(
     functions: str = "",
     processes: bool = False,
     ends: tuple[int, ...] = (),
-    crosses: tuple[str, ...] = (),
     exclusive: str = "",
 ) -> Callable[[S], S]:
     """Register a scenario for every combination of these layouts and callbacks, each a list of words.
@@ -180,7 +177,6 @@ def planted(
                         functions,
                         processes,
                         ends,
-                        crosses,
                         exclusive,
                     )
                 )

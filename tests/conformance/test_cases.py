@@ -1,4 +1,4 @@
-"""Cases: every one can be run, what fails is told from what is wrong with the suite, and outcomes are classed."""
+"""Cases: every one can be run, a failure is not taken for an error of the suite, and outcomes are classed."""
 
 from __future__ import annotations
 

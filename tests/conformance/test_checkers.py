@@ -163,7 +163,7 @@ def test_unknown_site() -> None:
 def test_wrong_transforms() -> None:
     events = good_history()
     events[4] = replace(events[4], transforms=())
-    assert "was told ()" in only(verdict(events), "wrong transforms").witness
+    assert "received ()" in only(verdict(events), "wrong transforms").witness
 
 
 def test_overlap() -> None:
@@ -200,7 +200,7 @@ def test_results() -> None:
 
 
 def batches(*dims: int | None) -> tuple[tuple[str, dict[str, Any]], ...]:
-    """What a tap of one array is told by nested vmaps, the innermost first."""
+    """What a tap of one array receives from nested vmaps, the innermost first."""
     return tuple(("batch", {"batch_dims": (dim,)}) for dim in dims)
 
 
@@ -220,7 +220,7 @@ def test_each_batch_may_be_any_axis(axes: tuple[int, ...], dims: tuple[int, ...]
 
 
 @pytest.mark.parametrize("dims", [(0, 1), (1, 0), (0, 5), (0,), (None, 0), (-1, 0)])
-def test_batches_told_wrong(dims: tuple[int | None, ...]) -> None:
+def test_wrong_batch_axes(dims: tuple[int | None, ...]) -> None:
     event = Event(0, "tap", (CUBE.transpose(2, 1, 0),), transforms=batches(*dims))
     matching = match(OF_NESTED, [event])
     assert (matching.lost, matching.surplus) == ((), ())
@@ -267,7 +267,7 @@ def test_what_looks_alike_on_two_devices_has_no_order() -> None:
 
     assert order_of(2, 1, 4, 1, 2, 3) == []
     assert order_of(1, 2, 2, 1, 3, 4) == []
-    # What one device alone sees still has its place, and so has what was told its device.
+    # What one device alone sees still has its place, and so has what receives its device.
     assert order_of(2, 1, 3, 1, 2, 4, device=0)
     distinct = [ExpectedEvent("tap", d, value(10 * d + n)) for d in (0, 1) for n in (1, 2)]
     late = [Event(i, "tap", value(n), begin=i, end=i) for i, n in enumerate((2, 11, 1, 12))]

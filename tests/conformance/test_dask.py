@@ -31,7 +31,7 @@ PROGRAM = ROOT / "tests" / "programs" / "dask_run.py"
 CELL = ("--cell", "jax/io_callback/eager/cpu-1dev")
 
 
-def test_a_missing_package_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "distributed" else found(name, *rest)
@@ -42,7 +42,7 @@ def test_a_missing_package_is_told(capsys: pytest.CaptureFixture[str], monkeypat
 
 
 @needs.DASK
-def test_a_scheduler_that_does_not_answer_is_told(
+def test_a_scheduler_that_does_not_answer_is_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What an earlier run has left stays as it was."""

@@ -20,7 +20,7 @@ import pytest
 from conformance.engine.cell_runner import StoppedError
 from conformance.engine.dask_pieces import JAX, PieceError
 from conformance.engine.dask_work import MOST_AGAIN, MOST_LOST, Work
-from conformance.engine.tools import DaskClusterError
+from conformance.engine.requirements import DaskClusterError
 from conformance.spec.sources import versions
 
 pytestmark = [pytest.mark.contract("C44"), needs.DASK]

@@ -1,4 +1,4 @@
-"""The engine: whatever cells do to processes, every cell is told of, and the run ends."""
+"""The engine: whatever cells do to processes, every cell is reported, and the run ends."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_pytest_process_that_dies_costs_no_cell(tmp_path: Path) -> None:
     ("workers", "number", "whole_group"),
     [("1", signal.SIGTERM, False), ("2", signal.SIGINT, True), ("2", signal.SIGINT, False)],
 )
-def test_interrupt_ends_at_once_and_keeps_what_was_learnt(
+def test_interrupt_ends_at_once_and_keeps_the_conclusions(
     tmp_path: Path, workers: str, number: signal.Signals, whole_group: bool
 ) -> None:
     blocked = tmp_path / "blocked"
@@ -149,18 +149,18 @@ def test_interrupt_ends_at_once_and_keeps_what_was_learnt(
 
 
 @pytest.mark.contract("C7")
-def test_flake_by_chance_and_flake_by_company(tmp_path: Path) -> None:
+def test_flake_by_chance_and_flake_by_preceding_cells(tmp_path: Path) -> None:
     by_chance = cells("engine_fakes:FAILS_FIRST_TIME", "id_tap", "call")
-    by_company = cells("implementation_fakes:FAILS_IN_COMPANY", "id_tap", "call")
-    ended = run(tmp_path, "-n", "1", *by_chance, *by_company)
+    by_preceding = cells("implementation_fakes:FAILS_AFTER_ANOTHER", "id_tap", "call")
+    ended = run(tmp_path, "-n", "1", *by_chance, *by_preceding)
     assert ended.returncode == 1, ended.stderr
     flakes = {cell["id"].split("/")[0]: cell for cell in report_in(tmp_path)["cells"] if cell["verdict"] != "pass"}
     assert {cell["verdict"] for cell in flakes.values()} == {"flake"}
     assert {cell["attempts"] for cell in flakes.values()} == {3}
-    chance, company = flakes["engine_fakes:FAILS_FIRST_TIME"], flakes["implementation_fakes:FAILS_IN_COMPANY"]
-    assert chance["witness"].startswith("fail in company, pass alone, pass in company again: by chance: lost")
-    assert "fail in company again: whenever these run before it" in company["witness"]
-    assert "id_tap/eager/cpu-1dev --cell" in company["reproduce"]
+    chance, preceding = flakes["engine_fakes:FAILS_FIRST_TIME"], flakes["implementation_fakes:FAILS_AFTER_ANOTHER"]
+    assert chance["witness"].startswith("fail after other cells, pass alone, pass after them again: by chance: lost")
+    assert "fail after them again: whenever these run before it" in preceding["witness"]
+    assert "id_tap/eager/cpu-1dev --cell" in preceding["reproduce"]
 
 
 @pytest.mark.contract("C46")
@@ -305,15 +305,15 @@ def test_process_that_cannot_start_costs_its_own_cells(tmp_path: Path, monkeypat
             runner.run(flagged)
     # It is tried again once, and then believed.
     assert StubbornProcess.starts == 2
-    outcome, company = runner.run(Task("plain", "hostcb", one, 60.0))
-    assert (outcome.verdict, company) == (Verdict.PASS, ())
+    outcome, preceding = runner.run(Task("plain", "hostcb", one, 60.0))
+    assert (outcome.verdict, preceding) == (Verdict.PASS, ())
     _, (predecessor,) = runner.run(Task("next", "hostcb", one, 60.0))
     assert predecessor.id == "plain"
     runner.finish()
     journal.close()
-    learnt = runner.learnt()
-    assert learnt.process_starts == 3
-    assert learnt.exit_problems == ["cpu-1dev: crash(SIGABRT): it ended badly"]
+    stats = runner.take_stats()
+    assert stats.process_starts == 3
+    assert stats.exit_problems == ["cpu-1dev: crash(SIGABRT): it ended badly"]
 
 
 def test_flag_that_xla_does_not_know_is_left_out(tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_flag_that_xla_does_not_know_is_left_out(tmp_path: Path) -> None:
         assert outcome.verdict is Verdict.PASS
     runner.finish()
     journal.close()
-    assert runner.learnt().process_starts == 2, "one that did not start, and one for both cells"
+    assert runner.take_stats().process_starts == 2, "one that did not start, and one for both cells"
 
 
 def test_running_order() -> None:

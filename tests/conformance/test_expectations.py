@@ -16,7 +16,7 @@ from conformance.expectations.entries import (
     read_entries,
 )
 from conformance.implementations import ImplementationError, base_of
-from conformance.oracle.verdicts import Outcome, Stage, Standing, Verdict
+from conformance.oracle.verdicts import ExpectationStatus, Outcome, Stage, Verdict
 from conformance.planning.processes import USUAL, plan_over_processes
 from conformance.planning.selection import CPU_DEVICE_COUNTS, plan_of
 from conformance.spec.versions import SpecifierError, version_matches
@@ -52,16 +52,16 @@ def load(folder: Path, text: str) -> Expectations:
 @pytest.mark.parametrize(
     ("outcome", "standing"),
     [
-        (CRASH, Standing.KNOWN_FAILURE),
-        (Outcome(Verdict.PASS), Standing.UNEXPECTED_PASS),
-        (Outcome(Verdict.CRASH, Stage.CALLBACK, signal="SIGSEGV"), Standing.CHANGED_FAILURE),
-        (Outcome(Verdict.CRASH, Stage.EXIT, signal="SIGABRT"), Standing.CHANGED_FAILURE),
-        (Outcome(Verdict.FAIL, Stage.CALLBACK), Standing.CHANGED_FAILURE),
-        (Outcome(Verdict.HANG), Standing.CHANGED_FAILURE),
-        (Outcome(Verdict.HARNESS_ERROR), Standing.CHANGED_FAILURE),
+        (CRASH, ExpectationStatus.KNOWN_FAILURE),
+        (Outcome(Verdict.PASS), ExpectationStatus.UNEXPECTED_PASS),
+        (Outcome(Verdict.CRASH, Stage.CALLBACK, signal="SIGSEGV"), ExpectationStatus.CHANGED_FAILURE),
+        (Outcome(Verdict.CRASH, Stage.EXIT, signal="SIGABRT"), ExpectationStatus.CHANGED_FAILURE),
+        (Outcome(Verdict.FAIL, Stage.CALLBACK), ExpectationStatus.CHANGED_FAILURE),
+        (Outcome(Verdict.HANG), ExpectationStatus.CHANGED_FAILURE),
+        (Outcome(Verdict.HARNESS_ERROR), ExpectationStatus.CHANGED_FAILURE),
     ],
 )
-def test_listed_cell(expectations: Expectations, outcome: Outcome, standing: Standing) -> None:
+def test_listed_cell(expectations: Expectations, outcome: Outcome, standing: ExpectationStatus) -> None:
     assert expectations.standing(LISTED, outcome) is standing
 
 
@@ -73,14 +73,14 @@ def test_a_pattern_for_several_processes_is_of_no_other_cell(where: str, known: 
 
 def test_cell_that_is_not_listed(expectations: Expectations) -> None:
     other = "hostcb/call/scan.pmap/cpu-1dev"
-    assert expectations.standing(other, Outcome(Verdict.PASS)) is Standing.AS_EXPECTED
+    assert expectations.standing(other, Outcome(Verdict.PASS)) is ExpectationStatus.AS_EXPECTED
     for verdict in set(Verdict) - {Verdict.PASS}:
-        assert expectations.standing(other, Outcome(verdict)) is Standing.UNEXPECTED
+        assert expectations.standing(other, Outcome(verdict)) is ExpectationStatus.UNEXPECTED
 
 
 def test_only_what_is_expected_is_acceptable() -> None:
-    acceptable = {standing for standing in Standing if standing.acceptable}
-    assert acceptable == {Standing.AS_EXPECTED, Standing.KNOWN_FAILURE}
+    acceptable = {standing for standing in ExpectationStatus if standing.acceptable}
+    assert acceptable == {ExpectationStatus.AS_EXPECTED, ExpectationStatus.KNOWN_FAILURE}
 
 
 def test_versions_choose_entries(expectations: Expectations) -> None:
@@ -96,16 +96,16 @@ def test_pattern_without_cells(expectations: Expectations) -> None:
 def test_several_patterns_are_each_matched(tmp_path: Path) -> None:
     listed = ENTRY.replace('"hostcb/call/*.pmap/cpu-8dev"', '["hostcb/call/jit/*", "hostcb/call/vmap/*"]')
     expectations = load(tmp_path, listed)
-    assert expectations.standing("hostcb/call/vmap/cpu-1dev", CRASH) is Standing.KNOWN_FAILURE
-    assert expectations.standing(LISTED, CRASH) is Standing.UNEXPECTED
+    assert expectations.standing("hostcb/call/vmap/cpu-1dev", CRASH) is ExpectationStatus.KNOWN_FAILURE
+    assert expectations.standing(LISTED, CRASH) is ExpectationStatus.UNEXPECTED
     assert expectations.unmatched(["hostcb/call/vmap/cpu-1dev"]) == ("hostcb/call/jit/*",)
 
 
 def test_intermittent_cells_may_pass_and_must_not_fail_otherwise(tmp_path: Path) -> None:
     expectations = load(tmp_path, ENTRY + "intermittent = true\n")
-    assert expectations.standing(LISTED, CRASH) is Standing.KNOWN_FAILURE
-    assert expectations.standing(LISTED, Outcome(Verdict.PASS)) is Standing.AS_EXPECTED
-    assert expectations.standing(LISTED, Outcome(Verdict.HANG)) is Standing.CHANGED_FAILURE
+    assert expectations.standing(LISTED, CRASH) is ExpectationStatus.KNOWN_FAILURE
+    assert expectations.standing(LISTED, Outcome(Verdict.PASS)) is ExpectationStatus.AS_EXPECTED
+    assert expectations.standing(LISTED, Outcome(Verdict.HANG)) is ExpectationStatus.CHANGED_FAILURE
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def test_a_wrapped_implementation_has_the_known_failures_of_its_base(expectation
     assert entry.cells == ("mine:WRAPPED/call/*.pmap/cpu-8dev",)
     assert read_entries(entry.as_toml(), "copied") == (entry,)
     wrapped = Expectations((*expectations.entries, entry))
-    assert wrapped.standing(cells[0], CRASH) is Standing.KNOWN_FAILURE
-    assert wrapped.standing(cells[1], CRASH) is Standing.UNEXPECTED
+    assert wrapped.standing(cells[0], CRASH) is ExpectationStatus.KNOWN_FAILURE
+    assert wrapped.standing(cells[1], CRASH) is ExpectationStatus.UNEXPECTED
     # A glob that matches no cell of it would count as stale.
     assert expectations.of_wrapped({"other": "hostcb"}, cells[:1]) == ()
 

@@ -135,14 +135,14 @@ def test_a_missing_package_is_known_before_the_plan(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_full_disk_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, "repro", CELL, "--program", "/dev/full")
     assert (
         said == "ERROR: [Errno 28] No space left on device, while a file of this command was written: is its disk full?"
     )
 
 
-def test_a_file_system_without_writing_is_told(
+def test_a_file_system_without_writing_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For root, every folder can be written into."""

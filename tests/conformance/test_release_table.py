@@ -147,7 +147,7 @@ def test_what_a_release_lacks_is_unsupported_and_a_failure_leaves_nothing(
     old = Environment(here.python, "0.6.2", "0.6.2", here.packages)
     assert run(old, {"hostcb/id_tap/jit/cpu-1dev": 1}) == [("unsupported", "hostcb needs JAX 0.10.2 or newer")]
     assert started == []
-    fakes = {f"implementation_fakes:FAILS_IN_COMPANY/{name}/eager/cpu-1dev": 2 for name in ("id_tap", "call")}
+    fakes = {f"implementation_fakes:FAILS_AFTER_ANOTHER/{name}/eager/cpu-1dev": 2 for name in ("id_tap", "call")}
     assert [label for label, _ in run(here, fakes)] == ["pass", "pass", "fail", "pass"]
     assert len(started) == 2
 

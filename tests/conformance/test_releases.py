@@ -22,8 +22,8 @@ from conformance.spec.callbacks import Callback
 from conformance.spec.external_callbacks import EXTERNAL_CALLBACKS
 from conformance.spec.topology import Topology
 from conformance.spec.xla_flags import QUICK_COMPILATION, known, why_unknown
-from conformance.worker.links import last_words
 from conformance.worker.processes import worker_environment
+from conformance.worker.transport import last_words
 
 ONE = Topology("cpu", 1)
 LEVEL, EMITTERS, ONE_MODULE = QUICK_COMPILATION

@@ -21,7 +21,7 @@ from conformance.engine.run import Run
 from conformance.expectations.entries import Expectation, Expectations
 from conformance.oracle.rates import interval
 from conformance.oracle.repetition import Repetition
-from conformance.oracle.verdicts import Outcome, Stage, Standing, Verdict
+from conformance.oracle.verdicts import ExpectationStatus, Outcome, Stage, Verdict
 from conformance.planning.cells import Plan, parse_cell
 from conformance.reports.html import html
 from conformance.reports.markdown import markdown
@@ -53,21 +53,21 @@ UNLISTED, STRICT, BY_CHANCE = Expectations(), listed(False), listed(True)
 @pytest.mark.parametrize(
     ("outcomes", "expectations", "verdict", "standing"),
     [
-        ([PASS, PASS], UNLISTED, "pass", Standing.AS_EXPECTED),
-        ([FAIL, FAIL], UNLISTED, "fail", Standing.UNEXPECTED),
-        ([PASS, FAIL], UNLISTED, "flake", Standing.UNEXPECTED),
-        ([PASS, FAIL], STRICT, "flake", Standing.CHANGED_FAILURE),
-        ([PASS, PASS], STRICT, "pass", Standing.UNEXPECTED_PASS),
-        ([FAIL, OTHER], STRICT, "fail", Standing.KNOWN_FAILURE),
-        ([PASS, FAIL], BY_CHANCE, "fail", Standing.KNOWN_FAILURE),
-        ([PASS, PASS], BY_CHANCE, "pass", Standing.AS_EXPECTED),
-        ([PASS, FAIL, HANG], BY_CHANCE, "hang", Standing.CHANGED_FAILURE),
-        ([FAIL, HANG], UNLISTED, "fail", Standing.UNEXPECTED),
-        ([PASS, BROKEN], UNLISTED, "harness_error", Standing.UNEXPECTED),
+        ([PASS, PASS], UNLISTED, "pass", ExpectationStatus.AS_EXPECTED),
+        ([FAIL, FAIL], UNLISTED, "fail", ExpectationStatus.UNEXPECTED),
+        ([PASS, FAIL], UNLISTED, "flake", ExpectationStatus.UNEXPECTED),
+        ([PASS, FAIL], STRICT, "flake", ExpectationStatus.CHANGED_FAILURE),
+        ([PASS, PASS], STRICT, "pass", ExpectationStatus.UNEXPECTED_PASS),
+        ([FAIL, OTHER], STRICT, "fail", ExpectationStatus.KNOWN_FAILURE),
+        ([PASS, FAIL], BY_CHANCE, "fail", ExpectationStatus.KNOWN_FAILURE),
+        ([PASS, PASS], BY_CHANCE, "pass", ExpectationStatus.AS_EXPECTED),
+        ([PASS, FAIL, HANG], BY_CHANCE, "hang", ExpectationStatus.CHANGED_FAILURE),
+        ([FAIL, HANG], UNLISTED, "fail", ExpectationStatus.UNEXPECTED),
+        ([PASS, BROKEN], UNLISTED, "harness_error", ExpectationStatus.UNEXPECTED),
     ],
 )
 def test_conclusion_from_several_runs(
-    outcomes: list[Outcome], expectations: Expectations, verdict: str, standing: Standing
+    outcomes: list[Outcome], expectations: Expectations, verdict: str, standing: ExpectationStatus
 ) -> None:
     """A flake is a failure, unless the expectation says that the cell fails by chance."""
     conclusion = conclude_repeated(CELL, outcomes, expectations)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from conformance.cli import commands
-from conformance.engine import locking, preparation, quiet, run_journal
+from conformance.engine import exclusive, locking, preparation, run_journal
 from conformance.engine.conclusions import Conclusion
 from conformance.engine.last_run import LastRun
 from conformance.engine.locking import FolderInUseError, FolderLock
@@ -205,7 +205,7 @@ def test_one_run_holds_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.contract("C43")
-def test_a_file_system_without_locks_is_told(
+def test_a_file_system_without_locks_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def without(*_: Any) -> None:
@@ -332,7 +332,7 @@ def test_the_last_results_stay(
     assert code == 2
     # Locks and pytest's cache are no results.
     shutil.rmtree(tmp_path / ".pytest_cache", ignore_errors=True)
-    for name in (locking.NAME, quiet.GATE, quiet.CELLS):
+    for name in (locking.NAME, exclusive.GATE, exclusive.CELLS):
         (tmp_path / name).unlink(missing_ok=True)
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == before
 

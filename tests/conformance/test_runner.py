@@ -14,7 +14,7 @@ import pytest
 from conformance.cli.commands import main
 from conformance.engine import preparation
 from conformance.expectations.entries import Expectations
-from conformance.oracle.verdicts import Outcome, Standing, Verdict
+from conformance.oracle.verdicts import ExpectationStatus, Outcome, Verdict
 from conformance.planning.cells import make_plan
 from conformance.reports.report import Report
 from conformance.spec.topology import Topology
@@ -93,12 +93,12 @@ def test_failure_keeps_its_history(tmp_path: Path) -> None:
 
 
 @pytest.mark.contract("C7")
-def test_trouble_in_company_only_is_a_flake(tmp_path: Path) -> None:
-    code, cells = run_fakes(tmp_path, "FAILS_IN_COMPANY", "id_tap", "call")
+def test_trouble_after_other_cells_only_is_a_flake(tmp_path: Path) -> None:
+    code, cells = run_fakes(tmp_path, "FAILS_AFTER_ANOTHER", "id_tap", "call")
     assert code == 1
     assert cells["call"]["verdict"] == "flake"
-    assert "fail in company, pass alone" in cells["call"]["witness"]
-    # The command to reproduce it brings the company along.
+    assert "fail after other cells, pass alone" in cells["call"]["witness"]
+    # The command to reproduce it has the cells before it.
     assert "/id_tap/eager/" in cells["call"]["reproduce"]
 
 
@@ -232,7 +232,7 @@ def test_numbers_are_checked(option: list[str], message: str, capsys: pytest.Cap
     assert message in capsys.readouterr().err
 
 
-def test_platform_without_a_file_of_expectations_is_told(
+def test_platform_without_a_file_of_expectations_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is no error: the first run on a platform has none."""
@@ -280,6 +280,6 @@ def test_exit_codes_and_summary() -> None:
 def test_nothing_but_a_pass_passes(verdict: Verdict) -> None:
     cell = make_plan(["hostcb"], [Topology("cpu", 1)]).cells[0]
     report = Report("cpu", Expectations())
-    assert report.add(cell, Outcome(verdict)).standing is Standing.UNEXPECTED
+    assert report.add(cell, Outcome(verdict)).standing is ExpectationStatus.UNEXPECTED
     assert report.exit_code != 0
     assert cell.id in report.summary()

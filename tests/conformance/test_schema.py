@@ -18,7 +18,7 @@ import pytest
 from conformance.bundles.archive import MANIFEST, VERSION, unpack
 from conformance.bundles.judging import judged
 from conformance.cli import commands
-from conformance.oracle.verdicts import Stage, Standing, Verdict
+from conformance.oracle.verdicts import ExpectationStatus, Stage, Verdict
 from conformance.reports import results
 from conformance.reports.results import SCHEMA_VERSION, UnreadableResultsError, load_results
 
@@ -67,7 +67,7 @@ def test_stored_results_are_read(name: str, capsys: pytest.CaptureFixture[str]) 
     assert run.cells[0].passed
     known = run.cells[-1]
     assert (known.id, known.verdict, known.stage) == (fakes.OF_JAX, "fail", "callback")
-    assert known.standing is Standing.KNOWN_FAILURE
+    assert known.standing is ExpectationStatus.KNOWN_FAILURE
     assert known.witness == "order: cpu:0 ran #2 before #1"
     assert [event.sequence for event in known.history] == [0, 1]
     assert run.left_out == {"hostcb/id_tap/pmap.pmap/cpu-8dev": "JAX refuses"}
@@ -93,7 +93,7 @@ def test_what_came_later_to_version_1_is_read() -> None:
 def test_a_stored_bundle_is_verified(version: int, capsys: pytest.CaptureFixture[str]) -> None:
     file = STORED / f"bundle-{version}.zip"
     (run,) = judged(unpack(file.read_bytes()))
-    assert run.cells[fakes.OF_JAX].standing is Standing.KNOWN_FAILURE
+    assert run.cells[fakes.OF_JAX].standing is ExpectationStatus.KNOWN_FAILURE
     # When it was stored, cases were called faults.
     assert run.cells[fakes.FAULT.replace("case.", "fault.")].outcome.label == "crash(SIGABRT)"
     assert commands.main(["verify", str(file)]) == 0
@@ -126,7 +126,7 @@ def test_the_description_has_every_verdict_stage_and_standing() -> None:
     """A new one is a change of meaning for a reader that knows the old ones."""
     cell = json.loads((SCHEMAS / f"results-{SCHEMA_VERSION}.json").read_text())["$defs"]["cell"]["properties"]
     assert cell["stage"]["enum"] == [*(stage.value for stage in Stage), None]
-    assert cell["standing"]["enum"] == [standing.value for standing in Standing]
+    assert cell["standing"]["enum"] == [standing.value for standing in ExpectationStatus]
     assert cell["verdict"]["pattern"].partition(")")[0] == "^(" + "|".join(verdict.value for verdict in Verdict)
 
 

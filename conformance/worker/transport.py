@@ -39,7 +39,7 @@ class Start:
     """Variables of the run that the process must not have."""
 
 
-class Link(Protocol):
+class Transport(Protocol):
     """A worker process. No method but `wait` waits for it."""
 
     @property
@@ -77,13 +77,13 @@ class Cluster(Protocol):
     """The hosts of a cluster's job, on each of which one process of a topology runs."""
 
     @property
-    def coordinator(self) -> str:
+    def coordinator_address(self) -> str:
         """Where JAX's processes meet, as HOST:PORT."""
 
-    def start(self, starts: Sequence[Start]) -> Sequence[Link]: ...
+    def start(self, starts: Sequence[Start]) -> Sequence[Transport]: ...
 
 
-class LocalLink:
+class LocalTransport:
     """A process on this machine."""
 
     def __init__(
@@ -118,9 +118,9 @@ class LocalLink:
         self._unread = b""
 
     @staticmethod
-    def of(start: Start, log: Path) -> LocalLink:
+    def of(start: Start, log: Path) -> LocalTransport:
         environment = {name: value for name, value in os.environ.items() if name not in start.absent}
-        return LocalLink(start.arguments, {**environment, **start.environment}, log)
+        return LocalTransport(start.arguments, {**environment, **start.environment}, log)
 
     @property
     def pid(self) -> int:

@@ -1,4 +1,4 @@
-"""A worker process that is one of several, which run the same cells together; `gang` commands them.
+"""A worker process that is one of several, which run the same cells together; `process_group` commands them.
 
 It reads commands from its standard input, as JSON lines. After each cell it reports what it saw of the program, and
 the first process judges what all of them saw.
@@ -25,8 +25,8 @@ from ..oracle.verdicts import Outcome, Verdict
 from ..planning.cells import CaseCell, Cell, NotInReleaseError, ProgramCell, UnknownCellError, parse_cell
 from ..spec.platforms import platform_named
 from ..spec.topology import Topology
+from .enqueue_times import recorded, with_enqueue_times
 from .execution import observed, outcome_of
-from .hand_overs import recorded, with_hand_overs
 
 START_SECONDS = 100
 HEARTBEAT_SECONDS = 10
@@ -52,10 +52,10 @@ def join(topology: Topology, coordinator: str, process: int, first_device: int |
     )
 
 
-def serve_member(
+def serve_group_worker(
     reports: TextIO, devices: Sequence[jax.Device], implementation: Implementation, histories: bool
 ) -> None:
-    member = _Member(devices, implementation, histories)
+    worker = _GroupWorker(devices, implementation, histories)
 
     def report(**line: Any) -> None:
         reports.write(json.dumps(line) + "\n")
@@ -67,12 +67,12 @@ def serve_member(
             if command["do"] == "run":
                 cell = parse_cell(cell_id)
                 report(event="begin", cell=cell_id, ends=cell.case.ends if isinstance(cell, CaseCell) else ())
-                answer = member.run(cell)
+                answer = worker.run(cell)
             elif command["do"] == "look again":
-                answer = member.look_again()
+                answer = worker.look_again()
             else:
                 seen = [Observation.from_json(one) for one in command["observations"]]
-                answer = member.judge(parse_cell(cell_id), seen)
+                answer = worker.judge(parse_cell(cell_id), seen)
         except NotInReleaseError as error:
             # The cell was planned for another release than this worker's.
             answer = _outcome(Outcome(Verdict.UNSUPPORTED, None, error.reason, anomaly="not applicable"))
@@ -85,7 +85,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
     return {"outcome": outcome.as_json()}
 
 
-class _Member:
+class _GroupWorker:
     """The last cell of this process."""
 
     def __init__(self, devices: Sequence[jax.Device], implementation: Implementation, histories: bool) -> None:
@@ -104,7 +104,7 @@ class _Member:
         where = (self._implementation, self._recorder, self._devices)
         if self._histories:
             (self._seen, _), runs = recorded(self._implementation, lambda: observed(cell, *where))
-            self._seen = replace(self._seen, history=with_hand_overs(self._seen.history, runs))
+            self._seen = replace(self._seen, history=with_enqueue_times(self._seen.history, runs))
         else:
             self._seen, _ = observed(cell, *where)
         return {"observation": self._seen.as_json(), "seconds": time.perf_counter() - started}

@@ -7,7 +7,7 @@ import importlib.util
 from ..spec.errors import CommandError
 
 
-class MissingToolError(CommandError):
+class MissingRequirementError(CommandError):
     """A package that the engine needs is not installed."""
 
 
@@ -17,14 +17,16 @@ class DaskClusterError(CommandError):
 
 def require_distributed() -> None:
     """Report that the client of a Dask cluster is missing."""
-    require_tools(1)
+    require_pytest(1)
     if importlib.util.find_spec("distributed") is None:
-        raise MissingToolError("--scheduler needs Dask's package distributed: pip install 'hostcb[distributed]'")
+        raise MissingRequirementError("--scheduler needs Dask's package distributed: pip install 'hostcb[distributed]'")
 
 
-def require_tools(workers: int) -> None:
+def require_pytest(workers: int) -> None:
     """Report a missing package before a module that needs it is imported."""
     needed = ("pytest", "xdist") if workers > 1 else ("pytest",)
     if any(importlib.util.find_spec(module) is None for module in needed):
         way_out = "; with -n 1 pytest alone is enough" if workers > 1 else ""
-        raise MissingToolError(f"running cells needs pytest and pytest-xdist: pip install pytest pytest-xdist{way_out}")
+        raise MissingRequirementError(
+            f"running cells needs pytest and pytest-xdist: pip install pytest pytest-xdist{way_out}"
+        )

@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class HandOver:
+class Enqueue:
     """The times are monotonic nanoseconds, as those of events."""
 
     thread: int
@@ -20,8 +20,8 @@ class HandOver:
         return asdict(self)
 
     @staticmethod
-    def from_json(data: dict[str, Any]) -> HandOver:
-        return HandOver(int(data["thread"]), int(data["begin"]), int(data["end"]))
+    def from_json(data: dict[str, Any]) -> Enqueue:
+        return Enqueue(int(data["thread"]), int(data["begin"]), int(data["end"]))
 
 
 @dataclass(frozen=True)
@@ -31,5 +31,5 @@ class TracedRun:
     thread: int
     begin: int
     end: int
-    handed_over: HandOver | None
+    handed_over: Enqueue | None
     """None if the function ran at once, without a queue."""

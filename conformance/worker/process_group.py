@@ -1,6 +1,6 @@
 """Several worker processes that run each cell together: the processes of a topology such as `cpu-2x4`.
 
-A gang has the interface of `WorkerProcess`. The end of one process ends the gang, and costs the cell in flight alone.
+A group has the interface of `WorkerProcess`. The end of one process ends the group, and costs the cell in flight alone.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ..oracle.stages import stacks_in, stage_of_stacks
 from ..oracle.verdicts import Outcome, Stage, Verdict
 from ..spec.topology import Topology, WrongPlatformError
 from ..spec.xla_flags import QUICK_COMPILATION
-from .links import KILL_DEADLINE, Link, LocalLink, Start, cause, last_words
 from .processes import EXIT_DEADLINE, STACK_DUMP_SECONDS, START_DEADLINE, WorkerStartError, worker_environment
+from .transport import KILL_DEADLINE, LocalTransport, Start, Transport, cause, last_words
 
 GRACE = 2.0
 """After the end of one process, the others have so many seconds to end in their own words."""
@@ -35,11 +35,11 @@ LATEST_SECONDS = 0.5
 
 LONGEST_WORDS = 3000
 
-Links = Callable[[Sequence[Start]], Sequence[Link]]
-"""Starts the processes of a gang."""
+StartWorkers = Callable[[Sequence[Start]], Sequence[Transport]]
+"""Starts the processes of a group."""
 
 
-class Gang:
+class ProcessGroup:
     """The processes of one topology, for one implementation. `run` never raises because a cell crashes or hangs."""
 
     def __init__(
@@ -51,34 +51,36 @@ class Gang:
         environment: Mapping[str, str] = os.environ,
         quick: Sequence[str] = QUICK_COMPILATION,
         histories: bool = False,
-        links: Links | None = None,
-        coordinator: str | None = None,
+        start_workers: StartWorkers | None = None,
+        coordinator_address: str | None = None,
     ) -> None:
-        """Start the processes on this machine, or by `links` elsewhere: then `coordinator` is where they meet."""
+        """Start the processes on this machine, or by `start_workers` on others, with the address where they meet."""
         self.topology = topology
         self.implementation = implementation
         self.log = log
         self.buried = False
         """Whether this object has seen the end of the processes and reported it in an outcome."""
         self._port: socket.socket | None = None
-        if coordinator is None:
-            self._port, coordinator = _held_port()
+        if coordinator_address is None:
+            self._port, coordinator_address = _held_port()
         own = worker_environment(topology, extra_xla_flags, environment, quick)
         changed = {name: value for name, value in own.items() if environment.get(name) != value}
         absent = tuple(environment.keys() - own.keys())
         further = ["--histories"] if histories else []
         starts = [
             Start(
-                [topology.name, implementation, *further, "--process", str(rank), "--coordinator", coordinator],
+                [topology.name, implementation, *further, "--process", str(rank), "--coordinator", coordinator_address],
                 changed,
                 absent,
             )
             for rank in range(topology.processes)
         ]
-        self._links = list(links(starts) if links else map(self._local, starts, range(len(starts))))
+        self._transports = list(
+            start_workers(starts) if start_workers else map(self._local, starts, range(len(starts)))
+        )
         self._selector = selectors.DefaultSelector()
-        for rank, link in enumerate(self._links):
-            self._selector.register(link, selectors.EVENT_READ, rank)
+        for rank, transport in enumerate(self._transports):
+            self._selector.register(transport, selectors.EVENT_READ, rank)
         self._ended: dict[int, int | None] = {}
         """The exit status of each process that has ended."""
         self._ends: tuple[int, ...] = ()
@@ -89,32 +91,34 @@ class Gang:
             self.kill()
             raise
 
-    def _local(self, start: Start, rank: int) -> Link:
-        return LocalLink.of(start, self.log.with_name(f"{self.log.stem}.process-{rank}{self.log.suffix}"))
+    def _local(self, start: Start, rank: int) -> Transport:
+        return LocalTransport.of(start, self.log.with_name(f"{self.log.stem}.process-{rank}{self.log.suffix}"))
 
     def _greeted(self) -> dict[str, Any]:
         hellos = self._answers({"ready", "refused"}, self._deadline(START_DEADLINE))
         for hello in hellos.values():
             if hello["event"] == "refused":
                 raise WrongPlatformError(hello["reason"])
-        if len(hellos) < len(self._links):
+        if len(hellos) < len(self._transports):
             self._put_down()
             raise WorkerStartError(f"the processes for {self.topology.name} did not start: {self._words_of_all()}")
         info: dict[str, Any] = hellos[0]["run_info"]
-        return {**info, "processes": len(self._links)}
+        return {**info, "processes": len(self._transports)}
 
     def _deadline(self, seconds: float) -> FairDeadline:
-        return FairDeadline(seconds, *(link.pid for link in self._links if link.pid is not None))
+        return FairDeadline(seconds, *(transport.pid for transport in self._transports if transport.pid is not None))
 
     @property
     def alive(self) -> bool:
-        return not self.buried and not self._ended and all(link.wait(0.0) is None for link in self._links)
+        return (
+            not self.buried and not self._ended and all(transport.wait(0.0) is None for transport in self._transports)
+        )
 
     def run(self, cell_id: str, deadline: float) -> Outcome:
         """Run one cell in all processes. If one ends or exceeds the deadline, that is this cell's outcome."""
         started = time.monotonic()
-        for link in self._links:
-            link.mark()
+        for transport in self._transports:
+            transport.mark()
         self._tell({"do": "run", "cell": cell_id})
         self._ends = ()
         until = self._deadline(deadline)
@@ -126,7 +130,7 @@ class Gang:
 
     def _outcome(self, cell_id: str, answers: Mapping[int, dict[str, Any]], seconds: float) -> Outcome | None:
         """The outcome of a cell that cannot be judged, or that the processes have judged; None for a program."""
-        missing = [rank for rank in range(len(self._links)) if rank not in answers and rank not in self._ends]
+        missing = [rank for rank in range(len(self._transports)) if rank not in answers and rank not in self._ends]
         if missing or self._ended or self._ends:
             hanging = [rank for rank in missing if rank not in self._ended]
             crashed = [rank for rank in missing if rank in self._ended]
@@ -147,7 +151,7 @@ class Gang:
             time.sleep(LATEST_SECONDS)
             self._tell({"do": "look again", "cell": cell_id})
             again = self._answers({"end"}, self._deadline(EXIT_DEADLINE), cell_id)
-            if len(again) == len(self._links):
+            if len(again) == len(self._transports):
                 verdict = self._judge(cell_id, again, until)
         if "outcome" not in verdict:
             self._put_down()
@@ -157,20 +161,20 @@ class Gang:
 
     def _judge(self, cell_id: str, answers: Mapping[int, dict[str, Any]], until: FairDeadline) -> dict[str, Any]:
         observations = [answers[rank]["observation"] for rank in sorted(answers)]
-        self._links[0].send({"do": "judge", "cell": cell_id, "observations": observations})
+        self._transports[0].send({"do": "judge", "cell": cell_id, "observations": observations})
         longer = max(until, self._deadline(EXIT_DEADLINE), key=FairDeadline.left)
         found = self._answers({"end"}, longer, cell_id, {0})
         return found.get(0, {})
 
     def finish(self) -> Outcome:
         """Let the processes end by themselves; an end with another status, or none, is a failure at exit."""
-        for link in self._links:
-            link.mark()
-        for link in self._links:
-            link.finish()
+        for transport in self._transports:
+            transport.mark()
+        for transport in self._transports:
+            transport.finish()
         started = time.monotonic()
         until = self._deadline(EXIT_DEADLINE)
-        statuses = {rank: until.wait(link.wait) for rank, link in enumerate(self._links)}
+        statuses = {rank: until.wait(transport.wait) for rank, transport in enumerate(self._transports)}
         self._ended = {rank: status for rank, status in statuses.items() if status is not None}
         seconds = time.monotonic() - started
         hanging = [rank for rank, status in statuses.items() if status is None]
@@ -183,27 +187,27 @@ class Gang:
 
     def end(self) -> None:
         """Kill the processes, from any thread: the one that runs cells sees their end, and buries them."""
-        for link in self._links:
-            link.kill()
+        for transport in self._transports:
+            transport.kill()
 
     def kill(self) -> None:
         self.end()
         until = time.monotonic() + KILL_DEADLINE
-        for rank, link in enumerate(self._links):
-            self._ended.setdefault(rank, link.wait(max(0.0, until - time.monotonic())))
+        for rank, transport in enumerate(self._transports):
+            self._ended.setdefault(rank, transport.wait(max(0.0, until - time.monotonic())))
         self._close()
 
     def _close(self) -> None:
         self.buried = True
         self._selector.close()
-        for link in self._links:
-            link.close()
+        for transport in self._transports:
+            transport.close()
         if self._port:
             self._port.close()
 
     def _tell(self, command: Mapping[str, Any]) -> None:
-        for link in self._links:
-            link.send(command)
+        for transport in self._transports:
+            transport.send(command)
 
     def _answers(
         self,
@@ -215,7 +219,7 @@ class Gang:
         """The reports of these kinds, by process; fewer if a process ends, or the time does."""
         at_last = math.inf
         found: dict[int, dict[str, Any]] = {}
-        awaited = {*(range(len(self._links)) if ranks is None else ranks)} - self._ended.keys()
+        awaited = {*(range(len(self._transports)) if ranks is None else ranks)} - self._ended.keys()
         while awaited:
             seconds = max(0.0, min(until.left(), at_last - time.monotonic()))
             selected = self._selector.select(seconds)
@@ -223,10 +227,10 @@ class Gang:
                 return found
             for key, _ in selected:
                 rank: int = key.data
-                reports = self._links[rank].reports()
+                reports = self._transports[rank].reports()
                 if reports is None:
-                    self._selector.unregister(self._links[rank])
-                    self._ended[rank] = self._links[rank].wait(EXIT_DEADLINE)
+                    self._selector.unregister(self._transports[rank])
+                    self._ended[rank] = self._transports[rank].wait(EXIT_DEADLINE)
                     awaited.discard(rank)
                     if rank not in self._ends:
                         at_last = min(at_last, time.monotonic() + GRACE)
@@ -243,9 +247,9 @@ class Gang:
 
     def _put_down(self) -> None:
         """End all processes; those that live write the stacks of their threads first."""
-        alive = [link for rank, link in enumerate(self._links) if rank not in self._ended]
-        for link in alive:
-            link.show_stacks()
+        alive = [transport for rank, transport in enumerate(self._transports) if rank not in self._ended]
+        for transport in alive:
+            transport.show_stacks()
         if alive:
             time.sleep(STACK_DUMP_SECONDS)
         self.kill()
@@ -264,34 +268,34 @@ class Gang:
             for rank, answer in answers.items()
             if answer.get("observation", {}).get("verdict")
         ]
-        # Whatever a process waits for, it writes its stacks when it is told to, unless it is stopped.
-        stopped = [rank for rank in hanging if crashed and not stacks_in(self._links[rank].written())]
+        # Whatever a process waits for, it writes its stacks at the signal, unless it is stopped.
+        stopped = [rank for rank in hanging if crashed and not stacks_in(self._transports[rank].written())]
         if stopped:
-            told = " and ".join(f"process {rank}" for rank in stopped)
+            who = " and ".join(f"process {rank}" for rank in stopped)
             ends = ", ".join(f"process {rank} ended with {cause(self._ended[rank])}" for rank in crashed)
-            words = f"{told} is stopped: it gave no answer and no stacks; {ends}"
+            words = f"{who} is stopped: it gave no answer and no stacks; {ends}"
             return Outcome(Verdict.HANG, stage, "; ".join([words, *failed, self._words_of_all()]), seconds)
         if crashed:
             causes = {rank: cause(self._ended[rank]) for rank in crashed}
             first = crashed[0]
-            told = ", ".join(f"process {rank} ended with {causes[rank]}" for rank in crashed)
-            reason = "; ".join([told, *failed, self._words_of_all()])
-            shown = stage or stage_of_stacks(self._links[first].written())
+            ended = ", ".join(f"process {rank} ended with {causes[rank]}" for rank in crashed)
+            reason = "; ".join([ended, *failed, self._words_of_all()])
+            shown = stage or stage_of_stacks(self._transports[first].written())
             return Outcome(Verdict.CRASH, shown, reason, seconds, signal=causes[first])
         who = " and ".join(f"process {rank}" for rank in hanging)
         reason = "; ".join([f"no answer of {who} for {seconds:.0f} s", *failed, self._words_of_all()])
-        shown = stage or stage_of_stacks(self._links[hanging[0]].written())
+        shown = stage or stage_of_stacks(self._transports[hanging[0]].written())
         return Outcome(Verdict.HANG, shown, reason, seconds)
 
     def _words_of_all(self) -> str:
         """The last words and the stacks of every process."""
-        told = []
-        for rank, link in enumerate(self._links):
-            written = link.written()
+        words_of_all = []
+        for rank, transport in enumerate(self._transports):
+            written = transport.written()
             stacks = stacks_in(written)
             words = last_words(written.replace(stacks, "") if stacks else written)
-            told.append(f"process {rank}: {words}" + (f"; stacks:\n{stacks[:LONGEST_WORDS]}" if stacks else ""))
-        return "\n".join(told)
+            words_of_all.append(f"process {rank}: {words}" + (f"; stacks:\n{stacks[:LONGEST_WORDS]}" if stacks else ""))
+        return "\n".join(words_of_all)
 
 
 def _worst(outcomes: Mapping[int, Outcome]) -> Outcome:

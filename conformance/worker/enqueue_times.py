@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ..implementations import Implementation
-from ..oracle.hand_overs import TracedRun
+from ..oracle.enqueue_times import TracedRun
 from ..oracle.history import Event, History
 
 R = TypeVar("R")
 
 
-class HandOversError(Exception):
+class EnqueueTimesError(Exception):
     """The record of the implementation failed, which says nothing about its callbacks."""
 
 
@@ -40,18 +40,18 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise HandOversError(
+        raise EnqueueTimesError(
             "the trace that shows when the callbacks of this cell were handed over failed, so the cell has no verdict; "
             f"a run without --histories needs no trace: {type(error).__name__}: {error}"
         ) from error
 
 
-def with_hand_overs(history: History, runs: Sequence[TracedRun]) -> History:
+def with_enqueue_times(history: History, runs: Sequence[TracedRun]) -> History:
     """The history, with the hand-over of each event that ran in a run of the record."""
-    return replace(history, events=tuple(_with_hand_over(event, runs) for event in history.events))
+    return replace(history, events=tuple(_with_enqueue_time(event, runs) for event in history.events))
 
 
-def _with_hand_over(event: Event, runs: Sequence[TracedRun]) -> Event:
+def _with_enqueue_time(event: Event, runs: Sequence[TracedRun]) -> Event:
     around = [run for run in runs if run.thread == event.thread and run.begin <= event.begin and event.end <= run.end]
     if not around:
         return event

@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 import tracemalloc
-import xml.etree.ElementTree as ElementTree
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,6 @@ from conformance.reports.columns import sides
 from conformance.reports.comparison import comparison
 from conformance.reports.html import html
 from conformance.reports.markdown import markdown
-from conformance.reports.matrix_picture import matrix_picture
 from conformance.reports.results import UnreadableResultsError, load_results
 from conformance.reports.table_pages import html as table_page
 from conformance.reports.table_pages import markdown as table_markdown
@@ -137,22 +135,6 @@ def test_markdown_keeps_its_form(word: str, tmp_path: Path) -> None:
 def test_markdown_of_a_comparison_keeps_its_form(word: str, tmp_path: Path) -> None:
     harmless = table_markdown(compared(tmp_path / "harmless", hostile.HARMLESS))
     check_markdown(table_markdown(compared(tmp_path / "hostile", word)), harmless)
-
-
-@each_word
-def test_a_picture_is_xml_of_shapes_and_text(word: str, tmp_path: Path) -> None:
-    # Of cells that are drawn, only the version of JAX is a text of the results.
-    cells = [
-        hostile.results(word)["cells"][0] | {"id": f"{name}/pure_callback/jit/cpu-1dev"} for name in ("jax", "hostcb")
-    ]
-    folder = hostile.write(tmp_path, word, cells=cells, run_info={word: {"jax": word}}, run={"begin": word})
-    text = matrix_picture(load_results(folder))
-    root = ElementTree.fromstring(text)
-    assert {one.tag.partition("}")[2] for one in root.iter()} == {"svg", "style", "rect", "title", "text"}
-    assert {name for one in root.iter() for name in one.attrib} == {
-        *("viewBox", "width", "height", "role", "aria-label", "class", "x", "y", "rx", "transform", "text-anchor")
-    }
-    assert is_printable(text)
 
 
 @each_word

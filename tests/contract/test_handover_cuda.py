@@ -134,7 +134,7 @@ def test_what_is_lowered_where_the_environment_asks_for_it(by_default: tuple[dic
         for part in ("has_side_effect = true", "index = 0 : ui64", "!stablehlo.token"):
             assert part in call, call
         assert TODAYS not in texts[name]
-        # The position in the mesh is not asked for: C is told the device.
+        # The position in the mesh is not asked for: C receives the device.
         assert "partition_id" not in texts[name]
     assert {name: texts[name] for name in ("large", "call")} == {name: before[name] for name in ("large", "call")}
 

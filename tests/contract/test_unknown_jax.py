@@ -39,7 +39,7 @@ REFUSALS = ("NotImplementedError", "ValueError", "TypeError", "JaxRuntimeError")
 
 @pytest.fixture(scope="module")
 def outcomes(request: pytest.FixtureRequest) -> dict[str, list[dict[str, Any]]]:
-    """What came of each change of the entries that this session tests, by the name of the entry."""
+    """The result of each change of the entries that this session tests, by the name of the entry."""
     items = [item for item in request.session.items if isinstance(item, pytest.Function)]
     mine = [item for item in items if item.function in (test_what_is_lost_is_said_once, test_nothing_fails_open)]
     names = list(dict.fromkeys(item.callspec.params["entry"].name for item in mine))
@@ -179,7 +179,7 @@ def test_the_doctor_says_what_was_found(how: str) -> None:
 
 
 def test_the_parts_of_jax_are_those_of_the_snapshot() -> None:
-    """What the warning says is lost, and what is asked of each part, do not change by accident."""
+    """What the warning says is lost, and what each part needs, do not change by accident."""
     stored = private_parts.FILE.read_text(encoding="utf-8").splitlines()
     changes = "\n".join(
         difflib.unified_diff(stored, private_parts.snapshot().splitlines(), "stored", "now", lineterm="")

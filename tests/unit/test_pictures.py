@@ -1,4 +1,4 @@
-"""The pictures of README.md: they show the figures that the documents have, and hold nothing but shapes and text."""
+"""The pictures of the documents: they show the figures that the pages have, and hold nothing but shapes and text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks import beside_jax, results
 from benchmarks.rows import Row
 
 FOLDER = ROOT / "docs" / "pictures"
-PICTURES = [FOLDER / "matrix.svg", FOLDER / "speed.svg"]
+PICTURES = [FOLDER / "speed.svg"]
 RUNS = sorted(FOLDER.glob("speed-*.json"))
 SVG = "{http://www.w3.org/2000/svg}"
 

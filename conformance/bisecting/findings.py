@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from ..oracle.rates import interval
 from .search import CONFIDENCE, CONFIRMING_RUNS, Answer, Change, Kind
 from .subjects import Sample, counted
 
@@ -55,7 +56,9 @@ def _lines(answer: Answer, samples: Mapping[int, Sequence[Sample]], labels: Sequ
                 witness = next(sample.detail for sample in ran if sample.words == words)
                 yield from (f"    {line}" for line in witness.splitlines()[:3])
         if len(ran) > CONFIRMING_RUNS:
-            yield f"    {rate(ran)}"
+            failed = sum(not sample.passed for sample in ran)
+            low, high = interval(failed, len(ran), CONFIDENCE)
+            yield f"    {failed} of {len(ran)} fail (rate {low:.3f} to {high:.3f})"
 
 
 def _changed(change: Change, samples: Mapping[int, Sequence[Sample]], names: Sequence[str]) -> str:
@@ -79,16 +82,6 @@ def _unchanged(answer: Answer, ends: str) -> str:
     if answer.kind is Kind.SAME:
         return f"NOTHING TO FIND: {ends} do not differ; what fails by chance may not have shown: {MEASURE}."
     return f"CANNOT TELL: with confidence {CONFIDENCE:g}, {ends} may differ by chance; use more --runs, or --stress."
-
-
-def rate(ran: Sequence[Sample]) -> str:
-    """How many of these runs failed, and the interval of Clopper and Pearson that holds the true rate."""
-    # SciPy takes a second to import.
-    from scipy.stats import binomtest
-
-    failed = sum(not sample.passed for sample in ran)
-    interval = binomtest(failed, len(ran)).proportion_ci(CONFIDENCE)
-    return f"{failed} of {len(ran)} fail (rate {interval.low:.3f} to {interval.high:.3f})"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import Literal, TypeAlias, TypeVar
 
+from ..oracle.rates import chance_of_difference
 from ..releases.environments import ReleaseError
 from .subjects import Sample, counted
 
@@ -180,24 +181,6 @@ def _halving(old: int, new: int) -> Iterator[int]:
             middle = (low + high) // 2
             yield middle
             gaps += [(low, middle), (middle, high)]
-
-
-def chance_of_difference(one: Counter[str], other: Counter[str]) -> float:
-    """The probability that two releases with equal rates show counts of outcomes that differ by this much or more.
-
-    Each kind of outcome is tested against all others together, by Fisher's exact test. The smallest probability counts,
-    times the number of tests.
-    """
-    # SciPy takes a second to import.
-    from scipy.stats import fisher_exact
-
-    kinds = sorted({*one, *other})
-    if len(kinds) == 1:
-        return 1.0
-    # Of two kinds, one count decides the other: that is one test.
-    tested = kinds if len(kinds) > 2 else kinds[:1]
-    rows = {kind: [(counts[kind], counts.total() - counts[kind]) for counts in (one, other)] for kind in tested}
-    return min(1.0, len(tested) * min(fisher_exact(table).pvalue for table in rows.values()))
 
 
 Samples: TypeAlias = dict[str, dict[int, list[Sample]]]

@@ -204,12 +204,12 @@ def answers(search: Search[Found], runs: int, probe: Probe, samples: Samples) ->
                     needs.setdefault(index, {})[subject] = needed - len(ran.get(index, ()))
         if not needs:
             return finished
-        # Many cells change in the same release: the release that most of them need comes first.
-        index = max(needs, key=lambda place: (len(needs[place]), place))
+        # All cells that need this release run there together.
+        index, lacking = next(iter(needs.items()))
         try:
-            for subject, sample in probe(index, needs[index]):
+            for subject, sample in probe(index, lacking):
                 samples[subject].setdefault(index, []).append(sample)
         except ReleaseError as error:
             for subject, ran in samples.items():
-                if subject in needs[index] or not ran.get(index):
+                if subject in lacking or not ran.get(index):
                     ran.setdefault(index, []).append(Sample(str(error), untestable=True))

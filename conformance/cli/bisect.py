@@ -66,7 +66,13 @@ def add_parser(commands: Any) -> None:
     add("--bad", metavar="END", help="another one")
     add("--repo", type=Path, metavar="DIR", help="search the commits of this repository of hostcb or of JAX")
     add("--step", action="store_true", help="judge the checkout in the current folder, for `git bisect run`")
-    add("--runs", type=positive(int), default=1, metavar="N", help="run so often in each release, and compare rates")
+    add(
+        "--runs",
+        type=positive(int),
+        default=1,
+        metavar="N",
+        help="run up to so often in each release, and compare rates",
+    )
     add_options(parser, "results/bisect")
 
 

@@ -428,6 +428,7 @@ def types(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Build the site of the documentation into build/site; a link that leads nowhere ends it, as any warning does."""
     install(session, HERE_JAX, "docs")
+    session.run("python", "tests/promises.py")
     session.run("python", "-m", "sphinx", *SITE, *session.posargs, ".", "build/site")
 
 

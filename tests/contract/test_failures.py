@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import Record
-from subprocesses import IMPORTING_TESTS, Ended, run_program
+from subprocesses import Ended, run_program
 
 import hostcb as hcb
 
@@ -272,7 +272,7 @@ for construct in ("while_body", "while_cond", "scan", "cond", "fori_unused"):
     test_failures.helpers_control_flow(helpers.SHARD_MAP, construct)
     print(construct)
 """
-    ended = run_program(source, env=IMPORTING_TESTS).check()
+    ended = run_program(source).check()
     assert ended.lines == ["while_body", "while_cond", "scan", "cond", "fori_unused"], str(ended)
 
 

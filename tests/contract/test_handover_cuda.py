@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import sessions
 import stand_in_for_cuda as stand_in
-from subprocesses import IMPORTING_TESTS, Ended, run_program
+from subprocesses import Ended, run_program
 
 from hostcb import _compat
 from hostcb._native.library import library
@@ -21,7 +21,7 @@ pytestmark = [
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in has the name of a library of Linux")
 
-ASKED_FOR = {**IMPORTING_TESTS, "HOSTCB_NATIVE": "1", "HOSTCB_NATIVE_CUDA": "1"}
+ASKED_FOR = {"HOSTCB_NATIVE": "1", "HOSTCB_NATIVE_CUDA": "1"}
 
 
 @pytest.fixture(scope="module")

@@ -70,7 +70,7 @@ KNOWN = cell(
     expected="fail",
     known={"reason": "Dropped under grad.", "link": "https://example.org/issues/1", "intermittent": False},
 )
-FAULT = cell("jax/io_callback/case.raises.jit/cpu-8dev", standing="unexpected_pass", expected="hang")
+CASE = cell("jax/io_callback/case.raises.jit/cpu-8dev", standing="unexpected_pass", expected="hang")
 
 
 def write(folder: Path, *cells: dict[str, Any], platform: str = "cpu", **fields: Any) -> Path:
@@ -129,7 +129,7 @@ class Page(HTMLParser):
 
 
 def test_markdown_says_what_matters(tmp_path: Path) -> None:
-    write(tmp_path, PASSED, LOST, KNOWN, FAULT, process_starts=7)
+    write(tmp_path, PASSED, LOST, KNOWN, CASE, process_starts=7)
     text = markdown(load_results(tmp_path))
     lines = text.splitlines()
     assert lines[0] == "# Conformance on cpu: NOT as expected"
@@ -188,7 +188,7 @@ def test_hostile_text_in_markdown(tmp_path: Path) -> None:
 
 
 def test_page_holds_every_cell(tmp_path: Path) -> None:
-    write(tmp_path, PASSED, LOST, KNOWN, FAULT)
+    write(tmp_path, PASSED, LOST, KNOWN, CASE)
     page = Page(html(load_results(tmp_path)))
     data = json.loads(page.scripts[0])
     (run,) = data["runs"]
@@ -199,7 +199,7 @@ def test_page_holds_every_cell(tmp_path: Path) -> None:
     assert (first["where"], first["begin"], first["end"]) == ("device 3", 0, 3000)
     assert (second["begin"], second["value"]) == (7000, "[NaN, Infinity]")
     assert data["known"][cells[KNOWN["id"]]["known"]]["link"] == "https://example.org/issues/1"
-    assert cells[FAULT["id"]]["transforms"] == ["case"]
+    assert cells[CASE["id"]]["transforms"] == ["case"]
     assert run["environment"]["cpu-8dev"]["jax"] == "0.12.0.1"
     # A passed cell costs the page little.
     assert set(cells[PASSED["id"]]) == {"id", "transforms", "promises", "verdict", "standing", "seconds", "reproduce"}

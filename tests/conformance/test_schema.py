@@ -95,7 +95,7 @@ def test_a_stored_bundle_is_verified(version: int, capsys: pytest.CaptureFixture
     (run,) = judged(unpack(file.read_bytes()))
     assert run.cells[fakes.OF_JAX].standing is ExpectationStatus.KNOWN_FAILURE
     # When it was stored, cases were called faults.
-    assert run.cells[fakes.FAULT.replace("case.", "fault.")].outcome.label == "crash(SIGABRT)"
+    assert run.cells[fakes.CASE.replace("case.", "fault.")].outcome.label == "crash(SIGABRT)"
     assert commands.main(["verify", str(file)]) == 0
     assert "multi-process  hostcb          run    earned: 1 of 1 cells pass" in capsys.readouterr().out
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -184,14 +184,7 @@ def outcomes(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Cell], Outc
     """Sets the outcomes of cells, which no process runs."""
 
     def set_them(outcome: Callable[[Cell], Outcome]) -> None:
-        class Fake:
-            run = staticmethod(outcome)
-
-        @contextmanager
-        def fake(deadline: float) -> Iterator[Any]:
-            yield Fake
-
-        monkeypatch.setattr(minimise, "trials", fake)
+        monkeypatch.setattr(minimise, "trials", lambda deadline: nullcontext(outcome))
 
     return set_them
 
@@ -267,6 +260,6 @@ def test_the_program_of_a_fault_imports_the_suite(
 
 
 def test_a_run_in_a_process() -> None:
-    with trials(deadline=60.0) as processes:
-        outcome = processes.run(parse_cell("jax/io_callback/grad.scan.detached/cpu-1dev"))
+    with trials(deadline=60.0) as run_alone:
+        outcome = run_alone(parse_cell("jax/io_callback/grad.scan.detached/cpu-1dev"))
     assert failure_of(outcome) == failure_of(LOST)

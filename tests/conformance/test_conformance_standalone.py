@@ -242,16 +242,17 @@ def test_a_program_with_all_checks_passes(cell_id: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "kind"),
+    ("cell_id", "before", "after", "kind"),
     [
-        (BARRIER, "BARRIER; spans[1] = (spans[0][0], *spans[1][1:])", "overlap"),
-        (BARRIER, "BARRIER; operands[0][1][0] += 1", "torn operand"),
-        ("at_barrier = len(calls)", "at_barrier = len(calls) - 1", "early barrier"),
+        (PASSING, BARRIER, "BARRIER; spans[1] = (spans[0][0], *spans[1][1:])", "overlap"),
+        ("hostcb/id_tap_device/jit/cpu-1dev", BARRIER, "BARRIER; spans[1] = (spans[0][0], *spans[1][1:])", "overlap"),
+        (PASSING, BARRIER, "BARRIER; operands[0][1][0] += 1", "torn operand"),
+        (PASSING, "at_barrier = len(calls)", "at_barrier = len(calls) - 1", "early barrier"),
     ],
 )
-def test_checks_on_request(before: str, after: str, kind: str) -> None:
+def test_checks_on_request(cell_id: str, before: str, after: str, kind: str) -> None:
     assert {*CHECKS} == {*ON_REQUEST}
-    assert verdict(changed(of(PASSING, *ON_REQUEST), before, after)) == kind
+    assert verdict(changed(of(cell_id, *ON_REQUEST), before, after)) == kind
 
 
 def test_the_heading_says_what_is_not_checked() -> None:

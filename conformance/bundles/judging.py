@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..expectations.entries import ExpectationError, Expectations, read_entries
-from ..oracle.verdicts import Outcome, Stage, Standing, Verdict
+from ..oracle.verdicts import ExpectationStatus, Outcome, Stage, Verdict
 from ..reports.provenance import plan_digest
 from ..reports.results import UNREADABLE, UnreadableResultsError, check_schema, name_of
 from ..spec.capabilities import shown_by
@@ -23,7 +23,7 @@ from .making import ENVIRONMENT, environment_of, expectations_name, journal_name
 @dataclass(frozen=True)
 class JudgedCell:
     outcome: Outcome
-    standing: Standing
+    standing: ExpectationStatus
     witness: str
     reason: str
     """That of the known failure, with its link; empty for other cells."""
@@ -103,7 +103,7 @@ def _judged(bundle: Bundle, name: str, results: dict[str, Any]) -> JudgedRun:
             raise BadBundleError(f"{name} has the cell {cell_id} twice")
         cells[cell_id] = found = _judged_cell(cell_id, data, expectations)
         # `merge` cannot say which failure was expected of a cell whose shard is missing.
-        missing = found.outcome.verdict is Verdict.MISSING and not Standing(data["standing"]).acceptable
+        missing = found.outcome.verdict is Verdict.MISSING and not ExpectationStatus(data["standing"]).acceptable
         if data["standing"] != found.standing.value and not missing:
             raise BadBundleError(
                 f"{name}: {cell_id} is stored as {data['standing']}, and judged again it is {found.standing.value}"
@@ -125,7 +125,7 @@ def _judged_cell(cell_id: str, data: Mapping[str, Any], expectations: Expectatio
     if outcome.label != data["verdict"]:
         raise ValueError(f"{cell_id} has the verdict {data['verdict']}, and the signal {data['signal']}")
     standing, entry = expectations.standing(cell_id, outcome), expectations.of(cell_id)
-    known = entry is not None and standing is Standing.KNOWN_FAILURE
+    known = entry is not None and standing is ExpectationStatus.KNOWN_FAILURE
     reason = f"{' '.join(entry.reason.split())} {entry.link}" if known and entry else ""
     return JudgedCell(outcome, standing, str(data["witness"]), reason, data.get("shown") == "refused")
 

@@ -22,7 +22,7 @@ from ..engine.interrupts import terminated_like_interrupted
 from ..engine.locking import FolderLock
 from ..engine.options import IMPLEMENTATIONS, ConflictingOptionsError, RunOptions, Shard
 from ..engine.preparation import refuse_full_results
-from ..engine.tools import DaskClusterError, require_distributed
+from ..engine.requirements import DaskClusterError, require_distributed
 from ..planning.plan_file import read_plan
 from ..spec.package import PACKAGE
 from .merge import read_shards, write_joined

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..engine.cluster import Hub, Place, detected, plan_digest, serve
+from ..engine.cluster import Coordinator, Place, detected, plan_digest, serve
 from ..engine.locking import FolderLock
 from ..engine.options import ConflictingOptionsError, RunOptions
 from ..engine.preparation import prepare
+from ..engine.requirements import require_pytest
 from ..engine.run import Run, run
-from ..engine.tools import require_tools
 from ..reports.report import Report
 from ..spec.topology import Topology
 
@@ -24,7 +24,7 @@ def run_distributed(options: RunOptions) -> Report | int:
         raise ConflictingOptionsError("--distributed runs one cell at a time in all processes: it takes no -n")
     if options.scheduler:
         raise ConflictingOptionsError("--distributed has the hosts of a job, and --scheduler those of a Dask cluster")
-    require_tools(1)
+    require_pytest(1)
     place = detected()
     if not (options.cells or options.plan_file or options.topologies):
         options = replace(options, topologies=(_usual(place, options.platform),))
@@ -34,17 +34,17 @@ def run_distributed(options: RunOptions) -> Report | int:
     plan = plan_digest([cell.id for cell in prepared.cells])
     if place.process:
         return serve(place, plan)
-    hub = Hub(place, plan)
+    coordinator = Coordinator(place, plan)
     code = 2
     try:
-        hub.gather()
+        coordinator.gather()
         with FolderLock(options.results) as lock:
             lock.acquire()
-            report = run(prepared, 1, hub)
+            report = run(prepared, 1, coordinator)
         code = report.exit_code
         return report
     finally:
-        hub.end(code)
+        coordinator.end(code)
 
 
 def _usual(place: Place, platform: str) -> str:

@@ -70,7 +70,7 @@ history = [event.as_json() for event in recorder.history().events]
 _IN_PROCESSES = Template("""\
 topology, _ = parse_topology($topology)
 log = Path.cwd() / "cell.log"
-processes = Gang(topology, $implementation, log, $flags, quick=(), histories=True)
+processes = ProcessGroup(topology, $implementation, log, $flags, quick=(), histories=True)
 outcome = processes.run($quoted_id, $deadline)
 if not processes.buried:
     processes.finish()
@@ -90,7 +90,11 @@ def program(cell: Cell) -> str:
     values = {"quoted_id": json.dumps(cell.id), "deadline": str(deadline or DEADLINE), "flags": repr(flags)}
     if cell.topology.processes > 1 and cell.topology.depth is Depth.RUN:
         where, environment = f"in {cell.topology.processes} processes, which this program starts", ""
-        imports = ["from pathlib import Path\n", "spec.topology import parse_topology", "worker.gang import Gang"]
+        imports = [
+            "from pathlib import Path\n",
+            "spec.topology import parse_topology",
+            "worker.process_group import ProcessGroup",
+        ]
         topology, implementation = json.dumps(cell.topology.name), json.dumps(cell.implementation)
         run = _IN_PROCESSES.substitute(values, topology=topology, implementation=implementation)
     else:
@@ -124,7 +128,7 @@ def _run(cell: Cell) -> tuple[str, str]:
         # A case checks while it runs, and records no history to show.
         return "cases.harness.running import run_case", "run_case(cell.case, implementation, devices)"
     if cell.topology.depth is not Depth.RUN:
-        return "worker.ahead import take_cell", "take_cell(cell, implementation, recorder, devices)"
+        return "worker.aot import take_cell", "take_cell(cell, implementation, recorder, devices)"
     name = "run_table_cell" if isinstance(cell, TableCell) else "run_cell"
     return f"worker.execution import {name}", f"{name}(cell, implementation, recorder, devices)"
 

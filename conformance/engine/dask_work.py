@@ -23,7 +23,7 @@ from .dask_pieces import (
     run_piece,
     stop_pieces,
 )
-from .tools import DaskClusterError
+from .requirements import DaskClusterError
 
 CONNECT_SECONDS = 20
 

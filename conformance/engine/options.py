@@ -205,7 +205,7 @@ def add_selection(add: AddOption) -> None:
         metavar="N",
         help="another draw of the compositions and covering rows that are sampled",
     )
-    add("--full", action="store_true", help="all that docs/selection.md says, for hours")
+    add("--full", action="store_true", help="all that docs/extending.md says, for hours")
     add("--smoke", action="store_true", help="each callback, transform and value of an axis once, in a minute")
     add(
         "--implementation",

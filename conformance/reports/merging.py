@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..oracle.verdicts import Standing, Verdict
+from ..oracle.verdicts import ExpectationStatus, Verdict
 from ..spec.errors import CommandError
 from ..spec.package import COMMAND
 from .capabilities import Result, judged_claims, observed
@@ -192,7 +192,7 @@ def _missing(cell: str, promises: str) -> dict[str, Any]:
         "signal": None,
         "history": [],
         "evidence": [],
-        "standing": Standing.UNEXPECTED.value,
+        "standing": ExpectationStatus.UNEXPECTED.value,
         "expected": Verdict.PASS.value,
         "known": None,
         "attempts": 0,
@@ -231,7 +231,7 @@ def _problems(parts: Sequence[Part]) -> Iterator[str]:
 def _exit_code(cells: Sequence[Mapping[str, Any]], problems: Sequence[str]) -> int:
     if all(cell["verdict"] == Verdict.MISSING.value for cell in cells):
         return 2
-    return 1 if problems or not all(Standing(cell["standing"]).acceptable for cell in cells) else 0
+    return 1 if problems or not all(ExpectationStatus(cell["standing"]).acceptable for cell in cells) else 0
 
 
 def write_merged(data: Mapping[str, Any], parts: Sequence[Part], results: Path) -> None:

@@ -60,9 +60,9 @@ class Expected:
         devices: dict[int, list[Any]] = {}
         for event, call in calls:
             # Unordered callbacks have no order on a device either.
-            due = devices.setdefault(event.device if self.callback.ordered else 0, [])
-            if call not in again or (call not in optional and call not in due):
-                due.append(call)
+            wanted = devices.setdefault(event.device if self.callback.ordered else 0, [])
+            if call not in again or (call not in optional and call not in wanted):
+                wanted.append(call)
         return [devices[device] for device in sorted(devices)], again
 
     def source(self, checks: Sequence[str]) -> str:
@@ -71,7 +71,7 @@ class Expected:
         ordered = self.callback.ordered
         functions, sites = [_text(differences)], "expected, calls"
         rest = ""
-        if any(len(call) > 2 for due in by_device for call in due):
+        if any(len(call) > 2 for wanted in by_device for call in wanted):
             functions.append(_text(differences_in_rest))
             sites = "[[call[:2] for call in own] for own in expected], [call[:2] for call in calls]"
             rest = f" or differences_in_rest(expected, calls, {ordered})"
@@ -80,7 +80,7 @@ class Expected:
             f"expected = {_literal(by_device)}",
             f"wrong = differences({sites}, {_literal(again)}, {ordered}){rest}",
             *(CHECKS[check] for check in ON_REQUEST if check in checks),
-            f'wrong += [f"result: {{one}}, not {{due}}" for one, due in zip(results, {results}) if one != due]',
+            f'wrong += [f"result: {{one}}, not {{right}}" for one, right in zip(results, {results}) if one != right]',
             'print("\\n".join(wrong) or "as expected")',
             "raise SystemExit(bool(wrong))",
         ]

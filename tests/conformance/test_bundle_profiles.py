@@ -1,0 +1,295 @@
+"""Profiles: which cells belong to one, and when a bundle earns it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import bundle_fakes as fakes
+import pytest
+
+from conformance.bundles.archive import pack
+from conformance.bundles.earning import NAMED
+from conformance.bundles.making import members_of
+from conformance.cli import commands
+from conformance.engine import preparation
+from conformance.model.programs import Program
+from conformance.oracle.verdicts import Outcome, Stage, Verdict
+from conformance.planning.cells import Plan, ProgramCell, make_plan
+from conformance.planning.selection import Choice
+from conformance.spec.callbacks import HOST_CALLBACKS
+from conformance.spec.capabilities import PROFILES, Shown, profiles_of, shown_by
+from conformance.spec.configurations import PLACEMENTS
+from conformance.spec.topology import Topology
+
+pytestmark = pytest.mark.contract("C45")
+
+
+def shown(cell_id: str) -> Shown:
+    found = shown_by(cell_id)
+    assert found is not None
+    return found
+
+
+MISSING = Outcome(Verdict.MISSING, reason="planned and never run")
+
+
+@pytest.mark.parametrize(
+    ("cell", "profiles"),
+    [
+        (fakes.CORE, ("core",)),
+        (fakes.ORDERED, ("ordered",)),
+        (fakes.SHARDED, ("sharded",)),
+        (fakes.ZERO_COPY, ("zero-copy",)),
+        (fakes.CASE, ("zero-copy",)),
+        (fakes.PROCESSES, ("multi-process",)),
+        (fakes.OF_JAX, ("core",)),
+        ("hostcb/io_callback/vmap.while_cond+int8-matrix-dict/cpu-1dev+x64", ("core",)),
+        ("hostcb/io_callback/table.guaranteed/cpu-8dev", ("core",)),
+        ("jax/debug_callback/case.raises.jit/cpu-8dev", ("core",)),
+        ("jax/io_and_debug_ordered/jit/cpu-1dev", ("ordered",)),
+        ("hostcb/call/case.raises.pmap/cpu-8dev", ("ordered", "sharded")),
+        ("hostcb/id_tap/pmap.scan/cpu-8dev", ("ordered", "sharded")),
+        ("hostcb/dlpack_callback/shard_map/tpu-4dev@compile", ("sharded", "zero-copy")),
+        # One device of eight, and the half of two.
+        ("hostcb/io_callback/pjit/cpu-8dev+last", ("core",)),
+        ("hostcb/io_callback/pjit/cpu-2dev+part", ("core",)),
+        ("hostcb/io_callback/pjit/cuda-1dev@lower", ("core",)),
+        # A callback that is placed on the last device of several.
+        ("hostcb/io_callback_sharding/jit/cpu-8dev", ("sharded",)),
+        ("hostcb/io_callback_sharding/jit/cpu-1dev", ("core",)),
+        ("mine:REAL/io_callback_ordered/jit/cpu-1dev", ("ordered",)),
+        ("mine/callback_of_a_vendor/jit/cpu-1dev", ()),
+    ],
+)
+def test_the_profiles_of_a_cell(cell: str, profiles: tuple[str, ...]) -> None:
+    assert profiles_of(shown(cell)) == profiles
+
+
+def test_every_planned_cell_of_hostcb_belongs_to_a_profile() -> None:
+    plan = make_plan(["hostcb"], [Topology("cpu", 8)])
+    assert [cell.id for cell in plan.cells if not profiles_of(shown(cell.id))] == []
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_a_placement_uses_as_many_devices_as_its_name_says(placement: str) -> None:
+    callback, program = HOST_CALLBACKS[0], Program(("pjit",))
+    cell = ProgramCell("hostcb", callback, program, Topology("cpu", 8), placement=placement)
+    assert shown(cell.id).devices == cell.device_count
+
+
+@pytest.mark.parametrize("cell", ["", "a/b/c", "hostcb/id_tap/jit/cpu", "hostcb/id_tap/jit/cpu-1dev@deep"])
+def test_what_is_no_cell_shows_nothing(cell: str) -> None:
+    assert shown_by(cell) is None
+
+
+# Earned or not ------------------------------------------------------------------------------------
+
+
+def verified(tmp_path: Path, capsys: pytest.CaptureFixture[str], **arguments: Any) -> tuple[int, dict[str, Any]]:
+    """The exit code of `verify`, and what it says of each profile: by profile and implementation, at one depth."""
+    file = tmp_path / "bundle.zip"
+    file.write_bytes(pack(members_of(fakes.write(tmp_path / "results", **arguments)))[0])
+    code = commands.main(["verify", str(file), "--json"])
+    claimed = json.loads(capsys.readouterr().out)["profiles"]
+    return code, {f"{one['profile']} {one['implementation']} {one['depth']}": one for one in claimed}
+
+
+def earned(claimed: Mapping[str, dict[str, Any]]) -> set[str]:
+    return {name for name, one in claimed.items() if one["earned"]}
+
+
+ALL = {f"{profile} hostcb run" for profile in PROFILES}
+
+
+def test_whoever_passes_every_cell_earns_every_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, claimed = verified(tmp_path, capsys)
+    assert (code, earned(claimed)) == (0, ALL | {"core jax run"})
+    assert claimed["ordered jax run"]["reasons"] == ["the plan has no cell of it"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        (fakes.failing(), f"1 unexpected results, the first is {fakes.CORE}: fail"),
+        (fakes.failing(Stage.EXIT, Verdict.CRASH, "SIGSEGV"), "crash(SIGSEGV)"),
+        (fakes.failing(verdict=Verdict.FLAKE), "flake"),
+        (fakes.failing(verdict=Verdict.UNSUPPORTED), "unsupported"),
+        (fakes.failing(verdict=Verdict.HARNESS_ERROR), "harness_error"),
+        (MISSING, f"1 of its 1 cells did not run, the first is {fakes.CORE}"),
+    ],
+)
+def test_one_cell_that_does_not_pass_costs_its_profile(
+    outcome: Outcome, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, claimed = verified(tmp_path, capsys, outcomes={fakes.CORE: outcome})
+    assert (code, earned(claimed)) == (0, ALL - {"core hostcb run"} | {"core jax run"})
+    assert words in claimed["core hostcb run"]["reasons"][0]
+
+
+def test_cells_that_were_not_selected_count_as_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """So a run with `-k`, `--smoke` or one shard of several earns nothing that it has not seen whole."""
+    other = "hostcb/pure_callback/vmap/cpu-1dev"
+    _, claimed = verified(tmp_path, capsys, unselected=[other])
+    assert claimed["core hostcb run"]["reasons"] == [f"1 of its 2 cells did not run, the first is {other}"]
+
+
+def test_cells_that_were_named_earn_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = fakes.changed(fakes.write(tmp_path / "r"), lambda results: results["run"].update(plan=None))
+    assert commands.main(["bundle", str(folder)]) == 0
+    capsys.readouterr()
+    assert commands.main(["verify", str(folder / "bundle.zip")]) == 1
+    assert f"core           hostcb          run    not earned: {NAMED}" in capsys.readouterr().out
+
+
+def test_a_known_failure_of_a_program_costs_the_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outcomes, known = {fakes.OF_JAX: fakes.failing()}, fakes.KNOWN.format(cells="jax/*")
+    code, claimed = verified(tmp_path, capsys, outcomes=outcomes, known=known)
+    assert (code, earned(claimed)) == (0, ALL)
+    assert claimed["core jax run"]["reasons"][0] == f"1 known failures, the first is {fakes.OF_JAX}: fail"
+
+
+def test_a_known_failure_of_a_fault_is_listed_and_does_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outcomes, known = {fakes.CASE: fakes.failing()}, fakes.KNOWN.format(cells="*/case.keeps_its_view.*")
+    _, claimed = verified(tmp_path, capsys, outcomes=outcomes, known=known)
+    found = claimed["zero-copy hostcb run"]
+    assert found["earned"]
+    assert found["known_failures"] == {fakes.CASE: "It is planted. https://example.org/1"}
+    commands.main(["verify", str(tmp_path / "bundle.zip")])
+    text = capsys.readouterr().out
+    assert "earned: 1 of 2 cells pass, with 1 known failures of cases" in text
+    assert text.count(f"KNOWN: {fakes.CASE}: It is planted. https://example.org/1") == 1
+
+
+def test_a_fault_alone_earns_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outcomes, known = {fakes.CASE: fakes.failing()}, fakes.KNOWN.format(cells="*/case.keeps_its_view.*")
+    code, claimed = verified(tmp_path, capsys, cells=[fakes.CASE], outcomes=outcomes, known=known)
+    assert (code, earned(claimed)) == (1, set())
+    assert claimed["zero-copy hostcb run"]["reasons"] == ["no cell of it passed"]
+
+
+def test_an_unexpected_pass_costs_the_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, claimed = verified(tmp_path, capsys, known=fakes.KNOWN.format(cells=fakes.CORE))
+    assert "unexpected results" in claimed["core hostcb run"]["reasons"][0]
+
+
+def test_cells_that_a_release_lacks_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lacking = {"hostcb/pure_callback/jit/cpu-1dev+gspmd": "JAX has no option jax_use_shardy_partitioner"}
+    _, claimed = verified(tmp_path, capsys, lacking=lacking)
+    found = claimed["core hostcb run"]
+    assert found["earned"]
+    assert found["left_out"] == lacking
+
+
+def test_a_callback_that_is_not_offered_costs_the_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lacking = {"hostcb/io_callback/jit/cpu-1dev": "mine has no io_callback"}
+    _, claimed = verified(tmp_path, capsys, lacking=lacking)
+    assert claimed["core hostcb run"]["reasons"] == ["all cells of io_callback were left out: mine has no io_callback"]
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_refusals_alone_are_no_support(both: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A program that must be refused is as right as one that must be lowered, but not all of a callback are such."""
+    cells = ["hostcb/buffer_callback/jit/tpu-1dev@lower", "hostcb/buffer_callback/vmap/tpu-1dev@lower"]
+    folder = fakes.write(tmp_path / "r", cells=cells)
+    fakes.changed(folder, lambda found: [one.update(shown="refused") for one in found["cells"][: 1 + both]])
+    assert commands.main(["bundle", str(folder)]) == 0
+    assert commands.main(["verify", str(folder / "bundle.zip")]) == int(both)
+    assert ("not earned: all programs with buffer_callback were refused" in capsys.readouterr().out) is both
+
+
+def test_a_problem_of_the_run_costs_all_profiles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, claimed = verified(tmp_path, capsys, problems=["the run was interrupted"])
+    assert (code, earned(claimed)) == (1, set())
+    assert claimed["core hostcb run"]["reasons"] == ["the run had 1 problems, the first is: the run was interrupted"]
+
+
+@pytest.mark.parametrize(("stored", "code"), [(0, 0), (3, 0), (4, 0), (1, 0), (5, 2), (None, 2)])
+def test_the_exit_codes_of_runs_in_which_nothing_ran(
+    stored: object, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """3 and 4 say as much as 0, and are no better than 1 where a cell failed."""
+    file = tmp_path / "bundle.zip"
+    cells = [f"{fakes.CORE}@compile"]
+    folder = fakes.write(tmp_path / "r", cells=cells, journal=False, depth="compile", exit_code=stored)
+    (folder / "conformance-cpu.json").rename(folder / "conformance-cpu@compile.json")
+    file.write_bytes(pack(members_of(folder))[0])
+    assert commands.main(["verify", str(file)]) == code
+    fakes.write(tmp_path / "bad", outcomes={fakes.CORE: fakes.failing()}, exit_code=3)
+    file.write_bytes(pack(members_of(tmp_path / "bad"))[0])
+    assert commands.main(["verify", str(file)]) == 2
+    assert "the exit code is stored as 3, and it is 1" in capsys.readouterr().err
+
+
+def test_a_missing_cell_is_no_contradiction_if_it_had_a_known_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`merge` cannot say which failure was expected of a cell whose shard is missing."""
+    folder = fakes.write(tmp_path / "r", outcomes={fakes.CORE: MISSING}, known=fakes.KNOWN.format(cells=fakes.CORE))
+    fakes.changed(folder, lambda results: results["cells"][0].update(standing="unexpected"))
+    assert commands.main(["bundle", str(folder)]) == 0
+    fakes.changed(folder, lambda results: results["cells"][0].update(standing="known_failure"))
+    assert commands.main(["bundle", str(folder)]) == 2
+    assert "is stored as known_failure, and judged again it is changed_failure" in capsys.readouterr().err
+
+
+def test_results_of_shards_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The joined results have the plan of the first shard, to which the others' cells were unselected."""
+    folder = fakes.changed(
+        fakes.write(tmp_path / "r"),
+        lambda results: results["run"]["plan"].update(unselected=[fakes.SHARDED, fakes.ORDERED]),
+    )
+    assert commands.main(["bundle", str(folder)]) == 0
+    assert commands.main(["verify", str(folder / "bundle.zip"), "--json"]) == 0
+    assert '"cells": 2' in capsys.readouterr().out
+
+
+def test_each_depth_is_earned_by_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compiled = "hostcb/pure_callback/jit/tpu-1dev@compile"
+    cells = (compiled, "hostcb/pure_callback/jit/tpu-1dev@lower", "hostcb/pure_callback/jit/tpu-1dev")
+    outcomes = {compiled: fakes.failing(Stage.COMPILE), cells[2]: MISSING}
+    _, claimed = verified(tmp_path, capsys, cells=cells, outcomes=outcomes)
+    assert earned(claimed) == {"core hostcb lower"}
+
+
+def test_results_without_a_journal_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _ = verified(tmp_path, capsys, journal=False)
+    assert code == 0
+    commands.main(["verify", str(tmp_path / "bundle.zip")])
+    assert "no journal, so no pass could be looked up there" in capsys.readouterr().out
+
+
+def test_unknown_keys_of_a_later_version_are_ignored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _ = verified(tmp_path, capsys, shard={"number": 1, "of": 3}, capabilities=["ordered"])
+    assert code == 0
+
+
+@pytest.mark.parametrize(("planned", "code"), [(fakes.CELLS, 0), (fakes.CELLS[:-1], 2)])
+def test_the_plan_can_be_made_again(
+    planned: Iterable[str],
+    code: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preparation, "planned_again", lambda options: [*planned])
+    file = tmp_path / "bundle.zip"
+    file.write_bytes(pack(members_of(fakes.write(tmp_path / "results")))[0])
+    assert commands.main(["verify", str(file), "--replan"]) == code
+    captured = capsys.readouterr()
+    assert "as this suite plans it" in captured.out if code == 0 else f"1 cells, like {fakes.OF_JAX}" in captured.err
+
+
+def test_the_options_of_a_run_are_enough_to_plan_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without those that only select: the plan of `--smoke` is the whole one."""
+
+    def undrawn(implementations: Sequence[str], platform: str, devices: Sequence[int], choice: Choice) -> Plan:
+        assert choice == Choice(7, full=False)
+        return make_plan(implementations, [Topology(platform, count) for count in devices])
+
+    monkeypatch.setattr(preparation.selecting, "whole_plan_of", undrawn)
+    options = {"platform": "cpu", "devices": [1], "implementations": ["jax"], "seed": 7, "full": False, "smoke": True}
+    options |= {"depth": "run", "usual_devices": False, "topologies": []}
+    assert fakes.OF_JAX in preparation.planned_again(options)

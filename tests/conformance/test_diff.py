@@ -1,0 +1,246 @@
+"""`diff`: what differs between two results, and the table of more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_reports import HOSTILE, KNOWN, LOST, PASSED, Page, cell, event, hostile, write
+
+from conformance.cli.commands import main
+from conformance.reports.columns import NothingToCompareError, sides
+from conformance.reports.comparison import comparison
+from conformance.reports.results import load_results
+from conformance.reports.table import Table
+from conformance.reports.table_pages import html, markdown
+
+pytestmark = pytest.mark.contract("C1", "C8")
+
+ONE, TWO, THREE = (f"jax/pure_callback/{program}/cpu-1dev" for program in ("jit", "vmap", "scan"))
+LACKED = "jax has no buffer_callback"
+
+
+def failing(cell_id: str, **fields: Any) -> dict[str, Any]:
+    return LOST | {"id": cell_id} | fields
+
+
+class Runs:
+    """Two results folders, and what `diff` says about them."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._folder = folder
+        self._capsys = capsys
+        self.error = ""
+
+    def diff(self, before: list[Any], after: list[Any] | None, *options: str, **fields: Any) -> tuple[int, list[str]]:
+        folders = [f"A={write(self._folder / 'before', *before)}"]
+        if after is not None:
+            folders.append(f"B={write(self._folder / 'after', *after, **fields)}")
+        code = main(["diff", *folders, *options])
+        out, self.error = self._capsys.readouterr()
+        return code, out.splitlines()
+
+
+@pytest.fixture
+def runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Runs:
+    return Runs(tmp_path, capsys)
+
+
+OTHER = LOST | {"id": "hostcb/call/cond/cpu-8dev"}
+DIFFERENCES = {
+    "nothing": ([PASSED, LOST], [PASSED, LOST], 0, "0 fixed, 0 broken, 0 changed, 0 new, 0 gone"),
+    "fixed": ([LOST], [cell(LOST["id"])], 0, "FIXED: hostcb/call/scan/cpu-8dev: fail at callback (lost) -> pass"),
+    "broken": ([cell(LOST["id"])], [LOST], 1, "BROKEN: hostcb/call/scan/cpu-8dev: pass -> fail at callback (lost)"),
+    "other anomaly": ([LOST], [LOST | {"anomaly": "order"}], 1, "fail at callback (lost) -> fail at callback (order)"),
+    "other stage": ([LOST], [LOST | {"stage": "result"}], 1, "CHANGED: hostcb/call/scan/cpu-8dev: fail at callback"),
+    "other verdict": ([LOST], [LOST | {"verdict": "hang"}], 1, "-> hang at callback"),
+    "other words": ([LOST], [LOST | {"witness": "lost: cpu:2 never ran #5"}], 0, "0 changed"),
+    "new": ([PASSED], [PASSED, OTHER], 0, "NEW: hostcb/call/cond/cpu-8dev: fail at callback (lost)"),
+    "gone": ([PASSED, OTHER], [PASSED], 1, "GONE: hostcb/call/cond/cpu-8dev: fail at callback (lost)"),
+    "all gone": ([PASSED], [], 1, f"GONE: {PASSED['id']}: pass"),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "code", "line"), DIFFERENCES.values(), ids=DIFFERENCES)
+def test_differences(runs: Runs, before: list[Any], after: list[Any], code: int, line: str) -> None:
+    found, lines = runs.diff(before, after)
+    assert found == code
+    assert any(line in each for each in lines)
+
+
+def test_what_an_older_file_does_not_name_is_no_difference(runs: Runs) -> None:
+    old = {name: value for name, value in LOST.items() if name not in ("known", "anomaly")}
+    assert runs.diff([old], [LOST])[0] == 0
+
+
+def test_the_environment_is_compared(runs: Runs) -> None:
+    _, lines = runs.diff([PASSED], [PASSED], run_info={"cpu-8dev": {"jax": "0.13.0"}})
+    assert lines[0] == "environment: cpu-8dev: jax 0.12.0.1 -> 0.13.0"
+
+
+def test_what_fails_by_chance_is_shown_and_is_no_failure(runs: Runs) -> None:
+    known = KNOWN["known"] | {"intermittent": True}
+    fails, passes = KNOWN | {"known": known}, cell(KNOWN["id"], known=known, expected="fail")
+    code, lines = runs.diff([passes], [fails])
+    assert (code, lines[0]) == (0, f"INTERMITTENT: {KNOWN['id']}: pass -> fail at callback (order)")
+    assert lines[-1] == "0 fixed, 0 broken, 0 changed, 0 new, 0 gone, 1 intermittent"
+    code, lines = runs.diff([fails], [passes])
+    assert (code, lines[0]) == (0, f"INTERMITTENT: {KNOWN['id']}: fail at callback (order) -> pass")
+    assert runs.diff([fails], [fails])[1] == ["0 fixed, 0 broken, 0 changed, 0 new, 0 gone"]
+    # It fails, and not in the known way.
+    assert runs.diff([passes], [fails | {"verdict": "hang", "standing": "changed_failure"}])[0] == 1
+
+
+def test_cells_of_one_side_are_counted_with_the_reason(runs: Runs) -> None:
+    left_out = [{"id": TWO, "reason": LACKED}, {"id": THREE, "reason": LACKED}]
+    three = [cell(ONE), cell(TWO), cell(THREE)]
+    code, lines = runs.diff(three, [cell(ONE)], ineligible=left_out)
+    assert (code, lines[0]) == (1, f"GONE: {TWO}: pass -> not applicable: {LACKED}")
+    code, lines = runs.diff(three, [cell(ONE)], "--only-common", ineligible=left_out)
+    assert (code, lines[0]) == (0, f"only in A: 2 cells not applicable in B: {LACKED}")
+    assert runs.diff([cell(ONE)], three, "--only-common") == (
+        0,
+        ["only in B: 2 cells not selected in A", "0 fixed, 0 broken, 0 changed, 2 new, 0 gone"],
+    )
+    assert runs.diff([cell(ONE), cell(TWO)], [failing(ONE)], "--only-common")[0] == 1
+
+
+def test_expressions_choose_cells_of_both_sides(runs: Runs) -> None:
+    before, after = [cell(ONE), cell(TWO)], [failing(ONE), failing(THREE)]
+    assert runs.diff(before, after, "-k", "vmap")[1][-1] == "0 fixed, 0 broken, 0 changed, 0 new, 1 gone"
+    _, lines = runs.diff(before, after, "-k", "/jit/", "-k", "vmap")
+    assert lines[-1].startswith("0 fixed, 1 broken, 0 changed, 0 new")
+
+
+OF_HOSTCB = ONE.replace("jax/", "hostcb/")
+
+
+def test_two_implementations(runs: Runs) -> None:
+    both = [cell(OF_HOSTCB), failing(ONE), PASSED]
+    code, lines = runs.diff(both, None, "--implementation", "hostcb", "--implementation", "jax", "--only-common")
+    assert code == 1
+    assert lines[0] == "BROKEN: */pure_callback/jit/cpu-1dev: pass -> fail at callback (lost)"
+    assert lines[-2:] == [
+        "only in hostcb: 1 cell not selected in jax",
+        "0 fixed, 1 broken, 0 changed, 0 new, 1 gone",
+    ]
+    code, lines = runs.diff(both, None, "--implementation", "jax", "--implementation", "hostcb")
+    assert code == 0
+    assert lines[0].startswith("FIXED: ")
+    # Each in a folder of its own.
+    code, lines = runs.diff([cell(OF_HOSTCB)], [failing(ONE)], "--implementation", "hostcb", "--implementation", "jax")
+    assert lines[-1] == "0 fixed, 1 broken, 0 changed, 0 new, 0 gone"
+
+
+@pytest.mark.parametrize(
+    ("after", "options", "message"),
+    [
+        ([cell(ONE)], ["-k", "grad"], "no cell matches grad"),
+        ([cell(ONE)], ["-k", "jit and"], "a word is missing"),
+        ([cell(TWO)], ["--only-common"], "A and B have no cell in common"),
+        (None, [], "a comparison needs two columns, and there is 'A' alone"),
+        (None, ["--implementation", "hostcb", "--implementation", "jax"], "there is 'jax' alone"),
+    ],
+)
+def test_nothing_to_compare(runs: Runs, after: list[Any] | None, options: list[str], message: str) -> None:
+    assert runs.diff([cell(ONE)], after, *options) == (2, [])
+    assert runs.error.startswith("ERROR: ") and message in runs.error
+
+
+def test_folders_of_one_name_have_their_paths_or_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, found in (("a", cell(ONE)), ("b=c", cell(TWO))):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "results", found)
+    assert main(["diff", "a/results", "b=c/results"]) == 1
+    assert "only in b=c/results: 1 cell not selected in a/results" in capsys.readouterr().out
+    assert main(["diff", "a/results", "a/results"]) == 2
+    assert "two results are called 'a/results': give each a name, NAME=DIR" in capsys.readouterr().err
+
+
+# More than two.
+
+AGREED = cell("jax/io_callback/scan/cpu-8dev")
+
+
+def table_of(tmp_path: Path, *columns: list[dict[str, Any]], **options: Any) -> Table:
+    folders = [write(tmp_path / f"c{number}", *cells) for number, cells in enumerate(columns)]
+    return comparison(sides({folder.name: load_results(folder) for folder in folders}, **options))
+
+
+def test_cells_that_differ_are_grouped_and_the_others_counted(tmp_path: Path) -> None:
+    first, second = cell("jax/a/jit/cpu-1dev"), cell("jax/b/jit/cpu-1dev")
+    lost = [failing(one["id"]) for one in (first, second)]
+    table = table_of(tmp_path, [first, second, AGREED], [*lost, AGREED], [first, second, AGREED])
+    (group,) = table.groups
+    assert [row.cell for row in group.rows] == [first["id"], second["id"]]
+    assert group.words == ("pass", "fail (lost, callback)", "pass")
+    assert table.summary() == "3 cells with 3 columns: 2 differ, 1 agree (1 pass)."
+    assert "## 2 cells: pass in c0, c2; fail (lost, callback) in c1" in markdown(table)
+
+
+def test_a_cell_that_some_columns_lack_agrees_with_nothing(tmp_path: Path) -> None:
+    table = table_of(tmp_path, [PASSED, AGREED], [AGREED])
+    assert table.groups == ()
+    assert "1 cell ran in c0 alone" in markdown(table)
+    assert table.summary().endswith("0 differ, 1 agree (1 pass), 1 ran in one column at most (1 pass).")
+
+
+def test_implementations_of_several_results(tmp_path: Path) -> None:
+    both = [cell(OF_HOSTCB), cell(ONE)]
+    table = table_of(tmp_path, both, both, implementations=["hostcb", "jax"])
+    assert [column.label for column in table.columns] == ["c0 hostcb", "c0 jax", "c1 hostcb", "c1 jax"]
+    assert [row.cell for row in table.rows] == ["*/pure_callback/jit/cpu-1dev"]
+
+
+def test_platforms(tmp_path: Path) -> None:
+    info = {"cuda-8dev": {"jax": "0.12.0", "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}}
+    write(tmp_path, AGREED)
+    write(tmp_path, failing(AGREED["id"].replace("cpu", "cuda")), platform="cuda", run_info=info)
+    table = comparison(sides({"results": load_results(tmp_path)}, by_platform=True))
+    assert [column.label for column in table.columns] == ["cpu", "cuda"]
+    assert table.groups[0].rows[0].cell == "jax/io_callback/scan/*-8dev"
+    # What is the same in both is not shown.
+    assert table.environments == {"jax": ("0.12.0.1", "0.12.0")}
+
+
+def test_what_fails_by_chance_is_marked_in_the_table(tmp_path: Path) -> None:
+    known = {"reason": "A race.", "link": "none", "intermittent": True}
+    table = table_of(tmp_path, [PASSED], [failing(PASSED["id"], known=known)])
+    assert f"- `{PASSED['id']}` (known to fail by chance)" in markdown(table)
+
+
+def test_the_page_has_the_history_of_each_failure(tmp_path: Path) -> None:
+    table = table_of(tmp_path, [cell(LOST["id"])], [LOST | {"history": [event(0, 3), event(1, 0, value=[7.5])]}])
+    page = Page(html(table))
+    assert {value for name, value in page.attributes if name == "href"} == {"#w0"}
+    assert ("id", "w0") in page.attributes
+    for words in ("lost: cpu:3 never ran #6", "[7.5]"):
+        assert words in html(table)
+
+
+def test_hostile_text_stays_text(tmp_path: Path) -> None:
+    runs = load_results(hostile(tmp_path / "one"))
+    other = load_results(write(tmp_path / "two", cell(runs[0].cells[0].id)))
+    table = comparison(sides({HOSTILE: runs, "other": other}))
+    assert not {"img", "script"} & {*Page(html(table)).tags}
+
+
+def test_the_command_prints_the_table_of_three_and_writes_the_page_of_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = write(tmp_path / "before", cell(LOST["id"])), write(tmp_path / "after", LOST)
+    page = tmp_path / "page.html"
+    assert main(["diff", str(before), f"new={after}", "--html", str(page)]) == 1
+    assert "BROKEN" in capsys.readouterr().out
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    assert main(["diff", str(before), f"new={after}", f"third={after}"]) == 0
+    assert "pass in before; fail (lost, callback) in new, third" in capsys.readouterr().out
+
+
+def test_columns_need_cells(tmp_path: Path) -> None:
+    with pytest.raises(NothingToCompareError, match="there is no cell"):
+        table_of(tmp_path, [], [])

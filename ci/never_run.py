@@ -2,7 +2,7 @@
 """Makes docs/never-run.md: the planned cells of accelerators that no run has executed on the hardware.
 
     python ci/never_run.py gpu-results --page docs/never-run.md
-    python ci/never_run.py gpu-results --list cuda > plan.txt    # the cells, as `run --plan` reads them
+    python ci/never_run.py gpu-results --list cuda > plan.txt    # the cells, as `run --cell @FILE` reads them
 
 The arguments are folders that `run --results` has written. Without any, no cell has run.
 """
@@ -34,7 +34,7 @@ result of a run on the hardware. What compilers and lowering show of them is des
 """
 
 TAIL = """
-`python ci/never_run.py RESULTS --list PLATFORM` prints each cell, as `run --plan` reads them.
+`python ci/never_run.py RESULTS --list PLATFORM` prints each cell, as `run --cell @FILE` reads them.
 
 Taps of hostcb on CUDA have a second way, in C, which is off: H26 in
 [contract.md](contract.md). `ci/gpu.sh` runs both ways; `HOSTCB_NATIVE_CUDA=1` turns the one in C on.

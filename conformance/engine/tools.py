@@ -19,7 +19,7 @@ def require_distributed() -> None:
     """Report that the client of a Dask cluster is missing."""
     require_tools(1)
     if importlib.util.find_spec("distributed") is None:
-        raise MissingToolError("--scheduler needs Dask's package distributed: pip install 'hostcb[distributed]'")
+        raise MissingToolError("a Dask cluster needs the package distributed: pip install 'hostcb[distributed]'")
 
 
 def require_tools(workers: int) -> None:

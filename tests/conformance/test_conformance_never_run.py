@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from results_fakes import cell, write
 from subprocesses import ROOT
-from test_conformance_reports import cell, write
 
 from conformance.planning.cells import parse_cell
 from conformance.reports.results import load_results

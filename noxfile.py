@@ -21,7 +21,7 @@ import nox
 nox.needs_version = ">=2025.5"
 nox.options.error_on_missing_interpreters = False
 nox.options.reuse_venv = "yes"
-nox.options.default_venv_backend = "virtualenv" if shutil.which("uv") is None else "uv"
+nox.options.default_venv_backend = "uv|virtualenv"
 
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 VERSION = runpy.run_path("hostcb/_version.py")["__version__"]
@@ -40,7 +40,8 @@ ACCELERATED_JAX = "0.10.2" if HERE == "3.11" else "0.12.0.1"
 CHOSEN = nox.project.load_toml("ci/sessions.toml")
 CELLS, TESTS, LIBRARIES = CHOSEN["cells"], CHOSEN["tests"], CHOSEN["libraries"]
 
-# What makes environments of other releases.
+# What runs cells, and what makes environments of other releases.
+ENGINE = tuple(PYPROJECT["project"]["optional-dependencies"]["conformance"])
 RELEASES = tuple(PYPROJECT["project"]["optional-dependencies"]["releases"])
 
 # The platforms whose programs are lowered where there is none of them.
@@ -88,25 +89,36 @@ def tap_in_python(session: nox.Session) -> None:
     conformance(session, "cpu", "-n", "2", "--smoke", "--results", "results/in-python", "-k", CELLS["tapping"])
 
 
-# CI runs each JAX once. The newest JAX on a third Python runs only by `nox -s tests`.
-@nox.session
+@nox.session(tags=["ci", "all"], python=HERE)
+def tests(session: nox.Session) -> None:
+    """Run the tests of the library and of the suite, on the Python that runs nox."""
+    install(session, HERE_JAX, "test")
+    session.run("pytest", "-n", "2", *session.posargs)
+
+
+# CI runs each JAX once: `tests` runs the other one.
+@nox.session(name="tests-all", default=False)
 @nox.parametrize(
     "python,jax",
     [
-        nox.param(python, jax, id=f"{python}-{jax}", tags=["ci"] if place < 2 else [])
-        for place, (python, jax) in enumerate(SUPPORTED)
+        nox.param(python, jax, id=f"{python}-{jax}", tags=tags)
+        for python, jax, tags in (
+            ("3.11", "jax-0.10.2", ["all"] if HERE_JAX == "jax-0.10.2" else ["all", "ci"]),
+            ("3.12", "jax-newest", ["all", "ci"] if HERE_JAX == "jax-0.10.2" else ["all"]),
+            ("3.13", "jax-newest", ["all"]),
+        )
+        if python != HERE
     ],
 )
-def tests(session: nox.Session, jax: str) -> None:
-    """Run the tests of the library and of the suite, on each supported pair of Python and JAX.
+def tests_all(session: nox.Session, jax: str) -> None:
+    """Run the tests on each other supported pair of Python and JAX; `nox -t all` runs them on all.
 
-    With `CI=true` the suite's tools are tested with the oldest JAX alone. The newest runs the small matrix, and taps
-    without the library in C.
+    With `CI=true` the suite is tested with the oldest JAX alone. The newest runs the small matrix, and taps without
+    the library in C.
     """
     install(session, jax, "test")
     if jax == "jax-newest" and os.environ.get("CI") == "true" and not session.posargs:
-        left_out = [f"--ignore-glob=tests/conformance/test_conformance_{name}*" for name in TESTS["tools"]]
-        session.run("pytest", "-n", "2", *left_out)
+        session.run("pytest", "-n", "2", "tests/contract", "tests/unit")
         conformance(session, "cpu", "--smoke", "-n", "2")
         tap_in_python(session)
         return
@@ -121,7 +133,7 @@ def in_python(session: nox.Session) -> None:
     tap_in_python(session)
 
 
-@nox.session(default=False, python=HERE)
+@nox.session(tags=["daily"], default=False, python=HERE)
 def thorough(session: nox.Session) -> None:
     """Run the tests with all rounds of what goes wrong by chance, and programs compiled as users compile them."""
     install(session, HERE_JAX, "test")
@@ -155,7 +167,7 @@ def examples(session: nox.Session) -> None:
     session.run("pytest", "tests/contract/test_examples.py", *session.posargs)
 
 
-@nox.session(tags=["ci"], python=HERE)
+@nox.session(tags=["daily"], default=False, python=HERE)
 def recipes(session: nox.Session) -> None:
     """Run the tests of the recipes with all packages that they use, such as tqdm and Numba; torch is not among them."""
     install(session, HERE_JAX, "test", "recipes")
@@ -189,25 +201,19 @@ def libraries(session: nox.Session, jax: str) -> None:
 
 @nox.session(name="conformance-cpu", tags=["ci", "conformance"], python=HERE)
 def conformance_cpu(session: nox.Session) -> None:
-    """Run the conformance matrix on as many CPU devices as it asks for, and lower it for the other platforms."""
-    # The engine of the matrix is pytest with xdist.
-    install(session, HERE_JAX, "test")
-    # The matrix says nothing of the library in C where it is not in use.
-    session.run("pytest", "-q", "tests/contract/test_handover_library.py", "-k", "wherever_it_can_be_built")
+    """Run the conformance matrix on as many CPU devices as it asks for."""
+    install(session, HERE_JAX, extras=ENGINE)
     conformance(session, "cpu", "-n", "3")
-    if not session.posargs:
-        for name in LOWERED:
-            # JAX's own callbacks are lowered for ROCm and oneAPI as for CUDA.
-            which = ("--implementation", "hostcb") if name in ("rocm", "oneapi") else ()
-            conformance(session, name, "--depth", "lower", "--smoke", "-n", "2", *which)
 
 
-@nox.session(name="conformance-lower", tags=["conformance"], default=False, python=HERE)
+@nox.session(name="conformance-lower", tags=["ci", "conformance"], python=HERE)
 def conformance_lower(session: nox.Session) -> None:
-    """Lower all cells for each platform, and check the StableHLO; needs no hardware and no plugin."""
-    install(session, HERE_JAX, "test")
+    """Lower a few cells for each platform, and check the StableHLO; needs no hardware. `-- all` lowers all cells."""
+    install(session, HERE_JAX, extras=ENGINE)
+    arguments = [] if session.posargs == ["all"] else session.posargs or ["--smoke"]
     for name in ("cpu", *LOWERED):
-        conformance(session, name, "--depth", "lower", "-n", "2")
+        program = ("python", "-m", "conformance", "run", "--platform", name, "--depth", "lower", "-n", "2")
+        session.run(*program, *arguments)
 
 
 @nox.session(name="conformance-report", default=False, python=HERE)
@@ -248,14 +254,14 @@ def conformance_tpu(session: nox.Session) -> None:
     accelerator(session, "tpu", f"jax[tpu]=={ACCELERATED_JAX}")
 
 
-@nox.session(tags=["ci", "conformance"], python=HERE)
+@nox.session(tags=["daily", "conformance"], default=False, python=HERE)
 def compiled(session: nox.Session) -> None:
     """Compile a selection of cells for TPU and CUDA with the vendors' own compilers, which need no hardware."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         session.skip("libtpu is published for Linux on x86_64 only")
     dependencies = nox.project.dependency_groups(PYPROJECT, "test")
     install_beside(session, *dependencies, f"jax[tpu,cuda13-local]=={ACCELERATED_JAX}")
-    session.run("pytest", "-n", "2", "tests/conformance/test_conformance_compilers.py")
+    session.run("pytest", "-n", "2", "tests/conformance/test_compilers.py")
     for name, chosen in (("tpu", CELLS["compiled_for_tpu"]), ("cuda", CELLS["compiled_for_cuda"])):
         conformance(session, name, "--depth", "compile", "-n", "2", "-k", chosen)
     session.run("pytest", "tests/contract/test_handover_cuda.py", "-k", "plugin or environment")
@@ -263,7 +269,7 @@ def compiled(session: nox.Session) -> None:
     conformance(session, "cuda", "--depth", "compile", "-n", "2", *in_c, HOSTCB_NATIVE_CUDA="1")
 
 
-@nox.session(tags=["ci"], python=HERE)
+@nox.session(tags=["daily"], default=False, python=HERE)
 def vendor(session: nox.Session) -> None:
     """Run cells on the platform of a vendor, as a package of its own: examples/platform, made of a real plugin."""
     if shutil.which("cc") is None:
@@ -271,7 +277,7 @@ def vendor(session: nox.Session) -> None:
     install(session, HERE_JAX, "test")
     # The plugin's metadata ask for an older JAX; it runs with newer ones.
     session.install("--no-deps", "lammps-jax-pjrt-cpu==0.11.2", "./examples/platform")
-    session.run("pytest", "-n", "2", "tests/conformance/test_conformance_platform_example.py")
+    session.run("pytest", "-n", "2", "tests/conformance/test_platform_example.py")
     chosen = session.posargs or ["-k", CELLS["vendor"]]
     session.run(
         "python", "-m", "conformance", "run", "--platform", "toy", "-n", "2", "--results", "results/toy", *chosen
@@ -348,7 +354,7 @@ def soak(session: nox.Session) -> None:
     soaking(session, *session.posargs)
 
 
-@nox.session(name="soak-sample", tags=["ci"], python=HERE)
+@nox.session(name="soak-sample", tags=["daily"], default=False, python=HERE)
 def soak_sample(session: nox.Session) -> None:
     """Run two minutes of the soak."""
     soaking(session, "--minutes", "2", *session.posargs)
@@ -422,6 +428,7 @@ def types(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Build the site of the documentation into build/site; a link that leads nowhere ends it, as any warning does."""
     install(session, HERE_JAX, "docs")
+    session.run("python", "tests/promises.py")
     session.run("python", "-m", "sphinx", *SITE, *session.posargs, ".", "build/site")
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Which tests, cells and mutants hold each promise of docs/contract.md; run as a program, it writes docs/promises.md.
+"""Which tests, cells and mutants hold each promise of docs/contract.md; `nox -s docs` writes docs/promises.md by it.
 
 Tests cite promises with `pytest.mark.contract`, cells by what their callback, transforms or case say. A mutant counts
 for the promises of the cells that must catch it. Tests are read and not imported, and are counted as functions: so the
@@ -22,12 +22,11 @@ from pathlib import Path
 TESTS = Path(__file__).parent
 CONTRACT = TESTS.parent / "docs" / "contract.md"
 PAGE = TESTS.parent / "docs" / "promises.md"
-COMMAND = "python tests/promises.py"
 
-HEAD = f"""\
+HEAD = """\
 # The contract, with what holds each promise
 
-Written by `{COMMAND}`: do not edit it. Promises are those of [contract.md](contract.md), of which this page has the
+Written by `python tests/promises.py`. Promises are those of [contract.md](contract.md), of which this page has the
 first sentences. Tests are counted as functions, below `tests/`. Cells are those of the CPU for `hostcb`;
 `python -m conformance list` prints their ids, each with its promises. `id_tap/* 12` stands for twelve cells whose ids
 begin with `hostcb/id_tap/`, and `*/case.raises.* 3` for three cells of a case. A mutant

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from ..oracle.rates import chance_of_difference, interval
 from .samples import Sample, counted
 
 FIRST_BATCH = 10
@@ -121,28 +122,7 @@ class Evidence:
 
 
 def rate(ran: Sequence[Sample], confidence: float) -> str:
-    """How many of these runs failed, and the interval of Clopper and Pearson that holds the true rate."""
-    # SciPy takes a second to import.
-    from scipy.stats import binomtest
-
+    """How many of these runs failed, and the interval that holds the true rate."""
     failed = sum(not sample.passed for sample in ran)
-    interval = binomtest(failed, len(ran)).proportion_ci(confidence)
-    return f"{failed} of {len(ran)} fail (rate {interval.low:.3f} to {interval.high:.3f})"
-
-
-def chance_of_difference(one: Mapping[str, int], other: Mapping[str, int]) -> float:
-    """The probability that two releases with equal rates show counts of outcomes that differ by this much or more.
-
-    Each kind of outcome is tested against all others together, by Fisher's exact test. The smallest probability counts,
-    times the number of tests.
-    """
-    from scipy.stats import fisher_exact
-
-    kinds = sorted({*one, *other})
-    if len(kinds) < 2:
-        return 1.0
-    runs, other_runs = sum(one.values()), sum(other.values())
-    tables = ([[c.get(kind, 0), n - c.get(kind, 0)] for c, n in ((one, runs), (other, other_runs))] for kind in kinds)
-    smallest = min(fisher_exact(table).pvalue for table in tables)
-    # Of two kinds, one count decides the other: that is one test.
-    return min(1.0, smallest * (len(kinds) if len(kinds) > 2 else 1))
+    low, high = interval(failed, len(ran), confidence)
+    return f"{failed} of {len(ran)} fail (rate {low:.3f} to {high:.3f})"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..expectations.entries import ExpectationError, Expectations, read_entries
-from ..oracle.verdicts import Outcome, Stage, Standing, Verdict
+from ..oracle.verdicts import ExpectationStatus, Outcome, Stage, Verdict
 from ..reports.exit_codes import exit_code
 from ..reports.journals import events_in
 from ..reports.provenance import plan_digest
@@ -24,7 +24,7 @@ from .archive import BadBundleError, Bundle, journal_name, results_name
 @dataclass(frozen=True)
 class JudgedCell:
     outcome: Outcome
-    standing: Standing
+    standing: ExpectationStatus
     reason: str
     """That of the known failure, with its link; empty for other cells."""
     refused: bool
@@ -100,7 +100,7 @@ def _judged(bundle: Bundle, name: str, results: dict[str, Any]) -> JudgedRun:
             raise BadBundleError(f"{name} has the cell {cell_id} twice")
         cells[cell_id] = found = _judged_cell(cell_id, data, expectations)
         # `merge` cannot say which failure was expected of a cell whose shard is missing.
-        missing = found.outcome.verdict is Verdict.MISSING and not Standing(data["standing"]).acceptable
+        missing = found.outcome.verdict is Verdict.MISSING and not ExpectationStatus(data["standing"]).acceptable
         if data["standing"] != found.standing.value and not missing:
             raise BadBundleError(
                 f"{name}: {cell_id} is stored as {data['standing']}, and judged again it is {found.standing.value}"
@@ -127,7 +127,7 @@ def _judged_cell(cell_id: str, data: Mapping[str, Any], expectations: Expectatio
     if outcome.label != data["verdict"]:
         raise ValueError(f"{cell_id} has the verdict {data['verdict']}, and the signal {data['signal']}")
     standing, entry = expectations.standing(cell_id, outcome), expectations.of(cell_id)
-    known = entry is not None and standing is Standing.KNOWN_FAILURE
+    known = entry is not None and standing is ExpectationStatus.KNOWN_FAILURE
     reason = f"{' '.join(entry.reason.split())} {entry.link}" if known and entry else ""
     return JudgedCell(outcome, standing, reason, data.get("shown") == "refused")
 

@@ -18,8 +18,8 @@ from ..engine.machines import dask_worker
 from ..engine.machines.dask_worker import Command, ShardError
 from ..engine.options import FILE_ENDING, IMPLEMENTATIONS, ConflictingOptionsError, RunOptions, Shard
 from ..engine.preparation import refuse_full_results
+from ..engine.requirements import DaskClusterError, require_distributed
 from ..engine.results_folder.locking import FolderLock
-from ..engine.tools import DaskClusterError, require_distributed
 from ..planning.plan_file import read_cells
 from ..spec.sources import versions
 from .merge import read_shards, write_joined

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..engine.machines.job_hosts import Hub, Place, detected, plan_digest, serve
+from ..engine.machines.job_hosts import Coordinator, Place, detected, plan_digest, serve
 from ..engine.options import ConflictingOptionsError, RunOptions
 from ..engine.preparation import prepare
+from ..engine.requirements import require_pytest
 from ..engine.results_folder.locking import FolderLock
 from ..engine.run import Run, run
-from ..engine.tools import require_tools
 from ..reports.report import Report
 from ..spec.topology import Topology
 
@@ -22,7 +22,7 @@ def run_distributed(options: RunOptions) -> Report | int:
     """The report of the job's first process; the exit code of the others, which is the same."""
     if (options.workers or 1) > 1:
         raise ConflictingOptionsError("--spread hosts runs one cell at a time in all processes: it takes no -n")
-    require_tools(1)
+    require_pytest(1)
     place = detected()
     if not (options.cells or options.topologies):
         options = replace(options, topologies=(_usual(place, options.platform),))
@@ -32,17 +32,17 @@ def run_distributed(options: RunOptions) -> Report | int:
     plan = plan_digest([cell.id for cell in prepared.cells])
     if place.process:
         return serve(place, plan)
-    hub = Hub(place, plan)
+    coordinator = Coordinator(place, plan)
     code = 2
     try:
-        hub.gather()
+        coordinator.gather()
         with FolderLock(options.results) as lock:
             lock.acquire()
-            report = run(prepared, 1, hub)
+            report = run(prepared, 1, coordinator)
         code = report.exit_code
         return report
     finally:
-        hub.end(code)
+        coordinator.end(code)
 
 
 def _usual(place: Place, platform: str) -> str:

@@ -7,7 +7,6 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from ..engine.options import ConflictingOptionsError, RunOptions, add_selection
@@ -15,8 +14,6 @@ from ..engine.preparation import take_platform, whole_plan_of
 from ..planning.cells import Ineligible
 from ..planning.coverage import coverage_of, show
 from ..planning.plan_file import plan_text
-from ..planning.promised import promise_table
-from ..planning.promised import show as show_promises
 from ..planning.selection import Choice
 from .helping import add_command, add_patterns
 from .platforms import show_platforms
@@ -29,10 +26,9 @@ def add_parser(commands: Any) -> None:
         commands,
         "list",
         "List the selected cells with the promises that they test.",
-        ["-k case.", "--coverage --json", "--promises", "--ineligible", "--plan --smoke"],
+        ["-k case.", "--coverage --json", "--ineligible", "--plan --smoke"],
         {
             0: "there are cells",
-            1: "with --promises: there is a hole, or a stale reason",
             NO_CELL: "bad input, or no cell",
         },
     )
@@ -40,11 +36,6 @@ def add_parser(commands: Any) -> None:
     add_patterns(parser.add_argument)
     add = parser.add_argument
     add("--coverage", action="store_true", help="what of all axes is covered, and what not and why")
-    add(
-        "--promises",
-        action="store_true",
-        help="a table of promises and kinds of callback: cells, or why there are none, or a hole",
-    )
     add("--json", action="store_true", help="with --coverage: as JSON")
     add(
         "--plan",
@@ -64,10 +55,8 @@ def main(parsed: argparse.Namespace) -> int:
         return 0
     if parsed.json and not parsed.coverage:
         raise ConflictingOptionsError("--json is for --coverage")
-    if parsed.as_plan and (parsed.coverage or parsed.ineligible or parsed.promises):
-        raise ConflictingOptionsError("--plan prints cells, and --coverage, --ineligible and --promises do not")
-    if parsed.promises:
-        return _list_promises(parsed, options)
+    if parsed.as_plan and (parsed.coverage or parsed.ineligible):
+        raise ConflictingOptionsError("--plan prints cells, and --coverage and --ineligible do not")
     options, whole = whole_plan_of(options)
     plan = (whole if parsed.as_plan else whole.on_this_release()).select(options.patterns)
     if not (plan.cells or (plan.ineligible and not parsed.as_plan)):
@@ -93,18 +82,6 @@ def _show_ineligible(left_out: Sequence[Ineligible]) -> None:
     print()
     for reason, count in Counter(one.reason for one in left_out).most_common():
         print(f"{count:7} {reason}")
-
-
-def _list_promises(parsed: argparse.Namespace, options: RunOptions) -> int:
-    if parsed.coverage or parsed.ineligible or options.patterns:
-        raise ConflictingOptionsError(
-            "--promises prints a table of the whole plan: leave --coverage, --ineligible and -k out"
-        )
-    # The promises are hostcb's own; cells of JAX's callbacks show nothing about them.
-    options = replace(options, implementations=options.implementations or ("hostcb",))
-    table = promise_table(whole_plan_of(options)[1].on_this_release().cells)
-    print(show_promises(table))
-    return 1 if table.holes or table.stale else 0
 
 
 def _described(options: RunOptions) -> str:

@@ -93,11 +93,11 @@ import json
 
 from $package.oracle.verdicts import Verdict
 from $package.spec.topology import parse_topology
-from $package.worker.gang import Gang
+from $package.worker.process_group import ProcessGroup
 
 topology, _ = parse_topology($topology)
 log = Path.cwd() / "$log"
-processes = Gang(topology, $implementation, log, $flags, quick=(), histories=True)
+processes = ProcessGroup(topology, $implementation, log, $flags, quick=(), histories=True)
 outcome = processes.run($quoted_id, $deadline)
 if not processes.buried:
     processes.finish()
@@ -155,7 +155,7 @@ def _run(cell: Cell) -> tuple[str, str]:
             "run_case(cell.case, implementation, devices)",
         )
     if cell.topology.depth is not Depth.RUN:
-        return f"from {module('worker.ahead')} import take_cell", "take_cell(cell, implementation, recorder, devices)"
+        return f"from {module('worker.aot')} import take_cell", "take_cell(cell, implementation, recorder, devices)"
     name = "run_table_cell" if isinstance(cell, TableCell) else "run_cell"
     return f"from {module('worker.execution')} import {name}", f"{name}(cell, implementation, recorder, devices)"
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from ..engine.options import HOSTS, RunOptions, add_running, add_selection
 from ..engine.preparation import prepare, take_platform, workers_of
+from ..engine.requirements import require_pytest
 from ..engine.results_folder.locking import FolderLock
 from ..engine.run import run
-from ..engine.tools import require_tools
 from ..reports.markdown import markdown
 from ..reports.results import load_results
 from ..spec.depths import Depth
@@ -72,7 +72,7 @@ def run_here(options: RunOptions) -> int:
     """Run the cells on this machine, and print what they show."""
     # A missing package is known before the plan, which takes seconds.
     options = take_platform(options)
-    require_tools(options.workers or workers_of(None, options.platform))
+    require_pytest(options.workers or workers_of(None, options.platform))
     with FolderLock(options.results) as lock:
         prepared = prepare(options)
         lock.acquire()

@@ -106,7 +106,7 @@ def _run_lost(controller: Controller, concluded: Callable[[str, Conclusion], Non
             else:
                 concluded(task.id, Conclusion(runner.run_alone(task), attempts=2))
     runner.finish()
-    controller.note(runner.learnt())
+    controller.note(runner.take_stats())
     journal.close()
 
 

@@ -106,8 +106,8 @@ def _expectation_files(options: RunOptions, jax_version: str) -> tuple[Path, ...
     if not path.exists():
         print(f"NOTE: there is no {path}: no failure is known", file=sys.stderr)
     # Known failures of JAX's own callbacks on every platform, where nothing runs.
-    ahead = [] if options.depth == Depth.RUN.value else [EXPECTATIONS / "ahead.toml"]
-    return tuple(file for file in (path, *ahead) if file.exists())
+    aot = [] if options.depth == Depth.RUN.value else [EXPECTATIONS / "aot.toml"]
+    return tuple(file for file in (path, *aot) if file.exists())
 
 
 def known_failures_of(platform: str) -> Path:

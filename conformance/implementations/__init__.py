@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import jax
 
 from ..model.transforms import Probe
-from ..oracle.hand_overs import TracedRun
+from ..oracle.enqueue_times import TracedRun
 from ..oracle.history import Recorder
 from ..spec.callbacks import Callback
 from ..spec.data import PLAIN, DataKind

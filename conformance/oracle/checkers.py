@@ -8,7 +8,7 @@ event that the program must produce on that device.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,8 @@ class Matching:
     """The expected event of each recorded event."""
 
     expected: tuple[ExpectedEvent, ...]
+    keys: tuple[tuple[Any, ...], ...]
+    """What each expected event is equal by: the process, the site and the operand."""
     numbers: dict[int, int]
     """Number of each expected event on its device, by its position in `expected`."""
     pairs: tuple[tuple[int, Event], ...]
@@ -88,8 +90,9 @@ def _show(leaves: Sequence[npt.NDArray[Any]]) -> str:
 def content(leaf: npt.NDArray[Any]) -> tuple[Any, ...]:
     """What equal arrays have in common: type, shape, and each element with the sign of a zero."""
     # An element of less than a byte does not use all bits of its byte; the others may have any value.
-    wide = leaf.astype(np.float32) if leaf.dtype.name in NARROWER_THAN_A_BYTE else leaf
-    return leaf.dtype, leaf.shape, wide.tobytes()
+    # Only types that NumPy itself does not have are so; the name of a type takes longer than all else here.
+    narrow = leaf.dtype.kind == "V" and leaf.dtype.name in NARROWER_THAN_A_BYTE
+    return leaf.dtype, leaf.shape, (leaf.astype(np.float32) if narrow else leaf).tobytes()
 
 
 def _key(site: str, leaves: Sequence[npt.NDArray[Any]]) -> tuple[Any, ...]:
@@ -114,18 +117,19 @@ def match(expected: Sequence[ExpectedEvent], events: Sequence[Event]) -> Matchin
     numbers: dict[int, int] = {}
     counts: dict[int, int] = defaultdict(int)
     waiting: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-    for position, event in enumerate(expected):
+    keys = tuple(map(_key_of, expected))
+    for position, (event, key) in enumerate(zip(expected, keys, strict=True)):
         counts[event.device] += 1
         numbers[position] = counts[event.device]
-        waiting[_key_of(event)].append(position)
-    expected_keys = {*waiting}
-    repeatable = {_key_of(event): position for position, event in enumerate(expected) if event.need in _REPEATABLE}
+        waiting[key].append(position)
+    expected_keys, unplaced = {*waiting}, _unplaced(expected, waiting.values())
+    repeatable = {keys[position]: position for position, event in enumerate(expected) if event.need in _REPEATABLE}
 
     pairs: list[tuple[int, Event]] = []
     surplus: list[Event] = []
     misread: set[int] = set()
-    for as_told in events:
-        recorded = in_order(as_told, expected)
+    for as_received in events:
+        recorded = in_order(as_received, expected)
         key = _key_of(recorded)
         if key in repeatable:
             # One run is enough for all equal evaluations.
@@ -134,10 +138,10 @@ def match(expected: Sequence[ExpectedEvent], events: Sequence[Event]) -> Matchin
             continue
         candidates = waiting.get(key, [])
         if not candidates and key not in expected_keys:
-            candidates = _misread_candidates(expected, waiting, as_told)
+            candidates = _misread_candidates(expected, waiting, as_received)
             if candidates:
-                recorded = as_told
-                misread.add(as_told.sequence)
+                recorded = as_received
+                misread.add(as_received.sequence)
         if not candidates:
             surplus.append(recorded)
             continue
@@ -153,7 +157,7 @@ def match(expected: Sequence[ExpectedEvent], events: Sequence[Event]) -> Matchin
     )
     several = any(one.process for one in expected) or any(one.process for one in events)
     found = (tuple(pairs), tuple(lost), tuple(surplus))
-    return Matching(tuple(expected), numbers, *found, _unplaced(expected), several, frozenset(misread))
+    return Matching(tuple(expected), keys, numbers, *found, unplaced, several, frozenset(misread))
 
 
 def _misread_candidates(
@@ -173,12 +177,9 @@ def _misread_candidates(
     )
 
 
-def _unplaced(expected: Sequence[ExpectedEvent]) -> frozenset[int]:
+def _unplaced(expected: Sequence[ExpectedEvent], alike: Iterable[Sequence[int]]) -> frozenset[int]:
     """The positions of events that are equal on several devices, since their element type has few values."""
-    alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-    for position, event in enumerate(expected):
-        alike[_key_of(event)].append(position)
-    several = (positions for positions in alike.values() if len({expected[p].device for p in positions}) > 1)
+    several = (positions for positions in alike if len({expected[p].device for p in positions}) > 1)
     return frozenset(position for positions in several for position in positions)
 
 
@@ -186,11 +187,12 @@ def check_multiplicity(matching: Matching, device_name: str) -> list[Anomaly]:
     """Every expected event occurs as often as needed, and no other event: lost, duplicate, wrong, stale operands."""
     anomalies = []
     lost = list(matching.lost)
-    known = {_key_of(event) for event in matching.expected}
-    anywhere = {_key(event.site, event.leaves): event.process for event in matching.expected}
+    known = {*matching.keys}
+    anywhere = {key[1:]: key[0] for key in matching.keys}
     for event in matching.surplus:
-        duplicate = _key_of(event) in known
-        where_due = None if duplicate else anywhere.get(_key(event.site, event.leaves))
+        key = _key_of(event)
+        duplicate = key in known
+        where_due = None if duplicate else anywhere.get(key[1:])
         missing = next(
             (p for p in lost if _may_stand_for(event, matching.expected[p])),
             None,
@@ -271,12 +273,12 @@ def check_transforms(matching: Matching) -> list[Anomaly]:
     anomalies = []
     for position, event in matching.pairs:
         wanted = matching.expected[position].transforms
-        told = f"{matching.name(position)} was told {event.transforms!r}"
+        received = f"{matching.name(position)} received {event.transforms!r}"
         if event.sequence in matching.misread:
-            witness = f"{told}, which are not the axes of its operand {_show(event.leaves)}"
+            witness = f"{received}, which are not the axes of its operand {_show(event.leaves)}"
             anomalies.append(Anomaly("wrong transforms", Stage.CALLBACK, witness))
         elif event.transforms != wanted:
-            witness = f"{told}, expected {wanted!r}, each axis moved to the front"
+            witness = f"{received}, expected {wanted!r}, each axis moved to the front"
             anomalies.append(Anomaly("wrong transforms", Stage.CALLBACK, witness))
     return anomalies
 

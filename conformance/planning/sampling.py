@@ -6,8 +6,8 @@ from ..model.programs import Program
 from ..spec.callbacks import HOST_CALLBACKS, Callback
 from ..spec.topology import Topology
 
-ALL_PAIRS = ("id_tap", "call")
-"""Callbacks that are tried under every pair of transforms. The others share their machinery."""
+EVERY_PAIR = "id_tap"
+"""The callback that is tried under every pair of transforms. The others share its machinery."""
 
 REPRESENTATIVES = (
     "pure_callback",
@@ -18,6 +18,9 @@ REPRESENTATIVES = (
     "debug_callback_ordered",
 )
 """External callbacks that are tried under some pairs."""
+
+ON_FEWEST_DEVICES = (EVERY_PAIR, "call", *REPRESENTATIVES)
+"""Callbacks that are planned on the fewest devices as well. Covering rows bring every callback to each number."""
 
 ONLY_BATCHED = ("pure_callback_sequential_unrolled", "pure_callback_expand_dims", "pure_callback_broadcast_all")
 """Callbacks that differ from another one under vmap alone."""
@@ -94,12 +97,14 @@ def left_out(callback: Callback, program: Program, topology: Topology, largest: 
         return "not sampled: without vmap this is pure_callback"
     if callback.parts and program.name not in PROGRAMS_WITH_AN_ORDER:
         return "not sampled: mixtures of kinds are tried where they could come in another order"
-    if callback.name == ALL_PAIRS[0] or len(program.names) == 1:
+    if topology != largest and callback.name not in ON_FEWEST_DEVICES and not callback.parts:
+        return f"not sampled: this callback meets {topology.name} in covering rows alone"
+    if len(program.names) == 1:
         return None
     if topology != largest:
         # On the larger topology, a program for one device runs on one device, too.
-        return f"not sampled: callbacks but {ALL_PAIRS[0]} meet pairs of transforms on {largest.name} only"
-    if callback.name in ALL_PAIRS:
+        return f"not sampled: compositions of transforms are planned on {largest.name} alone"
+    if callback.name == EVERY_PAIR:
         return None
     if callback.name in _HOST_NAMES:
         return None if program.name in SAMPLED_PAIRS else _NOT_SAMPLED
@@ -113,4 +118,4 @@ def left_out(callback: Callback, program: Program, topology: Topology, largest: 
     return None if program.name in sampled else _NOT_SAMPLED
 
 
-_NOT_SAMPLED = f"not sampled: pairs of transforms are complete for {' and '.join(ALL_PAIRS)} only"
+_NOT_SAMPLED = f"not sampled: pairs of transforms are complete for {EVERY_PAIR} alone"

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..expectations.entries import Expectations
-from ..oracle.verdicts import Outcome, Standing, Verdict
+from ..oracle.verdicts import ExpectationStatus, Outcome, Verdict
 from ..reports.table import said
 from .release import Release
 from .table import Outcomes, tried
 
 _WORDS = {
-    Standing.UNEXPECTED: "not expected to fail",
-    Standing.CHANGED_FAILURE: "expected to fail in another way",
-    Standing.UNEXPECTED_PASS: "expected to fail",
+    ExpectationStatus.UNEXPECTED: "not expected to fail",
+    ExpectationStatus.CHANGED_FAILURE: "expected to fail in another way",
+    ExpectationStatus.UNEXPECTED_PASS: "expected to fail",
 }
 
 

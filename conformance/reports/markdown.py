@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..oracle.rates import CONFIDENCE, percent
-from ..oracle.verdicts import Standing
+from ..oracle.verdicts import ExpectationStatus
 from .capabilities import heading
 from .causes import by_cause
 from .markup import code, fenced, link, text
@@ -135,7 +135,7 @@ def _entry(cells: Sequence[CellRecord]) -> str:
     if not cells:
         return ""
     unexpected = sum(not cell.standing.acceptable for cell in cells)
-    known = sum(cell.standing is Standing.KNOWN_FAILURE for cell in cells)
+    known = sum(cell.standing is ExpectationStatus.KNOWN_FAILURE for cell in cells)
     marks = [f"✗{unexpected}"] if unexpected else []
     marks += [f"~{known}"] if known else []
     return " ".join(marks) or "✓"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..oracle.verdicts import Standing, Verdict
+from ..oracle.verdicts import ExpectationStatus, Verdict
 from ..spec.errors import CommandError
 from ..spec.package import COMMAND
 from .capabilities import Result, judged_claims, observed
@@ -117,7 +117,7 @@ def merged(parts: Sequence[Part], killed: Sequence[Path] = ()) -> dict[str, Any]
         "seconds": max(part.data["seconds"] for part in parts),
         "process_starts": sum(part.data["process_starts"] for part in parts),
         "exit_code": exit_code(
-            [(cell["verdict"], Standing(cell["standing"])) for cell in cells],
+            [(cell["verdict"], ExpectationStatus(cell["standing"])) for cell in cells],
             problem=bool(problems) or any(claim.failed for claim in claims),
         ),
         "capabilities": [row.as_json() for row in rows if row.cells],
@@ -195,7 +195,7 @@ def _missing(cell: str, promises: str) -> dict[str, Any]:
         "signal": None,
         "history": [],
         "evidence": [],
-        "standing": Standing.UNEXPECTED.value,
+        "standing": ExpectationStatus.UNEXPECTED.value,
         "expected": Verdict.PASS.value,
         "known": None,
         "attempts": 0,

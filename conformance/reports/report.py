@@ -11,7 +11,7 @@ from typing import Any
 
 from ..expectations.entries import Expectation, Expectations
 from ..oracle.repetition import Repetition
-from ..oracle.verdicts import Outcome, Standing, Verdict
+from ..oracle.verdicts import ExpectationStatus, Outcome, Verdict
 from ..planning.cells import Cell, Ineligible
 from ..spec.depths import Depth
 from ..spec.package import COMMAND
@@ -30,11 +30,11 @@ MOST_SHOWN = 100
 class CellResult:
     cell: Cell
     outcome: Outcome
-    standing: Standing
+    standing: ExpectationStatus
     expected: str
     """The verdict that was expected, as `Outcome.label` writes it."""
     attempts: int = 1
-    company: tuple[str, ...] = ()
+    preceding_cells: tuple[str, ...] = ()
     """For a flake: the cells that ran before it in the process in which it failed."""
     entry: Expectation | None = None
     """The expectation for the cell, if there is one, even if the cell did not fail in that way."""
@@ -49,8 +49,8 @@ class CellResult:
 
     @property
     def reproduce(self) -> str:
-        cells = (*self.company, self.cell.id)
-        options = " -n 1" if self.company else ""
+        cells = (*self.preceding_cells, self.cell.id)
+        options = " -n 1" if self.preceding_cells else ""
         options += f" --repeat {self.repetition.runs}" if self.repetition else ""
         options += " --stress" if self.stress else ""
         if file := platform_named(self.cell.topology.platform).file:
@@ -67,7 +67,7 @@ class CellResult:
             "expected": self.expected,
             "known": _known(self.entry) if self.entry else None,
             "attempts": self.attempts,
-            **({"company": list(self.company)} if self.company else {}),
+            **({"company": list(self.preceding_cells)} if self.preceding_cells else {}),
             "reproduce": self.reproduce,
             **({"repeated": self.repetition.as_json()} if self.repetition else {}),
         }
@@ -111,13 +111,15 @@ class Report:
         cell: Cell,
         outcome: Outcome,
         attempts: int = 1,
-        company: tuple[str, ...] = (),
+        preceding_cells: tuple[str, ...] = (),
         repetition: Repetition | None = None,
     ) -> CellResult:
         entry = self.expectations.of(cell.id)
         standing = self.expectations.standing(cell.id, outcome)
         expected = entry.verdict if entry else Verdict.PASS.value
-        result = CellResult(cell, outcome, standing, expected, attempts, company, entry, repetition, self.stress)
+        result = CellResult(
+            cell, outcome, standing, expected, attempts, preceding_cells, entry, repetition, self.stress
+        )
         self.results.append(result)
         return result
 
@@ -197,7 +199,7 @@ class Report:
         lines += [f"CLAIM FAILED: {claim.sentence}" for claim in self.judged_claims if claim.failed]
         executed = len(self.results)
         passed = sum(result.outcome.verdict is Verdict.PASS for result in self.results)
-        known = sum(result.standing is Standing.KNOWN_FAILURE for result in self.results)
+        known = sum(result.standing is ExpectationStatus.KNOWN_FAILURE for result in self.results)
         lines.append(
             f"{passed} of {executed} cells passed, {known} known failures,"
             f" {unexpected_in_words([result.outcome.label for result in self.unexpected])},"
@@ -237,7 +239,7 @@ class Report:
         """Callbacks down, verdicts across; known failures in a column of their own."""
         counts: dict[str, Counter[str]] = {}
         for result in self.results:
-            known = result.standing is Standing.KNOWN_FAILURE
+            known = result.standing is ExpectationStatus.KNOWN_FAILURE
             column = "known_failure" if known else result.outcome.verdict.value
             row = f"{result.cell.implementation}/{result.cell.callback_name}"
             counts.setdefault(row, Counter())[column] += 1

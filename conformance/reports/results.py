@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..oracle.hand_overs import HandOver
+from ..oracle.enqueue_times import Enqueue
 from ..oracle.repetition import Repetition
-from ..oracle.verdicts import Standing, Verdict
+from ..oracle.verdicts import ExpectationStatus, Verdict
 from ..spec.depths import Depth
 from ..spec.errors import CommandError
 from .capabilities import Claim, Observed, Result, observed
@@ -50,7 +50,7 @@ class EventRecord:
     begin: int
     end: int
     """Monotonic nanoseconds."""
-    handed_over: HandOver | None = None
+    handed_over: Enqueue | None = None
     """Known of queued callbacks alone, and with `--histories`."""
 
 
@@ -70,7 +70,7 @@ class CellRecord:
     history: tuple[EventRecord, ...]
     evidence: tuple[tuple[int, int], ...]
     """The events of the witness of a wrong order: sequence, and number in the witness."""
-    standing: Standing
+    standing: ExpectationStatus
     expected: str
     known: Known | None
     attempts: int
@@ -179,7 +179,7 @@ class RunRecord:
         passed = sum(cell.passed for cell in self.cells)
         unexpected = unexpected_in_words([cell.verdict for cell in self.unexpected])
         return (
-            f"{passed} of {len(self.cells)} cells passed, {standings[Standing.KNOWN_FAILURE]} known failures,"
+            f"{passed} of {len(self.cells)} cells passed, {standings[ExpectationStatus.KNOWN_FAILURE]} known failures,"
             f" {unexpected}, {len(self.left_out)} cells not applicable{self._shown}"
         )
 
@@ -194,7 +194,7 @@ def known_failures(cells: Sequence[CellRecord]) -> dict[Known, list[CellRecord]]
     """The cells with a known failure, grouped by their entry."""
     found: dict[Known, list[CellRecord]] = {}
     for cell in cells:
-        if cell.known is not None and cell.standing is Standing.KNOWN_FAILURE:
+        if cell.known is not None and cell.standing is ExpectationStatus.KNOWN_FAILURE:
             found.setdefault(cell.known, []).append(cell)
     return found
 
@@ -295,7 +295,7 @@ def _cell(data: dict[str, Any]) -> CellRecord:
         seconds=_seconds(data["seconds"]),
         history=tuple(_event(event) for event in data["history"]),
         evidence=tuple((int(sequence), int(number)) for sequence, number in data["evidence"]),
-        standing=Standing(data["standing"]),
+        standing=ExpectationStatus(data["standing"]),
         expected=expected,
         known=Known(expected, str(known["reason"]), str(known["link"]), bool(known["intermittent"])) if known else None,
         attempts=int(data["attempts"]),
@@ -317,5 +317,5 @@ def _event(data: dict[str, Any]) -> EventRecord:
         thread=int(data["thread"]),
         begin=int(data["begin"]),
         end=int(data["end"]),
-        handed_over=HandOver.from_json(data["handed_over"]) if data.get("handed_over") else None,
+        handed_over=Enqueue.from_json(data["handed_over"]) if data.get("handed_over") else None,
     )

@@ -37,7 +37,7 @@ class Expected:
     """The id of the first device of the cell."""
 
     @property
-    def told_transforms(self) -> bool:
+    def receives_transforms(self) -> bool:
         """Whether a call of this program receives a transform."""
         return any(event.transforms for event in self.prediction.events)
 
@@ -62,15 +62,15 @@ class Expected:
         devices: dict[int, list[Any]] = {}
         for event, call in calls:
             # Unordered callbacks have no order on a device either.
-            due = devices.setdefault(event.device if self.callback.ordered else 0, [])
-            if call not in again or (call not in optional and call not in due):
-                due.append(call)
+            expected = devices.setdefault(event.device if self.callback.ordered else 0, [])
+            if call not in again or (call not in optional and call not in expected):
+                expected.append(call)
         return [devices[device] for device in sorted(devices)], again, optional
 
     def source(self, checks: Sequence[str]) -> str:
         by_device, again, optional = self.lists()
         results = [np.asarray(result, np.float32).tolist() for result in self.prediction.results]
-        told_device = self.callback.receives_device and not self.callback.parts
+        receives_device = self.callback.receives_device and not self.callback.parts
         lines: list[str] = []
         if len(by_device) > 1 or "overlap" in checks:
             lines += ["on_device = " + _nested(by_device), "expected = sum(on_device, [])"]
@@ -78,32 +78,32 @@ class Expected:
             lines.append("expected = " + _list(by_device[0] if by_device else []))
         if optional:
             lines.append("optional = " + _list(optional))
-        lines += self._multiplicity(again, optional, told_device or self.told_transforms)
-        if told_device:
+        lines += self._multiplicity(again, optional, receives_device or self.receives_transforms)
+        if receives_device:
             lines.append(_differ("wrong device", "(*call[:2], call[-1])"))
         if self.callback.ordered:
-            lines += self._order(by_device, told_device or self.told_transforms)
-        if self.told_transforms:
+            lines += self._order(by_device, receives_device or self.receives_transforms)
+        if self.receives_transforms:
             lines.append(_differ("wrong transforms", "call"))
         lines += [CHECKS[check] for check in ON_REQUEST if check in checks]
         lines += [
-            'wrong += [f"result: {result}, not {due}" '
-            f"for result, due in zip(results, {results}) if result != due]",
+            'wrong += [f"result: {result}, not {wanted}" '
+            f"for result, wanted in zip(results, {results}) if result != wanted]",
             'print("\\n".join(wrong) or "as expected")',
             "raise SystemExit(bool(wrong))",
         ]
         return "\n".join(lines)
 
-    def _multiplicity(self, again: Sequence[Any], optional: Sequence[Any], told: bool) -> list[str]:
+    def _multiplicity(self, again: Sequence[Any], optional: Sequence[Any], further: bool) -> list[str]:
         lines = []
-        if told:
-            lines.append("due, ran = ([call[:2] for call in each] for each in (expected, calls))")
-        due, ran = ("due", "ran") if told else ("expected", "calls")
-        lines += [f"lost, surplus = [*{due}], []", f"for call in {ran}:"]
+        if further:
+            lines.append("wanted, ran = ([call[:2] for call in each] for each in (expected, calls))")
+        wanted, ran = ("wanted", "ran") if further else ("expected", "calls")
+        lines += [f"lost, surplus = [*{wanted}], []", f"for call in {ran}:"]
         if not again:
             lines.append("    lost.remove(call) if call in lost else surplus.append(call)")
         else:
-            repeatable = f"{due} + optional" if optional else due
+            repeatable = f"{wanted} + optional" if optional else wanted
             if len(again) < len(_different([self.call(event) for event in self.prediction.events])):
                 lines.insert(0, "repeatable = " + _list(again))
                 repeatable = "repeatable"
@@ -116,23 +116,23 @@ class Expected:
         return [
             *lines,
             'kinds = [["unexpected", "duplicate"], ["wrong operand", "stale operand"]]',
-            f'wrong = [f"{{kinds[call[0] in dict(lost)][call in {due}]}}: {{call}}" for call in surplus]',
+            f'wrong = [f"{{kinds[call[0] in dict(lost)][call in {wanted}]}}: {{call}}" for call in surplus]',
             'wrong += [f"lost: {call}" for call in lost]',
         ]
 
-    def _order(self, by_device: Sequence[Sequence[Any]], told: bool) -> list[str]:
-        found = '[f"order: {call} when {due} was next" for call, due in {pairs} if call != due][:1]'
+    def _order(self, by_device: Sequence[Sequence[Any]], further: bool) -> list[str]:
+        found = '[f"order: {call} when {wanted} was next" for call, wanted in {pairs} if call != wanted][:1]'
         if len(by_device) <= 1:
-            pairs = "zip(ran, due)" if told else "zip(calls, expected)"
+            pairs = "zip(ran, wanted)" if further else "zip(calls, expected)"
             return ["wrong = wrong or " + found.replace("{pairs}", pairs)]
         lines = ["for own in on_device * (not wrong):"]
-        if told and not self.callback.receives_device:
+        if further and not self.callback.receives_device:
             lines.append("    own = [call[:2] for call in own]")
-        everything = [call for due in by_device for call in _different(due)]
+        everything = [call for calls in by_device for call in _different(calls)]
         if any(everything.count(call) > 1 for call in everything):
-            # Calls that are equal on several devices cannot be told apart.
+            # Calls that are equal on several devices cannot be distinguished.
             lines.append("    own = [call for call in own if sum(call in other for other in on_device) == 1]")
-        calls = "ran" if told and not self.callback.receives_device else "calls"
+        calls = "ran" if further and not self.callback.receives_device else "calls"
         return [
             *lines,
             "    wrong += " + found.replace("{pairs}", f"zip([call for call in {calls} if call in own], own)"),
@@ -181,10 +181,10 @@ def _different(calls: Sequence[Any]) -> list[Any]:
 
 
 def _differ(kind: str, part: str) -> str:
-    """The lines that find a difference between what the calls were told, in any order."""
+    """The lines that find a difference between what the calls received, in any order."""
     return f"""\
-told = [sorted(repr({part}) for call in each) for each in (expected, calls)]
-if not wrong and told[0] != told[1]:
+received = [sorted(repr({part}) for call in each) for each in (expected, calls)]
+if not wrong and received[0] != received[1]:
     wrong.append(f"{kind}: {{calls}}, not {{expected}}")"""
 
 

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import jax
-from conformance_fakes import InPlace
+from implementation_fakes import InPlace
 
 from conformance.spec.callbacks import Callback
 from conformance.warm import process

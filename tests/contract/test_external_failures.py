@@ -62,7 +62,7 @@ KIND = pytest.mark.parametrize("kind", KINDS)
 
 
 class Host:
-    """Adds one, unless it is told to fail."""
+    """Adds one, unless it must fail."""
 
     def __init__(self) -> None:
         self.error: BaseException | None = None

@@ -92,7 +92,6 @@ def test_a_large_tap_does_not_wait_for_the_interpreter_lock(devices: list[jax.De
     assert taken > 20 or start - before > steps // 2, f"{taken} taps were handed over while Python was locked"
 
 
-@pytest.mark.contract("C62")
 @pytest.mark.parametrize("nbytes", [MOST_BYTES - 1, MOST_BYTES, MOST_BYTES + 1])
 def test_which_operands_are_too_many_for_a_record(nbytes: int) -> None:
     aval = jax.ShapeDtypeStruct((nbytes,), np.uint8)
@@ -101,7 +100,7 @@ def test_which_operands_are_too_many_for_a_record(nbytes: int) -> None:
     assert sites.suits([aval] * most) and sites.suits([aval] * (most + 1)) == (nbytes > MOST_BYTES)
 
 
-@pytest.mark.contract("H5", "C62")
+@pytest.mark.contract("H5")
 @pytest.mark.parametrize("more", [0, 1])
 def test_one_order_with_small_values_calls_and_values_through_python(more: int) -> None:
     record = helpers.Record()

@@ -246,7 +246,7 @@ def test_loop_bodies_under_derivatives(derivative: str, kind: str, callback: str
     np.testing.assert_allclose(got, plain, rtol=1e-6, err_msg=f"{derivative} of {kind} with {callback}")
 
 
-@pytest.mark.contract("H1", "H5", "C62")
+@pytest.mark.contract("H1", "H5")
 def test_more_taps_in_one_program_than_have_numbered_targets() -> None:
     """Each has its own function, on both sides of the number of FFI targets."""
     record = Record()

@@ -15,7 +15,7 @@ import pytest
 
 import hostcb as hcb
 
-pytestmark = pytest.mark.contract("H2", "C62")
+pytestmark = pytest.mark.contract("H2")
 
 
 class Stream:

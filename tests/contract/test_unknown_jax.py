@@ -39,7 +39,7 @@ REFUSALS = ("NotImplementedError", "ValueError", "TypeError", "JaxRuntimeError")
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, list[dict[str, Any]]]:
-    """What came of each change, by the name of the entry."""
+    """The result of each change, by the name of the entry."""
 
     def share(number: int) -> list[str]:
         arguments = (str(number), str(SHARES), str(EVERY))
@@ -187,7 +187,7 @@ def test_private_names_are_used_in_the_registry_alone() -> None:
 
 
 def test_the_parts_of_jax_are_those_of_the_snapshot() -> None:
-    """What the warning says is lost, and what is asked of each part, do not change by accident."""
+    """What the warning says is lost, and what each part needs, do not change by accident."""
     stored = private_parts.FILE.read_text(encoding="utf-8").splitlines()
     changes = "\n".join(
         difflib.unified_diff(stored, private_parts.snapshot().splitlines(), "stored", "now", lineterm="")

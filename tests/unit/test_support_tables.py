@@ -10,7 +10,7 @@ import pytest
 import support_tables
 
 from conformance.model.transforms import TRANSFORMS
-from conformance.oracle.verdicts import Standing
+from conformance.oracle.verdicts import ExpectationStatus
 from conformance.reports.results import CellRecord, Known
 from conformance.spec.external_callbacks import ALL_CALLBACKS, OWN_FUNCTIONS
 
@@ -19,7 +19,7 @@ KNOWN = Known("fail", "JAX refuses\n  this.", "docs/jax-bugs/one.md", intermitte
 
 
 def cell(name: str, **changes: object) -> CellRecord:
-    fields = {"standing": Standing.AS_EXPECTED, "verdict": "pass", "known": None, "refused": False} | changes
+    fields = {"standing": ExpectationStatus.AS_EXPECTED, "verdict": "pass", "known": None, "refused": False} | changes
     return CellRecord(
         id=name,
         promises=(),
@@ -73,8 +73,10 @@ def test_the_extract_counts_what_came_of_the_cells() -> None:
             cell("hostcb/io_callback/pjit/cpu-2x2"),
             cell("hostcb/io_callback/case.raises.jit/cpu-8dev"),
             cell("hostcb/io_callback/table.jit/cpu-8dev"),
-            cell("jax/io_callback/vmap/cpu-8dev", standing=Standing.KNOWN_FAILURE, verdict="fail", known=KNOWN),
-            cell("jax/io_callback/vmap/cpu-1dev", standing=Standing.UNEXPECTED, verdict="fail"),
+            cell(
+                "jax/io_callback/vmap/cpu-8dev", standing=ExpectationStatus.KNOWN_FAILURE, verdict="fail", known=KNOWN
+            ),
+            cell("jax/io_callback/vmap/cpu-1dev", standing=ExpectationStatus.UNEXPECTED, verdict="fail"),
         ],
         ENVIRONMENT,
     )

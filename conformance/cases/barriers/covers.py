@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from ...oracle.verdicts import Stage
-from ...spec.thresholds import THRESHOLDS
+from ...spec.thresholds import GENERATIONS, around
 from ..harness.case import BEGINS_WITHIN, Case, add_one, case
 from ..harness.registry import EVERY_EFFECT
 
@@ -101,9 +101,9 @@ def _slow_taps(case: Case, start: Callable[[Callable[[], Any]], None]) -> None:
     if in_time < expected:
         # Those that come later show a barrier that did not wait for them; the others are lost.
         threading.Event().wait(LATE_SECONDS)
-        came = len(case.recorder.history().events)
-        late = f"{came - in_time} of {expected} callbacks ended after the barrier had returned"
-        case.check(came == in_time, "early barrier", Stage.BARRIER, late)
+        ran = len(case.recorder.history().events)
+        late = f"{ran - in_time} of {expected} callbacks ended after the barrier had returned"
+        case.check(ran == in_time, "early barrier", Stage.BARRIER, late)
     for host in hosts:
         case.saw_parts(host, case.operand)
     events = sorted(case.recorder.history().events, key=lambda event: event.begin)
@@ -130,10 +130,10 @@ def slow_in_another_thread(case: Case) -> None:
     _slow_taps(case, in_thread)
 
 
-@case("jit", "id_tap call io_callback", "H13", crosses=("generations",))
+@case("jit", "id_tap call io_callback", "H13")
 def generations(case: Case) -> None:
     """A callback starts a program whose callback starts another, and so on; one barrier is for all of them."""
-    most = max(THRESHOLDS["generations"].around)
+    most = max(around(GENERATIONS))
 
     def hosting(generation: int) -> Callable[[Any], Any]:
         def answer(operand: Any) -> Any:
@@ -145,7 +145,7 @@ def generations(case: Case) -> None:
 
     # JAX refuses a program that starts itself.
     programs = [case.program(hosting(generation)) for generation in range(most)]
-    for depth in THRESHOLDS["generations"].around:
+    for depth in around(GENERATIONS):
         case.forget()
         case.gives(case.expected, lambda d=depth: programs[d - 1](case.operand))
         case.barrier()

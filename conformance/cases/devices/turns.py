@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from ...oracle.verdicts import Stage
-from ...spec.thresholds import THRESHOLDS
+from ...spec.thresholds import LEAST_TURN, MOST_TURN, around
 from ..harness.case import Case, add_one, case
 
 RUNS = 4
@@ -19,7 +19,7 @@ CALLS = 500
 STALL_SECONDS = 1e-5
 
 
-@case("pmap", "call pure_callback io_callback", "H9 X2 X3", minimum_devices=2, crosses=("least_turn", "most_turn"))
+@case("pmap", "call pure_callback io_callback", "H9 X2 X3", minimum_devices=2)
 def quick_calls(case: Case) -> None:
     """Loops on two devices that call in quick succession, so often that the devices take turns."""
     case.use(case.devices[:2])
@@ -28,8 +28,8 @@ def quick_calls(case: Case) -> None:
         return jax.lax.fori_loop(0, count, lambda _, carry: case.apply(add_one, carry), x)
 
     program = jax.pmap(loop, in_axes=(0, None), devices=case.devices)
-    for name in ("least_turn", "most_turn"):
-        for count in THRESHOLDS[name].around:
+    for number in (LEAST_TURN, MOST_TURN):
+        for count in around(number):
             for _ in range(RUNS - 1):
                 case.gives(case.operand + np.float32(count), lambda c=count: program(case.operand, c))
 
@@ -38,15 +38,21 @@ def quick_calls(case: Case) -> None:
 def waits_between_calls(case: Case) -> None:
     """Devices that wait for each other between two calls: none waits for its turn until another has ended its own."""
     case.use(case.devices[:2])
-    count = THRESHOLDS["least_turn"].value + 1
+    count = LEAST_TURN + 1
 
     def step(_: Any, carry: Any) -> Any:
         called = case.apply(add_one, carry)
         return called + 0 * jax.lax.psum(called, "devices")
 
-    program = case.compile(lambda x: jax.lax.fori_loop(0, count, step, x))
+    # The number of steps is an operand, so that XLA does not unroll the loop.
+    loop = jax.pmap(
+        lambda x, count: jax.lax.fori_loop(0, count, step, x),
+        axis_name="devices",
+        in_axes=(0, None),
+        devices=case.devices,
+    )
     for _ in range(RUNS):
-        case.gives(case.operand + np.float32(count), lambda: program(case.operand))
+        case.gives(case.operand + np.float32(count), lambda: loop(case.operand, count))
 
 
 @case("pmap", "call", "H5 H9", minimum_devices=2)

@@ -71,7 +71,7 @@ case("jit", f"{WITH_RESULTS} io_callback_ordered dlpack_callback", kind="wrong_a
 
 
 def broken_call(case: Case, kind: str) -> None:
-    """The error of a call names its function, the expected type and what came; the barrier reports it once."""
+    """The error of a call names its function, the expected and the actual type; the barrier reports it once."""
     host = Misbehaving(RETURNED[kind], armed=True)
 
     def named_callback(operand: Any) -> Any:

@@ -225,7 +225,7 @@ class Case:
             self.wrong("error", stage_of(error), summary(error))
         self.anomalies[found:] = [replace(each, witness=f"{label}: {each.witness}") for each in self.anomalies[found:]]
 
-    def came(self, *names: str) -> None:
+    def ran_in_turn(self, *names: str) -> None:
         """After a barrier the named hosts have run so often, in this order, one at a time, since `forget`."""
         self.barrier()
         self.found(in_turn(self.recorder.history().events, names))
@@ -267,8 +267,8 @@ class Case:
 
     def gave(self, results: Any, expected: Any) -> None:
         """The results, bit by bit; of a program on several devices each device gives the expected ones."""
-        actual, due = jax.tree.leaves(results), jax.tree.leaves(self.on_each_device(expected))
-        self.same("result", Stage.RESULT, [*map(_Shown, actual)], [*map(_Shown, due)])
+        actual, wanted = jax.tree.leaves(results), jax.tree.leaves(self.on_each_device(expected))
+        self.same("result", Stage.RESULT, [*map(_Shown, actual)], [*map(_Shown, wanted)])
 
     def gives(self, expected: Any, run: Callable[..., Any], *operands: Any) -> None:
         """`run(*operands)` gives these results, bit by bit, and raises no failure, not even of an earlier program."""

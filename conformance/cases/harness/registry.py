@@ -84,10 +84,8 @@ class RegisteredCase:
     processes: bool = False
     """Whether the case is planted in several processes; otherwise it is planted in one."""
     ends: tuple[int, ...] = ()
-    """The processes that the scenario itself ends or stops: what becomes of the others is the outcome."""
-    crosses: tuple[str, ...] = ()
-    """The entries of `spec.thresholds` on both sides of which the scenario has sizes."""
-    quiet: str = ""
+    """The processes that the scenario itself ends or stops; the outcome is how the others end."""
+    exclusive: str = ""
     """Why the case needs a quiet machine, if it does: then no other cell of the run runs meanwhile."""
 
     @property
@@ -146,8 +144,7 @@ def planted(
     functions: str = "",
     processes: bool = False,
     ends: tuple[int, ...] = (),
-    crosses: tuple[str, ...] = (),
-    quiet: str = "",
+    exclusive: str = "",
 ) -> Callable[[S], S]:
     """Register a scenario for every combination of these layouts and callbacks, each a list of words.
 
@@ -180,8 +177,7 @@ def planted(
                         functions,
                         processes,
                         ends,
-                        crosses,
-                        quiet,
+                        exclusive,
                     )
                 )
         return scenario

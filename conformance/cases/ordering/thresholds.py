@@ -13,7 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...oracle.verdicts import Stage
-from ...spec.thresholds import THRESHOLDS
+from ...spec.thresholds import (
+    EAGER_PROGRAMS,
+    FAST_BYTES,
+    FAST_OPERATIONS,
+    FAST_STEPS,
+    LIVE_EXECUTIONS,
+    READ_AHEAD,
+    RING,
+    UNROLLED_ELEMENTS,
+    WAITING_EXECUTIONS,
+    around,
+)
 from ..harness.case import BEGINS_WITHIN, WHILE, Case, add_one, case
 from ..harness.registry import EVERY_KIND
 
@@ -27,10 +38,10 @@ TAPS = 12
 STALL_SECONDS = 1.0
 
 
-@case("jit", BY_ELEMENT, "H7 H8 X2 X3 X4 B4", crosses=("unrolled_elements",))
+@case("jit", BY_ELEMENT, "H7 H8 X2 X3 X4 B4")
 def batch_elements(case: Case) -> None:
     """Under vmap, each batch element calls with its own operand and gets its own result."""
-    for count in THRESHOLDS["unrolled_elements"].around:
+    for count in around(UNROLLED_ELEMENTS):
         host = case.host(add_one)
         operand = np.arange(count, dtype=np.float32)
         program = jax.jit(jax.vmap(lambda x, host=host: case.apply(host, x)))
@@ -38,11 +49,11 @@ def batch_elements(case: Case) -> None:
         case.saw(host, [*operand])
 
 
-@case("jit", EVERY_KIND, "H3 H5 X2 X3 X4 B1 D1", crosses=("fast_operations", "fast_bytes"))
+@case("jit", EVERY_KIND, "H3 H5 X2 X3 X4 B1 D1")
 def fast_dispatch(case: Case) -> None:
     """Programs of several callbacks in a row, and of one on more elements with other operations around it."""
     added = 0 if case.callback.returns_new_value else 1
-    for count in THRESHOLDS["fast_operations"].around:
+    for count in around(FAST_OPERATIONS):
         host = case.host(add_one)
 
         def chain(x: Any, host: Any = host, count: int = count) -> Any:
@@ -56,7 +67,7 @@ def fast_dispatch(case: Case) -> None:
             case.gives(np.float32(start + count), lambda p=program, s=start: p(np.float32(s)))
             case.saw(host, [np.float32(start + number) for number in range(count)])
     # The compiler's instructions are counted at 16 bytes an element.
-    elements = THRESHOLDS["fast_bytes"].value // 16
+    elements = FAST_BYTES // 16
     host = case.host(add_one)
     program = jax.jit(lambda x: jnp.flip(case.apply(host, jnp.flip(x) * 2)))
     for count in (elements - 1, elements, elements + 1):
@@ -65,23 +76,23 @@ def fast_dispatch(case: Case) -> None:
             case.gives(case.bench.expected(case.callback, operand * 2), lambda x=operand: program(x))
 
 
-@case("jit", "call pure_callback io_callback io_callback_ordered", "H3 H5 X2 X3", crosses=("fast_steps",))
+@case("jit", "call pure_callback io_callback io_callback_ordered", "H3 H5 X2 X3")
 def loop_steps(case: Case) -> None:
     """Loops with a number of steps that the compiler knows."""
     host = case.host(add_one)
-    for count in THRESHOLDS["fast_steps"].around:
+    for count in around(FAST_STEPS):
         loop = jax.jit(lambda x, count=count: jax.lax.fori_loop(0, count, lambda _, carry: case.apply(host, carry), x))
         for start in range(2):
             case.gives(np.float32(start + count), lambda p=loop, s=start: p(np.float32(s)))
 
 
-@case("jit", "id_tap", "H5 H11 H12", crosses=("read_ahead", "ring"))
-@case("jit", "debug_callback_ordered", "X4", crosses=("read_ahead",))
+@case("jit", "id_tap", "H5 H11 H12")
+@case("jit", "debug_callback_ordered", "X4")
 def many_values(case: Case) -> None:
     """More values than a ring gives at once, and more bytes than it has."""
-    _check_many(case, 1, 2 * THRESHOLDS["read_ahead"].value + 1)
+    _check_many(case, 1, 2 * READ_AHEAD + 1)
     if case.callback.function == "id_tap":
-        _check_many(case, 1 << 14, THRESHOLDS["ring"].value // (1 << 16) + 44)
+        _check_many(case, 1 << 14, RING // (1 << 16) + 44)
 
 
 def _check_many(case: Case, elements: int, most: int) -> None:
@@ -109,7 +120,7 @@ def _check_many(case: Case, elements: int, most: int) -> None:
         )
 
 
-@case("jit", "id_tap", "H12", crosses=("queue_bytes",))
+@case("jit", "id_tap", "H12")
 def full_queue(case: Case) -> None:
     """A full queue makes the device wait, and the queue drops no value."""
     gate, done = threading.Event(), threading.Event()
@@ -130,13 +141,13 @@ def full_queue(case: Case) -> None:
     case.check(not ran_on, "unbounded", Stage.RESULT, witness)
 
 
-@case("pmap", "id_tap call", "H5 H13", minimum_devices=2, crosses=("live_executions", "waiting_executions"))
+@case("pmap", "id_tap call", "H5 H13", minimum_devices=2)
 def many_programs(case: Case) -> None:
     """Programs that are started before earlier ones have ended: each gets its own operands and results, in order."""
     case.use(case.devices[:2])
     host = case.host(add_one)
     program = case.program(host)
-    for count in sorted({*THRESHOLDS["waiting_executions"].around, *THRESHOLDS["live_executions"].around}):
+    for count in sorted({*around(WAITING_EXECUTIONS), *around(LIVE_EXECUTIONS)}):
         case.forget()
         # The operands of the second device are larger than all of the first.
         apart = np.array([[0], [4096]], np.float32)
@@ -146,10 +157,10 @@ def many_programs(case: Case) -> None:
         case.saw_parts(host, *operands)
 
 
-@case("jit", "buffer_callback dlpack_callback", "H18", crosses=("eager_programs",))
+@case("jit", "buffer_callback dlpack_callback", "H18")
 def eager_functions(case: Case) -> None:
     """More functions outside jit than programs are kept for: each gets its own result, also when it comes again."""
-    count = THRESHOLDS["eager_programs"].value + 1
+    count = EAGER_PROGRAMS + 1
     hosts = [lambda x, number=number: np.asarray(x) + np.float32(number) for number in range(count)]
     x = jnp.asarray(case.operand)
     # All but the last one fit; with it, the first ones are no longer kept.

@@ -84,7 +84,7 @@ def _check_error(error: Exception | None, seconds: float, limit: float) -> list[
     *("pjit", "call pure_callback", "H15 H23"),
     processes=True,
     deadline=12.0,
-    quiet="it measures the seconds until each process hears of the failure, and its deadline is hardly longer",
+    exclusive="it measures the seconds until each process hears of the failure, and its deadline is hardly longer",
 )
 def raises_in_one_process(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Under jit over a mesh one process calls back. If that raises, the program ends with an error in each process."""
@@ -133,7 +133,7 @@ def barrier_of_each_process(bench: Bench, callback: Callback) -> list[Anomaly]:
     ended: list[bool] = []
 
     def host(operand: Any) -> None:
-        ended.append(not slow or all(_told(key) for key in keys if key != keys[1]))
+        ended.append(not slow or all(_has_arrived(key) for key in keys if key != keys[1]))
 
     compiled = bench.applying(callback, host)
     result = compiled(bench.operand)
@@ -156,7 +156,7 @@ def _client() -> Any:
     return distributed.global_state.client
 
 
-def _told(key: str) -> bool:
+def _has_arrived(key: str) -> bool:
     """Whether another process has said this, now or soon."""
     try:
         _client().blocking_key_value_get(key, PATIENCE_MILLISECONDS)

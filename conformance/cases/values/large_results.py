@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from ...oracle.verdicts import Stage
-from ...spec.thresholds import THRESHOLDS
+from ...spec.thresholds import BLOCK, PAST_CACHES
 from ..harness.case import Case, case
 from ..harness.registry import WITH_RESULTS
 
@@ -29,10 +29,10 @@ FORMS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@case("jit", WITH_RESULTS, "H3 X2 X3", crosses=("block", "past_caches"))
+@case("jit", WITH_RESULTS, "H3 X2 X3")
 def large_forms_of_results(case: Case) -> None:
     """Results in each order of their memory reach the device as they are, on both sides of the thresholds of copies."""
-    for nbytes in (THRESHOLDS["block"].value // 2, THRESHOLDS["past_caches"].value + COLUMNS * 4):
+    for nbytes in (BLOCK // 2, PAST_CACHES + COLUMNS * 4):
         rows = nbytes // 4 // COLUMNS
         wanted = np.arange(rows * COLUMNS, dtype=np.float32).reshape(rows, COLUMNS)
         like = jax.ShapeDtypeStruct(wanted.shape, wanted.dtype)

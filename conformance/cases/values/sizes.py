@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from ...oracle.verdicts import Stage
-from ...spec.thresholds import THRESHOLDS
+from ...spec.thresholds import BLOCK, MAPPED_ANEW, PAST_CACHES, READY_BLOCKS, RING_VALUE, around
 from ..harness.case import Case, case
 from ..harness.registry import EVERY_KIND
 
@@ -50,29 +50,24 @@ WAYS_TO_KEEP: tuple[_Keep, ...] = (
 )
 
 
-# The keys of `THRESHOLDS` that every kind is asked for, and those of large values, which cost much.
-OF_EVERY_KIND = ("ring_value", "block", "past_caches")
-OF_LARGE_VALUES = ("mapped_anew", "ready_blocks")
-
-
-@case("jit", f"{EVERY_KIND} {FURTHER}", "H11 B1 D1", crosses=OF_EVERY_KIND)
+@case("jit", f"{EVERY_KIND} {FURTHER}", "H11 B1 D1")
 def sizes(case: Case) -> None:
     """Operands, kept and looked at later, and results: every element, at 64 KiB, 1 MiB and 4 MiB."""
-    for name in OF_EVERY_KIND:
-        _around(case, THRESHOLDS[name].around, KEPT)
+    for number in (RING_VALUE, BLOCK, PAST_CACHES):
+        _around(case, around(number), KEPT)
 
 
-@case("jit", "id_tap call", "H11", crosses=OF_LARGE_VALUES)
+@case("jit", "id_tap call", "H11")
 def large_sizes(case: Case) -> None:
     """As `sizes`, at 32 MiB and 64 MiB."""
-    for name in OF_LARGE_VALUES:
-        _around(case, THRESHOLDS[name].around, KEPT_IF_LARGE)
+    for number in (MAPPED_ANEW, READY_BLOCKS):
+        _around(case, around(number), KEPT_IF_LARGE)
 
 
-@case("jit", "id_tap", "H2 H11", crosses=("ring_value",))
+@case("jit", "id_tap", "H2 H11")
 def sizes_together(case: Case) -> None:
     """Several operands of one tap, below, at and above 64 KiB, in each order, kept and looked at later."""
-    sizes = [*THRESHOLDS["ring_value"].around, 3 * THRESHOLDS["ring_value"].value]
+    sizes = [*around(RING_VALUE), 3 * RING_VALUE]
     orders = [[*sizes[first:], *sizes[:first]] for first in range(len(sizes))]
     # Many that are large, and few that are small.
     for chosen in (*orders, [*[sizes[-1]] * 5, SMALL], [SMALL, *[sizes[-1]] * 9]):

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from ...spec.errors import CommandError
-from ...worker.links import Link, LocalLink, Start
 from ...worker.processes import EXIT_DEADLINE, WorkerStartError
+from ...worker.transport import LocalTransport, Start, Transport
 
 JOIN_SECONDS = 300.0
 """Hosts of a job may start minutes apart."""
@@ -45,7 +45,7 @@ class ClusterError(CommandError):
 class Place:
     """The place of this process in a job."""
 
-    coordinator: str
+    coordinator_address: str
     """Where JAX's processes meet, as HOST:PORT."""
     processes: int
     process: int
@@ -53,13 +53,13 @@ class Place:
     @property
     def address(self) -> tuple[str, int]:
         """Where the first process listens."""
-        host, _, port = self.coordinator.rpartition(":")
+        host, _, port = self.coordinator_address.rpartition(":")
         return host.strip("[]"), int(os.environ.get(PORT) or int(port) - PORT_DISTANCE)
 
     @property
     def key(self) -> bytes:
         """What every process of the job knows; a secret only if the user sets one."""
-        return (os.environ.get(KEY) or hashlib.sha256(self.coordinator.encode()).hexdigest()).encode()
+        return (os.environ.get(KEY) or hashlib.sha256(self.coordinator_address.encode()).hexdigest()).encode()
 
 
 def detected() -> Place:
@@ -71,17 +71,17 @@ def detected() -> Place:
         found = ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, int(JOIN_SECONDS))
     except Exception as error:
         raise ClusterError(f"--spread hosts: JAX's cluster detection failed: {error}") from error
-    coordinator, processes, process, *_ = found
-    if coordinator is None or processes is None or process is None:
+    coordinator_address, processes, process, *_ = found
+    if coordinator_address is None or processes is None or process is None:
         raise ClusterError(
             "--spread hosts: JAX finds no job of Slurm, Open MPI, Kubernetes or Cloud TPU here: start the same command"
             " on every host by one of ci/launchers/"
         )
-    return Place(coordinator, processes, process)
+    return Place(coordinator_address, processes, process)
 
 
 @dataclass
-class Hub:
+class Coordinator:
     """The other processes of the job, as the first one sees them."""
 
     place: Place
@@ -91,8 +91,8 @@ class Hub:
     _numbers: Iterator[int] = field(default_factory=lambda: iter(range(1, 1 << 62)))
 
     @property
-    def coordinator(self) -> str:
-        return self.place.coordinator
+    def coordinator_address(self) -> str:
+        return self.place.coordinator_address
 
     def gather(self) -> None:
         """Wait for the other processes."""
@@ -132,15 +132,15 @@ class Hub:
                 )
             self._connections[int(hello["process"])] = connection
 
-    def start(self, starts: Sequence[Start]) -> Sequence[Link]:
-        """Start the processes of a gang, the first one here."""
+    def start(self, starts: Sequence[Start]) -> Sequence[Transport]:
+        """Start the processes of a group, the first one here."""
         folder = Path(tempfile.mkdtemp(prefix="conformance-"))
-        links: list[Link] = [LocalLink.of(_on_own_host(starts[0]), folder / "worker.log")]
+        transports: list[Transport] = [LocalTransport.of(_on_own_host(starts[0]), folder / "worker.log")]
         for rank, one in enumerate(starts[1:], 1):
             if rank not in self._connections:
                 raise WorkerStartError(f"the host of process {rank} is gone")
-            links.append(_RemoteLink(self._connections[rank], next(self._numbers), _on_own_host(one)))
-        return links
+            transports.append(_RemoteTransport(self._connections[rank], next(self._numbers), _on_own_host(one)))
+        return transports
 
     def end(self, code: int) -> None:
         """Let the other processes of the job end, with this exit code."""
@@ -154,7 +154,7 @@ def _on_own_host(start: Start) -> Start:
     return Start([*start.arguments, "--first-device", "0"], start.environment, start.absent)
 
 
-class _RemoteLink:
+class _RemoteTransport:
     """A process that another host has started."""
 
     pid = None
@@ -272,7 +272,7 @@ class _Host:
     def __init__(self, connection: Connection, folder: Path) -> None:
         self._connection = connection
         self._folder = folder
-        self._link: LocalLink | None = None
+        self._transport: LocalTransport | None = None
         self._number = 0
         self._selector = selectors.DefaultSelector()
         self._selector.register(connection, selectors.EVENT_READ)
@@ -298,45 +298,45 @@ class _Host:
             self._forget()
             self._number = message["of"]
             start = Start(message["arguments"], message["environment"], message["absent"])
-            self._link = LocalLink.of(start, self._folder / "worker.log")
-            self._selector.register(self._link, selectors.EVENT_READ)
-        elif self._link is None or message["of"] != self._number:
+            self._transport = LocalTransport.of(start, self._folder / "worker.log")
+            self._selector.register(self._transport, selectors.EVENT_READ)
+        elif self._transport is None or message["of"] != self._number:
             return
         elif message["do"] == "send":
-            self._link.send(message["command"])
+            self._transport.send(message["command"])
         elif message["do"] == "written":
-            self._say(written=self._link.written())
+            self._say(written=self._transport.written())
         elif message["do"] == "close":
             self._forget()
         else:
             {
-                "mark": self._link.mark,
-                "show_stacks": self._link.show_stacks,
-                "finish": self._link.finish,
-                "kill": self._link.kill,
+                "mark": self._transport.mark,
+                "show_stacks": self._transport.show_stacks,
+                "finish": self._transport.finish,
+                "kill": self._transport.kill,
             }[message["do"]]()
 
     def _relay(self) -> None:
-        assert self._link is not None
-        reports = self._link.reports()
+        assert self._transport is not None
+        reports = self._transport.reports()
         for line in reports or ():
             self._say(line=line)
         if reports is None:
-            self._selector.unregister(self._link)
-            self._say(ended=self._link.wait(EXIT_DEADLINE))
+            self._selector.unregister(self._transport)
+            self._say(ended=self._transport.wait(EXIT_DEADLINE))
 
     def _say(self, **message: Any) -> None:
         _send(self._connection, {"of": self._number, **message})
 
     def _forget(self) -> None:
         """End the present worker process, if there is one."""
-        link, self._link = self._link, None
-        if link:
+        transport, self._transport = self._transport, None
+        if transport:
             with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(link)
-            link.kill()
-            link.wait(EXIT_DEADLINE)
-            link.close()
+                self._selector.unregister(transport)
+            transport.kill()
+            transport.wait(EXIT_DEADLINE)
+            transport.close()
 
 
 def _send(connection: Connection, message: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ..cell_runner import Learnt
+from ..cell_runner import WorkerStats
 from ..conclusions import Conclusion
 from ..tasks import Setup
 from .items import MESSAGE
@@ -26,7 +26,7 @@ class Controller:
 
     def __init__(self, setup: Setup, concluded: Callable[[str, Conclusion], None]) -> None:
         self.setup = setup
-        self.learnt = Learnt()
+        self.stats = WorkerStats()
         self.refusals: list[str] = []
         """The reasons why requested devices are missing."""
         self.problems: list[str] = []
@@ -44,11 +44,11 @@ class Controller:
         self._disturbed = False
         self._processes: list[int] = []
 
-    def note(self, learnt: Learnt) -> None:
-        for topology, info in learnt.run_info.items():
-            self.learnt.run_info.setdefault(topology, info)
-        self.learnt.exit_problems += learnt.exit_problems
-        self.learnt.process_starts += learnt.process_starts
+    def note(self, stats: WorkerStats) -> None:
+        for topology, info in stats.run_info.items():
+            self.stats.run_info.setdefault(topology, info)
+        self.stats.exit_problems += stats.exit_problems
+        self.stats.process_starts += stats.process_starts
 
     @property
     def stopped(self) -> str | None:
@@ -71,8 +71,8 @@ class Controller:
         if report.when in ("setup", "teardown") and not report.passed and not self._disturbed:
             # A cell has neither, so this comes from a plugin of the user. The first one is enough to find it.
             self._disturbed = True
-            told = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
-            words = told.strip().splitlines() or ["no reason"]
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+            words = reason.strip().splitlines() or ["no reason"]
             cell = report.nodeid.partition("::")[2]
             self.problems.append(f"a pytest plugin made the {report.when} of {cell} {report.outcome}: {words[-1]}")
         for name, value in report.user_properties:
@@ -81,7 +81,7 @@ class Controller:
 
     def read(self, message: dict[str, Any]) -> None:
         """What one cell has shown, from a process that ran it."""
-        self.note(Learnt(**message["learnt"]))
+        self.note(WorkerStats(**message["stats"]))
         refusal, problem = message.get("refusal"), message.get("no_start")
         # Every cell with the same problem reports it.
         if refusal and refusal not in self.refusals:
@@ -106,8 +106,8 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        if learnt := getattr(node, "workeroutput", {}).get(CONTROLLER):
-            self.note(pickle.loads(learnt))
+        if stats := getattr(node, "workeroutput", {}).get(CONTROLLER):
+            self.note(pickle.loads(stats))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:

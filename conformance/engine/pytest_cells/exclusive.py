@@ -1,7 +1,8 @@
 """A cell that needs a quiet machine runs while no other pytest process of the run has a cell.
 
-Each process shares one lock while it runs a cell, and a quiet cell has the lock alone. A second lock is the gate before
-the first one: behind a quiet cell that waits nobody else enters, so it waits for one cell of each process at most.
+Each process shares one lock while it runs a cell, and an exclusive cell has the lock alone. A second lock is the gate
+before the first one: behind an exclusive cell that waits nobody else enters, so it waits for one cell of each process
+at most.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from ...expectations.entries import Expectation
 from ...oracle.verdicts import Verdict
 from ..tasks import Task
 
-GATE, CELLS = "quiet-gate.lock", "quiet-cells.lock"
+GATE, CELLS = "exclusive-gate.lock", "exclusive-cells.lock"
 
 
-def needs_quiet(task: Task, known: Expectation | None) -> bool:
+def runs_exclusively(task: Task, known: Expectation | None) -> bool:
     """Whether others wait for the end of a cell. They need not if it is known to hang: it measures nothing then."""
     hangs = known is not None and known.verdict == Verdict.HANG.value and not known.intermittent
-    return task.quiet and not hangs
+    return task.exclusive and not hangs
 
 
 class Turns:
@@ -32,10 +33,10 @@ class Turns:
         self._cells = (folder / CELLS).open("ab")
 
     @contextlib.contextmanager
-    def turn(self, quiet: bool) -> Iterator[None]:
+    def turn(self, exclusive: bool) -> Iterator[None]:
         fcntl.flock(self._gate, fcntl.LOCK_EX)
         try:
-            fcntl.flock(self._cells, fcntl.LOCK_EX if quiet else fcntl.LOCK_SH)
+            fcntl.flock(self._cells, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
         finally:
             fcntl.flock(self._gate, fcntl.LOCK_UN)
         try:

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from ...expectations.entries import Expectations
-from ...oracle.verdicts import Outcome, Standing, Verdict
+from ...oracle.verdicts import ExpectationStatus, Outcome, Verdict
 from ...spec.topology import WrongPlatformError
 from ...worker.processes import WorkerStartError
-from ..cell_runner import CellRunner, Learnt
+from ..cell_runner import CellRunner, WorkerStats
 from ..conclusions import Conclusion, run_once, run_repeatedly, run_with_second_chance
 from ..journal import Journal
 from ..tasks import Setup, Task
-from .exclusive import Turns, needs_quiet
+from .exclusive import Turns, runs_exclusively
 
 MESSAGE = "conformance"
 """The property of an item's report that holds the message to the controller, as JSON."""
@@ -43,7 +43,7 @@ class CellsRun:
 
     def run(self, task: Task) -> Conclusion:
         known = self.expectations.of(task.id) if self._judged else None
-        with self._turns.turn(needs_quiet(task, known)):
+        with self._turns.turn(runs_exclusively(task, known)):
             return self._run(task)
 
     def _run(self, task: Task) -> Conclusion:
@@ -55,13 +55,13 @@ class CellsRun:
         self._reruns_left -= conclusion.attempts > 1
         return conclusion
 
-    def standing(self, task: Task, outcome: Outcome) -> Standing:
-        return self.expectations.standing(task.id, outcome) if self._judged else Standing.AS_EXPECTED
+    def standing(self, task: Task, outcome: Outcome) -> ExpectationStatus:
+        return self.expectations.standing(task.id, outcome) if self._judged else ExpectationStatus.AS_EXPECTED
 
-    def learnt(self) -> Learnt:
-        return self._runner.learnt()
+    def take_stats(self) -> WorkerStats:
+        return self._runner.take_stats()
 
-    def close(self, interrupted: bool) -> Learnt:
+    def close(self, interrupted: bool) -> WorkerStats:
         """Let the last worker process end; kill it if the run was `interrupted`."""
         if interrupted:
             self._runner.abandon()
@@ -69,7 +69,7 @@ class CellsRun:
             self._runner.finish()
         self._journal.close()
         self._turns.close()
-        return self._runner.learnt()
+        return self._runner.take_stats()
 
 
 _TOLD_WITHOUT_STACK = (UnexpectedOutcomeError, WorkerStartError, WrongPlatformError, pytest.xfail.Exception)
@@ -99,7 +99,7 @@ class CellItem(pytest.Item):
             message["no_start"] = f"a cell was not run: {error}"
             raise
         finally:
-            message["learnt"] = dataclasses.asdict(self._cells.learnt())
+            message["stats"] = dataclasses.asdict(self._cells.take_stats())
             # JSON is ASCII here: a witness may quote characters that cannot be encoded.
             self.user_properties.append((MESSAGE, json.dumps(message)))
         self._tell_pytest(conclusion.outcome)
@@ -107,7 +107,7 @@ class CellItem(pytest.Item):
     def _tell_pytest(self, outcome: Outcome) -> None:
         entry = self._cells.expectations.of(self._task.id)
         standing = self._cells.standing(self._task, outcome)
-        if standing is Standing.KNOWN_FAILURE and entry:
+        if standing is ExpectationStatus.KNOWN_FAILURE and entry:
             reason = f"{outcome.label}: {' '.join(entry.reason.split())} {entry.link}"
             if outcome.verdict is Verdict.UNSUPPORTED:
                 pytest.skip(reason)

@@ -44,9 +44,9 @@ class CellsRunner:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        learnt = self._cells.close(interrupted=exitstatus == pytest.ExitCode.INTERRUPTED)
+        stats = self._cells.close(interrupted=exitstatus == pytest.ExitCode.INTERRUPTED)
         output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
         if output is not None:
-            output[CONTROLLER] = pickle.dumps(learnt)
+            output[CONTROLLER] = pickle.dumps(stats)
         elif self._controller:
-            self._controller.note(learnt)
+            self._controller.note(stats)

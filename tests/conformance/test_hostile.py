@@ -1,0 +1,239 @@
+"""What somebody else has written is data: reports show it, bundles are read, and nothing of it is executed."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import re
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import bundle_fakes as bundles
+import pytest
+import results_fakes as fakes
+
+from conformance.bundles import archive
+from conformance.bundles.archive import members_of, pack
+from conformance.cli import commands
+from conformance.engine import preparation
+from conformance.expectations.entries import read_entries
+from conformance.reports.columns import sides
+from conformance.reports.comparison import comparison
+from conformance.reports.html import html
+from conformance.reports.markdown import markdown
+from conformance.reports.results import load_results
+from conformance.reports.table_pages import html as table_page
+from conformance.reports.table_pages import markdown as table_markdown
+from conformance.reports.visible import in_a_line, visible
+
+pytestmark = pytest.mark.contract("C71")
+
+WORDS = {
+    "markup": "</script></style></pre><img src=x onerror=alert(1)> ' onclick='alert(1)<!-- --> <![CDATA[ <?php ?>",
+    "Markdown": "[x](javascript:alert(1)) ![x](https://example.org/x.png) @everyone ``` ````` `x` a | b \\| # > * _x_",
+    "a terminal's commands": "\x1b[31m\x1b]0;title\x07\x9b2J\x08\r\x7f \u202egnp.exe\u202c \u2066x \x00\udfff\ufffe",
+    "more lines": "one\n0 fixed, 0 broken, 0 changed, 0 new, 0 gone\nPROBLEM: two\r\n| 3 |\x0b\x85\u2028# four\n```",
+    "a template's places": "{{ results }} {{ policy }} {{ {0} }} %s ${x} __proto__ constructor",
+}
+
+
+def written(folder: Path, word: str, **fields: Any) -> Path:
+    folder.mkdir()
+    (folder / "conformance-cpu.json").write_text(json.dumps(fakes.hostile(word) | fields))
+    return folder
+
+
+def is_printable(text: str) -> bool:
+    return all(line.isprintable() for line in text.replace("\t", " ").split("\n"))
+
+
+def hash_of(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@pytest.mark.parametrize("word", WORDS.values(), ids=WORDS)
+def test_words_of_others_stay_words(word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On pages, in Markdown, in the terminal, and as entries of known failures."""
+    folder, other = written(tmp_path / "hostile", word), written(tmp_path / "harmless", fakes.HARMLESS)
+    runs, harmless = load_results(folder), load_results(other)
+    table = comparison(sides({word: runs, "b": harmless}))
+    plain = comparison(sides({fakes.HARMLESS: harmless, "b": harmless}))
+
+    page, expected = fakes.Page(html(runs)), fakes.Page(html(harmless))
+    assert (page.elements, page.others) == (expected.elements, expected.others)
+    assert page.texts["script"][1] == expected.texts["script"][1]
+    assert page.data["runs"][0]["cells"][0]["witness"] == visible(f"{word}\n{word}")
+    own = f"style-src {hash_of(page.texts['style'][0])}"
+    script = f"script-src {hash_of(page.texts['script'][1])}"
+    assert page.policy == f"default-src 'none'; {own}; {script}; base-uri 'none'; form-action 'none'"
+    of_table = fakes.Page(table_page(table))
+    assert (of_table.others, "script" in of_table.texts) == (fakes.Page(table_page(plain)).others, False)
+    assert {tag for tag, _ in of_table.elements} <= {
+        *("html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "ul", "li", "table", "tr", "th", "td"),
+        *("a", "code", "pre", "details", "summary", "div"),
+    }
+    for text in (markdown(runs), table_markdown(table)):
+        check_markdown(text)
+    heads = [sum(line.startswith("#") for line in fakes.outside_of_code(markdown(one))) for one in (runs, harmless)]
+    # Cells of strange names show no capability, so that this heading is missing.
+    assert heads[0] in (heads[1], heads[1] - 1)
+
+    for arguments in (["report"], ["diff", str(other)], ["diff", str(other), f"b={folder}"], ["expect"]):
+        commands.main([*arguments, str(folder)])
+        printed = capsys.readouterr()
+        assert printed.out
+        assert is_printable(printed.out + printed.err), arguments
+    commands.main(["diff", str(other), str(folder)])
+    assert capsys.readouterr().out.count("\n0 fixed") <= 1
+    assert commands.main(["report", str(folder), "--trace", str(tmp_path / "traces")]) == 0
+    assert all(json.loads(file.read_text()) for file in (tmp_path / "traces").iterdir())
+    assert {path.name for path in tmp_path.iterdir()} == {"hostile", "harmless", "traces"}
+
+    capsys.readouterr()
+    real = fakes.hostile(word)["cells"][0] | {"id": fakes.LOST["id"], "verdict": "fail", "stage": "callback"}
+    commands.main(["expect", str(written(tmp_path / "real", word, cells=[real]))])
+    (entry,) = read_entries(capsys.readouterr().out, "printed")
+    assert (entry.cells, entry.verdict, entry.reason) == ((fakes.LOST["id"],), "fail", "")
+
+
+def check_markdown(text: str) -> None:
+    assert is_printable(text)
+    lines = fakes.outside_of_code(text)
+    for number, line in enumerate(lines):
+        # `<https://...>` is a link that an entry of the known failures may have.
+        bare = re.sub(r"\\.", "", line)
+        assert not re.search(r"<(?!https://example\.org>)|\]\(|!\[|(?<!\w)@", bare), line[:200]
+        columns = bare.count("|")
+        # A row has the columns of the line above it, and nothing but rows has any.
+        assert columns == 0 or bare.startswith("| "), line[:200]
+        if number and lines[number - 1].startswith("|") and columns:
+            assert columns == re.sub(r"\\.", "", lines[number - 1]).count("|"), line[:200]
+
+
+def test_what_cannot_be_printed_is_shown_as_an_escape() -> None:
+    text = "é\ta\nb\x1b[31m\u202e\u2028\ud800"
+    assert visible(text) == "é\ta\nb\\x1b[31m\\u202e\\u2028\\ud800"
+    assert in_a_line(text) == "é\\ta\\nb\\x1b[31m\\u202e\\u2028\\ud800"
+
+
+TEXT = json.dumps(fakes.results(fakes.LOST))
+
+FILES: dict[str, tuple[str, str]] = {
+    "empty": ("", "is no result of a run: JSONDecodeError"),
+    "nested": ("[" * 200_000, "is no result of a run: RecursionError"),
+    "another shape": ('{"cells": []}', "is no result of a run: KeyError: 'schema'"),
+    "no number": (TEXT.replace('"seconds": 12.0', '"seconds": NaN'), "is no result of a run: ValueError"),
+    "endless": (TEXT.replace('"seconds": 1.5', '"seconds": Infinity'), "is no result of a run: ValueError"),
+    "a large number": (TEXT.replace('"attempts": 2', f'"attempts": {"9" * 5000}'), "is no result of a run: ValueError"),
+    "a depth that is a path": (
+        TEXT.replace('"depth": "run"', '"depth": "../run"'),
+        "is no result of a run: ValueError",
+    ),
+    "a platform that is a path": (
+        TEXT.replace('"platform": "cpu"', '"platform": "../../evil"'),
+        "no name of a platform",
+    ),
+    "no cell id": (TEXT.replace(fakes.LOST["id"], "a/b"), "'a/b' is no cell id"),
+    "a standing of its own": (TEXT.replace('"unexpected"', '"fine"'), "'fine' is not a valid ExpectationStatus"),
+    "a newer schema": (TEXT.replace('"schema": 1', '"schema": 2'), "has schema 2, and this reader knows 1"),
+    "no version": (TEXT.replace('"schema": 1', '"schema": true'), "the schema is True, not a number"),
+}
+
+
+@pytest.mark.contract("C47")
+@pytest.mark.parametrize(("content", "words"), FILES.values(), ids=FILES)
+@pytest.mark.parametrize("command", ["report", "merge"])
+def test_files_that_are_no_results_are_one_error(
+    command: str, content: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`merge` writes a file that has the name of the platform."""
+    folder = tmp_path / "a" / "results"
+    folder.mkdir(parents=True)
+    (folder / "conformance-cpu.json").write_text(content)
+    assert (
+        commands.main([command, str(folder), *(["--results", str(tmp_path / "a" / "b")] * (command == "merge"))]) == 2
+    )
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("ERROR: ")
+    assert words in line
+    assert [*tmp_path.rglob("*evil*")] == []
+
+
+def zipped(members: dict[str, bytes]) -> bytes:
+    """The archive that any zip program writes."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made:
+        for name, content in members.items():
+            made.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+    return file.getvalue()
+
+
+def claiming(size: int, data: bytes) -> bytes:
+    """An archive whose first member claims this size."""
+    place = data.index(b"PK\1\2") + 24
+    return data[:place] + size.to_bytes(4, "little") + data[place + 4 :]
+
+
+ARCHIVES: dict[str, tuple[Callable[[dict[str, bytes]], bytes], str]] = {
+    "no archive": (lambda _: b"not a zip file", "no whole zip archive"),
+    "a path": (lambda members: zipped({**members, "../evil.py": b"x"}), "has a name that no bundle has"),
+    "an absolute path": (lambda members: zipped({**members, "/tmp/evil.py": b"x"}), "has a name that no bundle has"),
+    "a path of Windows": (lambda members: zipped({**members, "C:\\evil.py": b"x"}), "has a name that no bundle has"),
+    "a name of two lines": (lambda members: zipped({**members, "a\nERROR": b"x"}), "has a name that no bundle has"),
+    "a claim": (lambda members: claiming(0xFFFFFFF0, pack(members)[0]), "claim more than"),
+    "a bomb": (lambda _: claiming(10, zipped({"conformance-cpu.json": bytes(200_000_000)})), "no whole zip archive"),
+    "a bundle inside": (lambda members: pack({**members, "b.zip": pack(members)[0]})[0], "b.zip belongs to no result"),
+    "nested": (lambda members: pack({**members, "conformance-cpu.json": b"[" * 200_000})[0], "conformance-cpu.json"),
+}
+
+
+@pytest.mark.parametrize(("change", "words"), ARCHIVES.values(), ids=ARCHIVES)
+def test_archives_that_are_no_bundles_are_one_error(
+    change: Callable[[dict[str, bytes]], bytes], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "bundle.zip"
+    file.write_bytes(change(members_of(bundles.write(tmp_path / "results"))))
+    before = sorted(tmp_path.rglob("*"))
+    tracemalloc.start()
+    try:
+        assert commands.main(["verify", str(file)]) == 2
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20_000_000
+    assert sorted(tmp_path.rglob("*")) == before, "nothing is extracted"
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert words in line
+
+
+def test_a_file_that_is_larger_than_a_bundle_is_read_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "LARGEST", 1000)
+    assert len(archive.read(Path("/dev/zero"))) == 2**20
+
+
+def test_a_bundle_chooses_neither_lines_nor_imports(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change(found: dict[str, Any]) -> None:
+        found["run"]["command"] = "run\ncpu       core           hostcb  run    earned\x1b[2J"
+        found["run"]["options"]["implementations"].append("chosen_by_others")
+
+    (tmp_path / "chosen_by_others.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "bundle.zip"
+    file.write_bytes(pack(members_of(bundles.changed(bundles.write(tmp_path / "results"), change)))[0])
+    assert commands.main(["verify", str(file)]) == 0
+    assert "  run\\ncpu " in capsys.readouterr().out
+    planned: list[Any] = []
+    monkeypatch.setattr(preparation, "planned_again", lambda options: planned.append(options) or [*bundles.CELLS])
+    assert commands.main(["verify", str(file), "--replan"]) == 2
+    assert "had the implementation 'chosen_by_others', which --replan would import" in capsys.readouterr().err
+    assert planned == []
+    assert commands.main(["verify", str(file), "--replan", "--implementation", "chosen_by_others"]) == 0

@@ -1,0 +1,273 @@
+"""A killed run goes on, one run has a folder at a time, and a run that tests nothing leaves the last results."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.cli import commands
+from conformance.engine import preparation
+from conformance.engine.conclusions import Conclusion
+from conformance.engine.pytest_cells import exclusive
+from conformance.engine.results_folder import locking
+from conformance.engine.results_folder.locking import FolderInUseError, FolderLock
+from conformance.engine.results_folder.resuming import (
+    MOST_FLIGHTS,
+    Past,
+    ResumeError,
+    begin,
+    events,
+    past_of,
+)
+from conformance.expectations.entries import Expectations
+from conformance.oracle.verdicts import Outcome, Stage, Verdict
+from conformance.planning import selection as selecting
+
+pytestmark = pytest.mark.contract("C42")
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+DEADLINE = 120.0
+"""Far beyond what a run of a few cells takes."""
+
+CELL, OTHER = "hostcb/call/eager/cpu-1dev", "hostcb/id_tap/eager/cpu-1dev"
+PASS, FAIL = Outcome(Verdict.PASS, seconds=0.5), Outcome(Verdict.FAIL, Stage.CALLBACK, "lost: it", anomaly="lost")
+HEADER = {
+    "selection": "a",
+    "shard": None,
+    "versions": {"jax": "0.12.0"},
+    "options": {"deadline": 60.0, "repeat": 1},
+    "expectations": "none",
+}
+UNLISTED = Expectations()
+
+
+# The journal --------------------------------------------------------------------------------------------------------
+
+
+def journal(folder: Path, *lines: dict[str, Any], torn: str = "") -> Path:
+    path = folder / "journal-cpu.jsonl"
+    begin(path, HEADER, Past())
+    with path.open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+        file.write(torn)
+    return path
+
+
+def past(path: Path, header: dict[str, Any] = HEADER) -> Past:
+    return past_of(path, header, UNLISTED, [CELL, OTHER])
+
+
+def test_conclusions_stay_and_what_was_in_flight_runs_again(tmp_path: Path) -> None:
+    flake = Conclusion(replace(FAIL, verdict=Verdict.FLAKE), 3, ("before", "that"))
+    found = past(
+        journal(
+            tmp_path,
+            {"event": "start", "topology": "cpu-1dev", "run_info": {"jax": "0.12.0"}},
+            {"event": "begin", "cell": OTHER},
+            {"event": "end", "cell": OTHER, "outcome": FAIL.as_json()},
+            {"event": "concluded", "cell": OTHER, **flake.as_json()},
+            {"event": "problem", "words": "cpu-1dev: hang"},
+            {"event": "begin", "cell": CELL},
+            torn='{"event": "end", "cell": "hostcb/ca',
+        )
+    )
+    assert found.conclusions == {OTHER: flake}
+    assert (found.flights, found.firsts, found.given_up) == ({CELL: 1}, {}, {})
+    assert (found.run_info, found.problems, found.process_starts) == (
+        {"cpu-1dev": {"jax": "0.12.0"}},
+        ("cpu-1dev: hang",),
+        1,
+    )
+    assert found.with_earlier(CELL, Conclusion(PASS), UNLISTED) == Conclusion(PASS, attempts=2)
+    assert found.with_earlier(OTHER, Conclusion(PASS), UNLISTED) == Conclusion(PASS)
+
+
+def test_a_bad_first_run_is_not_forgotten(tmp_path: Path) -> None:
+    bad = {"event": "end", "cell": CELL, "outcome": FAIL.as_json()}
+    found = past(journal(tmp_path, {"event": "begin", "cell": CELL}, bad, {"event": "begin", "cell": CELL}))
+    assert (found.flights, found.firsts) == ({CELL: 1}, {CELL: FAIL})
+    good = found.with_earlier(CELL, Conclusion(PASS), UNLISTED)
+    assert (good.outcome.verdict, good.attempts) == (Verdict.FLAKE, 3)
+    assert good.outcome.reason == "fail before the run was killed, pass when it went on: lost: it"
+    again = found.with_earlier(CELL, Conclusion(FAIL, attempts=2), UNLISTED)
+    assert (again.outcome, again.attempts) == (FAIL, 4)
+
+
+def test_a_cell_that_is_in_flight_again_and_again_is_given_up(tmp_path: Path) -> None:
+    path = journal(tmp_path)
+    for flights in range(1, MOST_FLIGHTS + 1):
+        with path.open("a") as file:
+            file.write(json.dumps({"event": "begin", "cell": CELL}) + "\n")
+        found = past(path)
+        assert found.flights == {CELL: flights}
+        # As `--resume` does it.
+        begin(path, HEADER, found)
+    (given_up,) = found.given_up.values()
+    assert (given_up.outcome.verdict, given_up.attempts) == (Verdict.MISSING, MOST_FLIGHTS)
+    assert "in flight 3 times" in given_up.outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"selection": "b"}, "was begun with other cells"),
+        ({"shard": "1/2"}, "was begun as another shard"),
+        ({"versions": {"jax": "0.10.2"}}, "with other versions: jax was 0.12.0, and is 0.10.2"),
+        ({"options": {"deadline": 5.0, "repeat": 1}}, "with other options: deadline was 60.0, and is 5.0"),
+        ({"expectations": "some"}, "with other known failures"),
+    ],
+)
+def test_another_run_does_not_go_on(tmp_path: Path, changed: dict[str, Any], words: str) -> None:
+    with pytest.raises(ResumeError, match=words):
+        past(journal(tmp_path), {**HEADER, **changed})
+
+
+def test_nothing_to_resume(tmp_path: Path) -> None:
+    with pytest.raises(ResumeError, match=r"there is nothing to resume: .* has no journal-cpu\.jsonl"):
+        past(tmp_path / "journal-cpu.jsonl")
+    concluded = [{"event": "concluded", "cell": cell, **Conclusion(PASS).as_json()} for cell in (CELL, OTHER)]
+    # The report of this one was not written.
+    assert len(past(journal(tmp_path, *concluded)).conclusions) == 2
+    with pytest.raises(ResumeError, match="has finished"):
+        past(journal(tmp_path, *concluded, {"event": "finished"}))
+    # After an interrupt there is something left.
+    assert len(past(journal(tmp_path, concluded[0], {"event": "finished"})).conclusions) == 1
+    (tmp_path / "journal-cpu.jsonl").write_text('{"event": "begin", "cell": "x"}\n')
+    with pytest.raises(ResumeError, match="does not say which run"):
+        past(tmp_path / "journal-cpu.jsonl")
+
+
+# The folder ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.contract("C43")
+def test_one_run_holds_a_folder(tmp_path: Path) -> None:
+    with FolderLock(tmp_path) as lock:
+        lock.acquire()
+        with pytest.raises(FolderInUseError, match=rf"{tmp_path}: process {os.getpid()} on .*--results"):
+            FolderLock(tmp_path).__enter__()
+    with FolderLock(tmp_path / "new") as lock:
+        # A run with bad options makes no folder.
+        assert not (tmp_path / "new").exists()
+        lock.acquire()
+        assert (tmp_path / "new" / locking.NAME).exists()
+
+
+@pytest.mark.contract("C43")
+@pytest.mark.parametrize("command", [["run", "--cell", CELL], ["mutants", "-k", "lost"]])
+def test_a_second_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    with FolderLock(tmp_path):
+        assert commands.main([*command, "--results", str(tmp_path)]) == 2
+    assert f"ERROR: another run writes into {tmp_path}: process {os.getpid()}" in capsys.readouterr().err
+
+
+# Whole runs ---------------------------------------------------------------------------------------------------------
+
+CHOSEN = [f"implementation_fakes:GOOD/{name}/eager/cpu-1dev" for name in ("id_tap", "call", "call_no_result")]
+BLOCKS = "engine_fakes:BLOCKS_FIRST_TIME/call/eager/cpu-1dev"
+
+
+def command(folder: Path, *options: str, cells: Sequence[str] = (*CHOSEN, BLOCKS)) -> list[str]:
+    known = folder / "none.toml"
+    known.touch()
+    where = ["--results", str(folder / "results"), "--expectations", str(known)]
+    return [
+        sys.executable,
+        "-m",
+        "conformance",
+        "run",
+        "-n",
+        "1",
+        *where,
+        *(f"--cell={cell}" for cell in cells),
+        *options,
+    ]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", "ENGINE_FAKES": str(folder)}
+
+
+def run(folder: Path, *options: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    arguments = command(folder, *options, **more)
+    return subprocess.run(
+        arguments, env=environment(folder), capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+
+
+def results(folder: Path) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads((folder / "results" / "conformance-cpu.json").read_text())
+    return read
+
+
+def test_a_killed_run_goes_on(tmp_path: Path) -> None:
+    """kill -9 while a cell is in flight; a second run is refused as long as the first one lives, and not after."""
+    blocked = tmp_path / "blocked"
+    os.mkfifo(blocked)
+    process = subprocess.Popen(
+        command(tmp_path, "--deadline=1000"),
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    with open(os.open(blocked, os.O_RDWR | os.O_NONBLOCK)) as pipe:
+        ready, _, _ = select.select([pipe], [], [], DEADLINE)
+        assert ready, process.communicate()
+        worker = os.pidfd_open(int(pipe.read(16)))
+    second = run(tmp_path, "--deadline=1000")
+    assert second.returncode == 2
+    assert f"process {process.pid} on" in second.stderr
+    process.kill()
+    process.communicate()
+    gone, _, _ = select.select([worker], [], [], DEADLINE)
+    assert gone, "the worker process outlived the run"
+    assert not (tmp_path / "results" / "conformance-cpu.json").exists()
+
+    resumed = run(tmp_path, "--deadline=1000", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    found = {cell["id"]: (cell["verdict"], cell["attempts"]) for cell in results(tmp_path)["cells"]}
+    assert found == {**dict.fromkeys(CHOSEN, ("pass", 1)), BLOCKS: ("pass", 2)}
+    begun = [event["cell"] for event in events(tmp_path / "results" / "journal-cpu.jsonl") if event["event"] == "begin"]
+    assert begun == [BLOCKS]
+    # The environment of cells that did not run again is there, too.
+    assert results(tmp_path)["run_info"].keys() == {"cpu-1dev"}
+
+
+@pytest.mark.contract("C43")
+@pytest.mark.parametrize("way", ["no device", "no cell"])
+def test_the_last_results_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], way: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", environment(tmp_path)["PYTHONPATH"])
+    platform = {"no device": "nosuch", "no cell": "cpu"}[way]
+    for name, text in ((f"conformance-{platform}.json", "{}"), (f"journal-{platform}.jsonl", '{"event": "begin"}\n')):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "worker-0.log").write_text("old")
+    before = {file.name: file.read_text() for file in tmp_path.iterdir()}
+    arguments = ["run", "-n", "1", "--results", str(tmp_path)]
+    if way == "no device":
+        code = commands.main([*arguments, "--cell", f"jax/io_callback/eager/{platform}-1dev"])
+        assert "nothing was tested" in capsys.readouterr().err
+    else:
+        # A combination that means nothing is selected, and no cell.
+        monkeypatch.setattr(selecting, "whole_plan_of", lambda *arguments: preparation.Plan((), ()))
+        code = commands.main([*arguments, "--devices", "1"])
+        assert "still has the results of an earlier run" in capsys.readouterr().out
+    assert code == 2
+    # Locks and pytest's cache are no results.
+    shutil.rmtree(tmp_path / ".pytest_cache", ignore_errors=True)
+    for name in (locking.NAME, exclusive.GATE, exclusive.CELLS):
+        (tmp_path / name).unlink(missing_ok=True)
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == before

@@ -1,0 +1,37 @@
+"""The suite's copies of the numbers at which hostcb takes another way are those of hostcb."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.spec import thresholds
+from hostcb._native import library
+from hostcb._primitive import batching, eager
+from hostcb._runtime import barrier, blocks, copying, executions, native, pages, rings, turns
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("RING_VALUE", library.MOST_BYTES),
+        ("BLOCK", blocks.LEAST_BYTES),
+        ("PAST_CACHES", copying.LEAST_BYTES),
+        ("PAST_CACHES", pages.LEAST_BYTES),
+        ("MAPPED_ANEW", copying.MOST_TRIED_BYTES),
+        ("READY_BLOCKS", blocks.MOST_BYTES),
+        ("RING", rings.CAPACITY),
+        ("READ_AHEAD", rings.MOST_READ),
+        ("FAST_OPERATIONS", native.MOST_OPERATIONS),
+        ("FAST_BYTES", native.MOST_BYTES),
+        ("FAST_STEPS", native.MOST_STEPS),
+        ("UNROLLED_ELEMENTS", batching.MOST_UNROLLED),
+        ("LIVE_EXECUTIONS", executions.MANY),
+        ("WAITING_EXECUTIONS", executions.MOST_WAITING),
+        ("LEAST_TURN", turns.LEAST_CALLS),
+        ("MOST_TURN", turns.MOST_CALLS),
+        ("EAGER_PROGRAMS", eager.MOST_COMPILED),
+        ("GENERATIONS", barrier.GENERATIONS),
+    ],
+)
+def test_the_suites_number_is_hostcbs(name: str, number: int) -> None:
+    assert getattr(thresholds, name) == number

@@ -126,7 +126,7 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in sorted(set(names))) or "none"
 
 
-def _scenario(program: str) -> str | None:
+def _case_of(program: str) -> str | None:
     """The case of a cell with any layout, or its entry of the table; nothing for a composition of transforms."""
     kind, _, rest = program.partition(".")
     if kind not in ("case", "table"):
@@ -144,13 +144,13 @@ def page() -> str:
         citing = [cell.split("/") for cell, cited in of_cells.items() if number in cited]
         breaking = of_mutants.get(number, [])
         table.append(f"| [{number}](#{number.lower()}) | {files.total()} | {len(citing)} | {len(breaking)} |\n")
-        scenarios = [scenario for _, program, _ in citing if (scenario := _scenario(program))]
-        composed = [callback for callback, program, _ in citing if not _scenario(program)]
+        cases = [case for _, program, _ in citing if (case := _case_of(program))]
+        composed = [callback for callback, program, _ in citing if not _case_of(program)]
         sections.append(
             f"\n## {number}\n\n{promised[number]}\n\n"
             f"- tests: {', '.join(f'`{file}` {count}' for file, count in sorted(files.items())) or 'none'}\n"
             f"- cells of composed programs: {_counted(f'{callback}/*' for callback in composed)}\n"
-            f"- cells of cases and of the table: {_counted(f'*/{scenario}' for scenario in scenarios)}\n"
+            f"- cells of cases and of the table: {_counted(f'*/{case}' for case in cases)}\n"
             f"- mutants: {_names(breaking)}\n"
         )
     return HEAD + "".join(table + sections)

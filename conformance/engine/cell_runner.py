@@ -83,7 +83,7 @@ class CellRunner:
         return self._worker
 
     def _without_support(self, task: Task) -> Outcome | None:
-        """The outcome of an isolated case whose callback the platform refuses; None if the case can be planted.
+        """The outcome of an isolated case whose callback the platform refuses; None if the case can run.
 
         Each such case would cost a process. So its callback is tried in a shared one, once for each layout.
         """

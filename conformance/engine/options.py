@@ -202,7 +202,7 @@ def add_selection(add: AddOption) -> None:
         nargs="?",
         const=0,
         metavar="SEED",
-        help="all that docs/selection.md says, for hours; another seed draws other compositions and covering rows",
+        help="all that docs/extending.md says, for hours; another seed draws other compositions and covering rows",
     )
     add(
         "--implementation",
@@ -271,7 +271,7 @@ def add_running(add: AddOption) -> None:
         type=_spread,
         metavar="ADDRESS|hosts",
         help="over the workers of a Dask cluster whose scheduler is tcp://HOST:PORT (docs/spreading.md); or over the"
-        " hosts of a job of Slurm, Open MPI, Kubernetes or Cloud TPU, each with this same command (docs/processes.md)",
+        " hosts of a job of Slurm, Open MPI, Kubernetes or Cloud TPU, each with this same command (docs/spreading.md)",
     )
 
 

@@ -25,7 +25,7 @@ from ..spec.external_callbacks import ALL_CALLBACKS, OWN_FUNCTIONS, callbacks_of
 from ..spec.jax_versions import why_no_hostcb
 from ..spec.package import module
 
-GUIDE = "docs/conformance.md, 'How to add an implementation'"
+GUIDE = "docs/extending.md, 'An implementation'"
 
 
 class Implementation(Protocol):

@@ -69,7 +69,7 @@ def _why_not(cell: Cell) -> str:
         programs = ", ".join(program.id for program in cell.programs)
         return f"{cell.id} is an entry of a table, which its programs show: use --standalone with one of {programs}"
     return (
-        f"{cell.id} is a case: its scenario is code of the suite, and cannot be written out as a program of JAX alone:"
+        f"{cell.id} is a case: its function is code of the suite, and cannot be written out as a program of JAX alone:"
         f" use `{COMMAND} repro {cell.id}` without --standalone"
     )
 

@@ -19,7 +19,7 @@ from ..spec.xla_flags import QUICK_COMPILATION
 from .transport import KILL_DEADLINE, LocalTransport, cause, last_words
 
 TRIAL = "try"
-"""The command that asks whether the platform has the callback of a case, and does not plant the case."""
+"""The command that asks whether the platform has the callback of a case, and does not run the case."""
 
 START_DEADLINE = 120.0
 EXIT_DEADLINE = 20.0

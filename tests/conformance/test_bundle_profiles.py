@@ -39,7 +39,7 @@ MISSING = Outcome(Verdict.MISSING, reason="planned and never run")
         (fakes.ORDERED, ("ordered",)),
         (fakes.SHARDED, ("sharded",)),
         (fakes.ZERO_COPY, ("zero-copy",)),
-        (fakes.FAULT, ("zero-copy",)),
+        (fakes.CASE, ("zero-copy",)),
         (fakes.PROCESSES, ("multi-process",)),
         (fakes.OF_JAX, ("core",)),
         ("hostcb/io_callback/vmap.while_cond+int8-matrix-dict/cpu-1dev+x64", ("core",)),
@@ -129,15 +129,15 @@ def test_a_known_failure_of_a_program_costs_the_profile(tmp_path: Path, capsys: 
 
 
 def test_a_known_failure_of_a_fault_is_listed_and_does_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    outcomes, known = {fakes.FAULT: fakes.failing()}, fakes.KNOWN.format(cells="*/case.keeps_its_view.*")
+    outcomes, known = {fakes.CASE: fakes.failing()}, fakes.KNOWN.format(cells="*/case.keeps_its_view.*")
     _, claimed = verified(tmp_path, capsys, outcomes=outcomes, known=known)
     found = claimed["zero-copy hostcb run"]
     assert found["earned"]
-    assert found["known_failures"] == {fakes.FAULT: "It is planted. https://example.org/1"}
+    assert found["known_failures"] == {fakes.CASE: "It is planted. https://example.org/1"}
     commands.main(["verify", str(tmp_path / "bundle.zip")])
     text = capsys.readouterr().out
     assert "earned: 1 of 2 cells pass, with 1 known failures of cases" in text
-    assert text.count(f"KNOWN: {fakes.FAULT}: It is planted. https://example.org/1") == 1
+    assert text.count(f"KNOWN: {fakes.CASE}: It is planted. https://example.org/1") == 1
 
 
 def test_a_callback_that_is_not_offered_costs_the_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""A busy machine extends a cell's time limit, a hang does not (docs/no-false-alarms.md)."""
+"""A busy machine extends a cell's time limit, a hang does not (docs/testing-the-suite.md)."""
 
 from __future__ import annotations
 

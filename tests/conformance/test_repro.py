@@ -17,7 +17,7 @@ from conformance.spec.topology import Topology
 
 PASSING = "hostcb/id_tap_device/pmap.scan/cpu-2dev"
 KNOWN_FAILURE = "jax/io_callback/grad.scan.detached/cpu-2dev"
-FAULT = "hostcb/call/case.raises.jit/cpu-2dev"
+CASE = "hostcb/call/case.raises.jit/cpu-2dev"
 TABLE = "hostcb/io_callback/table.vmap/cpu-2dev"
 
 
@@ -55,7 +55,7 @@ def test_known_failure_of_jax(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert f"{KNOWN_FAILURE}: fail at callback\nlost: cpu:0 never ran" in result.stdout
 
 
-@pytest.mark.parametrize("cell_id", [FAULT, TABLE])
+@pytest.mark.parametrize("cell_id", [CASE, TABLE])
 def test_other_kinds_of_cells(tmp_path: Path, cell_id: str) -> None:
     file = tmp_path / "cell.py"
     file.write_text(program(parse_cell(cell_id)))
@@ -84,7 +84,7 @@ def test_other_platforms() -> None:
 
 
 def test_programs_are_programs() -> None:
-    for cell_id in (PASSING, KNOWN_FAILURE, FAULT, TABLE):
+    for cell_id in (PASSING, KNOWN_FAILURE, CASE, TABLE):
         cell = parse_cell(cell_id)
         compile(program(cell), "cell.py", "exec")
         assert command_line(cell).endswith(f"--cell {cell_id}")

@@ -34,7 +34,7 @@ from ...spec.callbacks import Callback, Runs
 from .bench import Bench, Function
 from .checks import PLANTED, check_value, error_of, in_turn, is_of_the_program
 from .child_processes import Ended, run_child
-from .registry import planted
+from .registry import bench_case
 
 BEGINS_WITHIN = 30.0
 """Seconds until a callback must have begun: long enough for a busy machine."""
@@ -368,18 +368,18 @@ class _Shown:
 
 
 def case(layouts: str, callbacks: str, promises: str = "", **options: Any) -> Callable[[Any], Any]:
-    """Register a case for each of these layouts and callbacks, as `registry.planted` says."""
+    """Register a case for each of these layouts and callbacks, as `registry.bench_case` says."""
 
-    def enter(scenario: Callable[[Case], None]) -> Callable[[Case], None]:
-        @planted(layouts, callbacks, promises, **options)
-        @functools.wraps(scenario)
+    def enter(function: Callable[[Case], None]) -> Callable[[Case], None]:
+        @bench_case(layouts, callbacks, promises, **options)
+        @functools.wraps(function)
         def run(bench: Bench, callback: Callback) -> list[Anomaly]:
             one = Case(bench, callback)
-            scenario(one)
+            function(one)
             if one.ends_quietly:
                 one.barrier()
             return one.anomalies
 
-        return scenario
+        return function
 
     return enter

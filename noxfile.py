@@ -292,7 +292,7 @@ def old_releases(session: nox.Session) -> None:
     install(session, "jax-0.10.2", extras=RELEASES)
     session.run(
         *("python", "-m", "conformance", "releases", *CHOSEN["old_releases"]),
-        *("--plan", "ci/old_releases.txt", "--expectations", "ci/expectations/cpu-old.toml"),
+        *("--cell", "@ci/old_releases.txt", "--expectations", "ci/expectations/cpu-old.toml"),
         *("--results", "results/old-releases"),
         *session.posargs,
     )

@@ -11,7 +11,7 @@ from ..spec.capabilities import PROFILES, Shown, profiles_of, shown_by
 from ..spec.depths import Depth
 from .judging import JudgedRun
 
-NAMED = "the run's cells were named one by one (--cell or --plan), so nothing says which cells there are"
+NAMED = "the run's cells were named one by one (--cell), so nothing says which cells there are"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from ..engine.options import ConflictingOptionsError, positive
 from ..engine.progress import Progress
 from ..expectations.entries import load_expectations
 from ..oracle.verdicts import Outcome, Verdict
-from ..planning.plan_file import read_plan
 from ..releases.environments import Installer, Release, ReleaseError
 from ..releases.journal import RunJournal
 from ..releases.known_bugs import load_known_bugs, page
@@ -52,8 +51,14 @@ def add_parser(commands: Any) -> None:
         help="releases: 0.6.2, 0.6.2:0.6.1 for jax with another jaxlib, 0.6.0..0.8.3 for all between",
     )
     add("--last", type=positive(int), default=0, metavar="N", help="the newest N releases")
-    add("--cell", action="append", default=[], metavar="ID", dest="cell_ids", help="may be repeated")
-    add("--plan", type=Path, metavar="FILE", help="a file with the id of a cell in each line")
+    add(
+        "--cell",
+        action="append",
+        default=[],
+        metavar="ID|@FILE",
+        dest="cell_ids",
+        help="this cell, or those in a file, as `list --plan` prints it; may be repeated",
+    )
     add("--markdown", type=Path, metavar="FILE", help="a file for what is printed otherwise")
     add("--html", type=Path, metavar="FILE", help="the table as a page, with witnesses and histories")
     add("--expectations", type=Path, metavar="FILE", help="known failures of these releases: others are an error")
@@ -70,8 +75,7 @@ def main(options: argparse.Namespace) -> int:
     expected = load_expectations(options.expectations) if options.expectations else None
     # An old release has JAX's own callbacks alone.
     options.implementations = options.implementations or ["jax"]
-    planned = [cell.id for cell in read_plan(options.plan)] if options.plan else []
-    cells = known.cells if known else cells_of(options, [*options.cell_ids, *planned])
+    cells = known.cells if known else cells_of(options, options.cell_ids)
     outcomes: dict[tuple[Release, str], Outcome] = {}
     problems: list[str] = []
     with running(options) as (installer, journal):

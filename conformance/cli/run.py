@@ -8,10 +8,10 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from ..engine.locking import FolderLock
-from ..engine.options import RunOptions, add_running, add_selection
+from ..engine.options import HOSTS, RunOptions, add_running, add_selection
 from ..engine.preparation import prepare, take_platform, workers_of
 from ..engine.requirements import require_pytest
+from ..engine.results_folder.locking import FolderLock
 from ..engine.run import run
 from ..reports.markdown import markdown
 from ..reports.results import load_results
@@ -54,13 +54,13 @@ def add_parser(commands: Any) -> None:
 
 def main(parsed: argparse.Namespace) -> int:
     options = RunOptions.of(parsed)
-    if options.distributed:
+    if options.spread == HOSTS:
         ended = run_distributed(options)
         if isinstance(ended, int):
             return ended
         print(ended.summary())
         return ended.exit_code
-    if options.scheduler:
+    if options.spread:
         # Imported here: only this needs Dask.
         from .dask_shards import run_on_cluster
 

@@ -21,10 +21,6 @@ MOST_PRECEDING = 5
 """The number of earlier cells that are reported with a cell, and run before it again."""
 
 
-class StoppedError(Exception):
-    """Nobody waits for the outcome of the cell any more."""
-
-
 @dataclass
 class WorkerStats:
     """Facts about the worker processes, beside the outcomes of cells, since they were last taken."""
@@ -61,9 +57,6 @@ class CellRunner:
     _tried: dict[tuple[str, ...], Outcome] = field(default_factory=dict)
     """The outcomes of trials of callbacks, by implementation, callback, layout and topology."""
     _refused: dict[Kind, WorkerStartError | WrongPlatformError] = field(default_factory=dict)
-    _started: list[WorkerProcess | ProcessGroup] = field(default_factory=list)
-    """The processes that may still run."""
-    _stopped: bool = False
 
     def run(self, task: Task) -> tuple[Outcome, tuple[Task, ...]]:
         """The outcome of a cell, and the last cells before it in the same process.
@@ -145,12 +138,6 @@ class CellRunner:
         if worker and not worker.buried:
             worker.kill()
 
-    def stop(self) -> None:
-        """Kill all processes at once, from another thread: the present cell and later ones raise `StoppedError`."""
-        self._stopped = True
-        for worker in [*self._started]:
-            worker.end()
-
     def take_stats(self) -> WorkerStats:
         stats, self._stats = self._stats, WorkerStats()
         return stats
@@ -166,17 +153,10 @@ class CellRunner:
         # Without this, thousands of cells of a kind that cannot start would each wait for the same error.
         if refusal := self._refused.get(task.kind):
             raise refusal
-        self._go_on()
         try:
             worker = self._start_or_try_again(task)
         except (WorkerStartError, WrongPlatformError) as error:
             self._refused[task.kind] = error
-            raise
-        self._started = [*(one for one in self._started if not one.buried), worker]
-        try:
-            self._go_on()
-        except StoppedError:
-            worker.kill()
             raise
         self._stats.run_info[task.topology.name] = worker.run_info
         try:
@@ -225,14 +205,8 @@ class CellRunner:
     def _observe(self, worker: WorkerProcess | ProcessGroup, task: Task) -> Outcome:
         self._write("begin", task)
         outcome = worker.run(task.id, task.deadline)
-        # What a killed process shows is no outcome.
-        self._go_on()
         self._write("end", task, outcome)
         return outcome
-
-    def _go_on(self) -> None:
-        if self._stopped:
-            raise StoppedError("the run was stopped")
 
     def _write(self, event: str, task: Task, outcome: Outcome | None = None) -> None:
         if self.journal:

@@ -19,7 +19,7 @@ def require_distributed() -> None:
     """Report that the client of a Dask cluster is missing."""
     require_pytest(1)
     if importlib.util.find_spec("distributed") is None:
-        raise MissingRequirementError("--scheduler needs Dask's package distributed: pip install 'hostcb[distributed]'")
+        raise MissingRequirementError("a Dask cluster needs the package distributed: pip install 'hostcb[distributed]'")
 
 
 def require_pytest(workers: int) -> None:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from ..expectations.entries import Expectations
 from ..oracle.verdicts import Outcome, Verdict
 from ..planning.cells import CaseCell, Cell, Plan
+from ..reports.exit_codes import NOTHING_RAN
 from ..reports.provenance import Provenance
-from ..reports.report import NOTHING_RAN, Report
+from ..reports.report import Report
 from ..spec.depths import Depth
 from ..spec.platforms import platform_named
 from ..spec.sources import versions
@@ -23,15 +24,15 @@ from ..worker.stress import stress
 from ..worker.transport import Cluster
 from .conclusions import Conclusion, conclude_repeated
 from .journal import Journal
-from .last_run import LastRun
+from .machines.shards import digest
 from .options import PytestOptionsError, RunOptions
 from .requirements import require_pytest
-from .run_journal import Past, begin, events, past_of
-from .shards import digest
+from .results_folder.last_run import LastRun
+from .results_folder.resuming import Past, begin, events, past_of
 from .tasks import Setup, Task
 
 if TYPE_CHECKING:
-    from .controller import Controller
+    from .pytest_cells.controller import Controller
 
 MAXIMUM_RERUNS = 60
 """More unexpected results than this have a common cause, and a second run of each would take longer

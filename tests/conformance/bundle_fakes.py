@@ -62,6 +62,9 @@ def write(
     results = {
         "schema": 1,
         "platform": platform,
+        "depth": "run",
+        "gaps": [],
+        "claims": [],
         "run_info": {"cpu-1dev": {"jax": "0.12.0.1", "device_kind": "cpu", "device_count": 1, "process_count": 1}},
         "seconds": 1.5,
         "process_starts": 1,

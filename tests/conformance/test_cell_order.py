@@ -12,10 +12,10 @@ import pytest
 
 from conformance.cases.harness.catalogue import all_cases
 from conformance.cli.commands import main
-from conformance.engine.exclusive import Turns, runs_exclusively
 from conformance.engine.first_cells import FIRST_CELLS, kills_in, place_of
 from conformance.engine.options import IMPLEMENTATIONS, RunOptions
 from conformance.engine.preparation import planned
+from conformance.engine.pytest_cells.exclusive import Turns, runs_exclusively
 from conformance.engine.run import task_of
 from conformance.engine.tasks import Task, in_running_order
 from conformance.expectations.entries import Expectation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,9 +11,9 @@ import numpy as np
 import pytest
 
 from conformance.model.worlds import ExpectedEvent
-from conformance.oracle.checkers import Anomaly, check_results, check_transforms, judge, match
+from conformance.oracle.checkers import Anomaly, check_order, check_results, check_transforms, judge, match
 from conformance.oracle.history import Event, History, Recorder
-from conformance.oracle.verdicts import Stage
+from conformance.oracle.verdicts import Outcome, Stage, Verdict
 
 pytestmark = pytest.mark.contract("C5")
 
@@ -293,3 +294,13 @@ def test_recorder_survives_a_failing_callback() -> None:
         raise ValueError("planted")
     (event,) = recorder.history().events
     assert [leaf.item() for leaf in event.leaves] == [0, 1]
+
+
+def test_a_wrong_order_names_its_events_and_the_worker_reports_them() -> None:
+    one, two = (np.float32(number) for number in (1, 2))
+    expected = [ExpectedEvent("first", 0, (one,)), ExpectedEvent("last", 0, (two,))]
+    recorded = [Event(5, "last", (two,), device=0), Event(6, "first", (one,), device=0)]
+    (found,) = check_order(match(expected, recorded), "cpu")
+    assert found.evidence == ((5, 2), (6, 1))
+    outcome = Outcome(Verdict.FAIL, Stage.CALLBACK, evidence=found.evidence)
+    assert Outcome.from_json(json.loads(json.dumps(outcome.as_json()))) == outcome

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 from implementation_fakes import IoCallback
-from test_reports import PASSED, event, write
+from results_fakes import PASSED, event, write
 
 from conformance.cli.commands import main
 from conformance.implementations.hostcb import IMPLEMENTATION

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from conformance.implementations import ImplementationError, load
-
 pytestmark = pytest.mark.contract("C2")
 
 ROOT = Path(__file__).parents[2]
@@ -102,19 +100,3 @@ def test_a_program_of_one_cell_loads_it(beside: bool, tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.splitlines()[-1] == f"mine/{CASE}: pass"
     assert (tmp_path / "marks").read_text() == "module in child_programs.py\n"
-
-
-def test_a_module_that_needs_one_of_a_shorter_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The implementation is there; what it needs is not, and that is what is said."""
-    (tmp_path / "mylibrary_callbacks.py").write_text("import mylib")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="No module named 'mylib'"):
-        load("mylibrary_callbacks")
-    with pytest.raises(ImplementationError, match="no module 'no_such' is found"):
-        load("no_such.module")
-
-
-@pytest.mark.parametrize("path", ["", ":NAME", ".relative", "a..b", "a."])
-def test_what_is_no_module_name(path: str) -> None:
-    with pytest.raises(ImplementationError, match="is no module name"):
-        load(path)

@@ -97,12 +97,14 @@ def test_a_description_of_the_cpus_devices_is_tried_without_the_platform(tmp_pat
     file.write_text('[platform]\nname = "acme"\nregistered = "cpu"\nxla_flags = ["--xla_cpu_enable_fast_math=false"]\n')
     cells = [f"jax/pure_callback/jit/acme-{count}dev" for count in (1, 2)]
     results = tmp_path / "results"
-    arguments = ["--platform-file", str(file), "--platform", "acme", "--results", str(results), "--devices", "1,2"]
+    arguments = ["--platform", str(file), "--results", str(results)]
     ended = conformance(toy, "run", *arguments, *(f"--cell={cell}" for cell in cells))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     report = json.loads((results / "conformance-acme.json").read_text())
     assert {cell["id"]: cell["verdict"] for cell in report["cells"]} == dict.fromkeys(cells, "pass")
-    every = conformance(toy, "run", *arguments[:-2], "--implementation", "jax", "-k", "jax/pure_callback/jit/")
+    every = conformance(
+        toy, "run", *arguments, "--devices", "1,2", "--implementation", "jax", "-k", "jax/pure_callback/jit/"
+    )
     assert every.returncode == 0, every.stdout + every.stderr
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from conformance.cli.commands import main
-from conformance.engine.cluster import ClusterError, detected
+from conformance.engine.machines.job_hosts import ClusterError, detected
 from conformance.oracle.checkers import Anomaly
 from conformance.oracle.observations import Observation
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
@@ -289,7 +289,7 @@ def test_the_tasks_of_a_slurm_job_run_cells_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize("script", sorted((PROJECT / "ci" / "launchers").glob("*.sh")), ids=lambda path: path.stem)
 def test_a_launcher_is_a_valid_script(script: Path) -> None:
     subprocess.run(["bash", "-n", str(script)], check=True, timeout=20)
-    assert "conformance run --distributed" in script.read_text()
+    assert "conformance run --spread hosts" in script.read_text()
     assert os.access(script, os.X_OK)
 
 
@@ -313,11 +313,11 @@ def test_open_mpi_and_no_job_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--topology", "cpu-2x2", "--devices", "1"], "--devices"),
-        (["--topology", "cpu-2x2", "--cell", "hostcb/id_tap/jit/cpu-2x2"], "--topology adds nothing"),
-        (["--topology", "cpu-2x2", "--topology", "tpu-2x2"], "one run is on one platform"),
-        (["--distributed", "-n", "2"], "--distributed"),
-        (["--distributed"], "ci/launchers"),
+        (["--devices", "cpu-2x2", "--smoke"], "--smoke"),
+        (["--devices", "cpu-2x2", "--cell", "hostcb/id_tap/jit/cpu-2x2"], "--devices has no meaning"),
+        (["--devices", "cpu-2x2,tpu-2x2"], "one run is on one platform"),
+        (["--spread", "hosts", "-n", "2"], "--spread hosts"),
+        (["--spread", "hosts"], "ci/launchers"),
     ],
 )
 def test_options_that_exclude_each_other(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_reports import LOST, cell, write
+from results_fakes import LOST, write
 
 from conformance.cli.commands import main
 from conformance.engine.conclusions import Conclusion, conclude_repeated
@@ -25,7 +25,7 @@ from conformance.oracle.verdicts import ExpectationStatus, Outcome, Stage, Verdi
 from conformance.planning.cells import Plan, parse_cell
 from conformance.reports.html import html
 from conformance.reports.markdown import markdown
-from conformance.reports.results import UnreadableResultsError, load_results
+from conformance.reports.results import load_results
 from conformance.worker.stress import stress
 
 pytestmark = pytest.mark.contract("C7")
@@ -94,16 +94,6 @@ def test_errors_of_the_suite_are_no_failures() -> None:
     assert alone.words == "2 of 2 runs ended with an error of the suite"
     assert alone.interval == (0.0, 1.0)
     assert Repetition.from_json(json.loads(json.dumps(alone.as_json()))) == alone
-
-
-def test_ways_are_counted() -> None:
-    conclusion = conclude_repeated(CELL, [PASS, FAIL, OTHER, PASS, FAIL, FAIL, PASS, PASS], UNLISTED)
-    repetition = conclusion.repetition
-    assert repetition is not None
-    assert repetition.words == "4 of 8 runs failed: 50.0 %, 95 % interval 15.7 % to 84.3 %"
-    assert repetition.ways_in_words == "4 x pass, 3 x fail at callback (lost), 1 x fail at callback (order)"
-    assert conclusion.outcome.reason == f"{repetition.words} ({repetition.ways_in_words}): {FAIL.reason}"
-    assert [way.witness for way in repetition.ways] == ["", FAIL.reason, OTHER.reason]
 
 
 def test_an_interrupted_run_counts_the_runs_that_ended(tmp_path: Path) -> None:
@@ -197,14 +187,6 @@ def test_a_crash_costs_one_run(run: Any) -> None:
     assert [(way["verdict"], way["count"]) for way in found["repeated"]["outcomes"]] == [("crash(SIGABRT)", 2)]
 
 
-@pytest.mark.parametrize("option", [["--repeat", "0"], ["--repeat", "often"]])
-def test_wrong_numbers(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["run", *option])
-    assert ended.value.code == 2
-    assert "--repeat" in capsys.readouterr().err
-
-
 # Reports ---------------------------------------------------------------------------------------------------------
 
 
@@ -228,13 +210,6 @@ def test_the_rate_of_an_intermittent_failure_is_shown(tmp_path: Path, capsys: py
         write(tmp_path / name, race | {"repeated": repeated(failures, 100)})
     assert main(["diff", str(tmp_path / "before"), str(tmp_path / "after")]) == 0
     assert capsys.readouterr().out.startswith("INTERMITTENT: ")
-
-
-@pytest.mark.parametrize("outcomes", [[], [{"verdict": "pass"}]])
-def test_repetitions_that_are_none(tmp_path: Path, outcomes: list[Any]) -> None:
-    write(tmp_path, cell(CELL, repeated={"outcomes": outcomes}))
-    with pytest.raises(UnreadableResultsError):
-        load_results(tmp_path)
 
 
 # Load ------------------------------------------------------------------------------------------------------------

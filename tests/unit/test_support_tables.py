@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def cell(name: str, **changes: object) -> CellRecord:
         id=name,
         promises=(),
         stage=None,
-        anomaly=None,
+        anomaly="",
         witness="",
         seconds=0.1,
         history=(),
@@ -101,8 +102,8 @@ def test_a_page_without_marks_is_refused() -> None:
 
 
 def test_a_folder_without_a_run_on_cpu_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "conformance-cuda.json").write_text(
-        '{"schema": 1, "platform": "cuda", "seconds": 1, "problems": [], "run_info": {}, "cells": [], "ineligible": []}'
-    )
+    common = {"schema": 1, "platform": "cuda", "depth": "run", "seconds": 1, "process_starts": 0, "run_info": {}}
+    empty = dict.fromkeys(("problems", "claims", "stale_expectations", "cells", "ineligible"), ())
+    (tmp_path / "conformance-cuda.json").write_text(json.dumps(common | empty))
     with pytest.raises(SystemExit, match="has no results of a run on CPU"):
         support_tables.of_results(tmp_path)

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from .cell_runner import WorkerStats
-from .conclusions import Conclusion
+from ..cell_runner import WorkerStats
+from ..conclusions import Conclusion
+from ..tasks import Setup
 from .items import MESSAGE
-from .tasks import Setup
 
 CONTROLLER = "conformance-controller"
 """The plugin's name, and the key of the messages between the controller and the workers."""

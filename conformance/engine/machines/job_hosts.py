@@ -21,9 +21,9 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from pathlib import Path
 from typing import Any
 
-from ..spec.errors import CommandError
-from ..worker.processes import EXIT_DEADLINE, WorkerStartError
-from ..worker.transport import LocalTransport, Start, Transport
+from ...spec.errors import CommandError
+from ...worker.processes import EXIT_DEADLINE, WorkerStartError
+from ...worker.transport import LocalTransport, Start, Transport
 
 JOIN_SECONDS = 300.0
 """Hosts of a job may start minutes apart."""
@@ -70,11 +70,11 @@ def detected() -> Place:
     try:
         found = ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, int(JOIN_SECONDS))
     except Exception as error:
-        raise ClusterError(f"--distributed: JAX's cluster detection failed: {error}") from error
+        raise ClusterError(f"--spread hosts: JAX's cluster detection failed: {error}") from error
     coordinator_address, processes, process, *_ = found
     if coordinator_address is None or processes is None or process is None:
         raise ClusterError(
-            "--distributed: JAX finds no job of Slurm, Open MPI, Kubernetes or Cloud TPU here: start the same command"
+            "--spread hosts: JAX finds no job of Slurm, Open MPI, Kubernetes or Cloud TPU here: start the same command"
             " on every host by one of ci/launchers/"
         )
     return Place(coordinator_address, processes, process)

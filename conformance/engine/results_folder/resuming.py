@@ -16,10 +16,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..expectations.entries import Expectations
-from ..oracle.verdicts import Outcome, Verdict
-from ..spec.errors import CommandError
-from .conclusions import Conclusion
+from ...expectations.entries import Expectations
+from ...oracle.verdicts import Outcome, Verdict
+from ...reports.journals import events_in
+from ...spec.errors import CommandError
+from ..conclusions import Conclusion
 
 MOST_FLIGHTS = 3
 """A cell that was in flight as often as this when its run was killed does not run again: it may be what kills it."""
@@ -93,13 +94,9 @@ def begin(path: Path, header: Mapping[str, Any], past: Past) -> None:
 
 
 def events(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines of a journal: a process may have been killed while it wrote the last one."""
+    """What a journal says; nothing if there is none."""
     with contextlib.suppress(FileNotFoundError):
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            with contextlib.suppress(json.JSONDecodeError):
-                event = json.loads(line)
-                if isinstance(event, dict) and "event" in event:
-                    yield event
+        yield from events_in(path.read_text(encoding="utf-8", errors="replace"))
 
 
 def is_unfinished(path: Path) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
-from .options import Shard
-from .tasks import Task
+from ..options import Shard
+from ..tasks import Task
 
 PROCESS_START = 2.0
 """The seconds from the start of a worker process to its first cell."""

@@ -10,8 +10,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from .journal import set_aside
-from .run_journal import events, is_unfinished
+from ..journal import set_aside
+from .resuming import events, is_unfinished
 
 FOLDER = ".last-run"
 

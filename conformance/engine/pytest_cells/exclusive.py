@@ -12,9 +12,9 @@ import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..expectations.entries import Expectation
-from ..oracle.verdicts import Verdict
-from .tasks import Task
+from ...expectations.entries import Expectation
+from ...oracle.verdicts import Verdict
+from ..tasks import Task
 
 GATE, CELLS = "exclusive-gate.lock", "exclusive-cells.lock"
 

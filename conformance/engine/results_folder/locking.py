@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from ..spec.errors import CommandError
+from ...spec.errors import CommandError
 
 NAME = "run.lock"
 

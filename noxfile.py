@@ -293,7 +293,7 @@ def old_releases(session: nox.Session) -> None:
     session.run(
         *("python", "-m", "conformance", "releases", *CHOSEN["old_releases"]),
         *("--cell", "@ci/old_releases.txt", "--expectations", "ci/expectations/cpu-old.toml"),
-        *("--journal", "results/old-releases.jsonl"),
+        *("--results", "results/old-releases"),
         *session.posargs,
     )
 

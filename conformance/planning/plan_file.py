@@ -30,12 +30,15 @@ def plan_text(plan: Plan, options: str) -> str:
     return "".join([*(f"# {line}\n" for line in heading), *(f"{cell.id}\n" for cell in plan.cells)])
 
 
-def read_cells(words: Iterable[str]) -> tuple[Cell, ...]:
-    """The cells that ids, and files after an @, name, in their order. The installed release may lack some of a file."""
+def read_cells(words: Iterable[str], any_release: bool = False) -> tuple[Cell, ...]:
+    """The cells that ids, and files after an @, name, in their order. The installed release may lack some of a file.
+
+    With `any_release` it may also lack those that ids name.
+    """
     cells: dict[str, Cell] = {}
     for word in words:
         of_file = word.startswith("@")
-        found = read_plan(Path(word[1:])) if of_file else (parse_cell(word),)
+        found = read_plan(Path(word[1:])) if of_file else (parse_cell(word, any_release),)
         cells |= {cell.id: cell for cell in found}
     return tuple(cells.values())
 

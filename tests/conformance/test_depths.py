@@ -169,7 +169,7 @@ def test_cells_that_show_nothing_are_left_out_with_the_reason() -> None:
     left = {cell.id for cell in plan.cells}
     assert {"hostcb/id_tap/jit/cuda-1dev@lower", "hostcb/id_tap/pjit/cuda-4dev@lower"} <= left
     # Pairs of transforms are planned on the larger topology alone, and stay there.
-    assert "hostcb/call/jit.scan/cuda-4dev@lower" in left
+    assert "hostcb/id_tap/jit.scan/cuda-4dev@lower" in left
     assert len(left) == len(plan.cells)
 
 

@@ -214,4 +214,4 @@ def test_files_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("ERROR: ") and message in line
     assert main(["list", "--plan", "--ineligible"]) == 2
-    assert "--plan prints cells, and --coverage, --ineligible and --promises do not" in capsys.readouterr().err
+    assert "--plan prints cells, and --coverage and --ineligible do not" in capsys.readouterr().err

@@ -115,7 +115,7 @@ def _on_one_array(result: Any, aval: Any) -> str | None:
         return None
     if isinstance(result, np.ndarray | np.generic | jax.Array):
         is_cast = array.shape == aval.shape and array.dtype != dtype and array.dtype.kind != dtype.kind
-        return f"Return value.astype({_dtype(dtype)})." if is_cast else None
+        return f"Return it in the promised dtype: value.astype({_dtype(dtype)})." if is_cast else None
     if array.shape == aval.shape:
         return f"Wrap what the callback returns in an array: np.asarray(value, {_dtype(dtype)})."
     if array.shape == ():

@@ -15,11 +15,11 @@ import jax
 
 from .._spec.advice import advice_in
 from .._spec.headlines import headline
-from .._spec.naming import NO_DEVICE, class_name, device_name, transferable
+from .._spec.naming import NO_DEVICE, PACKAGE, class_name, device_name, transferable
 from .._spec.results import is_hostcbs
 from .chains import Link, Sums, extend, last_of
 from .forgetting import chain, forget_callers, forget_locals
-from .frames import PACKAGE, leave_out_own_frames
+from .frames import leave_out_own_frames
 from .repeats import Repeats
 
 logger = logging.getLogger("hostcb")

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from .._compat.dispatch_end import watch_dispatches
+from .._spec.naming import PACKAGE
 from . import thread_states
 from .failures import beside_cause, failure_log
-from .frames import PACKAGE
 from .running import running
 
 if TYPE_CHECKING:

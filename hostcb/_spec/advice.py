@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.tree_util import PyTreeDef
 
+from .callback import LEAF, HostCallback
 from .kinds import Kind
 from .naming import PACKAGE
 
@@ -95,15 +95,17 @@ def on_shape(given: Any) -> str:
     return f" This looks like a shape: use jax.ShapeDtypeStruct({tuple(sizes)}, dtype)."
 
 
-def on_result(result: Any, tree: PyTreeDef, avals: Sequence[Any]) -> str | None:
+def on_result(callback: HostCallback, result: Any, avals: Sequence[Any]) -> str | None:
     """Return the advice for a function that has returned something else than one array, or than a tuple of integers."""
     with contextlib.suppress(Exception):
         # The result may be any object, and reading its attributes may raise any exception.
-        if jax.tree_util.treedef_is_leaf(tree):
+        if callback.result_tree == LEAF:
             return _on_one_array(result, avals[0])
-        one_level = tree in (jax.tree_util.tree_structure(kind([0] * len(avals))) for kind in (tuple, list))
+        numbers = [0] * len(avals)
+        is_flat = callback.result_tree in map(jax.tree_util.tree_structure, (numbers, tuple(numbers)))
         integers = all(aval.shape == () and np.dtype(aval.dtype).kind == "i" for aval in avals)
-        if one_level and integers and len(result.shape) == len(avals):
+        # In the other kinds a number describes no result.
+        if callback.kind.one_argument and is_flat and integers and len(result.shape) == len(avals):
             array = f"jax.ShapeDtypeStruct({tuple(result.shape)}, {_dtype(result.dtype)})"
             return f"result_shape describes integers and no shape: for an array use {array}."
     return None

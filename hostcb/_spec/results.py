@@ -175,15 +175,15 @@ def conform(result: Any, callback: HostCallback, avals: Sequence[Any]) -> Sequen
     strict = callback.kind.one_argument
     tree = jax.tree_util.tree_structure(result)
     if tree != callback.result_tree and (strict or not same_names(result, callback.result_tree)):
-        did, advice = instead(result, show(callback, avals)), on_result(result, callback.result_tree, avals)
-        raise mismatched(_wrong_tree(tree, callback, avals, result), did, advice)
+        text, did = _wrong_tree(tree, callback, avals, result), instead(result, show(callback, avals))
+        raise mismatched(text, did, on_result(callback, result, avals))
     leaves = jax.tree_util.tree_leaves(result)
     arrays = [to_array(leaf, callback.name) for leaf in leaves]
     converted = [canonical(array, aval) for array, aval in zip(arrays, avals, strict=True)]
     if any(array is None for array in converted):
         too_large = _too_large(arrays, avals)
         did = instead(result, show(callback, avals)) + too_large.partition(",")[0]
-        advice = None if too_large else on_result(result, callback.result_tree, avals)
+        advice = None if too_large else on_result(callback, result, avals)
         if not strict:
             raise mismatched(_wrong_leaf(arrays, converted, callback, avals), did, advice)
         raise mismatched(

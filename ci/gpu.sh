@@ -65,7 +65,6 @@ step cells-in-c env HOSTCB_NATIVE_CUDA=1 "$run" -m conformance run --platform cu
   --results "$results/taps-in-c" -k "hostcb and (/id_tap or /id_print/ or /call_print_and_tap/)"
 step benchmarks "$run" -m benchmarks --json "$results/benchmarks.json"
 step report "$run" -m conformance report "$results" --html "$results/matrix.html" --markdown "$results/matrix.md"
-step never-run "$run" ci/never_run.py "$results" --page "$results/never-run.md"
 step bundle "$run" -m conformance bundle "$results"
 
 if [ -n "$failed" ]; then

@@ -63,8 +63,8 @@ def campaign(
                 yield Job(mutant, checks, seconds, options.budget, options.until, passed)
 
     run = functools.partial(_run, log=options.journal.with_name("trials.log"))
-    for _, told in in_forks(jobs(), options.workers, run):
-        result = Result.from_json(told)
+    for _, reported in in_forks(jobs(), options.workers, run):
+        result = Result.from_json(reported)
         if result.verdict == KILLED:
             kills.add(result.killer, result.module)
         journal.append(options.journal, result)

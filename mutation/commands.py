@@ -185,8 +185,9 @@ def _try(options: argparse.Namespace) -> int:
     options.results.mkdir(parents=True, exist_ok=True)
     log = options.results / "trials.log"
     jobs = (Job(mutant, checks, {}, math.inf, until=Until.ALL) for mutant in mutants)
-    for number, (_, told) in enumerate(in_forks(jobs, options.workers, lambda job: try_mutant(job, log).as_json()), 1):
-        _show(f"{number}/{len(mutants)}", Result.from_json(told))
+    results = in_forks(jobs, options.workers, lambda job: try_mutant(job, log).as_json())
+    for number, (_, reported) in enumerate(results, 1):
+        _show(f"{number}/{len(mutants)}", Result.from_json(reported))
     return 0
 
 

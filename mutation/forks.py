@@ -57,21 +57,21 @@ def in_forks(jobs: Iterable[J], workers: int, run: Callable[[J], Any]) -> Iterat
         pid, status = os.wait()
         job, read = running.pop(pid)
         with os.fdopen(read, "rb") as pipe:
-            told = pipe.read()
-        if status != 0 or not told:
+            reported = pipe.read()
+        if status != 0 or not reported:
             raise ForkEndedError(
                 f"the process for {job} ended with {os.waitstatus_to_exitcode(status)}, without a result"
             )
-        yield job, json.loads(told)
+        yield job, json.loads(reported)
 
 
 def _run(run: Callable[[J], Any], job: J, write: int) -> None:
     status = 1
     try:
         end_with_parent()
-        told = json.dumps(run(job)).encode()
+        reported = json.dumps(run(job)).encode()
         # Less than a pipe holds: the parent reads after the end of this process.
-        os.write(write, told)
+        os.write(write, reported)
         status = 0
     except BaseException:
         traceback.print_exc()

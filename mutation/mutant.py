@@ -83,11 +83,11 @@ def mutants_in(source: str, module: str) -> Iterator[Mutant]:
 
 
 def id_of(where: str, line: str, before: str, after: str, alike: Counter[str]) -> str:
-    """The id of a change of a line; `alike` counts how often each came."""
+    """The id of a change of a line; `alike` counts how often each occurred."""
     words = "\n".join((line.strip(), flat(before), flat(after)))
     key = f"{where}:{hashlib.sha256(words.encode()).hexdigest()[:8]}"
     alike[key] += 1
-    # Equal lines of one function, with the same change, are told apart by their order.
+    # Equal lines of one function, with the same change, are distinguished by their order.
     return key if alike[key] == 1 else f"{key}:{alike[key]}"
 
 

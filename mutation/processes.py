@@ -94,7 +94,7 @@ class ForkedWorker:
         return signal.Signals(-self.status).name if self.status < 0 else f"exit {self.status}"
 
     def _ended_early(self, started: float) -> Outcome:
-        """The outcome of a cell or test whose process has ended, or has told nothing for too long."""
+        """The outcome of a cell or test whose process has ended, or has reported nothing for too long."""
         if self._wait(1.0):
             return Outcome(Verdict.CRASH, None, f"the process ended with {self._how}", signal=self._how)
         return Outcome(Verdict.HANG, None, f"no answer for {time.monotonic() - started:.0f} s")

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from conformance.engine.tasks import Kind, Task
 from conformance.oracle.verdicts import Verdict
+from conformance.warm.process import COLD
 
 from . import coverage, tester
 from .coverage import IMPORT, Coverage
@@ -79,6 +80,8 @@ def _record(part: Part, results: Path) -> str:
         sys.path.insert(0, str(overlay))
         os.environ[hostcb_lines.FOLDER] = str(folder)
         os.environ[hostcb_lines.PACKAGE] = str(overlay / PACKAGE.name)
+        # A process begins to record when Python starts, and so a fork would record for its server.
+        os.environ[COLD] = "1"
         lines = _of_tests(part, folder, log) if isinstance(part, str) else _of_cells(part, log)
         reached = coverage.read_lines(folder)
     of_file = reached.get(part, {}) if isinstance(part, str) else {}

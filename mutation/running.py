@@ -11,7 +11,7 @@ from typing import Self
 
 from conformance.engine.tasks import Kind, Task
 from conformance.oracle.verdicts import Outcome, Verdict
-from conformance.worker.gang import Gang
+from conformance.worker.process_group import ProcessGroup
 from conformance.worker.processes import WorkerStartError
 
 from . import tester
@@ -69,11 +69,11 @@ class Runner:
         self.end()
         os.environ[hostcb_lines.CELL] = task.id
         try:
-            gang = Gang(task.topology, task.implementation, self._log, task.xla_flags)
+            group = ProcessGroup(task.topology, task.implementation, self._log, task.xla_flags)
         except WorkerStartError as error:
             return Outcome(Verdict.CRASH, None, str(error))
         try:
-            return gang.run(task.id, deadline)
+            return group.run(task.id, deadline)
         finally:
-            if not gang.buried:
-                gang.kill()
+            if not group.buried:
+                group.kill()

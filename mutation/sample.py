@@ -102,5 +102,5 @@ def try_sample(mutants: Sequence[Mutant], kills: Mapping[str, str], workers: int
             others = [each for each in others if each != first][:SECOND_CHANCES]
             yield Job(mutant, tuple(named((first, *others)).values()), seconds, BUDGET)
 
-    for _, told in in_forks(jobs(), workers, lambda job: try_mutant(job, log).as_json()):
-        yield Result.from_json(told)
+    for _, reported in in_forks(jobs(), workers, lambda job: try_mutant(job, log).as_json()):
+        yield Result.from_json(reported)

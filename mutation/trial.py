@@ -60,7 +60,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a mutant: a line of the journal."""
+    """The result for a mutant: a line of the journal."""
 
     id: str
     module: str

@@ -50,7 +50,7 @@ class Report:
     title: str
     callbacks: str
     kind: str
-    """What becomes of a program: "wrong value", "wrong order", "crash" and so on."""
+    """The effect on a program: "wrong value", "wrong order", "crash" and so on."""
     seen: str
     """The oldest and the newest release in which its program showed it, and exceptions between them."""
     affected: tuple[str, ...]
@@ -147,7 +147,7 @@ def with_table(page: str, lines: Iterable[str]) -> str:
 def table() -> list[str]:
     """The lines of the first page's table."""
     lines = [
-        "| bug | callbacks | what becomes of it | seen with JAX | known failure |",
+        "| bug | callbacks | effect | seen with JAX | known failure |",
         "| --- | --- | --- | --- | --- |",
     ]
     entries = entries_by_link()

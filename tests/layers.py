@@ -16,7 +16,7 @@ from pathlib import Path
 @dataclass(frozen=True)
 class Import:
     module: str
-    """The importing module, relative to the package: `engine.plugin`, or `engine.__init__`."""
+    """The importing module, relative to the package: `engine.execution`, or `engine.__init__`."""
     imported: str
     where: str
     """File and line."""

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Which tests, cells and mutants hold each promise of docs/contract.md; run as a program, it writes docs/promises.md.
+"""Which tests, cells and mutants hold each promise of docs/contract.md; `nox -s docs` writes docs/promises.md by it.
 
 Tests cite promises with `pytest.mark.contract`, cells by what their callback, transforms or case say. A mutant counts
 for the promises of the cells that must catch it. Tests are read and not imported, and are counted as functions: so the
@@ -22,12 +22,11 @@ from pathlib import Path
 TESTS = Path(__file__).parent
 CONTRACT = TESTS.parent / "docs" / "contract.md"
 PAGE = TESTS.parent / "docs" / "promises.md"
-COMMAND = "python tests/promises.py"
 
-HEAD = f"""\
+HEAD = """\
 # The contract, with what holds each promise
 
-Written by `{COMMAND}`: do not edit it. Promises are those of [contract.md](contract.md), of which this page has the
+Written by `python tests/promises.py`. Promises are those of [contract.md](contract.md), of which this page has the
 first sentences. Tests are counted as functions, below `tests/`. Cells are those of the CPU for `hostcb`;
 `python -m conformance list` prints their ids, each with its promises. `id_tap/* 12` stands for twelve cells whose ids
 begin with `hostcb/id_tap/`, and `*/case.raises.* 3` for three cells of a case. A mutant
@@ -127,7 +126,7 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in sorted(set(names))) or "none"
 
 
-def _scenario(program: str) -> str | None:
+def _case_of(program: str) -> str | None:
     """The case of a cell with any layout, or its entry of the table; nothing for a composition of transforms."""
     kind, _, rest = program.partition(".")
     if kind not in ("case", "table"):
@@ -145,13 +144,13 @@ def page() -> str:
         citing = [cell.split("/") for cell, cited in of_cells.items() if number in cited]
         breaking = of_mutants.get(number, [])
         table.append(f"| [{number}](#{number.lower()}) | {files.total()} | {len(citing)} | {len(breaking)} |\n")
-        scenarios = [scenario for _, program, _ in citing if (scenario := _scenario(program))]
-        composed = [callback for callback, program, _ in citing if not _scenario(program)]
+        cases = [case for _, program, _ in citing if (case := _case_of(program))]
+        composed = [callback for callback, program, _ in citing if not _case_of(program)]
         sections.append(
             f"\n## {number}\n\n{promised[number]}\n\n"
             f"- tests: {', '.join(f'`{file}` {count}' for file, count in sorted(files.items())) or 'none'}\n"
             f"- cells of composed programs: {_counted(f'{callback}/*' for callback in composed)}\n"
-            f"- cells of cases and of the table: {_counted(f'*/{scenario}' for scenario in scenarios)}\n"
+            f"- cells of cases and of the table: {_counted(f'*/{case}' for case in cases)}\n"
             f"- mutants: {_names(breaking)}\n"
         )
     return HEAD + "".join(table + sections)

@@ -15,12 +15,17 @@ from typing import Any
 import sessions
 
 import hostcb
+from conformance.warm import process as warm
+from conformance.warm.environment import fixed
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(hostcb.__file__).parent.parent
 
-IMPORTING_TESTS = {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, PROGRAMS.parent, PROGRAMS.parent / "contract")))}
-"""The environment of a program that uses functions of the tests of the contract, and what these share."""
+PATH = (ROOT, PROGRAMS.parent, PROGRAMS.parent / "contract")
+"""A program finds hostcb, what the tests share, and the tests of the contract."""
+
+IMPORTED = (*warm.PRELOADED, "program_in_fork")
+"""The modules that programs have in common. hostcb is not one of them, since it would know that it was forked."""
 
 PRELUDE = """\
 import functools, gc, json, logging, os, sys, threading, time, traceback, weakref
@@ -73,31 +78,43 @@ def run_program(
     timeout: float = 240.0,
     warnings: str = "default",
     prelude: str = PRELUDE,
+    fresh: bool = False,
 ) -> Ended:
     """Run a file of `tests/programs` (a name ending in .py) or a source text that starts after `prelude`.
+
+    The program runs in a fork of a process that has imported JAX and NumPy. It runs in a fresh interpreter if its
+    environment has a variable that Python or JAX reads before, and with `fresh`: for what depends on the imports, on
+    Python's start, or on the order in which exit functions were registered.
 
     The environment is as a user's: what the library itself has set for this process is not passed on. XLA compiles as
     in this session. Nothing goes through a proxy, which gRPC would use for localhost, too.
     """
     left_out = ("PJRT_NPROC", "NPROC", "XLA_FLAGS")
-    variables = {
+    usual = {
         name: value
         for name, value in os.environ.items()
         if name not in left_out and not name.lower().endswith("_proxy")
     }
-    variables |= {"JAX_PLATFORMS": "cpu", "PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
-    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), variables.get("PYTHONPATH")]))
+    usual |= {"JAX_PLATFORMS": "cpu", "PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
+    usual["PYTHONPATH"] = os.pathsep.join(filter(None, [*map(str, PATH), usual.get("PYTHONPATH")]))
     forced = [] if devices is None else [f"--xla_force_host_platform_device_count={devices}"]
-    variables["XLA_FLAGS"] = " ".join([*forced, *sessions.XLA_FLAGS])
-    variables |= env or {}
+    usual["XLA_FLAGS"] = " ".join([*forced, *sessions.XLA_FLAGS])
+    variables = {**usual, **(env or {})}
     target = [str(PROGRAMS / program)] if program.endswith(".py") else ["-c", prelude + program]
-    command = [sys.executable, "-W", warnings, *target, *arguments]
-    process = subprocess.Popen(
-        command, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process: warm.Process | None = None
+    # A server for one program would take as long as a fresh interpreter.
+    if not fresh and ":" not in warnings and fixed(variables) == fixed(usual):
+        process = warm.fork("program_in_fork", [warnings, *target, *arguments], variables, IMPORTED)
+    if process is None:
+        command = [sys.executable, "-W", warnings, *target, *arguments]
+        process = subprocess.Popen(
+            command, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
     try:
         stdout, stderr = process.communicate(timeout=timeout)
+        returncode: int | None = process.returncode
     except subprocess.TimeoutExpired:
+        returncode = None
         # The fault handler writes the stacks of all threads when it is aborted: what hangs, and where.
         process.send_signal(signal.SIGABRT)
         try:
@@ -105,5 +122,4 @@ def run_program(
         except subprocess.TimeoutExpired:
             process.kill()
             stdout, stderr = process.communicate()
-        return Ended(None, stdout, stderr)
-    return Ended(process.returncode, stdout, stderr)
+    return Ended(returncode, stdout.decode(), stderr.decode())

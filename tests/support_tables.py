@@ -20,7 +20,7 @@ PROJECT = Path(__file__).parents[1]
 if __name__ == "__main__":
     sys.path.insert(0, str(PROJECT))
 
-from conformance.oracle.verdicts import Standing  # noqa: E402
+from conformance.oracle.verdicts import ExpectationStatus  # noqa: E402
 from conformance.reports.results import CellRecord, known_failures, load_results  # noqa: E402
 
 FOLDER = PROJECT / "docs" / "callbacks"
@@ -140,7 +140,7 @@ def rows(cell: CellRecord) -> Iterable[str]:
 
 
 def outcome(cell: CellRecord) -> str:
-    if cell.standing is Standing.KNOWN_FAILURE:
+    if cell.standing is ExpectationStatus.KNOWN_FAILURE:
         return "known failure"
     if not (cell.standing.acceptable and cell.passed):
         return "unexpected"

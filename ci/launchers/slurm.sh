@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The conformance suite over the hosts of a Slurm job: sbatch --nodes 2 ci/launchers/slurm.sh --topology cpu-2x4
+# The conformance suite over the hosts of a Slurm job: sbatch --nodes 2 ci/launchers/slurm.sh --devices cpu-2x4
 # The arguments are those of `run`; the first host writes the results.
 #SBATCH --job-name=conformance
 #SBATCH --ntasks-per-node=1
@@ -10,4 +10,4 @@ set -euo pipefail
 export HOSTCB_CONFORMANCE_KEY="${HOSTCB_CONFORMANCE_KEY:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')}"
 
 # JAX reads this host's place from the variables that srun sets.
-exec srun --kill-on-bad-exit=0 "${PYTHON:-python3}" -m conformance run --distributed "$@"
+exec srun --kill-on-bad-exit=0 "${PYTHON:-python3}" -m conformance run --spread hosts "$@"

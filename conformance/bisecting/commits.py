@@ -1,4 +1,4 @@
-"""The search among commits: `git bisect run`, in a worktree of its own.
+"""The search among commits: `git bisect`, in a worktree of its own.
 
 Nothing here touches the working tree of a user, or the index, branches and hooks.
 """
@@ -7,40 +7,77 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
-from ..releases.release import ReleaseError
-from .findings import Place
+from ..releases.environments import Environment, ReleaseError
+from .line import Line, LineOf
+from .search import Answer, Evidence, Kind, Samples, change_in
+
+Findings: TypeAlias = list[tuple[dict[str, Answer], Samples, Sequence[str]]]
+"""Answers by subject, the samples that show them, and the labels of the places."""
+
+
+def search_commits(
+    new_line: LineOf, subjects: Sequence[str], repository: Repository, ends: tuple[str, str], python: Path
+) -> Findings:
+    """Run both ends; for each subject of which they differ, git then chooses the commits."""
+    old, new = ends
+    found: Findings = []
+    with repository.worktree() as tree:
+
+        def line_of(*commits: str) -> Line:
+            labels = [tree.label(commit) for commit in commits]
+            return new_line(labels, lambda index: tree.environment(commits[index], python))
+
+        line = line_of(old, new)
+        answers, samples = line.search(change_in(2, named=(0, 1)), subjects)
+        if others := {subject: answer for subject, answer in answers.items() if answer.kind is not Kind.FOUND}:
+            found.append((others, samples, line.labels))
+        for subject in (subject for subject in answers if subject not in others):
+
+            def mark(commit: str, subject: str = subject) -> str:
+                return line_of(old, commit, new).search(_mark, [subject])[0][subject]
+
+            line = line_of(*dict.fromkeys((old, *tree.bisect(old, new, mark), new)))
+            last = len(line.labels) - 1
+            found.append((*line.search(change_in(last + 1, named=(0, last)), [subject]), line.labels))
+    return found
+
+
+def _mark(evidence: Evidence) -> str:
+    """What git is given for the commit between two ends."""
+    if not evidence.testable(1):
+        return "skip"
+    return {"as old": "old", "unclear": "skip"}.get(evidence.relation(1, 0, 2), "new")
 
 
 @dataclass(frozen=True)
 class Repository:
     path: Path
 
-    def commit(self, revision: str) -> str:
-        self._run("rev-parse", "--git-dir")
-        found = self._try("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-        if found.returncode:
+    def ends(self, one: str, other: str) -> tuple[str, str]:
+        """Two commits, the older one first."""
+        old, new = self._commit(one), self._commit(other)
+        base = self._git("merge-base", old, new, codes=(0, 1)).strip()
+        if old == new or base not in (old, new):
+            raise ReleaseError(f"--good {one} and --bad {other}: give two commits of which one comes before the other")
+        return (old, new) if base == old else (new, old)
+
+    def _commit(self, revision: str) -> str:
+        self._git("rev-parse", "--git-dir")
+        asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+        if not (found := self._git(*asked, codes=range(256)).strip()):
             raise ReleaseError(f"{self.path} has no commit {revision!r}")
-        return found.stdout.strip()
+        return found
 
-    def is_ancestor(self, older: str, newer: str) -> bool:
-        return self._try("merge-base", "--is-ancestor", older, newer).returncode == 0
-
-    def place(self, commit: str) -> Place:
-        """A commit with the first line of its message."""
-        subject = " ".join(self._run("log", "-1", "--no-show-signature", "--format=%s", commit).split())
-        return Place(commit[:10], f"{commit[:10]} {subject}")
-
-    def history(self, old: str, new: str) -> list[str]:
-        """The older end, and what the newer end has besides; parents come first."""
-        return [old, *self._run("rev-list", "--topo-order", "--reverse", new, "--not", old).split()]
+    def label(self, commit: str) -> str:
+        """A short name and the first line of the message."""
+        return f"{commit[:10]} {self._git('log', '-1', '--no-show-signature', '--format=%s', commit).strip()}"
 
     @contextlib.contextmanager
     def worktree(self) -> Iterator[Repository]:
@@ -49,73 +86,55 @@ class Repository:
             tree = Path(folder).resolve() / "tree"
             try:
                 # Of a search that was killed, git still knows the worktree.
-                self._run("worktree", "prune")
-                self._run("worktree", "add", "--detach", str(tree), "HEAD")
+                self._git("worktree", "prune")
+                self._git("worktree", "add", "--detach", str(tree), "HEAD")
                 yield Repository(tree)
             finally:
-                self._try("worktree", "remove", "--force", str(tree))
+                self._git("worktree", "remove", "--force", str(tree), codes=range(256))
 
-    def check_out(self, commit: str) -> None:
-        self._run("checkout", "--quiet", "--force", "--detach", commit)
+    def environment(self, commit: str, python: Path) -> Environment:
+        """The environment of an interpreter, with the packages of a commit, which is checked out."""
+        self._git("checkout", "--quiet", "--force", "--detach", commit)
+        return Environment.of(python, self.path.parent / commit, self.path)
 
-    def bisect(self, old: str, new: str, step: Sequence[str], environment: Mapping[str, str]) -> tuple[str, list[str]]:
+    def bisect(self, old: str, new: str, mark: Callable[[str], str]) -> list[str]:
         """The newest commit that is as the older end, and those of which one is the first that is not.
 
-        The last of these is known to differ. The step is a command as `git bisect run` takes it.
+        The last of these is known to differ. `mark` says of a commit that is checked out: old, new or skip.
         """
-        self._run("bisect", "start")
-        self._run("bisect", "new", new)
-        self._run("bisect", "old", old)
-        process = subprocess.Popen(
-            [*self._git, "bisect", "run", *step],
-            env=_without_git(environment),
-            stdin=subprocess.DEVNULL,
-            # Standard output is for findings.
-            stdout=sys.stderr,
-            start_new_session=True,
-        )
-        try:
-            # Git ends with an error if commits that were skipped leave several: the refs tell which.
-            process.wait()
-        except BaseException:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.wait()
-            raise
-        first = self.commit("refs/bisect/new")
-        known = self._run("for-each-ref", "--format=%(objectname)", "refs/bisect/old-*").split()
-        before = [commit for commit in self.history(old, first) if commit in known][-1]
-        suspects = self._run("rev-list", "--topo-order", "--reverse", first, "--not", *known).split()
-        skipped = self._run("for-each-ref", "--format=%(objectname)", "refs/bisect/skip-*").split()
-        if left := [commit for commit in suspects[:-1] if commit not in skipped]:
-            raise ReleaseError(f"git bisect ended with exit code {process.returncode} before {len(left)} commits ran")
-        self._run("bisect", "reset")
-        return before, suspects
+        self._git("bisect", "start")
+        self._git("bisect", "new", new)
+        self._git("bisect", "old", old)
+        while True:
+            first, known, skipped = (self._marked(kind) for kind in ("new", "old-*", "skip-*"))
+            suspects = self._history(*first, "--not", *known)
+            if {*suspects[:-1]} <= {*skipped}:
+                break
+            # Git says 2 if only skipped commits are left.
+            self._git("bisect", mark(self._commit("HEAD")), codes=(0, 2))
+        before = [commit for commit in (old, *self._history(*first, "--not", old)) if commit in known][-1]
+        self._git("bisect", "reset")
+        return [before, *suspects]
 
-    @property
-    def _git(self) -> list[str]:
-        # Hooks are for the user's own work.
-        return ["git", "-C", str(self.path), "-c", "core.hooksPath=/dev/null"]
+    def _history(self, *commits: str) -> list[str]:
+        return self._git("rev-list", "--topo-order", "--reverse", *commits).split()
 
-    def _run(self, *arguments: str) -> str:
-        ended = self._try(*arguments)
-        if ended.returncode:
-            words = ended.stderr.strip().splitlines() or ["it wrote nothing"]
-            raise ReleaseError(f"`git {' '.join(arguments)}` failed in {self.path}: {words[-1]}")
-        return ended.stdout
+    def _marked(self, kind: str) -> list[str]:
+        return self._git("for-each-ref", "--format=%(objectname)", f"refs/bisect/{kind}").split()
 
-    def _try(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        # In a session of its own, Ctrl-C does not stop git in the middle of cleaning up.
-        return subprocess.run(
-            [*self._git, *arguments],
-            env=_without_git(os.environ),
+    def _git(self, *arguments: str, codes: Container[int] = (0,)) -> str:
+        ended = subprocess.run(
+            # Hooks are for the user's own work.
+            ["git", "-C", str(self.path), "-c", "core.hooksPath=/dev/null", *arguments],
+            # Without what would lead git to another repository, for example in a hook of one.
+            env={name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {"LC_ALL": "C"},
             capture_output=True,
             text=True,
             errors="replace",
             check=False,
+            # In a session of its own, Ctrl-C does not stop git in the middle of cleaning up.
             start_new_session=True,
         )
-
-
-def _without_git(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without what would lead git to another repository, for example in a hook of one."""
-    return {name: value for name, value in environment.items() if not name.startswith("GIT_")} | {"LC_ALL": "C"}
+        if ended.returncode not in codes:
+            raise ReleaseError(f"`git {' '.join(arguments)}` failed in {self.path}: {ended.stderr.strip()}")
+        return ended.stdout

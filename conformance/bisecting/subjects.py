@@ -1,45 +1,41 @@
-"""What is tried in a release or a commit: cells or a script, in another environment, as often as needed."""
+"""What is tried in a release or a commit, cells or a script, and what makes two runs the same."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+import signal
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
-from ..releases.installing import Environment
+from ..oracle.verdicts import Outcome, Verdict
+from ..releases.environments import Environment
 from ..releases.trying import run_cells
-from ..worker.processes import OtherPython
-from .samples import Sample, sample_of
-from .scripts import environment_of, run_script
+
+CANNOT_TEST = 125
+"""The exit code by which a script says that it means nothing in this release, as for `git bisect run`."""
 
 
-class Subjects(Protocol):
-    """Cells, or one script."""
+@dataclass(frozen=True)
+class Sample:
+    """What one run showed."""
 
-    @property
-    def names(self) -> tuple[str, ...]: ...
-
-    @property
-    def conditions(self) -> str:
-        """What an outcome depends on, beside the subject and the place."""
-
-    def run(
-        self, environment: Environment, runs: Mapping[str, int], checkout: bool = False
-    ) -> Iterator[tuple[str, Sample]]:
-        """Run these subjects so often; packages of a checkout come before the installed ones."""
+    words: str
+    """The outcome: two runs with the same words have the same outcome. For an untestable release, the reason."""
+    passed: bool = False
+    detail: str = ""
+    """The witness of a failure, or what a script complained of."""
+    untestable: bool = False
 
 
-class CheckoutPython(OtherPython):
-    """An interpreter that finds packages of a checkout before the installed ones."""
-
-    def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
-        # The folders of the user, and the current one, may be other checkouts.
-        kept = {name: value for name, value in inherited.items() if name != "PYTHONPATH"}
-        # Of two commits, modules of one size and one second are the same to Python, if they were compiled.
-        return super().environment(kept) | {"PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+def counted(samples: Iterable[Sample]) -> Counter[str]:
+    return Counter(sample.words for sample in samples)
 
 
 @dataclass(frozen=True)
@@ -47,46 +43,76 @@ class Cells:
     names: tuple[str, ...]
     deadline: float
     log: Path
-    verdict_alone: bool = False
+    version = "cells"
 
-    @property
-    def conditions(self) -> str:
-        return f"deadline {self.deadline:g}{', verdict alone' * self.verdict_alone}"
+    def run(self, environment: Environment, runs: Mapping[str, int]) -> Iterator[tuple[str, Sample]]:
+        """Run these cells so often."""
+        for cell, outcome in run_cells(environment, runs, self.deadline, self.log):
+            yield cell, sample_of(outcome)
 
-    def run(
-        self, environment: Environment, runs: Mapping[str, int], checkout: bool = False
-    ) -> Iterator[tuple[str, Sample]]:
-        python = environment.worker
-        if checkout:
-            python = CheckoutPython(python.executable, python.jaxlib, python.path)
-        for cell, outcome in run_cells(environment, runs, deadline=self.deadline, log=self.log, python=python):
-            yield cell, sample_of(outcome, self.verdict_alone)
+
+def sample_of(outcome: Outcome) -> Sample:
+    """The verdict, the stage and the kind of anomaly."""
+    if outcome.verdict is Verdict.HARNESS_ERROR:
+        # The last line of a traceback is the error.
+        return Sample("the suite failed: " + outcome.reason.strip().rpartition("\n")[2], untestable=True)
+    if outcome.verdict is Verdict.MISSING or (outcome.verdict is Verdict.UNSUPPORTED and outcome.stage is None):
+        return Sample(outcome.reason.strip().partition("\n")[0], untestable=True)
+    words = outcome.label + (f" at {outcome.stage.value}" if outcome.stage else "")
+    words += f" ({outcome.anomaly})" if outcome.anomaly else ""
+    return Sample(words, outcome.verdict is Verdict.PASS, outcome.reason)
 
 
 @dataclass(frozen=True)
 class Script:
+    """A user's program: its end and what it prints are the outcome."""
+
     path: Path
     deadline: float
-    end_alone: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
         return (str(self.path),)
 
     @property
-    def conditions(self) -> str:
-        # A script that was changed is another one.
-        content = hashlib.sha256(self.path.read_bytes()).hexdigest()[:16]
-        return f"script {content}, deadline {self.deadline:g}{', verdict alone' * self.end_alone}"
+    def version(self) -> str:
+        """A script that was changed is another one."""
+        return f"script {hashlib.sha256(self.path.read_bytes()).hexdigest()}"
 
-    def run(
-        self, environment: Environment, runs: Mapping[str, int], checkout: bool = False
-    ) -> Iterator[tuple[str, Sample]]:
-        variables = environment_of()
-        if checkout:
-            # The modules beside the script come after the checkout, which may lie there, too.
-            path = os.pathsep.join((str(environment.packages), str(self.path.resolve().parent)))
-            variables |= {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    def run(self, environment: Environment, runs: Mapping[str, int]) -> Iterator[tuple[str, Sample]]:
         for name, number in runs.items():
             for _ in range(number):
-                yield name, run_script(self.path, environment.python, variables, self.deadline, self.end_alone)
+                yield name, self._once(environment)
+
+    def _once(self, environment: Environment) -> Sample:
+        # Files, and not pipes: what the script has started may keep a pipe open for ever.
+        with tempfile.TemporaryFile("w+", errors="replace") as printed, tempfile.TemporaryFile("w+") as complained:
+            process = subprocess.Popen(
+                [environment.executable, self.path.resolve()],
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=complained,
+                env=environment.of_script(self.path),
+                # Its own processes end with it, and Ctrl-C reaches this process alone.
+                start_new_session=True,
+            )
+            try:
+                code = process.wait(self.deadline)
+                end = f"exit {code}" if code >= 0 else f"crash ({signal.strsignal(-code)})"
+            except subprocess.TimeoutExpired:
+                end = "hang"
+            finally:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            printed.seek(0)
+            complained.seek(0)
+            text, complaint = printed.read().strip(), complained.read().strip().rpartition("\n")[2]
+        if end == f"exit {CANNOT_TEST}":
+            return Sample(complaint or text or f"the script ended with {CANNOT_TEST}", untestable=True)
+        if end != "hang":
+            end += f", prints {' | '.join(text.splitlines()) or 'nothing'}"
+        return Sample(end, end.startswith("exit 0,"), complaint)
+
+
+Subjects: TypeAlias = Cells | Script

@@ -11,18 +11,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..reports.machine import without_home
+from ..reports.results import load_results
 from ..spec.errors import CommandError
 
 MANIFEST = "manifest.json"
 DIGEST = "manifest.sha256"
 FORMAT = "hostcb conformance bundle"
-VERSION = 2
-"""Raised when an older reader would misunderstand the archive. A manifest of version 1 has more hashes."""
+VERSION = 1
+"""Raised when an older reader would misunderstand the archive."""
 
 LARGEST = 2**31
 """The greatest number of bytes of a bundle, and of its members together."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@-]*")
+
+
+def results_name(run: str) -> str:
+    """The name of the results of a run, which is called by its platform, and by its depth if nothing ran."""
+    return f"conformance-{run}.json"
+
+
+def journal_name(run: str) -> str:
+    return f"journal-{run}.jsonl"
+
+
+def members_of(folder: Path) -> dict[str, bytes]:
+    """The members of the bundle of a results folder, by name: the results and the journal of each platform."""
+    members = {}
+    for run in load_results(folder):
+        for file in (folder / results_name(run.name), folder / journal_name(run.name)):
+            if file.exists():
+                members[file.name] = without_home(file.read_text(encoding="utf-8", errors="replace")).encode()
+    return members
 
 
 class BadBundleError(CommandError):
@@ -112,7 +133,7 @@ def _hashes(manifest: bytes) -> dict[str, str]:
         found = json.loads(manifest)
         if found["format"] != FORMAT:
             raise BadBundleError(f"{MANIFEST} is of another format: {found['format']!r}")
-        if found["version"] not in range(1, VERSION + 1):
+        if found["version"] != VERSION:
             raise BadBundleError(
                 f"{MANIFEST} has version {found['version']}, and this reader knows {VERSION}:"
                 " verify it with the version of conformance that wrote it, or a newer one"

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..oracle.verdicts import Standing, Verdict
+from ..oracle.verdicts import ExpectationStatus, Verdict
 from ..spec.capabilities import PROFILES, Shown, profiles_of, shown_by
 from ..spec.depths import Depth
 from .judging import JudgedRun
 
-NAMED = "the run's cells were named one by one (--cell or --plan), so nothing says which cells there are"
+NAMED = "the run's cells were named one by one (--cell), so nothing says which cells there are"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def _claim(run: JudgedRun, profile: str, planned: Mapping[str, Shown]) -> Claim:
     known = {
         one: run.cells[one].reason
         for one in wanted
-        if planned[one].case and one in run.cells and run.cells[one].standing is Standing.KNOWN_FAILURE
+        if planned[one].case and one in run.cells and run.cells[one].standing is ExpectationStatus.KNOWN_FAILURE
     }
     passed = [one for one in wanted if one in run.cells and run.cells[one].outcome.verdict is Verdict.PASS]
     counted = [one for one in wanted if one not in known]
@@ -86,7 +86,7 @@ def _reasons(run: JudgedRun, wanted: Sequence[str], lacks: Mapping[str, str]) ->
     ran = {one: run.cells[one] for one in wanted if one in run.cells}
     ran = {one: cell for one, cell in ran.items() if cell.outcome.verdict is not Verdict.MISSING}
     unexpected = {one: cell for one, cell in ran.items() if not cell.standing.acceptable}
-    known = {one: cell for one, cell in ran.items() if cell.standing is Standing.KNOWN_FAILURE}
+    known = {one: cell for one, cell in ran.items() if cell.standing is ExpectationStatus.KNOWN_FAILURE}
     for cells, words in ((unexpected, "unexpected results"), (known, "known failures")):
         for first, cell in [*cells.items()][:1]:
             yield f"{len(cells)} {words}, the first is {first}: {cell.outcome.label}"

@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..bundles.archive import BadBundleError, pack, unpack
+from ..bundles.archive import BadBundleError, members_of, pack, unpack
 from ..bundles.judging import judged
-from ..bundles.making import members_of
 from ..spec.package import COMMAND
 from .helping import add_command, add_results
 
@@ -22,7 +21,7 @@ def add_parser(commands: Any) -> None:
     parser = add_command(
         commands,
         "bundle",
-        "Write one archive with the results, journals, known failures and environment of a run, and their hashes.",
+        "Write one archive with the results and the journals of a run, and their hashes.",
         ["results", "results --output cuda-2026-11.zip"],
         {0: "the bundle was written", UNUSABLE: "no results, or results that do not say how they were made"},
     )

@@ -79,7 +79,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     except SystemExit as ending:
         # `git bisect run` would take the usual exit code for a bad commit.
         if name == "bisect" and "--step" in arguments and ending.code == UNUSABLE:
-            raise SystemExit(module_of(name).commit_search.STOP) from ending
+            raise SystemExit(module_of(name).STOP) from ending
         raise
     options.pytest_options = of_pytest
     return options

@@ -13,7 +13,7 @@ from ..reports.comparison import comparison
 from ..reports.diff import difference
 from ..reports.files import write
 from ..reports.results import load_results
-from .helping import add_command, add_patterns
+from .helping import add_command, add_implementations, add_patterns
 
 WORSE = 1
 
@@ -40,13 +40,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "results", nargs="+", metavar="[NAME=]DIR", help="what `run --results` was given; each is a column"
     )
-    parser.add_argument(
-        "--implementation",
-        dest="implementations",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a column for this implementation, whose cells match by their ids without it; repeat it",
+    add_implementations(
+        parser.add_argument, "a column for this implementation, whose cells match by their ids without it; repeat it"
     )
     parser.add_argument("--by-platform", action="store_true", help="a column for each platform")
     add_patterns(parser.add_argument)

@@ -1,16 +1,16 @@
-"""`run --distributed`: the run of a cluster's job, with one process on each host."""
+"""`run --spread hosts`: the run of a cluster's job, with one process on each host."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from ..engine.cluster import Hub, Place, detected, plan_digest, serve
-from ..engine.locking import FolderLock
+from ..engine.machines.job_hosts import Coordinator, Place, detected, plan_digest, serve
 from ..engine.options import ConflictingOptionsError, RunOptions
 from ..engine.preparation import prepare
+from ..engine.requirements import require_pytest
+from ..engine.results_folder.locking import FolderLock
 from ..engine.run import Run, run
-from ..engine.tools import require_tools
 from ..reports.report import Report
 from ..spec.topology import Topology
 
@@ -21,12 +21,10 @@ CPU_DEVICES = 2
 def run_distributed(options: RunOptions) -> Report | int:
     """The report of the job's first process; the exit code of the others, which is the same."""
     if (options.workers or 1) > 1:
-        raise ConflictingOptionsError("--distributed runs one cell at a time in all processes: it takes no -n")
-    if options.scheduler:
-        raise ConflictingOptionsError("--distributed has the hosts of a job, and --scheduler those of a Dask cluster")
-    require_tools(1)
+        raise ConflictingOptionsError("--spread hosts runs one cell at a time in all processes: it takes no -n")
+    require_pytest(1)
     place = detected()
-    if not (options.cells or options.plan_file or options.topologies):
+    if not (options.cells or options.topologies):
         options = replace(options, topologies=(_usual(place, options.platform),))
     # Every process plans, so that bad input is reported on every host, and none waits for another one.
     prepared = prepare(options)
@@ -34,24 +32,24 @@ def run_distributed(options: RunOptions) -> Report | int:
     plan = plan_digest([cell.id for cell in prepared.cells])
     if place.process:
         return serve(place, plan)
-    hub = Hub(place, plan)
+    coordinator = Coordinator(place, plan)
     code = 2
     try:
-        hub.gather()
+        coordinator.gather()
         with FolderLock(options.results) as lock:
             lock.acquire()
-            report = run(prepared, 1, hub)
+            report = run(prepared, 1, coordinator)
         code = report.exit_code
         return report
     finally:
-        hub.end(code)
+        coordinator.end(code)
 
 
 def _usual(place: Place, platform: str) -> str:
     if platform != "cpu":
         named = f"{platform}-{place.processes}x4"
         raise ConflictingOptionsError(
-            f"--distributed on {platform} needs --topology: for example {named} for hosts of four devices"
+            f"--spread hosts on {platform} needs --devices: for example {named} for hosts of four devices"
         )
     return Topology(platform, place.processes * CPU_DEVICES, processes=place.processes).name
 

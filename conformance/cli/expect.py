@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ..oracle.verdicts import Verdict
-from ..reports.results import CellRecord, RunRecord, UnreadableResultsError, full_run_in, load_results
+from ..reports.results import CellRecord, RunRecord, full_run_in, load_results
 from ..reports.visible import in_a_line
 from ..spec.versions import from_version
 from .helping import add_command, add_results
@@ -32,11 +32,6 @@ def add_parser(commands: Any) -> None:
 
 def main(options: argparse.Namespace) -> int:
     for run in load_results(options.results):
-        if run.compiled:
-            raise UnreadableResultsError(
-                f"{options.results} has results of `run --compiled`, whose programs may have been compiled earlier: "
-                "a known failure is of programs that this run has compiled, so run the cells again without it"
-            )
         for line in entries(run, datetime.date.today().isoformat(), whole=full_run_in(options.results, run.name)):
             print(line)
     return 0

@@ -81,6 +81,11 @@ def add_patterns(add: Any) -> None:
     )
 
 
+def add_implementations(add: Any, what: str) -> None:
+    """Add `--implementation`, which names any number of them."""
+    add("--implementation", dest="implementations", action="append", default=[], metavar="NAME", help=what)
+
+
 def add_results(add: Any) -> None:
     """Add the folder of results that a command reads."""
     add("results", type=Path, metavar="DIR", help="what `run --results` was given")

@@ -37,7 +37,12 @@ def add_parser(commands: Any) -> None:
     add = parser.add_argument
     add("--coverage", action="store_true", help="what of all axes is covered, and what not and why")
     add("--json", action="store_true", help="with --coverage: as JSON")
-    add("--plan", action="store_true", dest="as_plan", help="as a file for `run --plan`, the same on every release")
+    add(
+        "--plan",
+        action="store_true",
+        dest="as_plan",
+        help="a file for `run --cell @FILE`, the same on every release",
+    )
     add("--platforms", action="store_true", help="the platforms that the suite, packages and files describe")
     add("--ineligible", action="store_true", help="the cells that mean nothing, and why")
 
@@ -83,7 +88,6 @@ def _described(options: RunOptions) -> str:
     """The options that have selected the cells, as one would write them."""
     words = ["--platform", options.platform, "--devices", ",".join(map(str, options.devices))]
     words += [word for name in options.implementations for word in ("--implementation", name)]
-    words += ["--seed", str(options.seed)]
-    words += [name for name, given in (("--full", options.full), ("--smoke", options.smoke)) if given]
+    words += ["--full", str(options.seed)] if options.full else ["--smoke"] if options.smoke else []
     words += [word for pattern in options.patterns for word in ("-k", pattern)]
     return shlex.join(words)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ..engine.locking import FolderLock
+from ..engine.results_folder.locking import FolderLock
 from ..reports.merging import MergeError, Part, merged, parts_in, was_killed, write_merged
 from ..reports.results import load_results
 from ..reports.visible import in_a_line

@@ -61,11 +61,11 @@ def main(options: argparse.Namespace) -> int:
     options.platform = found.topology.platform
     if options.program and not options.program.parent.is_dir():
         raise FileNotFoundError(f"--program {options.program}: there is no folder {options.program.parent}")
-    with trials(options.deadline) as processes:
+    with trials(options.deadline) as run_alone:
 
         def run(cell: Cell) -> Failure | None:
             try:
-                outcome = processes.run(cell)
+                outcome = run_alone(cell)
             except (WorkerStartError, WrongPlatformError) as error:
                 if cell.id == options.cell_id:
                     raise

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..engine.first_cells import FIRST_CELLS, kills_in
-from ..engine.locking import FolderLock
 from ..engine.options import positive
+from ..engine.results_folder.locking import FolderLock
 from ..mutants import MUTANTS
 from ..mutants.mutant import Mutant
 from ..mutants.ranking import ranking_of

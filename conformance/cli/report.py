@@ -10,7 +10,6 @@ from typing import Any
 from ..reports.files import write
 from ..reports.html import html
 from ..reports.markdown import markdown
-from ..reports.matrix_picture import matrix_picture
 from ..reports.results import RunRecord, UnreadableResultsError, load_results
 from ..reports.traces import file_name, trace
 from .helping import add_command, add_results
@@ -20,14 +19,13 @@ def add_parser(commands: Any) -> None:
     parser = add_command(
         commands,
         "report",
-        "Make reports of a run's results: as Markdown, a page, a picture, or traces for Perfetto.",
+        "Make reports of a run's results: as Markdown, a page, or traces for Perfetto.",
         ["results", "results --html page.html --markdown summary.md", "results --trace traces"],
         {0: "the reports were made, also of failures", 2: "no results, or a file that cannot be written"},
     )
     add_results(parser.add_argument)
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="for a CI job's summary; the default, printed")
     parser.add_argument("--html", type=Path, metavar="FILE", help="one page with the matrix and every cell")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="a picture of the matrix, of hostcb's and JAX's cells")
     parser.add_argument(
         "--trace",
         type=Path,
@@ -43,7 +41,7 @@ def main(options: argparse.Namespace) -> int:
         raise UnreadableResultsError("--cell is for --trace, which writes the history of one cell")
     if options.trace:
         _write_traces(runs, options.trace, options.cell)
-    made = {options.html: html, options.svg: matrix_picture, options.markdown: markdown}
+    made = {options.html: html, options.markdown: markdown}
     for file, text_of in made.items():
         if file:
             write(file, text_of(runs))

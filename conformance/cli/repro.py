@@ -12,7 +12,7 @@ from typing import Any
 from ..engine.options import ConflictingOptionsError
 from ..planning.cells import CaseCell, Cell, TableCell, parse_cell
 from ..spec.depths import Depth
-from ..spec.package import COMMAND, PACKAGE, module
+from ..spec.package import COMMAND, PACKAGE
 from ..standalone.judging import ON_REQUEST
 from ..standalone.programs import standalone_program
 from ..worker.processes import worker_environment
@@ -22,36 +22,36 @@ DEADLINE = 60.0
 
 _PROGRAM = Template('''\
 # $command
-"""The cell $cell_id in this process alone: its history and its verdict.
+"""The cell $cell_id $where: its history and its verdict.
 
 It needs JAX and the project that $package is from. The command above runs the cell as the suite
-does: in a worker process, and compared with what is known of it. A cell that crashes or hangs ends
-this process too, with the stacks of its threads in place of a verdict.
+does: in a worker process, and compared with what is known of it.
 """
 
+import json
 import os
 import sys
 
-# Before JAX is imported: it makes its devices once, and for one platform.
-os.environ.update($environment)
-# As with the command above, modules are found in the current folder, too; what a cell starts finds what this finds.
+$environment
+# As with the command above, modules are found in the current folder, too; what this starts finds what this finds.
 sys.path.append(os.getcwd())
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (sys.path[0], os.environ.get("PYTHONPATH"))))
 
-import faulthandler
-import json
-
-import jax
-
-from $package.planning.cells import parse_cell
-from $package.worker.devices import devices_of
-from $package.oracle.history import Recorder
-from $package.implementations import load
+$imports
 from $package.oracle.verdicts import Verdict
-$run_import
 
+$run
+for event in history:
+    print(json.dumps(event))
+print($quoted_id + f": {outcome.label}" + (f" at {outcome.stage.value}" if outcome.stage else ""))
+if outcome.reason:
+    print(outcome.reason)
+sys.exit(outcome.verdict is not Verdict.PASS)
+''')
+
+_HERE = Template("""\
+# A cell that crashes or hangs ends this process too, with the stacks of its threads in place of a verdict.
 faulthandler.enable()
-# A cell may hang: then this shows where, and ends the process.
 faulthandler.dump_traceback_later($deadline, exit=True)
 # The stage of a failure is read off the stack, JAX's own frames included.
 jax.config.update("jax_traceback_filtering", "off")
@@ -64,52 +64,19 @@ devices = devices_of(cell.topology)
 recorder = Recorder({device.id: index for index, device in enumerate(devices)})
 outcome = $run
 faulthandler.cancel_dump_traceback_later()
+history = [event.as_json() for event in recorder.history().events]
+""")
 
-for event in recorder.history().events:
-    print(json.dumps(event.as_json()))
-print(f"{cell.id}: {outcome.label}" + (f" at {outcome.stage.value}" if outcome.stage else ""))
-if outcome.reason:
-    print(outcome.reason)
-sys.exit(outcome.verdict is not Verdict.PASS)
-''')
-
-
-_GANG_PROGRAM = Template('''\
-# $command
-"""The cell $cell_id in $processes processes, which this program starts: their history and the verdict.
-
-It needs JAX and the project that $package is from. The standard error of each process is in a file, which it names.
-"""
-
-import os
-import sys
-from pathlib import Path
-
-# As with the command above, modules are found in the current folder, too; what this starts finds what this finds.
-sys.path.append(os.getcwd())
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (sys.path[0], os.environ.get("PYTHONPATH"))))
-
-import json
-
-from $package.oracle.verdicts import Verdict
-from $package.spec.topology import parse_topology
-from $package.worker.gang import Gang
-
+_IN_PROCESSES = Template("""\
 topology, _ = parse_topology($topology)
-log = Path.cwd() / "$log"
-processes = Gang(topology, $implementation, log, $flags, quick=(), histories=True)
+log = Path.cwd() / "cell.log"
+processes = ProcessGroup(topology, $implementation, log, $flags, quick=(), histories=True)
 outcome = processes.run($quoted_id, $deadline)
 if not processes.buried:
     processes.finish()
-
-for event in outcome.history:
-    print(json.dumps(event))
-print(f"their standard error: {log.stem}.process-*{log.suffix}")
-print($quoted_id + f": {outcome.label}" + (f" at {outcome.stage.value}" if outcome.stage else ""))
-if outcome.reason:
-    print(outcome.reason)
-sys.exit(outcome.verdict is not Verdict.PASS)
-''')
+history = outcome.history
+print(f"the standard error of each process: {log.stem}.process-*{log.suffix}")
+""")
 
 
 def command_line(cell: Cell) -> str:
@@ -120,28 +87,37 @@ def program(cell: Cell) -> str:
     # The environment of a worker on a machine without settings of its own.
     flags = cell.case.xla_flags if isinstance(cell, CaseCell) else ()
     deadline = cell.case.deadline if isinstance(cell, CaseCell) else None
+    values = {"quoted_id": json.dumps(cell.id), "deadline": str(deadline or DEADLINE), "flags": repr(flags)}
     if cell.topology.processes > 1 and cell.topology.depth is Depth.RUN:
-        return _GANG_PROGRAM.substitute(
-            package=PACKAGE,
-            command=command_line(cell),
-            cell_id=cell.id,
-            quoted_id=json.dumps(cell.id),
-            processes=cell.topology.processes,
-            topology=json.dumps(cell.topology.name),
-            implementation=json.dumps(cell.implementation),
-            log="cell.log",
-            flags=repr(flags),
-            deadline=deadline or DEADLINE,
-        )
-    run_import, run = _run(cell)
+        where, environment = f"in {cell.topology.processes} processes, which this program starts", ""
+        imports = [
+            "from pathlib import Path\n",
+            "spec.topology import parse_topology",
+            "worker.process_group import ProcessGroup",
+        ]
+        topology, implementation = json.dumps(cell.topology.name), json.dumps(cell.implementation)
+        run = _IN_PROCESSES.substitute(values, topology=topology, implementation=implementation)
+    else:
+        where, (run_import, call) = "in this process alone", _run(cell)
+        variables = json.dumps(worker_environment(cell.topology, flags, {}, quick=()), indent=4)
+        environment = "# Before JAX is imported: it makes its devices once, and for one platform.\n"
+        environment += f"os.environ.update({variables})"
+        imports = [
+            "import faulthandler\n",
+            "import jax\n",
+            "implementations import load",
+            "oracle.history import Recorder",
+        ]
+        imports += ["planning.cells import parse_cell", "worker.devices import devices_of", run_import]
+        run = _HERE.substitute(values, run=call)
     return _PROGRAM.substitute(
+        values,
         package=PACKAGE,
         command=command_line(cell),
         cell_id=cell.id,
-        quoted_id=json.dumps(cell.id),
-        environment=json.dumps(worker_environment(cell.topology, flags, {}, quick=()), indent=4),
-        deadline=deadline or DEADLINE,
-        run_import=run_import,
+        where=where,
+        environment=environment,
+        imports="\n".join(each if each.endswith("\n") else f"from {PACKAGE}.{each}" for each in imports),
         run=run,
     )
 
@@ -150,14 +126,11 @@ def _run(cell: Cell) -> tuple[str, str]:
     """The import of the function that runs this kind of cell, and its call."""
     if isinstance(cell, CaseCell):
         # A case checks while it runs, and records no history to show.
-        return (
-            f"from {module('cases.harness.running')} import run_case",
-            "run_case(cell.case, implementation, devices)",
-        )
+        return "cases.harness.running import run_case", "run_case(cell.case, implementation, devices)"
     if cell.topology.depth is not Depth.RUN:
-        return f"from {module('worker.ahead')} import take_cell", "take_cell(cell, implementation, recorder, devices)"
+        return "worker.aot import take_cell", "take_cell(cell, implementation, recorder, devices)"
     name = "run_table_cell" if isinstance(cell, TableCell) else "run_cell"
-    return f"from {module('worker.execution')} import {name}", f"{name}(cell, implementation, recorder, devices)"
+    return f"worker.execution import {name}", f"{name}(cell, implementation, recorder, devices)"
 
 
 def add_parser(commands: Any) -> None:

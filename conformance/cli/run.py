@@ -8,11 +8,11 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from ..engine.locking import FolderLock
-from ..engine.options import RunOptions, add_running, add_selection
+from ..engine.options import HOSTS, RunOptions, add_running, add_selection
 from ..engine.preparation import prepare, take_platform, workers_of
+from ..engine.requirements import require_pytest
+from ..engine.results_folder.locking import FolderLock
 from ..engine.run import run
-from ..engine.tools import require_tools
 from ..reports.markdown import markdown
 from ..reports.results import load_results
 from ..spec.depths import Depth
@@ -54,13 +54,13 @@ def add_parser(commands: Any) -> None:
 
 def main(parsed: argparse.Namespace) -> int:
     options = RunOptions.of(parsed)
-    if options.distributed:
+    if options.spread == HOSTS:
         ended = run_distributed(options)
         if isinstance(ended, int):
             return ended
         print(ended.summary())
         return ended.exit_code
-    if options.scheduler:
+    if options.spread:
         # Imported here: only this needs Dask.
         from .dask_shards import run_on_cluster
 
@@ -72,7 +72,7 @@ def run_here(options: RunOptions) -> int:
     """Run the cells on this machine, and print what they show."""
     # A missing package is known before the plan, which takes seconds.
     options = take_platform(options)
-    require_tools(options.workers or workers_of(None, options.platform))
+    require_pytest(options.workers or workers_of(None, options.platform))
     with FolderLock(options.results) as lock:
         prepared = prepare(options)
         lock.acquire()

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..engine.locking import FolderLock
 from ..engine.options import positive
+from ..engine.results_folder.locking import FolderLock
 from ..soak.options import Options
 from ..soak.watching import watch
 from .helping import add_command, add_deadline

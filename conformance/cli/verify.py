@@ -15,7 +15,7 @@ from ..bundles.judging import JudgedRun, judged
 from ..reports.visible import in_a_line
 from ..spec.capabilities import PROFILES
 from ..spec.suite import this_suite
-from .helping import add_command
+from .helping import add_command, add_implementations
 
 NOTHING_EARNED, UNUSABLE = 1, 2
 
@@ -40,13 +40,8 @@ def add_parser(commands: Any) -> None:
         action="store_true",
         help="plan the cells again with this suite, which needs JAX: they must be those of the bundle",
     )
-    parser.add_argument(
-        "--implementation",
-        dest="implementations",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="with --replan: a module with an implementation, which may be imported; may be repeated",
+    add_implementations(
+        parser.add_argument, "with --replan: a module with an implementation, which may be imported; may be repeated"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 

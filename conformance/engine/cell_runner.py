@@ -11,23 +11,19 @@ from ..oracle.verdicts import Outcome, Stage, Verdict
 from ..spec.platforms import platform_named
 from ..spec.topology import WrongPlatformError
 from ..spec.xla_flags import QUICK_COMPILATION, names
-from ..worker.gang import Gang
-from ..worker.links import Cluster
+from ..worker.process_group import ProcessGroup
 from ..worker.processes import OtherPython, WorkerProcess, WorkerStartError
+from ..worker.transport import Cluster
 from .journal import Journal
 from .tasks import Kind, Task
 
-COMPANY = 5
+MOST_PRECEDING = 5
 """The number of earlier cells that are reported with a cell, and run before it again."""
 
 
-class StoppedError(Exception):
-    """Nobody waits for the outcome of the cell any more."""
-
-
 @dataclass
-class Learnt:
-    """Facts that the runner has learnt beside the outcomes of cells, since the last request for them."""
+class WorkerStats:
+    """Facts about the worker processes, beside the outcomes of cells, since they were last taken."""
 
     run_info: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The environment that worker processes reported, by topology."""
@@ -48,10 +44,10 @@ class CellRunner:
     """The interpreter of the workers, if they run in another environment."""
     cluster: Cluster | None = None
     """Where the processes of a topology are, if not all on this machine."""
-    company: list[Task] = field(default_factory=list)
+    preceding_cells: list[Task] = field(default_factory=list)
     """The cells that have run in the present process."""
-    _learnt: Learnt = field(default_factory=Learnt)
-    _worker: WorkerProcess | Gang | None = None
+    _stats: WorkerStats = field(default_factory=WorkerStats)
+    _worker: WorkerProcess | ProcessGroup | None = None
     _kind: Kind | None = None
     """The kind of the present process."""
     _quick: Sequence[str] = QUICK_COMPILATION
@@ -61,12 +57,9 @@ class CellRunner:
     _tried: dict[tuple[str, ...], Outcome] = field(default_factory=dict)
     """The outcomes of trials of callbacks, by implementation, callback, layout and topology."""
     _refused: dict[Kind, WorkerStartError | WrongPlatformError] = field(default_factory=dict)
-    _started: list[WorkerProcess | Gang] = field(default_factory=list)
-    """The processes that may still run."""
-    _stopped: bool = False
 
     def run(self, task: Task) -> tuple[Outcome, tuple[Task, ...]]:
-        """The outcome of a cell, and its company: the last cells before it in the same process.
+        """The outcome of a cell, and the last cells before it in the same process.
 
         Raises the worker's error if a worker cannot start: then the cell did not run.
         """
@@ -76,12 +69,12 @@ class CellRunner:
                 self._write("end", task, outcome)
             return outcome or self.run_alone(task), ()
         worker = self._shared(task)
-        company = tuple(self.company[-COMPANY:])
+        preceding = tuple(self.preceding_cells[-MOST_PRECEDING:])
         outcome = self._observe(worker, task)
-        self.company.append(task)
-        return outcome, company
+        self.preceding_cells.append(task)
+        return outcome, preceding
 
-    def _shared(self, task: Task) -> WorkerProcess | Gang:
+    def _shared(self, task: Task) -> WorkerProcess | ProcessGroup:
         """The process for cells of this kind."""
         if self._worker and (not self._worker.alive or self._kind != task.kind):
             self.finish()
@@ -90,7 +83,7 @@ class CellRunner:
         return self._worker
 
     def _without_support(self, task: Task) -> Outcome | None:
-        """The outcome of an isolated case whose callback the platform refuses; None if the case can be planted.
+        """The outcome of an isolated case whose callback the platform refuses; None if the case can run.
 
         Each such case would cost a process. So its callback is tried in a shared one, once for each layout.
         """
@@ -134,7 +127,7 @@ class CellRunner:
     def finish(self) -> None:
         """Let the present process end."""
         worker, self._worker = self._worker, None
-        self.company.clear()
+        self.preceding_cells.clear()
         if worker and not worker.buried:
             # This also reports a process that has ended between two cells.
             self._note(worker, worker.finish())
@@ -145,40 +138,27 @@ class CellRunner:
         if worker and not worker.buried:
             worker.kill()
 
-    def stop(self) -> None:
-        """Kill all processes at once, from another thread: the present cell and later ones raise `StoppedError`."""
-        self._stopped = True
-        for worker in [*self._started]:
-            worker.end()
+    def take_stats(self) -> WorkerStats:
+        stats, self._stats = self._stats, WorkerStats()
+        return stats
 
-    def learnt(self) -> Learnt:
-        learnt, self._learnt = self._learnt, Learnt()
-        return learnt
-
-    def _note(self, worker: WorkerProcess | Gang, ending: Outcome) -> None:
+    def _note(self, worker: WorkerProcess | ProcessGroup, ending: Outcome) -> None:
         if ending.verdict is not Verdict.PASS:
             words = f"{worker.topology.name}: {ending.label}: {ending.reason}"
-            self._learnt.exit_problems.append(words)
+            self._stats.exit_problems.append(words)
             if self.journal:
                 self.journal.write(event="problem", words=words)
 
-    def _start(self, task: Task) -> WorkerProcess | Gang:
+    def _start(self, task: Task) -> WorkerProcess | ProcessGroup:
         # Without this, thousands of cells of a kind that cannot start would each wait for the same error.
         if refusal := self._refused.get(task.kind):
             raise refusal
-        self._go_on()
         try:
             worker = self._start_or_try_again(task)
         except (WorkerStartError, WrongPlatformError) as error:
             self._refused[task.kind] = error
             raise
-        self._started = [*(one for one in self._started if not one.buried), worker]
-        try:
-            self._go_on()
-        except StoppedError:
-            worker.kill()
-            raise
-        self._learnt.run_info[task.topology.name] = worker.run_info
+        self._stats.run_info[task.topology.name] = worker.run_info
         try:
             if self.journal:
                 self.journal.write(event="start", topology=task.topology.name, run_info=worker.run_info)
@@ -188,12 +168,12 @@ class CellRunner:
             raise
         return worker
 
-    def _start_or_try_again(self, task: Task) -> WorkerProcess | Gang:
+    def _start_or_try_again(self, task: Task) -> WorkerProcess | ProcessGroup:
         for last_time in (False, True):
-            self._learnt.process_starts += 1
+            self._stats.process_starts += 1
             try:
                 if task.in_several_processes:
-                    return self._start_gang(task)
+                    return self._start_group(task)
                 return WorkerProcess(
                     *(task.topology, task.implementation, self.log, task.xla_flags),
                     quick=self._quick,
@@ -208,31 +188,25 @@ class CellRunner:
                     raise
         raise AssertionError("unreachable")
 
-    def _start_gang(self, task: Task) -> Gang:
+    def _start_group(self, task: Task) -> ProcessGroup:
         """The processes for a cell, on this machine or on the hosts of a cluster's job."""
         if self.python:
             raise WorkerStartError(
                 f"{task.id} needs several processes, and these have the interpreter of the run: run it there"
             )
-        return Gang(
+        return ProcessGroup(
             *(task.topology, task.implementation, self.log, task.xla_flags),
             quick=self._quick,
             histories=self.histories,
-            links=self.cluster.start if self.cluster else None,
-            coordinator=self.cluster.coordinator if self.cluster else None,
+            start_workers=self.cluster.start if self.cluster else None,
+            coordinator_address=self.cluster.coordinator_address if self.cluster else None,
         )
 
-    def _observe(self, worker: WorkerProcess | Gang, task: Task) -> Outcome:
+    def _observe(self, worker: WorkerProcess | ProcessGroup, task: Task) -> Outcome:
         self._write("begin", task)
         outcome = worker.run(task.id, task.deadline)
-        # What a killed process shows is no outcome.
-        self._go_on()
         self._write("end", task, outcome)
         return outcome
-
-    def _go_on(self) -> None:
-        if self._stopped:
-            raise StoppedError("the run was stopped")
 
     def _write(self, event: str, task: Task, outcome: Outcome | None = None) -> None:
         if self.journal:

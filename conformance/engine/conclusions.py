@@ -18,7 +18,7 @@ from .tasks import Task
 class Conclusion:
     outcome: Outcome
     attempts: int = 1
-    company: tuple[str, ...] = ()
+    preceding_cells: tuple[str, ...] = ()
     """For a flake: the cells that ran before it in the process in which it failed."""
     repetition: Repetition | None = None
     """What several runs have shown, if several were asked for."""
@@ -28,7 +28,7 @@ class Conclusion:
         return {
             "outcome": self.outcome.as_json(),
             "attempts": self.attempts,
-            "company": self.company,
+            "company": self.preceding_cells,
             "repeated": repeated,
         }
 
@@ -44,8 +44,8 @@ def run_once(task: Task, runner: CellRunner) -> Conclusion:
 
 
 def run_with_second_chance(task: Task, runner: CellRunner, expectations: Expectations) -> Conclusion:
-    """Run a cell. Run it again alone if the outcome is unexpected, and then after its company if that run is good."""
-    first, company = runner.run(task)
+    """Run a cell. If the outcome is unexpected, run it alone, and if that is good, again after the cells before it."""
+    first, preceding = runner.run(task)
     # Where nothing runs, only a crash or a hang may come by chance.
     by_chance = task.topology.depth is Depth.RUN or first.verdict in (Verdict.CRASH, Verdict.HANG)
     if expectations.standing(task.id, first).acceptable or not by_chance:
@@ -58,12 +58,12 @@ def run_with_second_chance(task: Task, runner: CellRunner, expectations: Expecta
         if first.cause and first.cause == alone.cause:
             runner.causes[first.cause] = task.id
         return Conclusion(alone, attempts=2)
-    ids = tuple(predecessor.id for predecessor in company)
-    if not company:
+    ids = tuple(predecessor.id for predecessor in preceding)
+    if not preceding:
         return Conclusion(_flake(first, f"{first.label} at first, {alone.label} the second time"), 2)
-    again = runner.run_alone(task, after=company)
+    again = runner.run_alone(task, after=preceding)
     how = "by chance" if expectations.standing(task.id, again).acceptable else "whenever these run before it"
-    words = f"{first.label} in company, {alone.label} alone, {again.label} in company again: {how}"
+    words = f"{first.label} after other cells, {alone.label} alone, {again.label} after them again: {how}"
     return Conclusion(_flake(first, words), 3, ids)
 
 

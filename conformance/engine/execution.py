@@ -15,15 +15,16 @@ from ..spec.topology import WrongPlatformError
 from ..worker.processes import WorkerStartError
 from .cell_runner import CellRunner
 from .conclusions import Conclusion, run_repeatedly
-from .controller import CONTROLLER, Controller
 from .interrupts import terminated_like_interrupted
 from .journal import Journal
 from .options import RESULTS, SELECTION, PytestOptionsError
-from .plugin import CONFIGURATION
+from .pytest_cells import plugin
+from .pytest_cells.controller import CONTROLLER, Controller
+from .pytest_cells.plugin import CONFIGURATION
 from .tasks import Setup, in_running_order
 
 ARGUMENTS = (
-    *("-c", str(CONFIGURATION), "-p", f"{__package__}.plugin"),
+    *("-c", str(CONFIGURATION), "-p", plugin.__name__),
     # Not `no`, with which pytest does not show how many items are done. The processes of cells have their own streams.
     "--capture=sys",
     # The summary of the run describes what is unexpected.
@@ -105,7 +106,7 @@ def _run_lost(controller: Controller, concluded: Callable[[str, Conclusion], Non
             else:
                 concluded(task.id, Conclusion(runner.run_alone(task), attempts=2))
     runner.finish()
-    controller.note(runner.learnt())
+    controller.note(runner.take_stats())
     journal.close()
 
 

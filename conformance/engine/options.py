@@ -23,6 +23,12 @@ DEPTHS = (AUTO, "lower", "compile", "run")
 
 IMPLEMENTATIONS = ("hostcb", "jax")
 
+FILE_ENDING = ".toml"
+"""Of `--platform`, where it is a file."""
+
+HOSTS = "hosts"
+"""The value of `--spread` for the hosts of a cluster's job."""
+
 RESULTS = Path("results")
 """Where the results of a full run go by default."""
 
@@ -64,7 +70,7 @@ class RunOptions:
     """The options of one run. `preparation.whole_plan_of` fills in what the user has left to the suite."""
 
     platform: str = "cpu"
-    platform_file: Path | None = None
+    """The name; before `preparation.take_platform` perhaps the path of a file that describes one."""
     devices: tuple[int, ...] = ()
     usual_devices: bool = False
     """Whether the suite has chosen the numbers of devices."""
@@ -78,7 +84,7 @@ class RunOptions:
     implementations: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
     cells: tuple[str, ...] = ()
-    plan_file: Path | None = None
+    """The ids; before `preparation.prepare` perhaps `@FILE`, a file of ids."""
     results: Path = RESULTS
     shard: Shard | None = None
     resume: bool = False
@@ -88,14 +94,18 @@ class RunOptions:
     histories: bool = False
     expectations: Path | None = None
     workers: int | None = None
-    scheduler: str | None = None
-    distributed: bool = False
+    spread: str | None = None
+    """`HOSTS` for those of a cluster's job, or the address of a Dask scheduler."""
     pytest_options: tuple[str, ...] = ()
 
     @staticmethod
     def of(parsed: argparse.Namespace) -> RunOptions:
         """The options that a command line holds; other commands have some of them."""
         given = {name: value for name, value in vars(parsed).items() if name in _FIELDS and value is not None}
+        if type(given.get("full")) is int:
+            given |= {"full": True, "seed": given["full"]}
+        if "devices" in given and isinstance(given["devices"][0], str):
+            given["topologies"] = given.pop("devices")
         options = RunOptions(**{name: _frozen(value) for name, value in given.items()})
         # The default itself, and no equal path of the user.
         if options.results is RESULTS and options.chosen:
@@ -118,7 +128,7 @@ class RunOptions:
     def chosen(self) -> bool:
         """Whether some cells of the selection were chosen, by name or by a pattern."""
         of_pytest = any(word.partition("=")[0] in SELECTING for word in self.pytest_options)
-        return bool(self.plan_file or self.cells or self.patterns or self.smoke or of_pytest)
+        return bool(self.cells or self.patterns or self.smoke or of_pytest)
 
     @property
     def whole(self) -> bool:
@@ -140,13 +150,12 @@ class RunOptions:
     @property
     def recorded(self) -> dict[str, Any]:
         """The options that results keep. A folder's path says nothing about the cells, and may name a person."""
-        left_out = _PATHS | {"workers", "resume", "scheduler", "shard", "pytest_options"}
-        kept = {name: value for name, value in self.as_json().items() if name not in left_out}
-        return {**kept, "plan_file": bool(self.plan_file)}
+        left_out = _PATHS | {"workers", "resume", "spread", "shard", "pytest_options"}
+        return {name: value for name, value in self.as_json().items() if name not in left_out}
 
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(RunOptions))
-_PATHS = frozenset(("platform_file", "plan_file", "results", "expectations"))
+_PATHS = frozenset(("results", "expectations"))
 
 
 def _frozen(value: Any) -> Any:
@@ -169,20 +178,16 @@ def add_selection(add: AddOption) -> None:
         "--platform",
         type=_platform,
         default="cpu",
-        metavar="NAME",
-        help="one that JAX has a plugin for (`list --platforms`): cpu, cuda, rocm, tpu, ...",
-    )
-    add(
-        "--platform-file",
-        type=Path,
-        metavar="FILE",
-        help="the platform that this TOML file describes (docs/vendors.md)",
+        metavar="NAME|FILE.toml",
+        help="one that JAX has a plugin for (`list --platforms`): cpu, cuda, rocm, tpu, ..., or the one that a file"
+        " describes (docs/vendors.md)",
     )
     add(
         "--devices",
-        type=_device_counts,
-        metavar="COUNTS",
-        help="device counts, like 1,8; by default 1,2,4,8 on cpu, elsewhere one and as many as there are",
+        type=_devices,
+        metavar="COUNTS|TOPOLOGIES",
+        help="device counts, like 1,8; by default 1,2,4,8 on cpu, elsewhere one and as many as there are. Or"
+        " topologies of several processes alone, like cpu-2x4: two processes of four devices",
     )
     add(
         "--depth",
@@ -190,23 +195,15 @@ def add_selection(add: AddOption) -> None:
         default=DEPTHS[0],
         help="how far the cells are taken: lower, compile (without the hardware), run; by default the deepest here",
     )
-    add(
-        "--topology",
-        dest="topologies",
-        action="append",
-        type=_topology,
-        metavar="NAME",
-        help="only this topology of several processes, like cpu-2x4: two processes of four devices; may be repeated",
-    )
-    add(
-        "--seed",
-        type=int,
-        default=0,
-        metavar="N",
-        help="another draw of the compositions and covering rows that are sampled",
-    )
-    add("--full", action="store_true", help="all that docs/selection.md says, for hours")
     add("--smoke", action="store_true", help="each callback, transform and value of an axis once, in a minute")
+    add(
+        "--full",
+        type=int,
+        nargs="?",
+        const=0,
+        metavar="SEED",
+        help="all that docs/extending.md says, for hours; another seed draws other compositions and covering rows",
+    )
     add(
         "--implementation",
         dest="implementations",
@@ -218,13 +215,12 @@ def add_selection(add: AddOption) -> None:
 
 def add_running(add: AddOption) -> None:
     """Add the options for running cells, and for their expectations."""
-    add("--cell", action="append", dest="cells", metavar="ID", help="this cell; may be repeated")
     add(
-        "--plan",
-        type=Path,
-        dest="plan_file",
-        metavar="FILE",
-        help="the cells in this file, as `list --plan` prints it; of these only the --implementation that is named",
+        "--cell",
+        action="append",
+        dest="cells",
+        metavar="ID|@FILE",
+        help="this cell, or those in a file, as `list --plan` prints it; may be repeated",
     )
     add(
         "--results",
@@ -270,42 +266,40 @@ def add_running(add: AddOption) -> None:
         type=positive(int),
         help="pytest processes, each with one worker process; by default 3 on cpu, elsewhere what the platform says",
     )
-    add_scheduler(add, "run the cells")
     add(
-        "--distributed",
-        action="store_true",
-        help="in a job of Slurm, Open MPI, Kubernetes or Cloud TPU, where every host runs this same command",
-    )
-
-
-def add_scheduler(add: AddOption, what: str) -> None:
-    add(
-        "--scheduler",
-        type=scheduler_address,
-        metavar="ADDRESS",
-        help=f"{what} on the Dask cluster of this scheduler, tcp://HOST:PORT (docs/spreading.md)",
+        "--spread",
+        type=_spread,
+        metavar="ADDRESS|hosts",
+        help="over the workers of a Dask cluster whose scheduler is tcp://HOST:PORT (docs/spreading.md); or over the"
+        " hosts of a job of Slurm, Open MPI, Kubernetes or Cloud TPU, each with this same command (docs/spreading.md)",
     )
 
 
 def _platform(text: str) -> str:
-    if reason := why_no_name(text):
+    if not text.endswith(FILE_ENDING) and (reason := why_no_name(text)):
         raise argparse.ArgumentTypeError(reason)
     return text
 
 
-def scheduler_address(text: str) -> str:
-    """The type of an option that is the address of a Dask scheduler."""
+def _spread(text: str) -> str:
     match = re.fullmatch(r"\w+://.+:(\d{1,5})", text, re.ASCII)
-    if not match or not 0 < int(match[1]) < 1 << 16:
-        raise argparse.ArgumentTypeError(f"{text!r} is no address of a Dask scheduler, like tcp://host:8786")
+    if text != HOSTS and (not match or not 0 < int(match[1]) < 1 << 16):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither {HOSTS!r} nor the address of a Dask scheduler, like tcp://host:8786"
+        )
     return text
 
 
-def _device_counts(text: str) -> tuple[int, ...]:
+def _devices(text: str) -> tuple[int, ...] | tuple[str, ...]:
+    words = text.split(",")
+    if "-" in text and not any(word.lstrip("-").isdecimal() for word in words):
+        return tuple(dict.fromkeys(map(_topology, words)))
     try:
-        return tuple(sorted({positive(int)(count) for count in text.split(",")}))
+        return tuple(sorted({positive(int)(count) for count in words}))
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of device counts, like 1,8") from error
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no list of device counts, like 1,8, nor of topologies, like cpu-2x4,cpu-4x2"
+        ) from error
 
 
 def _topology(text: str) -> str:
@@ -315,7 +309,7 @@ def _topology(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from error
     if options or topology.processes == 1:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no topology of several processes, like cpu-2x4; --devices gives those of one process"
+            f"{text!r} is no topology of several processes, like cpu-2x4; for one process give the number of devices"
         )
     return topology.name
 

@@ -14,9 +14,9 @@ from ..cases.harness.extensions import extend
 from ..expectations.entries import EXPECTATIONS, ExpectationError, Expectations, load_expectations
 from ..implementations import base_of
 from ..planning import selection as selecting
-from ..planning.cells import Cell, Plan, parse_cell
+from ..planning.cells import Cell, Plan
 from ..planning.depths import DEVICE_COUNTS, all_at_depth, at_depth, moved_to, multi_host_cells
-from ..planning.plan_file import PlanFileError, read_plan
+from ..planning.plan_file import read_cells
 from ..planning.processes import USUAL, plan_over_processes
 from ..planning.smoke import smoke
 from ..reports.provenance import Provenance, RequiredCells
@@ -27,9 +27,9 @@ from ..spec.platforms import platform_named, use_file
 from ..spec.topology import parse_topology
 from ..spec.versions import HOSTCB_NEEDS, version_matches
 from .depths import Chosen, choose
-from .options import AUTO, IMPLEMENTATIONS, SELECTION, ConflictingOptionsError, RunOptions
+from .machines.shards import shard_of
+from .options import AUTO, FILE_ENDING, IMPLEMENTATIONS, SELECTION, ConflictingOptionsError, RunOptions
 from .run import Run, task_of
-from .shards import shard_of
 
 SUPPORTED = HOSTCB_NEEDS
 """The releases of JAX that hostcb and the files of known failures support; the suite runs on older ones, too."""
@@ -42,7 +42,7 @@ class FullResultsError(CommandError):
 def prepare(options: RunOptions) -> Run:
     """The run that the options ask for."""
     needed = None
-    if options.plan_file or options.cells:
+    if options.cells:
         options, cells = _named_cells(take_platform(options))
         selection = at_depth(Plan(cells, ()).on_this_release(), Depth(options.depth)).select(options.patterns)
     else:
@@ -106,8 +106,8 @@ def _expectation_files(options: RunOptions, jax_version: str) -> tuple[Path, ...
     if not path.exists():
         print(f"NOTE: there is no {path}: no failure is known", file=sys.stderr)
     # Known failures of JAX's own callbacks on every platform, where nothing runs.
-    ahead = [] if options.depth == Depth.RUN.value else [EXPECTATIONS / "ahead.toml"]
-    return tuple(file for file in (path, *ahead) if file.exists())
+    aot = [] if options.depth == Depth.RUN.value else [EXPECTATIONS / "aot.toml"]
+    return tuple(file for file in (path, *aot) if file.exists())
 
 
 def known_failures_of(platform: str) -> Path:
@@ -116,14 +116,9 @@ def known_failures_of(platform: str) -> Path:
 
 
 def take_platform(options: RunOptions) -> RunOptions:
-    """Let the platform add to the suite; the options name that of the platform's file, if there is one."""
-    if options.platform_file:
-        platform = use_file(options.platform_file)
-        if options.platform not in ("cpu", platform.name):
-            raise ConflictingOptionsError(
-                f"--platform names {options.platform}, and {options.platform_file} describes {platform.name}"
-            )
-        options = replace(options, platform=platform.name, platform_file=None)
+    """Let the platform add to the suite; the options have its name, where they had its file."""
+    if options.platform.endswith(FILE_ENDING):
+        options = replace(options, platform=use_file(Path(options.platform)).name)
     extend(options.platform)
     return options
 
@@ -198,10 +193,10 @@ def _required(options: RunOptions, selected: Plan) -> RequiredCells:
 
 
 def _over_processes(options: RunOptions) -> RunOptions:
-    """The options for the topologies that `--topology` names."""
-    given = {"--devices": options.devices, "--full": options.full, "--smoke": options.smoke, "--seed": options.seed}
-    if wrong := [name for name, value in given.items() if value]:
-        raise ConflictingOptionsError(f"--topology names what {wrong[0]} would choose from: name one of the two")
+    """The options for the topologies that `--devices` names."""
+    if options.full or options.smoke:
+        size = "--full" if options.full else "--smoke"
+        raise ConflictingOptionsError(f"--devices names topologies, whose cells {size} does not choose: leave one out")
     topologies = [parse_topology(name)[0] for name in options.topologies]
     platforms = dict.fromkeys(topology.platform for topology in topologies)
     if options.platform != "cpu":
@@ -216,47 +211,35 @@ def _over_processes(options: RunOptions) -> RunOptions:
 
 
 def _named_cells(options: RunOptions) -> tuple[RunOptions, tuple[Cell, ...]]:
-    """The cells that `--cell` or a file of a plan names, and the options for them."""
-    if options.topologies:
-        raise ConflictingOptionsError("--cell and --plan name cells with their topologies: --topology adds nothing")
-    cells = _of_plan_file(options) if options.plan_file else tuple(map(parse_cell, dict.fromkeys(options.cells)))
+    """The cells that `--cell` names, and the options for them."""
+    given = {"--devices": options.devices or options.topologies, "--full": options.full, "--smoke": options.smoke}
+    if wrong := [name for name, value in given.items() if value]:
+        raise ConflictingOptionsError(f"--cell names the cells already, so {wrong[0]} has no meaning with it")
+    wanted = options.implementations
+    cells = tuple(cell for cell in read_cells(options.cells) if not wanted or cell.implementation in wanted)
+    if not cells:
+        raise ConflictingOptionsError(f"--cell names no cell of {' or '.join(wanted)}")
     chosen = _depth_of(cells, options.depth)
     options = replace(
         options,
-        platform=_platform_of(cells, options.platform, "--plan" if options.plan_file else "--cell"),
-        devices=options.devices or tuple(sorted({cell.topology.device_count for cell in cells})),
-        implementations=options.implementations or tuple(dict.fromkeys(cell.implementation for cell in cells)),
+        platform=_platform_of(cells, options.platform),
+        devices=tuple(sorted({cell.topology.device_count for cell in cells})),
+        implementations=wanted or tuple(dict.fromkeys(cell.implementation for cell in cells)),
+        # A path says nothing about the cells.
+        cells=tuple(cell.id for cell in cells),
         depth=chosen.value,
     )
     return options, tuple(moved_to(cell, chosen) for cell in cells)
 
 
-def _of_plan_file(options: RunOptions) -> tuple[Cell, ...]:
-    assert options.plan_file is not None
-    for given, name in (
-        (options.cells, "--cell"),
-        (options.devices, "--devices"),
-        (options.seed, "--seed"),
-        (options.full, "--full"),
-        (options.smoke, "--smoke"),
-    ):
-        if given:
-            raise ConflictingOptionsError(f"--plan names the cells already, so {name} has no meaning with it")
-    wanted = options.implementations
-    chosen = tuple(cell for cell in read_plan(options.plan_file) if not wanted or cell.implementation in wanted)
-    if not chosen:
-        raise PlanFileError(f"{options.plan_file} names no cell of {' or '.join(wanted)}")
-    return chosen
-
-
-def _platform_of(cells: Sequence[Cell], asked: str, named: str) -> str:
+def _platform_of(cells: Sequence[Cell], asked: str) -> str:
     """The platform in the ids of the cells."""
     platforms = dict.fromkeys(cell.topology.platform for cell in cells)
     if asked != "cpu":
         platforms[asked] = None
     if len(platforms) > 1:
         raise ConflictingOptionsError(
-            f"one run is on one platform, and {named} and --platform name {', '.join(platforms)}"
+            f"one run is on one platform, and --cell and --platform name {', '.join(platforms)}"
         )
     return next(iter(platforms))
 

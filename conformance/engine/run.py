@@ -13,25 +13,26 @@ from typing import TYPE_CHECKING, Any
 from ..expectations.entries import Expectations
 from ..oracle.verdicts import Outcome, Verdict
 from ..planning.cells import CaseCell, Cell, Plan
+from ..reports.exit_codes import NOTHING_RAN
 from ..reports.provenance import Provenance
-from ..reports.report import NOTHING_RAN, Report
+from ..reports.report import Report
 from ..spec.depths import Depth
 from ..spec.platforms import platform_named
 from ..spec.sources import versions
 from ..spec.topology import WrongPlatformError
-from ..worker.links import Cluster
 from ..worker.stress import stress
+from ..worker.transport import Cluster
 from .conclusions import Conclusion, conclude_repeated
 from .journal import Journal
-from .last_run import LastRun
+from .machines.shards import digest
 from .options import PytestOptionsError, RunOptions
-from .run_journal import Past, begin, events, past_of
-from .shards import digest
+from .requirements import require_pytest
+from .results_folder.last_run import LastRun
+from .results_folder.resuming import Past, begin, events, past_of
 from .tasks import Setup, Task
-from .tools import require_tools
 
 if TYPE_CHECKING:
-    from .controller import Controller
+    from .pytest_cells.controller import Controller
 
 MAXIMUM_RERUNS = 60
 """More unexpected results than this have a common cause, and a second run of each would take longer
@@ -160,17 +161,17 @@ class Run:
             controller.gaps.append(controller.stopped)
             never_run = Conclusion(Outcome(Verdict.MISSING, reason=controller.stopped), attempts=0)
         report.problems += [*self._past.problems, *controller.gaps, *controller.problems]
-        report.problems += controller.learnt.exit_problems
+        report.problems += controller.stats.exit_problems
         report.gaps = controller.gaps
-        report.run_info = {**self._past.run_info} | controller.learnt.run_info
-        report.process_starts = self._past.process_starts + controller.learnt.process_starts
+        report.run_info = {**self._past.run_info} | controller.stats.run_info
+        report.process_starts = self._past.process_starts + controller.stats.process_starts
         report.whole = report.whole and not controller.deselected
         conclusions |= self._past.given_up
         conclusions |= self._past.conclusions
         for cell in self.cells:
             if cell.id not in controller.deselected:
                 found = conclusions.get(cell.id, never_run)
-                report.add(cell, found.outcome, found.attempts, found.company, found.repetition)
+                report.add(cell, found.outcome, found.attempts, found.preceding_cells, found.repetition)
 
     def leave(self) -> None:
         """Close the journal, and bring back what `setup` has put away if nothing ran."""
@@ -206,7 +207,7 @@ def run(prepared: Run, workers: int, cluster: Cluster | None = None) -> Report:
     options.results.mkdir(parents=True, exist_ok=True)
     if not prepared.cells:
         return prepared.finish(None)
-    require_tools(workers)
+    require_pytest(workers)
     # Imported here, because planning and listing cells does not need pytest.
     from .execution import execute
 
@@ -225,8 +226,8 @@ def task_of(cell: Cell, deadline: float) -> Task:
     if not isinstance(cell, CaseCell):
         return Task(cell.id, cell.implementation, cell.topology, deadline, cell.isolated)
     own = deadline if cell.case.deadline is None else min(cell.case.deadline, deadline)
-    quiet = bool(cell.case.quiet)
-    return Task(cell.id, cell.implementation, cell.topology, own, cell.isolated, cell.case.xla_flags, quiet)
+    exclusive = bool(cell.case.exclusive)
+    return Task(cell.id, cell.implementation, cell.topology, own, cell.isolated, cell.case.xla_flags, exclusive)
 
 
 def clear(results: Path, journal: str) -> None:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from ..expectations.entries import Expectations
 from ..spec.depths import Depth
 from ..spec.topology import Topology
-from ..worker.links import Cluster
+from ..worker.transport import Cluster
 from .first_cells import place_of
 from .options import RunOptions
 
@@ -32,7 +32,7 @@ class Task:
     isolated: bool = False
     """Whether the cell needs a process of its own, whose end is part of the outcome."""
     xla_flags: tuple[str, ...] = ()
-    quiet: bool = False
+    exclusive: bool = False
     """Whether it runs while no other pytest process of the run has a cell."""
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..oracle.verdicts import Outcome, Stage, Standing, Verdict
+from ..oracle.verdicts import ExpectationStatus, Outcome, Stage, Verdict
 from ..spec.depths import Depth
 from ..spec.errors import CommandError
 from ..spec.versions import SpecifierError, version_matches
@@ -99,14 +99,14 @@ class Expectations:
             self._found[cell_id] = next((entry for entry in self.entries if entry.matches(cell_id)), None)
         return self._found[cell_id]
 
-    def standing(self, cell_id: str, outcome: Outcome) -> Standing:
+    def standing(self, cell_id: str, outcome: Outcome) -> ExpectationStatus:
         entry = self.of(cell_id)
         passed = outcome.verdict is Verdict.PASS
         if entry is None:
-            return Standing.AS_EXPECTED if passed else Standing.UNEXPECTED
+            return ExpectationStatus.AS_EXPECTED if passed else ExpectationStatus.UNEXPECTED
         if passed:
-            return Standing.AS_EXPECTED if entry.intermittent else Standing.UNEXPECTED_PASS
-        return Standing.KNOWN_FAILURE if entry.met_by(outcome) else Standing.CHANGED_FAILURE
+            return ExpectationStatus.AS_EXPECTED if entry.intermittent else ExpectationStatus.UNEXPECTED_PASS
+        return ExpectationStatus.KNOWN_FAILURE if entry.met_by(outcome) else ExpectationStatus.CHANGED_FAILURE
 
     def unmatched(self, planned: Sequence[str]) -> tuple[str, ...]:
         """Globs that match no planned cell: typing errors, or cells that are gone."""

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import jax
 
 from ..model.transforms import Probe
-from ..oracle.hand_overs import TracedRun
+from ..oracle.enqueue_times import TracedRun
 from ..oracle.history import Recorder
 from ..spec.callbacks import Callback
 from ..spec.data import PLAIN, DataKind
@@ -25,7 +25,7 @@ from ..spec.external_callbacks import ALL_CALLBACKS, OWN_FUNCTIONS, callbacks_of
 from ..spec.jax_versions import why_no_hostcb
 from ..spec.package import module
 
-GUIDE = "docs/conformance.md, 'How to add an implementation'"
+GUIDE = "docs/extending.md, 'An implementation'"
 
 
 class Implementation(Protocol):

@@ -15,7 +15,7 @@ import jax
 import hostcb
 
 from ..model.transforms import Probe
-from ..oracle.hand_overs import TracedRun
+from ..oracle.enqueue_times import TracedRun
 from ..oracle.history import Recorder
 from ..oracle.literals import literal
 from ..spec.callbacks import Callback, DeviceChoice

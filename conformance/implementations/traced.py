@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..oracle.hand_overs import HandOver, TracedRun
+from ..oracle.enqueue_times import Enqueue, TracedRun
 
 
 def traced_runs(path: Path) -> list[TracedRun]:
     events = json.loads(path.read_text())
     (start,) = (event["args"]["monotonic_ns"] for event in events if event["name"] == "clock")
     slices = [event for event in events if event["ph"] == "X"]
-    handed = {_place(each): HandOver(*_span(each, start)) for each in slices if each["cat"] == "hand-over"}
+    handed = {_place(each): Enqueue(*_span(each, start)) for each in slices if each["cat"] == "hand-over"}
     # An arrow begins where the slice of its hand-over begins, and ends where that of its run begins.
     begins = {event["id"]: handed.get(_place(event)) for event in events if event["ph"] == "s"}
     arrows = {_place(event): begins.get(event["id"]) for event in events if event["ph"] == "f"}

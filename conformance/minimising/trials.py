@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,23 +14,9 @@ from ..oracle.verdicts import Outcome
 from ..planning.cells import Cell
 
 
-class Trials:
-    def __init__(self, folder: Path, deadline: float) -> None:
-        self.journal = Journal(folder / "journal.jsonl")
-        self._runner = CellRunner(folder / "worker.log", self.journal)
-        self._deadline = deadline
-
-    def run(self, cell: Cell) -> Outcome:
-        """The outcome of one run. Each run has a process of its own: some failures depend on the process."""
-        return self._runner.run_alone(task_of(cell, self._deadline))
-
-
 @contextmanager
-def trials(deadline: float) -> Iterator[Trials]:
-    """Trials that leave no files behind."""
-    with TemporaryDirectory() as folder:
-        found = Trials(Path(folder), deadline)
-        try:
-            yield found
-        finally:
-            found.journal.close()
+def trials(deadline: float) -> Iterator[Callable[[Cell], Outcome]]:
+    """The function that runs a cell. Each run has a process of its own: some failures depend on the process."""
+    with TemporaryDirectory() as name, closing(Journal(Path(name) / "journal.jsonl")) as journal:
+        runner = CellRunner(Path(name) / "worker.log", journal)
+        yield lambda cell: runner.run_alone(task_of(cell, deadline))

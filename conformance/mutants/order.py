@@ -119,10 +119,10 @@ def _overlapping(library: Library) -> Names:
     return {**surround(library, run, "id_tap"), "barrier_wait": barrier_wait}
 
 
-def _first_device_told(library: Library) -> Names:
+def _first_device_received(library: Library) -> Names:
     def run(function: Any, *arguments: Any, device: Any = None) -> Any:
-        told = {} if device is None else {"device": jax.devices()[0]}
-        return function(*arguments, **told)
+        received = {} if device is None else {"device": jax.devices()[0]}
+        return function(*arguments, **received)
 
     return surround(library, run, "id_tap", "call")
 
@@ -214,9 +214,9 @@ MUTANTS = (
         at(Stage.CALLBACK, "overlap"),
     ),
     Mutant(
-        "first_device_told",
-        "callbacks are told the first device, wherever they come from",
-        _first_device_told,
+        "first_device_received",
+        "callbacks receive the first device, on whichever they run",
+        _first_device_received,
         ("id_tap_device/pmap/cpu-8dev", "call_device/shard_map/cpu-8dev"),
         _WRONG_DEVICE,
     ),

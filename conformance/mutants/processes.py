@@ -43,7 +43,7 @@ def _doubled_in_second(library: Library) -> Names:
     return surround(library, run, "id_tap", "debug.callback")
 
 
-def _device_of_first_told(library: Library) -> Names:
+def _device_of_first_received(library: Library) -> Names:
     def run(function: Any, *arguments: Any, device: Any = None) -> Any:
         if device is not None and _in_second_process():
             # The device of the same place in the first process, as if each process numbered its own.
@@ -102,9 +102,9 @@ MUTANTS = (
         at(Stage.CALLBACK, "duplicate", words="in process 1"),
     ),
     Mutant(
-        "device_of_first_process_told",
-        "the second process tells its callbacks the devices of the first one",
-        _device_of_first_told,
+        "device_of_first_process_received",
+        "the callbacks of the second process receive the devices of the first one",
+        _device_of_first_received,
         ("id_tap_device/shard_map/cpu-2x2", "call_device/pmap/cpu-2x2", "id_tap_device/jit/cpu-2x2"),
         at(Stage.CALLBACK, "wrong device", words="in process 1"),
     ),

@@ -13,7 +13,7 @@ from .host_functions import surround
 from .mutant import Library, Mutant, Names, at
 
 
-def _telling(library: Library, change: Callable[[Any], Any]) -> Names:
+def _with_transforms(library: Library, change: Callable[[Any], Any]) -> Names:
     """Taps that get wrong `transforms`."""
 
     def run(function: Any, operand: Any, transforms: Any, **options: Any) -> None:
@@ -23,23 +23,25 @@ def _telling(library: Library, change: Callable[[Any], Any]) -> Names:
 
 
 def _with_dims(transforms: Any, change: Callable[[Any], Any]) -> Any:
-    return tuple((name, {"batch_dims": tuple(map(change, told["batch_dims"]))}) for name, told in transforms)
+    return tuple((name, {"batch_dims": tuple(map(change, entry["batch_dims"]))}) for name, entry in transforms)
 
 
 def _wrong_batch_dims(library: Library) -> Names:
-    return _telling(library, lambda transforms: _with_dims(transforms, lambda dim: dim if dim is None else dim + 1))
+    return _with_transforms(
+        library, lambda transforms: _with_dims(transforms, lambda dim: dim if dim is None else dim + 1)
+    )
 
 
 def _constants_batched(library: Library) -> Names:
-    return _telling(library, lambda transforms: _with_dims(transforms, lambda dim: dim or 0))
+    return _with_transforms(library, lambda transforms: _with_dims(transforms, lambda dim: dim or 0))
 
 
 def _outermost_batch_first(library: Library) -> Names:
-    return _telling(library, lambda transforms: tuple(reversed(transforms)))
+    return _with_transforms(library, lambda transforms: tuple(reversed(transforms)))
 
 
 def _transforms_forgotten(library: Library) -> Names:
-    return _telling(library, lambda transforms: ())
+    return _with_transforms(library, lambda transforms: ())
 
 
 def _first_element_only(library: Library) -> Names:
@@ -75,7 +77,7 @@ def _cotangent_untapped(library: Library) -> Names:
 
 
 def _transpose_unmarked(library: Library) -> Names:
-    return _telling(library, lambda transforms: tuple(entry for entry in transforms if entry[0] != "transpose"))
+    return _with_transforms(library, lambda transforms: tuple(entry for entry in transforms if entry[0] != "transpose"))
 
 
 def _differentiable_call(library: Library) -> Names:
@@ -108,7 +110,7 @@ _NOT_REFUSED = at(Stage.TRACE, "not refused")
 MUTANTS = (
     Mutant(
         "wrong_batch_dims",
-        "a tap is told another batch dimension",
+        "a tap receives another batch dimension",
         _wrong_batch_dims,
         ("id_tap/vmap/cpu-8dev", "id_tap/vmap.scan/cpu-8dev"),
         _WRONG_TRANSFORMS,
@@ -129,7 +131,7 @@ MUTANTS = (
     ),
     Mutant(
         "transforms_forgotten",
-        "a tap is not told that its operand is batched",
+        "a tap receives no mark that its operand is batched",
         _transforms_forgotten,
         ("id_tap/vmap/cpu-8dev", "id_tap/jit.vmap.cond/cpu-8dev"),
         _WRONG_TRANSFORMS,
@@ -157,7 +159,7 @@ MUTANTS = (
     ),
     Mutant(
         "transpose_unmarked",
-        "a tap of a cotangent is not told that it was transposed",
+        "a tap of a cotangent receives no mark of the transposition",
         _transpose_unmarked,
         (
             "id_tap/grad.custom_jvp/cpu-8dev",
@@ -175,7 +177,7 @@ MUTANTS = (
     ),
     Mutant(
         "batched_call",
-        "a call is batched without having been told how",
+        "a call is batched without the option that says how",
         _batched_call,
         ("call/vmap/cpu-8dev", "call/scan.vmap/cpu-8dev"),
         _NOT_REFUSED,

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..engine.conclusions import Conclusion
+from ..engine.requirements import require_pytest
 from ..engine.run import clear, setup_in, task_of
 from ..engine.tasks import Setup
-from ..engine.tools import require_tools
 from ..planning.cells import Cell
 from ..planning.processes import USUAL, plan_over_processes
 from ..planning.selection import undrawn_plan_of
@@ -68,7 +68,7 @@ def _setup(cells: Sequence[Cell], options: Options) -> Setup:
 
 def run(mutants: Sequence[Mutant], options: Options) -> Matrix:
     """Try all mutants and write the matrix."""
-    require_tools(options.workers)
+    require_pytest(options.workers)
     # Imported here, because worker processes also look up mutants, and do not need pytest.
     from ..engine.execution import execute
 
@@ -89,7 +89,7 @@ def run(mutants: Sequence[Mutant], options: Options) -> Matrix:
     started = time.monotonic()
     clear(options.results, "mutants-journal.jsonl")
     unbroken = execute(_setup(control, options), options.workers, note_control)
-    matrix.problems += [*unbroken.gaps, *unbroken.problems, *unbroken.learnt.exit_problems]
+    matrix.problems += [*unbroken.gaps, *unbroken.problems, *unbroken.stats.exit_problems]
     if not unbroken.interrupted:
         planted = execute(_setup(broken, options), options.workers, note)
         # The end of a mutant's worker does not count: a broken implementation may break that, too.

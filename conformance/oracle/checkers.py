@@ -128,8 +128,8 @@ def match(expected: Sequence[ExpectedEvent], events: Sequence[Event]) -> Matchin
     pairs: list[tuple[int, Event]] = []
     surplus: list[Event] = []
     misread: set[int] = set()
-    for as_told in events:
-        recorded = in_order(as_told, expected)
+    for as_received in events:
+        recorded = in_order(as_received, expected)
         key = _key_of(recorded)
         if key in repeatable:
             # One run is enough for all equal evaluations.
@@ -138,10 +138,10 @@ def match(expected: Sequence[ExpectedEvent], events: Sequence[Event]) -> Matchin
             continue
         candidates = waiting.get(key, [])
         if not candidates and key not in expected_keys:
-            candidates = _misread_candidates(expected, waiting, as_told)
+            candidates = _misread_candidates(expected, waiting, as_received)
             if candidates:
-                recorded = as_told
-                misread.add(as_told.sequence)
+                recorded = as_received
+                misread.add(as_received.sequence)
         if not candidates:
             surplus.append(recorded)
             continue
@@ -273,12 +273,12 @@ def check_transforms(matching: Matching) -> list[Anomaly]:
     anomalies = []
     for position, event in matching.pairs:
         wanted = matching.expected[position].transforms
-        told = f"{matching.name(position)} was told {event.transforms!r}"
+        received = f"{matching.name(position)} received {event.transforms!r}"
         if event.sequence in matching.misread:
-            witness = f"{told}, which are not the axes of its operand {_show(event.leaves)}"
+            witness = f"{received}, which are not the axes of its operand {_show(event.leaves)}"
             anomalies.append(Anomaly("wrong transforms", Stage.CALLBACK, witness))
         elif event.transforms != wanted:
-            witness = f"{told}, expected {wanted!r}, each axis moved to the front"
+            witness = f"{received}, expected {wanted!r}, each axis moved to the front"
             anomalies.append(Anomaly("wrong transforms", Stage.CALLBACK, witness))
     return anomalies
 

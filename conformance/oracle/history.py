@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..spec.data import flatten
-from .hand_overs import HandOver
+from .enqueue_times import Enqueue
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class Event:
     """The arrays that the callback got: they belong to the callback, and may never change."""
     transforms: Any = ()
     device: int | None = None
-    """The device's index in the topology, or None where the callback is not told."""
+    """The device's index in the topology, or None where the callback does not receive it."""
     thread: int = 0
     begin: int = 0
     end: int = 0
     """Monotonic nanoseconds."""
-    handed_over: HandOver | None = None
+    handed_over: Enqueue | None = None
     """When the device put the operand into a queue, where that is known."""
     process: int = 0
     """The process that ran it."""

@@ -98,7 +98,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Callback:
-    """What the lowering told the runtime of a callback by sends and receives."""
+    """What the lowering has registered with the runtime for a callback of sends and receives."""
 
     sends: tuple[int, ...]
     """The channels of its operands."""

@@ -191,9 +191,9 @@ def _in_turn(module: Module, transfers: list[Operation]) -> Iterator[tuple[str, 
         if expected is None:
             continue
         previous = [by_token[value.number] for value in one.operands if value.number in by_token]
-        came = [each.channel.number for each in previous if each.channel]
-        if came != [expected]:
-            yield "channel", f"{one.shown} must follow channel {expected} of its callback, and follows {came or 'none'}"
+        actual = [each.channel.number for each in previous if each.channel]
+        if actual != [expected]:
+            yield "channel", f"{one.shown} must follow channel {expected} of its callback, not {actual or 'none'}"
 
 
 def _awaited(module: Module, transfers: list[Operation]) -> Iterator[tuple[str, str]]:
@@ -215,7 +215,7 @@ def _awaited(module: Module, transfers: list[Operation]) -> Iterator[tuple[str, 
         values = one.operands if one.name == "stablehlo.send" else one.results
         types = [value.type for value in values if not value.is_token]
         if name != one.name:
-            yield "channel", f"{one.shown}: the runtime was not told of it" if not name else f"{one.shown}: is a {name}"
+            yield "channel", f"{one.shown}: {f'is a {name}' if name else 'the runtime does not know it'}"
         elif [type_] != types:
             yield "channel", f"{one.shown} carries {' and '.join(types)}, and the runtime awaits {type_}"
 
@@ -232,7 +232,7 @@ def _shardings(module: Module, wanted: Wanted) -> Iterator[tuple[str, str]]:
         placement = one.sharding.placement if one.sharding else None
         if inside:
             # Shardy knows that all results of a manual computation are manual, and says nothing of an operation without
-            # results; GSPMD is told of each operation.
+            # results; GSPMD needs the sharding of each operation.
             if shardy and not one.results and placement is None:
                 yield "sharding", f"{one.shown}: inside of a manual computation it has no results and no sharding"
                 continue

@@ -28,7 +28,7 @@ from .checkers import (
     check_transforms,
     match,
 )
-from .hand_overs import HandOver
+from .enqueue_times import Enqueue
 from .history import Event, History
 from .literals import literal
 from .verdicts import Stage, Verdict
@@ -136,8 +136,8 @@ def _check_results(wanted: Wanted, seen: Observation) -> list[Anomaly]:
     if wrong:
         return wrong
     further = [parts[part] for parts in seen.results for part in range(1, len(parts))]
-    due = [result for result, parts in zip(wanted.results, seen.results, strict=True) for _ in parts[1:]]
-    for value, result in zip(further, due, strict=True):
+    expected = [result for result, parts in zip(wanted.results, seen.results, strict=True) for _ in parts[1:]]
+    for value, result in zip(further, expected, strict=True):
         if check_results([result], [value]):
             witness = f"the devices{where} have different results: {value.tolist()}, expected {result.tolist()} on all"
             return [Anomaly("result", Stage.RESULT, witness)]
@@ -178,7 +178,7 @@ def _event(data: dict[str, Any], process: int) -> Event:
         data["thread"],
         data["begin"],
         data["end"],
-        HandOver.from_json(data["handed_over"]) if data["handed_over"] else None,
+        Enqueue.from_json(data["handed_over"]) if data["handed_over"] else None,
         process,
     )
 

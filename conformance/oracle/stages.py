@@ -45,8 +45,8 @@ def stage_of_stacks(text: str) -> Stage | None:
     A crash in a thread of the runtime has no current thread of Python: then the stacks of all threads show the stage.
     """
     _, found, current = text.partition("Current thread ")
-    told = current.partition("\nThread ")[0] if found else text
-    frames = re.findall(r'^  File "([^"]*)", line \d+ in (\S+)', told, re.MULTILINE)
+    thread = current.partition("\nThread ")[0] if found else text
+    frames = re.findall(r'^  File "([^"]*)", line \d+ in (\S+)', thread, re.MULTILINE)
     return _marked(frames)
 
 

@@ -22,7 +22,7 @@ class Verdict(Enum):
     """The suite itself failed; this shows nothing about the implementation."""
 
 
-class Standing(Enum):
+class ExpectationStatus(Enum):
     """The verdict compared with the expected one."""
 
     AS_EXPECTED = "as_expected"
@@ -33,7 +33,7 @@ class Standing(Enum):
 
     @property
     def acceptable(self) -> bool:
-        return self in (Standing.AS_EXPECTED, Standing.KNOWN_FAILURE)
+        return self in (ExpectationStatus.AS_EXPECTED, ExpectationStatus.KNOWN_FAILURE)
 
 
 class Stage(Enum):

@@ -249,7 +249,7 @@ def _parse_any_topology(cell_id: str) -> Cell:
         raise UnknownCellError(f"the table has no {program_name!r} of {callback_name!r}")
 
     if callback is None:
-        raise UnknownCellError(f"{callback_name} is planted with cases alone, and {program_name!r} is none")
+        raise UnknownCellError(f"{callback_name} has cases alone, and {program_name!r} is none")
     composition, _, data_name = program_name.partition("+")
     data = parse_data(data_name) if data_name else PLAIN
     if data is None:
@@ -370,7 +370,7 @@ def _candidates(
             reason = (
                 case.ineligible(topology.device_count, topology.processes)
                 or why_without(implementation, case.functions)
-                or _only_on(largest, topology, "cases are planted")
+                or _only_on(largest, topology, "cases run")
             )
             yield CaseCell(implementation, case, topology), reason
 

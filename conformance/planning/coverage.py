@@ -20,7 +20,7 @@ from .selection import Choice, covering_of, row_of, why_not
 
 LENGTHS = (1, 2, 3, 4)
 
-NOT_DRAWN = "not drawn: --seed draws others, --full draws more"
+NOT_DRAWN = "not drawn: --full draws more, and another seed of it others"
 
 
 @dataclass(frozen=True)

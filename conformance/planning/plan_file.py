@@ -7,6 +7,7 @@ every release.
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..spec.errors import CommandError
@@ -22,11 +23,24 @@ def plan_text(plan: Plan, options: str) -> str:
     """The file of a plan that these options have selected."""
     # Options may hold ends of lines, which would end the comment.
     heading = (
-        f"{len(plan.cells)} cells, for `{COMMAND} run --plan FILE`",
+        f"{len(plan.cells)} cells, for `{COMMAND} run --cell @FILE`",
         f"{COMMAND} list --plan {' '.join(options.split())}",
         f"written with JAX {importlib.metadata.version('jax')}",
     )
     return "".join([*(f"# {line}\n" for line in heading), *(f"{cell.id}\n" for cell in plan.cells)])
+
+
+def read_cells(words: Iterable[str], any_release: bool = False) -> tuple[Cell, ...]:
+    """The cells that ids, and files after an @, name, in their order. The installed release may lack some of a file.
+
+    With `any_release` it may also lack those that ids name.
+    """
+    cells: dict[str, Cell] = {}
+    for word in words:
+        of_file = word.startswith("@")
+        found = read_plan(Path(word[1:])) if of_file else (parse_cell(word, any_release),)
+        cells |= {cell.id: cell for cell in found}
+    return tuple(cells.values())
 
 
 def read_plan(path: Path) -> tuple[Cell, ...]:

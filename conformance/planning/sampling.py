@@ -97,7 +97,7 @@ def left_out(callback: Callback, program: Program, topology: Topology, largest: 
         return "not sampled: without vmap this is pure_callback"
     if callback.parts and program.name not in PROGRAMS_WITH_AN_ORDER:
         return "not sampled: mixtures of kinds are tried where they could come in another order"
-    if topology != largest and callback.name not in ON_FEWEST_DEVICES:
+    if topology != largest and callback.name not in ON_FEWEST_DEVICES and not callback.parts:
         return f"not sampled: this callback meets {topology.name} in covering rows alone"
     if len(program.names) == 1:
         return None

@@ -1,4 +1,4 @@
-"""Selects the cells of a run from the product of all axes; docs/selection.md describes the rules."""
+"""Selects the cells of a run from the product of all axes; docs/extending.md describes the rules."""
 
 from __future__ import annotations
 

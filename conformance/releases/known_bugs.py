@@ -1,58 +1,42 @@
-"""The list of reported bugs that tell releases apart, and what their cells show with each release."""
+"""The list of reported bugs that tell releases apart, what their cells show with each release, and the page of that."""
 
 from __future__ import annotations
 
+import os
+import re
+import textwrap
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..oracle.verdicts import Outcome, Verdict
-from ..reports.table import NOT_RUN
-from ..spec.versions import version_key
-from .release import Release, ReleaseError
-from .table import Outcomes, tried
+from ..reports.markup import code, text
+from ..reports.table import NOT_RUN, Table, consecutive, several
+from ..reports.table_pages import witness_of
+from ..spec.package import COMMAND
+from .environments import OLDEST, Release, ReleaseError, inside
+from .table import Outcomes, table_of, tried
 
 BAD, GOOD, UNSUPPORTED, OTHERWISE = "bad", "good", "unsupported", "failing in another way"
 NOT_TOLD = "not told"
-"""The suite itself has failed, or says nothing definite: the release is neither bad nor good."""
+"""The suite itself has failed: the release is neither bad nor good."""
 
-_TELLING_NOTHING = (Verdict.HARNESS_ERROR, Verdict.MISSING, Verdict.FLAKE)
+MOST_OF_WITNESS = 160
 
-_KEYS: Mapping[str, type] = {
-    **dict.fromkeys(("id", "symptom", "link", "without_cells", "anomaly", "deviation"), str),
-    **dict.fromkeys(("bad", "good", "cells"), list),
-    "refused": bool,
-}
-_WORDS = {str: "a string", list: "a list of strings", bool: "true or false"}
+_CHANGING = re.compile(r"0x[0-9a-f]{6,}|\b[FEW]\d{4} [\d:.]+ +\d+")
+"""Addresses and process ids, which differ from run to run."""
 
+_INTRODUCTION = """\
+`{command} releases --known-bugs` made this page from [{file}](../{file}), and `nox -s known-bugs` makes it again. The
+list has reported bugs of JAX's own callbacks that tell releases apart. "Before" is what was found with small programs,
+before there was a cell. "Here" is what the cells show: one run with each of {releases} from {first} to {last}, on CPU
+devices of a machine with {cores}. A range like `0.4.31 to 0.6.1` has only the releases that ran, which are {versions}.
 
-@dataclass(frozen=True)
-class Range:
-    """Releases from one to another, with both ends; an end may be open."""
-
-    words: str
-
-    @staticmethod
-    def parse(words: str) -> Range:
-        keys = [version_key(end) for end in words.partition("..")[::2] if end]
-        if not keys or keys != sorted(keys):
-            raise ValueError(f"{words!r} is no range of releases like 0.4.31..0.6.1")
-        return Range(words)
-
-    def __contains__(self, version: str) -> bool:
-        first, dots, last = self.words.partition("..")
-        key = version_key(version)
-        if not dots:
-            return key == version_key(first)
-        return (not first or version_key(first) <= key) and (not last or key <= version_key(last))
-
-    def __str__(self) -> str:
-        first, dots, last = self.words.partition("..")
-        if not dots:
-            return first
-        return f"{first} to {last}" if first and last else f"{first} and newer" if first else f"{last} and older"
+A bug is bad with a release if one of its cells fails there. One run that passes does not prove that a deadlock or a
+race is gone. Below the table each bug has its cells, with what came of them and the first line of the first witness.
+"Differs" names each release of which the cells show something else than what was found before, and says why.
+"""
 
 
 @dataclass(frozen=True)
@@ -60,10 +44,10 @@ class Bug:
     id: str
     symptom: str
     link: str = ""
-    bad: tuple[Range, ...] = ()
-    """The releases that were found to have the bug before."""
-    good: tuple[Range, ...] = ()
-    cells: tuple[str, ...] = ()
+    bad: Sequence[str] = ()
+    """The releases that were found to have the bug before: single ones, and ranges like 0.4.31..0.6.1 or ..0.5.0."""
+    good: Sequence[str] = ()
+    cells: Sequence[str] = ()
     """They fail where the bug is."""
     without_cells: str = ""
     """The reason if no cell shows the bug."""
@@ -74,37 +58,40 @@ class Bug:
     deviation: str = ""
     """The explanation of what differs."""
 
+    def __post_init__(self) -> None:
+        for words in (*self.bad, *self.good):
+            inside(OLDEST, words)
+        if bool(self.cells) == bool(self.without_cells):
+            raise ValueError("name its 'cells', or say in 'without_cells' why there are none")
+
     def said(self, version: str) -> str:
         """What was found before of a release; empty if nothing was."""
-        if any(version in one for one in self.bad):
+        if any(inside(version, one) for one in self.bad):
             return BAD
-        return GOOD if any(version in one for one in self.good) else ""
+        return GOOD if any(inside(version, one) for one in self.good) else ""
 
     def found(self, release: Release, outcomes: Outcomes) -> str:
-        """What the cells show of a release: that it is bad, if one of them does in one of its runs."""
-        runs = [outcome for cell in self.cells for outcome in outcomes.get((release, cell), ())]
-        states = {self._state(outcome) for outcome in runs}
+        """What the cells show of a release: that it is bad, if one of them does."""
+        states = {self._state(outcomes[release, cell]) for cell in self.cells if (release, cell) in outcomes}
         return next((state for state in (BAD, OTHERWISE, UNSUPPORTED, NOT_TOLD, GOOD) if state in states), NOT_RUN)
 
     def _state(self, outcome: Outcome) -> str:
         if outcome.verdict is Verdict.PASS:
             return GOOD
-        if outcome.verdict in _TELLING_NOTHING:
+        if outcome.verdict is Verdict.HARNESS_ERROR:
             return NOT_TOLD
         if outcome.verdict is Verdict.UNSUPPORTED:
             return BAD if self.refused else UNSUPPORTED
         return BAD if self.anomaly in ("", outcome.anomaly) else OTHERWISE
 
-    def differences(self, releases: Sequence[Release], outcomes: Outcomes) -> Iterator[tuple[Release, str, str]]:
-        """The releases of which the cells show something else than what was said: with what was said, and is found."""
-        for release in releases:
-            said, found = self.said(release.jax), self.found(release, outcomes)
-            if self.cells and said and found not in (said, NOT_TOLD):
-                yield release, said, found
-
-    def not_told(self, releases: Sequence[Release], outcomes: Outcomes) -> tuple[str, ...]:
-        """The releases of which the cells show nothing, because the suite failed."""
-        return tuple(release.label for release in releases if self.found(release, outcomes) == NOT_TOLD)
+    def differences(self, outcomes: Outcomes) -> dict[Release, str]:
+        """The releases of which the cells show something else than what was said: with both."""
+        found = {release: (self.found(release, outcomes), self.said(release.jax)) for release in tried(outcomes)}
+        return {
+            release: f"{here}, not {before}"
+            for release, (here, before) in found.items()
+            if self.cells and before and here not in (before, NOT_TOLD)
+        }
 
 
 @dataclass(frozen=True)
@@ -122,51 +109,93 @@ class KnownBugs:
         releases = tried(outcomes)
         all_tried = {*self.releases} <= {release.jax for release in releases}
         for bug in self.bugs:
-            differences = list(bug.differences(releases, outcomes))
+            differences = bug.differences(outcomes)
             if differences and not bug.deviation:
-                release, said, found = differences[0]
-                yield f"{bug.id}: JAX {release.label} is {found}, not {said}: explain that as its 'deviation'"
-            if not_told := bug.not_told(releases, outcomes):
-                yield f"{bug.id}: JAX {', '.join(not_told)} is {NOT_TOLD}: the suite failed there; run the cells again"
+                release, words = next(iter(differences.items()))
+                yield f"{bug.id}: JAX {release.label} is {words}: explain that as its 'deviation'"
             elif bug.deviation and bug.cells and not differences and all_tried:
                 yield f"{bug.id}: its 'deviation' explains what does not differ"
 
 
+def in_words(words: str) -> str:
+    first, dots, last = words.partition("..")
+    if first and last:
+        return f"{first} to {last}"
+    return f"{first}{' and newer' if dots else ''}" if first else f"{last} and older"
+
+
 def load_known_bugs(file: Path) -> KnownBugs:
+    place = f"{file}"
     try:
         data = tomllib.loads(file.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ReleaseError(f"{file} is not TOML: {error}") from error
-    except OSError as error:
-        raise ReleaseError(f"{file} cannot be read: {error.strerror}") from error
-    tables, releases = data.get("bug"), data.get("releases", [])
-    if not (isinstance(tables, list) and tables and all(isinstance(table, dict) for table in tables)):
-        raise ReleaseError(f"{file} has no [[bug]]: write each bug as a table that begins so")
-    _check_value(f"{file}", "releases", releases, list)
-    return KnownBugs(tuple(releases), tuple(_bug(f"{file}, bug {n}", table) for n, table in enumerate(tables, 1)))
+        bugs: list[Bug] = []
+        for table in data.get("bug", ()):
+            place = f"{file}, bug {len(bugs) + 1}"
+            bugs.append(Bug(**table))
+        if not bugs:
+            raise ValueError("there is no [[bug]]")
+    except (tomllib.TOMLDecodeError, TypeError, ValueError) as error:
+        raise ReleaseError(f"{place}: {error}; its first lines say what it holds") from error
+    return KnownBugs(tuple(data.get("releases", ())), tuple(bugs))
 
 
-def _bug(where: str, table: dict[str, Any]) -> Bug:
-    _check(where, table)
-    if missing := [key for key in ("id", "symptom") if not table.get(key)]:
-        raise ReleaseError(f"{where}: {missing[0]!r} is missing; every bug states it")
-    if bool(table.get("cells")) == bool(table.get("without_cells")):
-        raise ReleaseError(f"{where}: name its 'cells', or say in 'without_cells' why there are none")
-    lists = {key: tuple(table.get(key, ())) for key in ("bad", "good", "cells")}
-    try:
-        ranges = {key: tuple(map(Range.parse, lists[key])) for key in ("bad", "good")}
-    except ValueError as error:
-        raise ReleaseError(f"{where}: {error}") from error
-    return Bug(**table | lists | ranges)
+# The page -------------------------------------------------------------------------------------------
 
 
-def _check(where: str, table: Mapping[str, Any]) -> None:
-    for key, value in table.items():
-        if key not in _KEYS:
-            raise ReleaseError(f"{where}: unknown key {key!r}; there are {', '.join(_KEYS)}")
-        _check_value(where, key, value, _KEYS[key])
+def page(known: KnownBugs, file: Path, outcomes: Outcomes) -> str:
+    """What was found before beside what the cells show."""
+    table = table_of(outcomes, known.cells)
+    versions = [column.label for column in table.columns]
+    introduction = _INTRODUCTION.format(
+        command=COMMAND,
+        file=file,
+        releases=several(len(versions), "release"),
+        first=versions[0],
+        last=versions[-1],
+        cores=several(os.cpu_count() or 1, "core"),
+        versions=", ".join(versions),
+    )
+    lines = ["# Known bugs of JAX's callbacks, by release", ""]
+    for paragraph in introduction.strip().split("\n\n"):
+        lines += [textwrap.fill(paragraph, 120, break_long_words=False, break_on_hyphens=False), ""]
+    lines += ["| bug | bad before | good before | bad here | good here | differs with |", "| --- " * 6 + "|"]
+    lines += [_line(bug, outcomes) for bug in known.bugs]
+    for bug in known.bugs:
+        lines += ["", f"## {text(bug.id)}", "", *_section(bug, table, outcomes)]
+    return "\n".join(lines) + "\n"
 
 
-def _check_value(where: str, key: str, value: object, kind: type) -> None:
-    if not isinstance(value, kind) or (isinstance(value, list) and not all(isinstance(one, str) for one in value)):
-        raise ReleaseError(f"{where}: {key!r} is {str(value)[:40]!r}; write {_WORDS[kind]}")
+def _line(bug: Bug, outcomes: Outcomes) -> str:
+    releases, differences = tried(outcomes), bug.differences(outcomes)
+    found = _periods(releases, [bug.found(release, outcomes) for release in releases])
+    differs = _periods(releases, ["differs" if release in differences else "" for release in releases])
+    name = f"[{text(bug.id)}]({bug.link})" if bug.link else text(bug.id)
+    words = [name, ", ".join(map(in_words, bug.bad)), ", ".join(map(in_words, bug.good))]
+    here = [(found, BAD), (found, GOOD), (differs, "differs")]
+    words += [", ".join(where for where, word in periods if word == wanted) for periods, wanted in here]
+    if not bug.cells:
+        words[3] = "no cell"
+    return f"| {' | '.join(word or '-' for word in words)} |"
+
+
+def _periods(releases: Sequence[Release], words: Sequence[str]) -> list[tuple[str, str]]:
+    return list(consecutive([release.label for release in releases], words))
+
+
+def _section(bug: Bug, table: Table, outcomes: Outcomes) -> Iterator[str]:
+    yield text(bug.symptom)
+    if bug.without_cells:
+        yield from ("", f"No cell shows it. {text(bug.without_cells)}")
+    for row in (row for cell in bug.cells for row in table.rows if row.cell == cell):
+        yield from ("", f"{code(row.cell)}:", "")
+        for where, word in table.periods(row.words):
+            if word != NOT_RUN:
+                runs = next(runs for runs, of in zip(row.seen, row.words, strict=True) if of == word)
+                steady = _CHANGING.sub("...", witness_of(runs))
+                witness = text(textwrap.shorten(steady, MOST_OF_WITNESS, placeholder=" ..."))
+                yield f"- {text(where)}: {text(word)}{f': {witness}' if witness else ''}"
+    if differences := bug.differences(outcomes):
+        releases = tried(outcomes)
+        periods = _periods(releases, [differences.get(release, "") for release in releases])
+        parts = "; ".join(f"{where}: {words}" for where, words in periods if words)
+        yield from ("", f"**Differs.** {text(parts)}. {text(bug.deviation) or '(Not explained yet.)'}")

@@ -14,18 +14,12 @@ from ..planning.cells import parse_cell
 from ..spec.topology import WrongPlatformError
 from ..spec.versions import version_matches
 from ..spec.xla_flags import why_unknown
-from ..worker.processes import OtherPython, WorkerStartError
-from .installing import Environment
-from .release import ReleaseError
+from ..worker.processes import WorkerStartError
+from .environments import Environment, ReleaseError
 
 
 def run_cells(
-    environment: Environment,
-    cells: Mapping[str, int],
-    *,
-    deadline: float = 60.0,
-    log: Path,
-    python: OtherPython | None = None,
+    environment: Environment, cells: Mapping[str, int], deadline: float, log: Path
 ) -> Iterator[tuple[str, Outcome]]:
     """Run each cell so often; the verdict is `unsupported`, with the reason, if the release lacks what it needs.
 
@@ -33,7 +27,7 @@ def run_cells(
     failed, the next one has a new worker. Raises `ReleaseError` if no worker starts in the environment.
     """
     tasks = in_running_order(task_of(parse_cell(cell, any_release=True), deadline) for cell in cells)
-    runner = CellRunner(log, python=python or environment.worker)
+    runner = CellRunner(log, python=environment)
     try:
         for task in tasks:
             for _ in range(cells[task.id]):
@@ -45,9 +39,13 @@ def run_cells(
 
 
 def _outcome(environment: Environment, runner: CellRunner, task: Task) -> Outcome:
-    if reason := _why_not(environment, task):
-        return Outcome(Verdict.UNSUPPORTED, None, reason, anomaly="not applicable")
+    lacking = why_unknown(task.xla_flags, environment.jaxlib)
+    if task.implementation == "hostcb" and not version_matches(environment.jax, SUPPORTED):
+        lacking = f"hostcb needs JAX {SUPPORTED.removeprefix('>=')} or newer"
     try:
+        if lacking:
+            # Not even a worker for this cell can run there.
+            raise WrongPlatformError(lacking)
         outcome, _ = runner.run(task)
     except WorkerStartError as error:
         raise ReleaseError(f"JAX {environment.jax}: {error}") from error
@@ -58,10 +56,3 @@ def _outcome(environment: Environment, runner: CellRunner, task: Task) -> Outcom
         # It may leave something in its process that fails the next cell.
         runner.abandon()
     return outcome
-
-
-def _why_not(environment: Environment, task: Task) -> str | None:
-    """The reason if not even a worker for this cell can run there."""
-    if task.implementation == "hostcb" and not version_matches(environment.jax, SUPPORTED):
-        return f"hostcb needs JAX {SUPPORTED.removeprefix('>=')} or newer"
-    return why_unknown(task.xla_flags, environment.jaxlib)

@@ -147,18 +147,5 @@ def judged_claims(claims: Sequence[str], rows: Sequence[Observed]) -> tuple[Clai
     return tuple(found)
 
 
-def shown_in_lines(rows: Sequence[Observed]) -> list[str]:
-    """A table as text: capabilities down, implementations and depths across."""
-    columns = list(dict.fromkeys((row.implementation, row.depth) for row in rows))
-    if not columns:
-        return []
-    table = [["capability", *(heading(*column) for column in columns)]]
-    for name in dict.fromkeys(row.name for row in rows):
-        of_name = {(row.implementation, row.depth): row for row in rows if row.name == name}
-        table.append([name, *(of_name[column].counted for column in columns)])
-    widths = [max(len(row[place]) for row in table) for place in range(len(table[0]))]
-    return ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in table]
-
-
 def heading(implementation: str, depth: Depth) -> str:
     return implementation if depth is Depth.RUN else f"{implementation} at {depth.value}"

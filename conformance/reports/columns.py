@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..planning.keywords import any_of
 from ..spec.errors import CommandError
-from .results import KEPT_PROGRAMS, CellRecord, RunRecord
+from .results import CellRecord, RunRecord
 
 ANY = "*"
 """In the place of what a cell's id leaves open."""
@@ -28,7 +28,6 @@ class Side:
     """The reasons why cells of these names did not run."""
     environment: dict[str, dict[str, str]] = field(default_factory=dict)
     """What the workers reported of machine and software, by topology."""
-    note: str = ""
 
 
 def sides(
@@ -57,7 +56,6 @@ def sides(
                 side.cells |= {_matched(cell.id, implementation, platform): cell for cell in cells}
                 side.left_out |= {_matched(one, implementation, platform): why for one, why in run.left_out.items()}
                 side.environment |= _environment(run, platform)
-                side.note = f"ran with {KEPT_PROGRAMS}" if run.compiled else side.note
     if not any(side.cells for side in found.values()):
         raise NothingToCompareError(f"no cell matches {' or '.join(patterns)}" if patterns else "there is no cell")
     if len(found) < 2:

@@ -16,7 +16,7 @@ def comparison(sides: Sequence[Side], *, only_common: bool = False) -> Table:
     cells = dict.fromkeys(cell for side in sides for cell in side.cells)
     rows = [_row(cell, [side.cells.get(cell) for side in sides]) for cell in cells]
     rows = [row for row in rows if all(row.seen)] if only_common else rows
-    return Table(WORDING, tuple(Column(side.label, side.environment, side.note) for side in sides), tuple(rows))
+    return Table(WORDING, tuple(Column(side.label, side.environment) for side in sides), tuple(rows))
 
 
 def _row(cell: str, found: Sequence[CellRecord | None]) -> Row:
@@ -26,6 +26,6 @@ def _row(cell: str, found: Sequence[CellRecord | None]) -> Row:
 
 
 def _seen(record: CellRecord) -> Seen:
-    anomaly = "" if record.verdict == Verdict.PASS.value else record.anomaly or ""
+    anomaly = "" if record.verdict == Verdict.PASS.value else record.anomaly
     words = in_words(record.verdict, anomaly, record.stage or "")
     return Seen(words, record.verdict.partition("(")[0], record.witness, [vars(event) for event in record.history])

@@ -93,9 +93,7 @@ def difference(before: Side, after: Side, *, only_common: bool = False) -> Diffe
 
 def _kind(was: CellRecord, now: CellRecord) -> Kind | None:
     """The kind of change of a cell that both sides have; None if nothing changed."""
-    alike = (was.verdict, was.stage) == (now.verdict, now.stage)
-    # Files of earlier versions do not name the anomaly.
-    alike = alike and (None in (was.anomaly, now.anomaly) or was.anomaly == now.anomaly)
+    alike = (was.verdict, was.stage, was.anomaly) == (now.verdict, now.stage, now.anomaly)
     if alike and not _rates_differ(was, now):
         return None
     by_chance = any(cell.known is not None and cell.known.intermittent for cell in (was, now))
@@ -133,10 +131,9 @@ def _alone(changes: Sequence[Change], side: str, other: str) -> Iterator[str]:
 
 
 def _environment(before: Side, after: Side) -> Iterator[str]:
-    """The changes in the environment of each topology, and how the programs of a side were made."""
+    """The changes in the environment of each topology."""
     for topology, info in after.environment.items():
         old = before.environment.get(topology, {})
         for name, value in info.items():
             if old.get(name, value) != value:
                 yield f"{topology}: {name} {old[name]} -> {value}"
-    yield from (f"{side.label} {side.note}" for side in (before, after) if side.note)

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..oracle.rates import CONFIDENCE, percent
-from ..oracle.verdicts import Standing
+from ..oracle.verdicts import ExpectationStatus
 from .capabilities import heading
 from .causes import by_cause
 from .markup import code, fenced, link, text
-from .results import CellRecord, RunRecord, known_failures, slowest
+from .results import CellRecord, RunRecord, known_failures
 from .visible import visible
 
 MOST_SHOWN = 100
 """Summaries have a limited size; the HTML page has all results."""
 
 WITNESS_LINES = 12
+
+SLOWEST_SHOWN = 10
 
 
 def markdown(runs: Sequence[RunRecord]) -> str:
@@ -133,7 +135,7 @@ def _entry(cells: Sequence[CellRecord]) -> str:
     if not cells:
         return ""
     unexpected = sum(not cell.standing.acceptable for cell in cells)
-    known = sum(cell.standing is Standing.KNOWN_FAILURE for cell in cells)
+    known = sum(cell.standing is ExpectationStatus.KNOWN_FAILURE for cell in cells)
     marks = [f"✗{unexpected}"] if unexpected else []
     marks += [f"~{known}"] if known else []
     return " ".join(marks) or "✓"
@@ -155,13 +157,13 @@ def _cost(run: RunRecord) -> Iterable[str]:
         return
     total = sum(cell.seconds for cell in run.cells)
     yield from ("", "## Cost", "")
-    starts = f", {run.process_starts} worker processes started" if run.process_starts is not None else ""
     yield (
         f"{run.seconds:.0f} s from start to end; {total:.0f} s in {len(run.cells)} cells,"
-        f" {total / len(run.cells):.3f} s in one on average{starts}. The slowest:"
+        f" {total / len(run.cells):.3f} s in one on average, {run.process_starts} worker processes started."
+        " The slowest:"
     )
     yield from ("", "| seconds | cell |", "| --: | --- |")
-    for cell in slowest(run.cells):
+    for cell in sorted(run.cells, key=lambda cell: -cell.seconds)[:SLOWEST_SHOWN]:
         yield f"| {cell.seconds:.2f} | {code(cell.id)} |"
 
 

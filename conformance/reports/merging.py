@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..oracle.verdicts import Standing, Verdict
+from ..oracle.verdicts import ExpectationStatus, Verdict
 from ..spec.errors import CommandError
 from ..spec.package import COMMAND
 from .capabilities import Result, judged_claims, observed
+from .exit_codes import exit_code
+from .journals import events_in
 from .results import SCHEMA_VERSION, load_results, name_of, write_results
 
 MOST_NAMED = 10
@@ -43,7 +45,7 @@ class Part:
     @property
     def run_name(self) -> str:
         """The name of the run in its files."""
-        return name_of(self.data["platform"], self.data.get("depth", "run"))
+        return name_of(self.data["platform"], self.data["depth"])
 
     @property
     def name(self) -> str:
@@ -103,7 +105,7 @@ def merged(parts: Sequence[Part], killed: Sequence[Path] = ()) -> dict[str, Any]
         *_problems(parts),
     ]
     rows = observed(Result(cell["id"], cell["verdict"], _was_refused(cell)) for cell in cells)
-    claims = judged_claims([claim["name"] for claim in first.data.get("claims", ())], rows)
+    claims = judged_claims([claim["name"] for claim in first.data["claims"]], rows)
     return {
         **{name: value for name, value in first.data.items() if name != "shard"},
         **_record(parts),
@@ -113,8 +115,11 @@ def merged(parts: Sequence[Part], killed: Sequence[Path] = ()) -> dict[str, Any]
         "run_info": {name: info for part in reversed(parts) for name, info in part.data["run_info"].items()},
         # The shards of a matrix run at the same time.
         "seconds": max(part.data["seconds"] for part in parts),
-        "process_starts": sum(part.data.get("process_starts") or 0 for part in parts),
-        "exit_code": _exit_code(cells, problems) or int(any(claim.failed for claim in claims)),
+        "process_starts": sum(part.data["process_starts"] for part in parts),
+        "exit_code": exit_code(
+            [(cell["verdict"], ExpectationStatus(cell["standing"])) for cell in cells],
+            problem=bool(problems) or any(claim.failed for claim in claims),
+        ),
         "capabilities": [row.as_json() for row in rows if row.cells],
         "claims": [claim.as_json() for claim in claims],
         "problems": problems,
@@ -130,9 +135,7 @@ def _was_refused(cell: Mapping[str, Any]) -> bool:
 
 def _record(parts: Sequence[Part]) -> dict[str, Any]:
     """How the whole was made: as its first shard, which left out the cells of the others."""
-    runs = [part.data["run"] for part in parts if "run" in part.data]
-    if len(runs) < len(parts):
-        return {}
+    runs = [part.data["run"] for part in parts]
     first, selected = runs[0], parts[0].data["selection"]["cells"]
     plan = first["plan"]
     if plan:
@@ -192,7 +195,7 @@ def _missing(cell: str, promises: str) -> dict[str, Any]:
         "signal": None,
         "history": [],
         "evidence": [],
-        "standing": Standing.UNEXPECTED.value,
+        "standing": ExpectationStatus.UNEXPECTED.value,
         "expected": Verdict.PASS.value,
         "known": None,
         "attempts": 0,
@@ -213,7 +216,7 @@ def _gaps(parts: Sequence[Part], found: Mapping[str, Any]) -> Iterator[str]:
     for part in parts:
         if missing := [cell["id"] for cell in part.data["cells"] if cell["verdict"] == Verdict.MISSING.value]:
             yield f"{part.name} has not run {_named(missing)}"
-        yield from (f"{part.name}: {gap}" for gap in part.data.get("gaps", ()))
+        yield from (f"{part.name}: {gap}" for gap in part.data["gaps"])
 
 
 def _named(cells: Sequence[str]) -> str:
@@ -223,15 +226,9 @@ def _named(cells: Sequence[str]) -> str:
 
 def _problems(parts: Sequence[Part]) -> Iterator[str]:
     for part in parts:
-        known = {*part.data.get("gaps", ())}
+        known = {*part.data["gaps"]}
         known |= {f"the expectation {pattern!r} matches no planned cell" for pattern in part.data["stale_expectations"]}
         yield from (f"{part.name}: {problem}" for problem in part.data["problems"] if problem not in known)
-
-
-def _exit_code(cells: Sequence[Mapping[str, Any]], problems: Sequence[str]) -> int:
-    if all(cell["verdict"] == Verdict.MISSING.value for cell in cells):
-        return 2
-    return 1 if problems or not all(Standing(cell["standing"]).acceptable for cell in cells) else 0
 
 
 def write_merged(data: Mapping[str, Any], parts: Sequence[Part], results: Path) -> None:
@@ -241,18 +238,8 @@ def write_merged(data: Mapping[str, Any], parts: Sequence[Part], results: Path) 
     # What happened to each cell; no run goes on from it.
     with journal.open("w", encoding="utf-8") as joined:
         for part in parts:
-            joined.writelines(f"{line}\n" for line in _lines(part.journal))
+            text = part.journal.read_text(encoding="utf-8", errors="replace") if part.journal.exists() else ""
+            # Without the lines that say which run the journal is of.
+            events = (one for one in events_in(text) if one["event"] not in ("header", "finished"))
+            joined.writelines(f"{json.dumps(event)}\n" for event in events)
     write_results(results / f"conformance-{name}.json", data)
-
-
-def _lines(journal: Path) -> Iterator[str]:
-    """The whole lines, without those that say which run the journal is of."""
-    if not journal.exists():
-        return
-    for line in journal.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict) and event.get("event") not in ("header", "finished"):
-            yield line

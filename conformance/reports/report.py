@@ -11,37 +11,30 @@ from typing import Any
 
 from ..expectations.entries import Expectation, Expectations
 from ..oracle.repetition import Repetition
-from ..oracle.verdicts import Outcome, Standing, Verdict
+from ..oracle.verdicts import ExpectationStatus, Outcome, Verdict
 from ..planning.cells import Cell, Ineligible
 from ..spec.depths import Depth
 from ..spec.package import COMMAND
 from ..spec.platforms import platform_named
-from .capabilities import Claim, Observed, Result, judged_claims, observed, shown_in_lines
+from .capabilities import Claim, Observed, Result, judged_claims, observed
 from .causes import by_cause, in_words
+from .exit_codes import AS_EXPECTED_AT, NOTHING_RAN, exit_code
 from .provenance import Provenance
-from .results import KEPT_PROGRAMS, SCHEMA_VERSION, unexpected_in_words, write_results
+from .results import SCHEMA_VERSION, unexpected_in_words, write_results
 
 MOST_SHOWN = 100
 """The summary shows at most this many unexpected results."""
-
-SLOWEST_SHOWN = 10
-
-AS_EXPECTED_AT = {Depth.RUN: 0, Depth.COMPILE: 3, Depth.LOWER: 4}
-"""The exit code of a run that is as expected, and whose depth the machine has chosen."""
-
-NOTHING_RAN = 2
-"""The exit code of a run that executed no cell."""
 
 
 @dataclass(frozen=True)
 class CellResult:
     cell: Cell
     outcome: Outcome
-    standing: Standing
+    standing: ExpectationStatus
     expected: str
     """The verdict that was expected, as `Outcome.label` writes it."""
     attempts: int = 1
-    company: tuple[str, ...] = ()
+    preceding_cells: tuple[str, ...] = ()
     """For a flake: the cells that ran before it in the process in which it failed."""
     entry: Expectation | None = None
     """The expectation for the cell, if there is one, even if the cell did not fail in that way."""
@@ -56,12 +49,12 @@ class CellResult:
 
     @property
     def reproduce(self) -> str:
-        cells = (*self.company, self.cell.id)
-        options = " -n 1" if self.company else ""
+        cells = (*self.preceding_cells, self.cell.id)
+        options = " -n 1" if self.preceding_cells else ""
         options += f" --repeat {self.repetition.runs}" if self.repetition else ""
         options += " --stress" if self.stress else ""
         if file := platform_named(self.cell.topology.platform).file:
-            options += f" --platform-file {shlex.quote(str(file))}"
+            options += f" --platform {shlex.quote(str(file))}"
         return f"{COMMAND} run{options} " + " ".join(f"--cell {c}" for c in cells)
 
     def as_json(self) -> dict[str, Any]:
@@ -74,7 +67,7 @@ class CellResult:
             "expected": self.expected,
             "known": _known(self.entry) if self.entry else None,
             "attempts": self.attempts,
-            **({"company": list(self.company)} if self.company else {}),
+            **({"company": list(self.preceding_cells)} if self.preceding_cells else {}),
             "reproduce": self.reproduce,
             **({"repeated": self.repetition.as_json()} if self.repetition else {}),
         }
@@ -97,8 +90,6 @@ class Report:
     """Globs of the expectation file that match no planned cell."""
     stress: bool = False
     """Whether busy processes put load on the machine."""
-    compiled: bool = False
-    """Whether programs may have come from a folder, and not from the compiler."""
     claims: Sequence[str] = ()
     """The capabilities that the platform's vendor claims."""
     whole: bool = False
@@ -120,13 +111,15 @@ class Report:
         cell: Cell,
         outcome: Outcome,
         attempts: int = 1,
-        company: tuple[str, ...] = (),
+        preceding_cells: tuple[str, ...] = (),
         repetition: Repetition | None = None,
     ) -> CellResult:
         entry = self.expectations.of(cell.id)
         standing = self.expectations.standing(cell.id, outcome)
         expected = entry.verdict if entry else Verdict.PASS.value
-        result = CellResult(cell, outcome, standing, expected, attempts, company, entry, repetition, self.stress)
+        result = CellResult(
+            cell, outcome, standing, expected, attempts, preceding_cells, entry, repetition, self.stress
+        )
         self.results.append(result)
         return result
 
@@ -140,12 +133,12 @@ class Report:
 
         3 and 4 say as much as 0, of a run in which nothing ran, because there was nothing on which to run.
         """
-        executed = [r for r in self.results if r.outcome.verdict is not Verdict.MISSING]
-        if not executed and not self.empty_shard:
-            return NOTHING_RAN
-        if self.unexpected or self.problems or any(claim.failed for claim in self.judged_claims):
-            return 1
-        return 0 if self.depth_asked else AS_EXPECTED_AT[self.depth]
+        code = exit_code(
+            [(result.outcome.label, result.standing) for result in self.results],
+            problem=bool(self.problems) or any(claim.failed for claim in self.judged_claims),
+            empty_shard=self.empty_shard,
+        )
+        return code or (0 if self.depth_asked else AS_EXPECTED_AT[self.depth])
 
     @property
     def capabilities(self) -> tuple[Observed, ...]:
@@ -186,7 +179,7 @@ class Report:
         write_results(path, self.as_json())
 
     def summary(self) -> str:
-        lines = [*self._capabilities(), *self._table(), ""]
+        lines = [*self._table(), "", *(claim.sentence for claim in self.judged_claims if not claim.failed)]
         shown = [r for r in self.unexpected if r.outcome.verdict is not Verdict.MISSING and not r.cause]
         for result in shown[:MOST_SHOWN]:
             lines += _describe(result)
@@ -206,13 +199,11 @@ class Report:
         lines += [f"CLAIM FAILED: {claim.sentence}" for claim in self.judged_claims if claim.failed]
         executed = len(self.results)
         passed = sum(result.outcome.verdict is Verdict.PASS for result in self.results)
-        known = sum(result.standing is Standing.KNOWN_FAILURE for result in self.results)
-        lines += self._cost()
+        known = sum(result.standing is ExpectationStatus.KNOWN_FAILURE for result in self.results)
         lines.append(
             f"{passed} of {executed} cells passed, {known} known failures,"
             f" {unexpected_in_words([result.outcome.label for result in self.unexpected])},"
             f" {len(self.ineligible)} cells not applicable, {self.seconds:.0f} s"
-            + (f", with {KEPT_PROGRAMS}" if self.compiled else "")
         )
         lines += self._depth()
         if self.empty_shard:
@@ -220,16 +211,6 @@ class Report:
         if self.exit_code == NOTHING_RAN:
             lines.append("ERROR: no cell was executed, so nothing is known.")
         return "\n".join(lines)
-
-    def _capabilities(self) -> list[str]:
-        """What was observed of each capability, and of each claim."""
-        rows = self.capabilities
-        tested = {row.name for row in rows if row.cells}
-        lines = shown_in_lines([row for row in rows if row.name in tested])
-        if untested := list(dict.fromkeys(row.name for row in rows if row.name not in tested)):
-            lines.append(f"not tested: {', '.join(untested)}")
-        lines += [claim.sentence for claim in self.judged_claims]
-        return [*lines, ""] if lines else []
 
     def _depth(self) -> list[str]:
         if self.depth is Depth.RUN:
@@ -254,25 +235,11 @@ class Report:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         return [f"MISSING: {len(missing)} cells were planned and never run: {', '.join(missing[:3])}{more}"]
 
-    def _cost(self) -> list[str]:
-        ran = [result for result in self.results if result.outcome.verdict is not Verdict.MISSING]
-        if not ran:
-            return []
-        total = sum(result.outcome.seconds for result in ran)
-        first = (
-            f"{total:.1f} s in cells, {total / len(ran):.3f} s in one on average;"
-            f" {self.process_starts} worker processes started"
-        )
-        if len(ran) <= SLOWEST_SHOWN:
-            return [first]
-        slowest = sorted(ran, key=lambda result: -result.outcome.seconds)[:SLOWEST_SHOWN]
-        return [f"{first}; the slowest cells:", *(f"{r.outcome.seconds:8.2f} s  {r.cell.id}" for r in slowest)]
-
     def _table(self) -> list[str]:
         """Callbacks down, verdicts across; known failures in a column of their own."""
         counts: dict[str, Counter[str]] = {}
         for result in self.results:
-            known = result.standing is Standing.KNOWN_FAILURE
+            known = result.standing is ExpectationStatus.KNOWN_FAILURE
             column = "known_failure" if known else result.outcome.verdict.value
             row = f"{result.cell.implementation}/{result.cell.callback_name}"
             counts.setdefault(row, Counter())[column] += 1

@@ -7,22 +7,19 @@ import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..oracle.hand_overs import HandOver
+from ..oracle.enqueue_times import Enqueue
 from ..oracle.repetition import Repetition
-from ..oracle.verdicts import Standing, Verdict
+from ..oracle.verdicts import ExpectationStatus, Verdict
 from ..spec.depths import Depth
 from ..spec.errors import CommandError
 from .capabilities import Claim, Observed, Result, observed
 
 SCHEMA_VERSION = 1
 """The version is raised when a field is removed or changes its meaning; a new field does not raise it."""
-
-KEPT_PROGRAMS = "programs that an earlier run may have compiled (`--compiled`)"
-"""What reports say of a run whose programs may have come from a folder."""
 
 
 class UnreadableResultsError(CommandError):
@@ -53,7 +50,7 @@ class EventRecord:
     begin: int
     end: int
     """Monotonic nanoseconds."""
-    handed_over: HandOver | None = None
+    handed_over: Enqueue | None = None
     """Known of queued callbacks alone, and with `--histories`."""
 
 
@@ -66,14 +63,14 @@ class CellRecord:
     verdict: str
     """With the signal, as expectation files write it: `fail`, `crash(SIGABRT)`."""
     stage: str | None
-    anomaly: str | None
-    """The kind of the first anomaly; None where the file is older than this field."""
+    anomaly: str
+    """The kind of the first anomaly."""
     witness: str
     seconds: float
     history: tuple[EventRecord, ...]
     evidence: tuple[tuple[int, int], ...]
-    """The events of the witness of a wrong order: sequence, and number in the witness; empty in older files."""
-    standing: Standing
+    """The events of the witness of a wrong order: sequence, and number in the witness."""
+    standing: ExpectationStatus
     expected: str
     known: Known | None
     attempts: int
@@ -83,7 +80,7 @@ class CellRecord:
     shown: str = ""
     """Of a good cell that did not run: whether its program was `lowered`, `compiled` or `refused`."""
     refusal: str = ""
-    """Of an unsupported program, the platform's words that other cells share; empty in older files."""
+    """Of an unsupported program, the platform's words that other cells share."""
     refused: bool = False
     """Whether the program had to be refused, and was."""
 
@@ -138,22 +135,19 @@ class RunRecord:
     environment: Mapping[str, Mapping[str, Any]]
     """The environment that the workers reported, by topology."""
     cells: tuple[CellRecord, ...]
-    inapplicable: int
-    stale_expectations: tuple[str, ...] = ()
+    stale_expectations: tuple[str, ...]
     """Globs of the expectation file that match no planned cell."""
-    process_starts: int | None = None
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    process_starts: int
+    left_out: Mapping[str, str]
     """The reasons of combinations that were not applicable, by id."""
-    stress: bool = False
+    stress: bool
     """Whether busy processes put load on the machine."""
-    depth: str = "run"
-    """How far the cells were taken: `lower`, `compile` or `run`; the oldest files are all of depth `run`."""
-    claims: tuple[Claim, ...] = ()
-    """The capabilities that the platform's vendor claims, and what the run says of each; none in older files."""
-    begin: str = ""
-    """When the run began; empty for older files."""
-    compiled: bool = False
-    """Whether programs may have come from a folder, and not from the compiler."""
+    depth: str
+    """How far the cells were taken: `lower`, `compile` or `run`."""
+    claims: tuple[Claim, ...]
+    """The capabilities that the platform's vendor claims, and what the run says of each."""
+    begin: str
+    """When the run began; empty if nobody will want to judge its results again."""
 
     @property
     def name(self) -> str:
@@ -185,9 +179,8 @@ class RunRecord:
         passed = sum(cell.passed for cell in self.cells)
         unexpected = unexpected_in_words([cell.verdict for cell in self.unexpected])
         return (
-            f"{passed} of {len(self.cells)} cells passed, {standings[Standing.KNOWN_FAILURE]} known failures,"
-            f" {unexpected}, {self.inapplicable} cells not applicable{self._shown}"
-            + (f", with {KEPT_PROGRAMS}" if self.compiled else "")
+            f"{passed} of {len(self.cells)} cells passed, {standings[ExpectationStatus.KNOWN_FAILURE]} known failures,"
+            f" {unexpected}, {len(self.left_out)} cells not applicable{self._shown}"
         )
 
 
@@ -201,13 +194,9 @@ def known_failures(cells: Sequence[CellRecord]) -> dict[Known, list[CellRecord]]
     """The cells with a known failure, grouped by their entry."""
     found: dict[Known, list[CellRecord]] = {}
     for cell in cells:
-        if cell.known is not None and cell.standing is Standing.KNOWN_FAILURE:
+        if cell.known is not None and cell.standing is ExpectationStatus.KNOWN_FAILURE:
             found.setdefault(cell.known, []).append(cell)
     return found
-
-
-def slowest(cells: Sequence[CellRecord], count: int = 10) -> list[CellRecord]:
-    return sorted(cells, key=lambda cell: cell.seconds, reverse=True)[:count]
 
 
 def load_results(folder: Path) -> tuple[RunRecord, ...]:
@@ -222,7 +211,7 @@ def full_run_in(folder: Path, name: str) -> bool:
     """Whether a folder has the results of all cells of both implementations, in the file with this name."""
     try:
         options = json.loads((folder / f"conformance-{name}.json").read_text())["run"]["options"]
-        chosen = [options[each] for each in ("cells", "patterns", "plan_file", "smoke", "topologies")]
+        chosen = [options[each] for each in ("cells", "patterns", "smoke", "topologies")]
         return not any(chosen) and len(options["implementations"]) > 1
     except UNREADABLE:
         return False
@@ -249,16 +238,13 @@ def _run(file: Path) -> RunRecord:
             tuple(str(problem) for problem in data["problems"]),
             {topology: dict(info) for topology, info in data["run_info"].items()},
             tuple(_cell(cell) for cell in data["cells"]),
-            len(data["ineligible"]),
-            # Absent from the oldest files of this schema.
-            tuple(str(glob) for glob in data.get("stale_expectations", ())),
-            data.get("process_starts"),
+            tuple(str(glob) for glob in data["stale_expectations"]),
+            int(data["process_starts"]),
             {str(cell["id"]): str(cell["reason"]) for cell in data["ineligible"]},
             bool(data.get("stress")),
-            Depth(data.get("depth", "run")).value,
-            tuple(Claim.from_json(claim) for claim in data.get("claims", ())),
-            str((data.get("run") or {}).get("begin", "")),
-            bool((data.get("run") or {}).get("options", {}).get("compiled")),
+            Depth(data["depth"]).value,
+            tuple(Claim.from_json(claim) for claim in data["claims"]),
+            str(data["run"]["begin"]) if "run" in data else "",
         )
     except UNREADABLE as error:
         raise UnreadableResultsError(f"{file} is no result of a run: {type(error).__name__}: {error}") from error
@@ -297,20 +283,19 @@ def check_schema(name: str, data: Mapping[str, Any]) -> None:
 def _cell(data: dict[str, Any]) -> CellRecord:
     if data["id"].count("/") != 3:
         raise ValueError(f"{data['id']!r} is no cell id")
-    # The reason of a known failure came later than the first files of this schema.
-    known = data.get("known")
+    known = data["known"]
     expected = str(data["expected"])
     return CellRecord(
         id=data["id"],
         promises=tuple(str(promise) for promise in data["promises"]),
         verdict=str(data["verdict"]),
         stage=data["stage"],
-        anomaly=data.get("anomaly"),
+        anomaly=str(data["anomaly"]),
         witness=str(data["witness"]),
         seconds=_seconds(data["seconds"]),
         history=tuple(_event(event) for event in data["history"]),
-        evidence=tuple((int(sequence), int(number)) for sequence, number in data.get("evidence", ())),
-        standing=Standing(data["standing"]),
+        evidence=tuple((int(sequence), int(number)) for sequence, number in data["evidence"]),
+        standing=ExpectationStatus(data["standing"]),
         expected=expected,
         known=Known(expected, str(known["reason"]), str(known["link"]), bool(known["intermittent"])) if known else None,
         attempts=int(data["attempts"]),
@@ -332,5 +317,5 @@ def _event(data: dict[str, Any]) -> EventRecord:
         thread=int(data["thread"]),
         begin=int(data["begin"]),
         end=int(data["end"]),
-        handed_over=HandOver.from_json(data["handed_over"]) if data.get("handed_over") else None,
+        handed_over=Enqueue.from_json(data["handed_over"]) if data.get("handed_over") else None,
     )

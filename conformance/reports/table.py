@@ -45,8 +45,6 @@ class Column:
     label: str
     environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """What the workers said of machine and software, by topology."""
-    note: str = ""
-    """A sentence about the runs of the column."""
 
 
 @dataclass(frozen=True)
@@ -204,5 +202,4 @@ class Table:
             where = f"{self.wording.ran} one {self.wording.column} at most"
             rest += f", {self.not_compared.total()} {where}{_in_brackets(self.not_compared)}"
         cells, columns = several(len(self.rows), "cell"), several(len(self.columns), self.wording.column)
-        notes = "".join(f" {column.label}: {column.note}." for column in self.columns if column.note)
-        return f"{cells} with {columns}{self.wording.of}: {differing} {self.wording.differ}, {rest}.{notes}"
+        return f"{cells} with {columns}{self.wording.of}: {differing} {self.wording.differ}, {rest}."

@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
-from ..oracle.hand_overs import HandOver
+from ..oracle.enqueue_times import Enqueue
 from .results import CellRecord, EventRecord
 
 LONGEST_OPERAND = 600
 """A longer operand or witness is cut."""
 
-Span: TypeAlias = EventRecord | HandOver
+Span: TypeAlias = EventRecord | Enqueue
 """What is a slice in the trace."""
 
 Track: TypeAlias = tuple[bool, int, int]
@@ -79,24 +79,24 @@ def _events(cell: CellRecord) -> list[dict[str, Any]]:
     return made
 
 
-def _hand_overs(cell: CellRecord) -> dict[HandOver, list[str]]:
+def _hand_overs(cell: CellRecord) -> dict[Enqueue, list[str]]:
     """The hand-overs, and the sites of the runs that they led to."""
-    found: dict[HandOver, list[str]] = {}
+    found: dict[Enqueue, list[str]] = {}
     for event in cell.history:
         if event.handed_over:
             found.setdefault(event.handed_over, []).append(event.site)
     return found
 
 
-def _key(span: Span) -> int | HandOver:
+def _key(span: Span) -> int | Enqueue:
     """What stands for a slice in dictionaries; an event has lists."""
-    return span if isinstance(span, HandOver) else span.sequence
+    return span if isinstance(span, Enqueue) else span.sequence
 
 
-def _tracks(spans: Iterable[Span]) -> dict[int | HandOver, Track]:
+def _tracks(spans: Iterable[Span]) -> dict[int | Enqueue, Track]:
     """The track of each slice. Slices of a track do not overlap, so a device may need several."""
     ends: dict[Track, int] = {}
-    found: dict[int | HandOver, Track] = {}
+    found: dict[int | Enqueue, Track] = {}
     for span in sorted(spans, key=lambda span: span.begin):
         track = next(each for each in _candidates(span) if ends.get(each, 0) <= span.begin)
         ends[track] = span.end
@@ -106,6 +106,6 @@ def _tracks(spans: Iterable[Span]) -> dict[int | HandOver, Track]:
 
 def _candidates(span: Span) -> Iterator[Track]:
     """The thread did the hand-over, and a run whose device is not known; other runs are the device's."""
-    device = None if isinstance(span, HandOver) else span.device
+    device = None if isinstance(span, Enqueue) else span.device
     is_thread, key = device is None, span.thread if device is None else device
     return ((is_thread, key, nth) for nth in itertools.count())

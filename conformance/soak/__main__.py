@@ -20,6 +20,7 @@ from .watching import REFUSED
 
 PROGRESS_SECONDS = 1.0
 START_SECONDS = 120.0
+NEEDED = ("id_tap", "call", "barrier_wait", "trace")
 
 
 def main() -> int:
@@ -37,18 +38,13 @@ def main() -> int:
     from .rounds import Soak
 
     keep_little()
-
     try:
         implementation: Any = load(options.implementation)
     except ImplementationError as error:
-        _say(refused=str(error))
-        return REFUSED
+        return _refuse(str(error))
     namespace = getattr(implementation, "namespace", None)
-    if not all(hasattr(namespace, name) for name in ("id_tap", "call", "barrier_wait", "trace")):
-        _say(
-            refused=f"a soak needs id_tap, call, barrier_wait and trace, and {options.implementation} lacks one of them"
-        )
-        return REFUSED
+    if missing := [name for name in NEEDED if not hasattr(namespace, name)]:
+        return _refuse(f"a soak needs {', '.join(NEEDED)}, and {options.implementation} lacks {', '.join(missing)}")
     soak = Soak(options, implementation, jax.devices()[: options.devices])
     ended = threading.Event()
     threading.Thread(target=_stop_with_input, args=(soak,), name="stopping", daemon=True).start()
@@ -84,8 +80,13 @@ def _expect_progress(seconds: float) -> None:
     faulthandler.dump_traceback_later(seconds, exit=True)
 
 
-def _say(**words: Any) -> None:
-    _REPORTS.write(json.dumps(words) + "\n")
+def _refuse(why: str) -> int:
+    _say(refused=why)
+    return REFUSED
+
+
+def _say(**report: Any) -> None:
+    _REPORTS.write(json.dumps(report) + "\n")
     _REPORTS.flush()
 
 

@@ -25,7 +25,7 @@ MEASURED = 4
 class CompilingThreads:
     """The threads that have compiled, and the bytes that JAX keeps for each of them in this process.
 
-    It is made while nothing else runs: its own threads then compile a program of JAX alone. If JAX does not tell of
+    It is made while nothing else runs: its own threads then compile a program of JAX alone. If JAX does not report
     their compilations any more, or the C library does not say what is in use, no bytes are set apart.
     """
 
@@ -38,7 +38,8 @@ class CompilingThreads:
     @property
     def count(self) -> int:
         """How many of them live: JAX keeps nothing for a thread that has ended."""
-        return len(self._threads & _alive())
+        tasks = Path("/proc/self/task")
+        return len(self._threads & {int(task.name) for task in tasks.iterdir()}) if tasks.exists() else 0
 
     @property
     def kept(self) -> float:
@@ -64,16 +65,10 @@ class CompilingThreads:
             list(threads.map(compile_one, range(MEASURED)))
             # The threads wait for more, and so have their memory still.
             after = _bytes()
-            told = len(self._threads - own) == MEASURED
+            reported = len(self._threads - own) == MEASURED
         # They have ended now, and their memory is free.
         self._threads = own
-        return max(0.0, (after - before) / MEASURED) if told else 0.0
-
-
-def _alive() -> set[int]:
-    """The threads of this process, as the system numbers them; none where it does not say."""
-    tasks = Path("/proc/self/task")
-    return {int(task.name) for task in tasks.iterdir()} if tasks.exists() else set()
+        return max(0.0, (after - before) / MEASURED) if reported else 0.0
 
 
 def _compile(number: int) -> None:

@@ -18,7 +18,7 @@ from jax.extend.core import get_opaque_trace_state
 
 from .programs import Program
 from .record import Record, Run
-from .shapes import EAGER, STRAIGHT, ProgramSpec
+from .specs import Form, Layout, ProgramSpec
 
 SIGNAL_SECONDS = 0.03
 COMPUTING_SECONDS = 0.05
@@ -32,15 +32,15 @@ class Signals:
     """A timer whose handler interrupts the main thread anywhere: it taps, or runs a little Python."""
 
     def __init__(self, seed: int, record: Record, implementation: Any, devices: Sequence[jax.Device]) -> None:
-        spec = ProgramSpec(EAGER, STRAIGHT, ("id_tap",), 1)
         self._record = record
-        self._program = Program(spec, record, implementation, devices)
+        self._program = Program(
+            ProgramSpec(Layout.EAGER, Form.STRAIGHT, ("id_tap",), 1), record, implementation, devices
+        )
         self._random = Random(f"{seed}-signals")
         self._top_level = get_opaque_trace_state()
-        self._inside = False
-        self._stopped = False
-        self.count = 0
-        self.taps = 0
+        self._busy = False
+        """Whether a handler runs, under which another signal can come, or no handler may do anything."""
+        self.count = self.taps = 0
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
@@ -51,7 +51,7 @@ class Signals:
         signal.signal(signal.SIGALRM, self._handle)
         # A system call that a signal interrupts goes on, as with Python's own.
         signal.siginterrupt(signal.SIGALRM, False)
-        self._start()
+        signal.setitimer(signal.ITIMER_REAL, SIGNAL_SECONDS, SIGNAL_SECONDS)
         try:
             yield
         finally:
@@ -61,25 +61,19 @@ class Signals:
     def off(self) -> Iterator[None]:
         """No handler does anything in this block.
 
-        The timer's last signal may still be on its way: the system can give it to a thread that a busy machine keeps
-        from running.
+        Without the timer it would: its last signal may still be on its way, since the system can give it to a thread
+        that a busy machine keeps from running.
         """
-        self._stopped = True
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        self._busy = True
         try:
             yield
         finally:
-            self._stopped = False
-            self._start()
-
-    def _start(self) -> None:
-        signal.setitimer(signal.ITIMER_REAL, SIGNAL_SECONDS, SIGNAL_SECONDS)
+            self._busy = False
 
     def _handle(self, *_: object) -> None:
-        # A signal can come while its handler runs.
-        if self._inside or self._stopped:
+        if self._busy:
             return
-        self._inside = True
+        self._busy = True
         try:
             self.count += 1
             if HANDLERS_TAP and self._random.random() < 0.3 and self._outside_of_traces():
@@ -90,7 +84,7 @@ class Signals:
             # What the signal has interrupted could swallow it. Then the tap would only be missing when the round ends.
             self._record.note("error", f"the handler of signal {self.count}: {traceback.format_exc()[-6000:]}")
         finally:
-            self._inside = False
+            self._busy = False
 
     def _outside_of_traces(self) -> bool:
         """Whether a handler can run JAX now.
@@ -105,29 +99,29 @@ class Signals:
 
     def _tap(self) -> None:
         # In a callback it would run at once, and not after what is queued: each is for itself.
-        number = self._record.new_number()
-        lane = f"signal {self.count}"
-        run = Run(number, lane, self._program.shape(0), self._program.devices, inside=True)
+        program, name = self._program, f"signal {self.count}"
+        run = Run(self._record.new_number(), name, program.shape(0), program.devices, inside=True)
         self.taps += 1
         self._record.begin(run)
         # JAX refuses an operation that a handler runs while it prepares the same one: "Recursively calling jit".
-        self._program.tap(run)
+        program.tap(run)
         run.returned = time.monotonic_ns()
 
 
-class Computing(threading.Thread):
-    """A thread that computes in Python, in bursts, and so holds the interpreter lock whenever it can."""
+@contextlib.contextmanager
+def computing(seed: int) -> Iterator[None]:
+    """A thread computes in Python, in bursts, and so holds the interpreter lock whenever it can."""
+    random, ended = Random(f"{seed}-computing"), threading.Event()
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(name="computing", daemon=True)
-        self._random = Random(f"{seed}-computing")
-        self._ended = threading.Event()
-
-    def run(self) -> None:
-        while not self._ended.wait(2 * COMPUTING_SECONDS * self._random.random()):
-            for number in range(self._random.randrange(200_000)):
+    def compute() -> None:
+        while not ended.wait(2 * COMPUTING_SECONDS * random.random()):
+            for number in range(random.randrange(200_000)):
                 np.int32(number)
 
-    def end(self) -> None:
-        self._ended.set()
-        self.join()
+    thread = threading.Thread(target=compute, name="computing", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -1,13 +1,17 @@
-"""One thread of a soak: it does what its plan says, and records what comes."""
+"""One thread of a soak: what it does, drawn from its seed, and what it records of it.
+
+Nothing that is drawn depends on time, so a seed repeats what each thread does; how far it comes in it does.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,16 +19,22 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..oracle.verdicts import Stage
 from ..spec.jax_versions import JaxRuntimeError
-from .drawing import Act, Deed, Special, drawn_nested
 from .programs import Program
 from .record import Record, Run
-from .shapes import EAGER, FORI, MESH, ONE_DEVICE, PMAP, ProgramSpec, Shape
+from .specs import Form, Layout, ProgramSpec, Shape, drawn, drawn_eager, drawn_nested, drawn_program
 
 MOST_UNFETCHED = 6
 LONGEST_MOMENT = 0.05
 """Seconds for which a slow callback waits."""
+
+EAGER_PART = 0.1
+"""The part of the runs that are outside of jit."""
+
+NOTHING, TAP_RAISES, CALL_RAISES = "nothing", "a tap raises", "a call raises"
+SLOW, NESTED = "a callback waits a moment", "a callback runs a program"
+SPECIALS = {NOTHING: 82.0, TAP_RAISES: 5.0, CALL_RAISES: 4.0, SLOW: 3.0, NESTED: 6.0}
+"""What a run has beside callbacks that return."""
 
 FILLINGS = (
     ("id_tap", 300, 16_000, "float32"),
@@ -48,39 +58,41 @@ class Doer:
     def __init__(
         self, name: str, seed: int, record: Record, implementation: Any, devices: Sequence[jax.Device]
     ) -> None:
-        self.name = name
+        self._name = name
+        self._random = Random(f"{seed}-{name}")
         self._record = record
         self._implementation = implementation
         self._devices = devices
-        self._programs: dict[int, Program] = {}
-        self._nested = self._program(drawn_nested(Random(f"{seed}-{name}-nested"), len(devices)))
+        self._programs: list[Program] = []
+        self._nested = self._program(drawn_nested(self._random, len(devices)))
         self._unfetched: list[tuple[Run, Program, Any]] = []
         self._never = threading.Event()
 
     @property
     def held_functions(self) -> int:
-        """How many functions its programs hold."""
-        return sum(len(program.spec.kinds) + 1 for program in (self._nested, *self._programs.values()))
+        """How many host functions its programs hold."""
+        return sum(len(program.functions) for program in (self._nested, *self._programs))
 
-    def do(self, act: Act) -> None:
-        if act.deed is Deed.RUN:
-            self._run(act)
-        elif act.deed is Deed.NEW_PROGRAM:
-            assert act.spec is not None
-            self._programs.pop(act.program, None)
-            self._programs[act.program] = self._program(act.spec)
-        elif act.deed is Deed.BARRIER:
-            self.barrier()
-        elif act.deed is Deed.EFFECTS_BARRIER:
-            began = time.monotonic_ns()
-            jax.effects_barrier()
-            self._record.barrier(began, self.name)
-        elif act.deed is Deed.COLLECT:
-            gc.collect()
-        elif act.deed is Deed.CLEAR_CACHES:
-            jax.clear_caches()
-        else:
-            self._trace(act)
+    def acts(self, programs: int, acts: int) -> Iterator[Callable[[], Any]]:
+        """A round: new programs, and what the thread does with them."""
+        how_often: dict[Callable[[], Any], float] = {
+            self._run: 80.0,
+            self._replace_program: 1.0,
+            self.barrier: 8.0,
+            self._effects_barrier: 3.0,
+            gc.collect: 2.0,
+            jax.clear_caches: 0.3,
+            self._trace: 0.5,
+        }
+        for _ in range(programs):
+            yield lambda: self._programs.append(self._drawn_program())
+        for _ in range(acts):
+            yield drawn(self._random, how_often)
+
+    def end_round(self) -> None:
+        """Fetch the results that are left, and drop the programs."""
+        self._fetch_all_but(0)
+        self._programs.clear()
 
     def barrier(self) -> None:
         """Wait for everything that was started before, from any thread."""
@@ -95,111 +107,104 @@ class Doer:
         """Let a lot be queued and held on each device: memory of queues and pools that is used for the first time is no
         leak.
         """
-        layout = PMAP if len(self._devices) > 1 else ONE_DEVICE
+        layout = Layout.PMAP if len(self._devices) > 1 else Layout.ONE_DEVICE
         for kind, times, size, dtype in FILLINGS:
-            program = self._program(ProgramSpec(layout, FORI, (kind,), times, size, dtype))
-            effects = {(slot, 0): lambda: self._never.wait(FILLING_SECONDS) for slot in range(len(program.devices))}
-            run = Run(self._record.new_number(), self.name, program.shape(0), program.devices, effects=effects)
-            self._dispatch(program, run)
-            self.end_round()
+            program = self._program(ProgramSpec(layout, Form.FORI, (kind,), times, size, dtype))
+            wait = functools.partial(self._never.wait, FILLING_SECONDS)
+            effects = {(slot, 0): wait for slot in range(len(program.devices))}
+            self._dispatch(program, self._new_run(program, program.shape(0), effects=effects))
+            self._fetch_all_but(0)
             self.barrier()
 
-    def end_round(self) -> None:
-        """Fetch the results that are left, and drop the programs."""
-        while self._unfetched:
-            self._fetch(*self._unfetched.pop(0))
-        self._programs.clear()
+    def _replace_program(self) -> None:
+        self._programs[self._random.randrange(len(self._programs))] = self._drawn_program()
+
+    def _effects_barrier(self) -> None:
+        began = time.monotonic_ns()
+        jax.effects_barrier()
+        self._record.barrier(began, self._name)
+
+    def _trace(self) -> None:
+        """Record what all threads do meanwhile."""
+        with tempfile.TemporaryDirectory() as folder, self._implementation.namespace.trace(Path(folder) / "trace.json"):
+            self._run()
+
+    def _run(self) -> None:
+        random = self._random
+        if random.random() < EAGER_PART:
+            program = self._program(drawn_eager(random, len(self._devices)))
+        else:
+            program = random.choice(self._programs)
+        shape = program.shape(random.randrange(0, 8) if random.random() < 0.3 else random.randrange(8, 300))
+        special, chance = drawn(random, SPECIALS), random.random()
+        most = random.choice((0, 0, MOST_UNFETCHED))
+        for _ in range(random.choice((0, 0, 0, 1, 4))):
+            self._dispatch(program, self._new_run(program, shape))
+        self._dispatch(program, self._special_run(program, shape, special, chance))
+        self._fetch_all_but(most)
 
     def _program(self, spec: ProgramSpec) -> Program:
         return Program(spec, self._record, self._implementation, self._devices)
 
-    def _run(self, act: Act) -> None:
-        # What runs outside of jit has no program to keep.
-        program = self._program(act.spec) if act.spec else self._programs[act.program]
-        shape = program.shape(act.trips)
-        for turn in range(act.times):
-            special = act.special if turn == act.times - 1 else Special.NONE
-            self._dispatch(program, self._prepared(program, shape, act, special))
-        while len(self._unfetched) > (MOST_UNFETCHED if act.keeps else 0):
-            self._fetch(*self._unfetched.pop(0))
+    def _drawn_program(self) -> Program:
+        return self._program(drawn_program(self._random, len(self._devices)))
 
-    def _dispatch(self, program: Program, run: Run) -> None:
-        one_at_a_time = DISPATCHING if program.spec.several_devices else contextlib.nullcontext()
-        self._record.begin(run)
-        result = None
-        try:
-            with one_at_a_time:
-                result = program(run)
-        except JaxRuntimeError as error:
-            self._failed(run, program, error)
-        finally:
-            run.returned = time.monotonic_ns()
-        if result is not None:
-            self._unfetched.append((run, program, result))
+    def _new_run(self, program: Program, shape: Shape, **more: Any) -> Run:
+        return Run(self._record.new_number(), self._name, shape, program.devices, **more)
 
-    def _fetch(self, run: Run, program: Program, result: Any) -> None:
-        try:
-            values = np.asarray(jax.block_until_ready(result)).reshape(-1)
-        except JaxRuntimeError as error:
-            self._failed(run, program, error)
-            return
-        if run.fails_at is not None:
-            self._record.note("no error", f"{run} was to fail at {run.fails_at}, and has a result", Stage.RESULT)
-            return
-        self._record.fetched(run, values.tolist())
-
-    def _failed(self, run: Run, program: Program, error: Exception) -> None:
-        if run.fails_at is None:
-            self._record.note("error", f"{run} ended with {type(error).__name__}: {str(error)[:600]}", Stage.RESULT)
-            return
-        self._record.raised(run, error, program.spec.layout in (ONE_DEVICE, EAGER))
-
-    def _prepared(self, program: Program, shape: Shape, act: Act, special: Special) -> Run:
-        """The run of a program, with what happens in it."""
-        number = self._record.new_number()
-        where = self._where(program, shape, act, special)
-        if where is None:
-            return Run(number, self.name, shape, program.devices)
+    def _special_run(self, program: Program, shape: Shape, special: str, chance: float) -> Run:
+        """A run of the program with something special at one of its steps, if it has a place for it."""
+        run = self._new_run(program, shape)
+        places = [*range(len(shape.steps))]
+        if special in (TAP_RAISES, CALL_RAISES):
+            places = shape.failing_steps(taps=special == TAP_RAISES)
+        if special == CALL_RAISES and program.spec.layout == Layout.MESH:
+            # The devices refuse together, a moment later than the callback failed.
+            places = [place for place in places if place == len(shape.steps) - 1]
+        if special == NOTHING or not places:
+            return run
+        where = int(chance * len(program.devices)), places[int(chance * len(places))]
         effect: Callable[[], Any]
-        fails = special is Special.CALL_RAISES
-        if special is Special.SLOW:
-            effect = lambda: self._never.wait(act.chance * LONGEST_MOMENT)
-        elif special is Special.NESTED:
+        if special == SLOW:
+            effect = functools.partial(self._never.wait, chance * LONGEST_MOMENT)
+        elif special == NESTED:
             effect = self._run_nested
         else:
-            effect = self._record.plan_failure((number, *where), f"the failure of {special.value} in {program.spec}")
-        return Run(
-            number, self.name, shape, program.devices, fails_at=where if fails else None, effects={where: effect}
-        )
-
-    def _where(self, program: Program, shape: Shape, act: Act, special: Special) -> tuple[int, int] | None:
-        """The slot and the step of what is special, or None if this program has no place for it."""
-        if special is Special.NONE:
-            return None
-        if special is Special.TAP_RAISES:
-            places = shape.failing_places(taps=True)
-        elif special is Special.CALL_RAISES:
-            # After a failure ordered callbacks do not run. Others may, or may not.
-            places = shape.failing_places(taps=False) if shape.all_ordered else []
-            if program.spec.layout == MESH:
-                # The devices refuse together, a moment later than the callback failed.
-                places = [place for place in places if place == max(shape.steps)]
-        else:
-            places = list(shape.steps)
-        slot = int(act.chance * len(program.devices))
-        return (slot, places[int(act.chance * len(places))]) if places else None
+            effect = self._record.plan_failure((run.number, *where), f"the failure of {special} in {program.spec}")
+            run.fails_at = where if special == CALL_RAISES else None
+        run.effects = {where: effect}
+        return run
 
     def _run_nested(self) -> None:
         """Run a program in a callback: what it taps is not queued."""
         program = self._nested
-        number = self._record.new_number()
-        run = Run(number, f"a callback of {self.name}", program.shape(0), program.devices, inside=True)
+        run = self._new_run(program, program.shape(0), inside=True)
         self._record.begin(run)
         values = np.asarray(program(run)).reshape(-1)
         run.returned = run.complete = time.monotonic_ns()
         self._record.fetched(run, values.tolist())
 
-    def _trace(self, act: Act) -> None:
-        """Record what all threads do meanwhile."""
-        with tempfile.TemporaryDirectory() as folder, self._implementation.namespace.trace(Path(folder) / "trace.json"):
-            self._run(Act(Deed.RUN, act.program, trips=8))
+    def _dispatch(self, program: Program, run: Run) -> None:
+        one_device = program.spec.layout in (Layout.ONE_DEVICE, Layout.EAGER)
+        self._record.begin(run)
+        with self._planned_failure(program, run):
+            try:
+                with contextlib.nullcontext() if one_device else DISPATCHING:
+                    result = program(run)
+            finally:
+                run.returned = time.monotonic_ns()
+            if result is not None:
+                self._unfetched.append((run, program, result))
+
+    def _fetch_all_but(self, most: int) -> None:
+        while len(self._unfetched) > most:
+            run, program, result = self._unfetched.pop(0)
+            with self._planned_failure(program, run):
+                self._record.fetched(run, np.asarray(jax.block_until_ready(result)).reshape(-1).tolist())
+
+    @contextlib.contextmanager
+    def _planned_failure(self, program: Program, run: Run) -> Iterator[None]:
+        try:
+            yield
+        except JaxRuntimeError as error:
+            self._record.raised(run, error, in_thread=program.spec.layout in (Layout.ONE_DEVICE, Layout.EAGER))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from .growth import ALLOWED, Slope, slope_of
 from .options import Options
-from .series import ALLOWED
-from .slopes import Slope, slope_of
 
 NAME = "soak.json"
 SCHEMA = 1
@@ -23,7 +22,7 @@ class Found:
     report: Mapping[str, Any]
     """The last report of the process."""
     anomalies: Sequence[str]
-    slopes: Mapping[str, Slope | None] = field(default_factory=dict)
+    slopes: Mapping[str, Slope | None]
 
     @staticmethod
     def of(options: Options, report: Mapping[str, Any], seconds: float) -> Found:
@@ -47,31 +46,30 @@ class Found:
 
     def summary(self) -> str:
         report, events = self.report, self.report.get("events", 0)
+        kinds = sorted(report.get("by_kind", {}).items(), key=lambda each: -each[1])
+        growth = {name: _growth(slope, name) for name, slope in self.slopes.items()}
+        judged = all(slope is not None for slope in self.slopes.values())
+        grows = "nothing grows" if judged else "it was too short to say whether anything grows"
         lines = [
             f"{events:,} events of {report.get('runs', 0):,} runs in {self.seconds:.0f} s, "
             f"{events / self.seconds:,.0f} events/s; {report.get('failures', 0)} planted failures were reported; "
             f"{report.get('signals', 0)} signals came, and {report.get('signal_taps', 0)} of their handlers tapped",
+            *(f"  {kind}: {count:,} ({count / self.seconds:,.0f}/s)" for kind, count in kinds),
+            f"growth in an event, over {len(report.get('samples', []))} samples, with an interval of 99.9 %:",
+            *(f"  {name}: {words}" for name, words in growth.items()),
         ]
-        by_kind = sorted(report.get("by_kind", {}).items(), key=lambda each: -each[1])
-        lines += [f"  {kind}: {count:,} ({count / self.seconds:,.0f}/s)" for kind, count in by_kind]
-        lines.append(f"growth in an event, over {len(report.get('samples', []))} samples, with an interval of 99.9 %:")
-        lines += [f"  {name}: {_words(slope, name)}" for name, slope in self.slopes.items()]
         if report.get("compiling_threads"):
             lines.append(
                 f"not counted as growth: {report['bytes_for_each'] / 1e6:.2f} MB of memory for each of the "
                 f"{report['compiling_threads']} threads that have compiled; JAX keeps this without callbacks, too"
             )
         lines += [f"FAILED: {anomaly}" for anomaly in self.anomalies]
-        lines += [f"FAILED: growth: {name} {_words(self.slopes[name], name)}" for name in self.growing]
+        lines += [f"FAILED: growth: {name} {growth[name]}" for name in self.growing]
         if report.get("interrupted"):
             lines.append("interrupted: this is what was checked until then")
-        judged = all(slope is not None for slope in self.slopes.values())
-        growth = "nothing grows" if judged else "it was too short to say whether anything grows"
-        lines.append(f"every callback was right, and {growth}" if self.exit_code == 0 else "the soak failed")
-        return "\n".join(lines)
+        return "\n".join((*lines, "the soak failed" if self.exit_code else f"every callback was right, and {grows}"))
 
     def write(self, folder: Path) -> None:
-        slopes = {name: None if slope is None else asdict(slope) for name, slope in self.slopes.items()}
         record = {
             "schema": SCHEMA,
             "options": asdict(self.options),
@@ -79,13 +77,13 @@ class Found:
             "passed": self.exit_code == 0,
             **{name: value for name, value in self.report.items() if name not in ("ended", "anomalies", "waiting")},
             "anomalies": list(self.anomalies),
-            "slopes": slopes,
+            "slopes": {name: None if slope is None else asdict(slope) for name, slope in self.slopes.items()},
             "growing": self.growing,
         }
         (folder / NAME).write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
 
 
-def _words(slope: Slope | None, name: str) -> str:
+def _growth(slope: Slope | None, name: str) -> str:
     if slope is None:
         return "not known, since the samples are too few"
     return f"{slope.slope:+.3g}, between {slope.low:+.3g} and {slope.high:+.3g} (allowed: {ALLOWED[name]:g})"

@@ -1,4 +1,4 @@
-"""What a soak is asked to do; the command hands it to the process that does it, as JSON."""
+"""The options of a soak; the command hands them to the process of the soak, as JSON."""
 
 from __future__ import annotations
 

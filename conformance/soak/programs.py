@@ -12,27 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .codes import SMALL, base_code
 from .record import Record, Run
-from .shapes import (
-    BRANCHES,
-    CALLBACKS,
-    CONDITION_KIND,
-    DEVICE_INDEX,
-    EAGER,
-    FORI,
-    MESH,
-    ONE_DEVICE,
-    PMAP,
-    PRINT,
-    SCAN,
-    STRAIGHT,
-    WHILE,
-    WHILE_CONDITION,
-    ProgramSpec,
-    Shape,
-    place_name,
-)
+from .specs import CALLBACKS, CONDITION_KIND, DEVICE_INDEX, SMALL, Form, Layout, ProgramSpec, Shape, base_code
 
 AXIS = "devices"
 
@@ -43,15 +24,15 @@ class HostFunction:
     alive: ClassVar[weakref.WeakSet[HostFunction]] = weakref.WeakSet()
     """All of them: a program that is dropped takes its functions with it."""
 
-    def __init__(self, record: Record, spec: ProgramSpec, site: int) -> None:
+    def __init__(self, record: Record, spec: ProgramSpec, place: int) -> None:
         self._record = record
         self._spec = spec
-        self._place = place_name(site)
+        self._site = f"place {place}"
         HostFunction.alive.add(self)
 
     def __call__(self, operand: Any, *_: Any, device: Any = None) -> Any:
         code, data = operand if isinstance(operand, tuple) else (operand, None)
-        return self._record.saw(self._place, self._spec, int(code), data, None if device is None else device.id)
+        return self._record.saw(self._site, self._spec, int(code), data, None if device is None else device.id)
 
 
 class Printed:
@@ -67,7 +48,7 @@ class Printed:
         if len(found) != 1 and text:
             self._record.note("wrong operand", f"a print wrote {text[:200]!r}, expected one code")
         for printed in found:
-            self._record.saw(PRINT, None, int(printed[0] or printed[1]))
+            self._record.saw("print", None, int(printed[0] or printed[1]))
         return len(text)
 
     def flush(self) -> None:
@@ -82,19 +63,16 @@ class Program:
         self._record = record
         self._implementation = implementation
         self._devices = devices
-        self._shapes: dict[int, Shape] = {}
-        self._functions = [HostFunction(record, spec, site) for site in range(len(spec.kinds) + 1)]
+        self.functions = [HostFunction(record, spec, place) for place in range(len(spec.kinds) + 1)]
         self._mesh = jax.sharding.Mesh(np.array(devices), (AXIS,))
         self._compiled = self._compile()
 
     def shape(self, trips: int) -> Shape:
         """The steps of a run with this number of rounds; only a `while_loop` receives one."""
-        wanted = min(trips, self.spec.trips) if self.spec.form in (WHILE, WHILE_CONDITION) else self.spec.trips
-        if wanted not in self._shapes:
-            if len(self._shapes) > 8:
-                self._shapes.clear()
-            self._shapes[wanted] = Shape(self.spec, wanted)
-        return self._shapes[wanted]
+        wanted = (
+            min(trips, self.spec.trips) if self.spec.form in (Form.WHILE, Form.WHILE_CONDITION) else self.spec.trips
+        )
+        return Shape(self.spec, wanted)
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -107,10 +85,10 @@ class Program:
         """Dispatch it. The result is an array, of an element a device."""
         trips = np.int32(run.shape.trips)
         codes = np.asarray([base_code(run.number, slot) for slot in range(len(run.devices))], np.int32)
-        if self.spec.layout in (ONE_DEVICE, EAGER):
+        if self.spec.layout in (Layout.ONE_DEVICE, Layout.EAGER):
             operands = jax.device_put((codes[0], trips), self._devices[self.spec.device])
             return self._compiled(*operands)
-        if self.spec.layout == MESH:
+        if self.spec.layout == Layout.MESH:
             return self._compiled(codes[0], trips)
         return self._compiled(codes, np.full(len(codes), trips))
 
@@ -120,13 +98,13 @@ class Program:
 
     def _compile(self) -> Callable[..., Any]:
         layout = self.spec.layout
-        if layout == EAGER:
+        if layout == Layout.EAGER:
             return self._main
-        if layout == ONE_DEVICE:
+        if layout == Layout.ONE_DEVICE:
             return jax.jit(self._main)
-        if layout == PMAP:
+        if layout == Layout.PMAP:
             return jax.pmap(self._main, axis_name=AXIS, devices=self._devices)
-        if layout == MESH:
+        if layout == Layout.MESH:
             everywhere = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
             return jax.jit(self._main, in_shardings=everywhere, out_shardings=everywhere)
         spread = jax.sharding.PartitionSpec(AXIS)
@@ -142,23 +120,22 @@ class Program:
         """The program: its result is the sum of what its callbacks return."""
         spec = self.spec
         stride = np.int32(spec.stride)
-        body = self._body
 
         def step(trip: Any, total: Any) -> Any:
-            return body(code + trip * stride, trip, total)
+            return self._body(code + trip * stride, trip, total)
 
         zero = jnp.zeros_like(code)
-        if spec.form == STRAIGHT:
+        if spec.form == Form.STRAIGHT:
             return step(np.int32(0), zero)
-        if spec.form in (SCAN, BRANCHES):
+        if spec.form in (Form.SCAN, Form.BRANCHES):
             rounds = jnp.arange(spec.trips, dtype=np.int32)
             return jax.lax.scan(lambda total, trip: (step(trip, total), None), zero, rounds)[0]
-        if spec.form == FORI:
+        if spec.form == Form.FORI:
             return jax.lax.fori_loop(np.int32(0), np.int32(spec.trips), step, zero)
 
         def goes_on(carry: Any) -> Any:
             trip, _ = carry
-            if spec.form == WHILE_CONDITION:
+            if spec.form == Form.WHILE_CONDITION:
                 self._emit(CONDITION_KIND, len(spec.kinds), code + trip * stride)
             return trip < trips
 
@@ -167,31 +144,28 @@ class Program:
 
     def _body(self, code: Any, trip: Any, total: Any) -> Any:
         """One round of the loop."""
-        sites = range(len(self.spec.kinds))
-        code = code + np.int32(self.spec.form == WHILE_CONDITION)
-        if self.spec.form == BRANCHES:
-            run = functools.partial(jax.lax.cond, trip % 2 == 0, self._branch(sites), self._branch(sites[::-1]))
-            return run(code, total)
-        return self._branch(sites)(code, total)
+        places = range(len(self.spec.kinds))
+        code = code + np.int32(self.spec.form == Form.WHILE_CONDITION)
+        if self.spec.form == Form.BRANCHES:
+            branches = (functools.partial(self._callbacks, order) for order in (places, places[::-1]))
+            return jax.lax.cond(trip % 2 == 0, *branches, code, total)
+        return self._callbacks(places, code, total)
 
-    def _branch(self, sites: Sequence[int]) -> Callable[[Any, Any], Any]:
-        def branch(code: Any, total: Any) -> Any:
-            for place, site in enumerate(sites):
-                returned = self._emit(self.spec.kinds[site], site, code + np.int32(place))
-                total = total if returned is None else total + returned
-            return total
+    def _callbacks(self, places: Sequence[int], code: Any, total: Any) -> Any:
+        for step, place in enumerate(places):
+            returned = self._emit(self.spec.kinds[place], place, code + np.int32(step))
+            total = total if returned is None else total + returned
+        return total
 
-        return branch
-
-    def _emit(self, name: str, site: int, code: Any) -> Any:
+    def _emit(self, name: str, place: int, code: Any) -> Any:
         """One callback; returns its result, if it has one."""
         callback, spec, library = CALLBACKS[name], self.spec, self._implementation.namespace
         operand: Any = code
         if spec.size and not callback.prints:
             value = (code & 1 if spec.dtype == "bool" else code & SMALL).astype(spec.dtype)
             operand = code, jnp.broadcast_to(value, (spec.size,))
-        function = self._functions[site]
-        index = {"device_index": spec.device} if spec.layout == MESH and name in DEVICE_INDEX else {}
+        function = self.functions[place]
+        index = {"device_index": spec.device} if spec.layout == Layout.MESH and name in DEVICE_INDEX else {}
         if name in ("id_tap", "id_tap_device"):
             library.id_tap(function, operand, tap_with_device=name == "id_tap_device", **index)
             return None
@@ -201,9 +175,8 @@ class Program:
         if name.startswith("debug_print"):
             library.debug.print("soak: {code}", code=code, ordered=callback.ordered)
             return None
-        wanted = jax.ShapeDtypeStruct((), np.int32)
+        wanted = jax.ShapeDtypeStruct((), np.int32) if callback.returns_new_value else None
         if name == "call":
             return library.call(function, operand, result_shape=wanted, **index)
-        returns = callback.returns_new_value
-        result = self._implementation.invoke(callback, function, operand, wanted if returns else None, self._devices)
-        return result if returns else None
+        result = self._implementation.invoke(callback, function, operand, wanted, self._devices)
+        return result if callback.returns_new_value else None

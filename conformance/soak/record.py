@@ -5,7 +5,6 @@ Nothing here has a lock: a signal handler that comes under it could wait for a p
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import re
 import threading
@@ -22,13 +21,13 @@ from ..oracle.checkers import Anomaly, check_barrier, check_ownership, judge
 from ..oracle.history import Event, History
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Runs
-from .codes import NUMBERS, RESULT_MARK, SMALL, base_code, parts_of
-from .shapes import CALLBACKS, ProgramSpec, Shape, Step
+from .specs import CALLBACKS, CONDITION_KIND, NUMBERS, RESULT_MARK, SMALL, ProgramSpec, Shape, base_code, parts_of
 
 NOT_YET = 1 << 62
 """A time after all others."""
 
 MOST_ANOMALIES = 20
+MOST_WAITING = 12
 ONE_IN = 8
 """Of so many arrays one is kept, to see that it does not change."""
 MOST_KEPT = 24
@@ -39,8 +38,8 @@ _PLANTED = re.compile(r"planted in run (\d+) on slot (\d+) at step (\d+)\.")
 class PlantedError(Exception):
     """What a callback of the soak raises on purpose."""
 
-    def __init__(self, number: int, slot: int, position: int) -> None:
-        super().__init__(f"planted in run {number} on slot {slot} at step {position}.")
+    def __init__(self, number: int, slot: int, step: int) -> None:
+        super().__init__(f"planted in run {number} on slot {slot} at step {step}.")
 
 
 @dataclass(eq=False)
@@ -48,12 +47,12 @@ class Run:
     """One run of a program, with what its callbacks have recorded."""
 
     number: int
-    lane: str
-    """Runs of one lane are in the order of their dispatch on each device."""
+    thread: str
+    """Runs of one thread are in the order of their dispatch on each device."""
     shape: Shape
     devices: tuple[int, ...]
     inside: bool = False
-    """Whether it begins in a callback or in a handler of signals, where nothing is queued: it is a lane of its own."""
+    """Whether it begins in a callback or in a handler of signals, where nothing is queued: its order is its own."""
     fails_at: tuple[int, int] | None = None
     """Slot and step at which its computation ends with an error."""
     effects: Mapping[tuple[int, int], Callable[[], Any]] = field(default_factory=dict)
@@ -62,34 +61,29 @@ class Run:
     """The times before and after its dispatch, in monotonic nanoseconds."""
     complete: int = NOT_YET
     """When a barrier returned that waits for its callbacks."""
-    ordered: list[Event] = field(default_factory=list)
-    unordered: list[Event] = field(default_factory=list)
-    pure: list[Event] = field(default_factory=list)
+    events: dict[str, list[Event]] = field(init=False)
+    """By the kind of callback. The lists are all there from the beginning, since several threads append to them."""
 
-    @property
-    def count(self) -> int:
-        return len(self.ordered) + len(self.unordered) + len(self.pure)
+    def __post_init__(self) -> None:
+        self.events = {kind: [] for kind in (*self.shape.spec.kinds, CONDITION_KIND)}
 
-    def list_of(self, step: Step) -> list[Event]:
-        callback = CALLBACKS[step.kind]
-        if callback.ordered:
-            return self.ordered
-        return self.unordered if callback.runs is Runs.ONCE else self.pure
+    def actual(self, *, ordered: bool) -> Iterator[Event]:
+        return (event for kind, events in self.events.items() if CALLBACKS[kind].ordered is ordered for event in events)
 
     def expected(self, *, ordered: bool) -> Iterator[ExpectedEvent]:
         """On each device; none after the step that ends the computation."""
         for slot, device in enumerate(self.devices):
             code = base_code(self.number, slot)
-            for place, step in self.shape.steps.items():
+            for place, step in enumerate(self.shape.steps):
                 callback = CALLBACKS[step.kind]
                 if callback.ordered is ordered:
                     need = Need.ONCE if callback.runs is Runs.ONCE else Need.AT_LEAST_ONCE
-                    yield ExpectedEvent(step.name, device, (np.asarray(code + place, np.int32),), need=need)
+                    yield ExpectedEvent(step.site, device, (np.asarray(code + place, np.int32),), need=need)
                 if self.fails_at == (slot, place):
                     break
 
     def __str__(self) -> str:
-        return f"run {self.number} of {self.lane} ({self.shape.spec}; {self.shape.trips} rounds)"
+        return f"run {self.number} of {self.thread} ({self.shape.spec}; {self.shape.trips} rounds)"
 
 
 class Record:
@@ -101,25 +95,20 @@ class Record:
         """Set with the first anomaly."""
         self.by_kind: Counter[str] = Counter()
         """Callbacks of all runs that are judged."""
-        self.events = 0
-        self.runs = 0
-        self.judged = 0
-        """Runs that are judged."""
+        self.events = self.runs = self.judged = 0
         self.failures = 0
         """Failures that were planted, and that a barrier has reported."""
         self._runs: dict[int, Run] = {}
         self._unreported: dict[tuple[int, int, int], str] = {}
-        self._numbers = itertools.count(1)
-        self._sequence = itertools.count()
-        self._begun = itertools.count(1)
-        self._arrays = itertools.count(1)
+        self._numbers, self._sequence, self._begun, self._arrays = (itertools.count(first) for first in (1, 0, 1, 1))
         self._kept: deque[Event] = deque()
 
-    def waiting(self, most: int = 12) -> list[str]:
-        """The runs of which no barrier has said that they are complete, in words."""
+    def waiting(self) -> list[str]:
+        """The runs for which no barrier has waited yet, in words."""
         runs = [run for run in list(self._runs.values()) if run.complete == NOT_YET]
-        words = [f"{run}: {run.count} of {len(run.shape.steps) * len(run.devices)} callbacks" for run in runs[:most]]
-        return words + ([f"and {len(runs) - most} more"] if len(runs) > most else [])
+        counts = [(sum(map(len, run.events.values())), len(run.shape.steps) * len(run.devices)) for run in runs]
+        words = [f"{run}: {here} of {all_} callbacks" for run, (here, all_) in zip(runs, counts, strict=True)]
+        return words[:MOST_WAITING] + [f"and {len(runs) - MOST_WAITING} more"] * (len(runs) > MOST_WAITING)
 
     def note(self, kind: str, witness: str, stage: Stage = Stage.CALLBACK) -> None:
         self._found([Anomaly(kind, stage, witness)])
@@ -144,23 +133,25 @@ class Record:
         """The run's results are here, one for each device."""
         actual = list(results)
         expected = [run.shape.result(run.number, slot) for slot in range(len(run.devices))]
-        if actual != expected:
+        if run.fails_at is not None:
+            self.note("no error", f"{run} was to fail at {run.fails_at}, and has a result", Stage.RESULT)
+        elif actual != expected:
             self.note("result", f"{run}: the results are {actual}, expected {expected}", Stage.RESULT)
 
     def raised(self, run: Run, error: BaseException, in_thread: bool) -> None:
-        """The run ended with an error, as planted; `in_thread` if its callback ran in the dispatching thread."""
-        assert run.fails_at is not None
-        keys = [tuple(map(int, key)) for key in _PLANTED.findall(str(error))]
-        if (run.number, *run.fails_at) not in keys:
+        """The run ended with an error; `in_thread` if its callbacks run in the dispatching thread."""
+        if run.fails_at is None:
+            self.note("error", f"{run} ended with {_short(repr(error))}", Stage.RESULT)
+        elif str(PlantedError(run.number, *run.fails_at)) not in str(error):
             self.note("wrong error", f"{run} failed at {run.fails_at}, and ended with {_short(repr(error))}")
         elif in_thread and not isinstance(error.__cause__, PlantedError):
             self.note("wrong error", f"{run}: the cause of {_short(repr(error))} is {error.__cause__!r}")
 
-    def barrier(self, began: int, lane: str | None = None) -> None:
+    def barrier(self, began: int, thread: str | None = None) -> None:
         """A barrier that began then has returned: it has waited for all runs whose dispatch had returned before."""
         now = time.monotonic_ns()
         for run in list(self._runs.values()):
-            if run.returned < began and lane in (None, run.lane):
+            if run.returned < began and thread in (None, run.thread):
                 run.complete = min(run.complete, now)
 
     def plan_failure(self, key: tuple[int, int, int], what: str) -> Callable[[], None]:
@@ -185,27 +176,27 @@ class Record:
 
     # What the callbacks do --------------------------------------------------------------------------
 
-    def saw(self, name: str, spec: ProgramSpec | None, code: int, data: Any = None, device: int | None = None) -> Any:
+    def saw(self, site: str, spec: ProgramSpec | None, code: int, data: Any = None, device: int | None = None) -> Any:
         """A callback runs; returns its result, or does what the run has planned for this step."""
-        number, slot, position = parts_of(code)
+        number, slot, place = parts_of(code)
         run = self._runs.get(number)
-        step = run.shape.steps.get(position) if run and slot < len(run.devices) else None
-        if run is None or step is None:
+        if run is None or slot >= len(run.devices) or place >= len(run.shape.steps):
             words = "which is over, or never was" if run is None else f"which has no such step: {run}"
-            self.note("unexpected", f"a callback ran step {position} on slot {slot} of run {number}, {words}")
+            self.note("unexpected", f"a callback ran step {place} on slot {slot} of run {number}, {words}")
             return None
         if spec is not None and spec is not run.shape.spec:
-            name = f"{name} of {spec}"
+            site = f"{site} of {spec}"
+        kind = run.shape.steps[place].kind
         leaves = (np.asarray(code, np.int32), *(() if data is None else self._wrong(data, code, run.shape.spec)))
         sequence, begin = next(self._sequence), time.monotonic_ns()
         self.events = sequence + 1
         try:
-            if effect := run.effects.get((slot, position)):
+            if effect := run.effects.get((slot, place)):
                 effect()
         finally:
-            event = Event(sequence, name, leaves, device=device, begin=begin, end=time.monotonic_ns())
-            run.list_of(step).append(event)
-        return np.int32(code ^ RESULT_MARK) if CALLBACKS[step.kind].returns_new_value else None
+            event = Event(sequence, site, leaves, device=device, begin=begin, end=time.monotonic_ns())
+            run.events[kind].append(event)
+        return np.int32(code ^ RESULT_MARK) if CALLBACKS[kind].returns_new_value else None
 
     def _wrong(self, data: Any, code: int, spec: ProgramSpec) -> tuple[Any, ...]:
         """What is wrong with the array beside a code. A few that are right are kept for a while."""
@@ -226,62 +217,45 @@ class Record:
         for what in self._unreported.values():
             self.note("failure not reported", f"no barrier reported {what}", Stage.BARRIER)
         self._unreported.clear()
-        lanes: defaultdict[Any, list[Run]] = defaultdict(list)
+        in_order: defaultdict[Any, list[Run]] = defaultdict(list)
         for run in runs:
-            lanes[run.number if run.inside else run.lane].append(run)
-        for lane in lanes.values():
-            self._judge(lane, ordered=True)
-            self.judged += len(lane)
+            in_order[run.number if run.inside else run.thread].append(run)
+        for some in in_order.values():
+            self._judge(some, ordered=True)
         self._judge(runs, ordered=False)
         for run in runs:
+            self.by_kind.update({kind: len(events) for kind, events in run.events.items()})
+            awaited = [each for kind, each in run.events.items() if CALLBACKS[kind].runs is Runs.ONCE]
             if run.complete != NOT_YET:
-                self._found(check_barrier(History((*run.ordered, *run.unordered), run.complete)))
+                self._found(check_barrier(History(tuple(itertools.chain.from_iterable(awaited)), run.complete)))
         self._check_order_of_programs([run for run in runs if not run.inside])
         self._found(check_ownership(History(tuple(self._kept))))
         self._kept.clear()
-        for run in runs:
-            self.by_kind.update(_kind(run, event) for each in (run.ordered, run.unordered, run.pure) for event in each)
+        self.judged += len(runs)
 
     def _judge(self, runs: list[Run], ordered: bool) -> None:
         expected = [event for run in runs for event in run.expected(ordered=ordered)]
-        actual = [event for run in runs for event in (run.ordered if ordered else [*run.unordered, *run.pure])]
+        actual = [event for run in runs for event in run.actual(ordered=ordered)]
         actual.sort(key=lambda event: event.sequence)
         found = judge(expected, [], History(tuple(actual)), [], "device", ordered)
         if found:
-            lane = runs[0] if len(runs) == 1 else f"{len(runs)} runs, the first of them {runs[0]}"
-            self.note(found[0].kind, f"{lane}: {found[0].witness}", found[0].stage)
+            whose = runs[0] if len(runs) == 1 else f"{len(runs)} runs, the first of them {runs[0]}"
+            self.note(found[0].kind, f"{whose}: {found[0].witness}", found[0].stage)
             self._found(found[1:])
 
     def _check_order_of_programs(self, runs: list[Run]) -> None:
         """On each device a program begins after the end of all whose dispatch had returned before."""
-        spans: defaultdict[int, list[tuple[Run, int, int]]] = defaultdict(list)
+        spans: defaultdict[int, list[tuple[int, int, Run]]] = defaultdict(list)
         for run in runs:
             sequences: defaultdict[int, list[int]] = defaultdict(list)
-            for event in run.ordered:
-                sequences[_parts(event)[1]].append(event.sequence)
+            for event in run.actual(ordered=True):
+                sequences[parts_of(int(event.leaves[0]))[1]].append(event.sequence)
             for slot, found in sequences.items():
-                spans[run.devices[slot]].append((run, min(found), max(found)))
+                spans[run.devices[slot]].append((min(found), max(found), run))
         for device, of_device in spans.items():
-            by_return = sorted(of_device, key=lambda span: span[0].returned)
-            times = [run.returned for run, _, _ in by_return]
-            latest = list(itertools.accumulate(by_return, _later_end))
-            for run, first, _ in of_device:
-                before = bisect.bisect_left(times, run.begun)
-                if before and latest[before - 1][2] > first:
-                    other = latest[before - 1][0]
-                    self.note("order of programs", f"device {device} began {run} before the end of {other}")
-
-
-def _later_end(one: tuple[Run, int, int], other: tuple[Run, int, int]) -> tuple[Run, int, int]:
-    return one if one[2] >= other[2] else other
-
-
-def _parts(event: Event) -> tuple[int, int, int]:
-    return parts_of(int(event.leaves[0]))
-
-
-def _kind(run: Run, event: Event) -> str:
-    return run.shape.steps[_parts(event)[2]].kind
+            for (_, end, earlier), (begin, _, later) in itertools.permutations(of_device, 2):
+                if earlier.returned < later.begun and end > begin:
+                    self.note("order of programs", f"device {device} began {later} before the end of {earlier}")
 
 
 def _short(text: str) -> str:

@@ -12,8 +12,8 @@ from pathlib import Path
 import jax
 
 from .c_library import in_use, trim
+from .growth import ARRAYS, BLOCKS, DESCRIPTORS, FUNCTIONS, HEAP, MEMORY, OBJECTS, PYTHON_THREADS, THREADS
 from .programs import HostFunction
-from .series import ARRAYS, BLOCKS, DESCRIPTORS, FUNCTIONS, HEAP, MEMORY, OBJECTS, PYTHON_THREADS, THREADS
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,6 @@ def sample(events: int, library: str, held: int, kept: float) -> Sample:
     for _ in range(2):
         gc.collect()
     trim()
-    return Sample(events, _values(library, held, kept))
-
-
-def _values(library: str, held: int, kept: float) -> dict[str, float]:
     values: dict[str, float] = {
         BLOCKS: sys.getallocatedblocks(),
         ARRAYS: len(jax.live_arrays()),
@@ -51,7 +47,7 @@ def _values(library: str, held: int, kept: float) -> dict[str, float]:
     heap = in_use()
     if heap is not None:
         values[HEAP] = heap - kept
-    return values
+    return Sample(events, values)
 
 
 def _is_of(thing: object, library: str) -> bool:

@@ -9,15 +9,14 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import jax
 
 from .compiling import CompilingThreads
-from .disturbing import Computing, Signals
+from .disturbing import Signals, computing
 from .doing import Doer
-from .drawing import rounds_of
 from .options import Options
 from .programs import Printed
 from .record import Record
@@ -37,36 +36,29 @@ class Soak:
     """Set by whoever wants an early end."""
 
     def __post_init__(self) -> None:
-        options = self.options
+        options, common = self.options, (self.record, self.implementation, self.devices)
         self._end = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
         self._over = False
         # By thread, and without a lock, under which a signal could come.
         self._acts = [0] * options.threads
         self._meeting = threading.Barrier(options.threads)
         self._compiling = CompilingThreads()
-        self._signals = Signals(options.seed, self.record, self.implementation, self.devices)
-        self._doers = [
-            Doer(f"thread {number}", options.seed, self.record, self.implementation, self.devices)
-            for number in range(options.threads)
-        ]
+        self._signals = Signals(options.seed, *common)
+        self._doers = [Doer(f"thread {number}", options.seed, *common) for number in range(options.threads)]
 
     def run(self) -> None:
-        computing = Computing(self.options.seed)
         others = [
             threading.Thread(target=self._thread, args=(number,), name=f"thread {number}", daemon=True)
             for number in range(1, self.options.threads)
         ]
-        computing.start()
-        for thread in others:
-            thread.start()
-        printed = contextlib.redirect_stdout(Printed(self.record))
-        with printed:
+        with computing(self.options.seed), contextlib.redirect_stdout(Printed(self.record)):
+            for thread in others:
+                thread.start()
             self._doers[0].fill_queues()
-        with printed, self._signals.on():
-            self._thread(0)
-        for thread in others:
-            thread.join()
-        computing.end()
+            with self._signals.on():
+                self._thread(0)
+            for thread in others:
+                thread.join()
 
     def progress(self) -> dict[str, Any]:
         """How far it is, for JSON."""
@@ -85,27 +77,25 @@ class Soak:
 
     def report(self) -> dict[str, Any]:
         """What was found, for JSON."""
-        record = self.record
         return {
             **self.progress(),
-            "by_kind": dict(record.by_kind),
-            "failures": record.failures,
+            "by_kind": dict(self.record.by_kind),
+            "failures": self.record.failures,
             "signals": self._signals.count,
             "signal_taps": self._signals.taps,
             "compiling_threads": self._compiling.count,
             "bytes_for_each": self._compiling.each,
-            "samples": [{"events": each.events, "values": dict(each.values)} for each in self.samples],
-            "anomalies": [{"kind": each.kind, "witness": each.witness} for each in record.anomalies],
+            "samples": [asdict(each) for each in self.samples],
+            "anomalies": [{"kind": each.kind, "witness": each.witness} for each in self.record.anomalies],
         }
 
     def _thread(self, number: int) -> None:
         doer = self._doers[number]
-        plan = rounds_of(self.options.seed, number, len(self.devices), self.options.programs, self.options.acts)
         while not self._over:
-            for act in next(plan):
+            for act in doer.acts(self.options.programs, self.options.acts):
                 if self._leaves():
                     break
-                self._guarded(lambda act=act: doer.do(act))  # type: ignore[misc]
+                self._guarded(act)
                 self._acts[number] += 1
             self._guarded(doer.end_round)
             # Nothing runs between these two but what the first thread does.
@@ -115,13 +105,13 @@ class Soak:
             self._meeting.wait()
 
     def _leaves(self) -> bool:
-        enough = self.options.events and self.record.events >= self.options.events
-        return bool(enough) or time.monotonic() >= self._end or self.stopped.is_set() or self.record.failed.is_set()
+        enough = 0 < self.options.events <= self.record.events
+        return enough or time.monotonic() >= self._end or self.stopped.is_set() or self.record.failed.is_set()
 
-    def _guarded(self, function: Callable[[], None]) -> None:
-        """What raises here is an error that no plan expects."""
+    def _guarded(self, act: Callable[[], Any]) -> None:
+        """What raises here is an error that nobody planned."""
         try:
-            function()
+            act()
         except Exception:
             self.record.note("error", f"{threading.current_thread().name}: {traceback.format_exc()[-3000:]}")
 

@@ -48,12 +48,13 @@ def watch(
         )
     assert process.stdin is not None
     assert process.stdout is not None
-    stdin, interrupts, told, last = process.stdin, [0], False, dict[str, Any]()
+    stdin, interrupts, last = process.stdin, 0, dict[str, Any]()
 
     def interrupt(*_: object) -> None:
         # No exception: it could come between a report and what is made of it.
-        interrupts[0] += 1
-        process.kill() if interrupts[0] > 1 else stdin.close()
+        nonlocal interrupts
+        interrupts += 1
+        process.kill() if interrupts > 1 else stdin.close()
 
     # A shell starts what runs in the background with SIGINT ignored, which stays so.
     before = signal.getsignal(signal.SIGINT)
@@ -65,25 +66,27 @@ def watch(
             if "refused" in report:
                 raise RefusedError(report["refused"])
             if not last:
-                say(_began(options, report))
+                say(
+                    f"a soak of {options.implementation} with JAX {report['jax']} on Python {report['python']}: "
+                    f"{options.threads} threads, {options.devices} devices, seed {options.seed}"
+                )
             last = report
             if report.get("ended"):
                 break
-            if interrupts[0] and not told:
-                say("interrupted: the threads end what they do; once more to end at once")
-                told = True
-            elif time.monotonic() - said >= SAY_SECONDS:
+            if time.monotonic() - said >= SAY_SECONDS:
                 said = time.monotonic()
                 say(_progress(report, said - started))
+                if interrupts:
+                    say("interrupted: the threads end what they do; once more to end at once")
         else:
-            last = {**last, "anomalies": [_broken(process.wait(), interrupts[0], log, last.get("waiting", ()))]}
+            last = {**last, "anomalies": [_broken(process.wait(), interrupts, log, last.get("waiting", ()))]}
     finally:
         signal.signal(signal.SIGINT, before)
         process.kill()
         process.wait()
         stdin.close()
         process.stdout.close()
-    return Found.of(options, {**last, "interrupted": interrupts[0] > 0}, time.monotonic() - started)
+    return Found.of(options, {**last, "interrupted": interrupts > 0}, time.monotonic() - started)
 
 
 def _broken(code: int, interrupts: int, log: Path, waiting: Sequence[str]) -> dict[str, str]:
@@ -100,13 +103,6 @@ def _broken(code: int, interrupts: int, log: Path, waiting: Sequence[str]) -> di
     if waiting:
         witness += "\nprograms that are not over:\n" + "\n".join(f"  {line}" for line in waiting)
     return {"kind": kind, "witness": witness}
-
-
-def _began(options: Options, report: dict[str, Any]) -> str:
-    return (
-        f"a soak of {options.implementation} with JAX {report['jax']} on Python {report['python']}: "
-        f"{options.threads} threads, {options.devices} devices, seed {options.seed}"
-    )
 
 
 def _progress(report: dict[str, Any], seconds: float) -> str:

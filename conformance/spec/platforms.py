@@ -19,7 +19,7 @@ from .entry_points import VendorError
 from .platform_files import fields_of, read_table
 
 FILES = "HOSTCB_CONFORMANCE_PLATFORM_FILE"
-"""The environment variable with the paths of files of platforms. `--platform-file` sets it for the run's processes."""
+"""The environment variable with the paths of files of platforms. `--platform FILE` sets it for the run's processes."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Platform:
     source: str = "the suite"
     """Where its description is from."""
     file: Path | None = None
-    """Its file, if `--platform-file` or the environment variable names one."""
+    """Its file, if `--platform` or the environment variable names one."""
 
     @property
     def jax_name(self) -> str:

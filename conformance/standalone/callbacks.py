@@ -76,9 +76,9 @@ class CallbackSource:
             return [PRINTED.format(stream="sys.stdout"), self._debug_print(callback, call)]
         if callback.function == "id_print":
             return [PRINTED_BY_ID_PRINT, self._id_print(callback, call)]
-        told = self._told(callback)
-        batched = self.batched and "transforms" in told
-        hosts = host_source(callback, self.data, self.shown, told, host, self.checks, batched)
+        further = self._further_parameters(callback)
+        batched = self.batched and "transforms" in further
+        hosts = host_source(callback, self.data, self.shown, further, host, self.checks, batched)
         if callback.function in ("id_tap", "call"):
             hosts = f"{IN_ORDER}\n\n{hosts}" if batched else hosts
             return [hosts, self._host_callback(callback, call, host)]
@@ -86,7 +86,7 @@ class CallbackSource:
             return [hosts, self._external(callback, call, host)]
         return [hosts, *self._buffers(callback, call, host)]
 
-    def _told(self, callback: Callback) -> tuple[str, ...]:
+    def _further_parameters(self, callback: Callback) -> tuple[str, ...]:
         # The parts of a mixture record the same things, so that their calls can be compared.
         return () if self.callback.parts else told_of(callback)
 
@@ -152,8 +152,8 @@ class CallbackSource:
         return f"    tapped = {call}{value}\n    return checked({number}, tapped, operand(x))"
 
     def _host_callback(self, callback: Callback, name: str, host: str) -> str:
-        told = self._told(callback)
-        arguments = ", ".join(("site", "x", *told))
+        further = self._further_parameters(callback)
+        arguments = ", ".join(("site", "x", *further))
         parameters = "x, transforms" if callback.function == "id_tap" else "x"
         parameters += ", *, device" if callback.receives_device else ""
         options = ""

@@ -1,13 +1,15 @@
-"""The source that compares a program's calls and results with the expected ones, which are literals.
+"""The end of a program: the expected calls and results as literals, and the comparison, or the error that must come.
 
-It names the same kinds of anomalies as `oracle.checkers`, in the same order, and finds most of them in a few lines.
 The kinds in `ON_REQUEST` need more lines, and nearly no program shows them: they are checked on request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pprint import pformat
 from typing import Any
 
 import numpy as np
@@ -16,9 +18,10 @@ from ..model.programs import Prediction
 from ..model.worlds import ExpectedEvent, Need
 from ..spec.callbacks import Callback, Refusal
 from ..spec.data import DataKind
-from .layout import WIDTH
+from .differences import differences, differences_in_rest
 from .operands import Shown, expected_operand
 
+WIDTH = 118
 ON_REQUEST = ("overlap", "torn operand", "early barrier")
 
 LATEST_SECONDS = 0.5
@@ -36,11 +39,6 @@ class Expected:
     first_device: int
     """The id of the first device of the cell."""
 
-    @property
-    def told_transforms(self) -> bool:
-        """Whether a call of this program receives a transform."""
-        return any(event.transforms for event in self.prediction.events)
-
     def call(self, event: ExpectedEvent) -> tuple[Any, ...]:
         callback = self.callback.at(event.site)
         call: tuple[Any, ...] = (event.site, expected_operand(callback, self.data, self.shown, event.leaves))
@@ -52,8 +50,8 @@ class Expected:
         call = (*call, *event.transforms)
         return (*call, self.first_device + event.device) if callback.receives_device else call
 
-    def lists(self) -> tuple[list[list[Any]], list[Any], list[Any]]:
-        """The calls that must run, of each device; those that may run again; those that need not run."""
+    def lists(self) -> tuple[list[list[Any]], list[Any]]:
+        """The calls that must run, of each device; and those that may run again, or need not run."""
         calls = [(event, self.call(event)) for event in self.prediction.events]
         again = _different([call for event, call in calls if event.need is not Need.ONCE])
         optional = [
@@ -62,87 +60,38 @@ class Expected:
         devices: dict[int, list[Any]] = {}
         for event, call in calls:
             # Unordered callbacks have no order on a device either.
-            due = devices.setdefault(event.device if self.callback.ordered else 0, [])
-            if call not in again or (call not in optional and call not in due):
-                due.append(call)
-        return [devices[device] for device in sorted(devices)], again, optional
+            wanted = devices.setdefault(event.device if self.callback.ordered else 0, [])
+            if call not in again or (call not in optional and call not in wanted):
+                wanted.append(call)
+        return [devices[device] for device in sorted(devices)], again
 
     def source(self, checks: Sequence[str]) -> str:
-        by_device, again, optional = self.lists()
+        by_device, again = self.lists()
         results = [np.asarray(result, np.float32).tolist() for result in self.prediction.results]
-        told_device = self.callback.receives_device and not self.callback.parts
-        lines: list[str] = []
-        if len(by_device) > 1 or "overlap" in checks:
-            lines += ["on_device = " + _nested(by_device), "expected = sum(on_device, [])"]
-        else:
-            lines.append("expected = " + _list(by_device[0] if by_device else []))
-        if optional:
-            lines.append("optional = " + _list(optional))
-        lines += self._multiplicity(again, optional, told_device or self.told_transforms)
-        if told_device:
-            lines.append(_differ("wrong device", "(*call[:2], call[-1])"))
-        if self.callback.ordered:
-            lines += self._order(by_device, told_device or self.told_transforms)
-        if self.told_transforms:
-            lines.append(_differ("wrong transforms", "call"))
-        lines += [CHECKS[check] for check in ON_REQUEST if check in checks]
-        lines += [
-            'wrong += [f"result: {result}, not {due}" '
-            f"for result, due in zip(results, {results}) if result != due]",
+        ordered = self.callback.ordered
+        functions, sites = [_text(differences)], "expected, calls"
+        rest = ""
+        if any(len(call) > 2 for wanted in by_device for call in wanted):
+            functions.append(_text(differences_in_rest))
+            sites = "[[call[:2] for call in own] for own in expected], [call[:2] for call in calls]"
+            rest = f" or differences_in_rest(expected, calls, {ordered})"
+        lines = [
+            *functions,
+            f"expected = {_literal(by_device)}",
+            f"wrong = differences({sites}, {_literal(again)}, {ordered}){rest}",
+            *(CHECKS[check] for check in ON_REQUEST if check in checks),
+            f'wrong += [f"result: {{one}}, not {{right}}" for one, right in zip(results, {results}) if one != right]',
             'print("\\n".join(wrong) or "as expected")',
             "raise SystemExit(bool(wrong))",
         ]
         return "\n".join(lines)
 
-    def _multiplicity(self, again: Sequence[Any], optional: Sequence[Any], told: bool) -> list[str]:
-        lines = []
-        if told:
-            lines.append("due, ran = ([call[:2] for call in each] for each in (expected, calls))")
-        due, ran = ("due", "ran") if told else ("expected", "calls")
-        lines += [f"lost, surplus = [*{due}], []", f"for call in {ran}:"]
-        if not again:
-            lines.append("    lost.remove(call) if call in lost else surplus.append(call)")
-        else:
-            repeatable = f"{due} + optional" if optional else due
-            if len(again) < len(_different([self.call(event) for event in self.prediction.events])):
-                lines.insert(0, "repeatable = " + _list(again))
-                repeatable = "repeatable"
-            lines += [
-                "    if call in lost:",
-                "        lost.remove(call)",
-                f"    elif call not in {repeatable}:",
-                "        surplus.append(call)",
-            ]
-        return [
-            *lines,
-            'kinds = [["unexpected", "duplicate"], ["wrong operand", "stale operand"]]',
-            f'wrong = [f"{{kinds[call[0] in dict(lost)][call in {due}]}}: {{call}}" for call in surplus]',
-            'wrong += [f"lost: {call}" for call in lost]',
-        ]
-
-    def _order(self, by_device: Sequence[Sequence[Any]], told: bool) -> list[str]:
-        found = '[f"order: {call} when {due} was next" for call, due in {pairs} if call != due][:1]'
-        if len(by_device) <= 1:
-            pairs = "zip(ran, due)" if told else "zip(calls, expected)"
-            return ["wrong = wrong or " + found.replace("{pairs}", pairs)]
-        lines = ["for own in on_device * (not wrong):"]
-        if told and not self.callback.receives_device:
-            lines.append("    own = [call[:2] for call in own]")
-        everything = [call for due in by_device for call in _different(due)]
-        if any(everything.count(call) > 1 for call in everything):
-            # Calls that are equal on several devices cannot be told apart.
-            lines.append("    own = [call for call in own if sum(call in other for other in on_device) == 1]")
-        calls = "ran" if told and not self.callback.receives_device else "calls"
-        return [
-            *lines,
-            "    wrong += " + found.replace("{pairs}", f"zip([call for call in {calls} if call in own], own)"),
-        ]
-
 
 CHECKS: Mapping[str, str] = {
     "overlap": """\
-for own in on_device:
-    spans_of_own = sorted((span for span in spans if span[2] in own), key=lambda span: span[0])
+for own in expected:
+    sites = [call[:2] for call in own]
+    spans_of_own = sorted((span for span in spans if span[2] in sites), key=lambda span: span[0])
     wrong += [f"overlap: {after[2]} began during {before[2]}"
               for before, after in zip(spans_of_own, spans_of_own[1:]) if after[0] < before[1]]""",
     "torn operand": """\
@@ -173,34 +122,12 @@ raise SystemExit("not refused: the program ran, and {what} must be refused")"""
 
 
 def _different(calls: Sequence[Any]) -> list[Any]:
-    found: list[Any] = []
-    for call in calls:
-        if call not in found:
-            found.append(call)
-    return found
+    return [call for number, call in enumerate(calls) if call not in calls[:number]]
 
 
-def _differ(kind: str, part: str) -> str:
-    """The lines that find a difference between what the calls were told, in any order."""
-    return f"""\
-told = [sorted(repr({part}) for call in each) for each in (expected, calls)]
-if not wrong and told[0] != told[1]:
-    wrong.append(f"{kind}: {{calls}}, not {{expected}}")"""
+def _text(function: Callable[..., Any]) -> str:
+    return re.sub("  # type: ignore.*", "", inspect.getsource(function))
 
 
-def _list(items: Sequence[Any], indent: str = "    ") -> str:
-    """A literal list, filled up to the width of a line."""
-    whole = f"[{', '.join(map(repr, items))}]"
-    if len(whole) + len(indent) <= WIDTH:
-        return whole
-    lines = [""]
-    for item in items:
-        text = f"{item!r}, "
-        if lines[-1] and len(indent) + len(lines[-1]) + len(text) > WIDTH:
-            lines.append("")
-        lines[-1] += text
-    return "[\n" + "".join(f"{indent}{line.rstrip()}\n" for line in lines) + indent[4:] + "]"
-
-
-def _nested(lists: Sequence[Sequence[Any]]) -> str:
-    return "[\n" + "".join(f"    {_list(each, ' ' * 8)},\n" for each in lists) + "]"
+def _literal(value: Any) -> str:
+    return pformat(value, width=WIDTH, compact=True, sort_dicts=False)

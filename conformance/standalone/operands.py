@@ -157,7 +157,7 @@ def host_source(
     callback: Callback,
     data: DataKind,
     shown: Shown,
-    told: Sequence[str],
+    further: Sequence[str],
     name: str,
     checks: Sequence[str],
     batched: bool = False,
@@ -166,8 +166,8 @@ def host_source(
     spread = spreads(callback, data)
     operand = "operands" if spread else "x"
     tree = callback.takes_tree or data.of_structure.leaves > 1
-    parameters = ", ".join(("site", f"*{operand}" if spread else operand, *told))
-    call = f"({', '.join(('site', shown.of(operand, tree), *map(_recorded, told)))})"
+    parameters = ", ".join(("site", f"*{operand}" if spread else operand, *further))
+    call = f"({', '.join(('site', shown.of(operand, tree), *map(_recorded, further)))})"
     returns = callback.returns_new_value and callback.function not in ("id_tap", "id_print")
     value = f'{operand}["value"]' if callback.takes_tree else operand
     moved = ["    x, transforms = in_order(x, transforms)"] if batched else []
@@ -198,8 +198,8 @@ def in_order(x, transforms):
 """The source that does what `oracle.batch_axes` does."""
 
 
-def _recorded(told: str) -> str:
-    return "device.id" if told == "device" else f"*{told}"
+def _recorded(parameter: str) -> str:
+    return "device.id" if parameter == "device" else f"*{parameter}"
 
 
 def _answer(value: str, data: DataKind) -> list[str]:

@@ -15,7 +15,6 @@ from ..spec.errors import CommandError
 from ..spec.package import COMMAND
 from .callbacks import CallbackSource
 from .judging import LATEST_SECONDS, ON_REQUEST, Expected, refusal_source
-from .layout import laid_out
 from .operands import Shown
 
 HANG_SECONDS = 60
@@ -69,7 +68,7 @@ def _why_not(cell: Cell) -> str:
         programs = ", ".join(program.id for program in cell.programs)
         return f"{cell.id} is an entry of a table, which its programs show: use --standalone with one of {programs}"
     return (
-        f"{cell.id} is a case: its scenario is code of the suite, and cannot be written out as a program of JAX alone:"
+        f"{cell.id} is a case: its function is code of the suite, and cannot be written out as a program of JAX alone:"
         f" use `{COMMAND} repro {cell.id}` without --standalone"
     )
 
@@ -109,7 +108,7 @@ class _Program:
 
     def text(self) -> str:
         body = "\n\n".join((*self._functions(), self._end()))
-        return laid_out("\n".join((self._head(body), body)) + "\n")
+        return "\n".join((self._head(body), body)) + "\n"
 
     def _head(self, body: str) -> str:
         """The environment, the imports and the devices of a program with this body."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 LATE = frozenset({"XLA_FLAGS", "NPROC", "PJRT_NPROC", "PYTEST_CURRENT_TEST"})
 """JAX reads these when it makes its devices, and the server makes none. pytest's names the present cell."""
 
-LATE_PREFIX = "HOSTCB_"
+LATE_PREFIXES = ("HOSTCB_", "JAX_HOST_CALLBACK_")
 """hostcb and the suite read these when hostcb is imported, or later. The server does not import hostcb."""
 
 SETTINGS: Mapping[str, type] = {
@@ -34,7 +34,7 @@ def settings(environment: Mapping[str, str]) -> dict[str, object]:
 
 
 def _changeable(name: str) -> bool:
-    return name in LATE or name in SETTINGS or name.startswith(LATE_PREFIX)
+    return name in LATE or name in SETTINGS or name.startswith(LATE_PREFIXES)
 
 
 def _parsed(kind: type, text: str) -> object:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, TypeAlias
 
 from ..spec.package import module
@@ -51,11 +51,11 @@ def start(
 
     It is a fork where that makes no difference, and a fresh interpreter elsewhere, and with `fresh` everywhere.
     """
-    if not fresh and (server := _server_for(environment)):
-        try:
-            return server.fork(program, arguments, environment, stdin, stderr, session)
-        except _NoForkError:
-            server.close()
+    imported = (*PRELOADED, *map(module, OF_THE_SUITE))
+    if not fresh and (
+        forked := fork(program, arguments, environment, imported, stdin=stdin, stderr=stderr, session=session)
+    ):
+        return forked
     return subprocess.Popen(
         [sys.executable, "-m", program, *arguments],
         stdin=stdin,
@@ -64,6 +64,25 @@ def start(
         env={**environment},
         start_new_session=session,
     )
+
+
+def fork(
+    program: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    imported: tuple[str, ...],
+    *,
+    stdin: int = subprocess.DEVNULL,
+    stderr: int | IO[bytes] = subprocess.PIPE,
+    session: bool = False,
+) -> Fork | None:
+    """Run a program as a fork of a server that has imported these modules; None where no server can be."""
+    if server := _server_for(environment, imported):
+        try:
+            return server.fork(program, arguments, environment, stdin, stderr, session)
+        except _NoForkError:
+            server.close()
+    return None
 
 
 class _NoForkError(Exception):
@@ -78,11 +97,13 @@ class Fork:
         self._ended = threading.Lock()
         control.settimeout(START_DEADLINE)
         try:
-            self.pid = self._told()
-            # The system may have forgotten it, if it has ended already.
-            self._reference = os.pidfd_open(self.pid)
-        except (TimeoutError, ProcessLookupError) as error:
+            # The server sends the process as well: its number may belong to another one by now.
+            words, self._descriptors, _, _ = socket.recv_fds(control, LONGEST_ANSWER, 1)
+        except OSError as error:
             raise _NoForkError from error
+        if not words:
+            raise _NoForkError
+        self.pid = int(words)
         self.returncode: int | None = None
         self.stdin = os.fdopen(streams["stdin"], "wb") if "stdin" in streams else None
         self.stdout = os.fdopen(streams["stdout"], "rb")
@@ -120,7 +141,7 @@ class Fork:
                     # The server ends its forks when it ends.
                     self.returncode = -signal.SIGKILL
                 self._control.close()
-                os.close(self._reference)
+                _close_each(self._descriptors)
             return self.returncode
         finally:
             self._ended.release()
@@ -128,7 +149,7 @@ class Fork:
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._reference, number)
+                signal.pidfd_send_signal(self._descriptors[0], number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
@@ -161,8 +182,12 @@ class Fork:
 class _Server:
     """The client's side of a server."""
 
-    def __init__(self, environment: Mapping[str, str], connection: socket.socket) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], connection: socket.socket, imported: tuple[str, ...] | None = None
+    ) -> None:
         self.environment, self.folder = fixed(environment), os.getcwd()
+        self._imported = imported
+        """The modules that it has imported, if this process has started it. A fork uses its server, whatever it has."""
         self._connection = connection
         self._sending = threading.Lock()
         self.serves = True
@@ -171,8 +196,10 @@ class _Server:
         self.forks: list[Fork] = []
         """Those that may still run."""
 
-    def fits(self, environment: Mapping[str, str]) -> bool:
-        return self.environment == fixed(environment) and self.folder == os.getcwd()
+    def fits(self, environment: Mapping[str, str], imported: tuple[str, ...]) -> bool:
+        return (
+            self._imported in (None, imported) and self.environment == fixed(environment) and self.folder == os.getcwd()
+        )
 
     def fork(
         self,
@@ -187,7 +214,7 @@ class _Server:
         words = json.dumps({**request, "folder": os.getcwd(), "session": session}).encode()
         with contextlib.ExitStack() as unless_started, contextlib.ExitStack() as theirs:
             ours: dict[str, int] = {}
-            unless_started.callback(_close_each, ours)
+            unless_started.callback(lambda: _close_each(ours.values()))
             descriptors = [_stream(theirs, ours, "stdin", stdin, reads=True)]
             descriptors.append(_stream(theirs, ours, "stdout", subprocess.PIPE))
             descriptors.append(_stream(theirs, ours, "stderr", stderr))
@@ -218,8 +245,8 @@ class _Server:
             self.process.communicate()
 
 
-def _close_each(descriptors: Mapping[str, int]) -> None:
-    for descriptor in descriptors.values():
+def _close_each(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
         os.close(descriptor)
 
 
@@ -261,13 +288,15 @@ def inherit(connection: socket.socket, environment: Mapping[str, str]) -> None:
     """Called in a fork: from now on it asks its server for forks."""
     global _inherited
     _inherited = _Server(environment, connection)
+    # Python warns of a socket that is open at its end.
+    atexit.register(_inherited.close)
 
 
 def is_fork() -> bool:
     return _inherited is not None
 
 
-def _server_for(environment: Mapping[str, str]) -> _Server | None:
+def _server_for(environment: Mapping[str, str], imported: tuple[str, ...]) -> _Server | None:
     """A server whose forks are what a fresh interpreter is in this environment."""
     if sys.platform != "linux" or not hasattr(os, "pidfd_open") or environment.get(COLD) == "1":
         return None
@@ -275,10 +304,10 @@ def _server_for(environment: Mapping[str, str]) -> _Server | None:
         # The plugin of another platform may start threads when it is imported.
         return None
     if _inherited:
-        return _inherited if _inherited.serves and _inherited.fits(environment) else None
+        return _inherited if _inherited.serves and _inherited.fits(environment, imported) else None
     with _finding:
         for server in _own:
-            if server.fits(environment):
+            if server.fits(environment, imported):
                 # Where no server can be, none is started again and again.
                 return server if server.serves else None
         if len(_own) >= MOST_SERVERS:
@@ -287,16 +316,15 @@ def _server_for(environment: Mapping[str, str]) -> _Server | None:
                 return None
             idle[0].close()
             _own.remove(idle[0])
-        _own.append(_started(environment))
+        _own.append(_started(environment, imported))
         return _own[-1]
 
 
-def _started(environment: Mapping[str, str]) -> _Server:
+def _started(environment: Mapping[str, str], imported: tuple[str, ...]) -> _Server:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    names = (*PRELOADED, *map(module, OF_THE_SUITE))
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.server", str(theirs.fileno()), *names],
+            [sys.executable, "-m", f"{__package__}.server", str(theirs.fileno()), *imported],
             # Like the streams of a fork, these are no files. Nobody writes to them or reads from them.
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -306,6 +334,6 @@ def _started(environment: Mapping[str, str]) -> _Server:
             pass_fds=[theirs.fileno()],
             start_new_session=True,
         )
-    server = _Server(environment, ours)
+    server = _Server(environment, ours, imported)
     server.process = process
     return server

@@ -92,7 +92,7 @@ class _Server:
         self._selector.register(fork.ended, selectors.EVENT_READ, fork)
         # The client sends nothing on it: it is readable when the client is gone.
         self._selector.register(client, selectors.EVENT_READ, fork)
-        _tell(client, pid)
+        _tell(client, pid, fork.ended)
         return None
 
     def _abandon(self, fork: _Fork) -> None:
@@ -128,10 +128,10 @@ class _Server:
         self._selector.close()
 
 
-def _tell(client: socket.socket, number: int) -> None:
+def _tell(client: socket.socket, number: int, *descriptors: int) -> None:
     # The client may have gone.
     with contextlib.suppress(OSError):
-        client.send(str(number).encode())
+        socket.send_fds(client, [str(number).encode()], descriptors)
 
 
 def _become(request: Mapping[str, Any]) -> None:

@@ -25,10 +25,10 @@ from ..oracle.verdicts import Outcome, Verdict
 from ..planning.cells import CaseCell, NotInReleaseError, TableCell, parse_cell
 from ..spec.depths import Depth
 from ..spec.topology import WrongPlatformError, parse_topology
-from .ahead import take_cell
+from .aot import take_cell
 from .devices import devices_of
 from .execution import run_cell, run_table_cell
-from .member import join, serve_member
+from .group_worker import join, serve_group_worker
 from .parent import end_with_parent
 from .private_jax import quick_locations, reuse_contexts
 from .processes import TRIAL
@@ -73,7 +73,7 @@ def main() -> None:
         return
     _report(reports, event="ready", run_info=run_info(devices, topology))
     if implementation is not None and arguments.coordinator:
-        serve_member(reports, devices, implementation, arguments.histories)
+        serve_group_worker(reports, devices, implementation, arguments.histories)
     elif implementation is not None:
         _serve(reports, devices, implementation, arguments.histories)
 

@@ -24,7 +24,7 @@ from ..planning.cells import ProgramCell, TableCell
 from ..spec.callbacks import Refusal, Runs
 from ..spec.configurations import CONTEXTS, PLACEMENTS
 from ..spec.support_table import GUARANTEED, RETURNS, TableEntry
-from .hand_overs import recorded, with_hand_overs
+from .enqueue_times import recorded, with_enqueue_times
 
 LATEST_SECONDS = 0.5
 """A missing callback that still runs in this time after the barrier counts as late."""
@@ -118,7 +118,7 @@ def _run(
     (verdict, anomalies, history), runs = recorded(
         implementation, lambda: _judged_run(cell, implementation, recorder, devices)
     )
-    return verdict, anomalies, with_hand_overs(history, runs)
+    return verdict, anomalies, with_enqueue_times(history, runs)
 
 
 def _judged_run(
@@ -240,7 +240,7 @@ def check_refusal(refused: Mapping[str, Refusal], error: Exception) -> list[Anom
     of_right_type = [refusal for refusal in refused.values() if isinstance(error, refusal.errors)]
     if not of_right_type:
         names = sorted({kind.__name__ for refusal in refused.values() for kind in refusal.errors})
-        witness = f"{what} must be refused with {' or '.join(names)}, came {summary(error)}"
+        witness = f"{what} must be refused with {' or '.join(names)}, got {summary(error)}"
         return [Anomaly("wrong refusal", stage_of(error), witness)]
     words = [word for refusal in of_right_type for word in refusal.words]
     if not any(word in str(error) for word in words):

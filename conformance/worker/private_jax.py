@@ -32,7 +32,7 @@ _ELEMENTS = {
 
 
 class StandIn:
-    """As much of a platform's client as JAX's emitter asks for while it lowers; it keeps what it was told."""
+    """As much of a platform's client as JAX's emitter asks for while it lowers; it keeps what the emitter registers."""
 
     runtime_type = "stand-in"
 

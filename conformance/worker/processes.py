@@ -16,10 +16,10 @@ from ..oracle.verdicts import Outcome, Stage, Verdict
 from ..spec.errors import CommandError
 from ..spec.topology import Topology, WrongPlatformError
 from ..spec.xla_flags import QUICK_COMPILATION
-from .links import KILL_DEADLINE, LocalLink, cause, last_words
+from .transport import KILL_DEADLINE, LocalTransport, cause, last_words
 
 TRIAL = "try"
-"""The command that asks whether the platform has the callback of a case, and does not plant the case."""
+"""The command that asks whether the platform has the callback of a case, and does not run the case."""
 
 START_DEADLINE = 120.0
 EXIT_DEADLINE = 20.0
@@ -93,9 +93,9 @@ class WorkerProcess:
         arguments = [topology.name, *([implementation] if implementation else [])]
         arguments += ["--histories"] if histories else []
         own = worker_environment(topology, extra_xla_flags, environment, quick, jaxlib)
-        self._link = LocalLink(arguments, own, log, python.executable if python else None, fresh)
+        self._transport = LocalTransport(arguments, own, log, python.executable if python else None, fresh)
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._link, selectors.EVENT_READ)
+        self._selector.register(self._transport, selectors.EVENT_READ)
         self._reports: list[dict[str, Any]] = []
         self.buried = False
         """Whether this object has seen the end of the process and reported it in an outcome."""
@@ -104,18 +104,20 @@ class WorkerProcess:
             # The pipe closes a moment before the process writes why it ends.
             self._status(STACK_DUMP_SECONDS)
             self.kill()
-            raise WorkerStartError(f"a worker for {topology.name} did not start: {last_words(self._link.written())}")
+            raise WorkerStartError(
+                f"a worker for {topology.name} did not start: {last_words(self._transport.written())}"
+            )
         if hello["event"] == "refused":
             self.kill()
             raise WrongPlatformError(hello["reason"])
         self.run_info: dict[str, Any] = hello["run_info"]
 
     def _deadline(self, seconds: float) -> FairDeadline:
-        return FairDeadline(seconds, self._link.pid)
+        return FairDeadline(seconds, self._transport.pid)
 
     @property
     def alive(self) -> bool:
-        return not self.buried and self._link.wait(0.0) is None
+        return not self.buried and self._transport.wait(0.0) is None
 
     def run(self, cell_id: str, deadline: float, trial: bool = False) -> Outcome:
         """Run one cell. If the process ends or exceeds the deadline, that is this cell's outcome.
@@ -123,8 +125,8 @@ class WorkerProcess:
         A `trial` asks only whether the platform has the callback of a case.
         """
         started, until = time.monotonic(), self._deadline(deadline)
-        self._link.mark()
-        self._link.send({"do": TRIAL if trial else "run", "cell": cell_id})
+        self._transport.mark()
+        self._transport.send({"do": TRIAL if trial else "run", "cell": cell_id})
         while line := self._report(until):
             if line["event"] == "end" and line["cell"] == cell_id:
                 return Outcome.from_json(line["outcome"])
@@ -135,7 +137,7 @@ class WorkerProcess:
 
     def finish(self) -> Outcome:
         """Let the process end by itself; an end with another status, or none, is a failure at exit."""
-        self._link.finish()
+        self._transport.finish()
         started = time.monotonic()
         status = self._status(EXIT_DEADLINE)
         if status is None:
@@ -147,21 +149,21 @@ class WorkerProcess:
 
     def end(self) -> None:
         """Kill the process, from any thread: the one that runs cells sees its end, and buries it."""
-        self._link.kill()
+        self._transport.kill()
 
     def kill(self) -> None:
-        self._link.kill()
+        self._transport.kill()
         self._status(KILL_DEADLINE)
         self._close()
 
     def _close(self) -> None:
         self.buried = True
         self._selector.close()
-        self._link.close()
+        self._transport.close()
 
     def _status(self, timeout: float) -> int | None:
         """The status of the process, if it ends in so many seconds, beside those for which it has no processor."""
-        return self._deadline(timeout).wait(self._link.wait)
+        return self._deadline(timeout).wait(self._transport.wait)
 
     def _report(self, until: FairDeadline) -> dict[str, Any] | None:
         """The next report, or None after the end of the pipe or when no time is left."""
@@ -171,7 +173,7 @@ class WorkerProcess:
                 if seconds > 0:
                     continue
                 return None
-            reports = self._link.reports()
+            reports = self._transport.reports()
             if reports is None:
                 return None
             self._reports += reports
@@ -179,17 +181,17 @@ class WorkerProcess:
 
     def _crash(self, status: int, seconds: float, stage: Stage | None = None) -> Outcome:
         self._close()
-        written = self._link.written()
+        written = self._transport.written()
         stacks = stacks_in(written)
         words = last_words(written.replace(stacks, "") if stacks else written)
         reason = f"the process ended with {cause(status)}: {words}" + (f"; stacks:\n{stacks}" if stacks else "")
         return Outcome(Verdict.CRASH, stage or stage_of_stacks(written), reason, seconds, signal=cause(status))
 
     def _hang(self, seconds: float) -> Outcome:
-        self._link.mark()
-        self._link.show_stacks()
+        self._transport.mark()
+        self._transport.show_stacks()
         time.sleep(STACK_DUMP_SECONDS)
         self.kill()
-        stacks = self._link.written().strip()
+        stacks = self._transport.written().strip()
         reason = f"no answer for {seconds:.0f} s; stacks:\n{stacks[-4000:]}"
         return Outcome(Verdict.HANG, stage_of_stacks(stacks), reason, seconds)

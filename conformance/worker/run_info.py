@@ -31,14 +31,14 @@ def _of_depth(topology: Topology) -> dict[str, Any]:
     """What a worker says where nothing runs."""
     if topology.depth is Depth.RUN:
         return {}
-    told: dict[str, Any] = {"platform": topology.platform, "depth": topology.depth.value}
+    info: dict[str, Any] = {"platform": topology.platform, "depth": topology.depth.value}
     if topology.depth is Depth.LOWER:
         # The devices are those of the CPU in this process, for any platform.
-        return told | {"platform_version": "", "device_kind": ""}
+        return info | {"platform_version": "", "device_kind": ""}
     compiler = TARGETS[topology.platform].compiler
     assert compiler is not None
     name = compiler.names.get((topology.processes, topology.device_count), "")
-    return told | {
+    return info | {
         "compiler": f"{compiler.package} {importlib.metadata.version(compiler.package)}",
         "compiled_for": name,
     }

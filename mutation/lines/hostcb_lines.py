@@ -1,7 +1,7 @@
 """Records which lines of hostcb a process runs, in all its threads, also in those that Python did not start.
 
 `sys.monitoring` reports a line once, and after `begin` once more. A line of the file is written at once, so a process
-that crashes has told what it ran.
+that crashes has reported what it ran.
 """
 
 from __future__ import annotations

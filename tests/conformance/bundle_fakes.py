@@ -15,11 +15,11 @@ CORE = "hostcb/pure_callback/jit/cpu-1dev"
 ORDERED = "hostcb/id_tap/scan/cpu-1dev"
 SHARDED = "hostcb/pure_callback/pjit/cpu-8dev"
 ZERO_COPY = "hostcb/buffer_callback/jit/cpu-1dev"
-FAULT = "hostcb/buffer_callback/case.keeps_its_view.jit/cpu-8dev"
+CASE = "hostcb/buffer_callback/case.keeps_its_view.jit/cpu-8dev"
 PROCESSES = "hostcb/id_tap/pmap/cpu-2x4"
 OF_JAX = "jax/pure_callback/jit/cpu-1dev"
 
-CELLS = (CORE, ORDERED, SHARDED, ZERO_COPY, FAULT, PROCESSES, OF_JAX)
+CELLS = (CORE, ORDERED, SHARDED, ZERO_COPY, CASE, PROCESSES, OF_JAX)
 
 KNOWN = """
 [[expect]]
@@ -62,6 +62,9 @@ def write(
     results = {
         "schema": 1,
         "platform": platform,
+        "depth": "run",
+        "gaps": [],
+        "claims": [],
         "run_info": {"cpu-1dev": {"jax": "0.12.0.1", "device_kind": "cpu", "device_count": 1, "process_count": 1}},
         "seconds": 1.5,
         "process_starts": 1,

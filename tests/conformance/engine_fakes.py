@@ -36,10 +36,9 @@ def _kill_pytest(callback: Callback, site: str) -> bool:
 
 
 def _kill_dask(callback: Callback, site: str) -> bool:
-    """Kill the Dask worker: it has started the process of the shard, which has started pytest."""
+    """Kill the Dask worker: it has started the process of the shard, which is pytest's."""
     if _is_meant(callback, site) and _first_time():
-        piece = _parent_of(_pytest_process())
-        os.kill(_parent_of(piece), signal.SIGKILL)
+        os.kill(_parent_of(_pytest_process()), signal.SIGKILL)
         signal.pause()
     return True
 

@@ -109,7 +109,7 @@ def _lose(callback: Callback, site: str) -> bool:
 _seen: set[str] = set()
 
 
-def _fail_in_company(callback: Callback, site: str) -> bool:
+def _fail_after_another(callback: Callback, site: str) -> bool:
     _seen.add(callback.name)
     return not (callback.name == "call" and len(_seen) > 1)
 
@@ -118,6 +118,6 @@ GOOD = InPlace()
 DIES_IN_CALL = InPlace(_die)
 BLOCKS_IN_CALL = InPlace(_block)
 LOSES_A_CALLBACK = InPlace(_lose)
-FAILS_IN_COMPANY = InPlace(_fail_in_company)
+FAILS_AFTER_ANOTHER = InPlace(_fail_after_another)
 ORDERED = IoCallback(ordered=True)
 UNORDERED = IoCallback(ordered=False)

@@ -1,4 +1,4 @@
-"""Cases: every one can be run, what fails is told from what is wrong with the suite, and outcomes are classed."""
+"""Cases: every one can be run, a failure is not taken for an error of the suite, and outcomes are classed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conformance.cases.failures.runtime_targets import judged
 from conformance.cases.harness.bench import Bench
 from conformance.cases.harness.catalogue import all_cases
 from conformance.cases.harness.child_processes import ChildEndedError, Ended, run_child
-from conformance.cases.harness.registry import RegisteredCase, planted
+from conformance.cases.harness.registry import RegisteredCase, bench_case
 from conformance.cases.harness.running import run_case
 from conformance.implementations import load, why_without
 from conformance.implementations.hostcb import Hostcb
@@ -41,7 +41,7 @@ def test_names_are_unique() -> None:
 
 def test_a_fault_is_entered_once() -> None:
     with pytest.raises(ValueError, match=r"case\.slow\.jit of id_tap is entered twice"):
-        planted("jit", "id_tap", kind="slow")(lambda bench, callback: [])
+        bench_case("jit", "id_tap", kind="slow")(lambda bench, callback: [])
 
 
 def test_a_fault_has_the_promise_about_failures_unless_it_names_others() -> None:
@@ -81,11 +81,11 @@ def test_an_error_of_the_program_is_a_failure(devices: list[jax.Device]) -> None
 
 
 def test_an_error_that_escapes_a_scenario_has_its_stage(devices: list[jax.Device]) -> None:
-    def scenario(bench: Bench, callback: Any) -> Any:
+    def function(bench: Bench, callback: Any) -> Any:
         bench.applying(callback, lambda operand: 1 / 0)(bench.operand).block_until_ready()
 
     (call,) = (callback for callback in HOST_CALLBACKS if callback.name == "call")
-    case = RegisteredCase("planted", "jit", "call", (), lambda bench: scenario(bench, call))
+    case = RegisteredCase("planted", "jit", "call", (), lambda bench: function(bench, call))
     implementation = load("hostcb")
     outcome = run_case(case, implementation, devices)
     with pytest.raises(implementation.callback_exception):

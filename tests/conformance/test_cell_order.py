@@ -15,7 +15,7 @@ from conformance.cli.commands import main
 from conformance.engine.first_cells import FIRST_CELLS, kills_in, place_of
 from conformance.engine.options import IMPLEMENTATIONS, RunOptions
 from conformance.engine.preparation import planned
-from conformance.engine.quiet import Turns, needs_quiet
+from conformance.engine.pytest_cells.exclusive import Turns, runs_exclusively
 from conformance.engine.run import task_of
 from conformance.engine.tasks import Task, in_running_order
 from conformance.expectations.entries import Expectation
@@ -82,60 +82,60 @@ def test_a_ranking_needs_a_kill_matrix(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.contract("C65")
 def test_a_quiet_cell_runs_alone(tmp_path: Path) -> None:
     """Even where other processes have one cell after another: behind it nobody enters."""
-    entered, release, quiet_ran = threading.Event(), threading.Event(), threading.Event()
+    entered, release, exclusive_ran = threading.Event(), threading.Event(), threading.Event()
     log: list[str] = []
 
     def loud(name: str) -> None:
         turns = Turns(tmp_path)
-        with turns.turn(quiet=False):
+        with turns.turn(exclusive=False):
             log.append(f"{name} begins")
             entered.set()
             release.wait(30)
             log.append(f"{name} ends")
         turns.close()
 
-    def quiet() -> None:
+    def exclusive() -> None:
         turns = Turns(tmp_path)
-        with turns.turn(quiet=True):
-            log.append("quiet")
-            quiet_ran.set()
+        with turns.turn(exclusive=True):
+            log.append("exclusive")
+            exclusive_ran.set()
         turns.close()
 
     threads = [threading.Thread(target=loud, args=["first"])]
     threads[0].start()
     assert entered.wait(30)
-    threads.append(threading.Thread(target=quiet))
+    threads.append(threading.Thread(target=exclusive))
     threads[1].start()
-    assert not quiet_ran.is_set()
+    assert not exclusive_ran.is_set()
     release.set()
     for thread in threads:
         thread.join(30)
-    assert log == ["first begins", "first ends", "quiet"]
+    assert log == ["first begins", "first ends", "exclusive"]
 
 
 @pytest.mark.contract("C65")
 def test_nobody_waits_for_a_quiet_cell_that_is_known_to_hang(tasks: list[Task]) -> None:
-    quiet, *_ = (task for task in tasks if task.quiet)
-    known = Expectation((quiet.id,), "hang", "it waits", "a link", "2026-11-25")
-    assert needs_quiet(quiet, None)
-    assert not needs_quiet(quiet, known)
-    assert needs_quiet(quiet, replace(known, intermittent=True)), "it may end"
-    assert needs_quiet(quiet, replace(known, verdict="fail"))
-    assert not needs_quiet(replace(quiet, quiet=False), None)
+    exclusive, *_ = (task for task in tasks if task.exclusive)
+    known = Expectation((exclusive.id,), "hang", "it waits", "a link", "2026-11-25")
+    assert runs_exclusively(exclusive, None)
+    assert not runs_exclusively(exclusive, known)
+    assert runs_exclusively(exclusive, replace(known, intermittent=True)), "it may end"
+    assert runs_exclusively(exclusive, replace(known, verdict="fail"))
+    assert not runs_exclusively(replace(exclusive, exclusive=False), None)
 
 
 @pytest.mark.contract("C65")
 def test_two_cells_that_need_no_quiet_run_together(tmp_path: Path) -> None:
     one, another = Turns(tmp_path), Turns(tmp_path)
-    with one.turn(quiet=False), another.turn(quiet=False):
+    with one.turn(exclusive=False), another.turn(exclusive=False):
         pass
     one.close()
     another.close()
 
 
 @pytest.mark.contract("C65")
-def test_a_fault_that_needs_quiet_has_a_reason(tasks: list[Task]) -> None:
-    quiet = {case.kind for case in all_cases() if case.quiet}
-    assert quiet
-    assert all(len(case.quiet.split()) > 4 for case in all_cases() if case.quiet)
-    assert {task.id.split("/")[2].split(".")[1] for task in tasks if task.quiet} == quiet
+def test_a_case_that_runs_exclusively_has_a_reason(tasks: list[Task]) -> None:
+    exclusive = {case.kind for case in all_cases() if case.exclusive}
+    assert exclusive
+    assert all(len(case.exclusive.split()) > 4 for case in all_cases() if case.exclusive)
+    assert {task.id.split("/")[2].split(".")[1] for task in tasks if task.exclusive} == exclusive

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,9 +11,9 @@ import numpy as np
 import pytest
 
 from conformance.model.worlds import ExpectedEvent
-from conformance.oracle.checkers import Anomaly, check_results, check_transforms, judge, match
+from conformance.oracle.checkers import Anomaly, check_order, check_results, check_transforms, judge, match
 from conformance.oracle.history import Event, History, Recorder
-from conformance.oracle.verdicts import Stage
+from conformance.oracle.verdicts import Outcome, Stage, Verdict
 
 pytestmark = pytest.mark.contract("C5")
 
@@ -163,7 +164,7 @@ def test_unknown_site() -> None:
 def test_wrong_transforms() -> None:
     events = good_history()
     events[4] = replace(events[4], transforms=())
-    assert "was told ()" in only(verdict(events), "wrong transforms").witness
+    assert "received ()" in only(verdict(events), "wrong transforms").witness
 
 
 def test_overlap() -> None:
@@ -200,7 +201,7 @@ def test_results() -> None:
 
 
 def batches(*dims: int | None) -> tuple[tuple[str, dict[str, Any]], ...]:
-    """What a tap of one array is told by nested vmaps, the innermost first."""
+    """What a tap of one array receives from nested vmaps, the innermost first."""
     return tuple(("batch", {"batch_dims": (dim,)}) for dim in dims)
 
 
@@ -220,7 +221,7 @@ def test_each_batch_may_be_any_axis(axes: tuple[int, ...], dims: tuple[int, ...]
 
 
 @pytest.mark.parametrize("dims", [(0, 1), (1, 0), (0, 5), (0,), (None, 0), (-1, 0)])
-def test_batches_told_wrong(dims: tuple[int | None, ...]) -> None:
+def test_wrong_batch_axes(dims: tuple[int | None, ...]) -> None:
     event = Event(0, "tap", (CUBE.transpose(2, 1, 0),), transforms=batches(*dims))
     matching = match(OF_NESTED, [event])
     assert (matching.lost, matching.surplus) == ((), ())
@@ -267,7 +268,7 @@ def test_what_looks_alike_on_two_devices_has_no_order() -> None:
 
     assert order_of(2, 1, 4, 1, 2, 3) == []
     assert order_of(1, 2, 2, 1, 3, 4) == []
-    # What one device alone sees still has its place, and so has what was told its device.
+    # What one device alone sees still has its place, and so has what receives its device.
     assert order_of(2, 1, 3, 1, 2, 4, device=0)
     distinct = [ExpectedEvent("tap", d, value(10 * d + n)) for d in (0, 1) for n in (1, 2)]
     late = [Event(i, "tap", value(n), begin=i, end=i) for i, n in enumerate((2, 11, 1, 12))]
@@ -293,3 +294,13 @@ def test_recorder_survives_a_failing_callback() -> None:
         raise ValueError("planted")
     (event,) = recorder.history().events
     assert [leaf.item() for leaf in event.leaves] == [0, 1]
+
+
+def test_a_wrong_order_names_its_events_and_the_worker_reports_them() -> None:
+    one, two = (np.float32(number) for number in (1, 2))
+    expected = [ExpectedEvent("first", 0, (one,)), ExpectedEvent("last", 0, (two,))]
+    recorded = [Event(5, "last", (two,), device=0), Event(6, "first", (one,), device=0)]
+    (found,) = check_order(match(expected, recorded), "cpu")
+    assert found.evidence == ((5, 2), (6, 1))
+    outcome = Outcome(Verdict.FAIL, Stage.CALLBACK, evidence=found.evidence)
+    assert Outcome.from_json(json.loads(json.dumps(outcome.as_json()))) == outcome

@@ -88,7 +88,7 @@ def test_a_program_that_hangs_before_it_begins(
 def test_nor_of_any_other_program(
     name: str, devices: list[jax.Device], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenarios that judge the signal themselves never see this one."""
+    """Cases that judge the signal themselves never see this one."""
     implementation = implementation_of(MODULE.format(planted="os.abort()"), tmp_path, monkeypatch)
     with pytest.raises(ChildEndedError) as caught:
         run_child(Bench(implementation, "jit", devices), name)

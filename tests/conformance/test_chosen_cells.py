@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from conformance.cli import commands
-from conformance.engine.options import RESULTS, SELECTION, RunOptions
+from conformance.engine.options import SELECTION, RunOptions
 from conformance.engine.preparation import FullResultsError, refuse_full_results
 
 pytestmark = pytest.mark.contract("C43")
@@ -19,7 +19,6 @@ CELL = "hostcb/call/eager/cpu-1dev"
 FULL = {
     "cells": [],
     "patterns": [],
-    "plan_file": False,
     "smoke": False,
     "topologies": [],
     "implementations": ["hostcb", "jax"],
@@ -38,16 +37,11 @@ def results_in(folder: Path, **options: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    "chosen", [("--cell", CELL), ("-k", "id_tap"), ("--plan", "plan.txt"), ("--smoke",), ("--", "--lf")]
+    "chosen", [("--cell", CELL), ("-k", "id_tap"), ("--cell", "@plan.txt"), ("--smoke",), ("--", "--lf")]
 )
 def test_chosen_cells_have_a_folder_of_their_own(chosen: tuple[str, ...]) -> None:
     assert folder_of(*chosen) == folder_of("--resume", *chosen) == SELECTION
     assert folder_of("--results", "results", *chosen) == Path("results")
-
-
-@pytest.mark.parametrize("chosen", [(), ("--implementation", "jax"), ("--resume",), ("--", "-x")])
-def test_others_have_the_usual_one(chosen: tuple[str, ...]) -> None:
-    assert folder_of(*chosen) == RESULTS
 
 
 @pytest.mark.parametrize("chosen", [("--cell", CELL), ("-k", "call and /eager/cpu-1dev")])
@@ -60,7 +54,7 @@ def test_a_full_run_is_not_replaced(
     assert (tmp_path / "full" / "conformance-cpu.json").read_text() == before
 
 
-@pytest.mark.parametrize("options", [{"cells": [CELL]}, {"patterns": ["call"]}, {"smoke": True}, {"plan_file": True}])
+@pytest.mark.parametrize("options", [{"cells": [CELL]}, {"patterns": ["call"]}, {"smoke": True}])
 def test_other_results_are_replaced(options: dict[str, Any], tmp_path: Path) -> None:
     results_in(tmp_path / "chosen", **options)
     some = RunOptions(results=tmp_path / "chosen", depth="run", cells=(CELL,))

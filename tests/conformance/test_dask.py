@@ -1,92 +1,89 @@
-"""Cells on a Dask cluster, whose tasks are shards: a lost worker costs no cell."""
+"""Shards on a Dask cluster: a lost worker costs no cell, and nothing of an interrupted run goes on there."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import needs
 import pytest
 
-from conformance.cli import commands
-from conformance.cli.dask_shards import Shards
-from conformance.engine import dask_work
-from conformance.engine.dask_pieces import PieceError
+from conformance.cli import commands, dask_shards
+from conformance.cli.dask_shards import Shards, command_of
+from conformance.engine.machines.dask_worker import ShardError, check_versions
 from conformance.engine.options import RunOptions, Shard
 
 pytestmark = pytest.mark.contract("C44")
 
 ROOT = Path(__file__).parents[2]
-HERE = Path(__file__).parent
-PROGRAM = ROOT / "tests" / "programs" / "dask_run.py"
+PROGRAMS = ROOT / "tests" / "programs"
+CELL = "jax/io_callback/eager/cpu-1dev"
 
 
-CELL = ("--cell", "jax/io_callback/eager/cpu-1dev")
+def environment(folder: Path) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{Path(__file__).parent}", "ENGINE_FAKES": str(folder)}
 
 
-def test_a_missing_package_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "distributed" else found(name, *rest)
     )
-    assert commands.main(["run", *CELL, "--scheduler", "tcp://nowhere:1"]) == 2
-    told = capsys.readouterr().err
-    assert told == "ERROR: --scheduler needs Dask's package distributed: pip install 'hostcb[distributed]'\n"
+    assert commands.main(["run", "--cell", CELL, "--spread", "tcp://nowhere:1"]) == 2
+    assert "pip install 'hostcb[distributed]'" in capsys.readouterr().err
 
 
 @needs.DASK
-def test_a_scheduler_that_does_not_answer_is_told(
+def test_a_scheduler_that_does_not_answer_is_said(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What an earlier run has left stays as it was."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(dask_work, "CONNECT_SECONDS", 0.2)
-    kept = tmp_path / "results" / "journal-cpu.jsonl"
-    kept.parent.mkdir()
-    kept.write_text("kept\n")
-    assert commands.main(["run", *CELL, "--scheduler", "tcp://127.0.0.1:1"]) == 2
-    assert "ERROR: --scheduler: no Dask scheduler answers at tcp://127.0.0.1:1: " in capsys.readouterr().err
-    assert kept.read_text() == "kept\n"
+    monkeypatch.setattr(dask_shards, "CONNECT_SECONDS", 0.2)
+    assert commands.main(["run", "--cell", CELL, "--spread", "tcp://127.0.0.1:1"]) == 2
+    assert "ERROR: --spread: no Dask scheduler answers at tcp://127.0.0.1:1: " in capsys.readouterr().err
+    assert not [*tmp_path.rglob("conformance-*")]
+
+
+def test_workers_with_other_versions_are_refused() -> None:
+    command = command_of(RunOptions(cells=(CELL,)))
+    check_versions(command)
+    with pytest.raises(ShardError, match=r"jax is .* there and 0\.4\.1 here$"):
+        check_versions(replace(command, versions={**command.versions, "jax": "0.4.1"}))
 
 
 class Cluster:
     """A cluster on which one shard fails; it notes which shards it was asked for."""
 
     workers = 1
+    stopped = False
 
     def __init__(self, failing: str = "") -> None:
         self.failing = failing
         self.asked: list[str] = []
 
-    def ask(self, function: Any, options: dict[str, Any], texts: dict[str, str]) -> Iterator[dict[str, str]]:
-        assert json.loads(json.dumps(options)) == options, "the options travel as JSON"
-        self.asked.append(options["shard"])
-        yield {"line": "1 passed"}
-        if options["shard"] == self.failing:
-            raise PieceError("3 Dask workers were lost while they ran it")
-        yield {"file": "conformance-cpu.json", "text": f"{texts}"}
+    def files_of(self, shard: str) -> dict[str, str]:
+        self.asked.append(shard)
+        if shard == self.failing:
+            raise ShardError("Dask workers were lost")
+        return {"conformance-cpu.json": "{}"}
 
     def stop(self) -> None: ...
 
 
 def test_a_shard_that_is_missing_runs_with_resume(tmp_path: Path) -> None:
-    known = tmp_path / "known.toml"
-    known.write_text("text")
     folder = tmp_path / "shards"
     folder.mkdir()
-    options = RunOptions(results=tmp_path, expectations=known, scheduler="tcp://nowhere:1")
+    options = RunOptions(results=tmp_path, spread="tcp://nowhere:1")
     first = Cluster(failing="2/2")
-    problems = Shards(options, folder, first).run()  # type: ignore[arg-type]
-    assert problems == ["shard 2/2: 3 Dask workers were lost while they ran it"]
-    assert sorted(first.asked) == ["1/2", "2/2"]
-    assert (folder / "1-of-2" / "conformance-cpu.json").read_text() == "{'expectations': 'text'}"
+    assert Shards(options, folder, first).run() == ["shard 2/2: Dask workers were lost"]  # type: ignore[arg-type]
+    assert first.asked == ["1/2", "2/2"]
     second = Cluster()
     assert Shards(replace(options, resume=True), folder, second).run() == []  # type: ignore[arg-type]
     assert second.asked == ["2/2"]
@@ -102,19 +99,18 @@ def test_options_travel_as_json() -> None:
 
 @needs.DASK
 def test_a_lost_worker_costs_no_cell(tmp_path: Path) -> None:
-    """The first cell kills the Dask worker that runs it, once."""
-    known = tmp_path / "none.toml"
-    known.touch()
+    """The first cell kills the Dask worker that runs it, once. The cells and the known failures are in files."""
+    (tmp_path / "none.toml").touch()
     once = "engine_fakes:KILLS_DASK/call/eager/cpu-1dev"
     cells = [
         once,
         *(f"implementation_fakes:GOOD/{name}/eager/cpu-1dev" for name in ("id_tap", "call", "call_no_result")),
     ]
-    where = ["--results", str(tmp_path / "results"), "--expectations", str(known)]
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", "ENGINE_FAKES": str(tmp_path)}
+    (tmp_path / "plan.txt").write_text("\n".join(cells))
+    where = ["--results", str(tmp_path / "results"), "--expectations", str(tmp_path / "none.toml")]
     ended = subprocess.run(
-        [sys.executable, str(PROGRAM), *where, *(f"--cell={cell}" for cell in cells)],
-        env=environment,
+        [sys.executable, str(PROGRAMS / "dask_run.py"), *where, f"--cell=@{tmp_path / 'plan.txt'}"],
+        env=environment(tmp_path),
         capture_output=True,
         text=True,
         timeout=240,
@@ -125,3 +121,32 @@ def test_a_lost_worker_costs_no_cell(tmp_path: Path) -> None:
     assert {cell["id"]: cell["verdict"] for cell in report["cells"]} == dict.fromkeys(cells, "pass")
     assert (report["problems"], report["run_info"].keys()) == ([], {"cpu-1dev"})
     assert "shard 1/4: " in ended.stdout
+
+
+@needs.DASK
+@pytest.mark.usefixtures("sigint_reaches_programs")
+def test_an_interrupted_run_frees_the_workers(tmp_path: Path) -> None:
+    """The only cell blocks, in one of two shards; the other one has no cell, and may have ended before or not."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment(tmp_path)}
+    program = [sys.executable, str(PROGRAMS / "dask_cluster.py"), "1"]
+    os.mkfifo(tmp_path / "blocked")
+    with subprocess.Popen(program, stderr=subprocess.DEVNULL, **pipes) as cluster:  # type: ignore[call-overload]
+        where = ["--spread", cluster.stdout.readline().strip(), "--results", str(tmp_path / "results")]
+        cell = ["--cell=engine_fakes:BLOCKS_IN_PIPE/call/eager/cpu-1dev", "--expectations", os.devnull]
+        suite = [sys.executable, "-m", "conformance", "run", *cell, *where]
+        run = subprocess.Popen(suite, stderr=subprocess.STDOUT, **pipes)  # type: ignore[call-overload]
+        try:
+            # Opening a pipe waits until the other end is open, too.
+            with (tmp_path / "blocked").open() as blocked:
+                run.send_signal(signal.SIGINT)
+                printed, _ = run.communicate(timeout=60)
+                # What held the other end has ended.
+                assert select.select([blocked], [], [], 60)[0]
+                assert blocked.read() == ""
+            assert run.returncode in (1, 2), printed
+            assert ": the run was interrupted" in printed
+            print(file=cluster.stdin, flush=True)
+            assert cluster.stdout.readline() == "0\n", "a worker still has a task"
+        finally:
+            run.kill()
+            cluster.kill()

@@ -18,7 +18,7 @@ from conformance.engine.depths import Chosen, choose
 from conformance.engine.options import RunOptions
 from conformance.engine.preparation import ConflictingOptionsError, _depth_of
 from conformance.expectations.entries import Expectation, Expectations
-from conformance.oracle.verdicts import Outcome, Standing, Verdict
+from conformance.oracle.verdicts import ExpectationStatus, Outcome, Verdict
 from conformance.planning.cells import CaseCell, ProgramCell, parse_cell
 from conformance.planning.depths import at_depth, multi_host_cells
 from conformance.planning.selection import undrawn_plan_of
@@ -79,8 +79,8 @@ def test_an_entry_is_about_what_runs_unless_it_names_a_depth() -> None:
     assert entry.at(Depth.LOWER) == replace(entry, cells=("hostcb/call/*/tpu-*@lower",))
     assert entry.at(Depth.COMPILE) is None
     running = Expectations((replace(entry, cells=("hostcb/call/*/tpu-*",)),))
-    assert running.standing("hostcb/call/jit/tpu-1dev@lower", Outcome(Verdict.PASS)) is Standing.AS_EXPECTED
-    assert running.standing("hostcb/call/jit/tpu-1dev", Outcome(Verdict.FAIL)) is Standing.KNOWN_FAILURE
+    assert running.standing("hostcb/call/jit/tpu-1dev@lower", Outcome(Verdict.PASS)) is ExpectationStatus.AS_EXPECTED
+    assert running.standing("hostcb/call/jit/tpu-1dev", Outcome(Verdict.FAIL)) is ExpectationStatus.KNOWN_FAILURE
     everywhere = Expectation(("*/*/*/*@*",), "fail", "", "", "")
     assert [everywhere.at(depth) is not None for depth in Depth] == [True, True, False]
 

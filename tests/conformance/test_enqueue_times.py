@@ -13,23 +13,23 @@ import jax
 import numpy as np
 import pytest
 from implementation_fakes import IoCallback
-from test_reports import PASSED, event, write
+from results_fakes import PASSED, event, write
 
 from conformance.cli.commands import main
 from conformance.implementations.hostcb import IMPLEMENTATION
 from conformance.implementations.jax import IMPLEMENTATION as OF_JAX
-from conformance.oracle.hand_overs import HandOver, TracedRun
+from conformance.oracle.enqueue_times import Enqueue, TracedRun
 from conformance.oracle.history import Event, History, Recorder
 from conformance.oracle.verdicts import Verdict
 from conformance.planning.cells import parse_cell
 from conformance.reports.results import load_results
 from conformance.worker import __main__ as worker
+from conformance.worker.enqueue_times import EnqueueTimesError, recorded, with_enqueue_times
 from conformance.worker.execution import run_cell
-from conformance.worker.hand_overs import HandOversError, recorded, with_hand_overs
 
 pytestmark = pytest.mark.contract("C5")
 
-HANDED = HandOver(7, 10, 15)
+HANDED = Enqueue(7, 10, 15)
 TAP = parse_cell("hostcb/id_tap/scan/cpu-1dev")
 
 
@@ -87,7 +87,7 @@ def test_an_event_belongs_to_the_innermost_run_of_its_thread() -> None:
         for number, (thread, begin, end) in enumerate([(1, 22, 48), (1, 31, 39), (2, 22, 48), (1, 60, 61)])
     )
     inner, other = TracedRun(1, 30, 40, None), TracedRun(2, 20, 50, None)
-    found = with_hand_overs(History(events, 99), [TracedRun(1, 20, 50, HANDED), inner, other])
+    found = with_enqueue_times(History(events, 99), [TracedRun(1, 20, 50, HANDED), inner, other])
     assert [each.handed_over for each in found.events] == [HANDED, None, None, None]
     assert found.barrier_returned == 99
 
@@ -147,7 +147,7 @@ def test_a_failed_trace_is_no_verdict(fails: str, monkeypatch: pytest.MonkeyPatc
     worker._serve(reports, jax.devices()[:1], implementation, True)
     outcome = json.loads(reports.getvalue().splitlines()[-1])["outcome"]
     assert outcome["verdict"] == "harness_error"
-    assert "HandOversError: the trace" in outcome["witness"] and "OSError: planted" in outcome["witness"]
+    assert "EnqueueTimesError: the trace" in outcome["witness"] and "OSError: planted" in outcome["witness"]
 
 
 def test_an_error_of_the_suite_is_not_blamed_on_the_trace() -> None:
@@ -158,5 +158,5 @@ def test_an_error_of_the_suite_is_not_blamed_on_the_trace() -> None:
     with pytest.raises(KeyError, match="planted"):
         recorded(implementation, fails)
     broken: Any = Tracing("end")
-    with pytest.raises(HandOversError, match="OSError: planted"):
+    with pytest.raises(EnqueueTimesError, match="OSError: planted"):
         recorded(broken, lambda: 3)

@@ -1,4 +1,4 @@
-"""A busy machine extends a cell's time limit, a hang does not (docs/no-false-alarms.md)."""
+"""A busy machine extends a cell's time limit, a hang does not (docs/testing-the-suite.md)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from conformance.oracle import fair_deadline
 from conformance.oracle.fair_deadline import MOST, FairDeadline, waited_for_processors
 from conformance.oracle.verdicts import Verdict
 from conformance.worker import processes
-from conformance.worker.links import LocalLink
+from conformance.worker.transport import LocalTransport
 
 DEADLINE = 120.0
 
@@ -100,10 +100,10 @@ def test_a_worker_that_has_no_processor_may_end_later(tmp_path: Path, monkeypatc
     process = subprocess.Popen(
         [sys.executable, "-c", ENDS_LATE, str(gate)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    link = worker._link = LocalLink.__new__(LocalLink)
-    link._process = process
+    transport = worker._transport = LocalTransport.__new__(LocalTransport)
+    transport._process = process
     assert process.stdin and process.stdout
-    link._commands, link._reports = process.stdin, process.stdout
+    transport._commands, transport._reports = process.stdin, process.stdout
     worker._selector = selectors.DefaultSelector()
     worker.buried = False
 

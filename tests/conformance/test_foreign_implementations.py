@@ -45,7 +45,7 @@ def test_example(tmp_path: Path) -> None:
     callbacks = {cell["id"].split("/")[1] for cell in report["cells"]}
     assert {"pure_callback", "io_callback", "io_callback_ordered"} <= callbacks
     assert not any(name.startswith(("id_tap", "debug", "buffer")) for name in callbacks)
-    # What it does not have is told, and is not passed.
+    # What it does not have is reported, and does not pass.
     reasons = {cell["id"]: cell["reason"] for cell in report["ineligible"]}
     assert reasons["own_callbacks/debug_callback/jit/cpu-2dev"] == "own_callbacks has no debug.callback"
     assert reasons["own_callbacks/io_callback_sharding/pjit/cpu-2dev"].endswith("no io_callback(sharding=...)")

@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from conformance.implementations import ImplementationError, load
-
 pytestmark = pytest.mark.contract("C2")
 
 ROOT = Path(__file__).parents[2]
-FAULT = "pure_callback/case.os_exit.pmap/cpu-1dev"
+CASE = "pure_callback/case.os_exit.pmap/cpu-1dev"
 
 MODULE = """\
 import os, sys
@@ -79,7 +77,7 @@ def test_programs_of_faults_load_what_the_cell_names(tmp_path: Path) -> None:
     The module and the package call themselves the same.
     """
     environment = modules_in(tmp_path)
-    cells = [f"{path}/{FAULT}" for path in PATHS]
+    cells = [f"{path}/{CASE}" for path in PATHS]
     arguments = [argument for cell in cells for argument in ("--cell", cell)]
     ended = run(["-m", "conformance", "run", "-n", "2", "--results", "results", *arguments], tmp_path, environment)
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -96,25 +94,9 @@ def test_a_program_of_one_cell_loads_it(beside: bool, tmp_path: Path) -> None:
     other = tmp_path / "another"
     other.mkdir()
     file = (tmp_path if beside else other) / "cell.py"
-    ended = run(["-m", "conformance", "repro", f"mine/{FAULT}", "--program", str(file)], tmp_path, environment)
+    ended = run(["-m", "conformance", "repro", f"mine/{CASE}", "--program", str(file)], tmp_path, environment)
     assert ended.returncode == 0, ended.stderr
     ended = run([str(file)], other if beside else tmp_path, environment)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.splitlines()[-1] == f"mine/{FAULT}: pass"
+    assert ended.stdout.splitlines()[-1] == f"mine/{CASE}: pass"
     assert (tmp_path / "marks").read_text() == "module in child_programs.py\n"
-
-
-def test_a_module_that_needs_one_of_a_shorter_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The implementation is there; what it needs is not, and that is what is said."""
-    (tmp_path / "mylibrary_callbacks.py").write_text("import mylib")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="No module named 'mylib'"):
-        load("mylibrary_callbacks")
-    with pytest.raises(ImplementationError, match="no module 'no_such' is found"):
-        load("no_such.module")
-
-
-@pytest.mark.parametrize("path", ["", ":NAME", ".relative", "a..b", "a."])
-def test_what_is_no_module_name(path: str) -> None:
-    with pytest.raises(ImplementationError, match="is no module name"):
-        load(path)

@@ -20,7 +20,7 @@ from conformance.oracle.lowered_checks import SITE_END, SITE_MARK, Wanted, compi
 from conformance.oracle.verdicts import Outcome, Verdict
 from conformance.planning.cells import parse_cell
 from conformance.spec.platform_targets import TARGETS
-from conformance.worker.ahead import take_cell
+from conformance.worker.aot import take_cell
 from conformance.worker.private_jax import StandIn, lowering_for
 from conformance.worker.stablehlo import read_module
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ from conformance.engine import preparation
 from conformance.engine.options import RunOptions
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.planning.cells import parse_cell
-from conformance.reports.merging import MergeError, parts_in
 from conformance.reports.results import load_results
 
 pytestmark = pytest.mark.contract("C41")
@@ -110,18 +107,6 @@ def test_missing_cells_and_problems_of_a_shard_are_named(shard: Any, tmp_path: P
     assert "shard 1/2: cpu-1dev: hang" not in data["gaps"]
 
 
-def test_a_shard_that_was_killed_is_a_problem(shard: Any, tmp_path: Path) -> None:
-    folders = [shard("1/2"), shard("2/2")]
-    (folders[1] / "conformance-cpu.json").unlink()
-    code, data = merge(tmp_path / "out", *folders)
-    assert code == 1
-    assert data["problems"][0].startswith("shard 2/2 missing: ")
-    assert data["problems"][1].startswith(f"{folders[1]} has the journal of a run that was killed")
-    (folders[0] / "conformance-cpu.json").unlink()
-    with pytest.raises(MergeError, match="there are no results to merge"):
-        parts_in(folders)
-
-
 def test_stale_entries_are_those_of_the_whole(shard: Any, tmp_path: Path) -> None:
     folders = [shard("1/2"), shard("2/2")]
     words = "the expectation 'gone' matches no planned cell"
@@ -154,11 +139,6 @@ def test_parts_of_different_wholes_are_refused(
     said = refusal(capsys, tmp_path / "out", shard("1/2"), second)
     assert "are no shards of one run" in said
     assert words in said
-
-
-def test_other_machines_are_not_refused(shard: Any, tmp_path: Path) -> None:
-    second = change(shard("2/2"), run_info={"cpu-1dev": INFO | {"cores": 96}})
-    assert merge(tmp_path / "out", shard("1/2"), second)[0] == 0
 
 
 def test_overlaps_and_strangers_are_refused(shard: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,14 +181,3 @@ def test_shards_that_ran_are_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     data = json.loads((tmp_path / "out" / "conformance-cpu.json").read_text())
     assert [(cell["id"], cell["verdict"]) for cell in data["cells"]] == [(cell[7:], "pass") for cell in cells]
     assert data["problems"] == []
-
-
-def test_merging_needs_no_jax(shard: Any, tmp_path: Path) -> None:
-    """Where a CI system joins shards there may be none."""
-    folders = [str(shard(f"{number}/2")) for number in (1, 2)]
-    arguments = ["merge", *folders, "--results", str(tmp_path / "out")]
-    source = "import sys; sys.modules['jax'] = None; from conformance.cli.entry import main; sys.exit(main())"
-    ended = subprocess.run(
-        [sys.executable, "-c", source, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert ended.returncode == 0, ended.stderr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -49,22 +49,11 @@ def test_the_result_fails_and_nothing_one_step_simpler_does(start: Numbers, caus
         return numbers == start or any(cause <= numbers for cause in causes)
 
     found = smallest(start, without_one, fails, lambda step, numbers: steps.append(numbers))
-    assert fails(found)
+    assert len(asked) == len(set(asked))
+    assert found == start or any(cause <= found for cause in causes)
     assert not any(fails(numbers) for _, numbers in without_one(found) if numbers != start)
     assert [start, *steps][-1] == found
     assert all(after < before for before, after in zip([start, *steps], steps, strict=False))
-
-
-@given(st.frozensets(st.integers(0, 9)), st.frozensets(st.integers(0, 9)))
-def test_nothing_is_asked_twice(start: Numbers, cause: Numbers) -> None:
-    asked: list[Numbers] = []
-
-    def fails(numbers: Numbers) -> bool:
-        asked.append(numbers)
-        return cause <= numbers
-
-    smallest(start | cause, without_one, fails)
-    assert len(asked) == len(set(asked))
 
 
 # The steps ------------------------------------------------------------------------------------------------------------
@@ -165,15 +154,6 @@ def scripted(*outcomes: Failure | None) -> Callable[[str], Failure | None]:
     return lambda thing: next(rest)
 
 
-def test_one_run_each_if_the_failure_always_shows() -> None:
-    lost, error = failure_of(LOST), failure_of(ERROR)
-    counts = Counts[str](scripted(lost, lost, lost, None, error, lost, lost, lost), runs=3)
-    assert counts.observe("start") == lost
-    assert [counts.fails(name) for name in ("passes", "fails differently", "fails")] == [False, False, True]
-    counts.measure("fails")
-    assert counts.how_often("fails") == "in 3 of 3 runs"
-
-
 def test_several_runs_if_the_failure_comes_by_chance() -> None:
     lost, error = failure_of(LOST), failure_of(ERROR)
     counts = Counts[str](scripted(None, lost, error, lost, *[None] * 4, None, error, lost, None), runs=4)
@@ -204,14 +184,7 @@ def outcomes(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Cell], Outc
     """Sets the outcomes of cells, which no process runs."""
 
     def set_them(outcome: Callable[[Cell], Outcome]) -> None:
-        class Fake:
-            run = staticmethod(outcome)
-
-        @contextmanager
-        def fake(deadline: float) -> Iterator[Any]:
-            yield Fake
-
-        monkeypatch.setattr(minimise, "trials", fake)
+        monkeypatch.setattr(minimise, "trials", lambda deadline: nullcontext(outcome))
 
     return set_them
 
@@ -253,15 +226,6 @@ def test_an_interrupt_prints_the_smallest_so_far(outcomes: Any, capsys: pytest.C
     assert err == "interrupted; smaller cells may fail, too\n"
 
 
-def test_an_interrupt_before_the_first_failure(outcomes: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted(cell: Cell) -> Outcome:
-        raise KeyboardInterrupt
-
-    outcomes(interrupted)
-    assert main(["minimise", "jax/io_callback/jit.scan/cpu-8dev"]) == 1
-    assert capsys.readouterr().out == ""
-
-
 def test_a_topology_that_does_not_start_is_no_smaller_cell(outcomes: Any, capsys: pytest.CaptureFixture[str]) -> None:
     def only_on_eight(cell: Cell) -> Outcome:
         if cell.topology.device_count < 8:
@@ -296,6 +260,6 @@ def test_the_program_of_a_fault_imports_the_suite(
 
 
 def test_a_run_in_a_process() -> None:
-    with trials(deadline=60.0) as processes:
-        outcome = processes.run(parse_cell("jax/io_callback/grad.scan.detached/cpu-1dev"))
+    with trials(deadline=60.0) as run_alone:
+        outcome = run_alone(parse_cell("jax/io_callback/grad.scan.detached/cpu-1dev"))
     assert failure_of(outcome) == failure_of(LOST)

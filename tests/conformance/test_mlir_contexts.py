@@ -107,7 +107,7 @@ WORKER = """
 import sys
 from conformance.worker.__main__ import main
 
-# Without an implementation it ends when it has told of its devices.
+# Without an implementation it ends when it has reported its devices.
 sys.argv = ["worker", "cpu-1dev"]
 main()
 from jax._src.interpreters import mlir

@@ -1,4 +1,4 @@
-"""Mutants: broken implementations die of the right reason, and one that is not broken is told apart."""
+"""Mutants: broken implementations die of the right reason, and one that is not broken is distinguished."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import importlib.util
 import re
 import shlex
 import subprocess
@@ -60,7 +59,14 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     [
         (["run", "--platform", ""], "'' is no name of a platform"),
         (["list", "--platform", "cuda,cpu"], "'cuda,cpu' is no name of a platform"),
-        (["mutants", "-n", "0"], "0 is not greater than 0"),
+        (["run", "--devices", "0"], "0 is not greater than 0"),
+        (["run", "--devices", "1,cpu-2x4"], "is no list of device counts, like 1,8, nor of topologies"),
+        (["run", "--devices", "cpu-1x4"], "is no topology of several processes"),
+        (["run", "--devices", "cpu-2dev+x64"], "is no topology of several processes"),
+        (["run", "--spread", "nowhere"], "'nowhere' is neither 'hosts' nor the address of a Dask scheduler"),
+        (["run", "--full", "often"], "invalid int value: 'often'"),
+        (["run", "--shard", "4/3"], "'4/3' is no shard: expected K/N with K from 1 to N"),
+        (["run", "--repeat", "0"], "0 is not greater than 0"),
         (["mutants", "--deadline", "-1"], "-1 is not greater than 0"),
     ],
 )
@@ -68,14 +74,6 @@ def test_bad_values_are_refused_at_once(
     capsys: pytest.CaptureFixture[str], nothing_is_planned: None, arguments: list[str], words: str
 ) -> None:
     assert words in refused(capsys, *arguments)
-
-
-def test_a_missing_file_of_known_failures_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The run would otherwise call every known failure unexpected."""
-    cell = ("--cell", "hostcb/id_tap/jit/cpu-1dev", "--results", str(tmp_path / "results"))
-    said = refused(capsys, "run", *cell, "--expectations", str(tmp_path / "nowhere.toml"))
-    assert f"--expectations: there is no file {tmp_path / 'nowhere.toml'}; an empty one says" in said
-    assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.parametrize(
@@ -124,36 +122,12 @@ def test_a_module_that_cannot_be_imported_is_refused(
     assert f"the import of {name} {words.format(file=file)}" in said
 
 
-def test_a_missing_package_is_known_before_the_plan(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, nothing_is_planned: None
-) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "xdist" else found(name, *rest)
-    )
-    assert "pip install pytest pytest-xdist" in refused(capsys, "run", "-n", "2")
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_full_disk_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, "repro", CELL, "--program", "/dev/full")
     assert (
         said == "ERROR: [Errno 28] No space left on device, while a file of this command was written: is its disk full?"
     )
-
-
-def test_a_file_system_without_writing_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For root, every folder can be written into."""
-
-    def refuse(self: Path, *_: Any, **__: Any) -> None:
-        raise OSError(errno.EROFS, "Read-only file system", str(self))
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    results = ("--results", str(tmp_path / "results"))
-    for arguments in (["run", "--cell", CELL, *results], ["bisect", CELL, *results]):
-        assert "Read-only file system" in refused(capsys, *arguments)
 
 
 def test_a_run_on_a_full_disk_says_what_it_knows(
@@ -187,16 +161,6 @@ def test_help_describes_itself(name: str) -> None:
     for example in filter(None, (line.strip() for line in examples.splitlines())):
         words = shlex.split(example.removeprefix(f"{COMMAND} "))
         assert commands.parsed(words).command == name, example
-
-
-def test_help_has_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        commands.main(["run", "-h"])
-    text = " ".join(capsys.readouterr().out.split())
-    for words in ("for each cell (default: 60.0)", "(default: results)", "cpu, cuda, rocm, tpu, ... (default: cpu)"):
-        assert words in text
-    assert "default: None" not in text
-    assert "default: False" not in text
 
 
 @pytest.mark.contract("C1")

@@ -88,7 +88,7 @@ def test_without_an_emitter_hostcb_refuses_in_its_own_words(environment: dict[st
 
 
 def test_a_cause_costs_two_processes_and_not_one_a_cell(environment: dict[str, str], tmp_path: Path) -> None:
-    """Without the vendor's emitter: isolated cases, too, are told apart without a process each."""
+    """Without the vendor's emitter: isolated cases, too, are distinguished without a process each."""
     bare = environment | {"TOY_WITHOUT_CALLBACKS": "1"}
     programs = ("jit", "scan", "case.wrong_shape.jit", "case.wrong_dtype.jit", "case.wrong_count.jit")
     cells = [word for name in programs for word in ("--cell", f"jax/io_callback/{name}/toy-1dev")]

@@ -26,7 +26,7 @@ def initialize():
     xla_bridge.register_backend_factory("toy", xla_bridge.make_cpu_client, priority=-10)
 """
 CALLBACKS = ("pure_callback", "io_callback_ordered", "debug_callback")
-FAULT = "pure_callback/case.os_exit.pmap"
+CASE = "pure_callback/case.os_exit.pmap"
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def conformance(environment: dict[str, str], *arguments: str) -> subprocess.Comp
 
 def test_a_plugin_is_asked_for_by_its_name(tmp_path: Path, toy: dict[str, str]) -> None:
     """JAX's own callbacks need a device of the CPU beside it; how its devices call themselves is its affair."""
-    chosen = " or ".join((*(f"{name}/jit/" for name in CALLBACKS), f"({FAULT} and 2dev)"))
+    chosen = " or ".join((*(f"{name}/jit/" for name in CALLBACKS), f"({CASE} and 2dev)"))
     results = tmp_path / "results"
     arguments = ["--platform", "toy", "--implementation", "jax", "-k", chosen, "--results", str(results)]
     # What an inherited setting would make of programs that name no device is none of theirs.
@@ -58,7 +58,7 @@ def test_a_plugin_is_asked_for_by_its_name(tmp_path: Path, toy: dict[str, str]) 
     report = json.loads((results / "conformance-toy.json").read_text())
     ids = {cell["id"]: cell["verdict"] for cell in report["cells"]}
     programs = [f"jax/{name}/jit/toy-{count}dev" for name in CALLBACKS for count in (1, 2)]
-    assert ids == dict.fromkeys([*programs, f"jax/{FAULT}/toy-2dev"], "pass")
+    assert ids == dict.fromkeys([*programs, f"jax/{CASE}/toy-2dev"], "pass")
     assert report["run_info"]["toy-2dev"]["device_count"] == 2
 
 
@@ -97,12 +97,14 @@ def test_a_description_of_the_cpus_devices_is_tried_without_the_platform(tmp_pat
     file.write_text('[platform]\nname = "acme"\nregistered = "cpu"\nxla_flags = ["--xla_cpu_enable_fast_math=false"]\n')
     cells = [f"jax/pure_callback/jit/acme-{count}dev" for count in (1, 2)]
     results = tmp_path / "results"
-    arguments = ["--platform-file", str(file), "--platform", "acme", "--results", str(results), "--devices", "1,2"]
+    arguments = ["--platform", str(file), "--results", str(results)]
     ended = conformance(toy, "run", *arguments, *(f"--cell={cell}" for cell in cells))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     report = json.loads((results / "conformance-acme.json").read_text())
     assert {cell["id"]: cell["verdict"] for cell in report["cells"]} == dict.fromkeys(cells, "pass")
-    every = conformance(toy, "run", *arguments[:-2], "--implementation", "jax", "-k", "jax/pure_callback/jit/")
+    every = conformance(
+        toy, "run", *arguments, "--devices", "1,2", "--implementation", "jax", "-k", "jax/pure_callback/jit/"
+    )
     assert every.returncode == 0, every.stdout + every.stderr
 
 

@@ -1,4 +1,4 @@
-"""Cells in several processes: what becomes of the processes, in runs of this machine and in jobs of a cluster."""
+"""Cells in several processes: how the processes end, in runs of this machine and in jobs of a cluster."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from conformance.cli.commands import main
-from conformance.engine.cluster import ClusterError, detected
+from conformance.engine.machines.job_hosts import ClusterError, detected
 from conformance.oracle.checkers import Anomaly
 from conformance.oracle.observations import Observation
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.spec.topology import Topology
-from conformance.worker import gang
-from conformance.worker.links import Start
+from conformance.worker import process_group
+from conformance.worker.transport import Start
 
 pytestmark = pytest.mark.contract("C35")
 
@@ -30,8 +30,8 @@ PROJECT = Path(__file__).parents[2]
 TWO = Topology("cpu", 2, processes=2)
 
 
-class FakeLink:
-    """A process of a gang that answers as its script says."""
+class FakeTransport:
+    """A process of a group that answers as its script says."""
 
     pid: int | None = None
 
@@ -87,17 +87,17 @@ class FakeLink:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GRACE", "STACK_DUMP_SECONDS", "ONE_SIDED", "LATEST_SECONDS"):
-        monkeypatch.setattr(gang, name, 0.01)
+        monkeypatch.setattr(process_group, name, 0.01)
 
 
-def outcome_with(links: list[FakeLink], deadline: float = 5.0) -> tuple[Outcome, gang.Gang]:
-    def started(starts: Sequence[Start]) -> list[FakeLink]:
+def outcome_with(transports: list[FakeTransport], deadline: float = 5.0) -> tuple[Outcome, process_group.ProcessGroup]:
+    def started(starts: Sequence[Start]) -> list[FakeTransport]:
         assert [start.arguments[-4:] for start in starts] == [
             ["--process", str(rank), "--coordinator", "here:1"] for rank in range(2)
         ]
-        return links
+        return transports
 
-    one = gang.Gang(TWO, "hostcb", Path("log"), links=started, coordinator="here:1")
+    one = process_group.ProcessGroup(TWO, "hostcb", Path("log"), start_workers=started, coordinator_address="here:1")
     return one.run("hostcb/id_tap/jit/cpu-2x1", deadline), one
 
 
@@ -107,7 +107,7 @@ PASSES = {"outcome": Outcome(Verdict.PASS).as_json(), "lost": False}
 
 @pytest.mark.usefixtures("quick")
 def test_the_first_process_judges_what_all_have_seen() -> None:
-    outcome, running = outcome_with([FakeLink({"run": SEEN, "judge": PASSES}), FakeLink({"run": SEEN})])
+    outcome, running = outcome_with([FakeTransport({"run": SEEN, "judge": PASSES}), FakeTransport({"run": SEEN})])
     assert outcome.verdict is Verdict.PASS
     assert not running.buried
     running.kill()
@@ -115,25 +115,28 @@ def test_the_first_process_judges_what_all_have_seen() -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_the_end_of_one_process_ends_all_with_the_words_of_each() -> None:
-    links = [
-        FakeLink({"run": SEEN}, words="I waited"),
-        FakeLink({}, status=-signal.SIGSEGV, words="Fatal Python error: it fell"),
+    transports = [
+        FakeTransport({"run": SEEN}, words="I waited"),
+        FakeTransport({}, status=-signal.SIGSEGV, words="Fatal Python error: it fell"),
     ]
-    outcome, running = outcome_with(links)
+    outcome, running = outcome_with(transports)
     assert outcome.label == "crash(SIGSEGV)"
     assert "process 1 ended with SIGSEGV" in outcome.reason
     assert "process 0: I waited" in outcome.reason
     assert "it fell" in outcome.reason
-    assert links[0].asked
-    assert links[0].killed
+    assert transports[0].asked
+    assert transports[0].killed
     assert running.buried
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_stopped_process_is_blamed_and_not_the_one_that_gave_up_waiting() -> None:
     """JAX ends the processes that wait for a stopped one, which alone writes no stacks."""
-    links = [FakeLink({}, status=-signal.SIGABRT, words="the service detected fatal errors"), FakeLink({})]
-    outcome, _ = outcome_with(links)
+    transports = [
+        FakeTransport({}, status=-signal.SIGABRT, words="the service detected fatal errors"),
+        FakeTransport({}),
+    ]
+    outcome, _ = outcome_with(transports)
     assert outcome.label == "hang"
     assert outcome.reason.startswith("process 1 is stopped")
     assert "process 0 ended with SIGABRT" in outcome.reason
@@ -142,8 +145,11 @@ def test_a_stopped_process_is_blamed_and_not_the_one_that_gave_up_waiting() -> N
 @pytest.mark.usefixtures("quick")
 def test_a_process_without_an_answer_is_a_hang_of_the_cell() -> None:
     failed = Observation(0, verdict=Verdict.FAIL, anomalies=(Anomaly("error", Stage.DISPATCH, "ValueError: no"),))
-    links = [FakeLink({"run": {"observation": failed.as_json(), "seconds": 0.1}}), FakeLink({}, words="in psum")]
-    outcome, running = outcome_with(links, 60.0)
+    transports = [
+        FakeTransport({"run": {"observation": failed.as_json(), "seconds": 0.1}}),
+        FakeTransport({}, words="in psum"),
+    ]
+    outcome, running = outcome_with(transports, 60.0)
     assert outcome.verdict is Verdict.HANG
     assert "no answer of process 1" in outcome.reason
     assert "process 0 said ValueError: no" in outcome.reason
@@ -283,7 +289,7 @@ def test_the_tasks_of_a_slurm_job_run_cells_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize("script", sorted((PROJECT / "ci" / "launchers").glob("*.sh")), ids=lambda path: path.stem)
 def test_a_launcher_is_a_valid_script(script: Path) -> None:
     subprocess.run(["bash", "-n", str(script)], check=True, timeout=20)
-    assert "conformance run --distributed" in script.read_text()
+    assert "conformance run --spread hosts" in script.read_text()
     assert os.access(script, os.X_OK)
 
 
@@ -300,18 +306,18 @@ def test_open_mpi_and_no_job_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     }.items():
         monkeypatch.setenv(name, value)
     found = detected()
-    assert (found.processes, found.process, found.coordinator.partition(":")[0]) == (3, 2, "10.96.0.1")
-    assert found.address == ("10.96.0.1", int(found.coordinator.partition(":")[2]) - 4096)
+    assert (found.processes, found.process, found.coordinator_address.partition(":")[0]) == (3, 2, "10.96.0.1")
+    assert found.address == ("10.96.0.1", int(found.coordinator_address.partition(":")[2]) - 4096)
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--topology", "cpu-2x2", "--devices", "1"], "--devices"),
-        (["--topology", "cpu-2x2", "--cell", "hostcb/id_tap/jit/cpu-2x2"], "--topology adds nothing"),
-        (["--topology", "cpu-2x2", "--topology", "tpu-2x2"], "one run is on one platform"),
-        (["--distributed", "-n", "2"], "--distributed"),
-        (["--distributed"], "ci/launchers"),
+        (["--devices", "cpu-2x2", "--smoke"], "--smoke"),
+        (["--devices", "cpu-2x2", "--cell", "hostcb/id_tap/jit/cpu-2x2"], "--devices has no meaning"),
+        (["--devices", "cpu-2x2,tpu-2x2"], "one run is on one platform"),
+        (["--spread", "hosts", "-n", "2"], "--spread hosts"),
+        (["--spread", "hosts"], "ci/launchers"),
     ],
 )
 def test_options_that_exclude_each_other(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,7 +74,7 @@ def test_pmap_sums_over_the_devices_of_its_process() -> None:
         ("hostcb/id_tap/pjit.pmap/cpu-2x2", "a pmap takes the part of its own process"),
         ("hostcb/id_tap/grad.custom_vjp.pjit/cpu-2x2", "nothing says in which processes a cotangent"),
         ("hostcb/id_tap/table.grad.can_be_differentiated/cpu-2x2", "table"),
-        ("hostcb/id_tap/case.raises.jit/cpu-2x2", "this case is planted in one process"),
+        ("hostcb/id_tap/case.raises.jit/cpu-2x2", "this case runs in one process"),
         ("hostcb/id_tap/case.barrier_of_each_process.jit/cpu-8dev", "this case needs several processes"),
     ],
 )

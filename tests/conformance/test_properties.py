@@ -28,7 +28,7 @@ WORDS = {
 }
 
 Meant = tuple[str, bool, int]
-"""The text of an expression, whether `CELL` answers to it, and how strongly its last operator binds."""
+"""The text of an expression, whether it matches `CELL`, and how strongly its last operator binds."""
 
 ALTERNATIVES, CONJUNCTION, NEGATION = range(3)
 

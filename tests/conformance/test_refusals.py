@@ -94,7 +94,7 @@ def test_the_first_cell_of_a_cause_runs_twice_and_no_other() -> None:
 
 # Cases ---------------------------------------------------------------------------------------------
 
-FAULT = next(case for case in all_cases() if (case.callback, case.name) == ("pure_callback", "case.raises.jit"))
+CASE = next(case for case in all_cases() if (case.callback, case.name) == ("pure_callback", "case.raises.jit"))
 
 
 class Unlowerable(RuntimeError):
@@ -107,7 +107,7 @@ def test_a_fault_is_planted_before_it_is_called_unsupported(
     passes: bool, refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [] if passes else [Anomaly("lost", Stage.CALLBACK, "planted")]
-    case = replace(FAULT, plant=lambda bench: found)
+    case = replace(CASE, run=lambda bench: found)
     if refused:
         words = "MLIR translation rule for primitive 'pure_callback' not found for platform toy"
         monkeypatch.setattr(support, "stage_of", lambda error: Stage.LOWER)
@@ -126,5 +126,5 @@ def test_a_fault_is_planted_before_it_is_called_unsupported(
 def test_each_kind_of_callback_can_be_tried(name: str) -> None:
     """On a platform that has it, a case that fails stays a failure."""
     for layout in ("jit", "shard_map"):
-        case = replace(FAULT, callback=name, layout=layout)
+        case = replace(CASE, callback=name, layout=layout)
         assert support.outcome_without_support(case, support.Bench(load("hostcb"), layout, jax.devices()[:2])) is None

@@ -1,39 +1,36 @@
-"""The command `releases`: what it runs, what it keeps, its table, and what is judged."""
+"""The command `releases`: what it runs, what it keeps, its table, what is judged, and the page of known bugs."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from release_wheels import VERSIONS, make_wheels
+from release_wheels import make_wheels
 
 from conformance.cli import releases as command
 from conformance.cli.commands import main
 from conformance.engine import cell_runner
 from conformance.expectations.entries import load_expectations
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
+from conformance.planning.cells import parse_cell
 from conformance.planning.plan_file import read_plan
-from conformance.releases import installing, trying
-from conformance.releases.installing import Environment, Installer, environment_of
-from conformance.releases.release import Release, ReleaseError
+from conformance.releases import environments, trying
+from conformance.releases.environments import Environment, Installer, Release, ReleaseError
+from conformance.releases.known_bugs import Bug, KnownBugs, in_words, load_known_bugs, page
+from conformance.reports.markup import text
 
 pytestmark = pytest.mark.contract("C8")
 
 ROOT = Path(__file__).parents[2]
 CELLS = ("jax/pure_callback/jit/cpu-1dev", "jax/pure_callback/scan/cpu-1dev")
-LOST = Outcome(Verdict.FAIL, Stage.CALLBACK, "lost: <b>#1</b> | `x`", anomaly="lost")
-ENTRY = """\
-[[expect]]
-cells = "{cells}"
-verdict = "fail"
-stage = "callback"
-jax = "{jax}"
-reason = "Planted."
-link = "none"
-since = "2026-11-23"
-"""
+PASS = Outcome(Verdict.PASS)
+LOST = Outcome(Verdict.FAIL, Stage.CALLBACK, "lost: <b>#1</b> | `x` at 0x7ff2e8b3f770", anomaly="lost")
+LACKS = Outcome(Verdict.UNSUPPORTED, None, "JAX 0.5.0 has none", anomaly="not applicable")
+ERROR = Outcome(Verdict.HARNESS_ERROR)
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +43,10 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """What ran: a cell loses its callback up to 0.6.1."""
     found: list[tuple[str, str]] = []
 
-    def run(environment: Environment, cells: Mapping[str, int], **_: Any) -> Iterator[tuple[str, Outcome]]:
-        for cell, number in cells.items():
-            for _run in range(number):
-                found.append((environment.jax, cell))
-                yield cell, LOST if environment.jax <= "0.6.1" and cell == CELLS[0] else Outcome(Verdict.PASS)
+    def run(environment: Environment, cells: Mapping[str, int], *_: Any) -> Iterator[tuple[str, Outcome]]:
+        for cell in cells:
+            found.append((environment.jax, cell))
+            yield cell, LOST if environment.jax <= "0.6.1" and cell == CELLS[0] else PASS
 
     monkeypatch.setattr(command, "run_cells", run)
     return found
@@ -58,8 +54,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 def table(wheels: Path, folder: Path, *arguments: str) -> int:
     cells = [word for cell in CELLS for word in ("--cell", cell)]
-    places = ["--find-links", str(wheels), "--journal", str(folder / "journal.jsonl")]
-    return main(["releases", *arguments, *cells, *places])
+    return main(["releases", *arguments, *cells, "--find-links", str(wheels), "--results", str(folder)])
 
 
 def test_a_table_says_what_changed_when_and_goes_on(
@@ -72,9 +67,6 @@ def test_a_table_says_what_changed_when_and_goes_on(
     assert "<b>#1" not in (tmp_path / "page.html").read_text()
     assert ran == [(version, cell) for version in ("0.6.0", "0.6.1", "0.6.2") for cell in CELLS]
     ran.clear()
-    # A process that was killed may have left half a line.
-    with (tmp_path / "journal.jsonl").open("a") as journal:
-        journal.write('{"run": ["0.7')
     assert table(wheels, tmp_path, "--last", "2", "0.7.1", "--resume") == 1
     said = capsys.readouterr()
     assert ran == [("0.7.0", cell) for cell in CELLS]
@@ -84,20 +76,23 @@ def test_a_table_says_what_changed_when_and_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("entry", "words"),
+    ("cells", "jax", "words"),
     [
-        (ENTRY.format(cells=CELLS[0], jax="<0.6.2"), ""),
-        (ENTRY.format(cells=CELLS[0], jax="<0.6.1"), "with 0.6.1: fail (lost, callback), not expected to fail: lost"),
-        (ENTRY.format(cells="*", jax="<0.6.2"), f"{CELLS[1]} with 0.6.0: pass, expected to fail: fail at callback"),
-        (ENTRY.format(cells="none", jax=""), "the expectation 'none' matches no cell of the table"),
-        (ENTRY.format(cells=CELLS[1], jax=">9"), "is for JAX >9, and the table has no such release"),
+        (CELLS[0], "<0.6.2", ""),
+        (CELLS[0], "<0.6.1", "with 0.6.1: unexpected, fail (lost, callback): lost"),
+        ("*", "<0.6.2", f"{CELLS[1]} with 0.6.0: unexpected pass, pass, not fail at callback"),
+        ("none", "", "the expectation 'none' matches no cell of the table"),
+        (CELLS[1], ">9", "is for JAX >9, and the table has no such release"),
     ],
 )
 def test_expectations_are_strict_both_ways(
-    entry: str, words: str, ran: object, wheels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cells: str, jax: str, words: str, ran: object, wheels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "known.toml"
-    file.write_text(entry)
+    entry = (
+        '[[expect]]\nverdict = "fail"\nstage = "callback"\nreason = "Planted."\nlink = "none"\nsince = "2026-11-23"\n'
+    )
+    file.write_text(f'{entry}cells = "{cells}"\njax = "{jax}"\n')
     assert table(wheels, tmp_path, "0.6.0", "0.6.1", "--expectations", str(file)) == bool(words)
     assert words in capsys.readouterr().err
 
@@ -107,9 +102,8 @@ def test_expectations_are_strict_both_ways(
     [
         ([], "name releases, like 0.6.2 0.7.0 or 0.6.0..0.8.3, or use --last 8"),
         (["0.4.30"], "JAX 0.4.30 cannot be tried: the suite runs on JAX 0.4.31 and newer"),
-        (["0.7.0..0.6.0"], "is no range of releases: 0.6.0 is older than 0.7.0"),
         (["0.x"], "'0.x' is no version like 0.6.2"),
-        (["0.6.0", "--markdown", "nowhere/page.md"], "nowhere/page.md cannot be written"),
+        (["0.6.0", "--markdown", "nowhere/page.md"], "there is no nowhere"),
     ],
 )
 def test_bad_input_is_one_sentence(
@@ -119,15 +113,14 @@ def test_bad_input_is_one_sentence(
     assert words in capsys.readouterr().err
 
 
-def test_pip_takes_the_place_of_uv(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installing, "_uv", lambda: None)
+def test_virtualenv_and_pip_take_the_place_of_uv(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "_uv", lambda: None)
     installer = Installer(tmp_path, find_links=wheels)
     assert [*installer.published("0.6.0", "0.6.2")] == ["0.6.2", "0.6.1", "0.6.0"]
-    made = installer.environment(Release("0.6.1", "0.6.1"))
+    made = installer.environment(Release.parse("0.6.1:0.6.1"))
     assert (made.jax, made.jaxlib) == ("0.6.1", "0.6.1")
     with pytest.raises(ReleaseError, match=r"JAX 9\.9 cannot be installed: .*9\.9"):
         installer.environment(Release("9.9"))
-    assert VERSIONS[0] not in [*installer.published("0.6.0")]
 
 
 def test_what_a_release_lacks_is_unsupported_and_a_failure_leaves_nothing(
@@ -135,24 +128,88 @@ def test_what_a_release_lacks_is_unsupported_and_a_failure_leaves_nothing(
 ) -> None:
     """No worker is started for what it could not do in any case; the next run after a failure has a new one."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    here = environment_of(Path(installing.sys.executable), tmp_path / "packages")
+    here = Environment.of(Path(environments.sys.executable), tmp_path / "packages")
     started: list[object] = []
     worker = cell_runner.WorkerProcess
     monkeypatch.setattr(cell_runner, "WorkerProcess", lambda *a, **k: started.append(a) or worker(*a, **k))
 
     def run(environment: Environment, cells: Mapping[str, int]) -> list[tuple[str, str]]:
-        ran = trying.run_cells(environment, cells, deadline=20.0, log=tmp_path / "log")
+        ran = trying.run_cells(environment, cells, 20.0, tmp_path / "log")
         return [(outcome.label, outcome.reason) for _, outcome in ran]
 
-    old = Environment(here.python, "0.6.2", "0.6.2", here.packages)
+    old = replace(here, jax="0.6.2", jaxlib="0.6.2")
     assert run(old, {"hostcb/id_tap/jit/cpu-1dev": 1}) == [("unsupported", "hostcb needs JAX 0.10.2 or newer")]
     assert started == []
-    fakes = {f"implementation_fakes:FAILS_IN_COMPANY/{name}/eager/cpu-1dev": 2 for name in ("id_tap", "call")}
+    fakes = {f"implementation_fakes:FAILS_AFTER_ANOTHER/{name}/eager/cpu-1dev": 2 for name in ("id_tap", "call")}
     assert [label for label, _ in run(here, fakes)] == ["pass", "pass", "fail", "pass"]
     assert len(started) == 2
 
 
-def test_expectations_of_old_releases_are_about_cells_of_their_list() -> None:
+# Known bugs -----------------------------------------------------------------------------------------
+
+VERSIONS = ("0.5.0", "0.6.1", "0.6.2", "0.8.3")
+BUG = Bug("#1", "It is lost.", bad=("..0.6.1",), good=("0.6.2..",), cells=(CELLS[0],))
+
+
+def outcomes(*found: Outcome) -> dict[tuple[Release, str], Outcome]:
+    return {(Release(version), CELLS[0]): outcome for version, outcome in zip(VERSIONS, found, strict=True)}
+
+
+def test_committed_lists_fit_together() -> None:
+    """The page has the entries of the list, and their words; the outcomes were found by running the cells."""
     cells = [cell.id for cell in read_plan(ROOT / "ci" / "old_releases.txt")]
-    assert 20 <= len(cells) <= 40
     assert load_expectations(ROOT / "ci" / "expectations" / "cpu-old.toml").unmatched(cells) == ()
+    made = (ROOT / "docs" / "known-bugs.md").read_text()
+    bugs = load_known_bugs(ROOT / "ci" / "known_bugs.toml").bugs
+    sections = dict(re.findall(r"^## (.+)\n\n((?:(?!^## ).*\n?)*)", made, re.MULTILINE))
+    assert [*sections] == [text(bug.id) for bug in bugs]
+    for bug, section in zip(bugs, sections.values(), strict=True):
+        assert section.startswith(text(bug.symptom))
+        assert re.findall(r"^`(.+)`:$", section, re.MULTILINE) == [*bug.cells]
+        assert all(parse_cell(cell, any_release=True).id == cell for cell in bug.cells)
+        assert text(bug.without_cells) in section
+        assert ("**Differs.**" in section) == bool(bug.deviation)
+        assert text(bug.deviation) in section
+        before = (", ".join(map(in_words, ranges)) or "-" for ranges in (bug.bad, bug.good))
+        assert re.search(
+            rf"^\| \[?{re.escape(text(bug.id))}\b.* \| {re.escape(' | '.join(before))} \| ", made, re.MULTILINE
+        )
+
+
+@pytest.mark.parametrize(
+    ("found", "deviation", "problem"),
+    [
+        ((LOST, LOST, PASS, PASS), "", ""),
+        ((LOST, PASS, PASS, PASS), "", "#1: JAX 0.6.1 is good, not bad: explain that as its 'deviation'"),
+        ((LACKS, LOST, PASS, PASS), "", "#1: JAX 0.5.0 is unsupported, not bad: explain that as its 'deviation'"),
+        ((LOST, PASS, PASS, PASS), "It was mended before.", ""),
+        ((LOST, LOST, ERROR, PASS), "It was mended before.", "#1: its 'deviation' explains what does not differ"),
+    ],
+)
+def test_differences_need_explanations_and_explanations_differences(
+    found: tuple[Outcome, ...], deviation: str, problem: str
+) -> None:
+    known = KnownBugs(VERSIONS, (replace(BUG, deviation=deviation),))
+    assert "".join(known.problems(outcomes(*found))) == problem
+
+
+def test_the_page_has_ranges_witnesses_and_differences() -> None:
+    made = page(KnownBugs(VERSIONS, (BUG,)), Path("bugs.toml"), outcomes(LOST, PASS, PASS, PASS)).replace("\\", "")
+    assert "| #1 | 0.6.1 and older | 0.6.2 and newer | 0.5.0 | 0.6.1 to 0.8.3 | 0.6.1 |" in made
+    assert "- 0.5.0: fail (lost, callback): lost: " in made
+    assert "`x` at ...\n" in made
+    assert "**Differs.** 0.6.1: good, not bad. (Not explained yet.)" in made
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("", r"there is no \[\[bug\]\]"),
+        ("[[bug]]\nidd = 'a'", "bug 1: .*'idd'"),
+        ("[[bug]]\nid = 'a'\nsymptom = 'b'\ncells = ['c']\nbad = ['x..0.5']", "'x' is no version"),
+    ],
+)
+def test_invalid_lists(entry: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "bugs.toml").write_text(entry)
+    with pytest.raises(ReleaseError, match=words):
+        load_known_bugs(tmp_path / "bugs.toml")

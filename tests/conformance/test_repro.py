@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from conformance.cli.commands import main
-from conformance.cli.repro import command_line, program
+from conformance.cli.repro import program
 from conformance.planning.cells import parse_cell
-from conformance.spec.topology import Topology
 
 PASSING = "hostcb/id_tap_device/pmap.scan/cpu-2dev"
 KNOWN_FAILURE = "jax/io_callback/grad.scan.detached/cpu-2dev"
-FAULT = "hostcb/call/case.raises.jit/cpu-2dev"
+CASE = "hostcb/call/case.raises.jit/cpu-2dev"
 TABLE = "hostcb/io_callback/table.vmap/cpu-2dev"
 
 
@@ -32,15 +31,16 @@ def run_program(file: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_passing_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("cell_id", [PASSING, CASE, TABLE])
+def test_a_passing_cell(tmp_path: Path, cell_id: str, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "cell.py"
-    assert main(["repro", PASSING, "--program", str(file)]) == 0
-    assert capsys.readouterr().out == f"python -m conformance run --cell {PASSING}\n"
+    assert main(["repro", cell_id, "--program", str(file)]) == 0
+    assert capsys.readouterr().out == f"python -m conformance run --cell {cell_id}\n"
     result = run_program(file)
     assert result.returncode == 0, result.stderr
     *events, verdict = result.stdout.splitlines()
-    assert verdict == f"{PASSING}: pass"
-    assert {json.loads(event)["device"] for event in events} == {0, 1}
+    assert verdict == f"{cell_id}: pass"
+    assert cell_id != PASSING or {json.loads(event)["device"] for event in events} == {0, 1}
 
 
 def test_known_failure_of_jax(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,15 +53,6 @@ def test_known_failure_of_jax(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     result = run_program(file)
     assert result.returncode == 1, result.stderr
     assert f"{KNOWN_FAILURE}: fail at callback\nlost: cpu:0 never ran" in result.stdout
-
-
-@pytest.mark.parametrize("cell_id", [FAULT, TABLE])
-def test_other_kinds_of_cells(tmp_path: Path, cell_id: str) -> None:
-    file = tmp_path / "cell.py"
-    file.write_text(program(parse_cell(cell_id)))
-    result = run_program(file)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines()[-1] == f"{cell_id}: pass"
 
 
 def test_environment_of_a_case() -> None:
@@ -81,14 +72,6 @@ def test_other_platforms() -> None:
     text = program(parse_cell("hostcb/id_tap/jit/cuda-1dev"))
     assert '"JAX_PLATFORMS": "cuda,cpu"' in text
     assert "host_platform_device_count" not in text
-
-
-def test_programs_are_programs() -> None:
-    for cell_id in (PASSING, KNOWN_FAILURE, FAULT, TABLE):
-        cell = parse_cell(cell_id)
-        compile(program(cell), "cell.py", "exec")
-        assert command_line(cell).endswith(f"--cell {cell_id}")
-        assert cell.topology == Topology("cpu", 2)
 
 
 def test_no_such_cell(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,11 +16,19 @@ from typing import Any
 import pytest
 
 from conformance.cli import commands
-from conformance.engine import locking, preparation, quiet, run_journal
+from conformance.engine import preparation
 from conformance.engine.conclusions import Conclusion
-from conformance.engine.last_run import LastRun
-from conformance.engine.locking import FolderInUseError, FolderLock
-from conformance.engine.run_journal import MOST_FLIGHTS, Past, ResumeError, begin, events, is_unfinished, past_of
+from conformance.engine.pytest_cells import exclusive
+from conformance.engine.results_folder import locking
+from conformance.engine.results_folder.locking import FolderInUseError, FolderLock
+from conformance.engine.results_folder.resuming import (
+    MOST_FLIGHTS,
+    Past,
+    ResumeError,
+    begin,
+    events,
+    past_of,
+)
 from conformance.expectations.entries import Expectations
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.planning import selection as selecting
@@ -96,18 +104,6 @@ def test_a_bad_first_run_is_not_forgotten(tmp_path: Path) -> None:
     assert (again.outcome, again.attempts) == (FAIL, 4)
 
 
-def test_an_expected_outcome_needs_no_second_run(tmp_path: Path) -> None:
-    end = {"event": "end", "cell": CELL, "outcome": PASS.as_json()}
-    path = journal(tmp_path, {"event": "begin", "cell": CELL}, end)
-    assert past(path).conclusions == {CELL: Conclusion(PASS)}
-    # One of several runs is no conclusion.
-    options = {"deadline": 60.0, "repeat": 5}
-    begin(path, {**HEADER, "options": options}, Past())
-    with path.open("a") as file:
-        file.write(json.dumps(end) + "\n")
-    assert past(path, {**HEADER, "options": options}).conclusions == {}
-
-
 def test_a_cell_that_is_in_flight_again_and_again_is_given_up(tmp_path: Path) -> None:
     path = journal(tmp_path)
     for flights in range(1, MOST_FLIGHTS + 1):
@@ -156,42 +152,6 @@ def test_nothing_to_resume(tmp_path: Path) -> None:
 
 
 @pytest.mark.contract("C43")
-def test_a_run_that_begins_no_cell_leaves_the_last_one_alone(tmp_path: Path) -> None:
-    path = journal(tmp_path, {"event": "begin", "cell": CELL}, {"event": "finished"})
-    before = path.read_text()
-    (tmp_path / "worker-0.log").write_text("of the last run")
-    for ended in (True, False):
-        last = LastRun(tmp_path, path.name)
-        last.put_away()
-        begin(path, HEADER, Past())
-        (tmp_path / "worker-1.log").write_text("no device")
-        # A killed process does not settle it; the next run in that folder does.
-        (last if ended else LastRun(tmp_path, path.name)).settle()
-        assert path.read_text() == before
-        assert [file.name for file in sorted(tmp_path.iterdir())] == [path.name, "worker-0.log"]
-    last = LastRun(tmp_path, path.name)
-    last.put_away()
-    journal(tmp_path, {"event": "begin", "cell": OTHER})
-    last.settle()
-    assert OTHER in path.read_text()
-    assert [file.name for file in tmp_path.iterdir()] == [path.name]
-
-
-@pytest.mark.contract("C43")
-def test_the_journal_of_a_killed_run_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = journal(tmp_path, {"event": "begin", "cell": CELL})
-    assert is_unfinished(path)
-    last = LastRun(tmp_path, path.name)
-    last.put_away()
-    journal(tmp_path, {"event": "begin", "cell": OTHER}, {"event": "finished"})
-    last.settle()
-    (kept,) = tmp_path.glob("killed-*")
-    assert CELL in kept.read_text()
-    assert f"can no longer be resumed; its journal is {kept}" in capsys.readouterr().err
-    assert not is_unfinished(path)
-
-
-@pytest.mark.contract("C43")
 def test_one_run_holds_a_folder(tmp_path: Path) -> None:
     with FolderLock(tmp_path) as lock:
         lock.acquire()
@@ -202,19 +162,6 @@ def test_one_run_holds_a_folder(tmp_path: Path) -> None:
         assert not (tmp_path / "new").exists()
         lock.acquire()
         assert (tmp_path / "new" / locking.NAME).exists()
-
-
-@pytest.mark.contract("C43")
-def test_a_file_system_without_locks_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def without(*_: Any) -> None:
-        raise OSError(95, "Operation not supported")
-
-    monkeypatch.setattr(locking.fcntl, "flock", without)
-    with FolderLock(tmp_path):
-        pass
-    assert "a file system without locks (Operation not supported)" in capsys.readouterr().err
 
 
 @pytest.mark.contract("C43")
@@ -298,17 +245,6 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     assert results(tmp_path)["run_info"].keys() == {"cpu-1dev"}
 
 
-def test_what_shows_nothing_runs_again(tmp_path: Path) -> None:
-    """After the end of a run: cells that never ran, were given up, or had an error of the suite."""
-    broken = Conclusion(Outcome(Verdict.HARNESS_ERROR, reason="planted"))
-    carried = {"event": "carried", "cell": OTHER, "flights": MOST_FLIGHTS, "first": None}
-    concluded = {"event": "concluded", "cell": CELL, **broken.as_json()}
-    found = past(journal(tmp_path, carried, concluded))
-    assert (found.conclusions, [*found.given_up]) == ({}, [OTHER])
-    found = past(journal(tmp_path, carried, concluded, {"event": "finished"}))
-    assert (found.conclusions, found.given_up) == ({}, {})
-
-
 @pytest.mark.contract("C43")
 @pytest.mark.parametrize("way", ["no device", "no cell"])
 def test_the_last_results_stay(
@@ -332,19 +268,6 @@ def test_the_last_results_stay(
     assert code == 2
     # Locks and pytest's cache are no results.
     shutil.rmtree(tmp_path / ".pytest_cache", ignore_errors=True)
-    for name in (locking.NAME, quiet.GATE, quiet.CELLS):
+    for name in (locking.NAME, exclusive.GATE, exclusive.CELLS):
         (tmp_path / name).unlink(missing_ok=True)
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == before
-
-
-def test_a_torn_results_file_is_never_seen(tmp_path: Path) -> None:
-    """Results are replaced as a whole."""
-    from conformance.reports.results import write_results
-
-    file = tmp_path / "conformance-cpu.json"
-    write_results(file, {"schema": 1})
-    with pytest.raises(TypeError):
-        write_results(file, {"schema": object()})
-    assert json.loads(file.read_text()) == {"schema": 1}
-    assert [*tmp_path.iterdir()] == [file]
-    assert run_journal.difference({"a": 1}, {"a": 2}) == "a was 1, and is 2"

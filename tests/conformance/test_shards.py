@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import random
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +9,9 @@ import pytest
 
 from conformance.cli import commands
 from conformance.engine import preparation
-from conformance.engine.options import RunOptions, Shard, parse_shard
+from conformance.engine.machines.shards import PROCESS_START, estimate, shard_of
+from conformance.engine.options import RunOptions, Shard
 from conformance.engine.run import Run
-from conformance.engine.shards import PROCESS_START, estimate, shard_of
 from conformance.engine.tasks import Task
 from conformance.expectations.entries import Expectation, Expectations
 from conformance.planning.cells import Plan, parse_cell
@@ -45,12 +43,6 @@ def test_each_cell_is_in_one_shard(count: int, isolated: int) -> None:
     assert sorted(found) == sorted(task.id for task in of)
 
 
-def test_the_order_of_the_command_line_does_not_matter() -> None:
-    of = [*tasks(20, isolated=4), *tasks(20, EIGHT)]
-    shuffled = random.Random(3).sample(of, len(of))
-    assert shards(of, 5) == shards(shuffled, 5)
-
-
 def test_shards_take_about_as_long_as_each_other() -> None:
     of = [*tasks(300, isolated=20), *tasks(300, EIGHT)]
     cost = {task.id: estimate(task) + PROCESS_START * task.isolated for task in of}
@@ -65,16 +57,6 @@ def test_the_kinds_of_workers_stay_together() -> None:
     kind_of = {task.id: task.kind for task in of}
     kinds = [{kind_of[cell] for cell in shard} for shard in shards(of, 8)]
     assert sum(map(len, kinds)) <= 4 + 7
-
-
-@pytest.mark.parametrize("text", ["0/3", "4/3", "a/b", "3", "1/0", "-1/3", "1/3/5", "", " 1/3", "1.0/3"])
-def test_what_is_no_shard_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="is no shard: expected K/N"):
-        parse_shard(text)
-    with pytest.raises(SystemExit) as ending:
-        commands.main(["run", f"--shard={text}"])
-    assert ending.value.code == 2
-    assert "is no shard: expected K/N with K from 1 to N, like 3/8" in capsys.readouterr().err
 
 
 # Runs that are prepared -------------------------------------------------------------------------------------------

@@ -1,24 +1,37 @@
-"""The record of a soak: a right history is forgotten, and each wrong one is found."""
+"""What a soak draws, and its record: a right history is forgotten, and each wrong one is found."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from random import Random
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
-from conformance.soak.codes import POSITIONS, RESULT_MARK, base_code, parts_of
+from conformance.soak import disturbing
+from conformance.soak.disturbing import Signals
+from conformance.soak.doing import Doer
 from conformance.soak.record import MOST_KEPT, ONE_IN, PlantedError, Record, Run
-from conformance.soak.shapes import FORI, ONE_DEVICE, PMAP, SCAN, WHILE_CONDITION, ProgramSpec, Shape
+from conformance.soak.specs import (
+    CALLBACKS,
+    STEPS,
+    Form,
+    Layout,
+    ProgramSpec,
+    Shape,
+    base_code,
+    drawn_program,
+    parts_of,
+)
 
 pytestmark = pytest.mark.contract("C64")
 
-SPEC = ProgramSpec(ONE_DEVICE, FORI, ("id_tap", "io_callback", "pure_callback"), 3)
-TAPS = ProgramSpec(ONE_DEVICE, FORI, ("id_tap",), 3)
-SPREAD = ProgramSpec(PMAP, SCAN, ("id_tap", "call"), 2)
-ARRAYS = ProgramSpec(ONE_DEVICE, FORI, ("id_tap",), 900, size=4)
+TAPS = ProgramSpec(Layout.ONE_DEVICE, Form.FORI, ("id_tap",), 3)
+MIXED = ProgramSpec(Layout.ONE_DEVICE, Form.WHILE_CONDITION, ("id_print", "io_callback", "pure_callback", "call"), 3)
+SPREAD = ProgramSpec(Layout.PMAP, Form.SCAN, ("id_tap", "call"), 2)
+ARRAYS = ProgramSpec(Layout.ONE_DEVICE, Form.FORI, ("id_tap",), 900, size=4)
 
 
 @pytest.fixture
@@ -26,26 +39,16 @@ def record() -> Record:
     return Record()
 
 
-def begun(record: Record, spec: ProgramSpec = SPEC, lane: str = "one", **more: Any) -> Run:
-    devices = (4, 5) if spec is SPREAD else (0,)
-    run = Run(record.new_number(), lane, Shape(spec, spec.trips), devices, **more)
+def begun(record: Record, spec: ProgramSpec = TAPS, thread: str = "one") -> Run:
+    run = Run(record.new_number(), thread, Shape(spec, spec.trips), (4, 5) if spec is SPREAD else (0,))
     record.begin(run)
     return run
 
 
-def call(record: Record, run: Run, *positions: int, slot: int = 0, **more: Any) -> Any:
-    """The callbacks of some steps; the result of the last one."""
-    result = None
-    for position in positions:
-        arguments = {"name": run.shape.steps[position].name, **more}
-        result = record.saw(arguments.pop("name"), run.shape.spec, base_code(run.number, slot) + position, **arguments)
-    return result
-
-
-def returned(record: Record, run: Run) -> None:
-    """Its dispatch has returned, and a barrier after it."""
-    run.returned = time.monotonic_ns()
-    record.barrier(time.monotonic_ns() + 1)
+def call(record: Record, run: Run, *places: int, slot: int = 0, site: str = "", **more: Any) -> None:
+    for place in places:
+        code = base_code(run.number, slot) + place
+        record.saw(site or run.shape.steps[place].site, run.shape.spec, code, **more)
 
 
 def judged(record: Record) -> list[str]:
@@ -53,45 +56,56 @@ def judged(record: Record) -> list[str]:
     return [anomaly.kind for anomaly in record.anomalies]
 
 
-@pytest.mark.parametrize("spec", [SPEC, SPREAD, ProgramSpec(ONE_DEVICE, WHILE_CONDITION, ("call", "id_print"), 4)])
+def test_a_thread_repeats_what_its_seed_gives(record: Record, devices: list[jax.Device]) -> None:
+    def runs(seed: int, name: str) -> list[str]:
+        doer, found = Doer(name, seed, record, None, devices[:2]), list[str]()
+        doer._dispatch = lambda program, run: found.append(f"{run.shape.spec} {run.shape.trips} {[*run.effects]}")  # type: ignore[method-assign]
+        for act in doer.acts(3, 40):
+            if act == doer._run or "lambda" in act.__qualname__:
+                act()
+        return found
+
+    assert runs(0, "a") == runs(0, "a")
+    assert len({*map(str, (runs(0, "a"), runs(0, "b"), runs(1, "a")))}) == 3
+
+
+def test_every_program_is_drawn_and_has_codes() -> None:
+    specs = [drawn_program(Random(seed), 8) for seed in range(600)]
+    assert {kind for spec in specs for kind in spec.kinds} == {*CALLBACKS}
+    assert {spec.layout for spec in specs} == {*Layout} - {Layout.EAGER}
+    assert {spec.form for spec in specs} == {*Form}
+    assert {len(Shape(spec, spec.trips).steps) < STEPS for spec in specs} == {True}
+    assert {drawn_program(Random(seed), 1).layout for seed in range(50)} == {Layout.ONE_DEVICE}
+    code = base_code(262_143, 7) + STEPS - 1
+    assert (code, parts_of(code)) == (np.iinfo(np.int32).max, (262_143, 7, STEPS - 1))
+
+
+@pytest.mark.parametrize("spec", [TAPS, MIXED, SPREAD])
 def test_a_right_history_is_forgotten(record: Record, spec: ProgramSpec) -> None:
-    for _ in range(2):
-        run = begun(record, spec)
-        for slot in range(len(run.devices)):
-            call(record, run, *run.shape.steps, slot=slot)
-        record.fetched(run, [run.shape.result(run.number, slot) for slot in range(len(run.devices))])
-        returned(record, run)
-    assert judged(record) == []
-    assert (record.runs, record.waiting(), record._runs) == (2, [], {})
-    assert record.events == record.by_kind.total() == 2 * len(run.shape.steps) * len(run.devices)
+    run = begun(record, spec)
+    assert record.waiting() == [f"{run}: 0 of {len(run.shape.steps) * len(run.devices)} callbacks"]
+    for slot in range(len(run.devices)):
+        call(record, run, *range(len(run.shape.steps)), slot=slot)
+    record.fetched(run, [run.shape.result(run.number, slot) for slot in range(len(run.devices))])
+    run.returned = time.monotonic_ns()
+    record.barrier(time.monotonic_ns() + 1)
+    assert record.waiting() == judged(record) == []
+    assert record.by_kind.total() == record.events == len(run.shape.steps) * len(run.devices)
+    # Its callbacks belong to no run any more.
+    call(record, run, 0)
+    assert judged(record) == ["unexpected"]
 
 
-def test_unordered_callbacks_come_in_any_order_and_pure_ones_again(record: Record) -> None:
-    run = begun(record)
-    call(record, run, 8, 1, 5, 0, 2, 4, 3, 7, 6, 2)
-    assert judged(record) == []
-
-
-def test_the_condition_of_a_loop_runs_once_more_than_its_body() -> None:
-    shape = Shape(ProgramSpec(ONE_DEVICE, WHILE_CONDITION, ("call",), 5), 2)
-    assert [step.kind for _, step in sorted(shape.steps.items())] == ["id_tap", "call", "id_tap", "call", "id_tap"]
-
-
-def test_codes_are_int32_and_come_apart_again() -> None:
-    code = base_code(262_143, 7) + POSITIONS - 1
-    assert code == np.iinfo(np.int32).max
-    assert parts_of(code) == (262_143, 7, POSITIONS - 1)
-
-
-def test_results_are_sums_as_int32(record: Record) -> None:
-    run = begun(record, ProgramSpec(ONE_DEVICE, FORI, ("call",), 900))
-    results = [call(record, run, position) for position in run.shape.steps]
-    assert results[0] == base_code(run.number, 0) ^ RESULT_MARK
-    assert run.shape.result(run.number, 0) == np.sum(results, dtype=np.int32)
+def test_a_result_is_the_sum_of_what_callbacks_return(record: Record) -> None:
+    run = begun(record, ProgramSpec(Layout.ONE_DEVICE, Form.FORI, ("call",), 900))
+    returned = [record.saw("place 0", None, base_code(run.number, 0) + place) for place in range(900)]
+    assert run.shape.result(run.number, 0) == np.sum(returned, dtype=np.int32)
+    record.fetched(run, [5])
+    assert judged(record) == ["result"]
 
 
 @pytest.mark.parametrize(
-    ("positions", "kinds"),
+    ("places", "kinds"),
     [
         ((0,), ["lost", "lost"]),
         ((0, 2, 1), ["order"]),
@@ -99,82 +113,57 @@ def test_results_are_sums_as_int32(record: Record) -> None:
         ((0, 1, 2, 7), ["unexpected"]),
     ],
 )
-def test_taps_of_one_device(record: Record, positions: tuple[int, ...], kinds: list[str]) -> None:
-    run = begun(record, TAPS)
-    for position in positions:
-        record.saw("place 0", TAPS, base_code(run.number, 0) + position)
-    assert judged(record) == kinds
-
-
-def test_a_run_that_waits_is_told(record: Record) -> None:
-    run = begun(record, TAPS)
-    call(record, run, 0)
-    (words,) = record.waiting()
-    assert words == f"run {run.number} of one ({TAPS}; 3 rounds): 1 of 3 callbacks"
-
-
-@pytest.mark.parametrize(("step", "kinds"), [(1, ["lost"]), (2, ["lost"])])
-def test_an_unordered_callback_that_is_lost(record: Record, step: int, kinds: list[str]) -> None:
+def test_wrong_histories_of_taps(record: Record, places: tuple[int, ...], kinds: list[str]) -> None:
     run = begun(record)
-    call(record, run, *(position for position in run.shape.steps if position != step))
+    for place in places:
+        record.saw("place 0", run.shape.spec, base_code(run.number, 0) + place)
     assert judged(record) == kinds
 
 
-def test_callbacks_of_one_device_overlap(record: Record) -> None:
-    run = begun(record, TAPS)
-    run.effects = {(0, 0): lambda: call(record, run, 1)}
-    call(record, run, 0, 2)
-    assert judged(record) == ["overlap"]
-
-
-def test_a_callback_after_a_barrier_that_waits_for_it(record: Record) -> None:
-    run, other = begun(record, TAPS), begun(record, TAPS, "two")
-    for one in (run, other):
-        call(record, one, 0)
-        one.returned = time.monotonic_ns()
-    # One of `jax.effects_barrier`, which knows the programs of its own thread alone.
-    record.barrier(time.monotonic_ns() + 1, lane="one")
-    for one in (run, other):
-        call(record, one, 1, 2)
-    assert judged(record) == ["early barrier", "early barrier"]
-    assert all(f"{base_code(run.number, 0) + step}" in str(record.anomalies[step - 1]) for step in (1, 2))
-
-
-def test_programs_of_one_thread_are_in_the_order_of_their_dispatch(record: Record) -> None:
-    first, second = begun(record, TAPS), begun(record, TAPS)
-    call(record, second, 0, 1, 2)
-    call(record, first, 0, 1, 2)
-    assert judged(record) == ["order"]
-
-
-@pytest.mark.parametrize(("had_returned", "kinds"), [(True, ["order of programs"]), (False, [])])
-def test_programs_of_two_threads(record: Record, had_returned: bool, kinds: list[str]) -> None:
-    """Those that start at once have no order."""
-    first = begun(record, TAPS)
-    if had_returned:
-        first.returned = time.monotonic_ns() - 1
-    second = begun(record, TAPS, "two")
-    call(record, second, 0)
-    call(record, first, 0, 1, 2)
-    call(record, second, 1, 2)
-    assert judged(record) == kinds
-
-
-def test_a_callback_of_no_program(record: Record) -> None:
-    run = begun(record, TAPS)
-    call(record, run, 0, 1, 2)
+def test_unordered_callbacks_have_no_order_and_pure_ones_may_run_again(record: Record) -> None:
+    run = begun(record, ProgramSpec(Layout.ONE_DEVICE, Form.FORI, ("io_callback", "pure_callback"), 2))
+    call(record, run, 3, 2, 1, 1, 0)
     assert judged(record) == []
-    call(record, run, 2)
-    assert judged(record) == ["unexpected"]
+    call(record, begun(record, run.shape.spec), 0, 1, 3)
+    assert judged(record) == ["lost"]
 
 
-def test_wrong_function_device_and_result(record: Record) -> None:
-    run = begun(record, TAPS)
-    call(record, run, 0, name="place 1")
+def test_a_wrong_function_and_a_wrong_device(record: Record) -> None:
+    run = begun(record)
+    call(record, run, 0, site="place 1")
     call(record, run, 1, device=3)
     call(record, run, 2, device=0)
-    record.fetched(run, [5])
-    assert judged(record) == ["result", "unexpected", "lost", "wrong device"]
+    assert judged(record) == ["unexpected", "lost", "wrong device"]
+
+
+def test_callbacks_that_overlap_and_callbacks_after_their_barrier(record: Record) -> None:
+    run = begun(record)
+    run.effects = {(0, 0): lambda: call(record, run, 1)}
+    call(record, run, 0)
+    run.returned = time.monotonic_ns()
+    record.barrier(time.monotonic_ns() + 1, thread="another one")
+    call(record, run, 2)
+    assert judged(record) == ["overlap"]
+    late = begun(record, thread="two")
+    call(record, late, 0)
+    late.returned = time.monotonic_ns()
+    record.barrier(time.monotonic_ns() + 1, thread="two")
+    call(record, late, 1, 2)
+    assert judged(record)[1:] == ["early barrier"] * 2
+
+
+@pytest.mark.parametrize(
+    ("thread", "had_returned", "kinds"),
+    [("one", False, ["order"]), ("two", True, ["order of programs"]), ("two", False, [])],
+)
+def test_the_order_of_programs(record: Record, thread: str, had_returned: bool, kinds: list[str]) -> None:
+    """Those that start at once in two threads have none."""
+    first = begun(record)
+    first.returned = time.monotonic_ns() - 1 if had_returned else first.returned
+    second = begun(record, thread=thread)
+    call(record, second, 0, 1, 2)
+    call(record, first, 0, 1, 2)
+    assert judged(record) == kinds
 
 
 @pytest.mark.parametrize(
@@ -182,60 +171,63 @@ def test_wrong_function_device_and_result(record: Record) -> None:
 )
 def test_wrong_data(record: Record, data: Any) -> None:
     run = begun(record, ARRAYS)
-    for position in run.shape.steps:
-        call(record, run, position, data=data if position == 5 else np.full(4, position & 127, np.float32))
+    for place in range(900):
+        call(record, run, place, data=data if place == 5 else np.full(4, place & 127, np.float32))
     assert judged(record) == ["wrong operand"]
 
 
-@pytest.mark.parametrize("count", [2 * ONE_IN, 900])
-def test_data_that_change_while_a_callback_keeps_them(record: Record, count: int) -> None:
+def test_data_that_change_while_a_callback_keeps_them(record: Record) -> None:
     """A few arrays are kept, and not each."""
-    run, buffer = begun(record, replace(ARRAYS, trips=count)), np.empty(4, np.float32)
-    for position in range(count):
-        buffer[...] = position & 127
-        call(record, run, position, data=buffer)
-    assert len(record._kept) == min(count // ONE_IN, MOST_KEPT)
+    run, buffer = begun(record, ARRAYS), np.empty(4, np.float32)
+    for place in range(900):
+        buffer[...] = place & 127
+        call(record, run, place, data=buffer)
+    assert len(record._kept) == MOST_KEPT < 900 // ONE_IN
     assert {*judged(record)} == {"torn operand"}
 
 
-def failing(record: Record, position: int, ends: bool) -> tuple[Run, PlantedError]:
-    """A run whose callback has raised at this step."""
-    run = begun(record, TAPS)
-    run.fails_at = (0, position) if ends else None
-    run.effects = {(0, position): record.plan_failure((run.number, 0, position), "a failure")}
-    call(record, run, *range(position))
-    with pytest.raises(PlantedError) as raised:
-        call(record, run, position)
-    return run, raised.value
-
-
-def ended_by(error: BaseException, cause: BaseException | None) -> RuntimeError:
-    ended = RuntimeError(f"INTERNAL: callback failed: {error}")
-    ended.__cause__ = cause
-    return ended
-
-
 @pytest.mark.parametrize(("ends", "kinds"), [(True, []), (False, ["lost"])])
-def test_after_a_failure_that_ends_the_computation_nothing_runs(record: Record, ends: bool, kinds: list[str]) -> None:
-    """A tap that raises does not end it."""
-    run, error = failing(record, 1, ends)
-    if ends:
-        record.raised(run, ended_by(error, error), in_thread=True)
+def test_failures(record: Record, ends: bool, kinds: list[str]) -> None:
+    """After one that ends the computation nothing runs; a tap that raises does not end it."""
+    run = begun(record)
+    run.fails_at = (0, 1) if ends else None
+    run.effects = {(0, 1): record.plan_failure((run.number, 0, 1), "a failure")}
+    with pytest.raises(PlantedError) as raised:
+        call(record, run, 0, 1)
+    error = raised.value
     record.reported([str(error)])
     assert (judged(record), record.failures) == (kinds, 1)
+    record.reported([str(error), "ValueError: of somebody else"])
+    assert judged(record)[len(kinds) :] == ["wrong failure"] * 2
 
 
-def test_an_error_of_another_run_or_without_its_cause(record: Record) -> None:
-    run, error = failing(record, 1, ends=True)
-    record.raised(run, ended_by(PlantedError(run.number + 1, 0, 1), error), in_thread=True)
-    record.raised(run, ended_by(error, None), in_thread=False)
-    record.raised(run, ended_by(error, None), in_thread=True)
-    assert [anomaly.kind for anomaly in record.anomalies] == ["wrong error"] * 2
+def test_wrong_errors_and_failures_that_no_barrier_reports(record: Record) -> None:
+    run, other = begun(record), PlantedError(7, 0, 1)
+    record.raised(run, other, in_thread=False)
+    run.fails_at = (0, 1)
+    record.raised(run, other, in_thread=False)
+    right = PlantedError(run.number, 0, 1)
+    record.raised(run, right, in_thread=False)
+    record.raised(run, right, in_thread=True)
+    record.fetched(run, [0])
+    with pytest.raises(PlantedError):
+        record.plan_failure((run.number, 0, 1), "a failure")()
+    call(record, run, 0, 1)
+    assert judged(record) == ["error", "wrong error", "wrong error", "no error", "failure not reported"]
 
 
-def test_failures_are_reported_once(record: Record) -> None:
-    run, error = failing(record, 0, ends=False)
-    call(record, run, 1, 2)
-    failing(record, 2, ends=False)
-    record.reported([str(error), str(error), "ValueError: of somebody else"])
-    assert judged(record) == ["wrong failure", "wrong failure", "failure not reported"]
+def test_the_handler_of_signals(record: Record, devices: list[jax.Device], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does nothing while all callbacks must be here, though a signal may still come; its error is not swallowed."""
+    monkeypatch.setattr(disturbing, "HANDLERS_TAP", True)
+    signals, tapped = Signals(0, record, None, devices[:1]), list[Run]()
+    monkeypatch.setattr(signals, "_random", type("Always", (Random,), {"random": lambda self: 0.0})())
+    monkeypatch.setattr(signals._program, "tap", tapped.append)
+    with signals.off():
+        signals._handle()
+        assert (tapped, signals.count, judged(record)) == ([], 0, [])
+    signals._handle()
+    assert (len(tapped), signals.count) == (1, 1)
+    monkeypatch.setattr(signals._program, "tap", lambda run: 1 / 0)
+    signals._handle()
+    (anomaly,) = record.anomalies
+    assert anomaly.witness.startswith("the handler of signal 2: Traceback")

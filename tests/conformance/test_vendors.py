@@ -146,7 +146,7 @@ def test_a_file_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     file = tmp_path / "acme.toml"
     file.write_text(on_the_page("acme.toml"))
     use(tmp_path)
-    assert main(["list", "--platforms", "--platform-file", str(file)]) == 0
+    assert main(["list", "--platforms", "--platform", str(file)]) == 0
     shown = capsys.readouterr().out.partition("\nacme, by ")[2]
     for words in ("acme_npu", "acme runtime", "acme_callback", "--xla_acme=1", "ACME_LOG=quiet", "at most 2", "1,4"):
         assert words in shown
@@ -231,7 +231,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_wrong_files(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, words: str) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text(text)
-    line = said(capsys, "--platform-file", str(file))
+    line = said(capsys, "--platform", str(file))
     assert str(file) in line
     assert words in line
     assert "<frozen" not in line
@@ -243,7 +243,7 @@ def test_a_name_described_twice_after_the_platform_has_been_used(
     extensions.extend("cpu")
     file = tmp_path / "cpu.toml"
     file.write_text("[platform]\nname = 'cpu'")
-    assert "the platform 'cpu' is described twice" in said(capsys, "--platform-file", str(file))
+    assert "the platform 'cpu' is described twice" in said(capsys, "--platform", str(file))
 
 
 def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,14 +255,7 @@ def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "cannot be read: No such file" in said(capsys, "--platform-file", str(tmp_path / "none.toml"))
-
-
-def test_a_file_of_another_platform(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "a.toml"
-    file.write_text("[platform]\nname = 'a'")
-    line = said(capsys, "--platform", "b", "--platform-file", str(file))
-    assert line == f"ERROR: --platform names b, and {file} describes a"
+    assert "cannot be read: No such file" in said(capsys, "--platform", str(tmp_path / "none.toml"))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,4 @@
-"""What error messages advise is tried: each row provokes an error, finds its advice in it, and does what it says.
-
-`test_advice_in_sources.py` looks for advice in the sources that no row, here or in `test_advice_on_devices.py`, tries.
-"""
+"""What error messages advise is tried: each row provokes an error, finds its advice in it, and does what it says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A function that takes a NumPy array for one of JAX's is told of `jax_arrays` (H32)."""
+"""A function that takes a NumPy array for one of JAX's reads of `jax_arrays` in the error (H32)."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Named:
 
 
 class Broken:
-    """Nothing can be asked of it."""
+    """It has no attribute."""
 
     def __getattr__(self, name: str) -> Any:
         raise ValueError(f"planted: {name}")
@@ -152,7 +152,7 @@ def test_every_callable_can_be_called_back(name: str, stage: Any) -> None:
 @pytest.mark.contract("X4")
 @EVERY
 @STAGES
-def test_every_callable_can_be_told(name: str, stage: Any) -> None:
+def test_every_callable_can_be_named(name: str, stage: Any) -> None:
     function = FUNCTIONS[name]
     stage(lambda x: hcb.debug.callback(function, x) or x)(X)
     if name not in ("class", "builtin", "ufunc"):

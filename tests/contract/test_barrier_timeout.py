@@ -332,7 +332,7 @@ def test_from_inside_a_callback_it_is_refused_as_without_a_timeout() -> None:
         hcb.barrier_wait(timeout=DEADLINE)
 
 
-def test_where_jax_does_not_tell_of_executions_a_timeout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_jax_does_not_report_executions_a_timeout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracker, "informed", False)
     with pytest.raises(hcb.UnknownJaxError, match=f"with JAX {jax.__version__}, .* has no timeout"):
         hcb.barrier_wait(timeout=1)

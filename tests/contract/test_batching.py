@@ -120,7 +120,7 @@ WHERE = pytest.mark.parametrize("where", ["body", "cond", "both", "none"])
 @WHERE
 @pytest.mark.parametrize("unused", [False, True], ids=["used", "unused"])
 def test_vmap_of_while_with_a_batched_predicate(where: str, unused: bool, stage: Any) -> None:
-    """JAX itself forgets to stop the finished lanes when the effect is in the condition."""
+    """JAX itself forgets to stop the finished batch elements when the effect is in the condition."""
     record = Record()
 
     def tapped(part: str, value: Any) -> Any:
@@ -133,7 +133,7 @@ def test_vmap_of_while_with_a_batched_predicate(where: str, unused: bool, stage:
         return lax.while_loop(lambda s: tapped("cond", s) < n, lambda s: tapped("body", s) + 1, 0.0)
 
     out = helpers.finish(stage(jax.vmap(count))(jnp.array([1.0, 3.0, 0.0])))
-    np.testing.assert_array_equal(out, [1.0, 3.0, 0.0], err_msg=f"lanes of while with a tap in {where}")
+    np.testing.assert_array_equal(out, [1.0, 3.0, 0.0], err_msg=f"batch elements of while with a tap in {where}")
     counts = {label: record.labels.count(label) for label in ("cond", "body")}
     wanted = {"body": 3 if where in ("body", "both") else 0, "cond": 4 if where in ("cond", "both") else 0}
     assert counts == wanted, f"callbacks {counts}, but three rounds need {wanted}"
@@ -141,7 +141,9 @@ def test_vmap_of_while_with_a_batched_predicate(where: str, unused: bool, stage:
         np.broadcast_to(arg, (3,)).tolist() for seen_, arg in zip(record.all, record.args) if seen_.label == "body"
     ]
     if rounds:
-        assert rounds == [[0, 0, 0], [1, 1, 0], [1, 2, 0]], f"values of the lanes, finished ones unchanged: {rounds}"
+        assert rounds == [[0, 0, 0], [1, 1, 0], [1, 2, 0]], (
+            f"values of each round, finished elements unchanged: {rounds}"
+        )
 
 
 @pytest.mark.contract("H7")

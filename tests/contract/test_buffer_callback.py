@@ -131,7 +131,7 @@ def test_operands_are_the_memory_of_the_device_without_a_copy(protocol: str) -> 
 
 
 @pytest.mark.contract("B2")
-def test_each_device_is_told_in_dlpacks_terms(devices: list[Any]) -> None:
+def test_each_device_has_its_number_in_dlpack(devices: list[Any]) -> None:
     record = Record()
 
     def fill(ctx: Any, out: Any, x: Any) -> None:

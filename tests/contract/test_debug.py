@@ -345,7 +345,7 @@ def test_while_condition_with_a_batched_predicate(stage: Any, ordered: bool) -> 
     run(lambda s: jax.debug.callback(measure.add, s))
     jax.effects_barrier()
     if ordered:
-        assert record.values == [0, 0, 1, 1, 1, 2, 1, 3], "each lane at each step, a finished one unchanged"
+        assert record.values == [0, 0, 1, 1, 1, 2, 1, 3], "each batch element at each step, a finished one unchanged"
     else:
         assert sorted(record.values) == sorted(measure.values), "as often as JAX runs the condition"
 

@@ -157,7 +157,7 @@ MISMATCHES: dict[str, tuple[Any, str]] = {
 @pytest.mark.contract("D1")
 @STAGES
 @pytest.mark.parametrize("what", MISMATCHES)
-def test_results_that_do_not_match_are_errors_that_tell_what_came(stage: Any, what: str) -> None:
+def test_results_that_do_not_match_are_errors_that_show_the_actual_ones(stage: Any, what: str) -> None:
     f, match = MISMATCHES[what]
     compiled = stage(hcb.dlpack_callback(f, same))
     for _ in range(3):

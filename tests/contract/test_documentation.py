@@ -25,7 +25,7 @@ ELSEWHERE = {
     "docs/coming-from-*.md": "programs before and after; tests/contract/test_coming_from.py compares what they print",
     "docs/recipes.md": "parts of the files in examples/recipes; tests/contract/test_recipes.py runs these",
     "docs/jax-bugs/*.md": "tests/conformance/test_jax_bugs.py runs them on the releases that have the bug",
-    "docs/conformance.md": "parts of a package that is not here",
+    "docs/extending.md": "parts of a package that is not here",
     "docs/vendors.md": "files of a package that is not here; test_vendors.py has such a package",
 }
 DOCUMENTED = [host_callback, barrier, external, debug, buffers, dlpack, jax_arrays, doctor, switch, stats]

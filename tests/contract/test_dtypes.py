@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from helpers import Record
-from subprocesses import IMPORTING_TESTS, run_program
+from subprocesses import run_program
 
 import hostcb as hcb
 
@@ -124,7 +124,7 @@ for name in ("int64", "uint64", "float64", "complex128", "float32", "bool"):
         assert out.dtype == jnp.asarray(value).dtype, (value, out.dtype)
 print("done")
 """
-    assert run_program(source, env=IMPORTING_TESTS).check().lines == ["done"]
+    assert run_program(source).check().lines == ["done"]
 
 
 @pytest.mark.contract("H1", "H3")
@@ -163,7 +163,7 @@ for name, function in results.items():
         helpers.equal(out, jax.tree.map(np.asarray, function(x)), name)
     print(name, flush=True)
 """
-    ended = run_program(source, env=IMPORTING_TESTS).check()
+    ended = run_program(source).check()
     assert ended.lines == ["two", "dtypes", "mixed", "four"], str(ended)
 
 

@@ -250,7 +250,7 @@ for _ in range(3):
 
 def test_an_exit_function_that_was_registered_before_hostcb_was_imported_may_tap() -> None:
     """It runs after the exit of hostcb, and its value in the thread that exits."""
-    ended = run_program(EARLIER, prelude="", devices=1, timeout=60.0).check()
+    ended = run_program(EARLIER, prelude="", devices=1, timeout=60.0, fresh=True).check()
     assert ended.lines[:4] == ["ran"] * 3 + ["last"], ended
 
 

@@ -346,7 +346,7 @@ def test_differentiated_loops_call_in_every_step(
 
 
 def where(x: Any) -> Any:
-    """The device that called is told by the report of a failure alone."""
+    """Only the report of a failure names the device that called."""
     raise ValueError("where am I")
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import Record
-from subprocesses import IMPORTING_TESTS, Ended, run_program
+from subprocesses import Ended, run_program
 
 import hostcb as hcb
 
@@ -45,7 +45,7 @@ def reports(request: pytest.FixtureRequest) -> Iterator[list[dict[str, Any]]]:
         assert noise not in ended.stderr, f"the process should end quietly, but wrote: {ended.stderr[-3000:]}"
 
 
-# What the user returned, as it should be told to him; for the others the text of what was raised.
+# What the user returned, as the error should show it; for the others the text of what was raised.
 CAME = {
     "wrong_shape": "float32[3]",
     "same_size": "float32[8,1]",
@@ -77,7 +77,7 @@ def problems_of_text(text: str, report: dict[str, Any]) -> list[str]:
 
 @pytest.mark.contract("H15")
 @pytest.mark.parametrize("when", ["raised", "raised_on_one"])
-def test_failed_call_is_an_ordinary_exception_that_tells_all(reports: list[Any], when: str) -> None:
+def test_failed_call_is_an_ordinary_exception_that_reports_all(reports: list[Any], when: str) -> None:
     problems = []
     for report in reports:
         name, raised = report["failure"], report[when]
@@ -272,7 +272,7 @@ for construct in ("while_body", "while_cond", "scan", "cond", "fori_unused"):
     test_failures.helpers_control_flow(helpers.SHARD_MAP, construct)
     print(construct)
 """
-    ended = run_program(source, env=IMPORTING_TESTS).check()
+    ended = run_program(source).check()
     assert ended.lines == ["while_body", "while_cond", "scan", "cond", "fori_unused"], str(ended)
 
 
@@ -339,7 +339,7 @@ def test_failures_of_a_call_without_a_result(layout: helpers.Layout) -> None:
 
 @pytest.mark.contract("H15")
 def test_concurrent_failures_of_one_program_keep_their_own_reasons() -> None:
-    """Two threads run one program on two devices at the same time, and each is told why its own call failed."""
+    """Two threads run one program on two devices at the same time, and each receives the reason of its own call."""
     meeting = threading.Barrier(2)
 
     def function(arg: Any) -> Any:
@@ -360,7 +360,7 @@ def test_concurrent_failures_of_one_program_keep_their_own_reasons() -> None:
     hcb_failures = last_failure().failures
     assert len(hcb_failures) == 20, f"{len(hcb_failures)} failures of 20"
     assert len(texts) == 20, f"{len(texts)} of 20 computations raised"
-    assert not wrong, f"computations that were told another one's reason: {wrong}"
+    assert not wrong, f"computations that received another one's reason: {wrong}"
 
 
 @pytest.mark.contract("H15")

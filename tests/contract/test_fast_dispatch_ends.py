@@ -1,4 +1,4 @@
-"""H13, H18, H21: what JAX's fast dispatch leaves behind, and a JAX that does not tell of its begin and its end."""
+"""H13, H18, H21: what JAX's fast dispatch leaves behind, and a JAX that does not report its begin and its end."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ warnings.simplefilter("ignore")
 
 @pytest.mark.contract("H21")
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_jax_that_tells_of_no_ends_dispatches_in_python(change: str) -> None:
+def test_a_jax_that_reports_no_ends_dispatches_in_python(change: str) -> None:
     outs, seen = run_program(DISTRUST.replace("{change}", CHANGES[change]), devices=1, timeout=60).json()
     assert outs == [1, 2, 3, 4, 5] and seen == [0, 1, 2, 3, 4]
 

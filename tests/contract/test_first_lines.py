@@ -105,7 +105,7 @@ def test_what_ends_a_computation(kind: str, stage: Any, caplog: pytest.LogCaptur
 @pytest.mark.contract("H14", "H15", "H32")
 @pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit, GeneratorExit])
 @pytest.mark.parametrize("kind", [kind for kind in (*TAPS, *CALLS) if kind != "debug.print"])
-def test_an_exception_that_ends_programs_is_told_at_each_run(
+def test_an_exception_that_ends_programs_is_reported_at_each_run(
     kind: str, exception: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def raises(*_: Any, **__: Any) -> Any:
@@ -245,13 +245,15 @@ CALLED = "id_tap calls tap_func(arg, transforms), and tap_func(arg, transforms, 
     [(lambda arg: None, False), (lambda arg, transforms: None, True)],
     ids=["two", "device"],
 )
-def test_a_tap_with_other_parameters_is_told_how_it_is_called(function: Any, with_device: bool, stage: Any) -> None:
+def test_the_error_of_a_tap_with_other_parameters_shows_how_it_is_called(
+    function: Any, with_device: bool, stage: Any
+) -> None:
     jax.block_until_ready(stage(lambda x: hcb.id_tap(function, x, tap_with_device=with_device))(ONE))
     assert str(barrier()).splitlines()[-1] == CALLED
 
 
 @STAGES
-def test_a_call_with_other_parameters_is_told_how_it_is_called(stage: Any) -> None:
+def test_the_error_of_a_call_with_other_parameters_shows_how_it_is_called(stage: Any) -> None:
     error = ended(lambda: stage(lambda x: hcb.call(lambda arg, transforms: arg, x, result_shape=F32))(ONE))
     barrier()
     assert str(error).splitlines()[-1] == (

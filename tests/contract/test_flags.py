@@ -362,7 +362,7 @@ def test_ad_transforms_of_a_tangent_that_vmap_batches_and_a_transpose_turns_roun
     close(out, ([27.0, 54.0],))
     batch = ("batch", {"batch_dims": (0, 0)})
     assert record.transforms[-1] == (JVP, batch, TRANSPOSE), f"transforms {record.transforms}"
-    assert all(transforms == () for transforms in record.transforms[:-1]), "the primals have no lanes"
+    assert all(transforms == () for transforms in record.transforms[:-1]), "the primals have no batch axes"
     close(record.values[-1], ([9.0, 18.0], [3.0, 6.0]))
     close(record.values[0], (3.0, 9.0))
 

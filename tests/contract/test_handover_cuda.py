@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import sessions
 import stand_in_for_cuda as stand_in
-from subprocesses import IMPORTING_TESTS, Ended, run_program
+from subprocesses import Ended, run_program
 
 from hostcb import _compat
 from hostcb._native.library import library
@@ -21,7 +21,7 @@ pytestmark = [
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in has the name of a library of Linux")
 
-ASKED_FOR = {**IMPORTING_TESTS, "HOSTCB_NATIVE": "1", "HOSTCB_NATIVE_CUDA": "1"}
+ASKED_FOR = {"HOSTCB_NATIVE": "1", "HOSTCB_NATIVE_CUDA": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_what_is_lowered_where_the_environment_asks_for_it(by_default: tuple[dic
         for part in ("has_side_effect = true", "index = 0 : ui64", "!stablehlo.token"):
             assert part in call, call
         assert TODAYS not in texts[name]
-        # The position in the mesh is not asked for: C is told the device.
+        # The position in the mesh is not asked for: C receives the device.
         assert "partition_id" not in texts[name]
     assert {name: texts[name] for name in ("large", "call")} == {name: before[name] for name in ("large", "call")}
 

@@ -35,7 +35,7 @@ def run(
     variables = {"PYTHONPATH": os.pathsep.join(path), **env}
     if install is not None:
         variables["HOSTCB_INSTALL"] = install
-    return run_program(program, *arguments, devices=1, env=variables, prelude="", warnings="error")
+    return run_program(program, *arguments, devices=1, env=variables, prelude="", warnings="error", fresh=True)
 
 
 def expected(steps: int, inline: bool) -> list[str]:
@@ -120,7 +120,7 @@ print("host_callback" in str(jax.make_jaxpr(lambda x: jax.pure_callback(abs, x, 
 def test_import_of_hostcb_does_it_where_there_is_no_such_file() -> None:
     """As with a checkout on the path."""
     program = "import hostcb, jax.experimental.host_callback as hcb; print(hcb.id_tap is hostcb.id_tap)"
-    ended = run_program(program, devices=1, env={"HOSTCB_INSTALL": "1"}, prelude="")
+    ended = run_program(program, devices=1, env={"HOSTCB_INSTALL": "1"}, prelude="", fresh=True)
     assert ended.check().lines == ["True"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from subprocesses import IMPORTING_TESTS, run_program
+from subprocesses import run_program
 
 from hostcb._native.library import library
 
@@ -26,7 +26,7 @@ NATIVE = pytest.mark.parametrize(
 @pytest.mark.parametrize("what", ["interrupt", "nest"])
 @pytest.mark.parametrize(("event", "part"), [("line", "0/7"), ("opcode", "0/61")])
 def test_nothing_is_lost_and_nothing_hangs(what: str, native: str, event: str, part: str) -> None:
-    environment = {"HOSTCB_NATIVE": native, **IMPORTING_TESTS}
+    environment = {"HOSTCB_NATIVE": native}
     ended: Any = run_program(
         "interrupted_lines.py", what, part, event, devices=None, env=environment, timeout=200
     ).json()

@@ -252,7 +252,7 @@ def test_vmap_of_cond_with_a_batched_predicate_is_refused() -> None:
 @pytest.mark.contract("X3")
 @pytest.mark.parametrize("where", ["body", "condition"])
 def test_vmap_of_while_with_a_batched_predicate_is_refused(where: str) -> None:
-    """Guards against #20628: with one predicate for all lanes it has to work."""
+    """Guards against #20628: with one predicate for all batch elements it has to work."""
     counter = Counter()
 
     def loop(n, x):

@@ -105,7 +105,7 @@ def test_threads_are_asked_for_where_the_process_may_use_few_of_many_cores() -> 
 
 
 def test_a_users_own_thread_number_is_kept() -> None:
-    source = "print(os.environ.get('PJRT_NPROC'), os.environ.get('NPROC')); hcb.id_tap(lambda a, t: None, 1.0)"
+    source = "hcb.id_tap(lambda a, t: None, 1.0); print(os.environ.get('PJRT_NPROC'), os.environ.get('NPROC'))"
     assert run_program(source, env={"NPROC": "24"}).check().lines == ["None 24"]
     assert run_program(source, env={"PJRT_NPROC": "24"}).check().lines == ["24 None"]
 

@@ -304,7 +304,13 @@ USES = {
 }
 
 
-@pytest.mark.parametrize("use", USES)
+# Hundreds of compilations. That callbacks die with their programs is tested above, once for each construct.
+COMPILING = ("jit", "failing_jit_call")
+
+
+@pytest.mark.parametrize(
+    "use", [pytest.param(use, marks=pytest.mark.thorough if use in COMPILING else []) for use in USES]
+)
 def test_many_rounds_of_compile_run_and_drop(use: str) -> None:
     code, count = USES[use]
     report = run_program(LEAKS.replace("USE", code).replace("ROUNDS", str(count)), devices=1).json()

@@ -215,7 +215,7 @@ def test_where_no_result_is_expected_no_mark_is_named() -> None:
 
 @pytest.mark.contract("H15")
 def test_where_the_mark_crosses_the_text_says_so() -> None:
-    """Under jit over a mesh one device calls, and the others are told."""
+    """Under jit over a mesh one device calls, and the error names the others."""
     mesh = jax.sharding.Mesh(np.asarray(jax.devices()), ("d",))
     x = jax.device_put(np.arange(8.0, dtype=np.float32), jax.sharding.NamedSharding(mesh, jax.P("d")))
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"got int8\[12345\], which stands for a failed callback"):

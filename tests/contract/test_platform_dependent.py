@@ -174,7 +174,7 @@ def test_vmap_of_a_platform_s_branch() -> None:
 
 @pytest.mark.contract("H5")
 def test_a_program_whose_taps_are_all_elsewhere_waits_for_nothing() -> None:
-    """Its token is a fresh one, whatever became of programs before it, and those that come later keep their order."""
+    """Its token is a fresh one, however programs before it ended, and those that come later keep their order."""
     record = Record()
     elsewhere = jax.jit(
         lambda x: jax.lax.platform_dependent(x, cuda=lambda x: hcb.id_tap(record.tap, x), default=nothing)

@@ -389,7 +389,7 @@ WRONG: dict[str, tuple[Any, Any, str]] = {
 
 @pytest.mark.parametrize("layout", [helpers.EAGER, helpers.JIT, helpers.MESH], ids=helpers.named)
 @pytest.mark.parametrize("what", WRONG)
-def test_wrong_results_are_errors_that_tell_what_came(layout: helpers.Layout, what: str) -> None:
+def test_wrong_results_are_errors_that_show_the_actual_ones(layout: helpers.Layout, what: str) -> None:
     function, shapes, match = WRONG[what]
     error = failed(match, layout.compile(lambda x: hcb.pure_callback(function, shapes, x)), [X])
     for part in ("pure_callback", "test_pure_callback.py", "float32[8]" if shapes == like(X) else "expected"):

@@ -65,7 +65,7 @@ def test_a_blocked_device_does_not_block_the_others(devices: list[jax.Device]) -
 @pytest.mark.parametrize("layout", helpers.MAIN_LAYOUTS, ids=helpers.named)
 @pytest.mark.parametrize("kind", ["tap", "call", "call_no_result"])
 def test_operands_are_the_callbacks_own(kind: str, layout: helpers.Layout) -> None:
-    """Overwriting what came changes nothing on the device, and what was kept stays as it was."""
+    """Overwriting the received values changes nothing on the device, and what was kept stays as it was."""
     kept: list[tuple[np.ndarray, np.ndarray]] = []
 
     def function(arg: Any, transforms: Any = None) -> Any:

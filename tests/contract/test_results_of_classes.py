@@ -119,7 +119,7 @@ class Sized:
 
 @pytest.mark.contract("H15", "X2", "X3")
 @pytest.mark.parametrize("kind", ["pure_callback", "io_callback"])
-def test_a_failure_is_told_where_the_container_reads_its_leaf(kind: str) -> None:
+def test_a_failure_is_reported_where_the_container_reads_its_leaf(kind: str) -> None:
     def host(operand: Any) -> Any:
         raise OSError("disk full")
 

@@ -246,7 +246,7 @@ def test_a_trace_inside_of_a_callback_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this platform has no device that is always full")
-def test_a_full_disk_is_told_and_harms_no_callback() -> None:
+def test_a_full_disk_is_reported_and_harms_no_callback() -> None:
     seen: list[float] = []
     with pytest.raises(OSError, match=r"'/dev/full' lacks events.*No space left"), hcb.trace("/dev/full"):
         hcb.id_tap(lambda value, transforms: seen.append(float(value)), 1.0)

@@ -10,7 +10,7 @@ import pytest
 from subprocesses import run_program
 
 KINDS = ["id_tap", "call", "pure", "io", "ordered io", "debug", "ordered debug", "buffer", "dlpack"]
-# These are told their device.
+# These receive their device.
 TOLD = ["id_tap", "call"]
 WHOLE, SUM = [0.0, 1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]
 

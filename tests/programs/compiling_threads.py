@@ -12,8 +12,8 @@ import threading
 import jax
 
 from conformance.soak.compiling import CompilingThreads
+from conformance.soak.growth import HEAP
 from conformance.soak.resources import sample
-from conformance.soak.series import HEAP
 
 THREADS, OWN_BYTES = 8, 1_000_000
 

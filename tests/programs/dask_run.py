@@ -13,4 +13,4 @@ from conformance.cli import commands
 
 if __name__ == "__main__":
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-        print(commands.main(["run", "--scheduler", cluster.scheduler_address, *sys.argv[1:]]))
+        print(commands.main(["run", "--spread", cluster.scheduler_address, *sys.argv[1:]]))

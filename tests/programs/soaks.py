@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import jax
+import numpy as np
 
 import hostcb
 from conformance.implementations import load
@@ -29,9 +30,27 @@ def _leaking(library: Library) -> Names:
     return surround(library, run, "id_tap")
 
 
+def _reusing(library: Library) -> Names:
+    """As the mutant `shared_buffer`, without its lock, under which a callback of a soak could not run a program."""
+    buffers: dict[Any, Any] = {}
+
+    def reused(leaf: Any) -> Any:
+        buffer = buffers.setdefault((leaf.shape, leaf.dtype), np.empty_like(leaf))
+        buffer[...] = leaf
+        return buffer
+
+    def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
+        return function(jax.tree.map(reused, operand), *arguments, **options)
+
+    return surround(library, run, "id_tap")
+
+
+OWN = {"leaking": _leaking, "reusing": _reusing}
+
+
 def implementation(name: str) -> Hostcb:
-    if name == "leaking":
-        return Broken(Mutant("leaking", "keeps a list of objects for each tap", _leaking, (), ()))
+    if name in OWN:
+        return Broken(Mutant(name, name, OWN[name], (), ()))
     loaded: Any = load(name)
     return loaded
 

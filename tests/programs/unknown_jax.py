@@ -2,7 +2,7 @@
 
 One process imports JAX and nothing of hostcb; a fork of it for each case makes the change, imports hostcb, undoes the
 change, as if JAX had the thing under another name now, and runs the programs. Prints a line of JSON for each case.
-Arguments: the share of the cases, the number of shares, and N: the programs run for each Nth entry.
+Arguments: the names of the entries.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def restore(place: Place, before: Any, changed: Any) -> bool:
     return now is changed
 
 
-def outcome(entry: dict[str, Any], how: str, runs: bool) -> dict[str, Any]:
+def outcome(entry: dict[str, Any], how: str) -> dict[str, Any]:
     place, before, changed = change(entry, how)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -183,7 +183,7 @@ def outcome(entry: dict[str, Any], how: str, runs: bool) -> dict[str, Any]:
 
     with warnings.catch_warnings(record=True) as later:
         warnings.simplefilter("always")
-        results = programs.run(entry["place"]) if how == "missing" and runs else {}
+        results = programs.run(entry["place"]) if how == "missing" else {}
     report = hostcb.doctor()
     lost = next(each for each in entries if each.name == entry["name"])
     given = [str(each.message) for each in (*caught, *later) if issubclass(each.category, hostcb.UnknownJaxWarning)]
@@ -231,7 +231,6 @@ def described() -> list[dict[str, Any]]:
 
     return [
         {
-            "number": number,
             "how": how,
             "name": entries[number].name,
             "place": entries[number].place,
@@ -253,22 +252,23 @@ class Names:
         self.keywords, self.among = tuple(names["keywords"]), tuple(names["among"])
 
 
-def main(share: int, shares: int, every: int) -> None:
+def main(names: list[str]) -> None:
     cases = in_child(described)
     if isinstance(cases, dict):
         sys.exit(cases["error"])
-    for case in cases[share::shares]:
+    for case in cases:
+        if case["name"] not in names:
+            continue
         entry = {
             **case,
             "signature": case["signature"] and Names(case["signature"]),
             "methods": {name: Names(each) for name, each in case["methods"].items()},
         }
-        runs = case["number"] % every == 0
-        print(json.dumps({**case, **in_child(outcome, entry, case["how"], runs)}), flush=True)
+        print(json.dumps({**case, **in_child(outcome, entry, case["how"])}), flush=True)
 
 
 if __name__ == "__main__":
     for module in BEFORE:
         importlib.import_module(module)
     assert "hostcb" not in sys.modules
-    main(*map(int, sys.argv[1:]))
+    main(sys.argv[1:])

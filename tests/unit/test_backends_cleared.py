@@ -12,7 +12,7 @@ from hostcb._compat import runtime
 
 
 @pytest.mark.contract("H5")
-def test_each_clearing_is_told_once() -> None:
+def test_each_clearing_is_reported_once() -> None:
     told = run_program(
         """
         import jax.extend.backend
@@ -78,7 +78,7 @@ def test_jaxs_own_function_gets_its_arguments_and_returns_its_result(monkeypatch
 
 
 @pytest.mark.contract("H9")
-def test_callbacks_are_told_the_devices_that_there_are() -> None:
+def test_callbacks_receive_the_devices_that_there_are() -> None:
     """Those of the client that runs them, after it was cleared as well."""
     outcomes = run_program(
         """

@@ -252,7 +252,13 @@ SMALL: dict[str, Callable[[], list[Row]]] = {
 }
 
 
-@pytest.mark.parametrize("name", MODULES)
+# Those that take seconds each.
+SLOW = ("matrix", "memory", "devices", "training", "large")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough if name in SLOW else []) for name in MODULES]
+)
 def test_each_benchmark_runs(name: str) -> None:
     if name == "busy" and shutil.which("cc") is None:
         pytest.skip("its pauses need a C compiler")

@@ -1,4 +1,4 @@
-"""H26: what the library in C is told before a program for CUDA uses it, with a stand-in for all that it calls."""
+"""H26: what the library in C receives before a program for CUDA uses it, with a stand-in for all that it calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> mock.Mock:
 
 
 def told(monkeypatch: pytest.MonkeyPatch, held: mock.Mock) -> list[tuple[Any, ...]]:
-    """What the library and the runtime are told, in this order, once the environment asks for the transport."""
+    """What the library and the runtime receive, in this order, once the environment asks for the transport."""
     steps: list[tuple[Any, ...]] = []
     held.hostcb_cuda_set_python_handler = lambda handler: steps.append(("handler", handler))
     monkeypatch.setattr(_compat, "backends_exist", lambda: True)

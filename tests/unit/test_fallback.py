@@ -120,7 +120,7 @@ def test_without_jaxs_tokens_its_barrier_covers_no_device(monkeypatch: pytest.Mo
 
 
 @pytest.mark.contract("X5", "H21")
-def test_where_lowering_is_not_told_of_devices_none_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_lowering_does_not_receive_the_devices_none_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowering._NEEDS_DEVICES, "problem", "is missing")
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     program = jax.jit(lambda x: hcb.io_callback(lambda value: value, x, x, sharding=here))

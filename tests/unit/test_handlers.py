@@ -96,7 +96,7 @@ def test_a_program_on_several_devices_inside_of_another_one_is_refused_without_o
 
 
 @pytest.mark.contract("H7")
-def test_a_tap_may_change_the_transforms_that_it_is_told() -> None:
+def test_a_tap_may_change_the_transforms_that_it_receives() -> None:
     seen: list[tuple[int, ...]] = []
     program = jax.jit(jax.vmap(lambda x: hcb.id_tap(lambda _, told: seen.append(told[0][1].pop("batch_dims")), x)))
     for _ in range(2):

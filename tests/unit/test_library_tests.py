@@ -115,7 +115,7 @@ def broken():
 def test_fails_at_its_end(broken):
     pass
 
-@pytest.mark.skip(reason="the plugin tells of it")
+@pytest.mark.skip(reason="the plugin reports it")
 def test_skipped():
     pass
 """

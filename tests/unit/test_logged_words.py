@@ -74,7 +74,7 @@ def test_a_barrier_that_waits_for_long_warns_again_and_again(monkeypatch: pytest
 
 
 class _Warnings(logging.Handler):
-    """Counts warnings, and tells of the first."""
+    """Counts warnings, and reports the first."""
 
     def __init__(self) -> None:
         super().__init__()

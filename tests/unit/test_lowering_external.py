@@ -97,7 +97,7 @@ def test_gpu_targets_of_buffers(kind: str, platform: str, recorded: bool) -> Non
 
 
 @pytest.mark.contract("B3")
-def test_aliases_are_told_to_the_compiler() -> None:
+def test_the_compiler_receives_the_aliases() -> None:
     function = hcb.buffer_callback(_copy, (VECTOR, VECTOR), input_output_aliases={1: 0})
     line = call_of(lowered(lambda x: function(x, x * 2), "cuda"), "xla_buffer_python_gpu_callback")
     (alias,) = re.findall(r"output_operand_alias<output_tuple_indices = \[(\d*)\], operand_index = (\d+)", line)

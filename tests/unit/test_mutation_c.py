@@ -108,7 +108,7 @@ def test_an_id_stays_while_its_line_does() -> None:
     ids = [mutant.id for mutant in mutants_in(first, "_native/toy.c", {})]
     later = [mutant.id for mutant in mutants_in("/* new */\n\n" + first, "_native/toy.c", {})]
     assert ids == later and len(set(ids)) == len(ids)
-    assert [each for each in ids if each.endswith(":2")], "two equal lines are told apart"
+    assert [each for each in ids if each.endswith(":2")], "two equal lines are distinguished"
 
 
 def test_the_library_has_mutants_of_every_kind_each_with_callers() -> None:

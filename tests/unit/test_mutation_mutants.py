@@ -117,7 +117,7 @@ def two(a):
 
 def test_an_id_does_not_change_when_other_lines_do() -> None:
     ids = [mutant.id for mutant in mutants(SOURCE)]
-    assert len(set(ids)) == len(ids), "equal lines are told apart"
+    assert len(set(ids)) == len(ids), "equal lines are distinguished"
     moved = [
         mutant.id for mutant in mutants("import x\n\n\n" + SOURCE.replace("def two", "def zero(): ...\n\n\ndef two"))
     ]

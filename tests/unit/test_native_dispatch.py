@@ -269,7 +269,7 @@ def test_an_interrupt_while_a_failed_loop_goes_on_is_not_the_next_ones_failure(
         plain(buffers)
 
     monkeypatch.setattr(views, "clear", interrupted)
-    # The same place in the same frame, which is all by which one dispatch is told from the next.
+    # The same place in the same frame, which is all that distinguishes one dispatch from the next.
     ends: list[Any] = []
     for value in (30.0, 100.0, 101.0):
         try:

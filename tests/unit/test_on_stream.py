@@ -81,7 +81,7 @@ def test_a_ring_without_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.contract("H24")
-def test_the_words_of_cuda_are_told_where_it_has_no_memory_for_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_cuda_is_shown_where_it_has_no_memory_for_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     free = With(rings.library.free, hostcb_cuda_ring=lambda *arguments: b"cuMemHostAlloc: out of memory")
     monkeypatch.setattr(rings, "library", With(rings.library, free=free))
     with pytest.raises(RuntimeError, match="cuMemHostAlloc: out of memory"):

@@ -1,4 +1,4 @@
-"""The pictures of README.md: they show the figures that the documents have, and hold nothing but shapes and text."""
+"""The pictures of the documents: they show the figures that the pages have, and hold nothing but shapes and text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks import beside_jax, results
 from benchmarks.rows import Row
 
 FOLDER = ROOT / "docs" / "pictures"
-PICTURES = [FOLDER / "matrix.svg", FOLDER / "speed.svg"]
+PICTURES = [FOLDER / "speed.svg"]
 RUNS = sorted(FOLDER.glob("speed-*.json"))
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -32,15 +32,6 @@ def test_a_picture_is_shapes_and_text_alone(picture: Path) -> None:
     assert "prefers-color-scheme: dark" in text
     assert root.get("role") == "img"
     assert root.get("aria-label")
-
-
-@pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.stem)
-def test_the_readme_shows_it_before_anything_else(picture: Path) -> None:
-    text = (ROOT / "README.md").read_text()
-    place = text.index(f"docs/pictures/{picture.name}")
-    assert place < text.index("```python")
-    # With words for those who do not see it.
-    assert re.search(rf"!\[[^\]]{{20,}}\]\(docs/pictures/{re.escape(picture.name)}\)", text)
 
 
 def test_the_picture_of_the_speed_is_that_of_the_stored_figures() -> None:

@@ -12,7 +12,7 @@ from hostcb._runtime.progress import Progress
 
 
 @pytest.mark.contract("H12", "H13")
-def test_all_that_wait_sleep_until_they_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_that_wait_sleep_until_they_are_woken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "LOOK_AGAIN", 100 * DEADLINE)
     waited, steps = Progress(), list[str]()
 

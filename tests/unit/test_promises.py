@@ -1,4 +1,4 @@
-"""Tests and cells cite the promises of docs/contract.md: all of them, and no others. The page of that is up to date."""
+"""Tests and cells cite the promises of docs/contract.md: all of them, and no others."""
 
 from __future__ import annotations
 
@@ -65,8 +65,9 @@ def test_markers_with_unknown_numbers_are_not_collected(
         assert words in outcome.stdout.str()
 
 
-def test_the_page_is_what_tests_cells_and_mutants_say() -> None:
-    assert promises.PAGE.read_text(encoding="utf-8") == promises.page(), f"renew it: {promises.COMMAND}"
+def test_the_page_has_a_section_for_each_promise() -> None:
+    page = promises.page()
+    assert [number for number in promises.numbered() if f"\n## {number}\n" not in page] == []
 
 
 @pytest.mark.parametrize(

@@ -301,7 +301,7 @@ def test_an_interrupt_while_a_queue_is_worked_off_stops_nothing(monkeypatch: pyt
 
 
 @pytest.mark.contract("H12")
-def test_an_interrupt_when_nobody_has_been_told_yet_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_before_anybody_was_woken_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     queue, receiver = queues.DeviceQueue(jax.devices()[0]), Receiver(before=-1, after=-1)
     monkeypatch.setattr(queue, "_wake", lambda: None)
     entered, go_on = threading.Event(), threading.Event()

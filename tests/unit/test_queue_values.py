@@ -75,7 +75,7 @@ def test_after_a_barrier_no_value_counts() -> None:
 
 @pytest.mark.contract("H11", "H14")
 def test_what_comes_while_an_exception_ends_the_consumer_runs_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    # It tells of the end of the thread, which is on purpose.
+    # It reports the end of the thread, which is on purpose.
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     queue, ran = DeviceQueue(jax.devices()[0]), list[int]()
     third, ended = threading.Event(), list[threading.Thread]()

@@ -25,7 +25,7 @@ def test_where_processes_cannot_fork(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.contract("H13")
-def test_where_jax_does_not_tell_of_executions_a_barrier_asks_for_those_of_its_thread(
+def test_where_jax_does_not_report_executions_a_barrier_waits_for_those_of_its_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waited: list[bool] = []

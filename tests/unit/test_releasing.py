@@ -1,15 +1,13 @@
-"""What a release needs: the fragments of the changelog, a tag that fits, and tools in the versions of the groups."""
+"""What a release needs: the fragments of the changelog, and a tag that fits."""
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
 from subprocesses import ROOT
 
 import hostcb
@@ -97,27 +95,5 @@ def test_the_version_is_read_of_this_checkout() -> None:
 
 
 def test_a_reference_for_papers_has_the_version_and_the_license() -> None:
-    reference = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert reference["version"] == hostcb.__version__
-    assert reference["license"] == PYPROJECT["project"]["license"]
-    assert {"cff-version", "message", "title", "authors"} <= {*reference}
-
-
-def test_the_hooks_before_a_commit_have_the_tools_of_the_groups() -> None:
-    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
-    groups = PYPROJECT["dependency-groups"]
-    wanted = {"ruff": groups["lint"], "nox": [tool for tool in groups["dev"] if str(tool).startswith("nox")]}
-    for hook in hooks:
-        assert hook["additional_dependencies"] == wanted[hook["entry"].split()[0]], hook["id"]
-
-
-@pytest.mark.parametrize("name", ["wrong", "platform", "wish"])
-def test_forms_for_issues(name: str) -> None:
-    form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / f"{name}.yml").read_text())
-    assert {"name", "description", "body"} <= {*form}
-    ids = [field["id"] for field in form["body"]]
-    assert len({*ids}) == len(ids)
-    if name != "wish":
-        asked = json.dumps([field for field in form["body"] if field.get("validations", {}).get("required")])
-        assert "cell" in asked
-        assert "python -m hostcb" in asked
+    lines = (ROOT / "CITATION.cff").read_text().splitlines()
+    assert {f"version: {hostcb.__version__}", f"license: {PYPROJECT['project']['license']}"} <= {*lines}

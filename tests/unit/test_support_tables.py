@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import support_tables
 
 from conformance.model.transforms import TRANSFORMS
-from conformance.oracle.verdicts import Standing
+from conformance.oracle.verdicts import ExpectationStatus
 from conformance.reports.results import CellRecord, Known
 from conformance.spec.external_callbacks import ALL_CALLBACKS, OWN_FUNCTIONS
 
@@ -18,12 +19,12 @@ KNOWN = Known("fail", "JAX refuses\n  this.", "docs/jax-bugs/one.md", intermitte
 
 
 def cell(name: str, **changes: object) -> CellRecord:
-    fields = {"standing": Standing.AS_EXPECTED, "verdict": "pass", "known": None, "refused": False} | changes
+    fields = {"standing": ExpectationStatus.AS_EXPECTED, "verdict": "pass", "known": None, "refused": False} | changes
     return CellRecord(
         id=name,
         promises=(),
         stage=None,
-        anomaly=None,
+        anomaly="",
         witness="",
         seconds=0.1,
         history=(),
@@ -72,8 +73,10 @@ def test_the_extract_counts_what_came_of_the_cells() -> None:
             cell("hostcb/io_callback/pjit/cpu-2x2"),
             cell("hostcb/io_callback/case.raises.jit/cpu-8dev"),
             cell("hostcb/io_callback/table.jit/cpu-8dev"),
-            cell("jax/io_callback/vmap/cpu-8dev", standing=Standing.KNOWN_FAILURE, verdict="fail", known=KNOWN),
-            cell("jax/io_callback/vmap/cpu-1dev", standing=Standing.UNEXPECTED, verdict="fail"),
+            cell(
+                "jax/io_callback/vmap/cpu-8dev", standing=ExpectationStatus.KNOWN_FAILURE, verdict="fail", known=KNOWN
+            ),
+            cell("jax/io_callback/vmap/cpu-1dev", standing=ExpectationStatus.UNEXPECTED, verdict="fail"),
         ],
         ENVIRONMENT,
     )
@@ -99,8 +102,8 @@ def test_a_page_without_marks_is_refused() -> None:
 
 
 def test_a_folder_without_a_run_on_cpu_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "conformance-cuda.json").write_text(
-        '{"schema": 1, "platform": "cuda", "seconds": 1, "problems": [], "run_info": {}, "cells": [], "ineligible": []}'
-    )
+    common = {"schema": 1, "platform": "cuda", "depth": "run", "seconds": 1, "process_starts": 0, "run_info": {}}
+    empty = dict.fromkeys(("problems", "claims", "stale_expectations", "cells", "ineligible"), ())
+    (tmp_path / "conformance-cuda.json").write_text(json.dumps(common | empty))
     with pytest.raises(SystemExit, match="has no results of a run on CPU"):
         support_tables.of_results(tmp_path)

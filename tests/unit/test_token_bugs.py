@@ -1,4 +1,4 @@
-"""Whether this JAX has a bug of tokens is asked of a program; what surrounds the first that asks has no part in it."""
+"""A program tries whether this JAX has a bug of tokens; what surrounds the trial does not change the answer."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_a_waiter_that_has_ended_is_not_kept() -> None:
     assert waiter not in deadlines._waiters
 
 
-def test_what_waits_is_told_in_its_order() -> None:
+def test_what_waits_is_listed_in_its_order() -> None:
     begun, release = threading.Event(), threading.Event()
 
     def first(value: Any, transforms: Any) -> None:

@@ -122,7 +122,7 @@ def policies_of_callbacks(case: Case) -> None:
         jax.block_until_ready(jax.jit(jax.grad(program))(POINT))
         case.barrier()
         if len(seen) != wanted:
-            witness = f"{way} it ran {len(seen)} times, expected {wanted}; the policy was asked of {sorted({*asked})}"
+            witness = f"{way} it ran {len(seen)} times, expected {wanted}; the policy ran for {sorted({*asked})}"
             case.wrong("wrong count", Stage.CALLBACK, witness)
 
 

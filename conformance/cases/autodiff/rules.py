@@ -89,12 +89,12 @@ def tapped_tangents(case: Case) -> None:
         "grad of checkpoint": 42.0,
     }
     for label, (program, wanted) in programs.items():
-        told: list[Any] = []
-        result = program(_square(case.bench, told))
+        received: list[Any] = []
+        result = program(_square(case.bench, received))
         case.value(label, lambda r=result: r, np.asarray(results[label], np.float32))  # type: ignore[misc]
         case.barrier()
-        if told != wanted:
-            witness = f"under {label} the tap was given and told {told}, expected {wanted}"
+        if received != wanted:
+            witness = f"under {label} the tap received {received}, expected {wanted}"
             case.wrong("wrong transforms", Stage.CALLBACK, witness)
     _beside_primals(case)
     seen: list[Any] = []
@@ -102,7 +102,7 @@ def tapped_tangents(case: Case) -> None:
     case.value("grad of a pair", lambda: result, np.float32(42))
     case.barrier()
     if seen != [([42.0, 0.0], [transposed])]:
-        witness = f"of a pair of tangents one is not used; the tap was given and told {seen}, expected 42 and 0"
+        witness = f"of a pair of tangents one is not used; the tap received {seen}, expected 42 and 0"
         case.wrong("wrong transforms", Stage.CALLBACK, witness)
 
 
@@ -134,7 +134,7 @@ def _beside_primals(case: Case) -> None:
         case.barrier()
         # The result does not depend on the tapped primal. Twice the tapped tangent is multiplied by 3.
         if seen != [(0.0, 6.0, ["transpose"])]:
-            witness = f"{where}: the tap was given and told {seen}, expected 0 and 6 once, transposed"
+            witness = f"{where}: the tap received {seen}, expected 0 and 6 once, transposed"
             case.wrong("wrong transforms", Stage.CALLBACK, witness)
 
 

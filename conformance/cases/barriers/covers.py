@@ -101,9 +101,9 @@ def _slow_taps(case: Case, start: Callable[[Callable[[], Any]], None]) -> None:
     if in_time < expected:
         # Those that come later show a barrier that did not wait for them; the others are lost.
         threading.Event().wait(LATE_SECONDS)
-        came = len(case.recorder.history().events)
-        late = f"{came - in_time} of {expected} callbacks ended after the barrier had returned"
-        case.check(came == in_time, "early barrier", Stage.BARRIER, late)
+        ran = len(case.recorder.history().events)
+        late = f"{ran - in_time} of {expected} callbacks ended after the barrier had returned"
+        case.check(ran == in_time, "early barrier", Stage.BARRIER, late)
     for host in hosts:
         case.saw_parts(host, case.operand)
     events = sorted(case.recorder.history().events, key=lambda event: event.begin)

@@ -21,9 +21,7 @@ def barrier_in_time(case: Case) -> None:
     with case.held(run, case.operand):
         error: Any = error_of(lambda: case.library.barrier_wait("planted", timeout=WHILE))
     case.barrier()
-    case.check(
-        isinstance(error, TimeoutError), "early barrier", Stage.BARRIER, f"expected TimeoutError, came {error!r}"
-    )
+    case.check(isinstance(error, TimeoutError), "early barrier", Stage.BARRIER, f"expected TimeoutError, got {error!r}")
     named = [each for each in getattr(error, "outstanding", ()) if case.callback.function in each.name]
     right = bool(named) and case.devices[0] in named[0].devices and named[0].name in str(error)
     function = case.callback.function

@@ -69,8 +69,8 @@ def ranks_and_axes(case: Case) -> None:
     wanted = _wanted(case.callback.batching)
     for label, program in (("outside jit", batch), ("in jit", jax.jit(batch))):
         seen.clear()
-        due = total if case.callback.returns_new_value else elements
-        case.value(label, lambda p=program: p(LAST), due)  # type: ignore[misc]
+        expected = total if case.callback.returns_new_value else elements
+        case.value(label, lambda p=program: p(LAST), expected)  # type: ignore[misc]
         case.barrier()
         if seen != wanted:
             case.wrong("wrong operand", Stage.CALLBACK, f"{label} it got {seen}, expected {wanted}")
@@ -119,11 +119,11 @@ def _by_method(case: Case, method: str, options: dict[str, Any], without_batch: 
         axes = [0 if number == place else None for number in range(len(operands))]
         wanted = [*without_batch]
         wanted[place] = batch.shape
-        due = np.stack([_sum([*operands[:place], each, *operands[place + 1 :]]) for each in batch])
+        expected = np.stack([_sum([*operands[:place], each, *operands[place + 1 :]]) for each in batch])
         label = f"with a batch of operand {place}"
         seen.clear()
         program = jax.jit(jax.vmap(call, in_axes=axes))
-        case.value(label, lambda p=program, g=given: p(*g), due)  # type: ignore[misc]
+        case.value(label, lambda p=program, g=given: p(*g), expected)  # type: ignore[misc]
         if seen != [wanted]:
             case.wrong("wrong operand", Stage.CALLBACK, f"{label} it got {seen}, expected {[wanted]}")
     case.barrier()

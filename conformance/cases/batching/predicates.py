@@ -179,7 +179,7 @@ def predicate_of_all_elements(case: Case) -> None:
         return jax.lax.switch(n.astype(int), [lambda x, n: x, lambda x, n: x + 0 * call(n)] * TRIPS, x, n)
 
     trips, rounds = np.float32(TRIPS), [*map(float, range(TRIPS))]
-    for label, function, operand, due, factor in (
+    for label, function, operand, expected, factor in (
         ("in the body of a while_loop", loop, trips, rounds, 2**TRIPS),
         ("in the condition of a while_loop", conditioned, trips, [*rounds, float(TRIPS)], 2**TRIPS),
         ("in a branch", switch, np.float32(3), [3.0], 1),
@@ -190,8 +190,8 @@ def predicate_of_all_elements(case: Case) -> None:
         wanted = ELEMENTS * np.float32(factor)
         case.value(label, lambda p=program, n=operand: p(ELEMENTS, n), wanted)  # type: ignore[misc]
         case.barrier()
-        if (seen if case.callback.ordered else sorted(seen)) != due:
-            case.wrong("wrong count", Stage.CALLBACK, f"{label} it saw {seen}, expected {due}")
+        if (seen if case.callback.ordered else sorted(seen)) != expected:
+            case.wrong("wrong count", Stage.CALLBACK, f"{label} it saw {seen}, expected {expected}")
 
 
 @case("jit", ONCE, "X3 B4")
@@ -241,6 +241,6 @@ def check_refused_batch(
         said = str(error).lower()
         if isinstance(error, errors) and any(word.lower() in said for word in words) and not seen:
             return []
-        witness = f"{label}: expected a refusal with one of {words}, came {summary(error)}; it saw {seen}"
+        witness = f"{label}: expected a refusal with one of {words}, got {summary(error)}; it saw {seen}"
         return [Anomaly("wrong refusal", stage_of(error), witness)]
     return [Anomaly("not refused", Stage.TRACE, f"{label}: the program ran, and showed {seen}")]

@@ -12,11 +12,11 @@ from jax import lax
 from ...oracle.checkers import Anomaly
 from ...spec.callbacks import Callback
 from ..harness.bench import Bench
-from ..harness.registry import planted
+from ..harness.registry import bench_case
 from .composing import Composition, batched, ran
 
 
-@planted("jit", "call", "H4 H5 H8")
+@bench_case("jit", "call", "H4 H5 H8")
 def fuzz_vmap_cond(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Both branches of a batched cond call back with all batch elements, in a scan; results are unused."""
     run = Composition(bench)
@@ -49,7 +49,7 @@ def fuzz_vmap_cond(bench: Bench, callback: Callback) -> list[Anomaly]:
     return run.check(jax.jit(program), [-1.0, 2.0], [[2.0, 0.0]], [*expected, ran("unused", [2.0, 0.0])])
 
 
-@planted("jit", "call", "H4 H5 H8")
+@bench_case("jit", "call", "H4 H5 H8")
 def fuzz_vmap_in_vmap(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A vmap in a vmap, along different axes: callbacks with the batch elements of both, of one and of none."""
     run = Composition(bench)
@@ -87,7 +87,7 @@ def fuzz_vmap_in_vmap(bench: Bench, callback: Callback) -> list[Anomaly]:
     return run.check(jax.jit(program), x, [[11.0, 13.0, 15.0]], expected, unordered=["debug", "large"])
 
 
-@planted("jit", "call", "H4 H5 H8")
+@bench_case("jit", "call", "H4 H5 H8")
 def fuzz_vmap_while_tap(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A while_loop whose trip count differs between batch elements, with taps in its body and its condition."""
     run = Composition(bench)

@@ -19,7 +19,7 @@ from ...oracle.verdicts import Stage
 from ...spec.callbacks import Callback
 from ..harness.bench import WIDTH, Bench
 from ..harness.checks import check_value, error_of
-from ..harness.registry import planted
+from ..harness.registry import bench_case
 
 TRIPS = 4
 EQUAL, RUNS = 3, 2
@@ -38,7 +38,7 @@ class Counting:
         return np.asarray(operand)
 
 
-@planted("pmap shard_map", "io_callback_ordered", minimum_devices=2, isolated=True)
+@bench_case("pmap shard_map", "io_callback_ordered", minimum_devices=2, isolated=True)
 def loop_without_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Devices run a loop that starts from constants: each callback of the loop runs once on each device."""
     counting = Counting()
@@ -58,7 +58,7 @@ def loop_without_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
     ][:1]
 
 
-@planted("jit", "io_callback_ordered", isolated=True)
+@bench_case("jit", "io_callback_ordered", isolated=True)
 def cond_without_results(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A cond and a jitted function that contain only a callback: both compile, and both callbacks run."""
     counting = Counting()
@@ -81,7 +81,7 @@ def cond_without_results(bench: Bench, callback: Callback) -> list[Anomaly]:
     return [Anomaly("wrong count", Stage.CALLBACK, f"calls by number: {dict(counting.calls)}, not 1 and 3 once each")]
 
 
-@planted("jit", "id_tap io_callback_ordered debug_callback_ordered", "H4 X3 X4", isolated=True)
+@bench_case("jit", "id_tap io_callback_ordered debug_callback_ordered", "H4 X3 X4", isolated=True)
 def equal_functions_without_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A program calls a jitted function twice, which has no operands and an ordered callback of a constant."""
     counting = Counting()
@@ -102,7 +102,7 @@ def equal_functions_without_operands(bench: Bench, callback: Callback) -> list[A
     return [Anomaly("wrong count", Stage.CALLBACK, f"calls by number: {dict(counting.calls)}, not 7 twice")]
 
 
-@planted("jit", "id_tap io_callback_ordered", "H4 X3", functions="barrier_wait", isolated=True)
+@bench_case("jit", "id_tap io_callback_ordered", "H4 X3", functions="barrier_wait", isolated=True)
 def branches_and_then_functions(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A branch without results, with operands or without, and then a jitted function without operands, and a loop."""
     counting = Counting()
@@ -156,9 +156,9 @@ def branches_and_then_functions(bench: Bench, callback: Callback) -> list[Anomal
     return anomalies
 
 
-@planted("jit", "id_tap call", "H4")
-@planted("jit", "io_callback io_callback_ordered debug_callback")
-@planted("jit", "buffer_callback_side_effect", "B4")
+@bench_case("jit", "id_tap call", "H4")
+@bench_case("jit", "io_callback io_callback_ordered debug_callback")
+@bench_case("jit", "buffer_callback_side_effect", "B4")
 def equal_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Equal callbacks run as often as the program has them: the compiler must not merge them or reuse a result."""
     counting = Counting()
@@ -173,7 +173,7 @@ def equal_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
     return [Anomaly("wrong count", Stage.CALLBACK, witness)]
 
 
-@planted("jit shard_map", "io_callback debug_callback")
+@bench_case("jit shard_map", "io_callback debug_callback")
 def reduces_its_result(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A program returns an array and calls back with a number about it: large enough for a library's reduction."""
     counting = Counting()

@@ -12,14 +12,14 @@ from jax import lax
 from ...oracle.checkers import Anomaly
 from ...spec.callbacks import Callback
 from ..harness.bench import Bench
-from ..harness.registry import planted
+from ..harness.registry import bench_case
 from .composing import FLOAT0, TRANSPOSED, Composition, batched, ran
 
 INTEGER = np.int32(7)
 """An operand beside a tangent. In reverse mode a tap gets its cotangent, of type float0."""
 
 
-@planted("jit", "call", "H4 H5 H6")
+@bench_case("jit", "call", "H4 H5 H6")
 def fuzz_grad_checkpoint_call(bench: Bench, callback: Callback) -> list[Anomaly]:
     """The derivative of a checkpoint in a scan: the result of a call is kept, taps run again."""
     run = Composition(bench)
@@ -40,7 +40,7 @@ def fuzz_grad_checkpoint_call(bench: Bench, callback: Callback) -> list[Anomaly]
     return run.check(jax.jit(program), 2.0, [42.0, 21.0], expected)
 
 
-@planted("jit", "call", "H4 H5 H6")
+@bench_case("jit", "call", "H4 H5 H6")
 def fuzz_grad_of_grad(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A derivative of a derivative of functions with rules that call back."""
     run = Composition(bench)
@@ -81,7 +81,7 @@ def fuzz_grad_of_grad(bench: Bench, callback: Callback) -> list[Anomaly]:
     return run.check(jax.jit(jax.value_and_grad(slope)), 2.0, [18.0, 25.0], expected)
 
 
-@planted("jit", "io_callback", "H4")
+@bench_case("jit", "io_callback", "H4")
 def fuzz_grad_scan_io(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A differentiated scan with an unused io_callback of what is carried and not differentiated."""
     run = Composition(bench)
@@ -97,7 +97,7 @@ def fuzz_grad_scan_io(bench: Bench, callback: Callback) -> list[Anomaly]:
     return run.check(jax.jit(program), 2.0, [256.0, 1024.0], expected)
 
 
-@planted("jit", "call", "H4 H5 H6")
+@bench_case("jit", "call", "H4 H5 H6")
 def fuzz_grad_scan_rules(bench: Bench, callback: Callback) -> list[Anomaly]:
     """The derivative of a scan over custom_vjp and custom_jvp functions whose rules call back."""
     run = Composition(bench)
@@ -144,7 +144,7 @@ def fuzz_grad_scan_rules(bench: Bench, callback: Callback) -> list[Anomaly]:
     return run.check(jax.jit(program), [1.0, 2.0], [[-2.0, 4.0]], expected)
 
 
-@planted("jit", "id_tap", "H4 H5 H6")
+@bench_case("jit", "id_tap", "H4 H5 H6")
 def fuzz_jvp_of_grad(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Forward mode of reverse mode: a rule's tap sees a tangent, and cotangents, which have a tangent."""
     run = Composition(bench)
@@ -171,7 +171,7 @@ def fuzz_jvp_of_grad(bench: Bench, callback: Callback) -> list[Anomaly]:
     return run.check(jax.jit(program), 2.0, [24.0], expected)
 
 
-@planted("jit", "call", "H4 H5 H6 H8")
+@bench_case("jit", "call", "H4 H5 H6 H8")
 def fuzz_jvp_while_rules(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Forward mode of a while_loop whose body has a rule that taps the tangent, in a vmap."""
     run = Composition(bench)
@@ -208,7 +208,7 @@ def fuzz_jvp_while_rules(bench: Bench, callback: Callback) -> list[Anomaly]:
     return run.check(jax.jit(jax.vmap(element)), [1.0, 2.0], [[4.0, 8.0], [9.0, 18.0]], expected)
 
 
-@planted("jit", "id_tap", "H4 H6")
+@bench_case("jit", "id_tap", "H4 H6")
 def fuzz_rule_without_cotangent(bench: Bench, callback: Callback) -> list[Anomaly]:
     """JAX need not run a custom_vjp rule whose cotangent is zero, since the result does not depend on the function."""
     run = Composition(bench)
@@ -233,7 +233,7 @@ def fuzz_rule_without_cotangent(bench: Bench, callback: Callback) -> list[Anomal
     return run.check(jax.jit(program), 2.0, [2.0, 0.0], functions, [*functions, *rules])
 
 
-@planted("jit", "debug_callback_ordered", "H4 H5 H6")
+@bench_case("jit", "debug_callback_ordered", "H4 H5 H6")
 def fuzz_slopes_in_vmap(bench: Bench, callback: Callback) -> list[Anomaly]:
     """JAX may leave a cotangent unbatched that it knows to be zero or one, and run a callback of it once for all."""
     run = Composition(bench)
@@ -253,7 +253,7 @@ def fuzz_slopes_in_vmap(bench: Bench, callback: Callback) -> list[Anomaly]:
     return run.check(jax.jit(program), [2.0, 3.0], results, [zero, one, *others], [zero, zero, one, one, *others])
 
 
-@planted("jit", "debug_callback_ordered", "H4 H5 H6")
+@bench_case("jit", "debug_callback_ordered", "H4 H5 H6")
 def fuzz_tangent_of_branch(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A branch that does not run may batch the tangent of a cond; a callback of it then runs for each batch element."""
     run = Composition(bench)

@@ -12,11 +12,11 @@ from jax import lax
 from ...oracle.checkers import Anomaly
 from ...spec.callbacks import Callback
 from ..harness.bench import Bench
-from ..harness.registry import planted
+from ..harness.registry import bench_case
 from .composing import Composition, batched, ran
 
 
-@planted("jit", "id_tap", "H4")
+@bench_case("jit", "id_tap", "H4")
 def fuzz_buffers_in_scan(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Buffer and DLPack callbacks, with and without effect, in a vmap in a scan beside a tap."""
     run = Composition(bench)
@@ -43,7 +43,7 @@ def fuzz_buffers_in_scan(bench: Bench, callback: Callback) -> list[Anomaly]:
     return run.check(program, [1.0, 2.0], [[7.0, 8.0], [10.0, 16.0]], expected)
 
 
-@planted("jit", "call", "H4 H5")
+@bench_case("jit", "call", "H4 H5")
 def fuzz_eager_kinds(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Outside jit: every kind, a loop whose trip count is a callback's result, and a derivative."""
     run = Composition(bench)
@@ -68,7 +68,7 @@ def fuzz_eager_kinds(bench: Bench, callback: Callback) -> list[Anomaly]:
     return run.check(program, 1.0, [36.0, 13.0], expected)
 
 
-@planted("jit", "debug_callback_ordered", "H4 H5")
+@bench_case("jit", "debug_callback_ordered", "H4 H5")
 def fuzz_ordered_of_jax(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Ordered io and debug callbacks in a scan: the trip count of the inner loop is a callback's result."""
     run = Composition(bench)
@@ -89,7 +89,7 @@ def fuzz_ordered_of_jax(bench: Bench, callback: Callback) -> list[Anomaly]:
     return run.check(program, 1.0, [4.0], expected)
 
 
-@planted("jit", "call", "H4 H5")
+@bench_case("jit", "call", "H4 H5")
 def fuzz_prints_in_loops(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Prints of both kinds beside a call, in a loop and in a vmap."""
     run = Composition(bench)
@@ -116,7 +116,7 @@ def fuzz_prints_in_loops(bench: Bench, callback: Callback) -> list[Anomaly]:
     return run.check(program, 1.0, [10.0], [*expected, ran("last", 10.0)])
 
 
-@planted("jit", "debug_callback", "H4")
+@bench_case("jit", "debug_callback", "H4")
 def fuzz_unordered_of_jax(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Unordered callbacks in a scan in a loop whose trip count depends on data, in a switch and in a vmap."""
     run = Composition(bench)
@@ -148,7 +148,7 @@ def fuzz_unordered_of_jax(bench: Bench, callback: Callback) -> list[Anomaly]:
     return run.check(jax.jit(program), [1.0, 3.0], [[3.0, 5.0]], expected)
 
 
-@planted("jit", "call", "H4 H5")
+@bench_case("jit", "call", "H4 H5")
 def fuzz_while_condition(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A while_loop in a scan: the result of a call in its condition decides."""
     run = Composition(bench)

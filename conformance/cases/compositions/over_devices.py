@@ -13,7 +13,7 @@ from ...model.worlds import Need
 from ...oracle.checkers import Anomaly
 from ...spec.callbacks import Callback
 from ..harness.bench import Bench
-from ..harness.registry import planted
+from ..harness.registry import bench_case
 from .composing import Composition, batched, ran
 
 AXIS = "devices"
@@ -24,7 +24,7 @@ def _ring(devices: int) -> list[tuple[int, int]]:
     return [(device, (device + 1) % devices) for device in range(devices)]
 
 
-@planted("pjit", "call", "H4 H5 H10", minimum_devices=4)
+@bench_case("pjit", "call", "H4 H5 H10", minimum_devices=4)
 def fuzz_mesh_loops(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Nested loops over a mesh; the inner trip count is a callback's result."""
     run = Composition(bench, devices=4)
@@ -45,8 +45,8 @@ def fuzz_mesh_loops(bench: Bench, callback: Callback) -> list[Anomaly]:
     return run.check(program, rows, [4 * rows], expected)
 
 
-@planted("pmap", "call", "H4 H5 H8 H9", kind="fuzz_pmap_collectives", minimum_devices=2)
-@planted("shard_map", "call", "H4 H5 H8 H9", kind="fuzz_shard_map_collectives", minimum_devices=4, needs="shard_map")
+@bench_case("pmap", "call", "H4 H5 H8 H9", kind="fuzz_pmap_collectives", minimum_devices=2)
+@bench_case("shard_map", "call", "H4 H5 H8 H9", kind="fuzz_shard_map_collectives", minimum_devices=4, needs="shard_map")
 def collectives(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Collectives under vmap, under a derivative and in forward mode, with callbacks between them."""
     devices = 2 if bench.layout == "pmap" else 4
@@ -82,7 +82,7 @@ def collectives(bench: Bench, callback: Callback) -> list[Anomaly]:
     return run.check(run.on_each_device(each), rows, results, expected)
 
 
-@planted("pmap", "call", "H4 H5 H9", minimum_devices=2)
+@bench_case("pmap", "call", "H4 H5 H9", minimum_devices=2)
 def fuzz_pmap_moves(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A pmap whose parts move between devices, a derivative on each, and a branch that differs."""
     run = Composition(bench, devices=2)
@@ -108,7 +108,7 @@ def fuzz_pmap_moves(bench: Bench, callback: Callback) -> list[Anomaly]:
     return run.check(run.on_each_device(each), [[1.0, 2.0], [3.0, 4.0]], results, expected)
 
 
-@planted("shard_map", "io_callback", "H4 H9", minimum_devices=2, needs="shard_map")
+@bench_case("shard_map", "io_callback", "H4 H9", minimum_devices=2, needs="shard_map")
 def fuzz_pure_moved_out(bench: Bench, callback: Callback) -> list[Anomaly]:
     """The compiler may move a pure callback out of a loop that makes no step on one device."""
     run = Composition(bench, devices=2)
@@ -128,7 +128,7 @@ def fuzz_pure_moved_out(bench: Bench, callback: Callback) -> list[Anomaly]:
     return run.check(run.on_each_device(each), [0.0, 1.0], [[0.0, 2.0]], expected)
 
 
-@planted("shard_map", "call", "H4 H5 H9", minimum_devices=4, needs="shard_map")
+@bench_case("shard_map", "call", "H4 H5 H9", minimum_devices=4, needs="shard_map")
 def fuzz_shard_map_loops(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A collective in a loop of a shard_map; trip counts and branches that differ between devices."""
     run = Composition(bench, devices=4)

@@ -121,7 +121,7 @@ def in_order_on_its_device(case: Case) -> None:
         case.forget()
         called.clear()
         case.gives(case.operand, lambda: compiled(case.operand))
-        case.came("tap", "call")
+        case.ran_in_turn("tap", "call")
     answers = fail
     case.raises(lambda: compiled(case.operand), PLANTED, str(case.devices[last]))
     case.barrier_reports(str(case.devices[last]))

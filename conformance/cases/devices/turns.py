@@ -44,9 +44,15 @@ def waits_between_calls(case: Case) -> None:
         called = case.apply(add_one, carry)
         return called + 0 * jax.lax.psum(called, "devices")
 
-    program = case.compile(lambda x: jax.lax.fori_loop(0, count, step, x))
+    # The number of steps is an operand, so that XLA does not unroll the loop.
+    loop = jax.pmap(
+        lambda x, count: jax.lax.fori_loop(0, count, step, x),
+        axis_name="devices",
+        in_axes=(0, None),
+        devices=case.devices,
+    )
     for _ in range(RUNS):
-        case.gives(case.operand + np.float32(count), lambda: program(case.operand))
+        case.gives(case.operand + np.float32(count), lambda: loop(case.operand, count))
 
 
 @case("pmap", "call", "H5 H9", minimum_devices=2)

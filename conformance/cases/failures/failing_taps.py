@@ -32,6 +32,6 @@ def raises_outside_jit(case: Case) -> None:
         # The barrier reports it as well, or does not: a computation has ended with it.
         error_of(case.implementation.barrier)
         right = isinstance(error, RuntimeError) and PLANTED in str(error)
-        came = summary(error) if error else "a result"
-        case.check(right, "swallowed error", Stage.DISPATCH, f"a callback that raised outside jit ended with {came}")
+        actual = summary(error) if error else "a result"
+        case.check(right, "swallowed error", Stage.DISPATCH, f"a callback that raised outside jit ended with {actual}")
         case.gives(case.operand + 1, lambda: case.apply(host, operand))

@@ -59,19 +59,19 @@ def wrong_result(case: Case, kind: str, runs_before: int = 0) -> None:
 
 
 for _kind in ("wrong_shape", "wrong_dtype", "wrong_count"):
-    _scenario = functools.partial(wrong_result, kind=_kind)
-    case("jit", "pure_callback io_callback", also="H15", kind=_kind, isolated=True)(_scenario)
-    case("jit", "dlpack_callback", kind=_kind)(_scenario)
+    _function = functools.partial(wrong_result, kind=_kind)
+    case("jit", "pure_callback io_callback", also="H15", kind=_kind, isolated=True)(_function)
+    case("jit", "dlpack_callback", kind=_kind)(_function)
 for _kind in ("none", "error_mark"):
-    _scenario = functools.partial(wrong_result, kind=_kind)
-    case("jit", "pure_callback io_callback dlpack_callback", kind=_kind)(_scenario)
+    _function = functools.partial(wrong_result, kind=_kind)
+    case("jit", "pure_callback io_callback dlpack_callback", kind=_kind)(_function)
 case("jit", f"{WITH_RESULTS} io_callback_ordered dlpack_callback", kind="wrong_after_right")(
     functools.partial(wrong_result, kind="wrong_shape", runs_before=3)
 )
 
 
 def broken_call(case: Case, kind: str) -> None:
-    """The error of a call names its function, the expected type and what came; the barrier reports it once."""
+    """The error of a call names its function, the expected and the actual type; the barrier reports it once."""
     host = Misbehaving(RETURNED[kind], armed=True)
 
     def named_callback(operand: Any) -> Any:

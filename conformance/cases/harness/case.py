@@ -34,7 +34,7 @@ from ...spec.callbacks import Callback, Runs
 from .bench import Bench, Function
 from .checks import PLANTED, check_value, error_of, in_turn, is_of_the_program
 from .child_processes import Ended, run_child
-from .registry import planted
+from .registry import bench_case
 
 BEGINS_WITHIN = 30.0
 """Seconds until a callback must have begun: long enough for a busy machine."""
@@ -225,7 +225,7 @@ class Case:
             self.wrong("error", stage_of(error), summary(error))
         self.anomalies[found:] = [replace(each, witness=f"{label}: {each.witness}") for each in self.anomalies[found:]]
 
-    def came(self, *names: str) -> None:
+    def ran_in_turn(self, *names: str) -> None:
         """After a barrier the named hosts have run so often, in this order, one at a time, since `forget`."""
         self.barrier()
         self.found(in_turn(self.recorder.history().events, names))
@@ -267,8 +267,8 @@ class Case:
 
     def gave(self, results: Any, expected: Any) -> None:
         """The results, bit by bit; of a program on several devices each device gives the expected ones."""
-        actual, due = jax.tree.leaves(results), jax.tree.leaves(self.on_each_device(expected))
-        self.same("result", Stage.RESULT, [*map(_Shown, actual)], [*map(_Shown, due)])
+        actual, wanted = jax.tree.leaves(results), jax.tree.leaves(self.on_each_device(expected))
+        self.same("result", Stage.RESULT, [*map(_Shown, actual)], [*map(_Shown, wanted)])
 
     def gives(self, expected: Any, run: Callable[..., Any], *operands: Any) -> None:
         """`run(*operands)` gives these results, bit by bit, and raises no failure, not even of an earlier program."""
@@ -368,18 +368,18 @@ class _Shown:
 
 
 def case(layouts: str, callbacks: str, promises: str = "", **options: Any) -> Callable[[Any], Any]:
-    """Register a case for each of these layouts and callbacks, as `registry.planted` says."""
+    """Register a case for each of these layouts and callbacks, as `registry.bench_case` says."""
 
-    def enter(scenario: Callable[[Case], None]) -> Callable[[Case], None]:
-        @planted(layouts, callbacks, promises, **options)
-        @functools.wraps(scenario)
+    def enter(function: Callable[[Case], None]) -> Callable[[Case], None]:
+        @bench_case(layouts, callbacks, promises, **options)
+        @functools.wraps(function)
         def run(bench: Bench, callback: Callback) -> list[Anomaly]:
             one = Case(bench, callback)
-            scenario(one)
+            function(one)
             if one.ends_quietly:
                 one.barrier()
             return one.anomalies
 
-        return scenario
+        return function
 
     return enter

@@ -1,6 +1,6 @@
 """Prints as callbacks of a user function: what is printed becomes the operand of that function.
 
-So a scenario for any kind of callback can ask `id_print` and `debug.print`, too.
+So a case for any kind of callback can ask `id_print` and `debug.print`, too.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _StandardOutput:
 
 _numbers = itertools.count()
 _HOSTS: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-"""By the number in the text. The bench of the scenario keeps the functions alive."""
+"""By the number in the text. The bench of the case keeps the functions alive."""
 
 
 def format_for(host: Host) -> str:

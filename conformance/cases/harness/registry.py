@@ -1,10 +1,10 @@
-"""A case, and the decorator of its scenario, which registers it.
+"""A case, and the decorator that registers its function.
 
-    @planted("jit pmap", "id_tap call", "H13")
+    @bench_case("jit pmap", "id_tap call", "H13")
     def slow(bench: Bench, callback: Callback) -> list[Anomaly]: ...
 
 registers `case.slow.jit` and `case.slow.pmap` of `id_tap` and of `call`: four cases. `catalogue` imports the
-modules of all scenarios.
+modules of all cases.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ...spec.external_callbacks import callback_named, functions_of
 from ...spec.promises import OF_ORDER, is_about
 from .bench import Bench
 
-Scenario: TypeAlias = Callable[[Bench, Callback], list[Anomaly]]
-"""Plants a case and checks its effects. Without an anomaly, the cell passes."""
+CaseFunction: TypeAlias = Callable[[Bench, Callback], list[Anomaly]]
+"""Runs a case and checks its effects. Without an anomaly, the cell passes."""
 
 EVERY_LAYOUT = "jit pmap pjit shard_map"
 """One device; every device by pmap; one computation over all devices; every device by shard_map."""
@@ -64,13 +64,13 @@ _PROMISE_OF = {
 
 @dataclass(frozen=True)
 class RegisteredCase:
-    """One scenario in one layout with one callback."""
+    """One function in one layout with one callback."""
 
     kind: str
     layout: str
     callback: str
     promises: tuple[str, ...]
-    plant: Callable[[Bench], list[Anomaly]]
+    run: Callable[[Bench], list[Anomaly]]
     xla_flags: tuple[str, ...] = ()
     minimum_devices: int = 1
     deadline: float | None = None
@@ -78,14 +78,14 @@ class RegisteredCase:
     isolated: bool = False
     """Whether the case runs in a process of its own, because it may end, hang or poison its process."""
     needs: str = ""
-    """A function of `jax` that the scenario uses and that some releases lack."""
+    """A function of `jax` that the case uses and that some releases lack."""
     functions: str = ""
-    """The functions that the scenario uses of the implementation's module, beside the callback: words."""
+    """The functions of the implementation's module that the case uses, beside the callback: words."""
     processes: bool = False
-    """Whether the case is planted in several processes; otherwise it is planted in one."""
+    """Whether the case runs in several processes; otherwise it runs in one."""
     ends: tuple[int, ...] = ()
-    """The processes that the scenario itself ends or stops: what becomes of the others is the outcome."""
-    quiet: str = ""
+    """The processes that the case itself ends or stops; the outcome is how the others end."""
+    exclusive: str = ""
     """Why the case needs a quiet machine, if it does: then no other cell of the run runs meanwhile."""
 
     @property
@@ -102,7 +102,7 @@ class RegisteredCase:
     def ineligible_in(self, processes: int) -> str | None:
         if self.processes == (processes > 1):
             return None
-        return "needs several processes" if self.processes else "is planted in one process"
+        return "needs several processes" if self.processes else "runs in one process"
 
 
 _ENTERED: dict[tuple[str, str], RegisteredCase] = {}
@@ -126,10 +126,10 @@ def entered() -> tuple[RegisteredCase, ...]:
     return tuple(_ENTERED.values())
 
 
-S = TypeVar("S", bound=Scenario)
+S = TypeVar("S", bound=CaseFunction)
 
 
-def planted(
+def bench_case(
     layouts: str,
     callbacks: str,
     promises: str = "",
@@ -144,31 +144,31 @@ def planted(
     functions: str = "",
     processes: bool = False,
     ends: tuple[int, ...] = (),
-    quiet: str = "",
+    exclusive: str = "",
 ) -> Callable[[S], S]:
-    """Register a scenario for every combination of these layouts and callbacks, each a list of words.
+    """Register a function for every combination of these layouts and callbacks, each a list of words.
 
-    The kind is the scenario's name. The promises are each callback's promise about failures, and those in `also`; a
+    The kind is the function's name. The promises are each callback's promise about failures, and those in `also`; a
     promise that names other functions is left out.
     A case that shares its process with other cells always has a deadline.
     """
 
-    def enter_all(scenario: S) -> S:
+    def enter_all(function: S) -> S:
         for name in callbacks.split():
             callback = callback_named(name)
             of_callback = promises or f"{_PROMISE_OF.get(callback.function, ' '.join(callback.promises))} {also}"
             about = (p for p in of_callback.split() if is_about(p, callback.function, functions_of(callback)))
             cited = tuple(p for p in about if callback.ordered or p != OF_ORDER)
             if not cited:
-                raise ValueError(f"{scenario.__name__} of {name} cites no promise about {callback.function}")
+                raise ValueError(f"{function.__name__} of {name} cites no promise about {callback.function}")
             for layout in layouts.split():
                 enter(
                     RegisteredCase(
-                        kind or scenario.__name__,
+                        kind or function.__name__,
                         layout,
                         name,
                         cited,
-                        functools.partial(_plant, scenario, callback),
+                        functools.partial(_run, function, callback),
                         xla_flags,
                         minimum_devices,
                         deadline if deadline or isolated else SLOWEST,
@@ -177,13 +177,13 @@ def planted(
                         functions,
                         processes,
                         ends,
-                        quiet,
+                        exclusive,
                     )
                 )
-        return scenario
+        return function
 
     return enter_all
 
 
-def _plant(scenario: Scenario, callback: Callback, bench: Bench) -> list[Anomaly]:
-    return scenario(bench, callback)
+def _run(function: CaseFunction, callback: Callback, bench: Bench) -> list[Anomaly]:
+    return function(bench, callback)

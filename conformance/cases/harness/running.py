@@ -1,6 +1,6 @@
-"""Run case cells: plant a misbehaving callback and check its effects.
+"""Run case cells: run the function of a case and class its anomalies.
 
-Each scenario returns anomalies. A scenario that may crash, hang or poison its process runs in a process of its own,
+Each function returns anomalies. A case that may crash, hang or poison its process runs in a process of its own,
 where a crash or a hang is a result like any other.
 """
 
@@ -29,7 +29,7 @@ def run_case(case: RegisteredCase, implementation: Implementation, devices: Sequ
     if waiting := outcome_in_place_of_waiting(case, bench):
         return waiting
     try:
-        anomalies = case.plant(bench)
+        anomalies = case.run(bench)
     except ChildEndedError as error:
         lacking = outcome_without_support(case, bench, started)
         return replace(lacking or error.outcome, seconds=time.perf_counter() - started)

@@ -26,7 +26,7 @@ _long: dict[str, str] = {}
 def outcome_without_support(case: RegisteredCase, bench: Bench, started: float | None = None) -> Outcome | None:
     """The outcome of a case if the platform refuses the smallest program with its callback; otherwise None.
 
-    The program is compiled, and does not run. `started` is the time at which the case was planted.
+    The program is compiled, and does not run. `started` is the time at which the case began.
     """
     if case.callback in TARGETS:
         return None
@@ -48,7 +48,7 @@ def outcome_in_place_of_waiting(case: RegisteredCase, bench: Bench) -> Outcome |
     """The outcome of a case of a kind that is known to wait long in vain, if its callback is refused as well."""
     if case.kind not in _long or not (outcome := outcome_without_support(case, bench)):
         return None
-    words = f"; not planted, since it only waits without its callback, as it did for {_long[case.kind]}"
+    words = f"; not run, since it only waits without its callback, as it did for {_long[case.kind]}"
     return replace(outcome, reason=outcome.reason + words)
 
 

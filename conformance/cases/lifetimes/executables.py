@@ -22,7 +22,7 @@ from ...oracle.verdicts import Stage
 from ...spec.callbacks import Callback, Runs
 from ..harness.bench import Bench
 from ..harness.checks import check_quiet_barrier, check_value, still_alive
-from ..harness.registry import EVERY_KIND, planted
+from ..harness.registry import EVERY_KIND, bench_case
 
 EVERY_KIND_AND_ORDERED = f"{EVERY_KIND} debug_callback_ordered"
 CLOSURES = ("one", "another", "a third")
@@ -76,8 +76,8 @@ def _persistent_cache() -> Iterator[None]:
             compilation_cache.reset_cache()
 
 
-@planted("jit", EVERY_KIND_AND_ORDERED, "H18")
-@planted("pjit shard_map", "id_tap io_callback", "H18")
+@bench_case("jit", EVERY_KIND_AND_ORDERED, "H18")
+@bench_case("pjit shard_map", "id_tap io_callback", "H18")
 def equal_programs_from_a_cache(bench: Bench, callback: Callback) -> list[Anomaly]:
     """#38405: programs with equal HLO share an executable in the persistent cache, and each calls its own functions."""
     said: list[str] = []
@@ -106,8 +106,8 @@ def equal_programs_from_a_cache(bench: Bench, callback: Callback) -> list[Anomal
     return anomalies
 
 
-@planted("jit", EVERY_KIND_AND_ORDERED, "H18")
-@planted("pjit pmap shard_map", "id_tap io_callback", "H18")
+@bench_case("jit", EVERY_KIND_AND_ORDERED, "H18")
+@bench_case("pjit pmap shard_map", "id_tap io_callback", "H18")
 def compiled_ahead(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Executables outlive the jitted functions that they come from; any thread calls them, in any order."""
     said: list[str] = []
@@ -152,7 +152,7 @@ def _check_gone(bench: Bench, functions: dict[str, weakref.ref[_Saying]]) -> lis
     return [Anomaly("leak", Stage.EXIT, f"the executables are gone, and their functions {alive} are not")] * bool(alive)
 
 
-@planted("jit", EVERY_KIND_AND_ORDERED, "H18")
+@bench_case("jit", EVERY_KIND_AND_ORDERED, "H18")
 def serialized(bench: Bench, callback: Callback) -> list[Anomaly]:
     """An executable with a callback is not serialized, and the error says why."""
     compiled: Any = bench.applying(callback, _Saying("one", []))
@@ -160,8 +160,8 @@ def serialized(bench: Bench, callback: Callback) -> list[Anomaly]:
     return check_refused(lambda: serialize_executable.serialize(executable), "serialized an executable")
 
 
-@planted("jit", EVERY_KIND_AND_ORDERED, "H18")
-@planted("pjit shard_map", "id_tap pure_callback", "H18")
+@bench_case("jit", EVERY_KIND_AND_ORDERED, "H18")
+@bench_case("pjit shard_map", "id_tap pure_callback", "H18")
 def exported(bench: Bench, callback: Callback) -> list[Anomaly]:
     """`jax.export` refuses a function with a callback when it exports it, and the error says why."""
     compiled: Any = bench.applying(callback, _Saying("one", []))

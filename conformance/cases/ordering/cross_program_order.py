@@ -166,7 +166,7 @@ def waits_for_operand(case: Case) -> None:
     case.saw(first_host, [case.operand])
     case.saw(later_host, [case.operand])
     if case.callback.ordered and in_order:
-        case.came("first", "later")
+        case.ran_in_turn("first", "later")
 
 
 @case(

@@ -92,7 +92,7 @@ def between_branches_of_platforms(case: Case) -> None:
         "by default alone": ({here: twice, "default": through}, [1.0, 2.0]),
         "here alone": ({here: lambda x: through(x + 5), "default": twice}, [1.0, 6.0, 6.0]),
     }
-    for what, (branches, due) in cases.items():
+    for what, (branches, expected) in cases.items():
         for beside in (True, False):
 
             def program(x: Any, branches: Any = branches, beside: bool = beside) -> Any:
@@ -104,11 +104,11 @@ def between_branches_of_platforms(case: Case) -> None:
             for run in range(3):
                 seen.clear()
                 where = f"{what}, {'between others' if beside else 'alone'}, run {run}"
-                wanted = np.float32(6.0 if due[-1] == 6 else 2.0)
+                wanted = np.float32(6.0 if expected[-1] == 6 else 2.0)
                 case.value(where, lambda run=compiled: run(np.float32(1)), wanted)  # type: ignore[misc]
                 case.barrier()
                 jax.effects_barrier()
-                if seen != (due if beside else due[1:-1]):
+                if seen != (expected if beside else expected[1:-1]):
                     case.wrong("order", Stage.CALLBACK, f"{where}: callbacks saw {seen}")
 
 
@@ -145,8 +145,8 @@ def jaxs_barrier_that_raises(case: Case) -> None:
     thread.join(BEGINS_WITHIN)
     case.drain()
     if not ended or not ended[0][0]:
-        came = f"it ended with {ended[0][1]!r} while a tap was held" if ended else "it did not return"
-        case.wrong("early barrier", Stage.BARRIER, f"JAX's barrier, where a callback of JAX's failed: {came}")
+        actual = f"it ended with {ended[0][1]!r} while a tap was held" if ended else "it did not return"
+        case.wrong("early barrier", Stage.BARRIER, f"JAX's barrier, where a callback of JAX's failed: {actual}")
         return
     if ended[0][1] is None:
         case.wrong("swallowed error", Stage.BARRIER, "JAX's barrier did not raise the failure of JAX's callback")

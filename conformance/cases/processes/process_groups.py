@@ -22,7 +22,7 @@ from ...spec.callbacks import Callback
 from ...spec.jax_versions import JaxRuntimeError
 from ..harness.bench import Bench
 from ..harness.checks import PLANTED, check_failed_barrier, check_quiet_barrier
-from ..harness.registry import COLLECTIVE_TIMEOUT_FLAGS, planted
+from ..harness.registry import COLLECTIVE_TIMEOUT_FLAGS, bench_case
 
 BOUNDED = 30.0
 """Seconds in which a process must hear that another one failed, with the time that JAX takes to notice."""
@@ -80,11 +80,11 @@ def _check_error(error: Exception | None, seconds: float, limit: float) -> list[
     return []
 
 
-@planted(
+@bench_case(
     *("pjit", "call pure_callback", "H15 H23"),
     processes=True,
     deadline=12.0,
-    quiet="it measures the seconds until each process hears of the failure, and its deadline is hardly longer",
+    exclusive="it measures the seconds until each process hears of the failure, and its deadline is hardly longer",
 )
 def raises_in_one_process(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Under jit over a mesh one process calls back. If that raises, the program ends with an error in each process."""
@@ -108,7 +108,7 @@ def raises_in_one_process(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies + check_quiet_barrier(bench, "after a failure that it has reported")
 
 
-@planted("jit shard_map", "id_tap", "H14 H23", processes=True)
+@bench_case("jit shard_map", "id_tap", "H14 H23", processes=True)
 def tap_raises_in_one_process(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A tap that raises in the second process is reported by that process's barrier, and by no other one."""
     raising = jax.process_index() == 1
@@ -123,7 +123,7 @@ def tap_raises_in_one_process(bench: Bench, callback: Callback) -> list[Anomaly]
     return anomalies + check
 
 
-@planted("jit shard_map", "id_tap", "H13 H23", processes=True)
+@bench_case("jit shard_map", "id_tap", "H13 H23", processes=True)
 def barrier_of_each_process(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A barrier waits for the callbacks of its own process, and for no other: the second process is slow."""
     slow = jax.process_index() == 1
@@ -133,7 +133,7 @@ def barrier_of_each_process(bench: Bench, callback: Callback) -> list[Anomaly]:
     ended: list[bool] = []
 
     def host(operand: Any) -> None:
-        ended.append(not slow or all(_told(key) for key in keys if key != keys[1]))
+        ended.append(not slow or all(_has_arrived(key) for key in keys if key != keys[1]))
 
     compiled = bench.applying(callback, host)
     result = compiled(bench.operand)
@@ -156,7 +156,7 @@ def _client() -> Any:
     return distributed.global_state.client
 
 
-def _told(key: str) -> bool:
+def _has_arrived(key: str) -> bool:
     """Whether another process has said this, now or soon."""
     try:
         _client().blocking_key_value_get(key, PATIENCE_MILLISECONDS)
@@ -188,7 +188,9 @@ def _summed(bench: Bench, callback: Callback) -> Any:
     return np.broadcast_to(total, bench.operand.shape)
 
 
-@planted("shard_map", "io_callback", "H15 H23", processes=True, isolated=True, deadline=45.0, xla_flags=TIMEOUT_FLAGS)
+@bench_case(
+    "shard_map", "io_callback", "H15 H23", processes=True, isolated=True, deadline=45.0, xla_flags=TIMEOUT_FLAGS
+)
 def raises_before_sum(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A callback raises in one process before a collective: an error in all, at the latest after XLA's own timeout."""
 
@@ -198,7 +200,7 @@ def raises_before_sum(bench: Bench, callback: Callback) -> list[Anomaly]:
     return _before_a_sum(bench, callback, fail)
 
 
-@planted(
+@bench_case(
     *("shard_map", "io_callback", "H23"),
     processes=True,
     isolated=True,
@@ -211,7 +213,9 @@ def killed_before_sum(bench: Bench, callback: Callback) -> list[Anomaly]:
     return _before_a_sum(bench, callback, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
-@planted("shard_map", "call", "H23", processes=True, isolated=True, deadline=45.0, xla_flags=TIMEOUT_FLAGS, ends=(1,))
+@bench_case(
+    "shard_map", "call", "H23", processes=True, isolated=True, deadline=45.0, xla_flags=TIMEOUT_FLAGS, ends=(1,)
+)
 def stopped_before_sum(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A process is stopped, and not ended, while the other one waits for it in a collective."""
 
@@ -223,7 +227,7 @@ def stopped_before_sum(bench: Bench, callback: Callback) -> list[Anomaly]:
     return _before_a_sum(bench, callback, stop)
 
 
-@planted("pjit", "call", "H23", processes=True, isolated=True, deadline=45.0, xla_flags=TIMEOUT_FLAGS, ends=(0,))
+@bench_case("pjit", "call", "H23", processes=True, isolated=True, deadline=45.0, xla_flags=TIMEOUT_FLAGS, ends=(0,))
 def killed_in_call(bench: Bench, callback: Callback) -> list[Anomaly]:
     """The process that calls back for a whole mesh is killed in the callback: it also is JAX's coordinator."""
 

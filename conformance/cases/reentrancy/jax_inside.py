@@ -70,11 +70,19 @@ def starts_others(case: Case) -> None:
     """Each callback runs a program that has a callback of the same kind."""
     recording = case.host(add_one)
     inner = jax.jit(lambda x: case.apply(recording, x))
-    host = case.host(lambda operand: np.asarray(inner(np.asarray(operand))))
+    inner_results: list[Any] = []
+
+    def start(operand: Any) -> Any:
+        inner_results.append(np.asarray(inner(np.asarray(operand))))
+        return inner_results[-1]
+
+    host = case.host(start)
     program = case.program(host)
     case.gives(case.expected, lambda: program(case.operand))
     case.saw(host, [case.operand])
     case.saw(recording, [case.operand])
+    # A debug callback's result is no result of the outer program.
+    case.same("wrong result", Stage.CALLBACK, [each.tolist() for each in inner_results], [case.expected.tolist()])
 
 
 @case("jit", "id_tap", "H12", deadline=10.0, isolated=True)

@@ -70,7 +70,7 @@ def _shape(case: Case) -> Any:
 @case("pjit", "call pure_callback io_callback", "H3 H15 X2 X3", functions="barrier_wait", isolated=True)
 @case("jit", "call pure_callback io_callback io_callback_ordered", "H3 H15 X2 X3")
 def containers_that_read_leaves(case: Case) -> None:
-    """A failure is told, whatever the container of the result reads of its leaf, and the process lives."""
+    """A failure is reported, whatever the container of the result reads of its leaf, and the process lives."""
     for container in (_Positive, _Hidden):
         hosts: dict[str, Callable[[Any], Any]] = {
             PLANTED: fail,

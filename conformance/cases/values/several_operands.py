@@ -49,18 +49,18 @@ def several_operands(case: Case) -> None:
         found = jax.block_until_ready(jax.jit(program)(*operands))
         case.barrier()
         if case.callback.returns_new_value:
-            for place, leaf, due in zip(
+            for place, leaf, expected in zip(
                 ("one", "other"), jax.tree.leaves(found), jax.tree.leaves(wanted), strict=False
             ):
-                case.value(f"{label} the {place}", lambda leaf=leaf: leaf, due)  # type: ignore[misc]
+                case.value(f"{label} the {place}", lambda leaf=leaf: leaf, expected)  # type: ignore[misc]
             structures: list[Any] = [jax.tree.structure(each) for each in (found, wanted)]
             if structures[0] != structures[1]:
                 case.wrong("result", Stage.RESULT, f"{label} it is {found}, expected {wanted}")
-        due = [each.tolist() for each in operands]
+        expected = [each.tolist() for each in operands]
         # A pure function may be called again.
         calls = seen[:1] if case.callback.runs is Runs.IF_NEEDED and all(each == seen[0] for each in seen) else seen
-        if calls != [due]:
-            case.wrong("wrong operand", Stage.CALLBACK, f"{label} it saw {seen}, expected {due}")
+        if calls != [expected]:
+            case.wrong("wrong operand", Stage.CALLBACK, f"{label} it saw {seen}, expected {expected}")
 
 
 @case("jit", "debug_callback debug_callback_ordered", "X4")
@@ -69,8 +69,8 @@ def static_ones_between(case: Case) -> None:
     seen: list[Any] = []
 
     def host(*arguments: Any, **named: Any) -> None:
-        told = [each if isinstance(each, str) else float(each) for each in (*arguments, *named.values())]
-        seen.append((told, [*named]))
+        received = [each if isinstance(each, str) else float(each) for each in (*arguments, *named.values())]
+        seen.append((received, [*named]))
 
     def program(x: Any, y: Any) -> Any:
         for arguments, named in _mixed(x, y):
@@ -85,11 +85,11 @@ def static_ones_between(case: Case) -> None:
         seen.clear()
         jax.block_until_ready(compiled(np.float32(x), np.float32(y)))
         case.barrier()
-        came, due = [*map(repr, seen)], [*map(repr, wanted(x, y))]
+        actual, expected = [*map(repr, seen)], [*map(repr, wanted(x, y))]
         if not case.callback.ordered:
-            came, due = sorted(came), sorted(due)
-        if came != due:
-            witness = f"arguments came as {seen}, expected {wanted(x, y)}"
+            actual, expected = sorted(actual), sorted(expected)
+        if actual != expected:
+            witness = f"the function received {seen}, expected {wanted(x, y)}"
             case.wrong("wrong operand", Stage.CALLBACK, witness)
 
 

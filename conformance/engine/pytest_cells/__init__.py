@@ -1,0 +1,1 @@
+"""Cells as items of pytest, in the processes that pytest and xdist start."""

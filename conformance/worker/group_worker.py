@@ -1,0 +1,130 @@
+"""A worker process that is one of several, which run the same cells together; `process_group` commands them.
+
+It reads commands from its standard input, as JSON lines. After each cell it reports what it saw of the program, and
+the first process judges what all of them saw.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TextIO
+
+import jax
+
+from ..cases.harness.running import run_case
+from ..implementations import Implementation
+from ..model.worlds import RefusalError
+from ..oracle.history import Recorder
+from ..oracle.observations import Observation, Wanted, judge_together, merged
+from ..oracle.verdicts import Outcome, Verdict
+from ..planning.cells import CaseCell, Cell, NotInReleaseError, ProgramCell, UnknownCellError, parse_cell
+from ..spec.platforms import platform_named
+from ..spec.topology import Topology
+from .enqueue_times import recorded, with_enqueue_times
+from .execution import observed, outcome_of
+
+START_SECONDS = 100
+HEARTBEAT_SECONDS = 10
+"""After this time without a sign of life of one process, JAX ends the others."""
+SHUTDOWN_SECONDS = 10
+
+
+def join(topology: Topology, coordinator: str, process: int, first_device: int | None = None) -> None:
+    """Make this process one of the topology's processes."""
+    own: list[int] | None = None
+    if "gpu" in platform_named(topology.platform).devices:
+        # Each process of a machine has its own part of the machine's devices.
+        first = process * topology.local_device_count if first_device is None else first_device
+        own = [*range(first, first + topology.local_device_count)]
+    jax.distributed.initialize(
+        coordinator,
+        num_processes=topology.processes,
+        process_id=process,
+        local_device_ids=own,
+        initialization_timeout=START_SECONDS,
+        heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+        shutdown_timeout_seconds=SHUTDOWN_SECONDS,
+    )
+
+
+def serve_group_worker(
+    reports: TextIO, devices: Sequence[jax.Device], implementation: Implementation, histories: bool
+) -> None:
+    worker = _GroupWorker(devices, implementation, histories)
+
+    def report(**line: Any) -> None:
+        reports.write(json.dumps(line) + "\n")
+
+    for text in sys.stdin:
+        command = json.loads(text)
+        cell_id = command["cell"]
+        try:
+            if command["do"] == "run":
+                cell = parse_cell(cell_id)
+                report(event="begin", cell=cell_id, ends=cell.case.ends if isinstance(cell, CaseCell) else ())
+                answer = worker.run(cell)
+            elif command["do"] == "look again":
+                answer = worker.look_again()
+            else:
+                seen = [Observation.from_json(one) for one in command["observations"]]
+                answer = worker.judge(parse_cell(cell_id), seen)
+        except NotInReleaseError as error:
+            # The cell was planned for another release than this worker's.
+            answer = _outcome(Outcome(Verdict.UNSUPPORTED, None, error.reason, anomaly="not applicable"))
+        except Exception:
+            answer = _outcome(Outcome(Verdict.HARNESS_ERROR, None, traceback.format_exc(limit=-4)))
+        report(event="end", cell=cell_id, **answer)
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    return {"outcome": outcome.as_json()}
+
+
+class _GroupWorker:
+    """The last cell of this process."""
+
+    def __init__(self, devices: Sequence[jax.Device], implementation: Implementation, histories: bool) -> None:
+        self._devices = devices
+        self._implementation = implementation
+        self._histories = histories
+        self._recorder = Recorder({device.id: index for index, device in enumerate(devices)})
+        self._seen = Observation(jax.process_index())
+
+    def run(self, cell: Cell) -> dict[str, Any]:
+        if isinstance(cell, CaseCell):
+            return _outcome(run_case(cell.case, self._implementation, self._devices))
+        if not isinstance(cell, ProgramCell):
+            raise UnknownCellError(f"{cell.id} has no meaning in several processes")
+        started = time.perf_counter()
+        where = (self._implementation, self._recorder, self._devices)
+        if self._histories:
+            (self._seen, _), runs = recorded(self._implementation, lambda: observed(cell, *where))
+            self._seen = replace(self._seen, history=with_enqueue_times(self._seen.history, runs))
+        else:
+            self._seen, _ = observed(cell, *where)
+        return {"observation": self._seen.as_json(), "seconds": time.perf_counter() - started}
+
+    def look_again(self) -> dict[str, Any]:
+        """The observation of the last cell with callbacks that have run since."""
+        self._seen = replace(self._seen, history=self._recorder.history())
+        return {"observation": self._seen.as_json(), "seconds": 0.0}
+
+    def judge(self, cell: Cell, observations: Sequence[Observation]) -> dict[str, Any]:
+        """The outcome of a program, from what all processes saw of it."""
+        assert isinstance(cell, ProgramCell)
+        try:
+            predictions = [cell.prediction_in(process) for process in range(cell.topology.processes)]
+        except RefusalError:
+            predictions = []
+        wanted = [Wanted(prediction.events, prediction.results) for prediction in predictions]
+        verdict, anomalies = judge_together(wanted, observations, cell.topology.platform, cell.callback.ordered)
+        history = merged(observations)
+        outcome = outcome_of(verdict, anomalies, history, 0.0)
+        if self._histories:
+            outcome = replace(outcome, history=[event.as_json() for event in history.events])
+        return {**_outcome(outcome), "lost": any(anomaly.kind == "lost" for anomaly in anomalies)}

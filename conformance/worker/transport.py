@@ -1,0 +1,193 @@
+"""One worker process, as the process that has started it sees it: commands go in, reports come out, and it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..warm.process import Process
+from ..warm.process import start as start_process
+
+WORKER = f"{__package__}.__main__"
+
+KILL_DEADLINE = 10.0
+"""A killed process can outlast this only inside a driver call; then nobody waits for it."""
+
+LONGEST_LOG = 200_000
+
+_FATAL = re.compile(r"Fatal |F\d{4} |\d{4}-\d\d-\d\d [\d:.]+: F ")
+"""Fatal messages come first. Python's start with "Fatal", the runtime's with F and the day, or with the time and F."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """How to start a worker; it holds what another machine can know."""
+
+    arguments: Sequence[str]
+    """Those of the worker."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that differ from those of the run."""
+    absent: Sequence[str] = ()
+    """Variables of the run that the process must not have."""
+
+
+class Transport(Protocol):
+    """A worker process. No method but `wait` waits for it."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its number on this machine; None if it is on another one."""
+
+    def fileno(self) -> int:
+        """What can be read from when there are reports, or when the process has ended."""
+
+    def send(self, command: Mapping[str, Any]) -> None: ...
+
+    def reports(self) -> list[dict[str, Any]] | None:
+        """The reports that have come; None if the process has ended, and every report has been read."""
+
+    def mark(self) -> None:
+        """From here on, `written` is about the next cell."""
+
+    def show_stacks(self) -> None: ...
+
+    def finish(self) -> None:
+        """Tell it that there are no further commands."""
+
+    def kill(self) -> None: ...
+
+    def wait(self, timeout: float) -> int | None:
+        """Its exit status, negative for a signal; None if it has not ended."""
+
+    def written(self) -> str:
+        """What it has written on its standard error since the mark."""
+
+    def close(self) -> None: ...
+
+
+class Cluster(Protocol):
+    """The hosts of a cluster's job, on each of which one process of a topology runs."""
+
+    @property
+    def coordinator_address(self) -> str:
+        """Where JAX's processes meet, as HOST:PORT."""
+
+    def start(self, starts: Sequence[Start]) -> Sequence[Transport]: ...
+
+
+class LocalTransport:
+    """A process on this machine."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        python: Path | None = None,
+        fresh: bool = False,
+    ) -> None:
+        """Start a worker, by default with this process's own interpreter, and `fresh` if it must not be a fork."""
+        self._log = log
+        self._process: Process
+        with log.open("ab") as stderr:
+            self._marked = stderr.tell()
+            # Ctrl-C must reach only the run, which ends its workers itself.
+            if python:
+                self._process = subprocess.Popen(
+                    [python, "-m", WORKER, *arguments],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=stderr,
+                    env=environment,
+                    start_new_session=True,
+                )
+            else:
+                self._process = start_process(WORKER, arguments, environment, stderr, session=True, fresh=fresh)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._commands, self._reports = self._process.stdin, self._process.stdout
+        os.set_blocking(self._reports.fileno(), False)
+        self._unread = b""
+
+    @staticmethod
+    def of(start: Start, log: Path) -> LocalTransport:
+        environment = {name: value for name, value in os.environ.items() if name not in start.absent}
+        return LocalTransport(start.arguments, {**environment, **start.environment}, log)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def fileno(self) -> int:
+        return self._reports.fileno()
+
+    def send(self, command: Mapping[str, Any]) -> None:
+        # The end of the process shows in its reports.
+        with contextlib.suppress(OSError, ValueError):
+            self._commands.write(json.dumps(command).encode() + b"\n")
+            self._commands.flush()
+
+    def reports(self) -> list[dict[str, Any]] | None:
+        try:
+            while received := os.read(self.fileno(), 1 << 16):
+                self._unread += received
+        except BlockingIOError:
+            *lines, self._unread = self._unread.split(b"\n")
+            return [json.loads(line) for line in lines]
+        *lines, self._unread = self._unread.split(b"\n")
+        return [json.loads(line) for line in lines] or None
+
+    def mark(self) -> None:
+        self._marked = self._log.stat().st_size
+
+    def show_stacks(self) -> None:
+        self._process.send_signal(signal.SIGUSR1)
+
+    def finish(self) -> None:
+        with contextlib.suppress(OSError):
+            self._commands.close()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def wait(self, timeout: float) -> int | None:
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def written(self) -> str:
+        with self._log.open("rb") as log:
+            log.seek(self._marked)
+            written = log.read()
+        # Fatal messages come first, and stacks last.
+        half = LONGEST_LOG // 2
+        kept = written if len(written) <= LONGEST_LOG else written[:half] + written[-half:]
+        return kept.decode(errors="replace")
+
+    def close(self) -> None:
+        for pipe in (self._commands, self._reports):
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
+def cause(status: int | None) -> str:
+    """The end of a process in words."""
+    if status is None:
+        return "no end"
+    return signal.Signals(-status).name if status < 0 else f"exit {status}"
+
+
+def last_words(written: str) -> str:
+    """The lines that say most about the end of a process."""
+    lines = [line.strip() for line in written.splitlines() if line.strip()]
+    fatal = [line for line in lines if _FATAL.match(line)]
+    return " | ".join(line[:400] for line in (fatal[:2] or lines[-2:])) or "nothing on standard error"

@@ -1,0 +1,187 @@
+"""Results as a run writes them, and what a page or a Markdown text consists of. No cell runs for them."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from conformance.reports.results import SCHEMA_VERSION
+
+
+def event(sequence: int, device: int | None, **fields: Any) -> dict[str, Any]:
+    start = 10_000_000_000_000 + sequence * 7_000
+    times = {"thread": 140_172_696_722_304, "begin": start, "end": start + 3_000}
+    return (
+        {"sequence": sequence, "site": "first", "value": [1.0], "transforms": "()", "device": device} | times | fields
+    )
+
+
+def cell(cell_id: str, **fields: Any) -> dict[str, Any]:
+    passed = {
+        "id": cell_id,
+        "promises": ["H1"],
+        "verdict": "pass",
+        "stage": None,
+        "anomaly": "",
+        "witness": "",
+        "seconds": 0.25,
+        "signal": None,
+        "history": [],
+        "evidence": [],
+        "standing": "as_expected",
+        "expected": "pass",
+        "known": None,
+        "attempts": 1,
+        "reproduce": f"python -m conformance run --cell {cell_id}",
+    }
+    return passed | fields
+
+
+PASSED = cell("hostcb/id_tap/vmap.scan/cpu-8dev")
+LOST = cell(
+    "hostcb/call/scan/cpu-8dev",
+    verdict="fail",
+    stage="callback",
+    anomaly="lost",
+    witness="lost: cpu:3 never ran #6",
+    standing="unexpected",
+    attempts=2,
+    seconds=1.5,
+    history=[event(0, 3), event(1, 0, value=[float("nan"), float("inf")])],
+)
+KNOWN = cell(
+    "jax/io_callback/grad.scan/cpu-1dev",
+    verdict="fail",
+    stage="callback",
+    anomaly="order",
+    witness="order: cpu:0 ran #2 before #1",
+    standing="known_failure",
+    expected="fail",
+    known={"reason": "Dropped under grad.", "link": "https://example.org/issues/1", "intermittent": False},
+)
+CASE = cell("jax/io_callback/case.raises.jit/cpu-8dev", standing="unexpected_pass", expected="hang")
+
+
+def results(*cells: dict[str, Any], platform: str = "cpu", **fields: Any) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA_VERSION,
+        "platform": platform,
+        "depth": "run",
+        "run_info": {"cpu-8dev": {"jax": "0.12.0.1", "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}},
+        "seconds": 12.0,
+        "process_starts": 1,
+        "exit_code": 1,
+        "problems": [],
+        "gaps": [],
+        "claims": [],
+        "stale_expectations": [],
+        "cells": list(cells),
+        "ineligible": [{"id": "hostcb/id_tap/pmap.pmap/cpu-8dev", "reason": "JAX refuses"}],
+    } | fields
+
+
+def write(folder: Path, *cells: dict[str, Any], platform: str = "cpu", **fields: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    data = results(*cells, platform=platform, **fields)
+    (folder / f"conformance-{str(platform).replace('/', '_')}.json").write_text(json.dumps(data))
+    return folder
+
+
+HARMLESS = "word"
+
+
+def hostile(word: str) -> dict[str, Any]:
+    """A run with a failure, a known failure and a refusal, and this word wherever there is a text."""
+    part = word.replace("/", "\N{DIVISION SLASH}")[:50]
+    name = f"{part}/{part}/{part}.scan/{part}"
+    history = [event(0, None, site=word, value=[word, {word: None}], transforms=word), event(1, 0, site=word)]
+    failed = LOST | {
+        **{"id": name, "promises": [word], "verdict": word, "stage": word, "anomaly": word, "expected": word},
+        **{"witness": f"{word}\n{word}", "history": history, "evidence": [[0, 2], [1, 1]], "reproduce": word},
+        "repeated": {"outcomes": [{"verdict": word, "stage": word, "anomaly": word, "count": 3, "witness": word}]},
+    }
+    known = {"standing": "known_failure", "known": {"reason": word, "link": word, "intermittent": False}}
+    cells = [failed, failed | {"id": f"{name}-2dev"} | known, failed | {"id": f"{name}-4dev", "cause": word}]
+    return results(
+        *cells,
+        run_info={word: {word: word}},
+        problems=[word],
+        ineligible=[{"id": name, "reason": word}],
+        stale_expectations=[word],
+        claims=[{"name": word, "cells": 1, "failed": [name]}],
+    )
+
+
+class Page(HTMLParser):
+    """A page as a browser would take it apart."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, tuple[tuple[str, str | None], ...]]] = []
+        self.others: list[str] = []
+        """Comments, declarations and processing instructions."""
+        self.texts: dict[str, list[str]] = {}
+        """By the tag of the element in which they are, for scripts and styles."""
+        self._inside = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, tuple(attrs)))
+        self._inside = tag
+        if tag in ("script", "style"):
+            self.texts.setdefault(tag, []).append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside in self.texts:
+            self.texts[self._inside][-1] += data
+
+    def handle_comment(self, data: str) -> None:
+        self.others.append(data)
+
+    def handle_decl(self, decl: str) -> None:
+        self.others.append(decl)
+
+    @property
+    def policy(self) -> str:
+        found = [dict(attributes) for tag, attributes in self.elements if tag == "meta"]
+        (policy,) = [str(one["content"]) for one in found if one.get("http-equiv") == "Content-Security-Policy"]
+        return policy
+
+    @property
+    def data(self) -> Any:
+        """What the page's script reads."""
+        return json.loads(self.texts["script"][0])
+
+
+def outside_of_code(markdown: str) -> list[str]:
+    """The lines of Markdown that are in no fence, with each code span as a dot."""
+    found, fence = [], None
+    for line in markdown.split("\n"):
+        if fence is not None:
+            fence = None if line == fence else fence
+        elif re.fullmatch("`{3,}", line):
+            fence = line
+        else:
+            found.append(_without_spans(line))
+    assert fence is None, "a fence has no end"
+    return found
+
+
+def _without_spans(line: str) -> str:
+    """A span ends with as many backticks as it begins with; an escaped one begins none."""
+    kept, place = "", 0
+    for begin in re.finditer(r"\\.|(`+)", line):
+        if begin.start() < place or begin[1] is None:
+            continue
+        end = re.search(rf"(?<!`){begin[1]}(?!`)", line[begin.end() :])
+        if end is not None:
+            kept += f"{line[place : begin.start()]}."
+            place = begin.end() + end.end()
+    return kept + line[place:]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding
@@ -20,6 +21,16 @@ from hostcb._runtime import blocks, owners
 
 # How long an event that must happen is waited for. In seconds.
 DEADLINE = 30.0
+
+
+def like(x: Any) -> jax.ShapeDtypeStruct:
+    """The shape and the type of `x`."""
+    return jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))
+
+
+def address(array: Any) -> int:
+    """Where the memory of `array` begins."""
+    return int(np.asarray(array).__array_interface__["data"][0])
 
 
 @dataclasses.dataclass(frozen=True)

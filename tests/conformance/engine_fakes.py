@@ -114,4 +114,15 @@ def _block_in_pipe(callback: Callback, site: str) -> bool:
 
 
 BLOCKS_IN_PIPE = InPlace(_block_in_pipe)
+
+
+def _block_in_each_process(callback: Callback, site: str) -> bool:
+    if _is_meant(callback, site):
+        with (FOLDER / "blocked").open("w") as pipe:
+            print("blocked", file=pipe, flush=True)
+            signal.pause()
+    return True
+
+
+BLOCKS_IN_EACH_PROCESS = InPlace(_block_in_each_process)
 FAILS_IN_CALL = InPlace(lambda callback, site: not _is_meant(callback, site))

@@ -1,24 +1,23 @@
-"""Every checker accepts a good history and names what is planted in a bad one."""
+"""The checkers accept a right history, and refuse each kind of wrong one with its evidence."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 
-from conformance.model.worlds import ExpectedEvent
+from conformance.model.worlds import ExpectedEvent, Need
 from conformance.oracle.checkers import Anomaly, check_order, check_results, check_transforms, judge, match
 from conformance.oracle.history import Event, History, Recorder
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 
 pytestmark = pytest.mark.contract("C5")
 
-DEVICES = 2
-EVENTS_PER_DEVICE = 8
+STEPS = 8
 BATCH = (("batch", {"batch_dims": (0,)}),)
 
 
@@ -26,218 +25,188 @@ def value(number: float) -> tuple[np.ndarray]:
     return (np.asarray([number, number + 0.5], np.float32),)
 
 
-def expected_events() -> list[ExpectedEvent]:
+EXPECTED = [
+    ExpectedEvent("tap", device, value(100 * device + step), BATCH) for device in (0, 1) for step in range(STEPS)
+]
+
+Events: TypeAlias = list[Event]
+
+
+def right() -> Events:
+    """All events, those of the two devices by turns."""
     return [
-        ExpectedEvent("tap", device, value(100 * device + step), BATCH)
-        for device in range(DEVICES)
-        for step in range(EVENTS_PER_DEVICE)
+        Event(place, "tap", each.leaves, each.leaves, BATCH, each.device, each.device, 10 * place, 10 * place + 5)
+        for place, each in enumerate(EXPECTED[step + STEPS * device] for step in range(STEPS) for device in (0, 1))
     ]
 
 
-def good_history() -> list[Event]:
-    """All events, the devices interleaved."""
-    by_step = sorted(expected_events(), key=lambda event: float(event.leaves[0][0]) % 100)
-    return [
-        Event(
-            sequence=sequence,
-            site=event.site,
-            leaves=event.leaves,
-            kept=event.leaves,
-            transforms=event.transforms,
-            device=event.device,
-            thread=event.device,
-            begin=10 * sequence,
-            end=10 * sequence + 5,
-        )
-        for sequence, event in enumerate(by_step)
-    ]
+def at(device: int, step: int) -> int:
+    return 2 * step + device
+
+
+def with_fields(place: int, **fields: Any) -> Callable[[Events], Events]:
+    return lambda events: [*events[:place], replace(events[place], **fields), *events[place + 1 :]]
+
+
+def with_operand(*leaves: Any) -> Callable[[Events], Events]:
+    return with_fields(at(0, 3), leaves=leaves, kept=leaves)
+
+
+def swapped(a: int, b: int) -> Callable[[Events], Events]:
+    """Two callbacks have each other's operand, and not time or device."""
+
+    def swap(events: Events) -> Events:
+        for here, there in ((a, events[b]), (b, events[a])):
+            events[here] = replace(events[here], leaves=there.leaves, kept=there.kept)
+        return events
+
+    return swap
+
+
+def without_devices(events: Events) -> Events:
+    return [replace(event, device=None) for event in events]
 
 
 def verdict(events: Sequence[Event], barrier: int | None = None) -> list[Anomaly]:
-    return judge(expected_events(), [], History(tuple(events), barrier), [], "cpu")
+    return judge(EXPECTED, [], History(tuple(events), barrier), [], "cpu")
 
 
-def index_of(events: Sequence[Event], device: int, step: int) -> int:
-    wanted = float(100 * device + step)
-    return next(i for i, event in enumerate(events) if event.leaves[0][0] == wanted)
+LAST = right()[-1]
+
+WRONG: dict[str, tuple[Callable[[Events], Events], str, str]] = {
+    "lost": (lambda events: [*events[: at(1, 6)], *events[at(1, 6) + 1 :]], "lost", "cpu:1 never ran #7 (tap"),
+    "last lost": (lambda events: events[:-1], "lost", "cpu:1 never ran #8 (tap"),
+    "twice": (lambda events: [*events, replace(LAST, begin=1000, end=1001)], "duplicate", "once too often"),
+    "neighbours": (swapped(at(1, 5), at(1, 6)), "order", "cpu:1 ran #7 (tap float32[2] [106.0, 106.5]) before #6 (tap"),
+    "last two": (swapped(at(1, 6), at(1, 7)), "order", "cpu:1 ran #8 (tap"),
+    "no devices": (lambda events: without_devices(swapped(at(0, 5), at(0, 6))(events)), "order", "before #6"),
+    "other device": (with_fields(at(0, 2), device=1), "wrong device", "ran on cpu:1, expected cpu:0"),
+    "devices swapped": (swapped(at(0, 3), at(1, 3)), "wrong device", "ran on cpu:0, expected cpu:1"),
+    "value": (with_operand(np.asarray([3, 3.25], np.float32)), "wrong operand", "where #4 (tap"),
+    "dtype": (with_operand(np.asarray([3, 3.5])), "wrong operand", "where #4 (tap"),
+    "rank": (with_operand(np.asarray([[3, 3.5]], np.float32)), "wrong operand", "where #4 (tap"),
+    "length": (with_operand(np.asarray([3], np.float32)), "wrong operand", "where #4 (tap"),
+    "stale": (with_operand(*value(2)), "stale operand", "where #4 (tap"),
+    "nowhere": (lambda events: [*events, replace(LAST, site="nowhere", begin=1000, end=1001)], "unexpected", "no such"),
+    "transforms": (with_fields(at(0, 2), transforms=()), "wrong transforms", "received ()"),
+    "overlap": (with_fields(at(0, 2), end=10**6), "overlap", "while #3 (tap"),
+    "torn": (with_fields(at(0, 2), kept=value(77)), "torn operand", "later became"),
+}
 
 
-def swap_operands(events: list[Event], a: int, b: int) -> None:
-    """Exchange what two callbacks saw, not when or where they ran."""
-    events[a], events[b] = (
-        replace(events[a], leaves=events[b].leaves, kept=events[b].kept),
-        replace(events[b], leaves=events[a].leaves, kept=events[a].kept),
-    )
+@pytest.mark.parametrize(("change", "kind", "evidence"), WRONG.values(), ids=WRONG)
+def test_a_wrong_history_is_refused(change: Callable[[Events], Events], kind: str, evidence: str) -> None:
+    anomalies = verdict(change(right()))
+    assert {(anomaly.kind, anomaly.stage) for anomaly in anomalies} == {(kind, Stage.CALLBACK)}, anomalies
+    assert evidence in anomalies[0].witness
 
 
-def only(anomalies: Sequence[Anomaly], kind: str) -> Anomaly:
-    assert {anomaly.kind for anomaly in anomalies} == {kind}, [str(a) for a in anomalies]
-    return anomalies[0]
+def test_right_histories_are_accepted() -> None:
+    """The devices may run their callbacks in any order, and a callback may not receive its device."""
+    one_after_another = sorted(right(), key=lambda event: event.device or 0)
+    retimed = [replace(e, sequence=i, begin=10 * i, end=10 * i + 5) for i, e in enumerate(one_after_another)]
+    for events in (right(), without_devices(right()), retimed):
+        assert verdict(events) == []
 
 
-def test_good_history_is_accepted() -> None:
-    assert verdict(good_history()) == []
+def test_all_callbacks_return_before_the_barrier() -> None:
+    assert verdict(right(), barrier=LAST.end) == []
+    (anomaly,) = verdict(right(), barrier=LAST.end - 1)
+    assert (anomaly.kind, anomaly.stage) == ("early barrier", Stage.BARRIER)
 
 
-def test_good_history_without_devices_is_accepted() -> None:
-    assert verdict([replace(event, device=None) for event in good_history()]) == []
+def test_results_are_compared_with_their_type_and_the_sign_of_a_zero() -> None:
+    ones, zero = np.asarray([1, 2], np.float32), np.zeros((), np.float32)
+    assert check_results([np.asarray([1.0, 2.0]), zero], [ones, zero]) == []
+    for wrong in (ones[:1], ones + 1, ones.astype(np.float64)):
+        assert [anomaly.kind for anomaly in check_results([ones], [wrong])] == ["result"]
+    assert check_results([zero], [-zero]) and check_results([ones], [])
 
 
-def test_lost() -> None:
-    events = good_history()
-    del events[index_of(events, device=1, step=6)]
-    assert "cpu:1 never ran #7 (tap" in only(verdict(events), "lost").witness
-
-
-def test_everything_lost() -> None:
-    assert len(verdict([])) == DEVICES * EVENTS_PER_DEVICE
-
-
-def test_duplicate() -> None:
-    events = good_history()
-    events.append(replace(events[-1], begin=1000, end=1001))
-    assert "once too often" in only(verdict(events), "duplicate").witness
-
-
-def test_swapped_neighbours() -> None:
-    events = good_history()
-    swap_operands(events, index_of(events, 1, 5), index_of(events, 1, 6))
-    assert verdict(events)[0].witness.startswith("cpu:1 ran #7 (tap")
-    assert "before #6 (tap" in only(verdict(events), "order").witness
-
-
-def test_swapped_neighbours_are_found_without_devices() -> None:
-    events = [replace(event, device=None) for event in good_history()]
-    swap_operands(events, index_of(events, 1, 5), index_of(events, 1, 6))
-    assert "before #6" in only(verdict(events), "order").witness
-
-
-def test_swapped_across_devices() -> None:
-    events = good_history()
-    swap_operands(events, index_of(events, 0, 3), index_of(events, 1, 3))
-    assert any(anomaly.kind == "wrong device" for anomaly in verdict(events))
-
-
-def test_interleaving_of_devices_is_free() -> None:
-    by_device = sorted(good_history(), key=lambda event: event.device or 0)
-    retimed = [replace(e, sequence=i, begin=i * 10, end=i * 10 + 5) for i, e in enumerate(by_device)]
-    assert verdict(retimed) == []
-
-
-def test_wrong_device() -> None:
-    events = good_history()
-    at = index_of(events, 0, 2)
-    events[at] = replace(events[at], device=1)
-    assert "ran on cpu:1, expected cpu:0" in only(verdict(events), "wrong device").witness
+# Callbacks that may run again, or need not run ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("need", "ran", "kinds"),
     [
-        np.asarray([3, 3.25], np.float32),
-        np.asarray([3, 3.5], np.float64),
-        np.asarray([[3, 3.5]], np.float32),
-        np.asarray([3], np.float32),
+        (Need.ONCE, [1, 2, 1], []),
+        (Need.ONCE, [1, 2], ["lost"]),
+        (Need.ONCE, [1, 2, 1, 1], ["duplicate"]),
+        (Need.AT_LEAST_ONCE, [2, 1], []),
+        (Need.AT_LEAST_ONCE, [1, 1, 1, 2, 2], []),
+        (Need.AT_LEAST_ONCE, [1], ["lost"]),
+        (Need.AT_LEAST_ONCE, [1, 2, 3], ["unexpected"]),
+        (Need.ANY_NUMBER, [], []),
+        (Need.ANY_NUMBER, [1, 1], []),
+        (Need.ANY_NUMBER, [3], ["unexpected"]),
     ],
-    ids=["value", "dtype", "rank", "length"],
 )
-def test_wrong_operand(wrong: np.ndarray) -> None:
-    events = good_history()
-    at = index_of(events, 0, 3)
-    events[at] = replace(events[at], leaves=(wrong,), kept=(wrong,))
-    assert "where #4 (tap" in only(verdict(events), "wrong operand").witness
+def test_how_often_an_unordered_callback_runs(need: Need, ran: list[int], kinds: list[str]) -> None:
+    expected = [ExpectedEvent("tap", 0, value(n), need=need) for n in (1, 2, 1)]
+    history = History(tuple(Event(place, "tap", value(n)) for place, n in enumerate(ran)))
+    assert [anomaly.kind for anomaly in judge(expected, [], history, [], "cpu", ordered=False)] == kinds
 
 
-def test_stale_operand() -> None:
-    events = good_history()
-    at, before = index_of(events, 0, 3), index_of(events, 0, 2)
-    events[at] = replace(events[at], leaves=events[before].leaves, kept=events[before].kept)
-    assert "where #4 (tap" in only(verdict(events), "stale operand").witness
+def test_equal_operands_are_matched_in_program_order() -> None:
+    """As in rematerialisation: the first value comes back after the second."""
+    expected = [ExpectedEvent("tap", 0, value(n)) for n in (1, 2, 1)]
+    late = [Event(i, "tap", value(n), begin=i, end=i) for i, n in enumerate((1, 1, 2))]
+    assert [position for position, _ in match(expected, late).pairs] == [0, 2, 1]
+    assert ["ran #3" in each.witness for each in judge(expected, [], History(tuple(late)), [], "cpu")] == [True]
 
 
-def test_unknown_site() -> None:
-    events = good_history()
-    events.append(replace(events[-1], site="nowhere", begin=1000, end=1001))
-    assert "no such callback" in only(verdict(events), "unexpected").witness
+def test_equal_operands_of_two_devices_have_no_order() -> None:
+    """Elements of few values: device 0 sees 1, 2 and 3, device 1 sees 2, 1 and 4, and no event says its device."""
+    expected = [ExpectedEvent("tap", d, value(n)) for d, numbers in enumerate(((1, 2, 3), (2, 1, 4))) for n in numbers]
+
+    def wrong(*numbers: int, device: int | None = None) -> bool:
+        recorded = [Event(i, "tap", value(n), device=device, begin=i, end=i) for i, n in enumerate(numbers)]
+        return any(each.kind == "order" for each in judge(expected, [], History(tuple(recorded)), [], "cpu"))
+
+    assert not wrong(2, 1, 4, 1, 2, 3)
+    assert not wrong(1, 2, 2, 1, 3, 4)
+    assert wrong(2, 1, 3, 1, 2, 4, device=0)
+    # Where events say their devices, each belongs to its own.
+    equal = [ExpectedEvent("tap", device, value(1)) for device in (0, 1)]
+    recorded = [Event(i, "tap", value(1), device=device, begin=i, end=i) for i, device in enumerate((1, 0))]
+    assert judge(equal, [], History(tuple(recorded)), [], "cpu") == []
 
 
-def test_wrong_transforms() -> None:
-    events = good_history()
-    events[4] = replace(events[4], transforms=())
-    assert "received ()" in only(verdict(events), "wrong transforms").witness
-
-
-def test_overlap() -> None:
-    events = good_history()
-    at = index_of(events, 0, 4)
-    events[at] = replace(events[at], end=10**6)
-    assert "while #5 (tap" in only(verdict(events), "overlap").witness
-
-
-def test_torn_operand() -> None:
-    events = good_history()
-    events[4] = replace(events[4], kept=value(77))
-    assert "later became" in only(verdict(events), "torn operand").witness
-
-
-def test_early_barrier() -> None:
-    events = good_history()
-    end = max(event.end for event in events)
-    assert verdict(events, barrier=end) == []
-    assert "after" in only(verdict(events, barrier=end - 1), "early barrier").witness
-    assert verdict(events, barrier=end - 1)[0].stage is Stage.BARRIER
-
-
-def test_results() -> None:
-    right = np.asarray([1, 2], np.float32)
-    wanted = [np.asarray([1.0, 2.0])]
-    assert check_results(wanted, [right]) == []
-    for wrong in (right[:1], right + 1, right.astype(np.float64)):
-        assert only(check_results(wanted, [wrong]), "result").stage is Stage.RESULT
-    assert check_results(wanted, []) != []
-    zero = np.zeros((), np.float32)
-    assert check_results([zero], [zero]) == []
-    assert "-0.0, expected float32[] 0.0" in only(check_results([zero], [-zero]), "result").witness
+# Axes of batches ----------------------------------------------------------------------------------------------------
 
 
 def batches(*dims: int | None) -> tuple[tuple[str, dict[str, Any]], ...]:
-    """What a tap of one array receives from nested vmaps, the innermost first."""
+    """The `transforms` of a tap of one array under nested vmaps, the innermost first."""
     return tuple(("batch", {"batch_dims": (dim,)}) for dim in dims)
 
 
 CUBE = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 """As the model has it: of 2 outer and 3 inner batch elements, each with 4 numbers."""
 
-OF_NESTED = [ExpectedEvent("tap", 0, (CUBE,), batches(0, 0))]
-
 
 @pytest.mark.parametrize(
-    ("axes", "dims"),
-    [((0, 1, 2), (0, 0)), ((1, 0, 2), (0, 1)), ((2, 1, 0), (1, 2)), ((0, 2, 1), (1, 0))],
+    ("axes", "dims", "right"),
+    [
+        ((0, 1, 2), (0, 0), True),
+        ((1, 0, 2), (0, 1), True),
+        ((2, 1, 0), (1, 2), True),
+        ((0, 2, 1), (1, 0), True),
+        *(((2, 1, 0), dims, False) for dims in ((0, 1), (1, 0), (0, 5), (0,), (None, 0), (-1, 0))),
+    ],
 )
-def test_each_batch_may_be_any_axis(axes: tuple[int, ...], dims: tuple[int, ...]) -> None:
-    matching = match(OF_NESTED, [Event(0, "tap", (CUBE.transpose(axes),), transforms=batches(*dims))])
-    assert (matching.lost, matching.surplus, check_transforms(matching)) == ((), (), [])
-
-
-@pytest.mark.parametrize("dims", [(0, 1), (1, 0), (0, 5), (0,), (None, 0), (-1, 0)])
-def test_wrong_batch_axes(dims: tuple[int | None, ...]) -> None:
-    event = Event(0, "tap", (CUBE.transpose(2, 1, 0),), transforms=batches(*dims))
-    matching = match(OF_NESTED, [event])
+def test_transforms_say_which_axes_are_batches(axes: tuple[int, ...], dims: tuple[Any, ...], right: bool) -> None:
+    expected = ExpectedEvent("tap", 0, (CUBE,), batches(0, 0))
+    matching = match([expected], [Event(0, "tap", (CUBE.transpose(axes),), transforms=batches(*dims))])
     assert (matching.lost, matching.surplus) == ((), ())
-    witness = only(check_transforms(matching), "wrong transforms").witness
-    assert witness.endswith("which are not the axes of its operand float32[4, 3, 2] " + str(event.leaves[0].tolist()))
+    assert [each.kind for each in check_transforms(matching)] == ([] if right else ["wrong transforms"])
 
 
-def test_a_lost_transpose_entry() -> None:
+def test_the_mark_of_a_cotangent_may_not_be_lost() -> None:
     marked = (*batches(0), ("transpose", {}))
     expected = [ExpectedEvent("tap", 0, (CUBE[0],), marked)]
-    assert check_transforms(match(expected, [Event(0, "tap", (CUBE[0],), transforms=marked)])) == []
-    matching = match(expected, [Event(0, "tap", (CUBE[0],), transforms=batches(0))])
-    assert (
-        "expected (('batch', {'batch_dims': (0,)}), ('transpose', {}))"
-        in only(check_transforms(matching), "wrong transforms").witness
-    )
+    for transforms, right in ((marked, True), (batches(0), False), (marked[::-1], False)):
+        matching = match(expected, [Event(0, "tap", (CUBE[0],), transforms=transforms)])
+        assert (check_transforms(matching) == []) is right
 
 
 def test_a_printed_batch_may_be_any_axis() -> None:
@@ -247,53 +216,16 @@ def test_a_printed_batch_may_be_any_axis() -> None:
     assert match(expected, [Event(0, "tap", text, transforms=batches(0, 2))]).surplus
 
 
-def test_equal_operands_are_matched_in_program_order() -> None:
-    # As in rematerialisation: the first value comes back after the second.
-    expected = [ExpectedEvent("tap", 0, value(n)) for n in (1, 2, 1)]
-    recorded = [Event(i, "tap", value(n)) for i, n in enumerate((1, 2, 1))]
-    assert [position for position, _ in match(expected, recorded).pairs] == [0, 1, 2]
-    late = [Event(i, "tap", value(n), begin=i, end=i) for i, n in enumerate((1, 1, 2))]
-    anomalies = judge(expected, [], History(tuple(late)), [], "cpu")
-    assert "ran #3" in only(anomalies, "order").witness
-
-
-def test_what_looks_alike_on_two_devices_has_no_order() -> None:
-    # Elements of few values: device 0 sees 1, 2 and 3, device 1 sees 2, 1 and 4, and nobody says which it was.
-    expected = [ExpectedEvent("tap", d, value(n)) for d, numbers in enumerate(((1, 2, 3), (2, 1, 4))) for n in numbers]
-
-    def order_of(*numbers: int, device: int | None = None) -> list[Anomaly]:
-        recorded = [Event(i, "tap", value(n), device=device, begin=i, end=i) for i, n in enumerate(numbers)]
-        anomalies = judge(expected, [], History(tuple(recorded)), [], "cpu")
-        return [anomaly for anomaly in anomalies if anomaly.kind in ("order", "overlap")]
-
-    assert order_of(2, 1, 4, 1, 2, 3) == []
-    assert order_of(1, 2, 2, 1, 3, 4) == []
-    # What one device alone sees still has its place, and so has what receives its device.
-    assert order_of(2, 1, 3, 1, 2, 4, device=0)
-    distinct = [ExpectedEvent("tap", d, value(10 * d + n)) for d in (0, 1) for n in (1, 2)]
-    late = [Event(i, "tap", value(n), begin=i, end=i) for i, n in enumerate((2, 11, 1, 12))]
-    assert "ran #2" in only(judge(distinct, [], History(tuple(late)), [], "cpu"), "order").witness
-
-
-def test_recorder_copies_what_it_is_given() -> None:
+def test_the_recorder_copies_operands_and_survives_an_exception() -> None:
     recorder = Recorder()
     recorder.start()
     operand = np.zeros(2, np.float32)
-    with recorder.callback("tap", operand):
-        pass
+    with pytest.raises(ValueError, match="planted"), recorder.callback("tap", {"b": operand, "a": 7}):
+        raise ValueError("planted")
     operand += 1
     (event,) = recorder.history().events
-    assert event.leaves[0].tolist() == [0, 0]
-    assert event.kept[0].tolist() == [1, 1]
-
-
-def test_recorder_survives_a_failing_callback() -> None:
-    recorder = Recorder()
-    recorder.start()
-    with pytest.raises(ValueError, match="planted"), recorder.callback("tap", {"b": 1, "a": 0}):
-        raise ValueError("planted")
-    (event,) = recorder.history().events
-    assert [leaf.item() for leaf in event.leaves] == [0, 1]
+    assert [leaf.tolist() for leaf in event.leaves] == [7, [0, 0]]
+    assert [leaf.tolist() for leaf in event.kept] == [7, [1, 1]]
 
 
 def test_a_wrong_order_names_its_events_and_the_worker_reports_them() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from conformance.cli import commands
-from conformance.engine.options import SELECTION, RunOptions
+from conformance.engine.options import RESULTS, SELECTION, RunOptions
 from conformance.engine.preparation import FullResultsError, refuse_full_results
 
 pytestmark = pytest.mark.contract("C43")
@@ -42,23 +42,23 @@ def results_in(folder: Path, **options: Any) -> str:
 def test_chosen_cells_have_a_folder_of_their_own(chosen: tuple[str, ...]) -> None:
     assert folder_of(*chosen) == folder_of("--resume", *chosen) == SELECTION
     assert folder_of("--results", "results", *chosen) == Path("results")
+    for whole in ((), ("--implementation", "jax"), ("--resume",), ("--", "-x")):
+        assert folder_of(*whole) == RESULTS
 
 
-@pytest.mark.parametrize("chosen", [("--cell", CELL), ("-k", "call and /eager/cpu-1dev")])
-def test_a_full_run_is_not_replaced(
-    chosen: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_run_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = results_in(tmp_path / "full")
-    assert commands.main(["run", *chosen, "--results", str(tmp_path / "full")]) == 2
+    assert commands.main(["run", "--cell", CELL, "--results", str(tmp_path / "full")]) == 2
     assert f"ERROR: {tmp_path / 'full'} has the results of a full run" in capsys.readouterr().err
     assert (tmp_path / "full" / "conformance-cpu.json").read_text() == before
 
 
-@pytest.mark.parametrize("options", [{"cells": [CELL]}, {"patterns": ["call"]}, {"smoke": True}])
-def test_other_results_are_replaced(options: dict[str, Any], tmp_path: Path) -> None:
-    results_in(tmp_path / "chosen", **options)
+def test_results_of_chosen_cells_are_replaced(tmp_path: Path) -> None:
     some = RunOptions(results=tmp_path / "chosen", depth="run", cells=(CELL,))
-    refuse_full_results(some)
+    for number, options in enumerate(({"cells": [CELL]}, {"patterns": ["call"]}, {"smoke": True})):
+        folder = tmp_path / f"chosen-{number}"
+        results_in(folder, **options)
+        refuse_full_results(replace(some, results=folder))
     results_in(tmp_path / "full")
     refuse_full_results(RunOptions(results=tmp_path / "full"))
     refuse_full_results(replace(some, results=tmp_path / "full", platform="tpu"))

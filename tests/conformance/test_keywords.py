@@ -23,6 +23,7 @@ CELL = "hostcb/id_tap/vmap.scan+int8-matrix-dict/cpu-8dev+sync"
         ("pmap or scan", True),
         ("not call", True),
         ("not not call", False),
+        ("not call or id_tap", True),
         ("id_tap and not (vmap or pmap)", False),
         ("call or id_tap and scan", True),
         ("(call or id_tap) and pmap", False),

@@ -12,14 +12,13 @@ import pytest
 from conformance.cli.commands import main
 from conformance.implementations import why_not_offered
 from conformance.implementations.jax import Jax
-from conformance.planning.cells import CaseCell, Plan, ProgramCell, UnknownCellError, make_plan, parse_cell
+from conformance.planning.cells import CaseCell, Plan, ProgramCell, UnknownCellError, parse_cell
 from conformance.planning.coverage import coverage_of
 from conformance.planning.plan_file import PlanFileError, read_plan
 from conformance.planning.selection import Choice, covering_of, plan_of, whole_plan_of
 from conformance.planning.smoke import smoke
 from conformance.spec import configurations
 from conformance.spec.callbacks import Callback
-from conformance.spec.topology import Topology
 
 pytestmark = pytest.mark.contract("C1")
 
@@ -81,19 +80,8 @@ def test_an_old_release_has_the_plan_of_a_new_one_but_for_what_it_lacks(everythi
     assert len(plan.cells) + len(plan.ineligible) == len(everything.cells) + len(everything.ineligible)
     whole = whole_plan_of(["jax"], "cpu", DEVICES)
     assert (whole.cells, whole.ineligible) == (everything.cells, everything.ineligible)
-
-
-def test_the_smoke_run_is_the_same_as_well(everything: Plan, old_release: None) -> None:
-    plan = smoke(whole_plan_of(["jax"], "cpu", DEVICES)).on_this_release()
-    assert [*plan.cells, *plan.lacking] != []
-    assert {cell.id for cell in (*plan.cells, *plan.lacking)} == {cell.id for cell in smoke(everything).cells}
-
-
-def test_coverage_says_what_the_release_lacks(old_release: None) -> None:
-    coverage = coverage_of(plan_here(), "jax", "cpu", DEVICES, Choice())
-    assert not [pairs.missing for pairs in coverage.pairs if pairs.missing]
-    (placed,) = (pairs for pairs in coverage.pairs if pairs.axes == ("callback", "outer"))
-    assert placed.excluded["buffer_callback", "vmap"] == f"jax has no {NO_BUFFERS}"
+    smaller = smoke(whole).on_this_release()
+    assert {cell.id for cell in (*smaller.cells, *smaller.lacking)} == {cell.id for cell in smoke(everything).cells}
 
 
 def test_an_outside_implementation_is_covered_by_what_it_offers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,35 +94,17 @@ def test_an_outside_implementation_is_covered_by_what_it_offers(monkeypatch: pyt
     assert not [pairs.missing for pairs in coverage.pairs if pairs.missing]
 
 
-def test_hostcb_is_left_out_where_jax_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jax, "__version__", "0.9.1")
-    why_not_offered.cache_clear()
-    try:
-        plan = make_plan(["hostcb", "conformance.mutants:late"], [Topology("cpu", 1)])
-    finally:
-        why_not_offered.cache_clear()
-    assert plan.cells == ()
-    reasons = {cell.id: cell.reason for cell in plan.ineligible}
-    assert {reasons[cell.id] for cell in plan.lacking} == {
-        "hostcb needs JAX 0.10.2 or newer, and JAX 0.9.1 is installed"
-    }
-
-
-# Cells that are asked for by their ids ---------------------------------------------------------------------------
+# Files of plans --------------------------------------------------------------------------------------------------
 
 LACKED = "jax/buffer_callback/jit/cpu-1dev"
 PRESENT = "jax/pure_callback/jit/cpu-1dev"
 
 
-def test_a_cell_that_the_release_lacks_is_no_cell_here(old_release: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cell_that_the_release_lacks_is_no_cell_here(old_release: None) -> None:
     assert parse_cell(LACKED, any_release=True).id == LACKED
     with pytest.raises(UnknownCellError, match="means nothing: jax has no buffer_callback"):
         parse_cell(LACKED)
-    assert main(["run", "--cell", LACKED]) == 2
-    assert capsys.readouterr().err == f"ERROR: {LACKED} means nothing: jax has no {NO_BUFFERS}\n"
 
-
-# Files of plans --------------------------------------------------------------------------------------------------
 
 LISTING = ["list", "--plan", "--implementation", "jax", "--devices", "1,2", "-k", "buffer_callback or gspmd"]
 
@@ -147,8 +117,6 @@ def test_the_file_is_the_same_on_every_release(
     request.getfixturevalue("old_release")
     assert main(LISTING) == 0
     assert capsys.readouterr().out == new
-    assert f"written with JAX {jax.__version__}" in new
-    assert "--devices 1,2 --implementation jax -k 'buffer_callback or gspmd'" in new
     (tmp_path / "plan").write_text(new)
     ids = [cell.id for cell in everything.select(["buffer_callback or gspmd"]).cells]
     assert [cell.id for cell in read_plan(tmp_path / "plan")] == ids
@@ -168,9 +136,7 @@ def test_a_run_of_a_file_leaves_out_what_the_release_lacks_and_says_so(
     nothing_known = ["--expectations", str(tmp_path / "none.toml")]
     (tmp_path / "none.toml").touch()
     assert main(["run", "-n", "1", "--cell", f"@{path}", "--results", str(results), *nothing_known]) == 0
-    printed = capsys.readouterr().out
-    assert f"LEFT OUT: 1 cell: jax has no {NO_BUFFERS}" in printed
-    assert "1 of 1 cells passed, 0 known failures, 0 unexpected results, 1 cells not applicable" in printed
+    assert f"LEFT OUT: 1 cell: jax has no {NO_BUFFERS}" in capsys.readouterr().out
     written = json.loads((results / "conformance-cpu.json").read_text())
     assert [cell["id"] for cell in written["cells"]] == [PRESENT]
     assert written["ineligible"] == [{"id": LACKED, "reason": f"jax has no {NO_BUFFERS}"}]
@@ -188,30 +154,3 @@ def test_a_run_of_a_file_leaves_out_what_the_release_lacks_and_says_so(
 def test_wrong_files_name_the_line(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(PlanFileError, match=message):
         read_plan(planned(tmp_path, text))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--devices", "1"], "so --devices has no meaning with it"),
-        (["--full"], "so --full has no meaning with it"),
-        (["--platform", "tpu"], "one run is on one platform"),
-        (["--implementation", "hostcb"], "names no cell of hostcb"),
-    ],
-)
-def test_options_that_a_file_excludes(
-    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["run", "--cell", f"@{planned(tmp_path, PRESENT)}", *options]) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_files_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    binary = tmp_path / "binary"
-    binary.write_bytes(b"\xff\xfe")
-    for path, message in ((tmp_path / "none", "No such file"), (tmp_path, "Is a directory"), (binary, "is no plan")):
-        assert main(["run", "--cell", f"@{path}"]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith("ERROR: ") and message in line
-    assert main(["list", "--plan", "--ineligible"]) == 2
-    assert "--plan prints cells, and --coverage, --ineligible and --promises do not" in capsys.readouterr().err

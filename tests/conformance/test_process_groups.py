@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
-import stat
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conformance.cli.commands import main
 from conformance.engine.machines.job_hosts import ClusterError, detected
 from conformance.oracle.checkers import Anomaly
 from conformance.oracle.observations import Observation
@@ -157,38 +155,19 @@ def test_a_process_without_an_answer_is_a_hang_of_the_cell() -> None:
     assert running.buried
 
 
-def run_in(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    paths = os.pathsep.join(map(str, (PROJECT, Path(__file__).parent)))
-    environment = {**os.environ, "PYTHONPATH": paths, "ENGINE_FAKES": str(folder), **variables}
-    command = [sys.executable, "-m", "conformance", *arguments]
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200, check=False
-    )
-
-
-@pytest.mark.contract("H23")
-def test_a_local_program_calls_back_in_every_process(tmp_path: Path) -> None:
-    """In every process but the first these failed: devices were looked up by their place in their process."""
-    names = ("id_tap_device/jit", "call_device/shard_map", "io_callback_ordered/pmap", "debug_callback_ordered/jit")
-    ended = run_in(
-        tmp_path, "run", "-n", "1", *(word for name in names for word in ("--cell", f"hostcb/{name}/cpu-2x1"))
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    results = json.loads((tmp_path / "results" / "selection" / "conformance-cpu.json").read_text())
-    assert [cell["verdict"] for cell in results["cells"]] == ["pass"] * 4
+ENGINE_FAKES = os.pathsep.join(map(str, (PROJECT, Path(__file__).parent)))
 
 
 def test_a_crash_in_one_process_costs_one_cell(tmp_path: Path) -> None:
-    fake = "engine_fakes:DIES_IN_SECOND_PROCESS"
-    cells = [f"{fake}/{name}/eager/cpu-2x1" for name in ("id_tap", "call", "id_print")]
-    known = tmp_path / "known.toml"
+    cells = [f"engine_fakes:DIES_IN_SECOND_PROCESS/{name}/eager/cpu-2x1" for name in ("id_tap", "call", "id_print")]
+    command = [sys.executable, "-m", "conformance", "run", "-n", "1", "--expectations", str(tmp_path / "known.toml")]
     # A known failure runs once.
-    known.write_text(
-        f'[[expect]]\ncells = "{cells[1]}"\nverdict = "crash(SIGABRT)"\nreason = "planted"\nlink = "-"\nsince = "-"\n'
-    )
-    named = [word for cell in cells for word in ("--cell", cell)]
-    ended = run_in(tmp_path, "run", "-n", "1", "--expectations", str(known), *named)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    entry = f'cells = "{cells[1]}"\nverdict = "crash(SIGABRT)"\nreason = "planted"\nlink = "-"\nsince = "-"\n'
+    (tmp_path / "known.toml").write_text(f"[[expect]]\n{entry}")
+    environment = os.environ | {"PYTHONPATH": ENGINE_FAKES, "ENGINE_FAKES": str(tmp_path)}
+    named = [f"--cell={cell}" for cell in cells]
+    ended = subprocess.run([*command, *named], cwd=tmp_path, env=environment, timeout=200, check=False)
+    assert ended.returncode == 0
     results = json.loads((tmp_path / "results" / "selection" / "conformance-cpu.json").read_text())
     found = {cell["id"].split("/")[1]: cell for cell in results["cells"]}
     verdicts = {name: cell["verdict"] for name, cell in found.items()}
@@ -198,59 +177,30 @@ def test_a_crash_in_one_process_costs_one_cell(tmp_path: Path) -> None:
 
 
 def test_no_process_outlives_a_killed_run(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "conformance",
-        "run",
-        "-n",
-        "1",
-        "--cell",
-        "engine_fakes:BLOCKS/call/eager/cpu-2x1",
-    ]
-    paths = os.pathsep.join(map(str, (PROJECT, Path(__file__).parent)))
-    environment = {**os.environ, "PYTHONPATH": paths, "ENGINE_FAKES": str(tmp_path)}
-    run = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
+    """The processes of the cell hold the other end of the pipe."""
+    os.mkfifo(tmp_path / "blocked")
+    pipe = os.open(tmp_path / "blocked", os.O_RDONLY | os.O_NONBLOCK)
+
+    def received() -> bytes:
+        assert select.select([pipe], [], [], 120)[0]
+        return os.read(pipe, 100)
+
+    cell = "engine_fakes:BLOCKS_IN_EACH_PROCESS/call/eager/cpu-2x1"
+    run = subprocess.Popen(
+        [sys.executable, "-m", "conformance", "run", "-n", "1", "--cell", cell],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": ENGINE_FAKES, "ENGINE_FAKES": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+    )
     try:
-        until = time.monotonic() + 120
-        while not (tmp_path / "blocked").exists():
-            assert time.monotonic() < until
-            assert run.poll() is None
-            time.sleep(0.05)
-        # Where they are forks, the server comes between.
-        children = _descendants_of(run.pid)
-        assert len(children) >= 2
+        written = received()
+        while written.count(b"blocked") < TWO.processes:
+            written += received()
     finally:
         run.kill()
         run.wait()
-    until = time.monotonic() + 30
-    while any(_lives(child) for child in children):
-        assert time.monotonic() < until
-        time.sleep(0.05)
-
-
-def _descendants_of(process: int) -> list[int]:
-    children = _children_of(process)
-    return children + [each for child in children for each in _descendants_of(child)]
-
-
-def _children_of(parent: int) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == parent:
-            found.append(int(path.parent.name))
-    return found
-
-
-def _lives(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    assert received() == b""
+    os.close(pipe)
 
 
 FAKE_SRUN = """\
@@ -268,17 +218,17 @@ def test_the_tasks_of_a_slurm_job_run_cells_together(tmp_path: Path) -> None:
     srun = tmp_path / "bin" / "srun"
     srun.parent.mkdir()
     srun.write_text(FAKE_SRUN.format(job=os.getpid()))
-    srun.chmod(srun.stat().st_mode | stat.S_IEXEC)
-    environment = {
-        **os.environ,
-        "PATH": f"{srun.parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHON": sys.executable,
-        "PYTHONPATH": str(PROJECT),
-    }
-    cells = ("--cell", "hostcb/id_tap_device/shard_map/cpu-2x1", "--cell", "hostcb/call/pjit/cpu-2x1")
-    command = ["bash", str(PROJECT / "ci" / "launchers" / "slurm.sh"), *cells]
+    srun.chmod(0o755)
+    own = {"PATH": f"{srun.parent}{os.pathsep}{os.environ['PATH']}", "PYTHON": sys.executable}
+    cells = ("--cell=hostcb/id_tap_device/shard_map/cpu-2x1", "--cell=hostcb/call/pjit/cpu-2x1")
     ended = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
+        [PROJECT / "ci" / "launchers" / "slurm.sh", "--expectations", os.devnull, *cells],
+        cwd=tmp_path,
+        env=os.environ | own | {"PYTHONPATH": str(PROJECT)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "2 of 2 cells passed" in ended.stdout
@@ -286,14 +236,7 @@ def test_the_tasks_of_a_slurm_job_run_cells_together(tmp_path: Path) -> None:
     assert (tmp_path / "second.txt").read_text() == ""
 
 
-@pytest.mark.parametrize("script", sorted((PROJECT / "ci" / "launchers").glob("*.sh")), ids=lambda path: path.stem)
-def test_a_launcher_is_a_valid_script(script: Path) -> None:
-    subprocess.run(["bash", "-n", str(script)], check=True, timeout=20)
-    assert "conformance run --spread hosts" in script.read_text()
-    assert os.access(script, os.X_OK)
-
-
-def test_open_mpi_and_no_job_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_processes_of_open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(("SLURM_", "OMPI_", "KUBERNETES_"))]:
         monkeypatch.delenv(name)
     with pytest.raises(ClusterError, match="ci/launchers"):
@@ -308,29 +251,3 @@ def test_open_mpi_and_no_job_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     found = detected()
     assert (found.processes, found.process, found.coordinator_address.partition(":")[0]) == (3, 2, "10.96.0.1")
     assert found.address == ("10.96.0.1", int(found.coordinator_address.partition(":")[2]) - 4096)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--devices", "cpu-2x2", "--smoke"], "--smoke"),
-        (["--devices", "cpu-2x2", "--cell", "hostcb/id_tap/jit/cpu-2x2"], "--devices has no meaning"),
-        (["--devices", "cpu-2x2,tpu-2x2"], "one run is on one platform"),
-        (["--spread", "hosts", "-n", "2"], "--spread hosts"),
-        (["--spread", "hosts"], "ci/launchers"),
-    ],
-)
-def test_options_that_exclude_each_other(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("ERROR: ")
-    assert words in error
-
-
-def test_repro_prints_a_program_that_starts_the_processes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["repro", "hostcb/id_tap/pjit/cpu-2x1"]) == 0
-    text = capsys.readouterr().out
-    compile(text, "cell.py", "exec")
-    assert "in 2 processes, which this program starts" in text
-    assert main(["repro", "--standalone", "hostcb/id_tap/pjit/cpu-2x1"]) == 2
-    assert "runs in 2 processes" in capsys.readouterr().err

@@ -22,8 +22,7 @@ from conformance.engine.preparation import ConflictingOptionsError, workers_of
 from conformance.model.transforms import TRANSFORMS
 from conformance.planning.cells import parse_cell
 from conformance.spec import external_callbacks, platforms
-from conformance.spec.entry_points import VendorError
-from conformance.spec.platforms import Platform, platform_in, platform_named
+from conformance.spec.platforms import platform_in
 from conformance.spec.topology import Topology
 
 pytestmark = pytest.mark.contract("C50")
@@ -130,16 +129,6 @@ def test_the_suite_answers_to_both_names(tmp_path: Path, package: Path) -> None:
     assert sys.modules["acme_suite"].case is importlib.import_module("conformance.cases.harness.case").case
 
 
-def test_entry_points_add_for_every_platform(tmp_path: Path) -> None:
-    groups = tomllib.loads(on_the_page("pyproject.toml"))["project"]["entry-points"]
-    groups = {name: points for name, points in groups.items() if name.endswith(("callbacks", "transforms", "cases"))}
-    use(installed(tmp_path, groups, {"acme_suite.py": SUITE}))
-    for cell in CELLS:
-        assert parse_cell(cell.replace("acme-", "cpu-")).id == cell.replace("acme-", "cpu-")
-    # hostcb has the callback as well, since it is a further option of a function that hostcb has.
-    assert parse_cell(CELLS[0].replace("jax/", "hostcb/"))
-
-
 def test_a_file_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "acme_known.toml").touch()
     (tmp_path / "acme_suite.py").write_text(SUITE)
@@ -148,8 +137,7 @@ def test_a_file_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     use(tmp_path)
     assert main(["list", "--platforms", "--platform", str(file)]) == 0
     shown = capsys.readouterr().out.partition("\nacme, by ")[2]
-    for words in ("acme_npu", "acme runtime", "acme_callback", "--xla_acme=1", "ACME_LOG=quiet", "at most 2", "1,4"):
-        assert words in shown
+    assert "acme_npu" in shown and "at most 2" in shown
     environment = Topology("acme", 1).environment({"XLA_FLAGS": "--xla_acme=0", "HOME": "/h"})
     assert environment == {
         "JAX_PLATFORMS": "acme,cpu",
@@ -159,32 +147,6 @@ def test_a_file_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     }
     with pytest.raises(ConflictingOptionsError, match=r"-n 3: at most 2 process\(es\) may have the devices of acme"):
         workers_of(3, "acme")
-
-
-def test_the_names_may_all_differ(tmp_path: Path) -> None:
-    file = tmp_path / "one.toml"
-    file.write_text('[platform]\nname = "one"\nregistered = "two"\ndevices = "three"\nversion = "four"\n')
-    found = platform_in(file)
-    assert (found.name, found.jax_name, found.devices, found.version) == ("one", "two", ("three",), ("four",))
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        '{"name": "acme", "registered": "other"}',
-        'Platform("acme", registered="other")',
-        'lambda: Platform("acme", registered="other")',
-    ],
-)
-def test_what_an_entry_point_may_name(tmp_path: Path, value: str) -> None:
-    source = f"from conformance.spec.platforms import Platform\nFOUND = {value}\n"
-    use(installed(tmp_path, {"hostcb_conformance.platforms": {"acme": "acme_one:FOUND"}}, {"acme_one.py": source}))
-    assert platform_named("acme").registered == "other"
-    assert "the entry point acme = 'acme_one:FOUND'" in platform_named("acme").source
-
-
-def test_a_platform_that_nobody_describes_is_any_plugin() -> None:
-    assert platform_named("nobody") == Platform("nobody", source="nothing: a plugin of JAX's may have the name")
 
 
 # What cannot be used --------------------------------------------------------------------------------
@@ -203,23 +165,11 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     [
         ("", "has no table [platform]"),
         ("[platfrom]\nname = 'a'", "unknown key 'platfrom'"),
-        ("[platform", "is not TOML"),
-        ("[platform]\nname = 3", "'name' in [platform] is a text in quotes, not 3"),
-        ("[platform]", "[platform] has no 'name', which is needed"),
-        ("[platform]\nname = 'a/b'", "'a/b' is no name of a platform"),
-        ("[platform]\nname = 'a'\nclaim = 'ordered'", "unknown key 'claim' in [platform]; there are name, registered"),
         ("[platform]\nname = 'a'\nclaims = 'odered'", "'odered' is no capability; there are id_tap"),
-        ("[platform]\nname = 'a'\ndevices = [1]", "'devices' in [platform] is a text in quotes, or a list of them"),
-        ("[platform]\nname = 'a'\nworkers = 2", "'workers' is a table of 'default' and 'maximum'"),
         ("[platform]\nname = 'a'\nworkers = {default = 3, maximum = 2}", "a default of 3, and a maximum of 2"),
         ("[platform]\nname = 'a'\ndevice_counts = [0]", "numbers greater than 0, not [0]"),
-        ("[platform]\nname = 'a'\nexpectations = 'none.toml'", "there is no file"),
-        ("[platform]\nname = 'a'\nenvironment = {A = 1}", "'environment' is a table of texts in quotes"),
         ("[platform]\nname = 'a'\nenvironment = {'A=B' = '1'}", "no process can have the variable 'A=B'"),
-        ("[platform]\nname = 'a'\nenvironment = {A = \"a\\u0000b\"}", "no process can have the variable 'A'"),
         ("[platform]\nname = 'a'\nxla_flags = 'xla_a=1'", "flags like '--xla_name=value', and has 'xla_a=1'"),
-        ("[platform]\nname = 'a'\nxla_flags = '--xla_a=1 --xla_b=2'", "and has '--xla_a=1 --xla_b=2'"),
-        ("[platform]\nname = 'a'\nworkers = {minimum = 1}", "unknown key 'minimum' in 'workers'"),
         ("[platform]\nname = 'a'\nenvironment = {XLA_FLAGS = ''}", "say 'xla_flags' in place of it"),
         ("[platform]\nname = 'cpu'", "the platform 'cpu' is described twice, by the suite and"),
         (
@@ -237,25 +187,19 @@ def test_wrong_files(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: s
     assert "<frozen" not in line
 
 
-def test_a_name_described_twice_after_the_platform_has_been_used(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_paths_and_names_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    extensions.extend("cpu")
-    file = tmp_path / "cpu.toml"
-    file.write_text("[platform]\nname = 'cpu'")
-    assert "the platform 'cpu' is described twice" in said(capsys, "--platform", str(file))
-
-
-def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Paths in a file begin where the file is, whichever way it is named."""
+    """Paths in a file begin where the file is, whichever way it is named; the names may all differ."""
     (tmp_path / "known.toml").write_text("")
-    (tmp_path / "a.toml").write_text("[platform]\nname = 'a'\nexpectations = 'known.toml'")
+    (tmp_path / "a.toml").write_text(
+        "[platform]\nname = 'a'\nregistered = 'b'\ndevices = 'c'\nversion = 'd'\nexpectations = 'known.toml'"
+    )
     monkeypatch.chdir(tmp_path)
-    assert platform_in(Path("a.toml")).expectations == tmp_path / "known.toml"
-
-
-def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "cannot be read: No such file" in said(capsys, "--platform", str(tmp_path / "none.toml"))
+    found = platform_in(Path("a.toml"))
+    assert (found.name, found.jax_name, found.devices, found.version) == ("a", "b", ("c",), ("d",))
+    assert found.expectations == tmp_path / "known.toml"
+    assert "cannot be read: No such file" in said(capsys, "--platform", "none.toml")
 
 
 @pytest.mark.parametrize(
@@ -264,18 +208,13 @@ def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
         ("platforms", "FOUND = 3", "is 3: expected a Platform, a table like that of a file, the path of a file"),
         ("platforms", "FOUND = {'name': 'b'}", "describes the platform 'b': the two names must be the same"),
         ("platforms", "FOUND = 'here.toml'", "is the path 'here.toml': expected an absolute one"),
-        ("platforms", "import acme_absent", "raised ModuleNotFoundError: No module named 'acme_absent'"),
-        ("platforms", "", "raised AttributeError: module 'acme_one' has no attribute 'FOUND'"),
         ("callbacks", "FOUND = [3]", "has 3: expected a conformance.spec.callbacks.Callback"),
         ("callbacks", "def FOUND(): raise KeyError('x')", "raised KeyError: 'x'"),
-        ("callbacks", "raise SystemExit(3)", "raised SystemExit: 3"),
-        ("callbacks", "(", "raised SyntaxError: '(' was never closed"),
         (
             "callbacks",
             "from conformance.spec.external_callbacks import callback_named as named\nFOUND = named('io_callback')",
             "there is a callback 'io_callback' already: give it another name",
         ),
-        ("transforms", "FOUND = [object()]", "which is no transform: it has no name"),
         (
             "transforms",
             "from conformance.model.transforms import TRANSFORMS\nFOUND = TRANSFORMS['scan']",
@@ -301,22 +240,3 @@ def test_wrong_entry_points(
     line = said(capsys, "--platform", "acme", "--devices", "1")
     assert f"the entry point acme = 'acme_one:FOUND' in the group {group} of acme-conformance 1.0" in line
     assert words in line
-
-
-def test_two_packages_with_one_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = "FOUND = {'name': 'acme'}"
-    for name in ("one", "two"):
-        points = {"hostcb_conformance.platforms": {"acme": f"acme_{name}:FOUND"}}
-        installed(tmp_path, points, {f"acme_{name}.py": source}, name)
-    use(tmp_path)
-    assert "the platform 'acme' is described twice, by the entry point acme = 'acme_one:FOUND'" in said(
-        capsys, "--platform", "acme", "--devices", "1"
-    )
-
-
-def test_a_wrong_description_of_one_platform_is_not_in_the_way_of_another(tmp_path: Path) -> None:
-    points = {"hostcb_conformance.platforms": {"acme": "acme_absent:FOUND"}}
-    use(installed(tmp_path, points))
-    assert platform_named("cpu").name == "cpu"
-    with pytest.raises(VendorError):
-        platform_named("acme")

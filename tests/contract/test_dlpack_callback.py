@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import Record, failed
+from helpers import Record, address, failed, like
 from jax import lax
 
 import hostcb as hcb
@@ -24,16 +24,8 @@ STAGES = pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", 
 MODES = pytest.mark.parametrize("in_place", [False, True], ids=["returned", "in_place"])
 
 
-def like(x: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))
-
-
 def same(*args: Any) -> Any:
     return args[0]
-
-
-def address(array: Any) -> int:
-    return int(np.asarray(array).__array_interface__["data"][0])
 
 
 @pytest.mark.contract("D1")

@@ -1,4 +1,4 @@
-"""A pure callback that still runs when the interpreter ends comes to its end, and so does the process."""
+"""H17: what was started runs before the process ends, however it ends; a pure callback that runs ends before it."""
 
 from __future__ import annotations
 
@@ -100,3 +100,55 @@ def test_a_program_of_a_finalizer_while_the_interpreter_is_finalized_is_refused(
     ended = run_program(AT_THE_VERY_END, program, devices=1, timeout=60.0).check()
     assert ended.lines == ["finalizing True"]
     assert "was started while the Python interpreter is finalized" in ended.stderr
+
+
+EXIT = """
+seen = []
+def tap(a, t=None):
+    time.sleep(0.002)
+    os.write(1, b"tap\\n")  # in one piece, whichever threads write
+START
+END
+"""
+IN_THREAD = "t = threading.Thread(target=lambda: WORK, daemon=DAEMON); t.start(); t.join()"
+STARTS = {
+    "eager": ("[hcb.id_tap(tap, 1.0) for _ in range(80)]", 80),
+    "jit": ("p = jax.jit(lambda x: hcb.id_tap(tap, x)); [p(1.0) for _ in range(80)]", 80),
+    "pmap": ("p = jax.pmap(lambda x: hcb.id_tap(tap, x)); [p(np.ones(8)) for _ in range(10)]", 80),
+    "pmap_call": ("p = jax.pmap(lambda x: hcb.call(tap, x)); [p(np.ones(8)) for _ in range(10)]", 80),
+    "thread": (IN_THREAD.replace("WORK", "[hcb.id_tap(tap, 1.0) for _ in range(80)]").replace("DAEMON", "False"), 80),
+    "daemon": (
+        IN_THREAD.replace("WORK", "jax.pmap(lambda x: hcb.call(tap, x))(np.ones(8))").replace("DAEMON", "True"),
+        8,
+    ),
+    "atexit": ("import atexit; atexit.register(lambda: hcb.id_tap(tap, 1.0))", 1),
+    "atexit_jit": ("import atexit; p = jax.jit(lambda x: hcb.id_tap(tap, x)); p(1.0); atexit.register(p, 2.0)", 2),
+    "from_a_callback_jit": (
+        "p = jax.jit(lambda x: hcb.id_tap(tap, x)); hcb.id_tap(lambda a, t: [p(a) for _ in range(5)], 1.0)",
+        5,
+    ),
+    "from_a_callback_pmap": (
+        "p = jax.pmap(lambda x: hcb.id_tap(tap, x)); hcb.id_tap(lambda a, t: [p(np.ones(8)) for _ in range(5)], 1.0)",
+        40,
+    ),
+    "from_a_callback": ("hcb.id_tap(lambda a, t: [hcb.id_tap(tap, a) for _ in range(5)], 1.0)", 5),
+}  # fmt: skip
+ENDS = {"end": ("", 0), "exit": ("sys.exit(3)", 3), "exception": ("raise ValueError('the end')", 1)}
+
+
+@pytest.mark.contract("H17")
+@pytest.mark.parametrize("start", STARTS)
+def test_pending_callbacks_run_before_the_program_ends(start: str) -> None:
+    code, count = STARTS[start]
+    ended = run_program(EXIT.replace("START", code).replace("END", "")).check()
+    assert ended.lines == ["tap"] * count, f"{len(ended.lines)} of {count} callbacks ran: {ended}"
+    for noise in ("Exception ignored", "Traceback", "Fatal"):
+        assert noise not in ended.stderr, f"the end should be quiet: {ended}"
+
+
+@pytest.mark.contract("H17")
+@pytest.mark.parametrize("end", ENDS)
+def test_pending_callbacks_run_however_it_ends(end: str) -> None:
+    code, status = ENDS[end]
+    ended = run_program(EXIT.replace("START", STARTS["pmap"][0]).replace("END", code))
+    assert (ended.returncode, ended.lines) == (status, ["tap"] * 80), f"exit status {status} and 80 taps, but: {ended}"

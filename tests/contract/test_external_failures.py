@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import DEADLINE, Record
+from helpers import DEADLINE, Record, like
 from jax import lax
 from pairwise import pairwise
 from subprocesses import run_program
@@ -25,10 +25,6 @@ import hostcb as hcb
 
 X = np.arange(8, dtype=np.float32)
 TIMES = 10
-
-
-def like(x: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))
 
 
 def debugging(ordered: bool) -> Any:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import DEADLINE, Record
+from helpers import DEADLINE, Record, like
 from jax import lax
 from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
@@ -21,11 +21,6 @@ from pairwise import pairwise
 from transforming import STAGING
 
 import hostcb as hcb
-
-
-def like(x: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))
-
 
 X = np.arange(8, dtype=np.float32)
 INT = jax.ShapeDtypeStruct((), np.int32)

@@ -10,15 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Record
+from helpers import Record, like
 from jax import lax
 
 import hostcb as hcb
-
-
-def like(x: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))
-
 
 # Printing --------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Record
+from helpers import Record, like
 from jax import lax
 from subprocesses import run_program
 from transforming import STAGING
@@ -21,10 +21,6 @@ X = np.arange(8, dtype=np.float32)
 SCALAR = jax.ShapeDtypeStruct((), np.float32)
 INT = jax.ShapeDtypeStruct((), np.int32)
 ORDERED = pytest.mark.parametrize("ordered", [False, True], ids=["unordered", "ordered"])
-
-
-def like(x: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))
 
 
 def values(record: Record) -> list[Any]:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import Record, failed
+from helpers import Record, failed, like
 from jax import lax
 from transforming import STAGING
 
@@ -26,10 +26,6 @@ SCALAR = jax.ShapeDtypeStruct((), np.float32)
 class Pair(NamedTuple):
     left: Any
     right: Any
-
-
-def like(x: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))
 
 
 def sine(record: Record | None = None, **options: Any) -> Any:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,7 +10,7 @@ from collections.abc import Iterator
 import jax
 import pytest
 from helpers import DEADLINE
-from subprocesses import ROOT, run_program
+from subprocesses import run_program
 
 from hostcb._runtime.switching import SwitchInterval
 from hostcb._spec import flags
@@ -67,10 +65,7 @@ program(1.0)
 
 
 def test_a_program_that_is_alive_at_the_end_of_the_process_holds_it_until_then() -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(
-        [sys.executable, "-c", AT_EXIT], env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    ended = run_program(AT_EXIT, prelude="", devices=None, fresh=True)
     assert ended.stdout.split() == ["0.0001"], ended
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from first_lines import barrier, files_of
-from helpers import DEADLINE
+from support.first_lines import barrier, files_of
+from support.helpers import DEADLINE
 
 import hostcb as hcb
 from hostcb._runtime.failures import failure_log

@@ -11,7 +11,7 @@ import jax
 import jax.extend.backend
 import numpy as np
 import pytest
-from subprocesses import run_program
+from support.subprocesses import run_program
 
 import hostcb as hcb
 from hostcb._compat.registry import Cost, Entry

@@ -11,15 +11,15 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import DEADLINE, Record, like
 from jax import lax
-from pairwise import pairwise
-from subprocesses import run_program
+from support import helpers
+from support.helpers import DEADLINE, Record, like
+from support.pairwise import pairwise
+from support.subprocesses import run_program
 
 import hostcb as hcb
 

@@ -9,13 +9,13 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Record
-from subprocesses import Ended, run_program
+from support import helpers
+from support.helpers import Record
+from support.subprocesses import Ended, run_program
 
 import hostcb as hcb
 
@@ -266,7 +266,7 @@ def test_failing_call_in_control_flow(layout: helpers.Layout, construct: str) ->
 def test_failing_call_in_control_flow_over_a_mesh() -> None:
     """In a process of its own: where devices do not refuse together, the runtime aborts it."""
     source = """
-import test_failures, helpers
+import test_failures; from support import helpers
 for construct in ("while_body", "while_cond", "scan", "cond", "fori_unused"):
     test_failures.helpers_control_flow(helpers.MESH, construct)
     test_failures.helpers_control_flow(helpers.SHARD_MAP, construct)

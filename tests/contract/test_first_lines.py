@@ -13,12 +13,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import first_lines
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from first_lines import STAGES, barrier, files_of, name_of
+from support import first_lines
+from support.first_lines import STAGES, barrier, files_of, name_of
 
 import hostcb as hcb
 from hostcb import debug

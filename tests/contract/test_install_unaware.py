@@ -7,7 +7,7 @@ import importlib
 from typing import Any
 
 import pytest
-from subprocesses import run_program
+from support.subprocesses import run_program
 
 pytestmark = pytest.mark.contract("H27")
 

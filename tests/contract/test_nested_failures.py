@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from first_lines import barrier
+from support.first_lines import barrier
 
 import hostcb as hcb
 

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import private_parts
 import pytest
-from subprocesses import run_program
+from support.subprocesses import run_program
 
 import hostcb as hcb
 from hostcb._compat import registry

@@ -10,8 +10,8 @@ import time
 import jax
 import numpy as np
 import pytest
-from first_lines import barrier
-from subprocesses import run_program
+from support.first_lines import barrier
+from support.subprocesses import run_program
 
 import hostcb as hcb
 from hostcb._runtime.repeats import SECONDS_BETWEEN_COUNTS

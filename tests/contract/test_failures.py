@@ -150,7 +150,7 @@ def test_failing_tap_does_not_disturb(layout: helpers.Layout, caplog: pytest.Log
     assert sorted(record.labels) == sorted(["before", "after", "call"] * count), f"later callbacks: {record.labels}"
     assert len(exception.failures) == count, f"{len(exception.failures)} failures of {count} taps"
     logged = [one for one in caplog.records if one.levelno >= logging.ERROR and "the reason" in one.getMessage()]
-    assert len(logged) == count, f"logged {len(logged)} times, but {count} taps failed"
+    assert len(logged) == min(count, 3), f"logged {len(logged)} times, but {count} taps failed"
 
 
 @pytest.mark.contract("H13")
@@ -165,9 +165,9 @@ def test_exception_text_traceback_cause_and_order() -> None:
     exception = last_failure()
     assert isinstance(exception.__cause__, ValueError), f"the cause is {exception.__cause__!r}"
     assert str(exception.__cause__) == "the reason 3.0", "the cause should be the last failure"
-    for part in ("There were exceptions during callback processing. Last one was:", "the reason 3.0", "Traceback",
-                 "ValueError", "in failing"):  # fmt: skip
-        assert part in str(exception), f"{part!r} is missing in {exception}"
+    last = "There were exceptions during callback processing. Last one was: ValueError: the reason 3.0"
+    assert last in str(exception).splitlines()
+    assert "Traceback" not in str(exception), "Python shows that of the cause"
     reasons = [str(failure.exception) for failure in exception.failures]
     assert reasons == [f"the reason {n}.0" for n in (1, 2, 3)], f"failures: {reasons}"
     assert all("in failing" in failure.text for failure in exception.failures), "each failure has its traceback"

@@ -59,6 +59,13 @@ def _nothing_left_behind() -> Iterator[None]:
     assert not left, f"the test left {len(left)} failed callback(s) unreported, the first: {left[0]}"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _programs_of_one_file() -> Iterator[None]:
+    """Compiled programs are those of one file: thousands would slow down each collection of garbage."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture(scope="session")
 def devices() -> list[jax.Device]:
     found = jax.devices()

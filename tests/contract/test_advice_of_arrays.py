@@ -36,7 +36,7 @@ def text_of(kind: str, function: Callable[[Any], Any]) -> str:
     try:
         jax.block_until_ready(USES[kind](function))
     except jax.errors.JaxRuntimeError as error:
-        assert str(barrier().failures[0].text).strip() in str(error)
+        barrier()
         return str(error)
     return str(barrier())
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +18,8 @@ from .cell_runner import CellRunner
 from .conclusions import Conclusion, run_repeatedly
 from .interrupts import terminated_like_interrupted
 from .journal import Journal
-from .options import RESULTS, SELECTION, PytestOptionsError
-from .pytest_cells import plugin
+from .options import RESULTS, SELECTION, VERBOSE, PytestOptionsError
+from .pytest_cells import plugin, quiet
 from .pytest_cells.controller import CONTROLLER, Controller
 from .pytest_cells.plugin import CONFIGURATION
 from .tasks import Setup, in_running_order
@@ -35,6 +36,11 @@ ARGUMENTS = (
 )
 
 
+def with_own_progress(options: Sequence[str]) -> bool:
+    """Whether pytest shows how far it is: in a terminal, or if its options ask for it."""
+    return sys.stdout.isatty() or not {*VERBOSE}.isdisjoint(options)
+
+
 def execute(setup: Setup, workers: int, concluded: Callable[[str, Conclusion], None]) -> Controller:
     """Run every task once, and call `concluded` for each as soon as it has a conclusion.
 
@@ -48,6 +54,8 @@ def execute(setup: Setup, workers: int, concluded: Callable[[str, Conclusion], N
         return controller
     # Otherwise the name of each cell would begin with the way from the current folder to this one.
     arguments = [*ARGUMENTS, "--rootdir", os.getcwd(), "-o", f"cache_dir={_cache_of(setup)}"]
+    if not with_own_progress(setup.options.pytest_options):
+        arguments += ["-qq", "-p", quiet.__name__, "-p", "no:terminaldistreporter"]
     if workers > 1:
         arguments += ["-p", "xdist", "-n", str(workers), "--dist", "worksteal"]
     with _only_our_plugins(), terminated_like_interrupted():

@@ -1,6 +1,6 @@
 """The whole command line. A command's module is imported only if the command is named.
 
-So `-h` and the commands that read results need no JAX.
+So the commands that read results need no JAX. The others import what needs it in their `main`: `-h` needs none.
 """
 
 from __future__ import annotations

@@ -6,20 +6,19 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..engine.options import HOSTS, VERBOSE, RunOptions, add_running, add_selection
-from ..engine.preparation import prepare, take_platform, workers_of
 from ..engine.requirements import require_pytest
 from ..engine.results_folder.locking import FolderLock
-from ..engine.run import run
 from ..reports.files import write
 from ..reports.html import html
 from ..reports.markdown import markdown
-from ..reports.report import Report
 from ..spec.depths import Depth
-from .distributed import run_distributed
 from .helping import add_command, add_patterns
+
+if TYPE_CHECKING:
+    from ..reports.report import Report
 
 UNUSABLE = 2
 
@@ -59,6 +58,8 @@ def add_parser(commands: Any) -> None:
 def main(parsed: argparse.Namespace) -> int:
     options = RunOptions.of(parsed)
     if options.spread == HOSTS:
+        from .distributed import run_distributed
+
         ended = run_distributed(options)
         if isinstance(ended, int):
             return ended
@@ -73,6 +74,9 @@ def main(parsed: argparse.Namespace) -> int:
 
 def run_here(options: RunOptions) -> int:
     """Run the cells on this machine, and print what they show."""
+    from ..engine.preparation import prepare, take_platform, workers_of
+    from ..engine.run import run
+
     # A missing package is known before the plan, which takes seconds.
     options = take_platform(options)
     require_pytest(options.workers or workers_of(None, options.platform))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from results_fakes import KNOWN, LOST, PASSED, Page, cell, results
 
-from conformance.cli.commands import main
+from conformance.cli.commands import COMMANDS, main
 from conformance.reports.html import html
 from conformance.reports.results import record_of
 from conformance.reports.terminal import summary
@@ -84,16 +84,27 @@ def test_a_printed_command_names_the_interpreter_that_works(tmp_path: Path, monk
     assert command_here(f"{COMMAND} run") == "python -m conformance run"
 
 
-def test_a_command_that_needs_jax_says_how_to_get_it(tmp_path: Path) -> None:
+def without_jax(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     program = "import sys, runpy; sys.modules['jax'] = None; runpy.run_module('conformance', run_name='__main__')"
-    ended = subprocess.run(
-        [sys.executable, "-c", program, "run", "--smoke"],
-        cwd=tmp_path,
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=folder,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def test_a_command_that_needs_jax_says_how_to_get_it(tmp_path: Path) -> None:
+    ended = without_jax("run", "--smoke", folder=tmp_path)
     (line,) = ended.stderr.splitlines()
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "pip install" in line
+    assert "pip install jax" in line
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_every_command_needs_no_jax(command: str, tmp_path: Path) -> None:
+    ended = without_jax(command, "-h", folder=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert command in ended.stdout

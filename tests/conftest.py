@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 
-import sessions
+from support import sessions
 
 DEVICES = 8
 
@@ -23,8 +23,8 @@ os.environ.pop("GITHUB_STEP_SUMMARY", None)
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
-from contract_markers import pytest_generate_tests  # noqa: E402
 from hypothesis import settings  # noqa: E402
+from support.contract_markers import pytest_generate_tests  # noqa: E402
 
 import hostcb as hcb  # noqa: E402
 from hostcb._runtime import counting  # noqa: E402

@@ -27,9 +27,11 @@ _SEND = "send_and_receive: all but buffer_callback, dlpack_callback and partitio
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What `hostcb.doctor` found; `str` of it is the text that `python -m hostcb` prints."""
+    """What `hostcb.doctor` found; `str` of it is all of it, as `python -m hostcb --all` prints it."""
 
     text: str
+    # What `python -m hostcb` prints: without the transports, and without the parts of JAX that hold.
+    brief: str
     # The places of what this JAX lacks, or has in another way; empty if every promise holds.
     lost: tuple[str, ...]
 
@@ -46,7 +48,7 @@ def doctor() -> Report:
     """Say what hostcb finds: versions, devices, transports, and each part of JAX's private side that it uses.
 
     It starts JAX's devices. Where this JAX lacks something, the report says which promises of the contract are lost and
-    what is refused. `python -m hostcb` prints it, and exits with 1 if something is lost.
+    what is refused. `python -m hostcb` prints the most of it, and exits with 1 if something is lost.
 
     Follows H21 of the contract. Example:
 
@@ -61,10 +63,17 @@ def doctor() -> Report:
         if not entry.probed:
             # Of modules that nobody has imported yet.
             entry.probe()
-    lost = losses()
-    hand_over = f"\nthe hand-over: {library.state()}\n  on CUDA: {cuda.state()}"
-    sections = [_versions(), _devices(), hand_over, _installed(), _summary(lost), *map(_line, entries)]
-    return Report("\n".join(sections), tuple(entry.name for entry in lost))
+    lost, platforms = losses(), _platforms()
+    hand_over, on_cuda = f"the hand-over: {library.state()}", f"  on CUDA: {cuda.state()}"
+    text = [
+        *(_versions(), "", "devices and transports", *_devices(platforms, with_transports=True)),
+        *("", hand_over, on_cuda, "", _installed(), "", _summary(lost), *map(_line, entries)),
+    ]
+    brief = [
+        *(_versions(), "devices", *_devices(platforms, with_transports=False)),
+        *(hand_over, *([on_cuda] if "cuda" in platforms else []), _installed(), _summary(lost), *map(_line, lost)),
+    ]
+    return Report("\n".join(text), "\n".join(brief), tuple(entry.name for entry in lost))
 
 
 def _versions() -> str:
@@ -80,19 +89,28 @@ def _versions() -> str:
     )
 
 
-def _devices() -> str:
-    """The devices of each platform, and the transports that callbacks take there."""
-    lines = ["\ndevices and transports"]
+def _platforms() -> dict[str, str]:
+    """Return the version and the devices of each platform, in words."""
+    found = {}
     try:
         for name, client in jax.extend.backend.backends().items():
             devices = ", ".join(map(str, jax.local_devices(backend=name)))
             version = " ".join(str(client.platform_version).split())
-            lines.append(f"  {name}, {version}: {devices or 'no devices'}")
-            lines += [f"    {transport}" for transport in _transports(name)]
+            found[name] = f"{name}, {version}: {devices or 'no devices'}"
     except Exception as error:
         # JAX does not start its platforms, whyever; the rest of the report is needed all the more.
-        lines.append(f"  none: JAX says: {error}")
-    return "\n".join(lines)
+        found["none"] = f"none: JAX says: {error}"
+    return found
+
+
+def _devices(platforms: dict[str, str], with_transports: bool) -> list[str]:
+    """The devices of each platform, and the transports that callbacks take there."""
+    lines = []
+    for name, devices in platforms.items():
+        lines.append(f"  {devices}")
+        if with_transports and name != "none":
+            lines += [f"    {transport}" for transport in _transports(name)]
+    return lines
 
 
 def _transports(name: str) -> list[str]:
@@ -106,16 +124,16 @@ def _transports(name: str) -> list[str]:
 
 def _installed() -> str:
     if _compat.exchange.made:
-        return "\nJAX's callbacks: they go through hostcb, which is installed"
-    return "\nJAX's callbacks: they are JAX's own; hostcb.install() or HOSTCB_INSTALL=1 lets them go through hostcb"
+        return "JAX's callbacks: they go through hostcb, which is installed"
+    return "JAX's callbacks: they are JAX's own; hostcb.install() or HOSTCB_INSTALL=1 lets them go through hostcb"
 
 
 def _summary(lost: list[Entry]) -> str:
     if not lost:
-        return f"\nJAX's private side: all {len(entries)} things that hostcb uses hold"
+        return f"JAX's private side: all {len(entries)} things that hostcb uses hold"
     promises = sorted({promise for entry in lost for promise in entry.promises})
     return (
-        f"\nJAX's private side: {len(lost)} of {len(entries)} things that hostcb uses are lost, and with them parts of "
+        f"JAX's private side: {len(lost)} of {len(entries)} things that hostcb uses are lost, and with them parts of "
         f"{', '.join(promises)} of docs/contract.md"
     )
 

@@ -57,6 +57,13 @@ _RULE_CONTEXT = private(
         "set_tokens_out": called_with(2),
     },
 )
+_TRACEBACK = private(
+    "jax.interpreters.mlir:LoweringRuleContext.traceback",
+    "Tells the line of the program that calls back.",
+    "The error of a callback whose function is another package's, such as NumPy's, names the file of that package.",
+    ("H32",),
+    Cost.COMFORT,
+)
 _TOKENS = private(
     "jax.interpreters.mlir:TokenSet",
     "The tokens by which ordered callbacks keep their order.",
@@ -174,6 +181,13 @@ _COMPILE = private(
 def memory_of(module_context: Any) -> dict[Any, Any]:
     """A dictionary that lives as long as the lowering of a module, so that equal parts are lowered once."""
     return module_context.cached_primitive_lowerings if _MEMORY.holds else {}
+
+
+def frames_of(context: Any) -> list[tuple[str, int]]:
+    """Return the file and the line of each frame in which a lowered equation was traced, the innermost first."""
+    if not _TRACEBACK.holds or context.traceback is None:
+        return []
+    return [(frame.file_name, frame.line_num) for frame in context.traceback.frames]
 
 
 def module_name(module_context: Any) -> str:

@@ -70,6 +70,7 @@ def lower(
             f"{callback} was lowered for several platforms at once ({', '.join(platforms)}): each runs host callbacks "
             "in its own way, so lower for one at a time."
         )
+    callback = callback.named_by_call(lambda: _compat.frames_of(context))
     kind = callback.kind
     axis_context = context.module_context.axis_context
     if kind.visible and not kind.ordered and _automatic_axes(axis_context):
@@ -85,7 +86,10 @@ def lower(
 
     crossings = module_of(context.module_context).crossings
     # JAX's caches treat equal functions as one, but they need not do the same: 2 == 2.0, and True == 1.
-    key = (id(callback.function), callback, transforms, tuple(context.avals_in), result_avals, device_index)
+    key = (
+        *(id(callback.function), callback, callback.called_at),
+        *(transforms, tuple(context.avals_in), result_avals, device_index),
+    )
     crossing = crossings.get(key)
     if crossing is None:
         crossing = crossings[key] = _crossing(context, callback, transforms, result_avals, program)

@@ -172,7 +172,9 @@ def as_array(kind: Kind, function: Any, leaf: Any) -> Any:
     except OverflowError as error:
         raise TooLargeError.of(kind, function, leaf) from error
     except Exception as error:
-        raise _no_value(kind, function, leaf) from error
+        # The user's own method may have raised. What JAX says of a text or an object has a traceback of its own code.
+        is_own = not isinstance(leaf, np.ndarray | np.generic) and attribute(leaf, "__array__") is not None
+        raise _no_value(kind, function, leaf) from error if is_own else None
 
 
 def _has_width(leaf: Any) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +20,8 @@ import numpy as np
 from .. import _compat
 from .._compat import waiting
 from .._runtime.executions import tracker
-from .._runtime.failures import beside_cause
+from .._runtime.failures import beside_cause, failure_log
+from .._runtime.frames import frames_around
 from .._runtime.host import Host
 from .._runtime.postponed import raise_what_is_left
 from .._runtime.programs import Execution, Program
@@ -59,6 +61,7 @@ def run_eagerly(
     kind = callback.kind
     if kind.in_place:
         return _run_program(primitive, operands, params)
+    callback = callback.named_by_call(lambda: frames_around(sys._getframe()))
     avals = list(map(jax.typeof, operands))
     check_reduced(callback, avals)
     devices = _devices(operands)
@@ -172,6 +175,7 @@ def _run(host: Host, device: Any, arrays: Sequence[Any]) -> Sequence[np.ndarray]
         return host.call(device, arrays)
     except RefusedResultError as error:
         text, cause = beside_cause(str(error), error.__cause__), error.__cause__
+    failure_log.raised(cause)
     # Outside of the handler, so that the user's error has no context, as from a compiled program.
     raise jax.errors.JaxRuntimeError(text) from cause
 

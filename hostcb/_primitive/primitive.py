@@ -13,11 +13,11 @@ from .. import _compat
 from .._compat import dispatch, fast_dispatch, rules, token_bugs
 from .._lowering import compiler_bugs, rule
 from .._runtime.executions import tracker
-from .._runtime.frames import PACKAGE
 from .._runtime.programs import Program
 from .._spec import flags
 from .._spec.callback import HostCallback
 from .._spec.effects import HARMLESS, effects_of, ordered
+from .._spec.naming import PACKAGE
 from .._spec.placement import check_reduced
 from . import tangents as tangent_rules
 from .batching import batch_callback

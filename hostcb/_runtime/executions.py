@@ -26,7 +26,7 @@ from .._compat import waiting
 from .._spec.results import without_preamble
 from . import pool
 from .deadlines import LOOK_AT_EXIT, Deadline
-from .failures import beside_cause
+from .failures import beside_cause, failure_log
 from .native import calls_nothing_else, is_simple
 from .postponed import raise_at_the_end, raise_what_is_left
 from .programs import Execution, Program
@@ -282,6 +282,7 @@ class ExecutionTracker:
             found = next((failure for failure in (execution.failure, *failures) if failure is not None), None)
             if found is not None:
                 error.__cause__ = found
+                failure_log.raised(found)
                 if isinstance(error, jax.errors.JaxRuntimeError):
                     # The runtime's text begins with its own frames. A new error would lose the traceback.
                     type(error).__init__(error, beside_cause(without_preamble(str(error)), found))

@@ -25,6 +25,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -39,7 +40,7 @@ from . import watching
 from .barrier import REPORT_INTERVAL, wait_for_callbacks
 from .deadlines import LOOK_AT_EXIT, Deadline, join_waiters, seen_to_end
 from .executions import stay, tracker
-from .failures import CallbackException, failure_log
+from .failures import CallbackException, at_exit, failure_log
 from .outstanding import listed, outstanding, programs
 from .queues import queues
 from .running import threads_in_functions
@@ -172,7 +173,10 @@ def _at_exit() -> None:
     try:
         failure_log.raise_if_any()
     except CallbackException as exception:
-        logger.error("callbacks failed and no barrier_wait reported it before the program ended: %s", exception)
+        # Python sets it when it prints the exception that ends the program.
+        words = at_exit(exception.failures, getattr(sys, "last_value", None))
+        if words is not None:
+            logger.error("callbacks failed and no barrier_wait reported it before the program ended: %s", words)
     if beside_others:
         # A loop in a daemon thread is refused meanwhile. Most end.
         time.sleep(GRACE)

@@ -13,11 +13,14 @@ from typing import Any
 
 import jax
 
+from .._spec.advice import advice_in
 from .._spec.headlines import headline
-from .._spec.naming import NO_DEVICE, class_name, device_name, transferable
+from .._spec.naming import NO_DEVICE, PACKAGE, class_name, device_name, transferable
+from .._spec.results import is_hostcbs
 from .chains import Link, Sums, extend, last_of
 from .forgetting import chain, forget_callers, forget_locals
-from .frames import PACKAGE, leave_out_own_frames
+from .frames import leave_out_own_frames
+from .repeats import Repeats
 
 logger = logging.getLogger("hostcb")
 
@@ -35,7 +38,9 @@ class Failure:
     """One failed call of a user function: the callback's name, its device, the exception and the traceback's text.
 
     `kind` is the public name of the function that made the callback, `headline` says in one line what failed and why,
-    and `ended` whether the computation has ended with this failure, so that the program may have raised it already.
+    and `ended` whether the computation has ended with this failure. `raised` says that the program has got the error of
+    that computation. Only the thread that dispatches a computation can know this: a program on several devices may
+    have got the error although `raised` is False.
     """
 
     callback: str
@@ -45,19 +50,20 @@ class Failure:
     kind: str = ""
     headline: str = ""
     ended: bool = False
+    raised: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         device = self.device if _survives_pickle(self.device) else str(self.device)
         exception = _portable(self.exception)
-        return Failure, (self.callback, device, exception, self.text, self.kind, self.headline, self.ended)
+        return Failure, (self.callback, device, exception, self.text, self.kind, self.headline, self.ended, self.raised)
 
 
 class CallbackException(Exception):  # noqa: N818 - host_callback's name
     """Some callbacks failed since the last barrier.
 
     Raised by `hostcb.barrier_wait`. `__cause__` is the last failure's exception; `failures` holds all of them in the
-    order in which they happened, each with `kind`, `callback`, `device`, `exception`, `text`, `headline` and `ended`
-    (H13).
+    order in which they happened, each with `kind`, `callback`, `device`, `exception`, `text`, `headline`, `ended`
+    and `raised` (H13).
     """
 
     def __init__(self, message: str, failures: tuple[Failure, ...] = ()):
@@ -176,6 +182,7 @@ class FailureLog:
         self._report = _Report(0, (), 0, [])
         # How many callbacks have ever failed on each device, by its name, or that of none.
         self._counts: dict[str, Sums[tuple[int]]] = {}
+        self._repeats = Repeats()
 
     @property
     def reports(self) -> int:
@@ -183,9 +190,26 @@ class FailureLog:
         return last_of(self._report).number
 
     def record(
-        self, callback: str, device: Any, exception: BaseException, postponed: bool, kind: str = "callback"
+        self,
+        callback: str,
+        device: Any,
+        exception: BaseException,
+        postponed: bool,
+        kind: str = "callback",
+        dispatched_here: bool = False,
     ) -> None:
-        """Log a failure and keep it for the next barrier; `postponed` if only the barrier raises it."""
+        """Keep a failure for the next barrier, and log it in one line, unless the program certainly gets an error.
+
+        Args:
+            callback: the name of the function that failed.
+            device: the device that called; None if it is not known.
+            exception: what the function raised.
+            postponed: whether only the barrier raises it. Otherwise its computation ends with an error.
+            kind: the public name of the function that made the callback.
+            dispatched_here: whether this thread dispatches that computation, and so raises its error. Otherwise the
+                program gets the error only with the results, which it may never ask for; and it may wait for them until
+                the runtime ends the process.
+        """
         self.count(device)
         leave_out_own_frames(exception)
         try:
@@ -201,14 +225,27 @@ class FailureLog:
             forget_locals(older.exception)
         for older in failures[-2:-1]:
             forget_callers(older.exception)
+        if not dispatched_here:
+            self._log(kind, callback, first, "the next barrier_wait raises it" if postponed else "its computation ends")
+
+    def _log(self, kind: str, callback: str, first: str, consequence: str) -> None:
         try:
-            then = "the next barrier_wait raises it" if postponed else "its computation ends"
-            logger.error("%s (%s)\n%s", first, then, text)
+            line = self._repeats.line(kind, callback, first, consequence)
+            if line is not None:
+                logger.error("%s", line)
         except Exception as broken:
             # A logging handler that raises must not end the thread that runs callbacks.
             name = "a handler of the log"
-            first = headline("logging", name, device, broken)
-            self._keep(Failure(name, device, broken, formatted(broken), "logging", first))
+            first = headline("logging", name, None, broken)
+            self._keep(Failure(name, None, broken, formatted(broken), "logging", first))
+
+    def raised(self, exception: BaseException | None) -> None:
+        """Note that the program gets the error of the computation that has ended with this exception of a function."""
+        for failure in reversed(list(self._failures.values())):
+            if failure.exception is exception and failure.ended and not failure.raised:
+                # Frozen for users. A new object would come back after a barrier of another thread has taken the old.
+                object.__setattr__(failure, "raised", True)
+                return
 
     def _keep(self, failure: Failure) -> list[Failure]:
         """Keep a failure for the next barrier, and return all that are kept."""
@@ -244,6 +281,7 @@ class FailureLog:
                 return
             failures = tuple(failure for _, failure in kept)
             error = _reported(failures, len(failures) + dropped - report.dropped)
+            self._repeats.forget()
             # Another barrier may have been faster.
             extend(report, _Report(report.number + 1, [number for number, _ in kept], dropped, [error]))
 
@@ -251,18 +289,47 @@ class FailureLog:
 def _reported(failures: tuple[Failure, ...], count: int) -> CallbackException:
     """Return the exception for some of so many failures."""
     last = failures[-1]
-    message = f"{last.headline}\nThere were exceptions during callback processing. Last one was: {last.text.rstrip()}"
+    # Python shows the traceback of the cause.
+    words = transferable("".join(_only_text(last.exception)).strip())
+    message = f"{last.headline}\nThere were exceptions during callback processing. Last one was: {words}"
     if last.ended:
         message += f"\n{AGAIN}"
     if count > 1:
-        names = ", ".join(sorted({failure.callback for failure in failures}))
-        message += f"\n{count} callbacks failed since the last barrier ({names}); see `.failures` for each."
+        each = "see `.failures` for each"
+        if count > len(failures):
+            first, latest = KEPT_FAILURES // 2, KEPT_FAILURES - KEPT_FAILURES // 2
+            each = f"`.failures` has the first {first} and the last {latest}"
+        message += f"\n{count} callbacks failed since the last barrier ({_names(failures)}); {each}."
         if failures[0].headline != last.headline:
             # It is often the reason of the others.
             message += f"\nThe first: {failures[0].headline}"
     error = CallbackException(message, failures)
     error.__cause__ = last.exception
     return error
+
+
+def _names(failures: Sequence[Failure]) -> str:
+    return ", ".join(sorted({failure.callback for failure in failures}))
+
+
+def at_exit(failures: Sequence[Failure], ended_by: BaseException | None) -> str | None:
+    """Return in words the failures that neither a barrier nor the program has raised; None if there are none.
+
+    Where hostcb does not know whether the program has got the error, the failure is reported: on several devices a
+    callback without a result fails without any error of JAX.
+
+    Args:
+        failures: those that no barrier has raised.
+        ended_by: the exception with which the program ends, which Python has printed.
+    """
+    shown = () if ended_by is None else chain(ended_by)
+    printed = [str(each) for each in shown if isinstance(each, jax.errors.JaxRuntimeError)]
+    died_of = {each.callback for each in failures if each.ended and any(each.headline in text for text in printed)}
+    left = [each for each in failures if not (each.ended and (each.raised or each.callback in died_of))]
+    if not left:
+        return None
+    said = f"{left[-1].headline}\n{left[-1].text.rstrip()}"
+    return said if len(left) == 1 else f"{said}\n{len(left)} callbacks failed ({_names(left)})."
 
 
 def formatted(exception: BaseException) -> str:
@@ -278,21 +345,24 @@ def formatted(exception: BaseException) -> str:
 
 
 def beside_cause(text: str, cause: BaseException | None) -> str:
-    """Return the text of an error for a place where Python shows the error's cause, too.
+    """Return the text of an error for a place where Python shows the error's cause, too: without its traceback.
 
-    If a callback in the callback failed, the cause and what is before it have the tracebacks, and a text that had them
-    too would double with each level. In their place it has the words of the function's exception and of the innermost.
+    In place of the traceback the text has hostcb's own words about a result that does not match, or its advice. If a
+    callback in the callback failed, it has the words of the function's exception and of the innermost.
     """
     if cause is None:
         return text
     try:
         shown = [*chain(cause)]
-        if not any(isinstance(each, jax.errors.JaxRuntimeError) for each in shown):
-            return text
-        # What the error of a computation says is about a callback in it.
-        said = shown[-1:] if isinstance(cause, jax.errors.JaxRuntimeError) else [cause, shown[-1]]
-        words = dict.fromkeys("".join(_only_text(each)).strip() for each in said)
-        return text.replace(f"\n{formatted(cause).strip()}", transferable("".join(f"\n{each}" for each in words)))
+        words = [advice_in(cause)]
+        if any(isinstance(each, jax.errors.JaxRuntimeError) for each in shown):
+            # What the error of a computation says is about a callback in it.
+            said = shown[-1:] if isinstance(cause, jax.errors.JaxRuntimeError) else [cause, shown[-1]]
+            words = ["".join(_only_text(each)).strip() for each in said]
+        elif is_hostcbs(cause):
+            words = ["".join(_only_text(cause)).strip()]
+        kept = "".join(f"\n{each}" for each in dict.fromkeys(words) if each)
+        return text.replace(f"\n{formatted(cause).strip()}", transferable(kept))
     except Exception:
         # The user's class may let any access to its attributes raise.
         return text

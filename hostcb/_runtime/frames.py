@@ -9,16 +9,13 @@ from __future__ import annotations
 import contextlib
 import dis
 import functools
-import os
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from types import FrameType, TracebackType
 from typing import Any, TypeVar, cast
 
 import jax
 
-# The folders of hostcb's own code and of JAX's, to recognise their frames.
-PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
-JAX = os.path.dirname(jax.__file__) + os.sep
+from .._spec.naming import JAX, PACKAGE
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -57,6 +54,13 @@ def leave_out_own_frames(failure: BaseException) -> None:
     with contextlib.suppress(Exception):
         if not _are_kept():
             _shorten(failure, lambda file: not file.startswith(PACKAGE))
+
+
+def frames_around(frame: FrameType | None) -> Iterator[tuple[str, int]]:
+    """Yield the file and the line of a frame and of those that called it."""
+    while frame is not None:
+        yield frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
 
 
 def _are_kept() -> bool:

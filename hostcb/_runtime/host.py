@@ -13,7 +13,7 @@ from .. import _compat
 from .._spec.advice import advise
 from .._spec.callback import HostCallback, Transforms
 from .._spec.naming import class_name, transferable
-from .._spec.results import RefusedResultError, conform, refusal
+from .._spec.results import RefusedResultError, conform, is_hostcbs, refusal
 from .._spec.shapes import size_of
 from . import recording, watching
 from .executions import tracker
@@ -22,6 +22,7 @@ from .items import Item
 from .programs import Program
 from .queues import queues
 from .running import inside_callback, running, runs_callbacks
+from .thread_states import is_pythons
 
 
 def _outside_the_mesh(invoke: Callable[..., Any]) -> Callable[..., Any]:
@@ -208,14 +209,18 @@ class Host:
             frame.depth = outer
 
     def _record(self, device: Any, exception: BaseException, postponed: bool) -> None:
-        advise(self.callback.kind, exception)
-        failure_log.record(self.callback.name, device, exception, postponed, self.callback.kind.name)
+        if not is_hostcbs(exception):
+            advise(self.callback.kind, exception)
+        # In a thread of Python this is a handler of a program on one device, or a callback outside jit.
+        dispatched_here = not postponed and not self.program.spans_devices and is_pythons()
+        failure_log.record(
+            self.callback.name, device, exception, postponed, self.callback.kind.name, dispatched_here=dispatched_here
+        )
 
     def _refusal(self, device: Any, failure: BaseException | None, marked: bool) -> RefusedResultError:
         reason = formatted(failure) if failure is not None else "It happened there: see the log of that process."
-        reported = not isinstance(self.callback.function, ReportsFailures)
         try:
-            text = refusal(self.callback, self.result_avals, device, failure, reason, marked, reported)
+            text = refusal(self.callback, self.result_avals, device, failure, reason, marked)
         except Exception as raised:
             # The computation has to end in any case, and the failure is recorded.
             text = (

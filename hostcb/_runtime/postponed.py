@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from .._compat.dispatch_end import watch_dispatches
+from .._spec.naming import PACKAGE
 from . import thread_states
 from .failures import beside_cause, failure_log
-from .frames import PACKAGE
 from .running import running
 
 if TYPE_CHECKING:
@@ -165,6 +165,7 @@ def raise_what_is_left() -> None:
     _forget(left)
     error = left[0].late() if left else None
     if error is not None:
+        failure_log.raised(error.__cause__)
         raise error
 
 
@@ -182,6 +183,8 @@ def _at_the_end(dispatcher: FrameType | None) -> tuple[BaseException | None, boo
     error = None
     if over:
         error = over[0].error if over[0].stands_at(dispatcher) else over[0].late()
+    if error is not None:
+        failure_log.raised(error.__cause__)
     return error, running.frame.pending is not None
 
 

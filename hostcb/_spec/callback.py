@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ import numpy as np
 from jax.tree_util import PyTreeDef
 
 from .kinds import Kind
-from .naming import describe
+from .naming import describe, place_of_call
 
 Transforms = tuple[tuple[Any, ...], ...]
 
@@ -75,6 +75,8 @@ class HostCallback:
     command_buffer: bool = False
     # The method by which vmap made one call of a whole batch, for errors to say so.
     batched_by: str | None = None
+    # For messages: the line that calls back, if the function is not the user's own. Equal callbacks may differ in it.
+    called_at: str = ""
     _key: tuple[Any, ...] = dataclasses.field(init=False, repr=False)
     _hash: int = dataclasses.field(init=False, repr=False)
 
@@ -85,7 +87,7 @@ class HostCallback:
             # An unhashable callable is allowed. It only hits the caches as the same object.
             function_hash = id(self.function)
         # JAX often looks equations up by their parameters, so the key is made once. It has all fields but the function,
-        # which may have its own `__eq__`.
+        # which may have its own `__eq__`, and `called_at`.
         key = (
             self.kind,
             self.arg_tree,
@@ -113,7 +115,12 @@ class HostCallback:
 
     @functools.cached_property
     def name(self) -> str:
-        return describe(self.function)
+        return describe(self.function, self.called_at)
+
+    def named_by_call(self, frames: Callable[[], Iterable[tuple[str, int]]]) -> HostCallback:
+        """Return an equal callback, whose name has the line that calls back if the function is not the user's own."""
+        called_at = self.called_at or place_of_call(self.function, frames)
+        return dataclasses.replace(self, called_at=called_at) if called_at else self
 
     def __repr__(self) -> str:
         return f"{self.kind.name}({self.name})"

@@ -55,6 +55,15 @@ class Kind:
 
 TAP = Kind("id_tap", ordered=True, identity=True, one_argument=True, batching="transforms")
 PRINTING_TAP = dataclasses.replace(TAP, name="id_print")
+
+# JAX's other methods are `sequential_unrolled`, and `legacy_vectorized` for old programs.
+_METHODS = (
+    "\n  vmap_method='sequential': one call for each element, which is right for every function."
+    "\n  vmap_method='expand_dims': one call for the whole batch. The function must accept a leading axis on its "
+    "operands, of size 1 where an operand is not batched, and its results need that axis, too."
+    "\n  vmap_method='broadcast_all': the same, with an axis of the batch's size on all operands."
+)
+
 CALL = Kind(
     "call",
     ordered=True,
@@ -68,9 +77,8 @@ CALL = Kind(
     ),
     refuses_batching=(
         "call: {callback} was batched by vmap. hostcb.call does not support vmap by default, since the function was "
-        "written for unbatched operands. Say how to batch it with call(..., vmap_method='sequential' | "
-        "'sequential_unrolled' | 'expand_dims' | 'broadcast_all'), "
-        "define a rule with jax.custom_batching.custom_vmap, or use id_tap if no result is needed."
+        "written for unbatched operands. Say how to batch it with call(..., vmap_method=…), define a rule with "
+        f"jax.custom_batching.custom_vmap, or use id_tap if no result is needed.{_METHODS}"
     ),
 )
 
@@ -86,7 +94,7 @@ def _derivative(name: str) -> str:
 _METHOD = (
     "{kind}: {callback} was batched by vmap. vmap is only supported for the {kind} primitive when vmap_method is one "
     "of 'sequential', 'sequential_unrolled', 'expand_dims', 'broadcast_all', or 'legacy_vectorized'. Got "
-    "vmap_method=None, so nothing says how to batch it."
+    f"vmap_method=None, so nothing says how to batch it.{_METHODS}"
 )
 
 PURE = Kind("pure_callback", refuses_differentiation=_derivative("Pure"), refuses_batching=_METHOD)

@@ -8,10 +8,21 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
+import sysconfig
 import types
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+import jax
+import numpy as np
+
+# The folders of hostcb's own code and of JAX's, to recognise their frames.
+PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+JAX = os.path.dirname(jax.__file__) + os.sep
+
+_INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 # No real function has more wrappers.
 MOST_WRAPPERS = 100
@@ -31,16 +42,44 @@ _RESUMABLE = {
 }
 
 
-def describe(function: Callable[..., Any]) -> str:
-    """Return the name of a user function, with its file and line, for messages."""
+def describe(function: Callable[..., Any], called_at: str = "") -> str:
+    """Return the name of a user function, with its file and line or those of the call, for messages."""
     inner = _innermost(function)
     name = first_line(
         next(filter(None, (_text(inner, "__qualname__"), _text(inner, "__name__"))), None) or shown(inner)
     )
     code = attribute(inner, "__code__")
+    if called_at:
+        return f"{name} ({_seen(called_at)})"
     if not isinstance(code, types.CodeType):
         return name
     return f"{name} ({_seen(code.co_filename)}:{code.co_firstlineno})"
+
+
+def is_installed(file: str) -> bool:
+    """Return whether a file of Python is of an installed package or of Python itself, and not of the user's program."""
+    return file.startswith(_INSTALLED) or "site-packages" in file or "dist-packages" in file
+
+
+def place_of_call(function: Callable[..., Any], frames: Callable[[], Iterable[tuple[str, int]]]) -> str:
+    """Return the line of the user's program that calls back, if the function is of another package; "" otherwise.
+
+    The line of the function itself would be in a file that the user has never seen, such as NumPy's.
+
+    Args:
+        function: the function that is called back.
+        frames: returns the file and the line of each frame around the call of hostcb, the innermost first.
+    """
+    # Nearly every function is a plain one of the user's, and outside jit each call asks.
+    is_plain = type(function) is types.FunctionType and not function.__dict__
+    inner = function if is_plain else _innermost(function)
+    code = function.__code__ if is_plain else attribute(inner, "__code__")
+    has_place = isinstance(code, types.CodeType)
+    if not (is_installed(code.co_filename) if has_place else isinstance(inner, (types.BuiltinFunctionType, np.ufunc))):
+        return ""
+    callers = [(file, line) for file, line in frames() if not file.startswith((PACKAGE, JAX))]
+    users = [caller for caller in callers[: 1 if has_place else None] if not is_installed(caller[0])]
+    return f"{users[0][0]}:{users[0][1]}" if users else ""
 
 
 def subject(kind: str, function: Callable[..., Any]) -> str:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .advice import on_result
 from .callback import HostCallback
 from .headlines import abstract, headline, say
 from .naming import class_name, shown
@@ -37,14 +38,16 @@ MISMATCHED = "but the callback returned something else"
 RETURNED = "written into `out`, but the callback returned something"
 
 
-def mismatched(text: str, did: str) -> TypeError:
+def mismatched(text: str, did: str, advice: str | None = None) -> TypeError:
     """Return the error for a result that does not match: a plain `TypeError`, for `what_came` to recognise.
 
-    `did` is what the function did, for the first line of the error's report.
+    `did` is what the function did, for the first line of the error's report; `advice` is for its last line.
     """
     error = TypeError(text)
     error._hostcb_came = MISMATCHED  # type: ignore[attr-defined]
     say(error, did)
+    if advice is not None:
+        error.add_note(advice)
     return error
 
 
@@ -77,7 +80,6 @@ def refusal(
     failure: BaseException | None,
     reason: str,
     marked: bool,
-    reported: bool,
 ) -> str:
     """Return the error text for a computation that a failed call ended.
 
@@ -88,7 +90,6 @@ def refusal(
         failure: the exception, or None if another process has it.
         reason: its traceback.
         marked: whether the mark of a failed call came in place of the results.
-        reported: whether the next barrier reports the failure, too.
     """
     # A callback without a result sends no mark, so the text names the failure itself.
     came = MARKED if marked and callback.result_tree is not None else what_came(failure)
@@ -96,17 +97,21 @@ def refusal(
     ended = "The computation has ended, because the callback failed."
     if callback.result_tree is not None:
         ended = f"The computation has ended: expected {show(callback, avals)}, {came}."
-    remedy = ""
     if failure is not None and is_mismatch(failure):
         asked = "result_shape" if callback.kind.one_argument else "result_shape_dtypes"
-        remedy = f"Correct the callback, or {asked} if it is right as it is. "
+        ended += f" Correct the callback, or {asked} if it is right as it is."
         if callback.batched_by is not None:
-            remedy += (
-                f"vmap_method={callback.batched_by!r} passes a whole batch to the callback: its results need the "
-                "batch's axis in front. 'sequential' calls it for each element. "
+            ended += (
+                f" vmap_method={callback.batched_by!r} passes a whole batch to the callback: its results need the "
+                "batch's axis in front. 'sequential' calls it for each element."
             )
-    again = "hostcb.barrier_wait() reports it as well." if reported else ""
-    return f"{first}\n{ended}\n{reason.strip()}\n{remedy}{again}".rstrip()
+    # The reason ends with the advice, if there is any.
+    return f"{first}\n{ended}\n{reason.strip()}"
+
+
+def is_hostcbs(failure: BaseException) -> bool:
+    """Return whether hostcb has made the exception, for a function that has returned what is refused."""
+    return what_came(failure) != FAILED
 
 
 def is_mismatch(failure: BaseException) -> bool:
@@ -170,19 +175,22 @@ def conform(result: Any, callback: HostCallback, avals: Sequence[Any]) -> Sequen
     strict = callback.kind.one_argument
     tree = jax.tree_util.tree_structure(result)
     if tree != callback.result_tree and (strict or not same_names(result, callback.result_tree)):
-        raise mismatched(_wrong_tree(tree, callback, avals, result), instead(result, show(callback, avals)))
+        text, did = _wrong_tree(tree, callback, avals, result), instead(result, show(callback, avals))
+        raise mismatched(text, did, on_result(callback, result, avals))
     leaves = jax.tree_util.tree_leaves(result)
     arrays = [to_array(leaf, callback.name) for leaf in leaves]
     converted = [canonical(array, aval) for array, aval in zip(arrays, avals, strict=True)]
     if any(array is None for array in converted):
         too_large = _too_large(arrays, avals)
         did = instead(result, show(callback, avals)) + too_large.partition(",")[0]
+        advice = None if too_large else on_result(callback, result, avals)
         if not strict:
-            raise mismatched(_wrong_leaf(arrays, converted, callback, avals), did)
+            raise mismatched(_wrong_leaf(arrays, converted, callback, avals), did, advice)
         raise mismatched(
             f"Callback func {callback.name} should have returned a result with abstract values "
             f"{show(callback, avals)} but returned {in_containers(tree, arrays)}{too_large}",
             did,
+            advice,
         )
     return [array for array in converted if array is not None]
 

@@ -14,6 +14,7 @@ import numpy as np
 from jax.tree_util import PyTreeDef
 
 from .. import _compat
+from .advice import on_shape
 from .kinds import Kind
 from .naming import shown, subject
 
@@ -109,7 +110,7 @@ class ResultShapeError(ValueError):
         return cls(
             f"{subject(kind.name, function)}: {name}={shown(given)} does not describe a result, because of "
             f"{shown(leaf)}. It should be a pytree in the structure of what the callback returns. {needed} must have "
-            "'shape' and 'dtype' attributes."
+            f"'shape' and 'dtype' attributes, as jax.ShapeDtypeStruct(shape, dtype) has.{on_shape(given)}"
         )
 
 

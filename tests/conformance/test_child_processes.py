@@ -68,7 +68,9 @@ def test_a_program_that_does_not_begin_is_no_crash_of_the_implementation(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(child_processes, "DEADLINE", 8.0)
+    if "sleep" in planted:
+        # The others may need longer on a busy machine.
+        monkeypatch.setattr(child_processes, "DEADLINE", 8.0)
     implementation = implementation_of(IN_CHILD.format(planted=planted), tmp_path, monkeypatch)
     assert words in harness_error(run_case(case, implementation, devices))
 

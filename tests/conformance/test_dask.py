@@ -12,8 +12,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import needs
 import pytest
+from support import requirements
 
 from conformance.cli import commands, dask_shards
 from conformance.cli.dask_shards import Shards, command_of
@@ -40,7 +40,7 @@ def test_a_missing_package_is_said(capsys: pytest.CaptureFixture[str], monkeypat
     assert "pip install 'hostcb[distributed]'" in capsys.readouterr().err
 
 
-@needs.DASK
+@requirements.DASK
 def test_a_scheduler_that_does_not_answer_is_said(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -97,7 +97,7 @@ def test_options_travel_as_json() -> None:
     assert RunOptions.from_json(json.loads(json.dumps(options.as_json()))) == options
 
 
-@needs.DASK
+@requirements.DASK
 def test_a_lost_worker_costs_no_cell(tmp_path: Path) -> None:
     """The first cell kills the Dask worker that runs it, once. The cells and the known failures are in files."""
     (tmp_path / "none.toml").touch()
@@ -123,7 +123,7 @@ def test_a_lost_worker_costs_no_cell(tmp_path: Path) -> None:
     assert "shard 1/4: " in ended.stdout
 
 
-@needs.DASK
+@requirements.DASK
 @pytest.mark.usefixtures("sigint_reaches_programs")
 def test_an_interrupted_run_frees_the_workers(tmp_path: Path) -> None:
     """The only cell blocks, in one of two shards; the other one has no cell, and may have ended before or not."""

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from layers import Package, cycles, wrong_imports
+from support.layers import Package, cycles, wrong_imports
 
 LAYERS = (
     "__init__",

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from vendor_packages import installed
+from support.vendor_packages import installed
 
 from conformance.expectations.entries import load_expectations
 from conformance.spec.platforms import platform_in

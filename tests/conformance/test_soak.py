@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from subprocesses import PROGRAMS, ROOT, run_program
+from support.subprocesses import PROGRAMS, ROOT, run_program
 
 from conformance.cli.commands import main
 from conformance.soak import c_library

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import jax
 import pytest
-import sessions
+from support import sessions
 
 from conformance.cli.commands import main
 from conformance.implementations import callbacks_of, load

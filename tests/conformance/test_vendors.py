@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from vendor_packages import PLUGIN, installed, on_the_page
+from support.vendor_packages import PLUGIN, installed, on_the_page
 
 from conformance.cases.harness import extensions
 from conformance.cases.harness.catalogue import all_cases

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from printed_text import Printed
+from support.printed_text import Printed
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from first_lines import barrier
+from support.first_lines import barrier
 
 import hostcb as hcb
 from hostcb import debug

@@ -8,12 +8,12 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Record
+from support import helpers
+from support.helpers import Record
 
 import hostcb as hcb
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from subprocesses import run_program
+from support.subprocesses import run_program
 
 pytestmark = pytest.mark.contract("H13", "H17", "H30")
 

@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import helpers
 import jax
 import numpy as np
 import pytest
-from helpers import DEADLINE
+from support import helpers
+from support.helpers import DEADLINE
 
 import hostcb as hcb
 from hostcb._runtime import deadlines, rings

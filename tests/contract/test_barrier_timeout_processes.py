@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from helpers import DEADLINE
-from subprocesses import PRELUDE, run_program
+from support.helpers import DEADLINE
+from support.subprocesses import PRELUDE, run_program
 
 pytestmark = pytest.mark.contract("H30")
 

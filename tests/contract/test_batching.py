@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Record
 from jax import lax
-from transforming import EXAMPLES, STAGING, power3, seen
+from support import helpers
+from support.helpers import Record
+from support.transforming import EXAMPLES, STAGING, power3, seen
 
 import hostcb as hcb
 

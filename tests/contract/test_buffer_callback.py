@@ -6,14 +6,14 @@ import re
 import types
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import Record, address, failed, like
 from jax import lax
+from support import helpers
+from support.helpers import Record, address, failed, like
 
 import hostcb as hcb
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Record, address, like
 from jax import lax
+from support import helpers
+from support.helpers import Record, address, like
 
 import hostcb as hcb
 

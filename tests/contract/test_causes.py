@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from first_lines import barrier, files_of
-from helpers import DEADLINE
+from support.first_lines import barrier, files_of
+from support.helpers import DEADLINE
 
 import hostcb as hcb
+from hostcb._runtime.failures import failure_log
 
 pytestmark = pytest.mark.contract("H15", "H32")
 
@@ -55,30 +55,28 @@ def test_each_run_has_its_own_cause_also_after_runs_without_a_failure(kind: str)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_of_two_threads_has_its_own_cause(kind: str) -> None:
+def test_each_of_two_threads_has_its_own_cause(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     begin, both = threading.Barrier(2), threading.Barrier(2)
 
     def host(value: Any) -> Any:
         begin.wait(DEADLINE)
         raise ValueError(float(value))
 
-    def logged_together(record: logging.LogRecord) -> bool:
+    record = failure_log.record
+
+    def recorded_together(*arguments: Any, **keywords: Any) -> None:
         """Both failures are known before any is raised."""
+        record(*arguments, **keywords)
         both.wait(DEADLINE)
-        return True
 
     program = jax.jit(lambda x: KINDS[kind](host, x)).lower(ONE).compile()
     causes: dict[float, Any] = {}
     threads = [
         threading.Thread(target=lambda n=n: causes.update({n: cause_of(program, np.float32(n))})) for n in (1.0, 2.0)
     ]
-    logger = logging.getLogger("hostcb")
-    logger.addFilter(logged_together)
-    try:
-        [thread.start() for thread in threads]
-        [thread.join(DEADLINE) for thread in threads]
-    finally:
-        logger.removeFilter(logged_together)
+    monkeypatch.setattr(failure_log, "record", recorded_together)
+    [thread.start() for thread in threads]
+    [thread.join(DEADLINE) for thread in threads]
     barrier()
     assert {number: cause.args for number, cause in causes.items()} == {1.0: (1.0,), 2.0: (2.0,)}
 

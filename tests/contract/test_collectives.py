@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from subprocesses import run_program
+from support.subprocesses import run_program
 
 pytestmark = pytest.mark.contract("H15")
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from subprocesses import run_program
+from support.subprocesses import run_program
 
 PROJECT = Path(__file__).parents[2]
 COMING_FROM = [PROJECT / "docs" / f"coming-from-{origin}.md" for origin in ("host-callback", "jax-callbacks")]

@@ -7,15 +7,15 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Record
 from jax import lax
-from printed_text import Printed, Show
-from transforming import STAGING
+from support import helpers
+from support.helpers import Record
+from support.printed_text import Printed, Show
+from support.transforming import STAGING
 
 import hostcb as hcb
 

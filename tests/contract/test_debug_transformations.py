@@ -6,17 +6,17 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Record
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
-from pairwise import pairwise
-from printed_text import Printed, Show
-from transforming import STAGING
+from support import helpers
+from support.helpers import Record
+from support.pairwise import pairwise
+from support.printed_text import Printed, Show
+from support.transforming import STAGING
 
 import hostcb as hcb
 

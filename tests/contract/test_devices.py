@@ -6,14 +6,14 @@ import contextlib
 import io
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Record
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from support import helpers
+from support.helpers import Record
 
 import hostcb as hcb
 

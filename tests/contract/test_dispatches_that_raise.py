@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import DEADLINE
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from subprocesses import run_program
+from support.helpers import DEADLINE
+from support.subprocesses import run_program
 
 import hostcb as hcb
 from hostcb._runtime.executions import ExecutionTracker, tracker

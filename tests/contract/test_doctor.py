@@ -11,13 +11,14 @@ import jax
 import jax.extend.backend
 import numpy as np
 import pytest
-from subprocesses import run_program
+from support.subprocesses import run_program
 
 import hostcb as hcb
 from hostcb._compat.registry import Cost, Entry
 
 pytestmark = pytest.mark.contract("H21")
 
+RUN = "import runpy; runpy.run_module('hostcb', run_name='__main__')"
 DEVICES = {"cpu": ["first", "second"], "cuda": ["third"], "tpu": []}
 
 
@@ -45,9 +46,33 @@ def test_on_a_supported_jax_nothing_is_lost_and_the_module_prints_the_same(devic
         assert word in text
     assert all(str(device) in text for device in devices)
     assert "\nthe hand-over: " in text and "not imported yet" not in text
-    printed = run_program("import runpy; runpy.run_module('hostcb', run_name='__main__')").check().lines
+    printed = run_program(RUN, "--all").check().lines
     states = [line for line in text.splitlines() if line.startswith("  jax")]
     assert len(states) >= 20 and states == [line for line in printed if line.startswith("  jax")]
+
+
+def test_the_module_prints_the_most_important_of_it() -> None:
+    lines = run_program(RUN, devices=2).check().lines
+    assert len(lines) <= 10 and f"JAX {jax.__version__}" in lines[0]
+    for part in ("cpu:0, cpu:1", "the hand-over: ", "JAX's callbacks: ", "things that hostcb uses hold", "--all"):
+        assert sum(part in line for line in lines) == 1, lines
+
+
+@pytest.mark.parametrize(("option", "code"), [("--help", 0), ("--al", 2), ("everything", 2)])
+def test_the_module_explains_itself_and_refuses_what_it_does_not_know(option: str, code: int) -> None:
+    ended = run_program(RUN, option)
+    assert ended.returncode == code, ended
+    assert "usage: python -m hostcb" in (ended.stderr if code else ended.stdout)
+    assert code == 0 or option in ended.stderr.splitlines()[-1]
+
+
+def test_a_platform_of_cuda_says_how_taps_are_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = {"cpu": SimpleNamespace(platform_version="0")}
+    monkeypatch.setattr(jax.extend.backend, "backends", lambda: clients)
+    monkeypatch.setattr(jax, "local_devices", lambda **_: [])
+    assert "on CUDA: " not in hcb.doctor().brief
+    clients["cuda"] = SimpleNamespace(platform_version="0")
+    assert "  on CUDA: " in hcb.doctor().brief
 
 
 def test_parts_of_modules_that_nobody_has_imported_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,9 @@ import re
 from pathlib import Path
 from types import ModuleType
 
-import pages
 import pytest
-from subprocesses import run_program
+from support import pages
+from support.subprocesses import run_program
 
 from hostcb import debug
 from hostcb._api import buffers, dlpack, doctor, external, host_callback, jax_arrays, stats

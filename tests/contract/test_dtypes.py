@@ -6,14 +6,14 @@ import io
 from collections.abc import Callable
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import Record
-from subprocesses import run_program
+from support import helpers
+from support.helpers import Record
+from support.subprocesses import run_program
 
 import hostcb as hcb
 
@@ -114,7 +114,7 @@ def test_large_arrays(layout: helpers.Layout) -> None:
 @pytest.mark.contract("H1", "H3")
 def test_types_of_64_bits_with_x64() -> None:
     source = """
-import helpers, test_dtypes
+import test_dtypes; from support import helpers
 jax.config.update("jax_enable_x64", True)
 for name in ("int64", "uint64", "float64", "complex128", "float32", "bool"):
     for layout in helpers.MAIN_LAYOUTS:
@@ -148,7 +148,7 @@ def test_tree_of_many_dtypes(layout: helpers.Layout) -> None:
 def test_several_results_over_a_mesh() -> None:
     """In a process of its own: the compiler may abort it."""
     source = """
-import helpers, test_dtypes
+import test_dtypes; from support import helpers
 layouts = [helpers.MESH, helpers.MESH_SUBSET, helpers.MESH_2D]
 x = X = np.arange(8, dtype=np.float32)
 results = dict(

@@ -6,12 +6,12 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from subprocesses import run_program
+from support import helpers
+from support.subprocesses import run_program
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HAS_TORCH = importlib.util.find_spec("torch") is not None

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from helpers import DEADLINE
-from subprocesses import run_program
+from support.helpers import DEADLINE
+from support.subprocesses import run_program
 
 import hostcb as hcb
 
@@ -194,7 +194,7 @@ hcb.barrier_wait()
 
 
 def lines_before(source: str, found: str) -> int:
-    from subprocesses import PRELUDE
+    from support.subprocesses import PRELUDE
 
     return (PRELUDE + source).partition(found)[0].count("\n") + 1
 

@@ -11,15 +11,15 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import DEADLINE, Record, like
 from jax import lax
-from pairwise import pairwise
-from subprocesses import run_program
+from support import helpers
+from support.helpers import DEADLINE, Record, like
+from support.pairwise import pairwise
+from support.subprocesses import run_program
 
 import hostcb as hcb
 
@@ -145,8 +145,10 @@ def test_fails_the_same_way_each_time_and_poisons_nothing(program: str, kind: st
         host.error = ValueError(f"the reason {n}")
         error = raised_by(lambda: compiled(values))
         assert type(error) is jax.errors.JaxRuntimeError, f"call {n} raised {type(error)}: {error}"
-        for part in ("the reason", "in __call__", "raise self.error", "test_external_failures.py"):
-            assert part in str(error), f"{part!r} is missing in the text of call {n}: {error}"
+        # Beside a cause, which Python shows, the text has no traceback.
+        for part in ("in __call__", "raise self.error", 'test_external_failures.py", line'):
+            assert (part in str(error)) is (error.__cause__ is None), f"{part!r} in the text of call {n}: {error}"
+        assert "the reason" in str(error)
         if alone:
             assert error.__cause__ is host.error, f"the cause of call {n} is {error.__cause__!r}"
             frames = [frame.name for frame in traceback.extract_tb(error.__cause__.__traceback__)]
@@ -184,7 +186,7 @@ def test_text_says_what_was_expected_what_came_and_what_to_do(kind: str) -> None
     host.error = ValueError("the reason")
     text = str(raised_by(lambda: jax.jit(lambda x: KINDS[kind](host, x))(X)))
     (failure,) = reported()
-    for part in ("hostcb.barrier_wait()", "on cpu:0", "ValueError: the reason"):
+    for part in ("on cpu:0", "ValueError: the reason"):
         assert part in text, f"{part!r} is missing in {text}"
     # A debug callback has no result to expect.
     assert "debug" in kind or "expected float32[8]" in text, f"the expected result is missing in {text}"

@@ -8,17 +8,17 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import DEADLINE, Record, like
 from jax import lax
 from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
-from pairwise import pairwise
-from transforming import STAGING
+from support import helpers
+from support.helpers import DEADLINE, Record, like
+from support.pairwise import pairwise
+from support.transforming import STAGING
 
 import hostcb as hcb
 

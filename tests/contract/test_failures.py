@@ -9,13 +9,13 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Record
-from subprocesses import Ended, run_program
+from support import helpers
+from support.helpers import Record
+from support.subprocesses import Ended, run_program
 
 import hostcb as hcb
 
@@ -150,7 +150,7 @@ def test_failing_tap_does_not_disturb(layout: helpers.Layout, caplog: pytest.Log
     assert sorted(record.labels) == sorted(["before", "after", "call"] * count), f"later callbacks: {record.labels}"
     assert len(exception.failures) == count, f"{len(exception.failures)} failures of {count} taps"
     logged = [one for one in caplog.records if one.levelno >= logging.ERROR and "the reason" in one.getMessage()]
-    assert len(logged) == count, f"logged {len(logged)} times, but {count} taps failed"
+    assert len(logged) == min(count, 3), f"logged {len(logged)} times, but {count} taps failed"
 
 
 @pytest.mark.contract("H13")
@@ -165,9 +165,9 @@ def test_exception_text_traceback_cause_and_order() -> None:
     exception = last_failure()
     assert isinstance(exception.__cause__, ValueError), f"the cause is {exception.__cause__!r}"
     assert str(exception.__cause__) == "the reason 3.0", "the cause should be the last failure"
-    for part in ("There were exceptions during callback processing. Last one was:", "the reason 3.0", "Traceback",
-                 "ValueError", "in failing"):  # fmt: skip
-        assert part in str(exception), f"{part!r} is missing in {exception}"
+    last = "There were exceptions during callback processing. Last one was: ValueError: the reason 3.0"
+    assert last in str(exception).splitlines()
+    assert "Traceback" not in str(exception), "Python shows that of the cause"
     reasons = [str(failure.exception) for failure in exception.failures]
     assert reasons == [f"the reason {n}.0" for n in (1, 2, 3)], f"failures: {reasons}"
     assert all("in failing" in failure.text for failure in exception.failures), "each failure has its traceback"
@@ -266,7 +266,7 @@ def test_failing_call_in_control_flow(layout: helpers.Layout, construct: str) ->
 def test_failing_call_in_control_flow_over_a_mesh() -> None:
     """In a process of its own: where devices do not refuse together, the runtime aborts it."""
     source = """
-import test_failures, helpers
+import test_failures; from support import helpers
 for construct in ("while_body", "while_cond", "scan", "cond", "fori_unused"):
     test_failures.helpers_control_flow(helpers.MESH, construct)
     test_failures.helpers_control_flow(helpers.SHARD_MAP, construct)

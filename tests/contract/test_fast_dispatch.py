@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import DEADLINE
+from support.helpers import DEADLINE
 
 import hostcb as hcb
 from hostcb._runtime.executions import ExecutionTracker, tracker

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import DEADLINE
-from subprocesses import run_program
+from support.helpers import DEADLINE
+from support.subprocesses import run_program
 
 import hostcb as hcb
 from hostcb._runtime.executions import tracker

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from sessions import rounds
-from subprocesses import run_program
+from support.sessions import rounds
+from support.subprocesses import run_program
 
 PROGRAM = """
 import gc

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import logging
+import math
+import os
 import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
-import first_lines
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from first_lines import STAGES, barrier, files_of, name_of
+from support import first_lines
+from support.first_lines import STAGES, barrier, files_of, name_of
 
 import hostcb as hcb
 from hostcb import debug
 from hostcb._runtime.failures import failure_log
+from hostcb._spec.naming import place_of_call
 
 pytestmark = pytest.mark.contract("H32")
 
@@ -84,13 +89,14 @@ def test_what_ends_a_computation(kind: str, stage: Any, caplog: pytest.LogCaptur
     assert lines[0] == first, error
     # The callback raised: so there is no talk of a result that should be corrected, nor of JAX's name for a transport.
     assert "result_shape" not in str(error) and "INTERNAL" not in str(error)
-    assert lines[2] == "Traceback (most recent call last):" and "OSError: disk full" in lines
-    assert [record.getMessage().splitlines()[0] for record in caplog.records] == [f"{first} (its computation ends)"]
+    assert len(lines) == 2, "the traceback is the cause's, which Python shows"
+    assert caplog.records == [], "the program has raised it"
     reported = barrier()
     assert str(reported).splitlines()[0] == first
     assert "has ended with this failure already" in str(reported)
     (failure,) = reported.failures
     assert (failure.headline, failure.kind, failure.ended) == (first, kind.partition(",")[0], True)
+    assert failure.raised and pickle.loads(pickle.dumps(failure)).raised
     for each, asked_by in ((error, __file__), (error.__cause__, __file__), (reported, first_lines.__file__)):
         assert each is not None and files_of(each)[-1] == asked_by, files_of(each)
     assert {*files_of(error.__cause__)} == {__file__}, "the function's traceback has no frame of hostcb"
@@ -128,11 +134,10 @@ def test_what_a_barrier_raises(kind: str, stage: Any, caplog: pytest.LogCaptureF
     first = f"{who}, on cpu:0, raised OSError: disk full …"
     assert str(error).splitlines()[0] == first, error
     assert "already" not in str(error), "nothing else has reported it"
-    assert [record.getMessage().splitlines()[0] for record in caplog.records] == [
-        f"{first} (the next barrier_wait raises it)"
-    ]
+    assert [record.getMessage() for record in caplog.records] == [f"{first} (the next barrier_wait raises it)"]
     (failure,) = error.failures
     assert (failure.headline, failure.kind, failure.ended) == (first, kind.partition(",")[0], False)
+    assert not failure.raised
     assert pickle.loads(pickle.dumps(failure)).headline == first
     assert ({*files_of(error)}, {*files_of(failure.exception)}) == ({first_lines.__file__}, {__file__})
 
@@ -241,12 +246,20 @@ CALLED = "id_tap calls tap_func(arg, transforms), and tap_func(arg, transforms, 
     ids=["two", "device"],
 )
 def test_the_error_of_a_tap_with_other_parameters_shows_how_it_is_called(
-    function: Any, with_device: bool, stage: Any, caplog: pytest.LogCaptureFixture
+    function: Any, with_device: bool, stage: Any
 ) -> None:
     jax.block_until_ready(stage(lambda x: hcb.id_tap(function, x, tap_with_device=with_device))(ONE))
-    text = str(barrier())
-    assert CALLED in text
-    assert CALLED in caplog.text
+    assert str(barrier()).splitlines()[-1] == CALLED
+
+
+@STAGES
+def test_the_error_of_a_call_with_other_parameters_shows_how_it_is_called(stage: Any) -> None:
+    error = ended(lambda: stage(lambda x: hcb.call(lambda arg, transforms: arg, x, result_shape=F32))(ONE))
+    barrier()
+    assert str(error).splitlines()[-1] == (
+        "call calls callback_func(arg), with the whole of arg as one argument, and callback_func(arg, device=…) if "
+        "call_with_device=True."
+    )
 
 
 def test_a_type_error_of_the_tap_itself_is_not_about_its_parameters() -> None:
@@ -300,8 +313,11 @@ def test_the_first_of_very_many_failures_is_in_the_text() -> None:
     for number in range(1100):
         failure_log.record("f", None, ValueError(f"number {number}"), postponed=True)
     reported = barrier()
-    *_, last = str(reported).splitlines()
-    assert last == "The first: callback: f raised ValueError: number 0" and "1100 callbacks failed" in str(reported)
+    *_, counted, last = str(reported).splitlines()
+    assert last == "The first: callback: f raised ValueError: number 0"
+    assert counted == (
+        "1100 callbacks failed since the last barrier (f); `.failures` has the first 500 and the last 500."
+    )
     kept = [failure.exception.args[0] for failure in reported.failures]
     assert kept == [f"number {number}" for number in (*range(500), *range(600, 1100))]
     hcb.id_tap(save, ONE)
@@ -342,3 +358,44 @@ def _decorated(function: Any) -> Any:
         return function(*args)
 
     return wrapper
+
+
+OWN_LINE = re.compile(rf"{re.escape(__file__)}:(\d+)\), on cpu:0")
+
+
+@STAGES
+@pytest.mark.parametrize(
+    "function", [np.linalg.inv, functools.partial(np.linalg.inv), math.sin, np.heaviside, json.loads]
+)
+def test_a_function_of_another_package_is_named_with_the_line_that_calls_back(function: Any, stage: Any) -> None:
+    operand = np.zeros((2, 2), np.float32)
+
+    def program(x: Any) -> Any:
+        x = hcb.call(lambda x: x, x, result_shape=x)
+        return hcb.call(function, x, result_shape=x)
+
+    first = str(ended(lambda: stage(program)(operand))).splitlines()[0]
+    found = OWN_LINE.search(first)
+    assert found is not None and int(found[1]) == program.__code__.co_firstlineno + 2, first
+    assert str(barrier()).splitlines()[0] == first
+
+
+@STAGES
+def test_of_two_calls_of_one_function_the_error_names_the_one_that_failed(stage: Any) -> None:
+    def program(x: Any) -> Any:
+        inverse = hcb.call(np.linalg.inv, x, result_shape=x)
+        return hcb.call(np.linalg.inv, inverse * 0, result_shape=x)
+
+    first = str(ended(lambda: stage(program)(np.eye(2, dtype=np.float32)))).splitlines()[0]
+    assert f"{__file__}:{program.__code__.co_firstlineno + 2})" in first
+    barrier()
+
+
+def test_a_library_that_calls_back_is_named_by_its_own_function() -> None:
+    """Its own function says more than the line of the user that has called the library."""
+    installed = f"{os.path.dirname(np.__file__)}{os.sep}made_up.py"
+    assert place_of_call(np.linalg.inv, lambda: [(installed, 3), (__file__, 4)]) == ""
+    assert place_of_call(np.linalg.inv, lambda: [(__file__, 4), (installed, 3)]) == f"{__file__}:4"
+    assert place_of_call(math.sin, lambda: [(installed, 3), (__file__, 4)]) == f"{__file__}:4", "it has no line"
+    assert place_of_call(math.sin, lambda: [(installed, 3)]) == ""
+    assert place_of_call(save, lambda: [(__file__, 4)]) == "", "the user's own function"

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from first_lines import STAGES, barrier, files_of, name_of
-from subprocesses import run_program
+from support.first_lines import STAGES, barrier, files_of, name_of
+from support.subprocesses import run_program
 
 import hostcb as hcb
 from hostcb import debug

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Record
-from subprocesses import PRELUDE, run_program
+from support import helpers
+from support.helpers import Record
+from support.subprocesses import PRELUDE, run_program
 
 import hostcb as hcb
 

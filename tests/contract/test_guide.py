@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Record, like
 from jax import lax
+from support import helpers
+from support.helpers import Record, like
 
 import hostcb as hcb
 

@@ -11,12 +11,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import DEADLINE, Record
+from support import helpers
+from support.helpers import DEADLINE, Record
 
 import hostcb as hcb
 from hostcb._native import library as native

@@ -7,14 +7,13 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
-import large_values
 import pytest
-from helpers import DEADLINE
-from large_values import MEBIBYTE, WORDS, looped, number_in
-from subprocesses import run_program
+from support import helpers, large_values
+from support.helpers import DEADLINE
+from support.large_values import MEBIBYTE, WORDS, looped, number_in
+from support.subprocesses import run_program
 
 import hostcb as hcb
 from hostcb._native.library import library

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import sessions
-import stand_in_for_cuda as stand_in
-from subprocesses import Ended, run_program
+from support import sessions
+from support import stand_in_for_cuda as stand_in
+from support.subprocesses import Ended, run_program
 
 from hostcb import _compat
 from hostcb._native.library import library
@@ -56,7 +56,7 @@ def test_taps_on_streams(which: str, driver: str) -> None:
 
 
 WITHOUT_DRIVER = """
-import sys, stand_in_for_cuda as stand_in
+import sys; from support import stand_in_for_cuda as stand_in
 with stand_in.installed(sys.argv[1]):
     try:
         print(jax.jit(lambda x: hcb.id_tap(print, x))(1.0))

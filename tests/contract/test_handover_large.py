@@ -7,14 +7,13 @@ import gc
 import threading
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
-import large_values
 import numpy as np
 import pytest
-from helpers import DEADLINE
-from large_values import MEBIBYTE, WORDS, accepted, looped, number_in
+from support import helpers, large_values
+from support.helpers import DEADLINE
+from support.large_values import MEBIBYTE, WORDS, accepted, looped, number_in
 
 import hostcb as hcb
 from hostcb._native.library import MOST_BYTES, library

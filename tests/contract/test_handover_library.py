@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from subprocesses import PRELUDE, ROOT, run_program
+from support.subprocesses import PRELUDE, ROOT, run_program
 
 from hostcb._native import library as native
 from hostcb._spec.flags import parse_bool

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from subprocesses import run_program
+from support.subprocesses import run_program
 
 from hostcb._native.library import library
 from hostcb._runtime.owners import Owner, mapped

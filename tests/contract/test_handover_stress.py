@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import sessions
-from subprocesses import run_program
+from support import sessions
+from support.subprocesses import run_program
 
 from hostcb._native import library as native
 

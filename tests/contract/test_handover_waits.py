@@ -7,7 +7,7 @@ import time
 import jax
 import jax.numpy as jnp
 import pytest
-from subprocesses import run_program
+from support.subprocesses import run_program
 
 import hostcb as hcb
 from hostcb._native.library import library

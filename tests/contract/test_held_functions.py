@@ -14,7 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from subprocesses import run_program
+from support.subprocesses import run_program
 
 import hostcb as hcb
 

@@ -12,7 +12,6 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import helpers
 import jax
 import jax.debug
 import jax.experimental.buffer_callback
@@ -23,6 +22,7 @@ from jax.debug import callback as debug_callback
 from jax.debug import print as debug_print
 from jax.experimental import io_callback
 from jax.experimental.buffer_callback import buffer_callback
+from support import helpers
 
 # What a library takes before the program installs hostcb.
 from jax import pure_callback  # isort: skip

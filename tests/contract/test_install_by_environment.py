@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from subprocesses import ROOT, Ended, run_program
+from support.subprocesses import ROOT, Ended, run_program
 
 from hostcb._spec import flags
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +13,7 @@ from jax import pure_callback
 from jax.debug import callback as debug_callback
 from jax.debug import print as debug_print
 from jax.experimental import io_callback
+from support import helpers
 from test_install import X, double
 
 import hostcb as hcb

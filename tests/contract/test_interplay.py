@@ -8,13 +8,13 @@ import threading
 import weakref
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import io_callback
-from subprocesses import run_program
+from support import helpers
+from support.subprocesses import run_program
 
 import hostcb as hcb
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Record, like
 from jax import lax
-from subprocesses import run_program
-from transforming import STAGING
+from support import helpers
+from support.helpers import Record, like
+from support.subprocesses import run_program
+from support.transforming import STAGING
 
 import hostcb as hcb
 

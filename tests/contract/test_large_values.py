@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, PartitionSpec
+from support import helpers
 
 import hostcb as hcb
 from hostcb._runtime import blocks, copying, pages

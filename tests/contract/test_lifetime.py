@@ -8,14 +8,14 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Record
-from sessions import rounds
-from subprocesses import run_program
+from support import helpers
+from support.helpers import Record
+from support.sessions import rounds
+from support.subprocesses import run_program
 
 import hostcb as hcb
 

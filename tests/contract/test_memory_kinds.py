@@ -10,11 +10,11 @@ import jax.ad_checkpoint
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Record, mesh_of, shard_map
 from jax.experimental import io_callback
 from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
-from subprocesses import run_program
+from support.helpers import Record, mesh_of, shard_map
+from support.subprocesses import run_program
 
 import hostcb as hcb
 

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Record
 from programs.mutable_arrays import KINDS, PLACES, UNDIFFERENTIATED
-from subprocesses import run_program
+from support.helpers import Record
+from support.subprocesses import run_program
 
 import hostcb as hcb
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 import pytest
-from subprocesses import run_program
+from support.subprocesses import run_program
 
 # Where the compiler would end the process, ordered callbacks are refused; in a process of its own in case they are not.
 REFUSED = jax.__version_info__ < (0, 11, 2)

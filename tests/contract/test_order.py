@@ -6,14 +6,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from constructs import CONSTRUCTS, emitted, emitter, expectation, numbered
-from helpers import DEADLINE, Record
 from jax import lax
+from support import helpers
+from support.constructs import CONSTRUCTS, emitted, emitter, expectation, numbered
+from support.helpers import DEADLINE, Record
 
 import hostcb as hcb
 

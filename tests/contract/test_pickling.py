@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from subprocesses import run_program
+from support.subprocesses import run_program
 
 from hostcb._compat import registry
 

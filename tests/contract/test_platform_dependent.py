@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Record, mesh_of, shard_map
 from jax.experimental import io_callback
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.helpers import Record, mesh_of, shard_map
 
 import hostcb as hcb
 

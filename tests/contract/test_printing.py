@@ -7,11 +7,11 @@ import io
 import threading
 from typing import Any, NamedTuple
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import helpers
 
 import hostcb as hcb
 

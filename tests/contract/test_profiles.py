@@ -8,12 +8,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from subprocesses import run_program
+from support import helpers
+from support.subprocesses import run_program
 
 import hostcb as hcb
 from hostcb._runtime import watching

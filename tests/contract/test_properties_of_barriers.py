@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import sessions
-from helpers import DEADLINE
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
+from support import sessions
+from support.helpers import DEADLINE
 
 import hostcb as hcb
 

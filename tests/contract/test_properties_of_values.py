@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import sessions
-import strategies
-from helpers import Record
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import helpers, sessions, strategies
+from support.helpers import Record
 
 import hostcb as hcb
 

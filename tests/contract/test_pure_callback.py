@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import helpers
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import Record, failed, like
 from jax import lax
-from transforming import STAGING
+from support import helpers
+from support.helpers import Record, failed, like
+from support.transforming import STAGING
 
 import hostcb as hcb
 

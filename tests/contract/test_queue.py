@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Record
-from subprocesses import run_program
+from support import helpers
+from support.helpers import Record
+from support.subprocesses import run_program
 
 import hostcb as hcb
 

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-import recipes
-from recipes import PAGE, RECIPES, Shown
-from subprocesses import run_program
+from support import recipes
+from support.recipes import PAGE, RECIPES, Shown
+from support.subprocesses import run_program
 
 ON_A_GPU = {"cupy_kernel.py", "triton_kernel.py"}
 """No output is shown of these, since nothing has run them."""

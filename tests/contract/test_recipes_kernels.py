@@ -10,14 +10,13 @@ import types
 from pathlib import Path
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import stand_in_for_cuda
-from recipes import RECIPES, load
-from subprocesses import run_program
+from support import helpers, stand_in_for_cuda
+from support.recipes import RECIPES, load
+from support.subprocesses import run_program
 
 
 @pytest.mark.contract("B3", "D1")

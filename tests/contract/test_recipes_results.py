@@ -10,12 +10,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from recipes import load
+from support import helpers
+from support.recipes import load
 
 import hostcb as hcb
 

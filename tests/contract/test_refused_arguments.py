@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import mesh_of, shard_map
 from jax.sharding import NamedSharding, PartitionSpec
+from support.helpers import mesh_of, shard_map
 
 import hostcb as hcb
 from hostcb import debug

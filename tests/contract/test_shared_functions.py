@@ -8,12 +8,12 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Record
+from support import helpers
+from support.helpers import Record
 
 import hostcb as hcb
 from hostcb._primitive import eager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from subprocesses import run_program
+from support.subprocesses import run_program
 
 # What a handler or a finalizer does. Each is jitted before it is used there.
 ACTIONS = {

@@ -7,13 +7,13 @@ import pickle
 import threading
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import DEADLINE
-from subprocesses import run_program
+from support import helpers
+from support.helpers import DEADLINE
+from support.subprocesses import run_program
 
 import hostcb as hcb
 from hostcb._runtime.queues import queues

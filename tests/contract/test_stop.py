@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import helpers
 import jax
 import numpy as np
 import pytest
-from helpers import DEADLINE, Record
-from subprocesses import run_program
+from support import helpers
+from support.helpers import DEADLINE, Record
+from support.subprocesses import run_program
 
 import hostcb as hcb
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import jax
 import pytest
-from helpers import DEADLINE
-from subprocesses import run_program
+from support.helpers import DEADLINE
+from support.subprocesses import run_program
 
 from hostcb._runtime.switching import SwitchInterval
 from hostcb._spec import flags

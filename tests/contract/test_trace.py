@@ -8,13 +8,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from subprocesses import run_program
-from trace_files import Trace
+from support import helpers
+from support.subprocesses import run_program
+from support.trace_files import Trace
 
 import hostcb as hcb
 

@@ -9,12 +9,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import helpers
 import jax
 import numpy as np
 import pytest
-from helpers import DEADLINE
-from trace_files import Trace
+from support import helpers
+from support.helpers import DEADLINE
+from support.trace_files import Trace
 
 import hostcb as hcb
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from subprocesses import run_program
+from support.subprocesses import run_program
 
 KINDS = ["id_tap", "call", "pure", "io", "ordered io", "debug", "ordered debug", "buffer", "dlpack"]
 # These receive their device.

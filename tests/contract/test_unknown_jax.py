@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import private_parts
 import pytest
-from subprocesses import run_program
+from support.subprocesses import run_program
 
 import hostcb as hcb
 from hostcb._compat import registry
@@ -164,8 +164,13 @@ def test_the_warning_names_the_line_that_imports_and_can_be_silenced() -> None:
 def test_the_doctor_says_what_was_found(how: str) -> None:
     run = 'import runpy; runpy.run_module("hostcb", run_name="__main__")'
     environment = {"JAX_PLATFORMS": "nonsense"} if how == "no devices" else {}
-    ended = run_program((WITHOUT_RULE if how == "lost" else "") + run, prelude="", devices=2, env=environment)
+    program = (WITHOUT_RULE if how == "lost" else "") + run
+    ended = run_program(program, "--all", prelude="", devices=2, env=environment)
     assert ended.returncode == (1 if how == "lost" else 0), str(ended)
+    brief = run_program(program, prelude="", devices=2, env=environment)
+    assert brief.returncode == ended.returncode
+    assert set(brief.lines[:-1]) - {"devices"} <= set(ended.lines), str(brief)
+    assert ("Lost: " in brief.stdout) == (how == "lost")
     for name in NAMES:
         assert f"  {name}: " in ended.stdout, f"{name} is missing"
     assert f"hostcb {hcb.__version__} with JAX" in ended.lines[0]

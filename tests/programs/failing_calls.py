@@ -14,10 +14,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
+from support import helpers
 
 import hostcb as hcb
 

@@ -20,10 +20,10 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
-import stand_in_for_cuda as stand_in
 from jax.sharding import Mesh, PartitionSpec
-from stand_in_for_cuda import ALLOCATE, CALL, CONTEXT, COPY, POP, PUSH, WAIT, Driver
-from taps_in_loops import Seen, ring_of, rows, taps_in_loop, until
+from support import stand_in_for_cuda as stand_in
+from support.stand_in_for_cuda import ALLOCATE, CALL, CONTEXT, COPY, POP, PUSH, WAIT, Driver
+from support.taps_in_loops import Seen, ring_of, rows, taps_in_loop, until
 
 import hostcb as hcb
 from hostcb._runtime import rings, sites

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from subprocesses import run_program
+from support.subprocesses import run_program
 
 from hostcb._compat import runtime
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import pytest
-from helpers import DEADLINE
+from support.helpers import DEADLINE
 
 import hostcb as hcb
 from hostcb._runtime import dispatches

@@ -7,7 +7,7 @@ import warnings
 import jax
 import numpy as np
 import pytest
-from subprocesses import run_program
+from support.subprocesses import run_program
 
 import hostcb as hcb
 from hostcb._compat import lowering, registry, waiting

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import jax
 import pytest
-from helpers import DEADLINE
-from subprocesses import run_program
+from support.helpers import DEADLINE
+from support.subprocesses import run_program
 
 import hostcb as hcb
 from hostcb._compat import python_handler

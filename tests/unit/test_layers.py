@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from layers import Package, cycles, wrong_imports
+from support.layers import Package, cycles, wrong_imports
 
 LAYERS = (
     "_version",

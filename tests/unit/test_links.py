@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pages
 import pytest
+from support import pages
 
 PAGES = pages.pages()
 

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from helpers import DEADLINE
+from support.helpers import DEADLINE
 
 import hostcb as hcb
 from hostcb._lowering import views

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hlo import hlo_module
 from jaxlib._hlo import HloOpcode
+from support.hlo import hlo_module
 
 import hostcb as hcb
 from hostcb._runtime import executions, native

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jax
 import pytest
-from subprocesses import ROOT
+from support.subprocesses import ROOT
 
 from hostcb._native import library
 

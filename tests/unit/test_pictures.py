@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from subprocesses import ROOT
+from support.subprocesses import ROOT
 
 from benchmarks import beside_jax, results
 from benchmarks.rows import Row

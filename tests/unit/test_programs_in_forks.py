@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from subprocesses import Ended, run_program
+from support.subprocesses import Ended, run_program
 
 import hostcb as hcb
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from helpers import DEADLINE, wait_until
+from support.helpers import DEADLINE, wait_until
 
 from hostcb._runtime import progress
 from hostcb._runtime.progress import Progress

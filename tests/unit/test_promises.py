@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contract_markers
 import promises
 import pytest
+from support import contract_markers
 
 pytest_plugins = ["pytester"]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import jax
 import pytest
-from helpers import DEADLINE
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from support.helpers import DEADLINE
 
 from hostcb._runtime.queues import DeviceQueue
 

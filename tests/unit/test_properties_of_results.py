@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-import strategies
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from support import strategies
 
 from hostcb._spec.callback import HostCallback
 from hostcb._spec.kinds import CALL, PURE

@@ -5,10 +5,10 @@ from __future__ import annotations
 from unittest import mock
 
 import pytest
-import sessions
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from support import sessions
 from test_turns import execution
 
 from hostcb._runtime.turns import LEAST_CALLS, Turns

@@ -5,10 +5,10 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
-import strategies
-from helpers import equal
 from hypothesis import given
 from hypothesis import strategies as st
+from support import strategies
+from support.helpers import equal
 
 from hostcb._lowering.wire import Bits, WidenedBits, decoder, encoder, wire_of
 from hostcb._spec.shapes import size_of

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
 import pytest
+from support import helpers
 
 import hostcb as hcb
 from hostcb._native.library import library

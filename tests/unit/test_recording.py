@@ -6,9 +6,9 @@ import json
 import threading
 from pathlib import Path
 
-import helpers
 import jax
 import pytest
+from support import helpers
 
 import hostcb as hcb
 from hostcb._runtime import recording

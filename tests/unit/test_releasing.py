@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from subprocesses import ROOT
+from support.subprocesses import ROOT
 
 import hostcb
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import pytest
-from subprocesses import run_program
+from support.subprocesses import run_program
 
 from hostcb import _compat
 from hostcb._compat import control_flow

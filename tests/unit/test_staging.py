@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Record
+from support.helpers import Record
 
 import hostcb as hcb
 from hostcb import _compat

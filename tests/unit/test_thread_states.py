@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from subprocesses import run_program
+from support.subprocesses import run_program
 
 from hostcb._runtime import thread_states
 from hostcb._runtime.thread_states import Keeper

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import pytest
-from helpers import mesh_of
+from support.helpers import mesh_of
 
 from hostcb._compat import token_bugs
 

@@ -8,8 +8,8 @@ import os
 import threading
 from pathlib import Path
 
-import helpers
 import pytest
+from support import helpers
 
 from hostcb._runtime import host, trace_file
 from hostcb._runtime.trace_file import TraceFile

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from helpers import DEADLINE, wait_until
-from subprocesses import run_program
+from support.helpers import DEADLINE, wait_until
+from support.subprocesses import run_program
 
 from hostcb._runtime.turns import LEAST_CALLS, MOST_CALLS, Turns
 

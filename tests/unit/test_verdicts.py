@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import pytest
-from subprocesses import run_program
+from support.subprocesses import run_program
 
 import hostcb as hcb
 from hostcb._runtime import host

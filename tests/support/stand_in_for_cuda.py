@@ -24,7 +24,7 @@ from hostcb._native.cuda import cuda
 from hostcb._native.library import PYTHON_TARGET, library
 
 ROOT = Path(hcb.__file__).parent.parent
-SOURCE = Path(__file__).parent / "programs" / "stand_in_for_cuda.c"
+SOURCE = Path(__file__).parents[1] / "programs" / "stand_in_for_cuda.c"
 
 STREAMS = 8
 _wait_for_callbacks = hcb.barrier_wait

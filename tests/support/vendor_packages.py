@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-PAGE = Path(__file__).parents[1] / "docs" / "vendors.md"
+PAGE = Path(__file__).parents[2] / "docs" / "vendors.md"
 
 PLUGIN = """\
 from jax._src import xla_bridge

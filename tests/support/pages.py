@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-PROJECT = Path(__file__).parents[1]
+PROJECT = Path(__file__).parents[2]
 DOCS = PROJECT / "docs"
 
 # A backtick inside of the code is a part of it, if the fence has more of them.

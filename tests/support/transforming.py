@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from helpers import Record
 
 import hostcb as hcb
+from support.helpers import Record
 
 
 def power3(record: Record) -> Callable[[Any], Any]:

@@ -12,19 +12,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import sessions
-
 import hostcb
 from conformance.warm import process as warm
 from conformance.warm.environment import fixed
+from support import sessions
 
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 ROOT = Path(hostcb.__file__).parent.parent
 
 PATH = (ROOT, PROGRAMS.parent, PROGRAMS.parent / "contract")
 """A program finds hostcb, what the tests share, and the tests of the contract."""
 
-IMPORTED = (*warm.PRELOADED, "program_in_fork")
+IMPORTED = (*warm.PRELOADED, "support.program_in_fork")
 """The modules that programs have in common. hostcb is not one of them, since it would know that it was forked."""
 
 PRELUDE = """\
@@ -104,7 +103,7 @@ def run_program(
     process: warm.Process | None = None
     # A server for one program would take as long as a fresh interpreter.
     if not fresh and ":" not in warnings and fixed(variables) == fixed(usual):
-        process = warm.fork("program_in_fork", [warnings, *target, *arguments], variables, IMPORTED)
+        process = warm.fork("support.program_in_fork", [warnings, *target, *arguments], variables, IMPORTED)
     if process is None:
         command = [sys.executable, "-W", warnings, *target, *arguments]
         process = subprocess.Popen(

@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from helpers import Record
 from jax import lax
 
 import hostcb as hcb
+from support.helpers import Record
 
 Emit = Callable[..., None]
 UNCHANGED = jax.ShapeDtypeStruct((), np.int32)

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-import sessions
 
 from conformance.planning.covering import Space, cover
+from support import sessions
 
 
 def pairwise(**axes: Iterable[str]) -> Any:

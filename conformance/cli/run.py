@@ -14,6 +14,7 @@ from ..engine.results_folder.locking import FolderLock
 from ..reports.files import write
 from ..reports.html import html
 from ..reports.markdown import markdown
+from ..reports.terminal import PAGE
 from ..spec.depths import Depth
 from .helping import add_command, add_patterns
 
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from ..reports.report import Report
 
 UNUSABLE = 2
-
-PAGE = "index.html"
-"""In the folder of results."""
 
 
 def add_parser(commands: Any) -> None:
@@ -98,7 +96,7 @@ def show(report: Report, options: RunOptions) -> int:
             report.problems.append(f"{page} could not be written: {error.strerror}")
             page = None
     verbose = not {*VERBOSE}.isdisjoint(options.pytest_options)
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     print(report.summary(page=page, known=verbose or len(options.cells) == 1, colour=colour))
     if (summary := os.environ.get("GITHUB_STEP_SUMMARY")) and report.exit_code != UNUSABLE:
         # In a job of GitHub Actions, the report is on the page of the job.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +17,8 @@ from .cell_runner import CellRunner
 from .conclusions import Conclusion, run_repeatedly
 from .interrupts import terminated_like_interrupted
 from .journal import Journal
-from .options import RESULTS, SELECTION, VERBOSE, PytestOptionsError
-from .pytest_cells import plugin, quiet
+from .options import RESULTS, SELECTION, PytestOptionsError
+from .pytest_cells import plugin, without_dots
 from .pytest_cells.controller import CONTROLLER, Controller
 from .pytest_cells.plugin import CONFIGURATION
 from .tasks import Setup, in_running_order
@@ -36,16 +35,13 @@ ARGUMENTS = (
 )
 
 
-def with_own_progress(options: Sequence[str]) -> bool:
-    """Whether pytest shows how far it is: in a terminal, or if its options ask for it."""
-    return sys.stdout.isatty() or not {*VERBOSE}.isdisjoint(options)
-
-
-def execute(setup: Setup, workers: int, concluded: Callable[[str, Conclusion], None]) -> Controller:
+def execute(
+    setup: Setup, workers: int, concluded: Callable[[str, Conclusion], None], *, quiet: bool = False
+) -> Controller:
     """Run every task once, and call `concluded` for each as soon as it has a conclusion.
 
     This also returns after crashes of cells and processes, and after an interrupt. It raises `PytestOptionsError` if
-    pytest refuses the user's own options for it.
+    pytest refuses the user's own options for it. With `quiet`, pytest does not show how far it is.
     """
     workers = min(workers, len(setup.tasks))
     setup = replace(setup, tasks=tuple(in_running_order(setup.tasks, max(1, workers))))
@@ -54,8 +50,8 @@ def execute(setup: Setup, workers: int, concluded: Callable[[str, Conclusion], N
         return controller
     # Otherwise the name of each cell would begin with the way from the current folder to this one.
     arguments = [*ARGUMENTS, "--rootdir", os.getcwd(), "-o", f"cache_dir={_cache_of(setup)}"]
-    if not with_own_progress(setup.options.pytest_options):
-        arguments += ["-qq", "-p", quiet.__name__, "-p", "no:terminaldistreporter"]
+    if quiet:
+        arguments += ["-qq", "-p", without_dots.__name__, "-p", "no:terminaldistreporter"]
     if workers > 1:
         arguments += ["-p", "xdist", "-n", str(workers), "--dist", "worksteal"]
     with _only_our_plugins(), terminated_like_interrupted():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,7 +26,7 @@ from ..worker.transport import Cluster
 from .conclusions import Conclusion, conclude_repeated
 from .journal import Journal
 from .machines.shards import digest
-from .options import PytestOptionsError, RunOptions
+from .options import VERBOSE, PytestOptionsError, RunOptions
 from .progress import Progress
 from .requirements import require_pytest
 from .results_folder.last_run import LastRun
@@ -218,14 +219,15 @@ def run(prepared: Run, workers: int, cluster: Cluster | None = None) -> Report:
         return prepared.finish(None)
     require_pytest(workers)
     # Imported here, because planning and listing cells does not need pytest.
-    from .execution import execute, with_own_progress
+    from .execution import execute
 
     try:
         with stress() if options.stress else contextlib.nullcontext():
             setup = replace(prepared.setup(workers), cluster=cluster)
-            if not with_own_progress(options.pytest_options):
+            quiet = not (sys.stdout.isatty() or {*VERBOSE} & {*options.pytest_options})
+            if quiet:
                 prepared.show_progress(workers)
-            controller = execute(setup, workers, prepared.concluded)
+            controller = execute(setup, workers, prepared.concluded, quiet=quiet)
     except PytestOptionsError:
         prepared.leave()
         raise

@@ -202,13 +202,6 @@ class RunRecord:
         }
         return ", ".join(f"{words} {' and '.join(versions)}" for words, versions in found.items() if versions)
 
-    @property
-    def totals(self) -> str:
-        """The numbers of cells in one line, and how far they were taken if none ran."""
-        facts = self.facts
-        where = "" if self.depth == "run" else f"; {facts['platform']}"
-        return f"{facts['passed']}, {facts['known']}, {facts['unexpected']}{where}"
-
 
 def unexpected_in_words(labels: Sequence[str]) -> str:
     """The number of unexpected results with these verdicts, and how many of them say only that the run ended early."""

@@ -10,6 +10,9 @@ from .causes import grouped
 from .results import RunRecord, known_failures
 from .visible import in_a_line, visible
 
+PAGE = "index.html"
+"""The page that a run writes, in the folder of its results."""
+
 MOST_CAUSES = 25
 """The page has all of them."""
 

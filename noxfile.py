@@ -322,7 +322,7 @@ def jax_bugs(session: nox.Session) -> None:
     session.run("python", "tests/jax_bugs.py")
 
 
-@nox.session(default=False, python=HERE)
+@nox.session(tags=["daily"], default=False, python=HERE)
 def mutants(session: nox.Session) -> None:
     """Break hostcb on purpose, and check that conformance cells catch each mutant."""
     install(session, HERE_JAX, "test")

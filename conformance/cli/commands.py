@@ -1,6 +1,6 @@
 """The whole command line. A command's module is imported only if the command is named.
 
-So `-h` and the commands that read results need no JAX.
+So the commands that read results need no JAX. The others import what needs it in their `main`: `-h` needs none.
 """
 
 from __future__ import annotations
@@ -39,10 +39,23 @@ COMMANDS: Mapping[str, str] = {
     "soak": "run programs with callbacks for a long time, and check each callback",
 }
 
+_OF_JAX = {"jax", "jaxlib", "numpy", "ml_dtypes"}
+"""Modules that are there where JAX is installed."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parsed(sys.argv[1:] if arguments is None else arguments)
-    return reported(module_of(options.command).main, options)
+    try:
+        options = parsed(sys.argv[1:] if arguments is None else arguments)
+        return reported(module_of(options.command).main, options)
+    except ModuleNotFoundError as error:
+        if error.name not in _OF_JAX:
+            raise
+        print(
+            f"ERROR: this command needs {error.name}, which this Python does not have:"
+            f" `{sys.executable} -m pip install jax pytest pytest-xdist`",
+            file=sys.stderr,
+        )
+        return UNUSABLE
 
 
 def reported(run: Callable[[Any], int], options: Any) -> int:

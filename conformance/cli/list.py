@@ -7,16 +7,14 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..engine.options import ConflictingOptionsError, RunOptions, add_selection
-from ..engine.preparation import take_platform, whole_plan_of
-from ..planning.cells import Ineligible
-from ..planning.coverage import coverage_of, show
-from ..planning.plan_file import plan_text
-from ..planning.selection import Choice
 from .helping import add_command, add_patterns
 from .platforms import show_platforms
+
+if TYPE_CHECKING:
+    from ..planning.cells import Ineligible
 
 NO_CELL = 2
 
@@ -48,6 +46,11 @@ def add_parser(commands: Any) -> None:
 
 
 def main(parsed: argparse.Namespace) -> int:
+    from ..engine.preparation import take_platform, whole_plan_of
+    from ..planning.coverage import coverage_of, show
+    from ..planning.plan_file import plan_text
+    from ..planning.selection import Choice
+
     options = RunOptions.of(parsed)
     if parsed.platforms:
         take_platform(options)

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ..engine.results_folder.locking import FolderLock
+from ..reports.files import write
+from ..reports.html import html
 from ..reports.merging import MergeError, Part, merged, parts_in, was_killed, write_merged
 from ..reports.results import load_results
-from ..reports.visible import in_a_line
+from ..reports.terminal import PAGE, summary
 from .helping import add_command
 
 Joined: TypeAlias = Mapping[str, tuple[dict[str, Any], Sequence[Part]]]
@@ -56,8 +58,9 @@ def write_joined(joined: Joined, results: Path) -> int:
     """Write the results, print what they show, and return the exit code."""
     for data, parts in joined.values():
         write_merged(data, parts, results)
-    for run in load_results(results):
-        if run.name in joined:
-            print(f"{run.name}: {len(joined[run.name][1])} shards: {run.totals}")
-            print("".join(f"PROBLEM: {in_a_line(problem)}\n" for problem in run.problems), end="")
+    runs = [run for run in load_results(results) if run.name in joined]
+    page = results / PAGE
+    write(page, html(runs))
+    for run in runs:
+        print(f"{run.name}: {len(joined[run.name][1])} shards\n\n{summary(run, page=page)}")
     return max(data["exit_code"] for data, _ in joined.values())

@@ -5,21 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..engine.options import positive
 from ..minimising.failures import Counts, Failure, failure_of
-from ..minimising.steps import simpler
-from ..minimising.trials import trials
 from ..oracle.verdicts import Verdict
-from ..planning.cells import Cell, parse_cell
 from ..spec.errors import CommandError
 from ..spec.topology import WrongPlatformError
-from ..standalone.judging import ON_REQUEST
-from ..standalone.programs import NotStandaloneError, standalone_program
+from ..standalone import ON_REQUEST
 from ..worker.processes import WorkerStartError
 from .helping import add_command, add_deadline
 from .repro import program
+
+if TYPE_CHECKING:
+    from ..planning.cells import Cell
 
 FOUND, INTERRUPTED, PASSES = 0, 1, 3
 
@@ -57,6 +56,10 @@ def add_parser(commands: Any) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
+    from ..minimising.steps import simpler
+    from ..minimising.trials import trials
+    from ..planning.cells import parse_cell
+
     found = parse_cell(options.cell_id)
     options.platform = found.topology.platform
     if options.program and not options.program.parent.is_dir():
@@ -105,6 +108,8 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _write(file: Path, cell: Cell, failure: Failure) -> None:
+    from ..standalone.programs import NotStandaloneError, standalone_program
+
     try:
         file.write_text(standalone_program(cell, [kind for kind in ON_REQUEST if kind == failure.kind]))
     except NotStandaloneError as error:

@@ -7,16 +7,15 @@ import fnmatch
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..engine.first_cells import FIRST_CELLS, kills_in
 from ..engine.options import positive
 from ..engine.results_folder.locking import FolderLock
-from ..mutants import MUTANTS
-from ..mutants.mutant import Mutant
-from ..mutants.ranking import ranking_of
-from ..mutants.trials import Options, run
 from .helping import add_command, add_deadline
+
+if TYPE_CHECKING:
+    from ..mutants.mutant import Mutant
 
 
 def add_parser(commands: Any) -> None:
@@ -53,6 +52,9 @@ def add_parser(commands: Any) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
+    from ..mutants.ranking import ranking_of
+    from ..mutants.trials import Options, run
+
     if options.rank:
         FIRST_CELLS.write_text(ranking_of(options.rank))
         print(f"{len(kills_in(FIRST_CELLS.read_text()))} cells are in {FIRST_CELLS}")
@@ -69,6 +71,8 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _chosen(patterns: Sequence[str]) -> list[Mutant]:
+    from ..mutants import MUTANTS
+
     def wanted(name: str) -> bool:
         return any(pattern in name or fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from ..engine.interrupts import terminated_like_interrupted
 from ..engine.options import ConflictingOptionsError, add_selection
-from ..engine.preparation import plan_of
-from ..planning.plan_file import read_cells
 from ..releases.environments import Installer, ReleaseError
 from ..releases.journal import RunJournal
 from ..worker.stress import stress
@@ -60,6 +58,9 @@ def conditions(options: argparse.Namespace) -> str:
 
 def cells_of(options: argparse.Namespace, named: Sequence[str]) -> list[str]:
     """The ids of the selected cells: those named, or those of the installed JAX's plan."""
+    from ..engine.preparation import plan_of
+    from ..planning.plan_file import read_cells
+
     found = [cell.id for cell in read_cells(named, any_release=True)]
     if options.patterns or not found:
         options.smoke = options.smoke or not options.patterns

@@ -89,7 +89,7 @@ def main(options: argparse.Namespace) -> int:
                         outcomes[release, cell] = outcome
                         if outcome.verdict is Verdict.HARNESS_ERROR:
                             problems.append(f"{cell} with {release.label}: the suite failed: {outcome.reason}")
-                        progress.advance(cell, acceptable=True)
+                        progress.advance(acceptable=True)
                 except ReleaseError as error:
                     problems.append(f"{release.label} was not tried to the end: {error}")
                 # The next environment has its disk.

@@ -7,16 +7,17 @@ import json
 import shlex
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..engine.options import ConflictingOptionsError
-from ..planning.cells import CaseCell, Cell, TableCell, parse_cell
 from ..spec.depths import Depth
 from ..spec.package import COMMAND, PACKAGE
-from ..standalone.judging import ON_REQUEST
-from ..standalone.programs import standalone_program
+from ..standalone import ON_REQUEST
 from ..worker.processes import worker_environment
 from .helping import add_command
+
+if TYPE_CHECKING:
+    from ..planning.cells import Cell
 
 DEADLINE = 60.0
 
@@ -84,6 +85,8 @@ def command_line(cell: Cell) -> str:
 
 
 def program(cell: Cell) -> str:
+    from ..planning.cells import CaseCell
+
     # The environment of a worker on a machine without settings of its own.
     flags = cell.case.xla_flags if isinstance(cell, CaseCell) else ()
     deadline = cell.case.deadline if isinstance(cell, CaseCell) else None
@@ -124,6 +127,8 @@ def program(cell: Cell) -> str:
 
 def _run(cell: Cell) -> tuple[str, str]:
     """The import of the function that runs this kind of cell, and its call."""
+    from ..planning.cells import CaseCell, TableCell
+
     if isinstance(cell, CaseCell):
         # A case checks while it runs, and records no history to show.
         return "cases.harness.running import run_case", "run_case(cell.case, implementation, devices)"
@@ -164,6 +169,9 @@ def add_parser(commands: Any) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
+    from ..planning.cells import parse_cell
+    from ..standalone.programs import standalone_program
+
     cell = parse_cell(options.cell_id)
     if options.checks and not options.standalone:
         raise ConflictingOptionsError("--check is for --standalone: the other program makes all checks")

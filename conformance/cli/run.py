@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..engine.options import HOSTS, RunOptions, add_running, add_selection
-from ..engine.preparation import prepare, take_platform, workers_of
+from ..engine.options import HOSTS, VERBOSE, RunOptions, add_running, add_selection
 from ..engine.requirements import require_pytest
 from ..engine.results_folder.locking import FolderLock
-from ..engine.run import run
+from ..reports.files import write
+from ..reports.html import html
 from ..reports.markdown import markdown
-from ..reports.results import load_results
+from ..reports.terminal import PAGE
 from ..spec.depths import Depth
-from ..spec.package import COMMAND
-from .distributed import run_distributed
 from .helping import add_command, add_patterns
+
+if TYPE_CHECKING:
+    from ..reports.report import Report
 
 UNUSABLE = 2
 
@@ -27,7 +28,7 @@ def add_parser(commands: Any) -> None:
     parser = add_command(
         commands,
         "run",
-        "Run the selected cells in worker processes, print a table, and write the results for `report` and `diff`.\n"
+        "Run the selected cells in worker processes, show what is unexpected, and write a page and the results.\n"
         "pytest runs the cells, each as one item, and has the options after `--`: -x, --lf, --junit-xml, -v, -p.",
         [
             "--smoke",
@@ -55,11 +56,12 @@ def add_parser(commands: Any) -> None:
 def main(parsed: argparse.Namespace) -> int:
     options = RunOptions.of(parsed)
     if options.spread == HOSTS:
+        from .distributed import run_distributed
+
         ended = run_distributed(options)
         if isinstance(ended, int):
             return ended
-        print(ended.summary())
-        return ended.exit_code
+        return show(ended, options)
     if options.spread:
         # Imported here: only this needs Dask.
         from .dask_shards import run_on_cluster
@@ -70,6 +72,9 @@ def main(parsed: argparse.Namespace) -> int:
 
 def run_here(options: RunOptions) -> int:
     """Run the cells on this machine, and print what they show."""
+    from ..engine.preparation import prepare, take_platform, workers_of
+    from ..engine.run import run
+
     # A missing package is known before the plan, which takes seconds.
     options = take_platform(options)
     require_pytest(options.workers or workers_of(None, options.platform))
@@ -78,16 +83,23 @@ def run_here(options: RunOptions) -> int:
         lock.acquire()
         options = prepared.options
         found = run(prepared, workers_of(options.workers, options.platform, Depth(options.depth)))
-    print(found.summary())
-    if found.exit_code != UNUSABLE:
-        print(f"Results are in {options.results}: `{COMMAND} report {shlex.quote(str(options.results))}` shows them.")
-        _add_to_job_summary(options.results, options.name)
-    return found.exit_code
+        return show(found, options)
 
 
-def _add_to_job_summary(results: Path, name: str) -> None:
-    """In a job of GitHub Actions, add the report to the page of the job."""
-    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
-        runs = [run for run in load_results(results) if run.name == name]
+def show(report: Report, options: RunOptions) -> int:
+    """Write the page, print what the cells show, and return the exit code."""
+    page = options.results / PAGE if report.exit_code != UNUSABLE else None
+    if page:
+        try:
+            write(page, html([report.record]))
+        except OSError as error:
+            report.problems.append(f"{page} could not be written: {error.strerror}")
+            page = None
+    verbose = not {*VERBOSE}.isdisjoint(options.pytest_options)
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    print(report.summary(page=page, known=verbose or len(options.cells) == 1, colour=colour))
+    if (summary := os.environ.get("GITHUB_STEP_SUMMARY")) and report.exit_code != UNUSABLE:
+        # In a job of GitHub Actions, the report is on the page of the job.
         with Path(summary).open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(markdown(runs))
+            file.write(markdown([report.record]))
+    return report.exit_code

@@ -18,7 +18,7 @@ from .conclusions import Conclusion, run_repeatedly
 from .interrupts import terminated_like_interrupted
 from .journal import Journal
 from .options import RESULTS, SELECTION, PytestOptionsError
-from .pytest_cells import plugin
+from .pytest_cells import plugin, without_dots
 from .pytest_cells.controller import CONTROLLER, Controller
 from .pytest_cells.plugin import CONFIGURATION
 from .tasks import Setup, in_running_order
@@ -35,11 +35,13 @@ ARGUMENTS = (
 )
 
 
-def execute(setup: Setup, workers: int, concluded: Callable[[str, Conclusion], None]) -> Controller:
+def execute(
+    setup: Setup, workers: int, concluded: Callable[[str, Conclusion], None], *, quiet: bool = False
+) -> Controller:
     """Run every task once, and call `concluded` for each as soon as it has a conclusion.
 
     This also returns after crashes of cells and processes, and after an interrupt. It raises `PytestOptionsError` if
-    pytest refuses the user's own options for it.
+    pytest refuses the user's own options for it. With `quiet`, pytest does not show how far it is.
     """
     workers = min(workers, len(setup.tasks))
     setup = replace(setup, tasks=tuple(in_running_order(setup.tasks, max(1, workers))))
@@ -48,6 +50,8 @@ def execute(setup: Setup, workers: int, concluded: Callable[[str, Conclusion], N
         return controller
     # Otherwise the name of each cell would begin with the way from the current folder to this one.
     arguments = [*ARGUMENTS, "--rootdir", os.getcwd(), "-o", f"cache_dir={_cache_of(setup)}"]
+    if quiet:
+        arguments += ["-qq", "-p", without_dots.__name__, "-p", "no:terminaldistreporter"]
     if workers > 1:
         arguments += ["-p", "xdist", "-n", str(workers), "--dist", "worksteal"]
     with _only_our_plugins(), terminated_like_interrupted():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,7 +26,8 @@ from ..worker.transport import Cluster
 from .conclusions import Conclusion, conclude_repeated
 from .journal import Journal
 from .machines.shards import digest
-from .options import PytestOptionsError, RunOptions
+from .options import VERBOSE, PytestOptionsError, RunOptions
+from .progress import Progress
 from .requirements import require_pytest
 from .results_folder.last_run import LastRun
 from .results_folder.resuming import Past, begin, events, past_of
@@ -84,6 +86,7 @@ class Run:
             f"the expectation {pattern!r} matches no planned cell" for pattern in self._report.stale_expectations
         ]
         self._conclusions: dict[str, Conclusion] = {}
+        self._progress: Progress | None = None
         self._started = time.monotonic()
 
     def resume(self) -> None:
@@ -129,6 +132,13 @@ class Run:
         if cell_id not in self._conclusions or not standing.acceptable:
             self._conclusions[cell_id] = conclusion
             self._write(event="concluded", cell=cell_id, **conclusion.as_json())
+        if self._progress:
+            self._progress.advance(standing.acceptable)
+
+    def show_progress(self, workers: int) -> None:
+        """Print from now on how far the run is."""
+        tasks = len(self.tasks)
+        self._progress = Progress(tasks, min(workers, tasks))
 
     def finish(self, controller: Controller | None) -> Report:
         """Write the report after the end of all cells."""
@@ -214,7 +224,10 @@ def run(prepared: Run, workers: int, cluster: Cluster | None = None) -> Report:
     try:
         with stress() if options.stress else contextlib.nullcontext():
             setup = replace(prepared.setup(workers), cluster=cluster)
-            controller = execute(setup, workers, prepared.concluded)
+            quiet = not (sys.stdout.isatty() or {*VERBOSE} & {*options.pytest_options})
+            if quiet:
+                prepared.show_progress(workers)
+            controller = execute(setup, workers, prepared.concluded, quiet=quiet)
     except PytestOptionsError:
         prepared.leave()
         raise

@@ -6,13 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..engine.cell_runner import CellRunner
-from ..engine.preparation import SUPPORTED
-from ..engine.run import task_of
 from ..engine.tasks import Task, in_running_order
 from ..oracle.verdicts import Outcome, Verdict
-from ..planning.cells import parse_cell
 from ..spec.topology import WrongPlatformError
-from ..spec.versions import version_matches
+from ..spec.versions import HOSTCB_NEEDS, version_matches
 from ..spec.xla_flags import why_unknown
 from ..worker.processes import WorkerStartError
 from .environments import Environment, ReleaseError
@@ -26,6 +23,10 @@ def run_cells(
     Cells that share a worker process run one after the other, so the order is not that of `cells`. After each run that
     failed, the next one has a new worker. Raises `ReleaseError` if no worker starts in the environment.
     """
+    # Imported here, as all that imports JAX: the help of a command needs none.
+    from ..engine.run import task_of
+    from ..planning.cells import parse_cell
+
     tasks = in_running_order(task_of(parse_cell(cell, any_release=True), deadline) for cell in cells)
     runner = CellRunner(log, python=environment)
     try:
@@ -40,8 +41,8 @@ def run_cells(
 
 def _outcome(environment: Environment, runner: CellRunner, task: Task) -> Outcome:
     lacking = why_unknown(task.xla_flags, environment.jaxlib)
-    if task.implementation == "hostcb" and not version_matches(environment.jax, SUPPORTED):
-        lacking = f"hostcb needs JAX {SUPPORTED.removeprefix('>=')} or newer"
+    if task.implementation == "hostcb" and not version_matches(environment.jax, HOSTCB_NEEDS):
+        lacking = f"hostcb needs JAX {HOSTCB_NEEDS.removeprefix('>=')} or newer"
     try:
         if lacking:
             # Not even a worker for this cell can run there.

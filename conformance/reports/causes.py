@@ -1,27 +1,47 @@
-"""Groups of cells that the platform refuses for one cause: reports name each cause once."""
+"""Groups of unexpected results that have one cause: every report shows a cause once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Protocol, TypeVar
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..oracle.verdicts import Verdict
+from .results import CellRecord
+
+FIRST_WORDS = 6
+"""So many words of a witness tell one cause from another; its numbers differ from cell to cell."""
 
 
-class WithCause(Protocol):
+@dataclass(frozen=True)
+class Group:
+    """Cells with the same cause, of which the first is the example that reports show."""
+
+    cells: tuple[CellRecord, ...]
+
     @property
-    def cause(self) -> str: ...
+    def example(self) -> CellRecord:
+        return self.cells[0]
+
+    @property
+    def title(self) -> str:
+        """What the cells have in common."""
+        if cause := self.example.cause:
+            return f"unsupported: {cause}"
+        return f"{self.example.standing.value.replace('_', ' ')}: {self.example.headline}"
+
+    @property
+    def where(self) -> str:
+        first = self.example.id
+        return first if len(self.cells) == 1 else f"{len(self.cells)} cells, {first} for one"
 
 
-T = TypeVar("T", bound=WithCause)
-
-
-def by_cause(results: Iterable[T]) -> Mapping[str, list[T]]:
-    """The results that have a cause, grouped by it, the most frequent cause first."""
-    found: dict[str, list[T]] = {}
-    for result in results:
-        if result.cause:
-            found.setdefault(result.cause, []).append(result)
-    return dict(sorted(found.items(), key=lambda group: -len(group[1])))
-
-
-def in_words(cause: str, count: int, first: str) -> str:
-    return f"{cause}: {first}" if count == 1 else f"{cause}: {count} cells, {first} for one"
+def grouped(cells: Iterable[CellRecord]) -> list[Group]:
+    """The groups, the largest first; cells that never ran come last."""
+    found: dict[tuple[str, ...], list[CellRecord]] = {}
+    for cell in cells:
+        words = re.findall(r"[^\W\d]+", cell.witness.strip().partition("\n")[0])[:FIRST_WORDS]
+        own = (cell.standing.value, cell.headline, cell.anomaly, *words)
+        found.setdefault((cell.cause,) if cell.cause else own, []).append(cell)
+    groups = [Group(tuple(cells)) for cells in found.values()]
+    return sorted(groups, key=lambda group: (group.example.verdict == Verdict.MISSING.value, -len(group.cells)))

@@ -7,14 +7,16 @@ markup. So there is one context to escape for, and it is here.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
 from ..oracle.repetition import Repetition
+from ..spec.package import command_here
 from .capabilities import heading
-from .causes import by_cause
+from .causes import grouped
 from .content_policy import content_policy
 from .histories import lines
 from .results import CellRecord, Known, RunRecord
@@ -58,18 +60,18 @@ def _page_data(runs: Sequence[RunRecord]) -> dict[str, Any]:
     # Known failures come in dozens with the same long reason.
     known = list(dict.fromkeys(cell.known for run in runs for cell in run.cells if cell.known))
     return {
-        "known": [{"verdict": k.verdict, "reason": " ".join(k.reason.split()), "link": k.link} for k in known],
+        "known": [{"verdict": k.verdict, "reason": " ".join(k.reason.split()), "link": _link(k.link)} for k in known],
         "runs": [
             {
-                "platform": run.name,
-                "totals": run.totals,
-                "seconds": run.seconds,
+                "name": run.name,
+                "good": run.good,
+                "facts": [[name, value] for name, value in run.facts.items() if value],
                 "problems": [*run.problems, *(f"CLAIM FAILED: {claim.sentence}" for claim in run.wrong_claims)],
                 "capabilities": _capabilities_data(run),
                 "claims": [claim.sentence for claim in run.claims],
                 "causes": [
-                    {"cause": cause, "cells": [cell.id for cell in refused]}
-                    for cause, refused in by_cause(run.unexpected).items()
+                    {"title": group.title, "cells": [cell.id for cell in group.cells]}
+                    for group in grouped(run.unexpected)
                 ],
                 "environment": {
                     topology: {name: str(value) for name, value in info.items()}
@@ -82,13 +84,19 @@ def _page_data(runs: Sequence[RunRecord]) -> dict[str, Any]:
     }
 
 
+def _link(words: str) -> str:
+    """A path of the repository is an address only where the documentation is built, which knows that of the sources."""
+    base = os.environ.get("HOSTCB_SOURCES_URL")
+    return f"{base.rstrip('/')}/{words}" if base and words.startswith(("docs/", "ci/")) else words
+
+
 def _capabilities_data(run: RunRecord) -> dict[str, Any]:
     """A table: capabilities down, implementations and depths across."""
     rows = run.capabilities
     return {
         "columns": list(dict.fromkeys(heading(row.implementation, row.depth) for row in rows)),
         "rows": [
-            [name, *(row.counted for row in rows if row.name == name)]
+            [name, *([row.answer, row.counted] for row in rows if row.name == name)]
             for name in dict.fromkeys(row.name for row in rows)
         ],
     }
@@ -102,12 +110,11 @@ def _cell_data(cell: CellRecord, known: Sequence[Known]) -> dict[str, Any]:
         "verdict": cell.verdict,
         "standing": cell.standing.value,
         "seconds": cell.seconds,
-        "reproduce": cell.reproduce,
+        "reproduce": command_here(cell.reproduce),
         "stage": cell.stage,
         "anomaly": cell.anomaly,
         "witness": cell.witness,
         "expected": None if cell.standing.acceptable else cell.expected,
-        "cause": cell.cause,
         "attempts": cell.attempts if cell.attempts != 1 else None,
         "known": known.index(cell.known) if cell.known else None,
         "history": [vars(line) | {"words": line.words} for line in lines([*map(vars, cell.history)])],

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from ..oracle.rates import CONFIDENCE, percent
 from ..oracle.verdicts import ExpectationStatus
 from .capabilities import heading
-from .causes import by_cause
+from .causes import grouped
 from .markup import code, fenced, link, text
 from .results import CellRecord, RunRecord, known_failures
+from .table import several
 from .visible import visible
 
 MOST_SHOWN = 100
@@ -25,14 +26,12 @@ def markdown(runs: Sequence[RunRecord]) -> str:
 
 
 def _run(run: RunRecord) -> Iterable[str]:
-    good = not (run.unexpected or run.problems or run.wrong_claims) and bool(run.cells)
-    yield f"# Conformance on {text(run.name)}: {'as expected' if good else 'NOT as expected'}"
+    yield f"# Conformance on {text(run.name)}: {'as expected' if run.good else 'NOT as expected'}"
     yield ""
-    yield f"{run.totals}, {run.seconds:.0f} s{', on a machine under load (`--stress`)' if run.stress else ''}."
-    yield from _capabilities(run)
+    yield from (f"- {name}: {text(value)}" for name, value in run.facts.items() if value)
     yield from _problems(run)
-    yield from _unexpected([cell for cell in run.unexpected if not cell.cause])
-    yield from _refused(run.unexpected)
+    yield from _unexpected(run.unexpected)
+    yield from _capabilities(run)
     yield from _repeated(run.cells)
     yield from _matrices(run.cells)
     yield from _known(run.cells)
@@ -58,20 +57,6 @@ def _capabilities(run: RunRecord) -> Iterable[str]:
         yield from (f"- {'**FAILED**: ' if claim.failed else ''}{text(claim.sentence)}" for claim in run.claims)
 
 
-def _refused(cells: Sequence[CellRecord]) -> Iterable[str]:
-    """Each cause for which the platform refuses programs, with the cells."""
-    groups = by_cause(cells)
-    if not groups:
-        return
-    yield from ("", f"## Unsupported: {sum(map(len, groups.values()))}, for {len(groups)} causes")
-    for cause, refused in groups.items():
-        yield from ("", f"**{code(cause)}**: {len(refused)} cells", "")
-        lines = refused[0].witness.splitlines()[:WITNESS_LINES]
-        shown = [cell.id for cell in refused[:MOST_SHOWN]]
-        more = [f"... and {len(refused) - MOST_SHOWN} more"] if len(refused) > MOST_SHOWN else []
-        yield from fenced("\n".join([*lines, f"$ {refused[0].reproduce}", *shown[1:], *more]))
-
-
 def _problems(run: RunRecord) -> Iterable[str]:
     if run.problems:
         yield from ("", "## Problems of the run", "")
@@ -80,17 +65,21 @@ def _problems(run: RunRecord) -> Iterable[str]:
 
 
 def _unexpected(cells: Sequence[CellRecord]) -> Iterable[str]:
-    if not cells:
+    """Each cause with its cells, and the witness of the first."""
+    groups = grouped(cells)
+    if not groups:
         return
-    yield from ("", f"## Unexpected: {len(cells)}")
-    for cell in cells[:MOST_SHOWN]:
-        words = cell.standing.value.replace("_", " ")
-        yield from ("", f"**{code(cell.id)}**: {words}, {text(cell.headline)}", "")
-        lines = cell.witness.splitlines()
+    yield from ("", f"## Unexpected: {len(cells)}, for {several(len(groups), 'cause')}")
+    for group in groups[:MOST_SHOWN]:
+        yield from ("", f"**{text(group.title)}**: {several(len(group.cells), 'cell')}", "")
+        lines = group.example.witness.splitlines()
         more = [f"... and {len(lines) - WITNESS_LINES} more lines"] if len(lines) > WITNESS_LINES else []
-        yield from fenced("\n".join([*lines[:WITNESS_LINES], *more, f"$ {cell.reproduce}"]))
-    if len(cells) > MOST_SHOWN:
-        yield from ("", f"and {len(cells) - MOST_SHOWN} more.")
+        others = [cell.id for cell in group.cells[1:MOST_SHOWN]]
+        rest = [f"... and {len(group.cells) - MOST_SHOWN} more cells"] if len(group.cells) > MOST_SHOWN else []
+        command = f"$ {group.example.reproduce}"
+        yield from fenced("\n".join([*lines[:WITNESS_LINES], *more, command, *others, *rest]))
+    if len(groups) > MOST_SHOWN:
+        yield from ("", f"and {len(groups) - MOST_SHOWN} more causes.")
 
 
 def _repeated(cells: Sequence[CellRecord]) -> Iterable[str]:

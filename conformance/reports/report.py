@@ -1,4 +1,4 @@
-"""The results of a run: the JSON of every cell, and the printed summary."""
+"""The results of a run, which become its JSON."""
 
 from __future__ import annotations
 
@@ -17,13 +17,10 @@ from ..spec.depths import Depth
 from ..spec.package import COMMAND
 from ..spec.platforms import platform_named
 from .capabilities import Claim, Observed, Result, judged_claims, observed
-from .causes import by_cause, in_words
 from .exit_codes import AS_EXPECTED_AT, NOTHING_RAN, exit_code
 from .provenance import Provenance
-from .results import SCHEMA_VERSION, unexpected_in_words, write_results
-
-MOST_SHOWN = 100
-"""The summary shows at most this many unexpected results."""
+from .results import SCHEMA_VERSION, RunRecord, record_of, write_results
+from .terminal import summary
 
 
 @dataclass(frozen=True)
@@ -41,11 +38,6 @@ class CellResult:
     repetition: Repetition | None = None
     """What several runs of the cell have shown, if several were asked for."""
     stress: bool = False
-
-    @property
-    def cause(self) -> str:
-        """The platform's words for an unexpected refusal of the program, which other cells may share; else empty."""
-        return "" if self.standing.acceptable else self.outcome.cause
 
     @property
     def reproduce(self) -> str:
@@ -178,95 +170,21 @@ class Report:
     def write(self, path: Path) -> None:
         write_results(path, self.as_json())
 
-    def summary(self) -> str:
-        lines = [*self._table(), "", *(claim.sentence for claim in self.judged_claims if not claim.failed)]
-        shown = [r for r in self.unexpected if r.outcome.verdict is not Verdict.MISSING and not r.cause]
-        for result in shown[:MOST_SHOWN]:
-            lines += _describe(result)
-        if len(shown) > MOST_SHOWN:
-            lines.append(f"... and {len(shown) - MOST_SHOWN} more unexpected results; `report` shows them")
-        for cause, refused in by_cause(self.unexpected).items():
-            lines += [
-                f"UNSUPPORTED: {in_words(cause, len(refused), refused[0].cell.id)}",
-                *(f"    {line}" for line in refused[0].outcome.reason.splitlines()[:30]),
-                f"    {refused[0].reproduce}",
-            ]
-        lines += self._repeated()
+    @property
+    def record(self) -> RunRecord:
+        """The run as a reader of its JSON has it."""
+        return record_of(self.as_json())
+
+    def summary(self, *, page: Path | None = None, known: bool = False, colour: bool = False) -> str:
+        """What the terminal shows at the end."""
         left_out = Counter(cell.lacking for cell in self.lacking)
-        lines += [f"LEFT OUT: {count} cell{'s' * (count > 1)}: {reason}" for reason, count in left_out.items()]
-        lines += self._missing()
-        lines += [f"PROBLEM: {problem}" for problem in self.problems]
-        lines += [f"CLAIM FAILED: {claim.sentence}" for claim in self.judged_claims if claim.failed]
-        executed = len(self.results)
-        passed = sum(result.outcome.verdict is Verdict.PASS for result in self.results)
-        known = sum(result.standing is ExpectationStatus.KNOWN_FAILURE for result in self.results)
-        lines.append(
-            f"{passed} of {executed} cells passed, {known} known failures,"
-            f" {unexpected_in_words([result.outcome.label for result in self.unexpected])},"
-            f" {len(self.ineligible)} cells not applicable, {self.seconds:.0f} s"
-        )
-        lines += self._depth()
+        notes = [f"LEFT OUT: {count} cell{'s' * (count > 1)}: {reason}" for reason, count in left_out.items()]
         if self.empty_shard:
-            lines.append("This shard has no cell: there are more shards than cells.")
+            notes.append("This shard has no cell: there are more shards than cells.")
         if self.exit_code == NOTHING_RAN:
-            lines.append("ERROR: no cell was executed, so nothing is known.")
-        return "\n".join(lines)
-
-    def _depth(self) -> list[str]:
-        if self.depth is Depth.RUN:
-            return []
-        shown = Counter(result.outcome.shown for result in self.results if result.outcome.shown)
-        counts = ", ".join(f"{count} {what}" for what, count in sorted(shown.items())) or "none shown"
-        return [f"At depth {self.depth.value} nothing ran on {self.platform}: {counts}."]
-
-    def _repeated(self) -> list[str]:
-        """How often each cell failed, the highest rate first."""
-        found = [(result.cell.id, result.repetition) for result in self.results if result.repetition]
-        found.sort(key=lambda one: -one[1].rate)
-        lines = [f"{cell_id}: {repetition.words}" for cell_id, repetition in found[:MOST_SHOWN]]
-        lines += [f"... and {len(found) - MOST_SHOWN} more repeated cells"] if len(found) > MOST_SHOWN else []
-        return lines
-
-    def _missing(self) -> list[str]:
-        """Only the names of the first few: an interrupted run has thousands of missing cells."""
-        missing = [result.cell.id for result in self.results if result.outcome.verdict is Verdict.MISSING]
-        if not missing:
-            return []
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        return [f"MISSING: {len(missing)} cells were planned and never run: {', '.join(missing[:3])}{more}"]
-
-    def _table(self) -> list[str]:
-        """Callbacks down, verdicts across; known failures in a column of their own."""
-        counts: dict[str, Counter[str]] = {}
-        for result in self.results:
-            known = result.standing is ExpectationStatus.KNOWN_FAILURE
-            column = "known_failure" if known else result.outcome.verdict.value
-            row = f"{result.cell.implementation}/{result.cell.callback_name}"
-            counts.setdefault(row, Counter())[column] += 1
-        present = {column for counter in counts.values() for column in counter}
-        columns: list[str] = [v.value for v in Verdict if v.value in present and v is not Verdict.PASS]
-        columns += ["known_failure"] if "known_failure" in present else []
-        ineligible = Counter("/".join(cell.id.split("/")[:2]) for cell in self.ineligible)
-        rows = [["callback", "passed/applicable/total", *columns]]
-        for name, counter in counts.items():
-            applicable = counter.total()
-            ratio = f"{counter['pass']}/{applicable}/{applicable + ineligible[name]}"
-            rows.append([name, ratio, *(str(counter[column]) for column in columns)])
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        return ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+            notes.append("ERROR: no cell was executed, so nothing is known.")
+        return summary(self.record, notes, page=page, known=known, colour=colour)
 
 
 def _known(entry: Expectation) -> dict[str, Any]:
     return {"reason": entry.reason.strip(), "link": entry.link, "intermittent": entry.intermittent}
-
-
-def _describe(result: CellResult) -> list[str]:
-    outcome = result.outcome
-    stage = f" at {outcome.stage.value}" if outcome.stage else ""
-    attempts = f", {result.attempts} attempts" if result.attempts > 1 else ""
-    return [
-        f"{result.standing.value.upper()}: {result.cell.id}: {outcome.label}{stage}"
-        f" (expected {result.expected}{attempts})",
-        *(f"    {line}" for line in outcome.reason.splitlines()[:30]),
-        f"    {result.reproduce}",
-    ]

@@ -148,6 +148,8 @@ class RunRecord:
     """The capabilities that the platform's vendor claims, and what the run says of each."""
     begin: str
     """When the run began; empty if nobody will want to judge its results again."""
+    of_shard: bool = False
+    """Whether these are the results of one shard, which may have no cell."""
 
     @property
     def name(self) -> str:
@@ -166,22 +168,39 @@ class RunRecord:
         return tuple(cell for cell in self.cells if not cell.standing.acceptable)
 
     @property
-    def _shown(self) -> str:
-        if self.depth == "run":
-            return ""
-        shown = Counter(cell.shown for cell in self.cells if cell.shown)
-        counts = ", ".join(f"{count} {what}" for what, count in sorted(shown.items()))
-        return f"; depth {self.depth}: nothing ran, {counts or 'none shown'}"
+    def good(self) -> bool:
+        """Whether the run passes: each cell is as expected, and there is one, unless other shards have them all."""
+        return not (self.unexpected or self.problems or self.wrong_claims) and bool(self.cells or self.of_shard)
 
     @property
-    def totals(self) -> str:
-        standings = Counter(cell.standing for cell in self.cells)
+    def facts(self) -> dict[str, str]:
+        """What the terminal, the Markdown and the page say first, in this order."""
+        shown = Counter(cell.shown for cell in self.cells if cell.shown)
+        counts = ", ".join(f"{count} {what}" for what, count in sorted(shown.items())) or "none shown"
+        depth = "" if self.depth == "run" else f" at depth {self.depth}: nothing ran, {counts}"
         passed = sum(cell.passed for cell in self.cells)
-        unexpected = unexpected_in_words([cell.verdict for cell in self.unexpected])
-        return (
-            f"{passed} of {len(self.cells)} cells passed, {standings[ExpectationStatus.KNOWN_FAILURE]} known failures,"
-            f" {unexpected}, {len(self.left_out)} cells not applicable{self._shown}"
-        )
+        known = sum(cell.standing is ExpectationStatus.KNOWN_FAILURE for cell in self.cells)
+        minutes, seconds = divmod(round(self.seconds), 60)
+        return {
+            "platform": f"{self.platform}{depth}",
+            "software": self._software,
+            "passed": f"{passed} of {len(self.cells)} cells passed; {len(self.left_out)} are not applicable",
+            "known": f"{known} known failures",
+            "unexpected": unexpected_in_words([cell.verdict for cell in self.unexpected]),
+            "problems": f"{found} of the run" if (found := len(self.problems) + len(self.wrong_claims)) else "",
+            "time": (f"{minutes} min {seconds} s" if minutes else f"{self.seconds:.0f} s")
+            + (", on a machine under load (`--stress`)" if self.stress else ""),
+        }
+
+    @property
+    def _software(self) -> str:
+        """The versions that the workers reported; more than one of a package if the topologies had more."""
+        names = {"jax": "JAX", "jaxlib": "jaxlib", "python": "Python"}
+        found = {
+            words: dict.fromkeys(str(info[name]) for info in self.environment.values() if info.get(name))
+            for name, words in names.items()
+        }
+        return ", ".join(f"{words} {' and '.join(versions)}" for words, versions in found.items() if versions)
 
 
 def unexpected_in_words(labels: Sequence[str]) -> str:
@@ -232,22 +251,28 @@ def _run(file: Path) -> RunRecord:
     try:
         data = json.loads(file.read_text())
         check_schema(str(file), data)
-        return RunRecord(
-            _file_part(data["platform"]),
-            _seconds(data["seconds"]),
-            tuple(str(problem) for problem in data["problems"]),
-            {topology: dict(info) for topology, info in data["run_info"].items()},
-            tuple(_cell(cell) for cell in data["cells"]),
-            tuple(str(glob) for glob in data["stale_expectations"]),
-            int(data["process_starts"]),
-            {str(cell["id"]): str(cell["reason"]) for cell in data["ineligible"]},
-            bool(data.get("stress")),
-            Depth(data["depth"]).value,
-            tuple(Claim.from_json(claim) for claim in data["claims"]),
-            str(data["run"]["begin"]) if "run" in data else "",
-        )
+        return record_of(data)
     except UNREADABLE as error:
         raise UnreadableResultsError(f"{file} is no result of a run: {type(error).__name__}: {error}") from error
+
+
+def record_of(data: Mapping[str, Any]) -> RunRecord:
+    """The run that this JSON describes."""
+    return RunRecord(
+        _file_part(data["platform"]),
+        _seconds(data["seconds"]),
+        tuple(str(problem) for problem in data["problems"]),
+        {topology: dict(info) for topology, info in data["run_info"].items()},
+        tuple(_cell(cell) for cell in data["cells"]),
+        tuple(str(glob) for glob in data["stale_expectations"]),
+        int(data["process_starts"]),
+        {str(cell["id"]): str(cell["reason"]) for cell in data["ineligible"]},
+        bool(data.get("stress")),
+        Depth(data["depth"]).value,
+        tuple(Claim.from_json(claim) for claim in data["claims"]),
+        str(data["run"]["begin"]) if "run" in data else "",
+        "shard" in data,
+    )
 
 
 UNREADABLE = (OSError, ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError)

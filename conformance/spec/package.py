@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
 PACKAGE = __name__.removesuffix(".spec.package")
 
 COMMAND = "python -m conformance" if PACKAGE == "conformance" else "hostcb-conformance"
 """The command that a user types in this installation."""
+
+
+def command_here(command: str) -> str:
+    """A command that begins with `COMMAND`, so that it works when it is pasted into the shell that started this one.
+
+    It names this interpreter if the shell would find another one, or none.
+    """
+    word, _, _ = COMMAND.partition(" ")
+    program = Path(sys.executable) if word == "python" else Path(sys.executable).with_name(word)
+    found = shutil.which(word)
+    if not command.startswith(COMMAND) or not program.exists() or (found and Path(found).parent == program.parent):
+        return command
+    here = Path(os.getcwd())
+    named = program.relative_to(here) if program.is_relative_to(here) else program
+    return shlex.quote(str(named)) + command.removeprefix(word)
 
 
 def module(name: str) -> str:

@@ -18,12 +18,11 @@ from ..model.programs import Prediction
 from ..model.worlds import ExpectedEvent, Need
 from ..spec.callbacks import Callback, Refusal
 from ..spec.data import DataKind
+from . import ON_REQUEST
 from .differences import differences, differences_in_rest
 from .operands import Shown, expected_operand
 
 WIDTH = 118
-ON_REQUEST = ("overlap", "torn operand", "early barrier")
-
 LATEST_SECONDS = 0.5
 """A missing callback that still runs in this time after the barrier is late, and not lost."""
 

@@ -13,8 +13,9 @@ from ..spec.callbacks import SITES, Refusal
 from ..spec.configurations import JIT_DISABLED, PLACEMENTS, X64
 from ..spec.errors import CommandError
 from ..spec.package import COMMAND
+from . import ON_REQUEST
 from .callbacks import CallbackSource
-from .judging import LATEST_SECONDS, ON_REQUEST, Expected, refusal_source
+from .judging import LATEST_SECONDS, Expected, refusal_source
 from .operands import Shown
 
 HANG_SECONDS = 60

@@ -125,6 +125,6 @@ def test_a_cause_is_named_once_in_every_report(tmp_path: Path) -> None:
     made.write(tmp_path / "conformance-toy.json")
     runs = load_results(tmp_path)
     page = markdown(runs)
-    assert "## Unsupported: 3, for 1 causes" in page
+    assert "## Unexpected: 3, for 1 cause" in page
     assert page.count("not supported on toy") == 2  # its heading, and the witness of the first cell
-    assert '"causes":[{"cause":"' in html(runs)
+    assert '"causes":[{"title":"unsupported: ' in html(runs)

@@ -67,7 +67,7 @@ def test_results_of_each_depth_have_files_of_their_own(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "conformance-tpu@lower.json").read_text())["depth"] == "lower"
     runs = load_results(tmp_path)
     assert [run.name for run in runs] == ["tpu", "tpu@lower"]
-    assert "depth lower: nothing ran, 1 lowered" in markdown(runs)
+    assert "at depth lower: nothing ran, 1 lowered" in markdown(runs)
 
 
 def test_an_expectation_is_about_what_runs_unless_it_names_a_depth() -> None:

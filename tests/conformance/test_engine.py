@@ -161,7 +161,7 @@ def test_pytest_sees_strict_expected_failures(tmp_path: Path) -> None:
     listed = (f"{loses}/id_tap/*", f"{good}/call/*")
     expectations.write_text("".join(EXPECTATION.format(cells=pattern) for pattern in listed))
     chosen = [*cells(loses, "id_tap", "call", "call_no_result"), *cells(good, "id_tap", "call")]
-    of_pytest = ["--", "-k", "not call_no_result", "-rA", "--tb=short", "--xfail-tb", "--junit-xml=junit.xml"]
+    of_pytest = ["--", "-k", "not call_no_result", "-v", "-rA", "--tb=short", "--xfail-tb", "--junit-xml=junit.xml"]
     ended = run(tmp_path, "-n", "1", f"--expectations={expectations}", *chosen, *of_pytest)
     assert ended.returncode == 1, ended.stdout
     assert "2 failed, 1 passed, 1 deselected, 1 xfailed" in ended.stdout
@@ -215,11 +215,15 @@ def test_options_that_pytest_refuses_are_an_error(tmp_path: Path) -> None:
 @pytest.mark.contract("C70")
 def test_progress_is_shown_without_a_terminal(tmp_path: Path) -> None:
     """How many cells there are comes before the first one, and how many are done with every line."""
-    chosen = cells("implementation_fakes:GOOD", *CALLBACKS)
-    for workers, begin in (("2", "2 workers [4 items]"), ("1", "collected 4 items")):
+    chosen = cells("implementation_fakes:LOSES_A_CALLBACK", *CALLBACKS)
+    for workers, begin in (("2", "4 cells on 2 workers"), ("1", "4 cells")):
         ended = run(tmp_path, "-n", workers, *chosen)
-        assert begin in ended.stdout.splitlines()
-        assert re.search(r"\.{4} +\[4/4\]", ended.stdout), ended.stdout
+        first, *_, last = ended.stderr.splitlines()
+        assert first.startswith(f"{begin};")
+        found = re.match(r"4/4 cells, (\d) not as expected", last)
+        assert found, ended.stderr
+        assert f" {found[1]} unexpected results" in ended.stdout
+        assert "...." not in ended.stdout
 
 
 def test_surroundings_have_no_say(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from conformance.cli import minimise
 from conformance.cli.commands import main
+from conformance.minimising import trials
 from conformance.minimising.failures import Counts, Failure, failure_of
 from conformance.minimising.search import Step, smallest
 from conformance.minimising.steps import SIMPLER_PLACEMENTS, SIMPLER_TRANSFORMS, simpler
-from conformance.minimising.trials import trials
 from conformance.model.transforms import TRANSFORMS
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.planning.cells import Cell, ProgramCell, parse_cell
@@ -184,7 +184,7 @@ def outcomes(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Cell], Outc
     """Sets the outcomes of cells, which no process runs."""
 
     def set_them(outcome: Callable[[Cell], Outcome]) -> None:
-        monkeypatch.setattr(minimise, "trials", lambda deadline: nullcontext(outcome))
+        monkeypatch.setattr(trials, "trials", lambda deadline: nullcontext(outcome))
 
     return set_them
 
@@ -260,6 +260,6 @@ def test_the_program_of_a_fault_imports_the_suite(
 
 
 def test_a_run_in_a_process() -> None:
-    with trials(deadline=60.0) as run_alone:
+    with trials.trials(deadline=60.0) as run_alone:
         outcome = run_alone(parse_cell("jax/io_callback/grad.scan.detached/cpu-1dev"))
     assert failure_of(outcome) == failure_of(LOST)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from string import ascii_letters
 from typing import Any
 
 import pytest
@@ -25,7 +26,9 @@ def test_markdown_says_what_matters(tmp_path: Path) -> None:
     lines = markdown(load_results(write(tmp_path, PASSED, variant, LOST, KNOWN, CASE))).splitlines()
     assert lines[0] == "# Conformance on cpu: NOT as expected"
     expected = {
-        "3 of 5 cells passed, 1 known failures, 2 unexpected results, 1 cells not applicable, 12 s.",
+        "- passed: 3 of 5 cells passed; 1 are not applicable",
+        "- known: 1 known failures",
+        "- unexpected: 2 unexpected results",
         "lost: cpu:3 never ran #6",
         "$ python -m conformance run --cell hostcb/call/scan/cpu-8dev",
         "| callback | vmap | scan |",
@@ -50,10 +53,16 @@ def test_markdown_of_a_good_run_of_an_empty_one_and_of_two_platforms(tmp_path: P
 
 def test_markdown_stays_small(tmp_path: Path) -> None:
     long = "\n".join(["a line of a stack"] * 500)
-    write(tmp_path, *(LOST | {"id": f"hostcb/call/scan/cpu-{n}dev", "witness": long} for n in range(3000)))
+    names = [f"{letter * 3} {other * 3}" for letter in ascii_letters for other in ascii_letters]
+    causes = [
+        LOST | {"id": f"hostcb/call/scan/cpu-{n}dev", "witness": f"{name}\n{long}"} for n, name in enumerate(names)
+    ]
+    alike = [LOST | {"id": f"hostcb/tap/scan/cpu-{n}dev", "witness": f"cell {n}\n{long}"} for n in range(3000)]
+    write(tmp_path, *causes, *alike)
     text = markdown(load_results(tmp_path))
-    assert "and 2900 more." in text
-    assert "... and 488 more lines" in text
+    assert "and 2605 more causes." in text
+    assert "... and 2900 more cells" in text
+    assert "... and 489 more lines" in text
     assert len(text.encode()) < 1 << 18
 
 

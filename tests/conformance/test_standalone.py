@@ -29,7 +29,8 @@ from conformance.planning.cells import ProgramCell, UnknownCellError, parse_cell
 from conformance.planning.selection import CPU_DEVICE_COUNTS, plan_of
 from conformance.spec.configurations import CONTEXTS, PLACEMENTS
 from conformance.spec.data import ELEMENT_TYPES, SHAPES, STRUCTURES
-from conformance.standalone.judging import CHECKS, ON_REQUEST
+from conformance.standalone import ON_REQUEST
+from conformance.standalone.judging import CHECKS
 from conformance.standalone.programs import standalone_program
 from conformance.worker.execution import run_cell
 

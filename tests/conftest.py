@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from collections.abc import Iterator
@@ -61,8 +62,14 @@ def _nothing_left_behind() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _programs_of_one_file() -> Iterator[None]:
-    """Compiled programs are those of one file: thousands would slow down each collection of garbage."""
+    """Compiled programs are those of one file, and what was there before it is no matter of its garbage collections.
+
+    Many tests collect garbage, and otherwise a third of a session would be the search through older objects.
+    """
+    gc.collect()
+    gc.freeze()
     yield
+    gc.unfreeze()
     jax.clear_caches()
 
 

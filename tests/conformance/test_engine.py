@@ -107,7 +107,11 @@ def test_pytest_process_that_dies_costs_no_cell(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("sigint_reaches_programs")
 @pytest.mark.parametrize(
     ("workers", "number", "whole_group"),
-    [("1", signal.SIGTERM, False), ("2", signal.SIGINT, True), ("2", signal.SIGINT, False)],
+    [
+        ("1", signal.SIGTERM, False),
+        ("2", signal.SIGINT, True),
+        pytest.param("2", signal.SIGINT, False, marks=pytest.mark.thorough),
+    ],
 )
 def test_interrupt_ends_at_once_and_keeps_the_conclusions(
     tmp_path: Path, workers: str, number: signal.Signals, whole_group: bool
@@ -183,7 +187,7 @@ def test_pytest_sees_strict_expected_failures(tmp_path: Path) -> None:
 
 
 @pytest.mark.contract("C46")
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.thorough), "2"])
 def test_pytest_stops_and_runs_the_last_failures(tmp_path: Path, workers: str) -> None:
     """What did not run for -x is MISSING, and the run fails; --lf runs what has failed."""
     chosen = [*cells("implementation_fakes:LOSES_A_CALLBACK", "call"), *cells("implementation_fakes:GOOD", *CALLBACKS)]
@@ -205,10 +209,9 @@ def test_options_that_pytest_refuses_are_an_error(tmp_path: Path) -> None:
     chosen = cells("implementation_fakes:GOOD", "id_tap")
     assert run(tmp_path, "-n", "1", *chosen).returncode == 0
     before = report_in(tmp_path)
-    for options in (["--no-such-option"], ["-p", "no_such_plugin"]):
-        ended = run(tmp_path, "-n", "1", *chosen, "--", *options)
-        assert (ended.returncode, report_in(tmp_path)) == (2, before)
-        assert "ERROR: pytest refuses the options after `--`" in ended.stderr
+    ended = run(tmp_path, "-n", "1", *chosen, "--", "--no-such-option")
+    assert (ended.returncode, report_in(tmp_path)) == (2, before)
+    assert "ERROR: pytest refuses the options after `--`" in ended.stderr
     assert (tmp_path / "results" / "worker-0.log").exists()
 
 

@@ -24,6 +24,7 @@ def ends() -> dict[str, Ended]:
     return dict(zip(NAMES, jax_bugs.run(jax_bugs.reports(), JAX), strict=True))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("report", jax_bugs.reports(), ids=NAMES)
 def test_what_its_program_does(report: Report, ends: dict[str, Ended]) -> None:
     assert not (complaint := report.complaint(JAX, ends[report.name])), complaint

@@ -42,12 +42,14 @@ def found() -> dict[str, Any]:
     return results
 
 
+@pytest.mark.thorough
 def test_a_short_soak_finds_nothing_in_hostcb(found: dict[str, Any]) -> None:
     assert found["hostcb"]["anomalies"] == []
     assert found["hostcb"]["events"] >= SHORT["events"]
 
 
 @pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.thorough
 def test_a_short_soak_finds_a_defect(found: dict[str, Any], name: str) -> None:
     (first, *_) = found[name]["anomalies"]
     assert first.startswith(BROKEN[name]), first
@@ -56,6 +58,7 @@ def test_a_short_soak_finds_a_defect(found: dict[str, Any], name: str) -> None:
 # Growth -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_list_that_is_kept_for_each_tap_is_found(found: dict[str, Any]) -> None:
     """Nothing else is wrong there; the slope of memory says nothing in so short a time."""
     assert found["leaking"]["anomalies"] == []

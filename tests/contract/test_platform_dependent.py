@@ -101,13 +101,19 @@ PLACES: dict[str, tuple[Callable[[Any], Any], int]] = {
 }
 
 
-PLACED = [("jit", branch) for branch in BRANCHES]
-PLACED += [(place, branch) for place in PLACES if place != "jit" for branch in ("this", "another, with default")]
+# Each kind meets each branch under jit, and each other place with one of two branches, in turn.
+IN_TURN = ("this", "another, with default")
+PLACED = [(kind, "jit", branch) for kind in KINDS for branch in BRANCHES]
+PLACED += [
+    (kind, place, IN_TURN[(number + turn) % 2])
+    for number, kind in enumerate(KINDS)
+    for turn, place in enumerate(PLACES)
+    if place != "jit"
+]
 
 
 @pytest.mark.contract("H4")
-@pytest.mark.parametrize(("place", "branch"), PLACED)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "place", "branch"), PLACED)
 def test_callbacks_of_a_platform(kind: str, place: str, branch: str) -> None:
     (branches, here), (compiled, times) = BRANCHES[branch], PLACES[place]
     per_platform = branches(KINDS[kind])

@@ -207,7 +207,6 @@ def test_the_lists_and_the_kills_are_of_this_source(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["list", "-k", "no such"], "ERROR: no chosen mutant has 'no such' in its id"),
         (
             ["try", "-k", "no such", "--killer", "hostcb/id_tap/jit/cpu-1dev"],
             "ERROR: no mutant has 'no such' in its id",

@@ -65,11 +65,6 @@ def test_markers_with_unknown_numbers_are_not_collected(
         assert words in outcome.stdout.str()
 
 
-def test_the_page_has_a_section_for_each_promise() -> None:
-    page = promises.page()
-    assert [number for number in promises.numbered() if f"\n## {number}\n" not in page] == []
-
-
 @pytest.mark.parametrize(
     ("promise", "begin"),
     [

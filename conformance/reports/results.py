@@ -184,8 +184,8 @@ class RunRecord:
         return {
             "platform": f"{self.platform}{depth}",
             "software": self._software,
-            "passed": f"{passed} of {len(self.cells)} cells passed; {len(self.left_out)} are not applicable",
-            "known": f"{known} known failures",
+            "passed": f"{passed:,} of {len(self.cells):,} cells passed",
+            "known": f"{known} known failure{'s' * (known != 1)}",
             "unexpected": unexpected_in_words([cell.verdict for cell in self.unexpected]),
             "problems": f"{found} of the run" if (found := len(self.problems) + len(self.wrong_claims)) else "",
             "time": (f"{minutes} min {seconds} s" if minutes else f"{self.seconds:.0f} s")
@@ -206,7 +206,7 @@ class RunRecord:
 def unexpected_in_words(labels: Sequence[str]) -> str:
     """The number of unexpected results with these verdicts, and how many of them say only that the run ended early."""
     never_run = labels.count(Verdict.MISSING.value)
-    return f"{len(labels)} unexpected results" + (f" ({never_run} of them never run)" if never_run else "")
+    return f"{len(labels)} unexpected result{'s' * (len(labels) != 1)}" + (f" ({never_run} of them never run)" if never_run else "")
 
 
 def known_failures(cells: Sequence[CellRecord]) -> dict[Known, list[CellRecord]]:

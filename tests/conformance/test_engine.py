@@ -225,7 +225,7 @@ def test_progress_is_shown_without_a_terminal(tmp_path: Path) -> None:
         assert first.startswith(f"{begin};")
         found = re.match(r"4/4 cells, (\d) not as expected", last)
         assert found, ended.stderr
-        assert f" {found[1]} unexpected results" in ended.stdout
+        assert f" {found[1]} unexpected result" in ended.stdout
         assert "...." not in ended.stdout
 
 

@@ -206,7 +206,9 @@ class RunRecord:
 def unexpected_in_words(labels: Sequence[str]) -> str:
     """The number of unexpected results with these verdicts, and how many of them say only that the run ended early."""
     never_run = labels.count(Verdict.MISSING.value)
-    return f"{len(labels)} unexpected result{'s' * (len(labels) != 1)}" + (f" ({never_run} of them never run)" if never_run else "")
+    return f"{len(labels)} unexpected result{'s' * (len(labels) != 1)}" + (
+        f" ({never_run} of them never run)" if never_run else ""
+    )
 
 
 def known_failures(cells: Sequence[CellRecord]) -> dict[Known, list[CellRecord]]:

@@ -82,29 +82,30 @@ begun.wait(30)
 
 
 @pytest.mark.parametrize(
-    ("kind", "layout"),
+    ("kind", "layout", "how"),
     [
-        ("id_tap", "jit"),
-        ("id_print", "shard_map"),
-        ("call", "jit"),
-        ("call", "mesh"),
-        ("pure_callback", "jit"),
-        ("pure_callback", "eager"),
-        ("pure_callback", "shard_map"),
-        ("io_callback", "jit"),
-        ("io_callback", "mesh"),
-        ("io_callback_ordered", "jit"),
-        ("io_callback_ordered", "shard_map"),
-        ("io_callback_ordered", "eager"),
-        ("debug", "shard_map"),
-        ("debug_ordered", "jit"),
-        ("buffer_callback", "jit"),
-        ("buffer_callback", "shard_map"),
-        ("dlpack_callback", "mesh"),
-        ("installed", "jit"),
+        ("id_tap", "jit", "stops"),
+        ("id_tap", "jit", "goes_on"),
+        ("id_print", "shard_map", "goes_on"),
+        ("call", "jit", "stops"),
+        ("call", "mesh", "goes_on"),
+        ("pure_callback", "jit", "goes_on"),
+        ("pure_callback", "eager", "stops"),
+        ("pure_callback", "eager", "goes_on"),
+        ("pure_callback", "shard_map", "stops"),
+        ("io_callback", "jit", "stops"),
+        ("io_callback", "mesh", "goes_on"),
+        ("io_callback_ordered", "jit", "goes_on"),
+        ("io_callback_ordered", "shard_map", "stops"),
+        ("io_callback_ordered", "eager", "goes_on"),
+        ("debug", "shard_map", "stops"),
+        ("debug_ordered", "jit", "goes_on"),
+        ("buffer_callback", "jit", "stops"),
+        ("buffer_callback", "shard_map", "goes_on"),
+        ("dlpack_callback", "mesh", "stops"),
+        ("installed", "jit", "goes_on"),
     ],
 )
-@pytest.mark.parametrize("how", ["stops", "goes_on"])
 def test_a_daemon_thread_that_calls_back_in_a_loop(kind: str, layout: str, how: str) -> None:
     """It is refused, whether it ends then or tries again; what it has started before runs."""
     devices = 4 if layout in ("mesh", "shard_map") else 1

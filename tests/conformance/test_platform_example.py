@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -54,4 +55,4 @@ def test_a_cause_costs_two_processes_and_not_one_a_cell(environment: dict[str, s
     assert ended.returncode == 1, ended.stderr
     assert "UNSUPPORTED: `EmitPythonCallback` not supported on toy_npu backend: 5 cells" in ended.stdout
     assert "UNEXPECTED" not in ended.stdout
-    assert int(ended.stdout.partition(" worker processes started")[0].split()[-1]) <= 4
+    assert json.loads((tmp_path / "results" / "conformance-toy.json").read_text())["process_starts"] <= 4

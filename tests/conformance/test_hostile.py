@@ -139,7 +139,7 @@ FILES: dict[str, tuple[str, str]] = {
         "no name of a platform",
     ),
     "no cell id": (TEXT.replace(fakes.LOST["id"], "a/b"), "'a/b' is no cell id"),
-    "a standing of its own": (TEXT.replace('"unexpected"', '"fine"'), "'fine' is not a valid ExpectationStatus"),
+    "a status of its own": (TEXT.replace('"unexpected"', '"fine"'), "'fine' is not a valid ExpectationStatus"),
     "a newer schema": (TEXT.replace('"schema": 1', '"schema": 2'), "has schema 2, and this reader knows 1"),
     "no version": (TEXT.replace('"schema": 1', '"schema": true'), "the schema is True, not a number"),
 }

@@ -14,7 +14,7 @@ NOT_RUN = "not run"
 
 @dataclass(frozen=True)
 class Seen:
-    """What came of one run of one cell."""
+    """The outcome of one run of one cell."""
 
     words: str
     """What happened, without the words that differ from run to run: verdict, anomaly and stage."""
@@ -119,7 +119,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Wording:
-    """How a page speaks of its columns and rows."""
+    """The words of a page for its columns and rows."""
 
     title: str
     column: str
@@ -188,7 +188,7 @@ class Table:
         return {name: value for name, value in values.items() if len({*value}) > 1}
 
     def periods(self, words: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """The columns with the same outcome, in words, with that outcome."""
+        """A text of the columns with the same outcome, with that outcome."""
         if not self.wording.ordered:
             for word in dict.fromkeys(words):
                 yield ", ".join(c.label for c, of in zip(self.columns, words, strict=True) if of == word), word

@@ -19,7 +19,6 @@ from ..releases.known_bugs import load_known_bugs, page
 from ..releases.table import problems_of, table_of
 from ..releases.trying import run_cells
 from ..reports.files import write
-from ..reports.table_pages import html, markdown
 from .helping import add_command
 from .release_options import add_options, cells_of, conditions, running
 
@@ -33,7 +32,7 @@ def add_parser(commands: Any) -> None:
         "Run cells with several releases of JAX, each in an environment of its own, and print a table of what changed.",
         [
             "0.6.2 0.7.0 0.8.3",
-            "--last 8 -k 'jax and ordered' --html releases.html",
+            "--last 8 -k 'jax and ordered'",
             "0.6.0..0.8.3 --resume",
             "--known-bugs ci/known_bugs.toml --markdown docs/known-bugs.md",
         ],
@@ -60,7 +59,6 @@ def add_parser(commands: Any) -> None:
         help="this cell, or those in a file, as `list --plan` prints it; may be repeated",
     )
     add("--markdown", type=Path, metavar="FILE", help="a file for what is printed otherwise")
-    add("--html", type=Path, metavar="FILE", help="the table as a page, with witnesses and histories")
     add("--expectations", type=Path, metavar="FILE", help="known failures of these releases: others are an error")
     add("--known-bugs", type=Path, metavar="FILE", help="a list of bugs with their cells and releases: print its page")
     add_options(parser, "results/releases")
@@ -68,8 +66,8 @@ def add_parser(commands: Any) -> None:
 
 def main(options: argparse.Namespace) -> int:
     # That a page can be written is asked before all the runs, and not after them.
-    folders = [page.parent for page in (options.markdown, options.html) if page]
-    if missing := [path for path in (*folders, *filter(None, [options.expectations])) if not path.exists()]:
+    needed = [options.markdown and options.markdown.parent, options.expectations]
+    if missing := [path for path in needed if path and not path.exists()]:
         raise ConflictingOptionsError(f"there is no {missing[0]}")
     known = load_known_bugs(options.known_bugs) if options.known_bugs else None
     expected = load_expectations(options.expectations) if options.expectations else None
@@ -102,10 +100,7 @@ def main(options: argparse.Namespace) -> int:
         judged, printed = [*known.problems(outcomes)], page(known, options.known_bugs, outcomes)
     else:
         judged = [*problems_of(outcomes, cells, expected)] if expected else []
-        table = table_of(outcomes, cells, [*problems, *judged])
-        printed = markdown(table)
-        if options.html:
-            write(options.html, html(table))
+        printed = table_of(outcomes, cells, [*problems, *judged]).markdown()
     if not options.markdown:
         print(printed, end="")
     elif problems:

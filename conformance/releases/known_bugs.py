@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..oracle.verdicts import Outcome, Verdict
-from ..reports.markup import code, text
+from ..reports.markup import code, grid, text
 from ..reports.table import NOT_RUN, Table, consecutive, several
-from ..reports.table_pages import witness_of
 from ..spec.package import COMMAND
 from .environments import OLDEST, Release, ReleaseError, inside
 from .table import Outcomes, table_of, tried
@@ -158,14 +157,14 @@ def page(known: KnownBugs, file: Path, outcomes: Outcomes) -> str:
     lines = ["# Known bugs of JAX's callbacks, by release", ""]
     for paragraph in introduction.strip().split("\n\n"):
         lines += [textwrap.fill(paragraph, 120, break_long_words=False, break_on_hyphens=False), ""]
-    lines += ["| bug | bad before | good before | bad here | good here | differs with |", "| --- " * 6 + "|"]
-    lines += [_line(bug, outcomes) for bug in known.bugs]
+    head = ["bug", "bad before", "good before", "bad here", "good here", "differs with"]
+    lines += grid(head, (_line(bug, outcomes) for bug in known.bugs))
     for bug in known.bugs:
         lines += ["", f"## {text(bug.id)}", "", *_section(bug, table, outcomes)]
     return "\n".join(lines) + "\n"
 
 
-def _line(bug: Bug, outcomes: Outcomes) -> str:
+def _line(bug: Bug, outcomes: Outcomes) -> list[str]:
     releases, differences = tried(outcomes), bug.differences(outcomes)
     found = _periods(releases, [bug.found(release, outcomes) for release in releases])
     differs = _periods(releases, ["differs" if release in differences else "" for release in releases])
@@ -175,11 +174,11 @@ def _line(bug: Bug, outcomes: Outcomes) -> str:
     words += [", ".join(where for where, word in periods if word == wanted) for periods, wanted in here]
     if not bug.cells:
         words[3] = "no cell"
-    return f"| {' | '.join(word or '-' for word in words)} |"
+    return [word or "-" for word in words]
 
 
 def _periods(releases: Sequence[Release], words: Sequence[str]) -> list[tuple[str, str]]:
-    return list(consecutive([release.label for release in releases], words))
+    return consecutive([release.label for release in releases], words)
 
 
 def _section(bug: Bug, table: Table, outcomes: Outcomes) -> Iterator[str]:
@@ -188,10 +187,10 @@ def _section(bug: Bug, table: Table, outcomes: Outcomes) -> Iterator[str]:
         yield from ("", f"No cell shows it. {text(bug.without_cells)}")
     for row in (row for cell in bug.cells for row in table.rows if row.cell == cell):
         yield from ("", f"{code(row.cell)}:", "")
+        witnesses = {one.words: one.witness for one in reversed(row.seen) if one}
         for where, word in table.periods(row.words):
-            if word != NOT_RUN:
-                runs = next(runs for runs, of in zip(row.seen, row.words, strict=True) if of == word)
-                steady = _CHANGING.sub("...", witness_of(runs))
+            if word in witnesses:
+                steady = _CHANGING.sub("...", witnesses[word])
                 witness = text(textwrap.shorten(steady, MOST_OF_WITNESS, placeholder=" ..."))
                 yield f"- {text(where)}: {text(word)}{f': {witness}' if witness else ''}"
     if differences := bug.differences(outcomes):

@@ -60,11 +60,11 @@ def table(wheels: Path, folder: Path, *arguments: str) -> int:
 def test_a_table_says_what_changed_when_and_goes_on(
     ran: list[tuple[str, str]], wheels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert table(wheels, tmp_path, "0.6.0..0.6.2", "--html", str(tmp_path / "page.html")) == 0
+    assert table(wheels, tmp_path, "0.6.0..0.6.2") == 0
     printed = capsys.readouterr().out
     assert "2 cells with 3 releases of JAX: 1 changed, 1 never changed (1 pass)." in printed
     assert "## 1 cell: fail (lost, callback), pass from 0.6.2" in printed
-    assert "<b>#1" not in (tmp_path / "page.html").read_text()
+    assert "With 0.6.0: lost: " in printed and "<b>#1" not in printed
     assert ran == [(version, cell) for version in ("0.6.0", "0.6.1", "0.6.2") for cell in CELLS]
     ran.clear()
     assert table(wheels, tmp_path, "--last", "2", "0.7.1", "--resume") == 1

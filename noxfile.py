@@ -301,7 +301,7 @@ def old_releases(session: nox.Session) -> None:
 
 @nox.session(default=False, python=HERE)
 def releases(session: nox.Session) -> None:
-    """Run cells on several releases of JAX: `-- 0.6.2 0.7.0`, or `-- --last 8`, and what `releases -h` says."""
+    """Run cells on several releases of JAX: `-- 0.6.2 0.7.0`, or `-- 0.8.0..`, and what `releases -h` says."""
     install(session, HERE_JAX, extras=RELEASES)
     session.run("python", "-m", "conformance", "releases", *session.posargs)
 

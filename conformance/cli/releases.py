@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..engine.options import ConflictingOptionsError, positive
+from ..engine.options import ConflictingOptionsError
 from ..engine.progress import Progress
 from ..expectations.entries import load_expectations
 from ..oracle.verdicts import Outcome, Verdict
@@ -32,7 +31,7 @@ def add_parser(commands: Any) -> None:
         "Run cells with several releases of JAX, each in an environment of its own, and print a table of what changed.",
         [
             "0.6.2 0.7.0 0.8.3",
-            "--last 8 -k 'jax and ordered'",
+            "0.8.0.. -k 'jax and ordered'",
             "0.6.0..0.8.3 --resume",
             "--known-bugs ci/known_bugs.toml --markdown docs/known-bugs.md",
         ],
@@ -47,9 +46,8 @@ def add_parser(commands: Any) -> None:
         "versions",
         nargs="*",
         metavar="VERSION",
-        help="releases: 0.6.2, 0.6.2:0.6.1 for jax with another jaxlib, 0.6.0..0.8.3 for all between",
+        help="releases: 0.6.2, 0.6.2:0.6.1 for jax with another jaxlib, 0.6.0..0.8.3 or 0.6.0.. for all between",
     )
-    add("--last", type=positive(int), default=0, metavar="N", help="the newest N releases")
     add(
         "--cell",
         action="append",
@@ -77,8 +75,7 @@ def main(options: argparse.Namespace) -> int:
     outcomes: dict[tuple[Release, str], Outcome] = {}
     problems: list[str] = []
     with running(options) as (installer, journal):
-        wanted = options.versions or ([] if options.last or not known else known.releases)
-        releases = releases_of(wanted, options.last, installer)
+        releases = releases_of(options.versions or (known.releases if known else ()), installer)
         progress = Progress(len(releases) * len(cells))
         try:
             for release in releases:
@@ -112,11 +109,11 @@ def main(options: argparse.Namespace) -> int:
     return WORSE if problems or judged else 0
 
 
-def releases_of(words: Sequence[str], last: int, installer: Installer) -> list[Release]:
+def releases_of(words: Sequence[str], installer: Installer) -> list[Release]:
     """The releases that the words name, the oldest first."""
-    if not words and not last:
-        raise ConflictingOptionsError("name releases, like 0.6.2 0.7.0 or 0.6.0..0.8.3, or use --last 8")
-    found = {Release(version) for version in itertools.islice(installer.published(), last)} if last else set()
+    if not words:
+        raise ConflictingOptionsError("name releases, like 0.6.2 0.7.0 or 0.6.0..0.8.3")
+    found: set[Release] = set()
     for word in words:
         first, dots, end = word.partition("..")
         found |= {*installer.between(first, end)} if dots else {Release.parse(word)}
@@ -128,15 +125,11 @@ def _outcomes(
 ) -> Iterator[tuple[str, Outcome]]:
     """The outcomes of cells with a release: those of the journal, then the others, which run."""
     words = (release.jax, release.jaxlib, conditions(options))
-    missing: dict[str, int] = {}
-    for cell in cells:
-        recorded = [Outcome.from_json(data) for data in journal.of(*words, cell)]
-        # The next run may show what an error of the suite has not.
-        if recorded and recorded[-1].verdict is not Verdict.HARNESS_ERROR:
-            yield cell, recorded[-1]
-        else:
-            missing[cell] = 1
-    if missing:
+    found = {cell: Outcome.from_json(data[-1]) for cell in cells if (data := journal.of(*words, cell))}
+    # The next run may show what an error of the suite has not.
+    found = {cell: outcome for cell, outcome in found.items() if outcome.verdict is not Verdict.HARNESS_ERROR}
+    yield from found.items()
+    if missing := {cell: 1 for cell in cells if cell not in found}:
         environment = installer.environment(release)
         for cell, outcome in run_cells(environment, missing, options.deadline, options.results / "workers.log"):
             journal.add(outcome.as_json(), *words, cell)

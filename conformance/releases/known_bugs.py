@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..oracle.verdicts import Outcome, Verdict
 from ..reports.markup import code, grid, text
-from ..reports.table import NOT_RUN, Table, consecutive, several
+from ..reports.table import NOT_RUN, Table, several
 from ..spec.package import COMMAND
 from .environments import OLDEST, Release, ReleaseError, inside
 from .table import Outcomes, table_of, tried
@@ -138,9 +138,6 @@ def load_known_bugs(file: Path) -> KnownBugs:
     return KnownBugs(tuple(data.get("releases", ())), tuple(bugs))
 
 
-# The page -------------------------------------------------------------------------------------------
-
-
 def page(known: KnownBugs, file: Path, outcomes: Outcomes) -> str:
     """What was found before beside what the cells show."""
     table = table_of(outcomes, known.cells)
@@ -158,16 +155,16 @@ def page(known: KnownBugs, file: Path, outcomes: Outcomes) -> str:
     for paragraph in introduction.strip().split("\n\n"):
         lines += [textwrap.fill(paragraph, 120, break_long_words=False, break_on_hyphens=False), ""]
     head = ["bug", "bad before", "good before", "bad here", "good here", "differs with"]
-    lines += grid(head, (_line(bug, outcomes) for bug in known.bugs))
+    lines += grid(head, (_line(bug, outcomes, table) for bug in known.bugs))
     for bug in known.bugs:
         lines += ["", f"## {text(bug.id)}", "", *_section(bug, table, outcomes)]
     return "\n".join(lines) + "\n"
 
 
-def _line(bug: Bug, outcomes: Outcomes) -> list[str]:
+def _line(bug: Bug, outcomes: Outcomes, table: Table) -> list[str]:
     releases, differences = tried(outcomes), bug.differences(outcomes)
-    found = _periods(releases, [bug.found(release, outcomes) for release in releases])
-    differs = _periods(releases, ["differs" if release in differences else "" for release in releases])
+    found = table.periods([bug.found(release, outcomes) for release in releases])
+    differs = table.periods(["differs" if release in differences else "" for release in releases])
     name = f"[{text(bug.id)}]({bug.link})" if bug.link else text(bug.id)
     words = [name, ", ".join(map(in_words, bug.bad)), ", ".join(map(in_words, bug.good))]
     here = [(found, BAD), (found, GOOD), (differs, "differs")]
@@ -175,10 +172,6 @@ def _line(bug: Bug, outcomes: Outcomes) -> list[str]:
     if not bug.cells:
         words[3] = "no cell"
     return [word or "-" for word in words]
-
-
-def _periods(releases: Sequence[Release], words: Sequence[str]) -> list[tuple[str, str]]:
-    return consecutive([release.label for release in releases], words)
 
 
 def _section(bug: Bug, table: Table, outcomes: Outcomes) -> Iterator[str]:
@@ -194,7 +187,6 @@ def _section(bug: Bug, table: Table, outcomes: Outcomes) -> Iterator[str]:
                 witness = text(textwrap.shorten(steady, MOST_OF_WITNESS, placeholder=" ..."))
                 yield f"- {text(where)}: {text(word)}{f': {witness}' if witness else ''}"
     if differences := bug.differences(outcomes):
-        releases = tried(outcomes)
-        periods = _periods(releases, [differences.get(release, "") for release in releases])
+        periods = table.periods([differences.get(release, "") for release in tried(outcomes)])
         parts = "; ".join(f"{where}: {words}" for where, words in periods if words)
         yield from ("", f"**Differs.** {text(parts)}. {text(bug.deviation) or '(Not explained yet.)'}")

@@ -1,4 +1,4 @@
-"""The command `releases`: a table of cells by release, or the page of known bugs."""
+"""The command `releases`: a table of cells by release."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from ..expectations.entries import load_expectations
 from ..oracle.verdicts import Outcome, Verdict
 from ..releases.environments import Installer, Release, ReleaseError
 from ..releases.journal import RunJournal
-from ..releases.known_bugs import load_known_bugs, page
 from ..releases.table import problems_of, table_of
 from ..releases.trying import run_cells
-from ..reports.files import write
 from .helping import add_command
 from .release_options import add_options, cells_of, conditions, running
 
@@ -33,11 +31,10 @@ def add_parser(commands: Any) -> None:
             "0.6.2 0.7.0 0.8.3",
             "0.8.0.. -k 'jax and ordered'",
             "0.6.0..0.8.3 --resume",
-            "--known-bugs ci/known_bugs.toml --markdown docs/known-bugs.md",
         ],
         {
             0: "all cells ran with all releases",
-            1: "not all of them ran, the suite failed, or they are not as --expectations or --known-bugs say",
+            1: "not all of them ran, the suite failed, or they are not as --expectations says",
             2: "nothing could be tried",
         },
     )
@@ -56,26 +53,21 @@ def add_parser(commands: Any) -> None:
         dest="cell_ids",
         help="this cell, or those in a file, as `list --plan` prints it; may be repeated",
     )
-    add("--markdown", type=Path, metavar="FILE", help="a file for what is printed otherwise")
     add("--expectations", type=Path, metavar="FILE", help="known failures of these releases: others are an error")
-    add("--known-bugs", type=Path, metavar="FILE", help="a list of bugs with their cells and releases: print its page")
     add_options(parser, "results/releases")
 
 
 def main(options: argparse.Namespace) -> int:
-    # That a page can be written is asked before all the runs, and not after them.
-    needed = [options.markdown and options.markdown.parent, options.expectations]
-    if missing := [path for path in needed if path and not path.exists()]:
-        raise ConflictingOptionsError(f"there is no {missing[0]}")
-    known = load_known_bugs(options.known_bugs) if options.known_bugs else None
+    if options.expectations and not options.expectations.exists():
+        raise ConflictingOptionsError(f"there is no {options.expectations}")
     expected = load_expectations(options.expectations) if options.expectations else None
     # An old release has JAX's own callbacks alone.
     options.implementations = options.implementations or ["jax"]
-    cells = known.cells if known else cells_of(options, options.cell_ids)
+    cells = cells_of(options, options.cell_ids)
     outcomes: dict[tuple[Release, str], Outcome] = {}
     problems: list[str] = []
     with running(options) as (installer, journal):
-        releases = releases_of(options.versions or (known.releases if known else ()), installer)
+        releases = releases_of(options.versions, installer)
         progress = Progress(len(releases) * len(cells))
         try:
             for release in releases:
@@ -93,20 +85,11 @@ def main(options: argparse.Namespace) -> int:
             problems.append("the run was interrupted; --resume goes on")
     if not outcomes:
         raise ReleaseError(problems[0])
-    if known:
-        judged, printed = [*known.problems(outcomes)], page(known, options.known_bugs, outcomes)
-    else:
-        judged = [*problems_of(outcomes, cells, expected)] if expected else []
-        printed = table_of(outcomes, cells, [*problems, *judged]).markdown()
-    if not options.markdown:
-        print(printed, end="")
-    elif problems:
-        problems.append(f"{options.markdown} was not written, since not all cells ran with all releases")
-    else:
-        write(options.markdown, printed)
-    for problem in (*problems, *judged):
+    problems += problems_of(outcomes, cells, expected) if expected else ()
+    print(table_of(outcomes, cells, problems).markdown(), end="")
+    for problem in problems:
         print(f"ERROR: {problem}", file=sys.stderr)
-    return WORSE if problems or judged else 0
+    return WORSE if problems else 0
 
 
 def releases_of(words: Sequence[str], installer: Installer) -> list[Release]:

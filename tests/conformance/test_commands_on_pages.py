@@ -10,7 +10,7 @@ from support import pages
 
 from conformance.cli.commands import parsed
 
-WITHOUT_A_VALUE = {"bisect --script", "releases --known-bugs"}
+WITHOUT_A_VALUE = {"bisect --script"}
 """What a sentence names without the value of its last option."""
 
 COMMAND = re.compile(r"(?:python -m conformance|hostcb-conformance) ([^`\n]*)")

@@ -103,7 +103,7 @@ class Record:
         self._kept: deque[Event] = deque()
 
     def waiting(self) -> list[str]:
-        """The runs for which no barrier has waited yet, in words."""
+        """A text of the runs for which no barrier has waited yet."""
         runs = [run for run in list(self._runs.values()) if run.complete == NOT_YET]
         words = [f"{run}: {len(run.events)} of {len(run.shape.steps) * len(run.devices)} callbacks" for run in runs]
         return words[:MOST_WAITING] + [f"and {len(runs) - MOST_WAITING} more"] * (len(runs) > MOST_WAITING)

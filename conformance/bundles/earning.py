@@ -75,8 +75,9 @@ def _reasons(run: JudgedRun, wanted: list[str], known: Mapping[str, str], left_o
     missing = counted - {cell.id for cell in ran}
     for name in [one for one in wanted if one in missing][:1]:
         yield f"{len(missing)} of its {len(counted)} cells did not run, the first is {name}"
-    for callback, reason in {_callback(one): why for one, why in reversed([*left_out.items()])}.items():
-        if callback not in map(_callback, wanted):
+    there = {one.split("/")[1] for one in wanted}
+    for callback, reason in {one.split("/")[1]: why for one, why in reversed([*left_out.items()])}.items():
+        if callback not in there:
             yield f"all cells of {callback} were left out: {reason}"
     # A refusal in words is right where a platform lacks something, and shows no support of it.
     through = {cell.callback for cell in ran if cell.shown != "refused"}
@@ -86,7 +87,3 @@ def _reasons(run: JudgedRun, wanted: list[str], known: Mapping[str, str], left_o
         yield f"the run had {len(run.record.problems)} problems, the first is: {problem}"
     if len(bad) == len(ran):
         yield "no cell of it passed"
-
-
-def _callback(cell_id: str) -> str:
-    return cell_id.split("/")[1]

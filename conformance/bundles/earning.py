@@ -79,7 +79,7 @@ def _reasons(run: JudgedRun, wanted: list[str], known: Mapping[str, str], left_o
     for callback, reason in {one.split("/")[1]: why for one, why in reversed([*left_out.items()])}.items():
         if callback not in there:
             yield f"all cells of {callback} were left out: {reason}"
-    # A refusal in words is right where a platform lacks something, and shows no support of it.
+    # A refusal with an error is right where a platform lacks something, and shows no support of it.
     through = {cell.callback for cell in ran if cell.shown != "refused"}
     for callback in dict.fromkeys(cell.callback for cell in ran if cell.callback not in through):
         yield f"all programs with {callback} were refused"

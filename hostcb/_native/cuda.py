@@ -33,7 +33,7 @@ class Cuda:
         if not self.asked_for:
             self.problem = f"one model of GPU alone has run it; {VARIABLE}=1 turns it on"
         elif library.problem is not None:
-            self.problem = f"the library in C is not in use: {library.problem}"
+            self.problem = f"the native extension is not in use: {library.problem}"
 
     def is_ready(self) -> bool:
         """Whether programs that are lowered now may use the target; registers it the first time."""

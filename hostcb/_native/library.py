@@ -51,7 +51,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hostcb_done": (None, _ADDRESS, _POSITION),
     "hostcb_share": (ctypes.c_int, _ADDRESS, _POSITION, _POSITION, ctypes.c_uint64, _ADDRESS),
     "hostcb_own": (ctypes.c_int, _ADDRESS, ctypes.c_uint64),
-    "hostcb_disown": (None, _ADDRESS),
+    "hostcb_release": (None, _ADDRESS),
     "hostcb_mapped": (ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)),
     "hostcb_trim": (None, _ADDRESS),
     "hostcb_hold_ended_threads": (None, _ADDRESS),
@@ -188,7 +188,7 @@ class Library:
         if self.problem is None:
             self.is_ready()
         if self.problem is not None:
-            return f"taps are handed over in Python; the library in C is not in use: {self.problem}"
+            return f"taps are handed over in Python; the native extension is not in use: {self.problem}"
         return "taps are handed over in C, without the interpreter lock"
 
 

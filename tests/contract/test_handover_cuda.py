@@ -156,7 +156,7 @@ def test_without_the_plugin_it_is_not_used(by_default: tuple[dict[str, str], str
 @pytest.mark.parametrize(
     ("env", "words"),
     [
-        ({"HOSTCB_NATIVE": "0", "HOSTCB_NATIVE_CUDA": "1"}, "the library in C is not in use: HOSTCB_NATIVE turns"),
+        ({"HOSTCB_NATIVE": "0", "HOSTCB_NATIVE_CUDA": "1"}, "the native extension is not in use: HOSTCB_NATIVE turns"),
         (
             {"HOSTCB_NATIVE": "1", "HOSTCB_NATIVE_CUDA": "0"},
             "one model of GPU alone has run it; HOSTCB_NATIVE_CUDA=1 turns",

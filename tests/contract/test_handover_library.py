@@ -1,4 +1,4 @@
-"""H24: the library in C is in use where it can be, and without it everything works as well."""
+"""H24: the native extension is in use where it can be, and without it everything works as well."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_library_is_in_use_wherever_it_can_be_built() -> None:
     spec.loader.exec_module(packaging)
     reason = packaging.lacks()
     if reason is not None:
-        pytest.skip(f"the library in C: {reason}")
+        pytest.skip(f"the native extension: {reason}")
     assert native.library.problem is None, f"{state}; `python {packaging.__file__}` builds it"
 
 

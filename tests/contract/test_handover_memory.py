@@ -14,7 +14,7 @@ from hostcb._runtime.memory.owners import Owner, mapped
 from hostcb._runtime.queue.queues import MOST_VALUES
 from hostcb._runtime.queue.rings import Ring
 
-pytestmark = pytest.mark.skipif(library.problem is not None, reason=f"the library in C: {library.problem}")
+pytestmark = pytest.mark.skipif(library.problem is not None, reason=f"the native extension: {library.problem}")
 
 
 @pytest.mark.contract("H12")

@@ -226,7 +226,7 @@ def dropped_program(driver: Driver) -> None:
     driver.barrier()
     seen.must_be(rows(30) * 2)
     gc.collect()
-    assert not sites.leaving
+    assert not sites.sites_to_forget
 
 
 def forked(driver: Driver) -> None:
@@ -377,7 +377,7 @@ def failures(driver: Driver) -> None:
 def broken_stream(driver: Driver) -> None:
     """Values that never arrive hold nothing up: a call is refused, a barrier and the exit end."""
     seen = Seen()
-    rings.PATIENCE = 0.1
+    rings.CUDA_WAIT_SECONDS = 0.1
     program = taps_in_loop(seen.tap, 5)
     program(0)
     driver.barrier()

@@ -1,4 +1,4 @@
-"""H26: what the library in C receives before a program for CUDA uses it, with a stand-in for all that it calls."""
+"""H26: what the native extension receives before a program for CUDA uses it, with a stand-in for all that it calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""H26: the handler of taps on CUDA, with stand-ins for the library in C and for the device."""
+"""H26: the handler of taps on CUDA, with stand-ins for the native extension and for the device."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_who_waits_for_values_lets_other_threads_run(monkeypatch: pytest.MonkeyP
     def sleep(seconds: float) -> None:
         counters.tail += 1
 
-    monkeypatch.setattr(rings, "PATIENCE", 0.5)
+    monkeypatch.setattr(rings, "CUDA_WAIT_SECONDS", 0.5)
     monkeypatch.setattr(rings.time, "sleep", sleep)
     rings.Ring.settle(SimpleNamespace(counters=counters))  # type: ignore[arg-type]
     assert counters.tail == 2

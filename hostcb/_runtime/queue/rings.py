@@ -1,4 +1,4 @@
-"""The ring of a device, into which the library in C writes tapped values without the interpreter lock (H5, H11, H12).
+"""The ring of a device, into which C writes tapped values without the interpreter lock (H5, H11, H12).
 
 A ring is a part of the device's queue: `queues` decides whether the oldest value is in the ring or in Python. Records
 are found by their position, which only grows. C alone knows which have ended (`head`), and counts them in the same
@@ -19,7 +19,7 @@ CAPACITY = 1 << 24
 MOST_READ = 256
 
 # On CUDA a callback that keeps an order waits so many seconds at most for the values that the device hands over before.
-PATIENCE = 60.0
+CUDA_WAIT_SECONDS = 60.0
 
 Read = ctypes.c_uint64 * (3 * MOST_READ + 1)
 
@@ -111,13 +111,13 @@ class Ring:
             RuntimeError: they have not arrived in time.
         """
         counters = self.counters
-        end, deadline = counters.reserved, time.monotonic() + PATIENCE
+        end, deadline = counters.reserved, time.monotonic() + CUDA_WAIT_SECONDS
         while counters.tail < end:
             if time.monotonic() > deadline:
                 raise RuntimeError(
                     "hostcb: values that were tapped before this callback have not come from the device in "
-                    f"{PATIENCE:g} s, so their order is not known. HOSTCB_NATIVE_CUDA=0 in the environment hands them "
-                    "over in Python."
+                    f"{CUDA_WAIT_SECONDS:g} s, so their order is not known. HOSTCB_NATIVE_CUDA=0 in the environment "
+                    "hands them over in Python."
                 )
             time.sleep(1e-4)
 
@@ -178,7 +178,7 @@ class Ring:
         rung: int = library.free.hostcb_sleep(self.address, heard, microseconds)
         return rung
 
-    def disown(self) -> None:
+    def reset_after_fork(self) -> None:
         """Drop all values in a forked child: the parent process runs them."""
         library.held.hostcb_forked(self.address)
         self._ahead = [], 0

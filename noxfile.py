@@ -266,9 +266,6 @@ def compiled(session: nox.Session) -> None:
     session.run("pytest", "-n", "2", "tests/conformance/test_compilers.py")
     for name, chosen in (("tpu", CELLS["compiled_for_tpu"]), ("cuda", CELLS["compiled_for_cuda"])):
         conformance(session, name, "--depth", "compile", "-n", "2", "-k", chosen)
-    session.run("pytest", "tests/contract/test_handover_cuda.py", "-k", "plugin or environment")
-    in_c = ("--results", "results/taps-in-c", "-k", CELLS["compiled_in_c"])
-    conformance(session, "cuda", "--depth", "compile", "-n", "2", *in_c, HOSTCB_NATIVE_CUDA="1")
 
 
 @nox.session(tags=["daily"], default=False, python=HERE)

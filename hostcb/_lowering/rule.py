@@ -21,7 +21,7 @@ from .._spec.effects import ordered
 from .._spec.placement import partial_automatic, placed_per_device, position_among
 from .._threads.foreign import foreign_callbacks_of
 from .._threads.switching import switch_interval
-from . import on_stream, transports, views
+from . import transports, views
 from .crossing import Crossing
 from .custom_calls import module_of
 from .transports import Emitted, Equation
@@ -188,8 +188,6 @@ def _emit(equation: Equation, platform: str, device_index: Any) -> Emitted:
     if count == 1:
         if platform == "cpu":
             return views.views(equation, _cpu_devices(equation), None)
-        if on_stream.takes(equation, platform):
-            return on_stream.taps(equation, None)
         return _emit_arrays(equation, platform, lambda _: program.device_at(0), None, None)
     if platform == "cpu" or platform in GPU_PLATFORMS:
         kind = "cpu" if platform == "cpu" else "gpu"
@@ -230,8 +228,6 @@ def _emit_per_device(equation: Equation, platform: str, axis_context: Any, devic
         return _emit_in_place(equation, platform, sharding, 1)
     if platform == "cpu":
         return views.views(equation, _cpu_devices(equation), sharding)
-    if on_stream.takes(equation, platform):
-        return on_stream.taps(equation, sharding)
     # A position in the mesh is not a device id, so the handler asks the execution for its devices.
     position = hlo.PartitionIdOp().result
     program = equation.crossing.host.program

@@ -17,8 +17,6 @@ from jax.interpreters import mlir
 
 from .. import _compat
 from .._errors.refusals import RefusedResultError
-from .._runtime.host import Host
-from .._runtime.queue.queues import queues
 from .._threads.running import called_by_runtime
 from .crossing import Crossing
 from .custom_calls import custom_call
@@ -82,26 +80,12 @@ def _exchange(equation: Equation) -> Callable[[Any, Sequence[Any]], Sequence[np.
     @called_by_runtime
     def exchange(device: Any, operands: Sequence[Any]) -> Sequence[np.ndarray]:
         owned = decode([np.array(operand) for operand in operands])
-        _settle(host, device)
         if host.callback.kind.identity:
             host.tap(device, owned)
             return ()
         return tuple(map(_contiguous, encode(host.call(device, owned))))
 
     return exchange
-
-
-def _settle(host: Host, device: Any) -> None:
-    """Before a callback that keeps an order: wait until the values have arrived that were tapped before, on CUDA."""
-    ring = queues[device].ring if host.callback.kind.ordered else None
-    if ring is None:
-        return
-    try:
-        ring.settle()
-    except RuntimeError as exception:
-        if host.callback.kind.identity:
-            raise
-        raise host.refused(device, exception) from exception
 
 
 def arrays(
@@ -158,7 +142,6 @@ def one_of_many(equation: Equation, targets: tuple[str, str], index: int) -> Emi
     @called_by_runtime
     def tap(token: Any, *operands: Any) -> Sequence[Any]:
         device = program.device_at(index)
-        _settle(host, device)
         host.tap(device, decode([np.array(operand) for operand in operands]))
         return (token,)
 
@@ -167,7 +150,6 @@ def one_of_many(equation: Equation, targets: tuple[str, str], index: int) -> Emi
         token, operands = operands[:has_token], operands[has_token:]
         device = program.device_at(index)
         try:
-            _settle(host, device)
             results = host.call(device, decode([np.array(operand) for operand in operands]))
             encoded = list(map(_contiguous, encode(results)))
         except BaseException as error:

@@ -166,8 +166,6 @@ class Receiver:
 class Unbound:
     """Stands for a call site whose program runs in a callback, where its own first value is not queued."""
 
-    pinned = False
-
     def bind(self, ring: Any) -> None:
         pass
 

@@ -72,7 +72,7 @@ def test_a_value_that_has_arrived_is_no_longer_on_its_way(devices: list[jax.Devi
 
 @pytest.mark.contract("H11")
 def test_a_consumer_that_lingers_sleeps_as_long_as_it_asks_for() -> None:
-    ring = Ring(1 << 20, MOST_VALUES, pinned=False)
+    ring = Ring(1 << 20, MOST_VALUES)
     never = (1 << 64) - 1
     bells = library.free.hostcb_sleep(ring.address, never, 0)
     started = time.monotonic()

@@ -55,7 +55,7 @@ def test_values_of_the_ring_count_too(of_ring: int, monkeypatch: pytest.MonkeyPa
         oldest=lambda: None,
         is_pending=lambda: False,
         counters=SimpleNamespace(tail=0, head=0),
-        pinned=True,
+        is_expecting=lambda: False,
     )
     queue.ring = ring
     queue.put(Receiver(1, ran), ())

@@ -74,7 +74,7 @@ class DeviceQueue(Progress):
         ring = self.ring
         if ring is None:
             # Several threads may do this at once.
-            ring = self._rings.setdefault(None, Ring(self.budget, MOST_VALUES, site.pinned))
+            ring = self._rings.setdefault(None, Ring(self.budget, MOST_VALUES))
             self.counts.ring = self.ring = ring
             self._publish()
         consumer = self.consumer
@@ -261,7 +261,7 @@ class DeviceQueue(Progress):
     def _awaits_copies(self) -> bool:
         """Return whether all values that hold the queue's room are still being copied, by threads of a CPU device."""
         ring = self.ring
-        return ring is not None and not ring.pinned and ring.is_expecting()
+        return ring is not None and ring.is_expecting()
 
     @runs_callbacks
     def _take_turn(self, reached: Callable[[], bool]) -> None:

@@ -57,10 +57,7 @@ class Site:
         decode: Callable[..., Any],
         carried: Sequence[Any],
         through_python: ctypes.c_int32,
-        pinned: bool = False,
     ) -> None:
-        # Whether a device of CUDA writes to the ring.
-        self.pinned = pinned
         self.number = next(_numbers)
         self.receiver = receiver
         self.rings: dict[Ring, None] = {}
@@ -93,15 +90,6 @@ class Site:
             len(self._sizes),
             self._sizes,
         )
-
-    def fetched(self) -> Any:
-        """Return the value of the tap on CUDA whose handler this thread runs; first all earlier ones arrive."""
-        arrays = [np.empty(shape, dtype) for shape, dtype, _ in self._operands]
-        places = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
-        refused = library.free.hostcb_cuda_fetch(len(arrays), self._sizes, places)
-        if refused is not None:
-            raise RuntimeError(refused.decode())
-        return self._decode(arrays)
 
     def item(self, ring: Ring, begin: int, end: int) -> Item | None:
         """Return the value of a record as an item of the queue.

@@ -184,5 +184,5 @@ if tracker.informed:
     fast_dispatch.enable_fast_dispatch_for_ordered(ordered, HARMLESS, Program, tracker)
 else:
     dispatch.keep_order_without_hooks()
-    # Which no execution tells then.
+    # No execution reports them then.
     _compat.require_devices(host_callback_p)

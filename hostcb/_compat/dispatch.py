@@ -155,8 +155,11 @@ class DispatchHooks(Protocol):
     def tokens_in(self, execution: Any) -> Any:
         """The token array that the execution gets as its input for hostcb's effect."""
 
-    def started(self, execution: Any, tokens: Sequence[Any], ordered: bool) -> None:
-        """Called after the runtime has accepted the execution, with a token for its end on each device."""
+    def started(self, execution: Any, tokens: Sequence[Any], are_arrays: bool) -> None:
+        """Called after the runtime has accepted the execution, with a token for its end on each device.
+
+        Arrays can be asked whether they are ready; the runtime's own tokens can only be waited for.
+        """
 
     def drain(self, device: Any) -> None:
         """Called by `jax.effects_barrier` for each device of the executions that this thread started."""
@@ -173,8 +176,10 @@ def program_among(executor: Any, program_class: type) -> Any:
     return next((kept for kept in executor.keepalive or () if isinstance(kept, program_class)), None)
 
 
-def install_dispatch_hooks(effect: Any, program_class: type, tracker: DispatchHooks) -> bool:
-    """Replace the tokens of `effect`, and call `tracker` for every execution; False if this JAX does not allow it.
+def install_dispatch_hooks(own_effects: Sequence[Any], program_class: type, tracker: DispatchHooks) -> bool:
+    """Replace the tokens of hostcb's effects, and call `tracker` for every execution; False if this JAX forbids it.
+
+    A program has at most one of the effects.
 
     JAX keeps tokens per thread. A failed token makes all later executions fail. JAX has no list of the executions that
     have not ended. Methods of JAX's executor for programs with effects cause all three, so hostcb patches them.
@@ -185,7 +190,7 @@ def install_dispatch_hooks(effect: Any, program_class: type, tracker: DispatchHo
 
     def call(self: Any, *args: Any, **named: Any) -> Any:
         program = program_among(self, program_class)
-        if program is None and effect in self.ordered_effects:
+        if program is None and own_effect(self) is not None:
             # All callbacks of this program are in branches for other platforms, but the program takes a token.
             program = program_class()
             self.keepalive = [*(self.keepalive or ()), program]
@@ -211,14 +216,17 @@ def install_dispatch_hooks(effect: Any, program_class: type, tracker: DispatchHo
         finally:
             tracker.end(execution, error)
 
+    def own_effect(self: Any) -> Any:
+        return next((each for each in self.ordered_effects if each in own_effects), None)
+
     def ours(self: Any) -> bool:
         return program_among(self, program_class) is not None
 
     def add_tokens(self: Any, input_bufs: Any, *others: Any, **named: Any) -> Any:
         if not ours(self):
             return plain_add(self, input_bufs, *others, **named)
-        execution = tracker.current()
-        if effect not in self.ordered_effects:
+        execution, effect = tracker.current(), own_effect(self)
+        if effect is None:
             execution.launched = True
             return plain_add(self, input_bufs)
         effects = list(self.ordered_effects)
@@ -241,7 +249,7 @@ def install_dispatch_hooks(effect: Any, program_class: type, tracker: DispatchHo
             for device in devices:
                 cover_by_effects_barrier(device, tracker.drain)
             return
-        execution = tracker.current()
+        execution, effect = tracker.current(), own_effect(self)
         foreign = [each for each in self.ordered_effects if each != effect]
         if foreign:
             plain_handle(self, token_bufs, sharded_token)
@@ -249,7 +257,7 @@ def install_dispatch_hooks(effect: Any, program_class: type, tracker: DispatchHo
         ends = [RuntimeToken(sharded_token.get_token(i)) for i in range(len(self._local_devices))]
         waited = zip(self._local_devices, ends, strict=True)
         let_effects_barrier_wait({device: UpToHost(token, device, tracker.drain) for device, token in waited})
-        if effect in self.ordered_effects:
+        if effect is not None:
             tracker.started(execution, token_bufs[list(self.ordered_effects).index(effect)], True)
         else:
             tracker.started(execution, ends, False)

@@ -279,12 +279,12 @@ class _Trial(threading.local):
 MOST_TRIALS = 3
 
 
-def enable_fast_dispatch_for_ordered(
-    effect: Any, harmless: Sequence[type], program_class: type, dispatches: FastDispatches
+def enable_fast_dispatch(
+    own_effects: Sequence[Any], harmless: Sequence[type], program_class: type, dispatches: FastDispatches
 ) -> None:
-    """Let programs with `effect` take the fast dispatch, where `dispatches` allows it and this JAX reports its ends.
+    """Let programs with a token of hostcb take the fast dispatch, where `dispatches` allows it and JAX reports its ends.
 
-    They may have other effects of the classes `harmless`.
+    The token is of one of `own_effects`. They may have other effects of the classes `harmless`.
     """
     if _unknown is not None:
         return
@@ -293,11 +293,13 @@ def enable_fast_dispatch_for_ordered(
     trials: dict[bool, list[bool]] = {True: [], False: []}
 
     def program_of(executable: Any, effects: Any) -> Any:
-        """Return the program of an executable if it has hostcb's order and harmless effects alone, or None."""
+        """Return the program of an executable if it has a token of hostcb and harmless effects alone, or None."""
         executor = getattr(executable, "unsafe_call", None)
-        if not isinstance(executor, EXECUTOR.value) or list(executor.ordered_effects) != [effect]:
+        if not isinstance(executor, EXECUTOR.value) or len(executor.ordered_effects) != 1:
             return None
-        if not all(each == effect or isinstance(each, tuple(harmless)) for each in effects):
+        if executor.ordered_effects[0] not in own_effects:
+            return None
+        if not all(each in own_effects or isinstance(each, tuple(harmless)) for each in effects):
             return None
         return program_among(executor, program_class)
 

@@ -83,6 +83,7 @@ def lower(
     program.callbacks.append(str(callback))
     program.effectful = program.effectful or not kind.pure
     program.only_taps = program.only_taps and kind.identity
+    program.keeps_order = program.keeps_order or kind.ordered
 
     crossings = module_of(context.module_context).crossings
     # JAX's caches treat equal functions as one, but they need not do the same: 2 == 2.0, and True == 1.

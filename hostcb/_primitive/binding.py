@@ -125,8 +125,8 @@ def _is_plain(aval: Any) -> bool:
 
 def _operand(kind: Kind, function: Any, leaf: Any) -> Any:
     """Return the operand for one leaf."""
-    if isinstance(leaf, jax.core.Tracer) and not kind.in_place and _is_plain(leaf.aval):
-        # Nearly every operand is already a traced value.
+    if isinstance(leaf, (jax.core.Tracer, jax.Array)) and not kind.in_place and _is_plain(leaf.aval):
+        # Nearly every operand is already a traced value or an array.
         return leaf
     if _compat.is_ref(leaf) and not kind.in_place:
         # The operand is the ref's value at this point of the program, as in JAX's debug callbacks.

@@ -78,6 +78,7 @@ def run_eagerly(
     program = Program([str(callback)])
     host = Host(callback, params["transforms"], avals, params["result_avals"], program)
     if kind.ordered:
+        program.keeps_order = True
         execution = tracker.execution(program, devices, devices)
         results = execution.dispatch.around(lambda: _run_in_order(execution, host, device, arrays))
     elif kind.pure:

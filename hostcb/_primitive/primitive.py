@@ -16,7 +16,7 @@ from .._runtime.dispatch.programs import Program
 from .._runtime.executions.executions import tracker
 from .._spec import flags
 from .._spec.callback import HostCallback
-from .._spec.effects import HARMLESS, effects_of, ordered
+from .._spec.effects import HARMLESS, effects_of, ordered, tracked
 from .._spec.naming import PACKAGE
 from .._spec.placement import check_reduced
 from . import tangents as tangent_rules
@@ -179,9 +179,10 @@ rules.set_rule(rules.PARTIAL_EVALUATIONS, host_callback_p, _partial_eval)
 
 compiler_bugs.work_around(ordered)
 token_bugs.give_tokens_memory_kinds()
-tracker.informed = dispatch.install_dispatch_hooks(ordered, Program, tracker)
+tracker.informed = dispatch.install_dispatch_hooks((ordered, tracked), Program, tracker)
 if tracker.informed:
-    fast_dispatch.enable_fast_dispatch_for_ordered(ordered, HARMLESS, Program, tracker)
+    fast_dispatch.enable_fast_dispatch((ordered, tracked), HARMLESS, Program, tracker)
+    _compat.give_programs_a_token(tracked, HARMLESS)
 else:
     dispatch.keep_order_without_hooks()
     # No execution reports them then.

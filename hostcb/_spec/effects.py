@@ -44,14 +44,23 @@ class OnceEffect(_Effect):
         return "IO"
 
 
+class TrackedEffect(_Effect):
+    """Of no equation: a program without an order has it while it is lowered for CPUs, so that it gets a token (H13)."""
+
+    def __str__(self) -> str:
+        return "TrackedHostCallback"
+
+
 # With these, and the order, a program may take JAX's fast dispatch.
 HARMLESS = (VisibleEffect, OnceEffect)
 
 ordered = HostCallbackEffect()
 _visible = VisibleEffect()
 once = OnceEffect()
+tracked = TrackedEffect()
 
 _compat.register_effect(HostCallbackEffect, ordered=True)
+_compat.register_effect(TrackedEffect, ordered=True)
 _compat.register_effect(VisibleEffect)
 _compat.register_effect(OnceEffect, rematerialised=False)
 

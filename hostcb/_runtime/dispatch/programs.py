@@ -27,6 +27,8 @@ class Program:
         self.name = ""
         # The exception of the last failed call on each device.
         self.failures: dict[Any, BaseException] = {}
+        # Whether one of the callbacks keeps an order, so that executions wait for earlier ones.
+        self.keeps_order = False
         # Whether one of the callbacks has an effect, so that JAX and barriers keep track of the executions.
         self.effectful = False
         # Whether it holds nothing but hostcb's callbacks, and nothing but taps, whose failures do not end it.
@@ -157,10 +159,11 @@ class Execution:
     # The call that dispatches it, and whether JAX's fast dispatch makes it.
     dispatch: Dispatch = dataclasses.field(default_factory=Dispatch)
     fast: bool = False
-    # Whether JAX has handed it to the runtime, and then the runtime's tokens, one a device.
+    # Whether JAX has handed it to the runtime, and then the tokens of its end, one a device: arrays, or tokens of the
+    # runtime, which become ready only when they are waited for.
     launched: bool = False
     tokens: Sequence[Any] | None = None
-    ordered: bool = True
+    has_arrays: bool = True
     # The number of user functions around the dispatch, and the execution around it, in the dispatching thread.
     depth: int = 0
     outer: Execution | None = None

@@ -139,9 +139,11 @@ class ExecutionTracker:
         program.awaited = program.awaited or not (other_thread and threading.current_thread().daemon)
         if len(self._live) > MANY and not execution.nested:
             self._forget_ended()
-            unknown = next((each for each in list(self._live) if not each.ordered and each.dispatch.has_ended()), None)
+            unknown = next(
+                (each for each in list(self._live) if not each.has_arrays and each.dispatch.has_ended()), None
+            )
             if unknown is not None and len(self._live) > MANY:
-                # The token of an unordered execution cannot be queried, only waited for. This old one has long ended.
+                # A token of the runtime cannot be queried, only waited for. This old one has long ended.
                 unknown.wait()
         self._live[execution] = None
         program.add(execution)
@@ -175,6 +177,8 @@ class ExecutionTracker:
 
     def _wait_for_earlier(self, execution: Execution) -> None:
         devices = execution.devices
+        if not execution.program.keeps_order:
+            return
         # A nested execution must not wait for the execution that waits for its callback. And only the CPU runtime
         # starts a computation before the previous one on the same device has ended.
         if len(self._live) > 1 and not execution.nested and devices[0].platform == "cpu":
@@ -183,8 +187,8 @@ class ExecutionTracker:
                 if len(devices) == 1 or len(other.devices) == 1:
                     other.wait_on(devices)
 
-    def started(self, execution: Execution, tokens: Sequence[Any], ordered: bool) -> None:
-        execution.ordered = ordered
+    def started(self, execution: Execution, tokens: Sequence[Any], are_arrays: bool) -> None:
+        execution.has_arrays = are_arrays
         execution.tokens = tuple(tokens)
 
     def drain(self, device: Any) -> None:
@@ -270,8 +274,8 @@ class ExecutionTracker:
             innermost = innermost.outer
         if innermost is not None:
             frame.execution = execution.outer
-        unordered = not execution.ordered and execution.program.effectful
-        if unordered and len(execution.devices) == 1 and execution.devices[0].platform == "cpu":
+        waits = not execution.has_arrays and execution.program.effectful
+        if waits and len(execution.devices) == 1 and execution.devices[0].platform == "cpu":
             # It has run in this thread, but its token becomes ready only when it is waited for.
             for token in execution.tokens or ():
                 waiting.settle(token)
@@ -402,7 +406,7 @@ class ExecutionTracker:
             for other in self.live()
             if other is not execution
             and other.dispatch.has_ended()
-            and other.ordered
+            and other.program.keeps_order
             and not other.nested
             and not set(execution.devices).isdisjoint(other.devices)
         ]

@@ -1,4 +1,4 @@
-"""Advice for usual slips, the last line of an error (H32): a function for other arguments, a result in another form."""
+"""Advice for usual slips, the last line of an error (H32): a function for `jax.Array`s, a result in another form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from .callback import LEAF, HostCallback
 from .kinds import Kind
-from .naming import PACKAGE
 
 # The attribute of an exception that has the advice, which is a note of it, too.
 _ADVICE = "_hostcb_advice"
@@ -36,7 +35,7 @@ def advise(kind: Kind, failure: BaseException) -> None:
     """Add a note to an error that other arguments would not have raised."""
     # The attributes of a class of the user's may be of any type, and reading them may raise any exception.
     with contextlib.suppress(Exception):
-        note = _of_arguments(kind, failure) if isinstance(failure, TypeError) else _of_attributes(kind, failure)
+        note = _of_attributes(kind, failure)
         # A function may raise the same exception again and again.
         if note is not None and note not in getattr(failure, "__notes__", ()):
             failure.add_note(note)
@@ -47,26 +46,6 @@ def advice_in(failure: BaseException) -> str | None:
     """Return the advice that an error has; None if there is none."""
     found = vars(failure).get(_ADVICE)
     return None if found is None else str(found)
-
-
-_CALLED = {
-    "id_tap": "id_tap calls tap_func(arg, transforms), and tap_func(arg, transforms, device=…) if "
-    "tap_with_device=True.",
-    "call": "call calls callback_func(arg), with the whole of arg as one argument, and callback_func(arg, device=…) if "
-    "call_with_device=True.",
-}
-
-
-def _of_arguments(kind: Kind, failure: TypeError) -> str | None:
-    """Return the note for a function that does not take what it is called with, so that no line of it ran."""
-    return _CALLED.get(kind.name) if _raised_by_the_call(failure) else None
-
-
-def _raised_by_the_call(failure: BaseException) -> bool:
-    last = failure.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    return last is not None and last.tb_frame.f_code.co_filename.startswith(PACKAGE)
 
 
 def _of_attributes(kind: Kind, failure: BaseException) -> str | None:
@@ -88,11 +67,27 @@ def _is_of_arrays(name: str | None) -> bool:
 
 
 def on_shape(given: Any) -> str:
-    """Return the advice for a description of a result that is a shape without a dtype; "" if `given` is none."""
-    sizes = given if isinstance(given, (list, tuple)) else ()
-    if not sizes or not all(type(size) is int for size in sizes):
-        return ""
-    return f" This looks like a shape: use jax.ShapeDtypeStruct({tuple(sizes)}, dtype)."
+    """Return the advice for a description of a result that lacks the dtype or the shape; "" if it is no such slip."""
+    pair = given if isinstance(given, (list, tuple)) and len(given) == 2 else (given, None)
+    if _is_shape(given):
+        return f" This looks like a shape: use jax.ShapeDtypeStruct({tuple(given)}, dtype)."
+    if _is_shape(pair[0]) and _is_dtype(pair[1]):
+        return f" This looks like a shape and a dtype: use jax.ShapeDtypeStruct({tuple(pair[0])}, {_dtype(pair[1])})."
+    if _is_dtype(given):
+        return f" This looks like a dtype: use jax.ShapeDtypeStruct(shape, {_dtype(given)})."
+    return ""
+
+
+def _is_shape(given: Any) -> bool:
+    return isinstance(given, (list, tuple)) and bool(given) and all(type(size) is int for size in given)
+
+
+def _is_dtype(given: Any) -> bool:
+    """Return whether this is a dtype, or a type of numbers such as `jnp.float32`."""
+    with contextlib.suppress(Exception):
+        # A class of the user's may have any attribute `dtype`.
+        return isinstance(given, (np.dtype, type)) and np.dtype(given) != object
+    return False
 
 
 def on_result(callback: HostCallback, result: Any, avals: Sequence[Any]) -> str | None:

@@ -177,8 +177,8 @@ def test_pytest_sees_strict_expected_failures(tmp_path: Path) -> None:
     assert 'failures="2" skipped="1" tests="4"' in junit
     assert f'classname="cells" name="{good}/id_tap/eager/cpu-1dev"' in junit
     # The cell that pytest has left out is not in the results.
-    standings = {"/".join(cell["id"].split("/")[:2]): cell["standing"] for cell in report_in(tmp_path)["cells"]}
-    assert standings == {
+    statuses = {"/".join(cell["id"].split("/")[:2]): cell["status"] for cell in report_in(tmp_path)["cells"]}
+    assert statuses == {
         f"{loses}/id_tap": "known_failure",
         f"{loses}/call": "unexpected",
         f"{good}/id_tap": "as_expected",

@@ -19,8 +19,8 @@ import pytest
 from jax import lax
 
 import hostcb as hcb
+from hostcb._errors.advice import advise
 from hostcb._spec import kinds
-from hostcb._spec.advice import advise
 
 X = np.arange(3, dtype=np.float32)
 SCALAR = jax.ShapeDtypeStruct((), np.float32)
@@ -333,10 +333,10 @@ CALLS = [
     Advice(" This looks like a shape: use jax.ShapeDtypeStruct({}, dtype).", ValueError,
            lambda: hcb.pure_callback(double, [3], X),
            {"described": (lambda: hcb.pure_callback(double, VECTOR, X), 2 * X)}),
-    Advice(" This looks like a shape and a dtype: use jax.ShapeDtypeStruct({}, {}).", ValueError,
+    Advice(" This looks like a shape and a dtype: use jax.ShapeDtypeStruct({}).", ValueError,
            lambda: hcb.call(double, X, result_shape=((3,), jnp.float32)),
            {"described": (lambda: hcb.call(double, X, result_shape=VECTOR), 2 * X)}),
-    Advice(" This looks like a dtype: use jax.ShapeDtypeStruct(shape, {}).", ValueError,
+    Advice(" This looks like a dtype: use jax.ShapeDtypeStruct(shape, jnp.{}).", ValueError,
            lambda: hcb.pure_callback(double, np.dtype("float32"), X),
            {"described": (lambda: hcb.pure_callback(double, VECTOR, X), 2 * X)}),
     Advice("Print a text as a label: id_print(x, what='the text').", TypeError, lambda: hcb.id_print("loss"),

@@ -4,7 +4,7 @@ Arguments: `interrupt` or `nest`, which lines (`0/7`: each seventh, from the fir
 `line` or `opcode`.
 
 A first run, without disturbance, counts the events of the main thread in the modules concerned. Then the same program
-runs once for each of them. Only the number of an event tells it from others, so threads may change it a little.
+runs once for each of them. Only the number of an event distinguishes it from others, so threads may change it a little.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 import jax
 
 import hostcb as hcb
-from hostcb._runtime import queues as queues_module
-from hostcb._runtime.queues import queues
+from hostcb._runtime.queue import queues as queues_module
+from hostcb._runtime.queue.queues import queues
 
 # Modules that take part in a value's way from its handler to the end of its function, and in reports.
 MODULES = (

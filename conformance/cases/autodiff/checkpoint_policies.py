@@ -92,7 +92,7 @@ def policies_of_checkpoints(case: Case) -> None:
                     case.wrong("wrong count", Stage.CALLBACK, witness)
 
 
-@case("jit", "debug_callback debug_callback_ordered debug_print debug_print_ordered", "X4", functions="barrier_wait")
+@case("jit", "debug_callback debug_callback_ordered", "X4")
 def policies_of_callbacks(case: Case) -> None:
     """X4: a debug callback has no result, so that a policy which saves callbacks runs it as often as any other one."""
     seen: list[None] = []

@@ -58,29 +58,6 @@ def loop_without_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
     ][:1]
 
 
-@bench_case("jit", "io_callback_ordered", isolated=True)
-def cond_without_results(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """A cond and a jitted function that contain only a callback: both compile, and both callbacks run."""
-    counting = Counting()
-
-    def calling(number: float) -> Any:
-        bench.invoke(callback, counting, jnp.full((WIDTH,), number, jnp.float32))
-        return None
-
-    def computation(x: Any) -> Any:
-        jax.lax.cond(x[1] > 0, lambda: calling(1.0), lambda: calling(2.0))
-        jax.jit(lambda: calling(3.0))()
-        return x
-
-    compiled = bench.compile(computation)
-    if error := error_of(lambda: jax.block_until_ready(compiled(bench.operand))):
-        return [Anomaly("wrong error", Stage.COMPILE, f"the program does not compile: {summary(error)}")]
-    bench.implementation.barrier()
-    if counting.calls == {1.0: 1, 3.0: 1}:
-        return []
-    return [Anomaly("wrong count", Stage.CALLBACK, f"calls by number: {dict(counting.calls)}, not 1 and 3 once each")]
-
-
 @bench_case("jit", "id_tap io_callback_ordered debug_callback_ordered", "H4 X3 X4", isolated=True)
 def equal_functions_without_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A program calls a jitted function twice, which has no operands and an ordered callback of a constant."""
@@ -102,8 +79,8 @@ def equal_functions_without_operands(bench: Bench, callback: Callback) -> list[A
     return [Anomaly("wrong count", Stage.CALLBACK, f"calls by number: {dict(counting.calls)}, not 7 twice")]
 
 
-@bench_case("jit", "id_tap io_callback_ordered", "H4 X3", functions="barrier_wait", isolated=True)
-def branches_and_then_functions(bench: Bench, callback: Callback) -> list[Anomaly]:
+@bench_case("jit", "id_tap io_callback_ordered", "H4 X3", isolated=True)
+def cond_without_results(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A branch without results, with operands or without, and then a jitted function without operands, and a loop."""
     counting = Counting()
 

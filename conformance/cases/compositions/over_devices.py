@@ -45,9 +45,9 @@ def fuzz_mesh_loops(bench: Bench, callback: Callback) -> list[Anomaly]:
     return run.check(program, rows, [4 * rows], expected)
 
 
-@bench_case("pmap", "call", "H4 H5 H8 H9", kind="fuzz_pmap_collectives", minimum_devices=2)
-@bench_case("shard_map", "call", "H4 H5 H8 H9", kind="fuzz_shard_map_collectives", minimum_devices=4, needs="shard_map")
-def collectives(bench: Bench, callback: Callback) -> list[Anomaly]:
+@bench_case("pmap", "call", "H4 H5 H8 H9", minimum_devices=2)
+@bench_case("shard_map", "call", "H4 H5 H8 H9", minimum_devices=4, needs="shard_map")
+def fuzz_collectives(bench: Bench, callback: Callback) -> list[Anomaly]:
     """Collectives under vmap, under a derivative and in forward mode, with callbacks between them."""
     devices = 2 if bench.layout == "pmap" else 4
     run, weights = Composition(bench, devices), np.arange(1.0, devices + 1, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Cases of donated arguments and of other memories: the runtime may reuse what a callback was given."""
+"""Cases of donated arguments: the runtime may reuse what a callback was given."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import io_callback
 from jax.sharding import PartitionSpec
 
 from ...oracle.stages import stage_of, summary
@@ -111,83 +110,6 @@ def donated_again(case: Case) -> None:
         case.wrong("wrong count", Stage.CALLBACK, f"the callback saw {seen} in {2 * RUNS} runs")
     if not refused:
         case.wrong("not refused", Stage.DISPATCH, "JAX accepted an operand that was donated before")
-
-
-@case("jit", "id_tap call io_callback_ordered debug_callback_ordered", "H4", functions="barrier_wait")
-def memory_kind_beside_jaxs(case: Case) -> None:
-    """A program with a memory kind may have an ordered callback of hostcb's and one of JAX's, in either order."""
-    device = case.devices[0]
-    seen: list[str] = []
-
-    def own(operand: Any) -> None:
-        seen.append("JAX's")
-
-    def host(operand: Any) -> Any:
-        seen.append("hostcb's")
-        return np.asarray(operand) + np.float32(1)
-
-    for kind in [memory.kind for memory in device.addressable_memories()]:
-        there = jax.sharding.SingleDeviceSharding(device, memory_kind=kind)
-        for own_first in (True, False):
-
-            def program(x: Any, own_first: bool = own_first) -> Any:
-                if own_first:
-                    io_callback(own, None, x, ordered=True)
-                y = case.call_back(host, x)
-                if not own_first:
-                    io_callback(own, None, y, ordered=True)
-                return y
-
-            seen.clear()
-            compiled = jax.jit(program, out_shardings=there)
-            wanted = case.expected
-            where = f"with a result in {kind}"
-            case.value(where, lambda run=compiled: run(jnp.asarray(case.operand)), wanted)  # type: ignore[misc]
-            case.barrier()
-            jax.effects_barrier()
-            if sorted(seen) != ["JAX's", "hostcb's"]:
-                case.wrong("wrong count", Stage.CALLBACK, f"{where} there ran {seen}")
-
-
-@case("jit", f"{EVERY_KIND} debug_callback_ordered", also="H4")
-@case("pjit", "id_tap call pure_callback", also="H4")
-def memory_kinds(case: Case) -> None:
-    """Operands and results in each of the device's memories, such as the host's."""
-    sharding: Any = (
-        case.bench.split if case.layout == "pjit" else jax.sharding.SingleDeviceSharding(next(iter(case.devices)))
-    )
-    memories = [memory.kind for memory in case.devices[0].addressable_memories()]
-    for kind in memories:
-        there = sharding.with_memory_kind(kind)
-        seen: list[Any] = []
-
-        def host(operand: Any, seen: list[Any] = seen) -> Any:
-            seen.append(np.array(operand))
-            return np.asarray(operand) + np.float32(1)
-
-        def plain(x: Any, host: Any = host) -> Any:
-            return case.call_back(host, x)
-
-        wanted = case.expected
-        for label, program, operand in (
-            ("an operand", jax.jit(plain), jax.device_put(case.operand, there)),
-            ("a result", jax.jit(plain, in_shardings=sharding, out_shardings=there), case.operand),
-        ):
-            seen.clear()
-            where = f"{label} in {kind}"
-            try:
-                result = program(operand)
-                found = np.asarray(result)
-                case.implementation.barrier()
-            except Exception as error:
-                case.wrong("error", stage_of(error), f"{where}: {summary(error)}")
-                continue
-            if not np.array_equal(found, wanted):
-                case.wrong("result", Stage.RESULT, f"{where}: {found.tolist()}, not {wanted.tolist()}")
-            if label == "a result" and result.sharding.memory_kind != kind:
-                case.wrong("result", Stage.RESULT, f"{where}: it is in {result.sharding.memory_kind}")
-            if not seen or any(not np.array_equal(each, case.operand) for each in seen):
-                case.wrong("wrong operand", Stage.CALLBACK, f"{where}: the callback saw {seen}")
 
 
 def _short(array: Any) -> str:

@@ -108,24 +108,12 @@ def raises_in_one_process(bench: Bench, callback: Callback) -> list[Anomaly]:
     return anomalies + check_quiet_barrier(bench, "after a failure that it has reported")
 
 
-@bench_case("jit shard_map", "id_tap", "H14 H23", processes=True)
-def tap_raises_in_one_process(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """A tap that raises in the second process is reported by that process's barrier, and by no other one."""
-    raising = jax.process_index() == 1
-
-    def host(operand: Any) -> None:
-        if raising:
-            raise RuntimeError(PLANTED)
-
-    compiled = bench.applying(callback, host)
-    anomalies = _check_result("the program", lambda: compiled(bench.operand), bench.operand)
-    check = check_failed_barrier(bench, PLANTED) if raising else check_quiet_barrier(bench, "in another process")
-    return anomalies + check
-
-
-@bench_case("jit shard_map", "id_tap", "H13 H23", processes=True)
+@bench_case("jit shard_map", "id_tap", "H13 H14 H23", processes=True)
 def barrier_of_each_process(bench: Bench, callback: Callback) -> list[Anomaly]:
-    """A barrier waits for the callbacks of its own process, and for no other: the second process is slow."""
+    """A barrier waits for the callbacks of its own process and reports their failures alone.
+
+    The second process is slow, and then it fails.
+    """
     slow = jax.process_index() == 1
     number = next(_numbers)
     # A key can be set once, so each process that is not slow has its own.
@@ -148,7 +136,14 @@ def barrier_of_each_process(bench: Bench, callback: Callback) -> list[Anomaly]:
     elif not all(ended):
         witness = "the barrier of another process waited for the callbacks of this one"
         anomalies.append(Anomaly("late barrier", Stage.BARRIER, witness))
-    return anomalies
+    failing = bench.applying(callback, _fail if slow else lambda operand: None)
+    anomalies += _check_result("a program that fails in one process", lambda: failing(bench.operand), bench.operand)
+    check = check_failed_barrier(bench, PLANTED) if slow else check_quiet_barrier(bench, "in another process")
+    return anomalies + check
+
+
+def _fail(*_: Any) -> None:
+    raise RuntimeError(PLANTED)
 
 
 def _client() -> Any:
@@ -193,11 +188,7 @@ def _summed(bench: Bench, callback: Callback) -> Any:
 )
 def raises_before_sum(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A callback raises in one process before a collective: an error in all, at the latest after XLA's own timeout."""
-
-    def fail() -> None:
-        raise RuntimeError(PLANTED)
-
-    return _before_a_sum(bench, callback, fail)
+    return _before_a_sum(bench, callback, _fail)
 
 
 @bench_case(
@@ -214,7 +205,7 @@ def killed_before_sum(bench: Bench, callback: Callback) -> list[Anomaly]:
 
 
 @bench_case(
-    "shard_map", "call", "H23", processes=True, isolated=True, deadline=45.0, xla_flags=TIMEOUT_FLAGS, ends=(1,)
+    "shard_map", "io_callback", "H23", processes=True, isolated=True, deadline=45.0, xla_flags=TIMEOUT_FLAGS, ends=(1,)
 )
 def stopped_before_sum(bench: Bench, callback: Callback) -> list[Anomaly]:
     """A process is stopped, and not ended, while the other one waits for it in a collective."""
@@ -227,7 +218,9 @@ def stopped_before_sum(bench: Bench, callback: Callback) -> list[Anomaly]:
     return _before_a_sum(bench, callback, stop)
 
 
-@bench_case("pjit", "call", "H23", processes=True, isolated=True, deadline=45.0, xla_flags=TIMEOUT_FLAGS, ends=(0,))
+@bench_case(
+    "pjit", "pure_callback", "H23", processes=True, isolated=True, deadline=45.0, xla_flags=TIMEOUT_FLAGS, ends=(0,)
+)
 def killed_in_call(bench: Bench, callback: Callback) -> list[Anomaly]:
     """The process that calls back for a whole mesh is killed in the callback: it also is JAX's coordinator."""
 

@@ -11,16 +11,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ...oracle.stages import stage_of, summary
-from ...oracle.verdicts import Stage
 from ..harness.case import Case, case
 from ..harness.registry import WITH_RESULTS
 
-INEXACT = ("float16", "bfloat16", "float32", "complex64", "float8_e4m3fn", "float8_e5m2")
+INEXACT = ("float4_e2m1fn", "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32", "complex64")
 
 NUMBERS = (-0.0, 0.0, 1.5, -448.0, float("nan"))
-"""All of these types have them."""
+"""All of these types have them, but for float4_e2m1fn, which has the nearest ones."""
 
 
 def _values(name: str) -> Any:
@@ -34,30 +33,24 @@ def _values(name: str) -> Any:
     return pairs.reshape(-1).view(dtype)
 
 
-@case("pjit", "call", "H10", minimum_devices=2)
+@case("pjit", WITH_RESULTS, also="H10", minimum_devices=2)
 def exact_results(case: Case) -> None:
-    """Each device of the mesh has the bits that the function returned."""
-    for name in INEXACT:
+    """Each device of a mesh has the bits that the function returned: XLA spreads a result by adding zeros to it."""
+    # Two devices: JAX 0.10.2 hangs where all of the runtime's threads wait and a callback reads a float4_e2m1fn.
+    mesh = Mesh(case.bench.mesh.devices.flat[:2], "d")
+    split, whole = NamedSharding(mesh, PartitionSpec("d")), NamedSharding(mesh, PartitionSpec())
+    # Older releases have fewer types.
+    for name in (each for each in INEXACT if hasattr(jnp, each)):
         values = _values(name)
-
-        def host(_: Any, values: Any = values) -> Any:
-            return values
-
-        like = jax.ShapeDtypeStruct(values.shape, values.dtype)
-        program = jax.jit(lambda x, host=host, like=like: case.call_back(host, x, like), in_shardings=case.bench.split)
-        try:
-            result = jax.block_until_ready(program(case.operand))
-        except Exception as error:
-            case.drain()
-            case.wrong("error", stage_of(error), f"a result of {name}: {summary(error)}")
-            continue
-        for shard in result.addressable_shards:
-            found = np.asarray(shard.data)
-            if found.dtype != values.dtype or found.tobytes() != values.tobytes():
-                witness = f"{name} on {shard.device}: {found}, expected {values}"
-                case.wrong("result", Stage.RESULT, witness)
-                break
-    case.barrier()
+        host = case.host(returns=[values])
+        program = jax.jit(
+            lambda x, h=host, v=values: case.apply(h, x, v),
+            in_shardings=split,
+            out_shardings=whole,
+        )
+        with case.part(name):
+            for shard in program(np.full(2, -0.0, values.dtype)).addressable_shards:
+                case.gives(values, np.asarray, shard.data)
 
 
 def _forms(name: str) -> dict[str, Any]:

@@ -51,18 +51,6 @@ def large_strided_results(case: Case) -> None:
     case.barrier()
 
 
-@case("jit", "call dlpack_callback", "H3 D1")
-def other_byte_order(case: Case) -> None:
-    """A result in the byte order of other machines has the same numbers; JAX's own callbacks refuse it."""
-    for dtype in (np.float32, np.int32, np.uint16, np.complex64):
-        numbers = np.arange(1, 7).astype(dtype)
-        turned = numbers.astype(numbers.dtype.newbyteorder())
-        like = jax.ShapeDtypeStruct(numbers.shape, numbers.dtype)
-        program = jax.jit(lambda x, t=turned, like=like: case.call_back(lambda _: t, x, like))
-        case.value(f"{turned.dtype}", lambda p=program: p(case.operand), numbers)  # type: ignore[misc]
-    case.barrier()
-
-
 @case("jit", "call pure_callback io_callback io_callback_ordered dlpack_callback", also="X2 X3")
 @case("pjit", "call")
 def row_for_a_column(case: Case) -> None:
@@ -92,24 +80,4 @@ def row_for_a_column(case: Case) -> None:
             if error is None:
                 witness = f"{what}{' in a tree' if tree else ''} was delivered as a result"
                 case.wrong("swallowed error", Stage.RESULT, witness)
-    case.barrier()
-
-
-@case("jit", "dlpack_callback", "B3 D1")
-def returns_its_operands(case: Case) -> None:
-    """A function returns its operands the other way round, with and without aliases: all of them are as they were."""
-    like = jax.ShapeDtypeStruct((3,), np.float32)
-    first, second = np.arange(3, dtype=np.float32), np.arange(10, 13, dtype=np.float32)
-    for label, aliases in (("without aliases", None), ("with aliases", {0: 0, 1: 1})):
-        for kind, function in (
-            ("as they are", lambda a, b: (b, a)),
-            ("as arrays", lambda a, b: (np.asarray(b), np.asarray(a))),
-            ("as parts", lambda a, b: (np.asarray(b)[::-1], np.asarray(a)[::-1])),
-        ):
-            turned = case.library.dlpack_callback(function, (like, like), input_output_aliases=aliases)
-            found = jax.block_until_ready(jax.jit(lambda a, b, f=turned: f(a + 0, b + 0))(first, second))
-            step = -1 if kind == "as parts" else 1
-            for number, wanted in enumerate((second[::step], first[::step])):
-                what = f"{label}, {kind}: result {number}"
-                case.value(what, lambda f=found, n=number: f[n], wanted)  # type: ignore[misc]
     case.barrier()

@@ -12,7 +12,7 @@ from ...oracle.stages import stage_of, summary
 from ...oracle.verdicts import Stage
 from ..harness.case import Case, case
 from ..harness.registry import EVERY_KIND, ONE_OF_EACH, WITH_SIDE_EFFECT
-from ..values.element_types import NARROW
+from ..values.element_types import NUMBERS
 
 LENGTHS = (1, 3, 5, 7)
 PACKED = ("int2", "uint2", "int4", "uint4", "float4_e2m1fn")
@@ -31,7 +31,7 @@ def odd_lengths(case: Case) -> None:
     packed = PACKED if case.layout == "jit" else PACKED_ON_A_MESH
     # Older releases have fewer types.
     for dtype in (getattr(jnp, name) for name in packed if hasattr(jnp, name)):
-        values = NARROW[np.dtype(dtype).name]
+        values = NUMBERS[np.dtype(dtype).name]
         rows = 1 if case.layout == "jit" else len(case.devices)
         operands = {
             length: np.resize(np.asarray(values, np.float32), (rows, length)).astype(dtype) for length in LENGTHS

@@ -11,7 +11,8 @@ import numpy as np
 
 from ...oracle.verdicts import Stage
 from ...spec.thresholds import GENERATIONS, around
-from ..harness.case import BEGINS_WITHIN, Case, add_one, case
+from ..harness.case import BEGINS_WITHIN, Case, case
+from ..harness.hosts import add_one
 from ..harness.registry import EVERY_EFFECT
 
 EARLY_SECONDS = 0.1
@@ -34,7 +35,7 @@ def _check_covers(case: Case, barrier: Callable[[], None], again: bool = False) 
         ended.append(None)
         return add_one(operand)
 
-    program = case.program(answer if case.callback.function != "id_tap" else lambda operand, _: answer(operand))
+    program = case.program(answer)
     if again:
         release.set()
         program(case.operand)
@@ -95,6 +96,6 @@ def generations(case: Case) -> None:
     programs = [case.program(hosting(generation)) for generation in range(most)]
     for depth in around(GENERATIONS):
         case.forget()
-        case.gives(case.expected, lambda d=depth: programs[d - 1](case.operand))
+        case.gives(case.expected, programs[depth - 1], case.operand)
         case.barrier()
-        case.same("early barrier", Stage.BARRIER, len(case.recorder.history().events), depth, "callbacks that ended")
+        case.same("early barrier", Stage.BARRIER, len(case.events), depth, "callbacks that ended")

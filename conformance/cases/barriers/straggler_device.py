@@ -18,7 +18,7 @@ RUNS = 2
 @case("pmap shard_map", "call io_callback_ordered", "H5 H13", minimum_devices=2, functions="barrier_wait")
 def goes_on_beside_a_slow_device(case: Case) -> None:
     """H5: what comes on a device after a program waits for that device alone, and JAX's barrier for its own thread."""
-    case.use(case.devices[:2])
+    case = case.over(case.devices[:2])
     release = threading.Event()
     late: list[str] = []
     way = ""

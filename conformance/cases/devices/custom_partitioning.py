@@ -9,8 +9,9 @@ import numpy as np
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ..harness.bench import Function
-from ..harness.case import Case, add_one, case
+from ..harness.case import Case, case
+from ..harness.hosts import add_one
+from ..harness.programs import Function
 
 
 def partitioned(function: Function, part: Function) -> Function:
@@ -47,5 +48,5 @@ def held_in_shard_map(case: Case) -> None:
         held = partitioned(calls, calls)
         program = jax.jit(jax.shard_map(held, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False))
         given = jax.device_put(operand, NamedSharding(mesh, rows))
-        case.gives(case.bench.expected(case.callback, operand), lambda f=program, x=given: f(x))
+        case.gives(case.expected_of(operand), program, given)
         case.saw_parts(host, operand)

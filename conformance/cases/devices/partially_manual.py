@@ -11,8 +11,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ...oracle.stages import stage_of, summary
 from ...oracle.verdicts import Stage
-from ..harness.case import Case, Host, add_one, case
-from ..harness.checks import error_of
+from ..harness.case import Case, case
+from ..harness.hosts import Host, add_one
 from ..harness.registry import EVERY_KIND
 
 NESTED_REFUSED = jax.__version_info__ < (0, 11, 2)
@@ -40,13 +40,13 @@ def _check_partially(case: Case, shape: tuple[int, ...]) -> None:
         result = np.asarray(program(operand))
         case.implementation.barrier()
     except Exception as error:
-        error_of(case.implementation.barrier)
+        case.drain()
         refused = isinstance(error, NotImplementedError | ValueError)
         named = any(word in str(error) for word in ("manual", "axis", "axes"))
         if not refused or not named:
             case.wrong("poor error", stage_of(error), f"the refusal gives no reason: {summary(error)}")
         return
-    case.gives(case.bench.expected(case.callback, operand), lambda: result)
+    case.gives(case.expected_of(operand), np.asarray, result)
     case.saw_each(host, np.split(operand, 2))
 
 
@@ -70,7 +70,7 @@ def partially_manual_without_operands(case: Case) -> None:
     )
     for program, expected, count in programs:
         seen.clear()
-        case.gives(expected, lambda f=program: jax.jit(f)(operand))
+        case.gives(expected, jax.jit(program), operand)
         case.barrier()
         case.same("wrong count", Stage.CALLBACK, len(seen), count)
 
@@ -97,7 +97,7 @@ def left_without_division(case: Case) -> None:
 
         program = jax.jit(jax.shard_map(calls, mesh=mesh, in_specs=rows, out_specs=rows, axis_names={"x"}))
         given = jax.device_put(operand, NamedSharding(mesh, rows))
-        case.gives(operand * 2, lambda f=program, x=given: f(x))
+        case.gives(operand * 2, program, given)
         case.saw_each(host, np.split(operand, mesh.shape["x"]))
 
 
@@ -123,7 +123,7 @@ def nested_shard_maps(case: Case) -> None:
         host = case.host(add_one)
         mesh = Mesh(np.asarray(case.devices).reshape(shape), names)
         program = _nested(case, host, mesh, PartitionSpec(names[0]), PartitionSpec(names[1]))
-        case.gives(case.bench.expected(case.callback, numbers * 2), lambda f=program: f(numbers))
+        case.gives(case.expected_of(numbers * 2), program, numbers)
         case.saw_each(host, np.split(numbers * 2, count))
     host = case.host(add_one)
     mesh = Mesh(np.asarray(case.devices).reshape(2, -1), ("rows", "columns"))
@@ -132,5 +132,5 @@ def nested_shard_maps(case: Case) -> None:
     if NESTED_REFUSED:
         case.raises(lambda: program(operand), "shard_map inside of another", of=NotImplementedError, kind="not refused")
         return
-    case.gives(case.bench.expected(case.callback, operand * 2), lambda: program(operand))
+    case.gives(case.expected_of(operand * 2), program, operand)
     case.saw_each(host, [part for row in np.split(operand * 2, 2) for part in np.split(row, count // 2, axis=1)])

@@ -9,7 +9,8 @@ import numpy as np
 
 from ...oracle.verdicts import Stage
 from ...spec.thresholds import LEAST_TURN, MOST_TURN, around
-from ..harness.case import Case, add_one, case
+from ..harness.case import Case, case
+from ..harness.hosts import add_one
 
 RUNS = 4
 """Devices take turns from the third run on of a program that calls as often as the one before."""
@@ -20,7 +21,7 @@ CALLS = 500
 @case("pmap", "call pure_callback io_callback", "H9 X2 X3", minimum_devices=2)
 def quick_calls(case: Case) -> None:
     """Loops on two devices that call in quick succession, so often that the devices take turns."""
-    case.use(case.devices[:2])
+    case = case.over(case.devices[:2])
 
     def loop(x: Any, count: Any) -> Any:
         return jax.lax.fori_loop(0, count, lambda _, carry: case.apply(add_one, carry), x)
@@ -29,13 +30,13 @@ def quick_calls(case: Case) -> None:
     for number in (LEAST_TURN, MOST_TURN):
         for count in around(number):
             for _ in range(RUNS - 1):
-                case.gives(case.operand + np.float32(count), lambda c=count: program(case.operand, c))
+                case.gives(case.operand + np.float32(count), program, case.operand, count)
 
 
 @case("pmap", "call io_callback", "H5 H9 X3", minimum_devices=2)
 def calls_between_sums(case: Case) -> None:
     """Devices that wait for each other, after each call or after many: none waits for its turn for ever."""
-    case.use(case.devices[:2])
+    case = case.over(case.devices[:2])
     host = case.host()
     for calls in (1, CALLS):
 
@@ -53,6 +54,6 @@ def calls_between_sums(case: Case) -> None:
         steps = LEAST_TURN + 1 if calls == 1 else 2
         for _ in range(RUNS):
             case.forget()
-            case.gives(np.full(2, 0.5, np.float32), lambda f=loop, n=steps: f(np.arange(2, dtype=np.float32), n))
+            case.gives(np.full(2, 0.5, np.float32), loop, np.arange(2, dtype=np.float32), steps)
             case.barrier()
             case.same("wrong count", Stage.CALLBACK, host.count, 2 * steps * calls)

@@ -10,7 +10,8 @@ import jax
 from ...oracle.verdicts import Stage
 from ...spec.callbacks import Runs
 from ...spec.external_callbacks import callback_named
-from ..harness.case import Case, add_one, case
+from ..harness.case import Case, case
+from ..harness.hosts import add_one
 
 WARM_UP = 5
 RUNS = 60
@@ -27,7 +28,7 @@ def runs_leave_nothing(case: Case) -> None:
         result = case.apply(add_one, x)
         # A callback without an effect comes last: the program has one all the same.
         pure = callback_named("pure_callback")
-        return case.bench.apply(pure, add_one, result) if case.callback.runs is Runs.ONCE else result
+        return case.apply(add_one, result, by=pure) if case.callback.runs is Runs.ONCE else result
 
     program = case.compile(through)
 
@@ -46,7 +47,7 @@ def runs_leave_nothing(case: Case) -> None:
 @case("pmap shard_map", "id_tap call io_callback_ordered", "H3 H18 X3", minimum_devices=2)
 def unawaited_runs_leave_nothing(case: Case) -> None:
     """As `runs_leave_nothing`, of programs on several devices that nobody waits for until the barrier."""
-    program = case.compile(lambda x: case.bench.apply(case.callback, add_one, x))
+    program = case.compile(lambda x: case.apply(add_one, x))
 
     def run(times: int) -> int:
         for _ in range(times):

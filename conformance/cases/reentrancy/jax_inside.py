@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...oracle.verdicts import Stage
-from ..harness.case import Case, add_one, case
+from ..harness.case import Case, case
+from ..harness.hosts import add_one
 from ..harness.registry import EVERY_KIND, ONE_OF_EACH
 
 SIDE = 64
@@ -29,7 +30,7 @@ def _check_inside(case: Case, inner: Callable[[Any], Any]) -> None:
 
     host = case.host(answer)
     program = case.program(host)
-    case.gives(case.expected, lambda: program(case.operand))
+    case.gives(case.expected, program, case.operand)
     case.saw_parts(host, case.operand)
 
 
@@ -58,7 +59,7 @@ def runs_pmap(case: Case) -> None:
 def runs_mesh(case: Case) -> None:
     """Each callback runs one program over a mesh of all devices, with a collective in it."""
     count = len(case.devices)
-    inner = jax.jit(lambda x: x.sum() / count, in_shardings=case.bench.split)
+    inner = jax.jit(lambda x: x.sum() / count, in_shardings=case.split)
     _check_inside(case, lambda operand: inner(np.full((count, 1), operand.ravel()[0])))
 
 
@@ -75,7 +76,7 @@ def starts_others(case: Case) -> None:
 
     host = case.host(start)
     program = case.program(host)
-    case.gives(case.expected, lambda: program(case.operand))
+    case.gives(case.expected, program, case.operand)
     case.saw(host, [case.operand])
     case.saw(recording, [case.operand])
     # A debug callback's result is no result of the outer program.
@@ -88,7 +89,7 @@ def runs_jax_on_all(case: Case) -> None:
     doubled = jax.pmap(lambda v: v * 2, devices=case.devices)
     doubled(case.operand)
     program = case.program(case.host(lambda operand: np.asarray(doubled(case.operand))[0] * 0 + operand))
-    case.gives(case.operand, lambda: program(case.operand))
+    case.gives(case.operand, program, case.operand)
 
 
 @case("pmap", "call", "H5 H9 H13", minimum_devices=2, isolated=True, deadline=40.0)
@@ -107,5 +108,5 @@ def taps_inside_on_its_device(case: Case) -> None:
     case.barrier()
     for _ in range(RUNS):
         case.forget()
-        case.gives(case.operand, lambda: outer(case.operand))
-        case.saw_parts(tapped, numbers)
+        case.gives(case.operand, outer, case.operand)
+        case.saw_parts(tapped, np.arange(len(numbers), dtype=np.float32))

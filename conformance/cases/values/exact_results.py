@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ..harness.case import Case, case
 from ..harness.registry import WITH_RESULTS
@@ -29,54 +29,37 @@ def _values(name: str) -> Any:
     numbers = np.concatenate([np.array(NUMBERS, np.float32).astype(real), least, -least])
     if dtype.kind != "c":
         return numbers
-    pairs = np.stack([numbers, numbers[::-1]], axis=-1)
-    return pairs.reshape(-1).view(dtype)
+    return np.stack([numbers, numbers[::-1]], axis=-1).reshape(-1).view(dtype)
 
 
 @case("pjit", WITH_RESULTS, also="H10", minimum_devices=2)
 def exact_results(case: Case) -> None:
     """Each device of a mesh has the bits that the function returned: XLA spreads a result by adding zeros to it."""
     # Two devices: JAX 0.10.2 hangs where all of the runtime's threads wait and a callback reads a float4_e2m1fn.
-    mesh = Mesh(case.bench.mesh.devices.flat[:2], "d")
-    split, whole = NamedSharding(mesh, PartitionSpec("d")), NamedSharding(mesh, PartitionSpec())
+    case = case.over(case.devices[:2])
+    whole = NamedSharding(case.mesh, PartitionSpec())
     # Older releases have fewer types.
     for name in (each for each in INEXACT if hasattr(jnp, each)):
         values = _values(name)
-        host = case.host(returns=[values])
         program = jax.jit(
-            lambda x, h=host, v=values: case.apply(h, x, v),
-            in_shardings=split,
-            out_shardings=whole,
+            lambda x, v=values: case.apply(lambda _: v, x, v), in_shardings=case.split, out_shardings=whole
         )
         with case.part(name):
             for shard in program(np.full(2, -0.0, values.dtype)).addressable_shards:
-                case.gives(values, np.asarray, shard.data)
-
-
-def _forms(name: str) -> dict[str, Any]:
-    """The same matrix, as NumPy may have it in memory."""
-    matrix = np.arange(6).reshape(2, 3).astype(np.dtype(jnp.dtype(name)))
-    return {
-        "in Fortran's order": np.asfortranarray(matrix),
-        "with negative strides": matrix[::-1, ::-1].copy()[::-1, ::-1],
-        "with elements between": np.repeat(matrix, 2, axis=1)[:, ::2],
-        "of a masked array without a mask": np.ma.masked_array(matrix, mask=np.zeros(matrix.shape, bool)),
-    }
+                case.gives(values, np.asarray, shard.data, what=str(shard.device))
 
 
 @case("jit pjit", WITH_RESULTS, "H3 H10 X2 X3")
 def forms_of_results(case: Case) -> None:
     """A function returns an array of any strides, and its elements are where they belong."""
+    sharding = case.split if case.layout == "pjit" else None
     for name in ("int32", "float32", "complex64", "int4"):
-        for form, array in _forms(name).items():
-            wanted = np.array(array)
-
-            def host(_: Any, array: Any = array) -> Any:
-                return array
-
-            def function(x: Any, host: Any = host, like: Any = wanted) -> Any:
-                return case.call_back(host, x, jax.ShapeDtypeStruct(like.shape, like.dtype))
-
-            program = jax.jit(function, in_shardings=case.bench.split) if case.layout == "pjit" else jax.jit(function)
-            case.value(f"{name} {form}", lambda p=program: p(case.operand), wanted)  # type: ignore[misc]
-    case.barrier()
+        matrix = np.arange(6).reshape(2, 3).astype(np.dtype(jnp.dtype(name)))
+        for array in (
+            np.asfortranarray(matrix),
+            matrix[::-1, ::-1].copy()[::-1, ::-1],
+            np.repeat(matrix, 2, axis=1)[:, ::2],
+            np.ma.masked_array(matrix, mask=np.zeros(matrix.shape, bool)),
+        ):
+            program = jax.jit(lambda x, a=array: case.apply(lambda _: a, x, np.array(a)), in_shardings=sharding)
+            case.gives(matrix, program, case.operand, what=f"{name} in {array.strides} bytes")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from ...oracle.stages import stage_of, summary
 from ...oracle.verdicts import Stage
-from ..harness.case import Case, add_one, case
+from ..harness.case import Case, case
+from ..harness.hosts import add_one
 from ..harness.registry import EVERY_KIND
 
 
@@ -18,62 +19,56 @@ from ..harness.registry import EVERY_KIND
 @case("pjit", "id_tap call pure_callback", also="H4")
 def memory_kinds(case: Case) -> None:
     """Operands and results in each of the device's memories, such as the host's."""
-    sharding: Any = case.bench.split if case.layout == "pjit" else SingleDeviceSharding(next(iter(case.devices)))
-    memories = [memory.kind for memory in case.devices[0].addressable_memories()]
-    for kind in memories:
-        there = sharding.with_memory_kind(kind)
-        seen: list[Any] = []
-
-        def host(operand: Any, seen: list[Any] = seen) -> Any:
-            seen.append(np.array(operand))
-            return np.asarray(operand) + np.float32(1)
-
-        def plain(x: Any, host: Any = host) -> Any:
-            return case.call_back(host, x)
-
-        wanted = case.expected
+    sharding: Any = case.split if case.layout == "pjit" else SingleDeviceSharding(case.devices[0])
+    for kind in [memory.kind for memory in case.devices[0].addressable_memories()]:
+        there, host = sharding.with_memory_kind(kind), case.host(add_one)
+        plain = lambda x, host=host: case.apply(host, x)
         for label, program, operand in (
             ("an operand", jax.jit(plain), jax.device_put(case.operand, there)),
             ("a result", jax.jit(plain, in_shardings=sharding, out_shardings=there), case.operand),
         ):
-            seen.clear()
-            where = f"{label} in {kind}"
-            try:
-                result = program(operand)
-                found = np.asarray(result)
-                case.implementation.barrier()
-            except Exception as error:
-                case.wrong("error", stage_of(error), f"{where}: {summary(error)}")
-                continue
-            if not np.array_equal(found, wanted):
-                case.wrong("result", Stage.RESULT, f"{where}: {found.tolist()}, not {wanted.tolist()}")
-            if label == "a result" and result.sharding.memory_kind != kind:
-                case.wrong("result", Stage.RESULT, f"{where}: it is in {result.sharding.memory_kind}")
-            if not seen or any(not np.array_equal(each, case.operand) for each in seen):
-                case.wrong("wrong operand", Stage.CALLBACK, f"{where}: the callback saw {seen}")
+            with case.part(f"{label} in {kind}"):
+                case.forget()
+                result = jax.block_until_ready(program(operand))
+                case.gives(case.expected, np.asarray, result)
+                if label == "a result":
+                    case.same("result", Stage.RESULT, result.sharding.memory_kind, kind)
+                case.saw(host, [case.operand])
     if case.layout == "jit":
         _several_results(case)
 
 
 def _several_results(case: Case) -> None:
-    """Of several results each is in its own kind of memory, whoever names that."""
+    """Beside a callback each of several results is in its own kind of memory, whatever names that."""
     device = case.devices[0]
-    here = device.default_memory().kind
-    there = next((memory.kind for memory in device.addressable_memories() if memory.kind != here), here)
-    placed = SingleDeviceSharding(device, memory_kind=there)
-    for wanted in ([there, here, there], [here, here, there]):
+    usual = device.default_memory().kind
+    other = next((memory.kind for memory in device.addressable_memories() if memory.kind != usual), None)
+    if other is None:
+        return
+    there, here = SingleDeviceSharding(device, memory_kind=other), SingleDeviceSharding(device)
+    host, operand = case.host(), np.arange(3, dtype=np.float32)
 
-        def products(x: Any) -> list[Any]:
-            called = case.call_back(add_one, x)
-            return [called * number for number in (2, 3, 4)]
+    def moved(kinds: str) -> Any:
+        def program(x: Any) -> Any:
+            products = zip(placed(kinds, x), kinds, strict=True)
+            return [jax.device_put(each, there) if kind == "t" else each for each, kind in products]
 
-        def moved(x: Any, wanted: Any = wanted) -> list[Any]:
-            pairs = zip(products(x), wanted, strict=True)
-            return [jax.device_put(each, placed) if kind == there else each for each, kind in pairs]
+        return jax.jit(program)
 
-        shardings = [placed if kind == there else SingleDeviceSharding(device) for kind in wanted]
-        for program in (jax.jit(moved), jax.jit(products, out_shardings=shardings)):
-            with case.part(f"results in {wanted}"):
-                results = program(case.operand)
-                case.gives([case.expected * np.float32(number) for number in (2, 3, 4)], lambda r=results: r)
-                case.same("result", Stage.RESULT, [each.sharding.memory_kind for each in results], wanted)
+    def placed(kinds: str, x: Any) -> Any:
+        x = case.apply(host, x)
+        return [x * (number + 2) for number in range(len(kinds))]
+
+    for kinds in ("tht", "hht"):
+        shardings = [there if kind == "t" else here for kind in kinds]
+        for way, program in (
+            ("by device_put", moved(kinds)),
+            ("by the program's shardings", jax.jit(partial(placed, kinds), out_shardings=shardings)),
+        ):
+            with case.part(f"results in {kinds} {way} (t: {other}, h: {usual})"):
+                case.forget()
+                results = jax.block_until_ready(program(operand))
+                found = "".join("t" if each.sharding.memory_kind == other else "h" for each in results)
+                case.same("result", Stage.RESULT, found, kinds)
+                case.gives([operand * (number + 2) for number in range(len(kinds))], lambda r=results: r)
+                case.saw(host, [operand])

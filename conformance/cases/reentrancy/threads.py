@@ -17,8 +17,8 @@ from ..harness.registry import EVERY_KIND
 
 ROUNDS = 5
 RUNS = 3
-SIDE = 40
-BRANCHES = 4
+SIDE = 100
+BRANCHES = 8
 
 PROGRAMS = 64
 """Twice as many as the CPU runtime lets wait on a device; the thread that starts one more waits."""

@@ -16,7 +16,7 @@ from ..harness.hosts import PLANTED, add_one, fail
 from ..harness.registry import EVERY_KIND
 
 ROUNDS = 5
-RUNS = 3
+RUNS = 2
 SIDE = 100
 BRANCHES = 8
 

@@ -55,7 +55,7 @@ def members(file: Path) -> dict[str, bytes]:
 
 
 def test_a_bundle_is_verified_without_jax_and_from_another_folder(bundle: Path, tmp_path: Path) -> None:
-    source = "import sys; sys.modules['jax'] = None; from conformance.cli.entry import main; sys.exit(main())"
+    source = "import sys; sys.modules['jax'] = None; from conformance.cli.commands import script; sys.exit(script())"
     ended = subprocess.run(
         [sys.executable, "-c", source, "verify", bundle.name],
         cwd=bundle.parent,

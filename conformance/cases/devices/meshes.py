@@ -9,13 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ...oracle.stages import stage_of, summary
 from ...oracle.verdicts import Stage
 from ...spec.callbacks import Runs
 from ..harness.case import Case, case
 from ..harness.hosts import add_one
 from ..harness.registry import EVERY_KIND
-from ..values.shapes_trees_and_keys import words_of
+from ..values.keys import words_of
 
 OF_BUFFERS = "buffer_callback buffer_callback_side_effect dlpack_callback dlpack_callback_side_effect"
 KEY_WORDS = {"threefry2x32": 2, "rbg": 4}
@@ -27,15 +26,10 @@ def parts_of_buffers(case: Case) -> None:
     host = case.host(lambda operand: np.asarray(operand) * np.float32(2) + np.float32(1))
     program = case.program(host)
     operand = case.operand + np.float32(1)
-    try:
-        result = np.asarray(program(jax.device_put(operand, case.split)))
-        case.implementation.barrier()
-    except Exception as error:
-        refusal = case.callback.refusals.mesh
-        if case.layout != "pjit" or refusal is None:
-            raise
-        if not isinstance(error, refusal.errors) or not any(word in str(error) for word in refusal.words):
-            case.wrong("poor error", stage_of(error), f"expected a refusal with its reason, actual {summary(error)}")
+    placed = jax.device_put(operand, case.split)
+    refusal = case.callback.refusals.mesh if case.layout == "pjit" else None
+    errors, words = (refusal.errors, refusal.words) if refusal else ((), ())
+    if (result := case.or_refused(lambda: program(placed), errors, words)) is None:
         return
     case.gives(operand * 2 + 1, np.asarray, result)
     if case.layout == "pjit":
@@ -94,12 +88,9 @@ def unreduced_operand(case: Case) -> None:
     with jax.set_mesh(explicit_mesh(case)):
         rows = jax.device_put(np.arange(count, dtype=np.float32), PartitionSpec("devices"))
         columns = jax.device_put(np.ones((count, 1), np.float32), PartitionSpec("devices", None))
-        try:
-            result = np.asarray(program(rows, columns))
-        except Exception as error:
-            if not isinstance(error, NotImplementedError) or "unreduced" not in str(error):
-                case.wrong("poor error", stage_of(error), f"the refusal gives no reason: {summary(error)}")
-            return
+        result = case.or_refused(lambda: program(rows, columns), NotImplementedError, ["unreduced"])
+    if result is None:
+        return
     total = np.array([count * (count - 1) / 2], np.float32)
     case.gives(case.expected_of(total), np.asarray, result)
     seen = [event.leaves[0] for event in case.events]

@@ -22,7 +22,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,8 @@ from .hosts import PLANTED, Held, Host
 from .prints import PrintingTo, format_for
 from .programs import Function, Programs
 from .registry import case as case
+
+Errors: TypeAlias = type[Exception] | tuple[type[Exception], ...]
 
 BEGINS_WITHIN = 30.0
 """Seconds until a callback must have begun: long enough for a busy machine."""
@@ -280,7 +282,7 @@ class Case(Programs):
         self,
         run: Function,
         *texts: str,
-        of: type[Exception] | tuple[type[Exception], ...] = Exception,
+        of: Errors = Exception,
         kind: str = "swallowed error",
         stage: Stage = Stage.RESULT,
     ) -> Exception | None:
@@ -300,6 +302,18 @@ class Case(Programs):
             return error
         self.wrong(kind, stage, f"expected {_named(of)}, and nothing was raised")
         return None
+
+    def or_refused(self, run: Function, errors: Errors = (), words: Sequence[str] = ()) -> Any:
+        """The result of `run`; None if one of these errors refuses the program, which must say one of these words."""
+        try:
+            result = jax.block_until_ready(run())
+            self.implementation.barrier()
+        except errors as error:
+            self.drain()
+            said = any(word in str(error) for word in words)
+            self.check(said, "poor error", stage_of(error), f"the refusal gives no reason: {summary(error)}")
+            return None
+        return result
 
     # Notes.
 
@@ -322,7 +336,7 @@ def _type_of(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf))
 
 
-def _named(errors: type[Exception] | tuple[type[Exception], ...]) -> str:
+def _named(errors: Errors) -> str:
     return " or ".join(each.__name__ for each in (errors if isinstance(errors, tuple) else (errors,)))
 
 

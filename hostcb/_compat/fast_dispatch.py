@@ -32,7 +32,7 @@ from .dispatch import EXECUTOR, modules_of, program_among
 from .registry import Cost, called_with, first_lost, known_as, private
 from .runtime import mesh_is_set
 
-_IN_PYTHON = "JAX dispatches programs of ordered callbacks in Python, in ten times the time."
+_IN_PYTHON = "JAX dispatches programs of callbacks with effects in Python, in ten times the time."
 _FAST_PATH = private(
     "jax._src.pjit:_get_fastpath_data",
     "Decides which programs take JAX's fast dispatch.",
@@ -93,7 +93,7 @@ _PLAIN = (type(None), tuple, list, dict, collections.OrderedDict, collections.de
 
 
 class FastDispatches(Protocol):
-    """The methods that are called around the fast dispatches of a program with ordered callbacks."""
+    """The methods that are called around the fast dispatches of a program with a token of hostcb."""
 
     def takes_fast(self, program: Any, devices: Sequence[Any], modules: Callable[[], Sequence[Any]]) -> bool:
         """Whether a program of these HLO modules, with hostcb's order, may take the fast dispatch on these devices."""
@@ -282,7 +282,7 @@ MOST_TRIALS = 3
 def enable_fast_dispatch(
     own_effects: Sequence[Any], harmless: Sequence[type], program_class: type, dispatches: FastDispatches
 ) -> None:
-    """Let programs with a token of hostcb take the fast dispatch, where `dispatches` allows it and JAX reports its ends.
+    """Let programs with a token of hostcb take it, where `dispatches` allows that and this JAX reports both ends.
 
     The token is of one of `own_effects`. They may have other effects of the classes `harmless`.
     """

@@ -171,7 +171,7 @@ _BUILD_MODULE = private(
 _LOWER_MODULE = private(
     "jax._src.interpreters.mlir:lower_jaxpr_to_module",
     "Gives programs of unordered callbacks a token, which tells the end of an execution.",
-    "JAX dispatches programs of unordered callbacks in Python, in ten times the time.",
+    "JAX dispatches programs of unordered callbacks in Python, in five times the time.",
     ("D3",),
     Cost.COMFORT,
     with_parameters("module_name", "jaxpr", "ordered_effects", "platforms"),

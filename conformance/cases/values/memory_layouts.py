@@ -14,7 +14,6 @@ from ..harness.checks import error_of
 from ..harness.registry import WITH_RESULTS
 
 ROUNDS = 2
-LARGE_SIDE = 1025
 
 
 @case("pjit", WITH_RESULTS, "H3 H10 X2 X3")
@@ -37,21 +36,6 @@ def strided_results(case: Case) -> None:
         program = jax.jit(lambda x, r=results, s=like: case.apply(lambda _: r, x, s), in_shardings=sharding)
         for _ in range(ROUNDS):
             case.gives(like, program, case.operand, what=name)
-    if case.layout == "jit":
-        _large(case)
-
-
-def _large(case: Case) -> None:
-    """Of 4 MiB, which another way of copying would take for what they are not."""
-    square = np.arange(LARGE_SIDE**2, dtype=np.float32).reshape(LARGE_SIDE, LARGE_SIDE)
-    for name, result in (
-        ("transposed", square.T),
-        ("backwards", square[::-1]),
-        ("broadcast", square[:1] + 0 * square.T),
-    ):
-        program = jax.jit(lambda x, r=result: case.apply(lambda _: r, x, square))
-        right = np.array_equal(program(case.operand), result)
-        case.check(right, "result", Stage.RESULT, f"a large result {name} has other elements")
 
 
 @case("jit", "call pure_callback io_callback io_callback_ordered dlpack_callback", also="X2 X3")

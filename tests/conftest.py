@@ -28,7 +28,7 @@ from hypothesis import settings  # noqa: E402
 from support.contract_markers import pytest_generate_tests  # noqa: E402
 
 import hostcb as hcb  # noqa: E402
-from hostcb._runtime import counting  # noqa: E402
+from hostcb._runtime.observing import counting  # noqa: E402
 
 __all__ = ["pytest_generate_tests"]
 
@@ -55,7 +55,7 @@ def _nothing_left_behind() -> Iterator[None]:
     settle()
     yield
     # A test that asks for `hostcb.stats` counts, and the ones after it do not.
-    counting.disown()
+    counting.reset_after_fork()
     left = settle()
     assert not left, f"the test left {len(left)} failed callback(s) unreported, the first: {left[0]}"
 

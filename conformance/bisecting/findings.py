@@ -1,4 +1,4 @@
-"""What a search has found, in words."""
+"""The findings of a search, as text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def report(
 ) -> str:
     """The findings; cells with the same are reported once, with all their names.
 
-    A label begins with the name of the release or commit, and may have more words that tell it from others.
+    A label begins with the name of the release or commit, and may have more words to distinguish it from others.
     """
     groups: dict[object, list[str]] = {}
     for subject, answer in answers.items():
@@ -81,7 +81,7 @@ def _unchanged(answer: Answer, ends: str) -> str:
         return f"UNUSABLE: {ends or 'what is beside the only release'} cannot be tested; two ends are needed."
     if answer.kind is Kind.SAME:
         return f"NOTHING TO FIND: {ends} do not differ; what fails by chance may not have shown: {MEASURE}."
-    return f"CANNOT TELL: with confidence {CONFIDENCE:g}, {ends} may differ by chance; use more --runs, or --stress."
+    return f"CANNOT TELL: with confidence {CONFIDENCE:g}, {ends} may differ by chance; use more --runs."
 
 
 def _listed(names: Sequence[str]) -> str:

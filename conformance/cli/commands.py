@@ -43,9 +43,17 @@ _OF_JAX = {"jax", "jaxlib", "numpy", "ml_dtypes"}
 """Modules that are there where JAX is installed."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def script() -> int:
+    """The entry point of `python -m` and of the console script."""
+    # `python -m` finds modules in the current folder, so a console script finds implementations there as well.
+    if not {"", os.getcwd()} & {*sys.path}:
+        sys.path.append(os.getcwd())
+    return main(sys.argv[1:])
+
+
+def main(arguments: Sequence[str]) -> int:
     try:
-        options = parsed(sys.argv[1:] if arguments is None else arguments)
+        options = parsed(arguments)
         return reported(module_of(options.command).main, options)
     except ModuleNotFoundError as error:
         if error.name not in _OF_JAX:
@@ -87,13 +95,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     if name == "run" and "--" in own:
         place = own.index("--")
         own, of_pytest = own[:place], own[place + 1 :]
-    try:
-        options = parser_for(name).parse_args(own)
-    except SystemExit as ending:
-        # `git bisect run` would take the usual exit code for a bad commit.
-        if name == "bisect" and "--step" in arguments and ending.code == UNUSABLE:
-            raise SystemExit(module_of(name).STOP) from ending
-        raise
+    options = parser_for(name).parse_args(own)
     options.pytest_options = of_pytest
     return options
 

@@ -7,21 +7,11 @@ from typing import TypeAlias
 
 from ..expectations.entries import Expectations
 from ..oracle.verdicts import Outcome
-from ..reports.table import Column, Row, Seen, Table, Wording, said
+from ..reports.table import Column, Row, Seen, Table
 from .environments import Release
 
 Outcomes: TypeAlias = Mapping[tuple[Release, str], Outcome]
 """By release and cell."""
-
-WORDING = Wording(
-    title="Cells by release",
-    column="release",
-    of=" of JAX",
-    differ="changed",
-    same="never changed",
-    ordered=True,
-    ran="ran with",
-)
 
 
 def tried(outcomes: Outcomes) -> tuple[Release, ...]:
@@ -31,12 +21,9 @@ def tried(outcomes: Outcomes) -> tuple[Release, ...]:
 
 def table_of(outcomes: Outcomes, cells: Sequence[str], problems: Sequence[str] = ()) -> Table:
     columns = tried(outcomes)
-    rows = [Row(cell, tuple(_seen(outcomes.get((release, cell))) for release in columns)) for cell in cells]
-    return Table(WORDING, tuple(Column(release.label) for release in columns), tuple(rows), problems=tuple(problems))
-
-
-def _seen(outcome: Outcome | None) -> tuple[Seen, ...]:
-    return (Seen(said(outcome), outcome.verdict.value, outcome.reason, outcome.history),) if outcome else ()
+    seen = {place: Seen.of(outcome.words, outcome.reason) for place, outcome in outcomes.items()}
+    rows = tuple(Row(cell, tuple(seen.get((release, cell)) for release in columns)) for cell in cells)
+    return Table(tuple(Column(release.label) for release in columns), rows, True, tuple(problems))
 
 
 def problems_of(outcomes: Outcomes, cells: Sequence[str], expectations: Expectations) -> Iterator[str]:
@@ -45,15 +32,13 @@ def problems_of(outcomes: Outcomes, cells: Sequence[str], expectations: Expectat
     for release in tried(outcomes):
         here = expectations.applicable(release.jax)
         used |= {*here.entries}
-        for cell in cells:
-            if not (outcome := outcomes.get((release, cell))):
-                continue
-            standing, entry = here.standing(cell, outcome), here.of(cell)
-            if not standing.acceptable:
-                kind, witness = standing.value.replace("_", " "), outcome.reason.partition("\n")[0]
+        for cell, outcome in ((cell, outcomes[release, cell]) for cell in cells if (release, cell) in outcomes):
+            status, entry = here.status(cell, outcome), here.of(cell)
+            if not status.acceptable:
                 stage = entry.stage.value if entry and entry.stage else "any stage"
                 expected = f", not {entry.verdict} at {stage}" if entry else ""
-                yield f"{cell} with {release.label}: {kind}, {said(outcome)}{expected}: {witness[:200]}"
+                kind, witness = status.value.replace("_", " "), outcome.reason.partition("\n")[0][:200]
+                yield f"{cell} with {release.label}: {kind}, {outcome.words}{expected}: {witness}"
     for pattern in expectations.unmatched(cells):
         yield f"the expectation {pattern!r} matches no cell of the table"
     for entry in expectations.entries:

@@ -10,7 +10,10 @@ from ..oracle.verdicts import Verdict
 from .results import CellRecord
 
 FIRST_WORDS = 6
-"""So many words of a witness tell one cause from another; its numbers differ from cell to cell."""
+"""So many words of a witness distinguish causes; its numbers differ from cell to cell."""
+
+WITNESS_LINES = 12
+"""The page and the JSON have the others."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,14 @@ class Group:
         """What the cells have in common."""
         if cause := self.example.cause:
             return f"unsupported: {cause}"
-        return f"{self.example.standing.value.replace('_', ' ')}: {self.example.headline}"
+        return f"{self.example.status.value.replace('_', ' ')}: {self.example.headline}"
+
+    @property
+    def witness(self) -> list[str]:
+        """The first lines of the example's."""
+        lines = self.example.witness.strip().splitlines()
+        left = len(lines) - WITNESS_LINES
+        return lines[:WITNESS_LINES] + ([f"... and {left} more lines"] if left > 0 else [])
 
     @property
     def where(self) -> str:
@@ -41,7 +51,7 @@ def grouped(cells: Iterable[CellRecord]) -> list[Group]:
     found: dict[tuple[str, ...], list[CellRecord]] = {}
     for cell in cells:
         words = re.findall(r"[^\W\d]+", cell.witness.strip().partition("\n")[0])[:FIRST_WORDS]
-        own = (cell.standing.value, cell.headline, cell.anomaly, *words)
+        own = (cell.status.value, cell.headline, cell.anomaly, *words)
         found.setdefault((cell.cause,) if cell.cause else own, []).append(cell)
     groups = [Group(tuple(cells)) for cells in found.values()]
     return sorted(groups, key=lambda group: (group.example.verdict == Verdict.MISSING.value, -len(group.cells)))

@@ -97,7 +97,7 @@ def _kind(was: CellRecord, now: CellRecord) -> Kind | None:
     if alike and not _rates_differ(was, now):
         return None
     by_chance = any(cell.known is not None and cell.known.intermittent for cell in (was, now))
-    if by_chance and was.standing.acceptable and now.standing.acceptable and (alike or was.passed != now.passed):
+    if by_chance and was.status.acceptable and now.status.acceptable and (alike or was.passed != now.passed):
         return Kind.INTERMITTENT
     if was.passed:
         return None if now.passed else Kind.BROKEN
@@ -115,10 +115,7 @@ def _rates_differ(was: CellRecord, now: CellRecord) -> bool:
 def _words(cell: CellRecord | None) -> str:
     if cell is None:
         return ""
-    stage = f" at {cell.stage}" if cell.stage else ""
-    anomaly = f" ({cell.anomaly})" if cell.anomaly else ""
-    repeated = f", {cell.repetition.words}" if cell.repetition else ""
-    return f"{cell.verdict}{stage}{anomaly}{repeated}"
+    return cell.words + (f", {cell.repetition.words}" if cell.repetition else "")
 
 
 def _alone(changes: Sequence[Change], side: str, other: str) -> Iterator[str]:

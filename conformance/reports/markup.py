@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 
 def text(words: str) -> str:
@@ -28,8 +28,14 @@ def fenced(words: str) -> Iterable[str]:
     return (fence, *words.splitlines(), fence)
 
 
+def grid(head: Sequence[str], rows: Iterable[Sequence[str]], align: str = "---") -> Iterator[str]:
+    """A table of entries that are Markdown already; `align` is that of all columns but the first."""
+    for row in (head, ["---", *[align] * (len(head) - 1)], *rows):
+        yield f"| {' | '.join(row)} |"
+
+
 def link(words: str) -> str:
-    """A link, if the text is a URL; an expectation may also say in words that there is none."""
+    """A link, if the text is a URL; an expectation may also say that there is none."""
     return f"<{words}>" if re.fullmatch(r"https?://[^\s<>]+", words) else text(words)
 
 

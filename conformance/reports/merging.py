@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..oracle.verdicts import ExpectationStatus, Verdict
+from ..oracle.verdicts import ExpectationStatus, Outcome, Verdict
 from ..spec.errors import CommandError
 from ..spec.package import COMMAND
 from .capabilities import Result, judged_claims, observed
 from .exit_codes import exit_code
-from .journals import events_in
-from .results import SCHEMA_VERSION, load_results, name_of, write_results
+from .files import events_in, write_results
+from .results import SCHEMA_VERSION, load_results, name_of
 
 MOST_NAMED = 10
 """A problem names at most this many cells."""
@@ -117,7 +117,7 @@ def merged(parts: Sequence[Part], killed: Sequence[Path] = ()) -> dict[str, Any]
         "seconds": max(part.data["seconds"] for part in parts),
         "process_starts": sum(part.data["process_starts"] for part in parts),
         "exit_code": exit_code(
-            [(cell["verdict"], ExpectationStatus(cell["standing"])) for cell in cells],
+            [(cell["verdict"], ExpectationStatus(cell["status"])) for cell in cells],
             problem=bool(problems) or any(claim.failed for claim in claims),
         ),
         "capabilities": [row.as_json() for row in rows if row.cells],
@@ -187,15 +187,8 @@ def _missing(cell: str, promises: str) -> dict[str, Any]:
     return {
         "id": cell,
         "promises": promises.split(),
-        "verdict": Verdict.MISSING.value,
-        "stage": None,
-        "anomaly": "",
-        "witness": "its shard is missing",
-        "seconds": 0.0,
-        "signal": None,
-        "history": [],
-        "evidence": [],
-        "standing": ExpectationStatus.UNEXPECTED.value,
+        **Outcome(Verdict.MISSING, reason="its shard is missing").as_json(),
+        "status": ExpectationStatus.UNEXPECTED.value,
         "expected": Verdict.PASS.value,
         "known": None,
         "attempts": 0,
@@ -204,7 +197,7 @@ def _missing(cell: str, promises: str) -> dict[str, Any]:
 
 
 def _gaps(parts: Sequence[Part], found: Mapping[str, Any]) -> Iterator[str]:
-    """What is not there, in words."""
+    """A text of what is not there."""
     there = {part.number for part in parts}
     absent = [number for number in range(1, parts[0].of + 1) if number not in there]
     without = [cell for cell in parts[0].data["selection"]["cells"] if cell not in found]

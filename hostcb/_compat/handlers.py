@@ -1,4 +1,4 @@
-"""The runtime's handlers of Python callbacks, to which the library in C passes the taps that it does not take."""
+"""The runtime's handlers of Python callbacks, to which the native extension passes the taps that it does not take."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .registry import Cost, called_with, private
 
 _TARGETS = private(
     "jax._src.lib:xla_client.custom_call_targets",
-    "Tells the runtime's handler of Python callbacks to the library in C.",
+    "Tells the runtime's handler of Python callbacks to the native extension.",
     "Taps are handed over in Python, and wait for the interpreter lock.",
     ("D3",),
     Cost.COMFORT,
@@ -28,7 +28,7 @@ _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char
 
 
 def python_handler(target: str) -> int | None:
-    """Return the address of the handler of a target on the CPU; None if this JAX does not tell it."""
+    """Return the address of the handler of a target on the CPU; None if this JAX does not give it."""
     if _TARGETS.lost:
         return None
     stages = _TARGETS.value("cpu").get(target)
@@ -37,7 +37,7 @@ def python_handler(target: str) -> int | None:
 
 
 def cuda_python_handler() -> int | None:
-    """Return the address of the handler of callbacks on buffers on CUDA; None without a plugin that tells it."""
+    """Return the address of the handler of callbacks on buffers on CUDA; None without a plugin that gives it."""
     for plugin in _CUDA_PLUGINS:
         try:
             capsule = importlib.import_module(plugin).ffi_handlers()["xla_buffer_python_gpu_callback"]

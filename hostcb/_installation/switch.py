@@ -30,7 +30,7 @@ class _Switch:
         self._blocks = 0
         # A part of the key of JAX's caches. Made late, since programs that were compiled before it are compiled anew.
         self._cache_key: Any = None
-        # Whether anything is to be undone, and whether JAX's caches have been told so. An interrupt may come between
+        # Whether anything is to be undone, and whether JAX's caches know it. An interrupt may come between
         # two steps, so the next call makes each of them again.
         self._on = False
         self._told = False
@@ -77,13 +77,13 @@ class _Switch:
             self._cache_key.set_global(object())
             self._told = on
 
-    def disown(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: the thread that held the lock may be the parent's."""
         self._lock = threading.RLock()
 
 
 _switch = _Switch()
-in_forked_child(_switch.disown)
+in_forked_child(_switch.reset_after_fork)
 
 
 def install() -> None:

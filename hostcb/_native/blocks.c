@@ -15,7 +15,7 @@
 
 /* Blocks of sizes that differ by less are of one size. */
 #define STEP 16384
-/* From so many bytes on in large pages, as in `_runtime/pages.py`. */
+/* From so many bytes on in large pages, as in `_runtime/memory/pages.py`. */
 #define LEAST_IN_LARGE_PAGES (4u << 20)
 /* The limit for ready blocks: those that came back last. */
 #define MOST_READY (64u << 20)
@@ -135,7 +135,7 @@ EXPORTED int hostcb_own(Owner* owner, uint64_t bytes) {
 }
 
 /* An owner has ended. */
-EXPORTED void hostcb_disown(Owner* owner) {
+EXPORTED void hostcb_release(Owner* owner) {
   Block* block = owner->block;
   owner->block = NULL;
   unmap_blocks(give_block_back(block));

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _compat
-from .._runtime.executions import tracker
+from .._runtime.executions.executions import tracker
 from .._spec.callback import Float0, HostCallback, Static, known_tap, shared
-from .._spec.kinds import Kind
+from .._spec.kinds import PRINTING_TAP, Kind
 from .._spec.naming import attribute, shown, subject
 from .._spec.placement import partial_automatic, placed_per_device
 from .._spec.shapes import ResultShape
-from .held_functions import say_effects
+from .held_functions import declare_effects
 from .primitive import host_callback_p, placed_callback_p
 
 
@@ -49,7 +49,7 @@ def bind(
         ValueError, NotImplementedError: `place` is no device of the computation, or the computation cannot have
             callbacks.
     """
-    say_effects()
+    declare_effects()
     leaves, tree = jax.tree_util.tree_flatten(arguments)
     leaves = [_value_of(kind, function, leaf) for leaf in leaves]
     operands: list[Any] = []
@@ -98,7 +98,7 @@ def repeated_tap(kind: Kind, function: Callable[..., Any], value: Any) -> HostCa
         return None
     callback = known_tap(kind, function)
     if callback is not None:
-        say_effects()
+        declare_effects()
         _compat.refuse_if_unusable(callback, effectful=True)
         _compat.check_holders(callback)
         _check_axes(callback, 0)
@@ -203,9 +203,12 @@ def _value_of(kind: Kind, function: Any, leaf: Any) -> Any:
 
 def _no_value(kind: Kind, function: Any, leaf: Any) -> TypeError:
     what = "arg" if kind.one_argument else "its arguments"
+    remedy = "Pass what is no JAX value to the function by a closure or functools.partial."
+    if kind is PRINTING_TAP:
+        remedy = "Print a text as a label: id_print(x, what='the text')."
     return TypeError(
         f"{subject(kind.name, function)}: every leaf of {what} must be an array or a scalar, got {shown(leaf)} of "
-        f"{type(leaf)}. Pass what is no JAX value to the function by a closure or functools.partial."
+        f"{type(leaf)}. {remedy}"
     )
 
 

@@ -19,18 +19,18 @@ import numpy as np
 
 from .. import _compat
 from .._compat import waiting
-from .._runtime.executions import tracker
-from .._runtime.failures import beside_cause, failure_log
-from .._runtime.frames import frames_around
+from .._errors.failures import beside_cause, failure_log, shown_cause
+from .._errors.frames import frames_around
+from .._errors.refusals import RefusedResultError
+from .._runtime.dispatch.postponed import raise_what_is_left
+from .._runtime.dispatch.programs import Execution, Program
+from .._runtime.executions.executions import tracker
 from .._runtime.host import Host
-from .._runtime.postponed import raise_what_is_left
-from .._runtime.programs import Execution, Program
-from .._runtime.running import running
 from .._spec import flags
 from .._spec.callback import HostCallback
 from .._spec.kinds import Kind
 from .._spec.placement import check_reduced, position_among
-from .._spec.results import RefusedResultError
+from .._threads.running import running
 
 # JAX's cache of programs for single operations has thousands of entries, and each would keep its function alive.
 MOST_COMPILED = 16
@@ -174,8 +174,10 @@ def _run(host: Host, device: Any, arrays: Sequence[Any]) -> Sequence[np.ndarray]
     try:
         return host.call(device, arrays)
     except RefusedResultError as error:
-        text, cause = beside_cause(str(error), error.__cause__), error.__cause__
-    failure_log.raised(cause)
+        failure = error.__cause__
+        cause = shown_cause(failure)
+        text = beside_cause(str(error), cause)
+    failure_log.raised(failure)
     # Outside of the handler, so that the user's error has no context, as from a compiled program.
     raise jax.errors.JaxRuntimeError(text) from cause
 

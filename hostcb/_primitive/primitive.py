@@ -12,8 +12,8 @@ from jax.interpreters import ad
 from .. import _compat
 from .._compat import dispatch, fast_dispatch, rules, token_bugs
 from .._lowering import compiler_bugs, rule
-from .._runtime.executions import tracker
-from .._runtime.programs import Program
+from .._runtime.dispatch.programs import Program
+from .._runtime.executions.executions import tracker
 from .._spec import flags
 from .._spec.callback import HostCallback
 from .._spec.effects import HARMLESS, effects_of, ordered
@@ -181,8 +181,8 @@ compiler_bugs.work_around(ordered)
 token_bugs.give_tokens_memory_kinds()
 tracker.informed = dispatch.install_dispatch_hooks(ordered, Program, tracker)
 if tracker.informed:
-    fast_dispatch.let_ordered_take_it(ordered, HARMLESS, Program, tracker)
+    fast_dispatch.enable_fast_dispatch_for_ordered(ordered, HARMLESS, Program, tracker)
 else:
     dispatch.keep_order_without_hooks()
-    # Which no execution tells then.
+    # No execution reports them then.
     _compat.require_devices(host_callback_p)

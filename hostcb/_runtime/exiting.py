@@ -16,7 +16,7 @@ steps:
    program. In a thread of the runtime they fail.
 5. The functions that were given up get an exception: one that polls asks for the interpreter lock again and again. The
    others are in C, and most do not wake before the process has ended.
-6. With the library in C, a thread that Python ends in jaxlib nevertheless stays where it is and does not abort the
+6. With the native extension, a thread that Python ends in jaxlib nevertheless stays where it is and does not abort the
    process, such as a thread that waits for the result of a function that was given up (`library.hold_ended_threads`).
 """
 
@@ -25,7 +25,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -34,17 +33,17 @@ from typing import Any
 import jax
 
 from .._compat import waiting
+from .._errors.failures import CallbackException, at_exit, failure_log
 from .._native.library import library
 from .._spec import flags
-from . import watching
-from .barrier import REPORT_INTERVAL, wait_for_callbacks
-from .deadlines import LOOK_AT_EXIT, Deadline, join_waiters, seen_to_end
-from .executions import stay, tracker
-from .failures import CallbackException, at_exit, failure_log
-from .outstanding import listed, outstanding, programs
-from .queues import queues
-from .running import threads_in_functions
-from .thread_states import is_dummy, is_hostcbs, is_pythons
+from .._threads.deadlines import LOOK_AT_EXIT, Deadline, join_waiters, seen_to_end
+from .._threads.running import threads_in_functions
+from .._threads.thread_states import is_dummy, is_hostcbs, is_pythons
+from .executions.barrier import REPORT_INTERVAL, wait_for_callbacks
+from .executions.executions import stay, tracker
+from .executions.outstanding import listed, outstanding, programs
+from .observing import watching
+from .queue.queues import queues
 
 logger = logging.getLogger("hostcb")
 
@@ -146,7 +145,7 @@ def _end_functions() -> None:
 
 
 def _wait() -> str:
-    """Wait for what had been started; return in words what the exit gives up."""
+    """Wait for what had been started; return a text of what the exit gives up."""
     patience = Patience()
     watching.watch(patience)
     try:
@@ -173,8 +172,7 @@ def _at_exit() -> None:
     try:
         failure_log.raise_if_any()
     except CallbackException as exception:
-        # Python sets it when it prints the exception that ends the program.
-        words = at_exit(exception.failures, getattr(sys, "last_value", None))
+        words = at_exit(exception.failures)
         if words is not None:
             logger.error("callbacks failed and no barrier_wait reported it before the program ended: %s", words)
     if beside_others:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import operator
@@ -14,7 +15,6 @@ import numpy as np
 from jax.tree_util import PyTreeDef
 
 from .. import _compat
-from .advice import on_shape
 from .kinds import Kind
 from .naming import shown, subject
 
@@ -110,10 +110,35 @@ class ResultShapeError(ValueError):
         return cls(
             f"{subject(kind.name, function)}: {name}={shown(given)} does not describe a result, because of "
             f"{shown(leaf)}. It should be a pytree in the structure of what the callback returns. {needed} must have "
-            f"'shape' and 'dtype' attributes, as jax.ShapeDtypeStruct(shape, dtype) has.{on_shape(given)}"
+            f"'shape' and 'dtype' attributes, as jax.ShapeDtypeStruct(shape, dtype) has.{_advice_on(given)}"
         )
 
 
 def size_of(aval: Any) -> int:
     """Return the size in bytes of a NumPy array of this aval."""
     return math.prod(aval.shape) * np.dtype(aval.dtype).itemsize
+
+
+def _advice_on(given: Any) -> str:
+    """Return the advice for a description of a result that lacks the dtype or the shape; "" if it is no such slip."""
+    pair = given if isinstance(given, (list, tuple)) and len(given) == 2 else (given, None)
+    if _is_shape(given):
+        return f" This looks like a shape: use jax.ShapeDtypeStruct({tuple(given)}, dtype)."
+    if _is_shape(pair[0]) and _is_dtype(pair[1]):
+        described = f"{tuple(pair[0])}, jnp.{np.dtype(pair[1]).name}"
+        return f" This looks like a shape and a dtype: use jax.ShapeDtypeStruct({described})."
+    if _is_dtype(given):
+        return f" This looks like a dtype: use jax.ShapeDtypeStruct(shape, jnp.{np.dtype(given).name})."
+    return ""
+
+
+def _is_shape(given: Any) -> bool:
+    return isinstance(given, (list, tuple)) and bool(given) and all(type(size) is int for size in given)
+
+
+def _is_dtype(given: Any) -> bool:
+    """Return whether this is a dtype, or a type of numbers such as `jnp.float32`."""
+    with contextlib.suppress(Exception):
+        # A class of the user's may have any attribute `dtype`.
+        return isinstance(given, (np.dtype, type)) and np.dtype(given) != object
+    return False

@@ -10,9 +10,8 @@ import jax
 import pytest
 
 from conformance.cases.harness import child_processes
-from conformance.cases.harness.bench import Bench
+from conformance.cases.harness.case import Case
 from conformance.cases.harness.catalogue import all_cases
-from conformance.cases.harness.child_processes import run_child
 from conformance.cases.harness.registry import RegisteredCase
 from conformance.cases.harness.running import run_case
 from conformance.implementations import Implementation, ImplementationError, load, path_of
@@ -81,7 +80,7 @@ def test_what_an_implementation_prints_is_no_report(
     """It may look alike, and it may leave its line open."""
     planted = """print('{"stage": "no such stage"}\\\\n{"said": 1}\\\\n{', end="", flush=True)"""
     implementation = implementation_of(IN_CHILD.format(planted=planted), tmp_path, monkeypatch)
-    ended = run_child(Bench(implementation, "pmap", devices), "os_exit", "pure_callback")
+    ended = Case(implementation, "pmap", devices, "pure_callback").child("os_exit")
     assert (ended.status, ended.stage, ended.said) == (7, Stage.CALLBACK, ())
 
 

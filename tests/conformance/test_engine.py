@@ -177,8 +177,8 @@ def test_pytest_sees_strict_expected_failures(tmp_path: Path) -> None:
     assert 'failures="2" skipped="1" tests="4"' in junit
     assert f'classname="cells" name="{good}/id_tap/eager/cpu-1dev"' in junit
     # The cell that pytest has left out is not in the results.
-    standings = {"/".join(cell["id"].split("/")[:2]): cell["standing"] for cell in report_in(tmp_path)["cells"]}
-    assert standings == {
+    statuses = {"/".join(cell["id"].split("/")[:2]): cell["status"] for cell in report_in(tmp_path)["cells"]}
+    assert statuses == {
         f"{loses}/id_tap": "known_failure",
         f"{loses}/call": "unexpected",
         f"{good}/id_tap": "as_expected",
@@ -220,12 +220,13 @@ def test_progress_is_shown_without_a_terminal(tmp_path: Path) -> None:
     """How many cells there are comes before the first one, and how many are done with every line."""
     chosen = cells("implementation_fakes:LOSES_A_CALLBACK", *CALLBACKS)
     ended = run(tmp_path, "-n", "2", *chosen)
-    first, *_, last = ended.stderr.splitlines()
+    first, then, *_, last = ended.stderr.splitlines()
     assert first.startswith("4 cells on 2 workers;")
+    assert re.match(r"1/4 cells, \d not as expected$", then), "the first result is shown at once"
     found = re.match(r"4/4 cells, (\d) not as expected", last)
     assert found, ended.stderr
     assert f" {found[1]} unexpected result" in ended.stdout
-    assert "...." not in ended.stdout
+    assert "..." not in ended.stdout, "neither dots nor xdist's own lines"
 
 
 def test_surroundings_have_no_say(tmp_path: Path) -> None:

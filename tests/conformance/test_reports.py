@@ -80,7 +80,7 @@ def test_the_page_holds_every_cell_and_loads_nothing(tmp_path: Path) -> None:
     assert page.data["known"][cells[KNOWN["id"]]["known"]]["link"] == "https://example.org/issues/1"
     assert cells[CASE["id"]]["transforms"] == ["case"]
     # A passed cell costs the page little.
-    assert set(cells[PASSED["id"]]) == {"id", "transforms", "promises", "verdict", "standing", "seconds", "reproduce"}
+    assert set(cells[PASSED["id"]]) == {"id", "transforms", "promises", "verdict", "status", "seconds", "reproduce"}
     assert not {"link", "img", "iframe", "object", "embed", "base"} & {tag for tag, _ in page.elements}
     names = {name for _, attributes in page.elements for name, _ in attributes}
     assert not {"src", "href", "srcset", "action", "style"} & names
@@ -107,14 +107,13 @@ def test_report_writes_what_it_is_asked_for_without_jax(tmp_path: Path) -> None:
 
 
 def test_a_real_failure_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """A cell that fails for a known reason, and one that passes, with its history on request alone."""
+    """A cell that fails for a known reason, with its history, and one that passes, without."""
     failing, passing = "jax/io_callback/grad.scan.detached/cpu-1dev", "hostcb/id_tap/scan/cpu-1dev"
     arguments = ["run", "-n", "1", "--results", str(tmp_path), "--cell", failing, "--cell", passing]
-    for histories in (["--histories"], []):
-        assert main([*arguments, *histories]) == 0
-        ((record, passed),) = (run.cells for run in load_results(tmp_path))
-        assert [event.sequence for event in passed.history] == [*range(len(passed.history))]
-        assert bool(passed.history) is bool(histories)
+    assert main(arguments) == 0
+    ((record, passed),) = (run.cells for run in load_results(tmp_path))
+    assert passed.verdict == "pass" and not passed.history
+    assert [event.sequence for event in record.history] == [*range(len(record.history))]
     assert (record.id, record.verdict, record.stage, record.anomaly) == (failing, "fail", "callback", "lost")
     assert record.known
     assert record.known.link.startswith("https://")
@@ -143,31 +142,20 @@ def test_a_trace_has_a_track_for_each_device_and_thread_and_marks_the_witness(tm
     start = event(0, 3)["begin"]
     overlapping = LOST | {"history": [event(0, 3), event(1, 3, begin=start + 1_000, end=start + 9_000)]}
     write(tmp_path, SWAPPED, overlapping)
-    assert main(["report", str(tmp_path), "--trace", str(tmp_path / "one.json"), "--cell", SWAPPED["id"]]) == 0
-    events, names = traced(tmp_path / "one.json")
+    assert main(["report", str(tmp_path), "--trace", str(tmp_path / "traces")]) == 0
+    events, names = traced(tmp_path / "traces" / "hostcb_id_tap_scan_cpu-8dev.json")
     slices = [each for each in events if each["ph"] == "X"]
     assert [names[each["tid"]] for each in slices] == ["cpu:3", "cpu:3", "thread 1", "cpu:0"]
     assert [each["name"] for each in slices if "witness" in each["cat"]] == ["#7 first", "#6 first"]
     assert [each["ts"] for each in slices] == [0.0, 7.0, 14.0, 14.0]
     assert slices[0]["dur"] == 3.0
     assert [each["name"] for each in events if each["ph"] == "i"] == [SWAPPED["witness"]] * 2
-    assert main(["report", str(tmp_path), "--trace", str(tmp_path / "two.json"), "--cell", LOST["id"]]) == 0
-    assert sorted(traced(tmp_path / "two.json")[1].values()) == ["cpu:3", "cpu:3 (2)"]
+    _, names = traced(tmp_path / "traces" / "hostcb_call_scan_cpu-8dev.json")
+    assert sorted(names.values()) == ["cpu:3", "cpu:3 (2)"]
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--trace", "T", "--cell", PASSED["id"]], "has no history to trace"),
-        (["--trace", "T", "--cell", "a/b/c/d"], "the results have no cell a/b/c/d"),
-        (["--cell", PASSED["id"]], "--cell is for --trace"),
-    ],
-)
-def test_what_cannot_be_traced_is_said(
-    options: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_results_without_a_history_cannot_be_traced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, PASSED)
-    assert main(["report", str(tmp_path), *options]) == 2
+    assert main(["report", str(tmp_path), "--trace", str(tmp_path / "traces")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("ERROR: ")
-    assert words in line
+    assert line.startswith("ERROR: no cell has a history to trace")

@@ -212,6 +212,6 @@ def test_exit_codes_and_summary() -> None:
 def test_nothing_but_a_pass_passes(verdict: Verdict) -> None:
     cell = make_plan(["hostcb"], [Topology("cpu", 1)]).cells[0]
     report = Report("cpu", Expectations())
-    assert report.add(cell, Outcome(verdict)).standing is ExpectationStatus.UNEXPECTED
+    assert report.add(cell, Outcome(verdict)).status is ExpectationStatus.UNEXPECTED
     assert report.exit_code != 0
     assert cell.id in report.summary()

@@ -6,13 +6,11 @@ import json
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conformance.bundles.archive import MANIFEST, VERSION
 from conformance.cli import commands
 from conformance.oracle.verdicts import ExpectationStatus, Stage, Verdict
 from conformance.reports import results
@@ -38,7 +36,7 @@ def test_the_description_has_every_verdict_stage_and_standing() -> None:
     """A new one is a change of meaning for a reader that knows the old ones."""
     cell = json.loads((SCHEMAS / f"results-{SCHEMA_VERSION}.json").read_text())["$defs"]["cell"]["properties"]
     assert cell["stage"]["enum"] == [*(stage.value for stage in Stage), None]
-    assert cell["standing"]["enum"] == [standing.value for standing in ExpectationStatus]
+    assert cell["status"]["enum"] == [status.value for status in ExpectationStatus]
     assert cell["verdict"]["pattern"].partition(")")[0] == "^(" + "|".join(verdict.value for verdict in Verdict)
 
 
@@ -70,7 +68,5 @@ def test_what_a_run_writes_is_as_described_and_can_be_bundled(
     assert data["run"]["begin"].endswith("+00:00")
     assert commands.main(["bundle", str(tmp_path / "results" / "selection")]) == 0
     file = tmp_path / "results" / "selection" / "bundle.zip"
-    with zipfile.ZipFile(file) as archive:
-        validate(f"manifest-{VERSION}.json", json.loads(archive.read(MANIFEST)))
     assert commands.main(["verify", str(file)]) == 1
     assert "named one by one" in capsys.readouterr().out

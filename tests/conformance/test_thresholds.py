@@ -7,7 +7,10 @@ import pytest
 from conformance.spec import thresholds
 from hostcb._native import library
 from hostcb._primitive import batching, eager
-from hostcb._runtime import barrier, blocks, copying, executions, native, pages, rings, turns
+from hostcb._runtime.dispatch import cpp_dispatch, turns
+from hostcb._runtime.executions import barrier, executions
+from hostcb._runtime.memory import blocks, copying, pages
+from hostcb._runtime.queue import rings
 
 
 @pytest.mark.parametrize(
@@ -21,9 +24,9 @@ from hostcb._runtime import barrier, blocks, copying, executions, native, pages,
         ("READY_BLOCKS", blocks.MOST_BYTES),
         ("RING", rings.CAPACITY),
         ("READ_AHEAD", rings.MOST_READ),
-        ("FAST_OPERATIONS", native.MOST_OPERATIONS),
-        ("FAST_BYTES", native.MOST_BYTES),
-        ("FAST_STEPS", native.MOST_STEPS),
+        ("FAST_OPERATIONS", cpp_dispatch.MOST_OPERATIONS),
+        ("FAST_BYTES", cpp_dispatch.MOST_BYTES),
+        ("FAST_STEPS", cpp_dispatch.MOST_STEPS),
         ("UNROLLED_ELEMENTS", batching.MOST_UNROLLED),
         ("LIVE_EXECUTIONS", executions.MANY),
         ("WAITING_EXECUTIONS", executions.MOST_WAITING),

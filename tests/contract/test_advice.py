@@ -19,8 +19,8 @@ import pytest
 from jax import lax
 
 import hostcb as hcb
+from hostcb._errors.advice import advise
 from hostcb._spec import kinds
-from hostcb._spec.advice import advise
 
 X = np.arange(3, dtype=np.float32)
 SCALAR = jax.ShapeDtypeStruct((), np.float32)
@@ -333,6 +333,22 @@ CALLS = [
     Advice(" This looks like a shape: use jax.ShapeDtypeStruct({}, dtype).", ValueError,
            lambda: hcb.pure_callback(double, [3], X),
            {"described": (lambda: hcb.pure_callback(double, VECTOR, X), 2 * X)}),
+    Advice(" This looks like a shape and a dtype: use jax.ShapeDtypeStruct({}).", ValueError,
+           lambda: hcb.call(double, X, result_shape=((3,), jnp.float32)),
+           {"described": (lambda: hcb.call(double, X, result_shape=VECTOR), 2 * X)}),
+    Advice(" This looks like a dtype: use jax.ShapeDtypeStruct(shape, jnp.{}).", ValueError,
+           lambda: hcb.pure_callback(double, np.dtype("float32"), X),
+           {"described": (lambda: hcb.pure_callback(double, VECTOR, X), 2 * X)}),
+    Advice("Print a text as a label: id_print(x, what='the text').", TypeError, lambda: hcb.id_print("loss"),
+           {"label": (lambda: hcb.id_print(X, what="loss"), X)}),
+    Advice("printed as they are. Print it in the value: id_print(dict({}=…)).", TypeError,
+           lambda: jax.jit(lambda x: hcb.id_print(x, step=x))(X),
+           {"in the value": (lambda: jax.jit(lambda x: hcb.id_print({"step": x})["step"])(X), X)}),
+    Advice(" has the text of a traced value. ", ValueError, lambda: jax.jit(lambda x: hcb.debug.print(f"{x}"))(X),
+           {"a field": (lambda: jax.jit(lambda x: hcb.debug.print("{x}", x=x) or x)(X), X)}),
+    Advice("Write {{}} where each is to be printed: debug.print(\"x is {}\", x).", ValueError,
+           lambda: hcb.debug.print("x is", X),
+           {"a field": (lambda: hcb.debug.print("x is {}", X) or 0, 0)}),
     Advice("result_shape describes integers and no shape: for an array use {}.", jax.errors.JaxRuntimeError,
            lambda: hcb.call(double, X, result_shape=(3,)),
            {"described": (lambda: hcb.call(double, X, result_shape=jax.ShapeDtypeStruct((3,), np.float32)), 2 * X)}),

@@ -20,8 +20,8 @@ from support.helpers import DEADLINE, Record
 
 import hostcb as hcb
 from hostcb._native import library as native
-from hostcb._runtime import rings
-from hostcb._runtime.queues import queues
+from hostcb._runtime.queue import rings
+from hostcb._runtime.queue.queues import queues
 
 pytestmark = pytest.mark.contract("H24")
 
@@ -204,7 +204,7 @@ def test_a_tap_whose_function_runs_a_program_that_taps() -> None:
 
 @needs_library
 def test_values_of_a_dropped_executable_arrive(devices: list[jax.Device]) -> None:
-    from hostcb._runtime import sites
+    from hostcb._runtime.queue import sites
 
     gate, seen = threading.Event(), []
 
@@ -222,12 +222,12 @@ def test_values_of_a_dropped_executable_arrive(devices: list[jax.Device]) -> Non
     del program
     jax.clear_caches()
     gc.collect()
-    assert sites.leaving, "the executable should have ended, with values in the ring"
+    assert sites.sites_to_forget, "the executable should have ended, with values in the ring"
     gate.set()
     hcb.barrier_wait()
     assert seen == [float(n) for n in range(200)]
     queues[devices[0]].stop()
-    assert not sites.leaving
+    assert not sites.sites_to_forget
 
 
 @pytest.mark.contract("H17")

@@ -17,9 +17,10 @@ from support.subprocesses import run_program
 import hostcb as hcb
 from hostcb._lowering import views
 from hostcb._native.library import library
-from hostcb._runtime import recording, sites
-from hostcb._runtime.queues import DeviceQueue, queues
-from hostcb._runtime.sites import is_small
+from hostcb._runtime.observing import recording
+from hostcb._runtime.queue import sites
+from hostcb._runtime.queue.queues import DeviceQueue, queues
+from hostcb._runtime.queue.sites import is_small
 
 pytestmark = [
     pytest.mark.contract("H24"),
@@ -35,8 +36,8 @@ def accepted(device: Any) -> int:
 # The ring has just run empty, and C has gone back to the begin of its memory. Python does not know that yet.
 MEMORY_IS_USED_AGAIN = """
 from hostcb._native.library import library
-from hostcb._runtime import rings
-from hostcb._runtime.queues import queues
+from hostcb._runtime.queue import rings
+from hostcb._runtime.queue.queues import queues
 
 seen = []
 tap = lambda arg, transforms: seen.append(int(arg))
@@ -165,8 +166,6 @@ class Receiver:
 class Unbound:
     """Stands for a call site whose program runs in a callback, where its own first value is not queued."""
 
-    pinned = False
-
     def bind(self, ring: Any) -> None:
         pass
 
@@ -245,8 +244,8 @@ def test_a_site_whose_last_values_run_while_its_executable_ends_is_forgotten(que
 
     sites._sites[-1] = Ended()  # type: ignore[assignment]
     ring.oldest = runs  # type: ignore[method-assign]
-    sites.Keeper(Ended())  # type: ignore[arg-type]
-    assert -1 not in sites._sites and -1 not in sites.leaving
+    sites.SiteKeeper(Ended())  # type: ignore[arg-type]
+    assert -1 not in sites._sites and -1 not in sites.sites_to_forget
 
 
 @pytest.mark.contract("H22")

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 from support import helpers
 
 import hostcb as hcb
-from hostcb._runtime import blocks, copying, pages
+from hostcb._runtime.memory import blocks, copying, pages
 
 # The sizes from which on there are blocks for tapped values and for all, large pages, and copies past the caches.
 SIZES = sorted({blocks.LEAST_QUEUED_BYTES - 1, blocks.LEAST_BYTES, pages.LEAST_BYTES, copying.LEAST_BYTES})
@@ -92,7 +92,7 @@ def test_every_device_has_its_own_value(words: int, devices: list[jax.Device]) -
 
 @pytest.mark.contract("H12")
 def test_memory_is_bounded_by_the_queues_budget(request: pytest.FixtureRequest) -> None:
-    # Blocks of the library in C are of whole 16 KiB.
+    # Blocks of the native extension are of whole 16 KiB.
     words, most = SIZES[0] // 4 + 4096, 8
     request.addfinalizer(lambda: jax.config.update("jax_host_callback_max_queue_byte_size", None))
     jax.config.update("jax_host_callback_max_queue_byte_size", most * 4 * words)

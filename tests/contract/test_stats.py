@@ -16,7 +16,7 @@ from support.helpers import DEADLINE
 from support.subprocesses import run_program
 
 import hostcb as hcb
-from hostcb._runtime.queues import queues
+from hostcb._runtime.queue.queues import queues
 
 pytestmark = pytest.mark.contract("H29")
 
@@ -248,7 +248,7 @@ program = jax.jit(lambda x: hcb.id_tap(slow, x))
 thread = threading.Thread(target=lambda: [program(jnp.ones(20)) for _ in range(2)])
 thread.start()
 assert began.wait({DEADLINE})
-from hostcb._runtime.queues import queues
+from hostcb._runtime.queue.queues import queues
 queue = queues[jax.devices()[0]]
 while not queue._waiting:
     assert thread.is_alive() or queue.counts.waited_for_room
@@ -289,7 +289,7 @@ def test_counting_leaves_taps_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
     hcb.stats()
     ring = queues[jax.devices()[0]].ring
     if ring is None:
-        pytest.skip("there is no library in C")
+        pytest.skip("there is no native extension")
     before = ring.counters.accepted
     program(2.0)
     hcb.barrier_wait()

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 import hostcb as hcb
 from hostcb._native.library import library
-from hostcb._runtime import blocks, owners
+from hostcb._runtime.memory import blocks, owners
 
 # How long an event that must happen is waited for. In seconds.
 DEADLINE = 30.0
@@ -226,7 +226,7 @@ def named(layout: Layout) -> str:
 
 
 def bytes_in_blocks() -> int:
-    """The memory of all large operands that are held, from the pools of Python and of the library in C."""
+    """The memory of all large operands that are held, from the pools of Python and of the native extension."""
     mapped, ready = owners.mapped() if library.problem is None else (0, 0)
     return sum(block.nbytes for _, block in list(blocks.blocks._lent.values())) + mapped - ready
 

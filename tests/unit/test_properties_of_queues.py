@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.helpers import DEADLINE
 
-from hostcb._runtime.queues import DeviceQueue
+from hostcb._runtime.queue.queues import DeviceQueue
 
 pytestmark = pytest.mark.contract("H5", "H12")
 
@@ -103,7 +103,7 @@ class QueueBesideItsModel(RuleBasedStateMachine):
 
     @rule()
     def disowned_in_a_child(self) -> None:
-        self.queue.disown()
+        self.queue.reset_after_fork()
         self.pending.clear()
 
     @invariant()

@@ -19,7 +19,7 @@ from .catalogue import all_cases
 from .registry import RegisteredCase, enter
 
 PLATFORM = "HOSTCB_CONFORMANCE_PLATFORM"
-"""The environment variable by which a worker tells the programs that it starts which platform they are for."""
+"""The environment variable by which a worker names the platform to the programs that it starts."""
 
 _done: set[str] = set()
 _FACES = ("name", "promises", "radix", "jax_face", "model_face")
@@ -87,7 +87,7 @@ def _add_transform(one: Any, where: str) -> None:
 
 
 def _add_cases(found: Any, where: str) -> None:
-    """Those of a module have been entered by its import, by `bench_case`; other objects are cases, or lists of them."""
+    """Those of a module have been entered by its import, by `case`; other objects are cases, or lists of them."""
     if not hasattr(found, "__spec__"):
         _add_all(found, _add_case, where)
 

@@ -135,6 +135,16 @@ def test_dtypes_and_zero_sizes(stage: Any, in_place: bool, dtype: Any) -> None:
         helpers.equal(out, value[:, ::-1], f"{np.dtype(dtype).name}{value.shape}")
 
 
+@pytest.mark.contract("D1")
+@STAGES
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.uint16, np.complex64])
+def test_results_in_the_byte_order_of_other_machines(stage: Any, dtype: Any) -> None:
+    numbers = np.arange(1, 9).astype(dtype)
+    turned = numbers.astype(numbers.dtype.newbyteorder())
+    f = hcb.dlpack_callback(lambda x: turned, jax.ShapeDtypeStruct((8,), dtype))
+    helpers.equal(np.asarray(stage(f)(X)), numbers, "the numbers")
+
+
 MISMATCHES: dict[str, tuple[Any, str]] = {
     "none": (lambda x: None, "Mismatched number of outputs.*Expected: 1, Actual: 0"),
     "two": (lambda x: (np.asarray(x), 1), "Mismatched number of outputs.*Expected: 1, Actual: 2"),

@@ -15,7 +15,7 @@ from ._spec.kinds import DEBUG, ORDERED_DEBUG, ORDERED_PRINT, PRINT
 from ._spec.naming import check_callable, shown
 
 if TYPE_CHECKING:
-    from ._api.signatures import P
+    from ._api.type_hints import P
 
 __all__ = ("callback", "print")
 

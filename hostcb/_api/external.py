@@ -17,7 +17,7 @@ from .._spec.shapes import ResultShape
 from .jax_arrays import as_asked
 
 if TYPE_CHECKING:
-    from .signatures import Shape
+    from .type_hints import Shape
 
 
 @overload

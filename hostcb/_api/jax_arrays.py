@@ -15,7 +15,7 @@ from .._spec import flags
 from .._spec.naming import check_callable
 
 if TYPE_CHECKING:
-    from .signatures import P, R
+    from .type_hints import P, R
 
 
 def jax_arrays(function: Callable[P, R]) -> Callable[P, R]:

@@ -21,7 +21,6 @@ from conformance.oracle.verdicts import Outcome, Stage, Verdict
 pytestmark = pytest.mark.contract("C4")
 
 ROOT = Path(__file__).parents[2]
-(PENDING,) = (case for case in all_cases() if case.kind == "pending_at_exit")
 (OS_EXIT,) = (case for case in all_cases() if (case.kind, case.callback) == ("os_exit", "pure_callback"))
 
 IN_CHILD = """\
@@ -52,7 +51,7 @@ def harness_error(outcome: Outcome) -> str:
     ("case", "planted", "words"),
     [
         (OS_EXIT, "import no_such_module", "ended with exit 1: ModuleNotFoundError: No module named"),
-        (PENDING, "sys.exit(0)", "ended with exit 0: it wrote nothing"),
+        (OS_EXIT, "sys.exit(0)", "ended with exit 0: it wrote nothing"),
         (OS_EXIT, "os._exit(7)", "ended with exit 7: it wrote nothing"),
         (OS_EXIT, "os.abort()", "ended with SIGABRT: Fatal Python error: Aborted"),
         (OS_EXIT, "time.sleep(600)", "it had not begun after 8 s"),

@@ -220,12 +220,13 @@ def test_progress_is_shown_without_a_terminal(tmp_path: Path) -> None:
     """How many cells there are comes before the first one, and how many are done with every line."""
     chosen = cells("implementation_fakes:LOSES_A_CALLBACK", *CALLBACKS)
     ended = run(tmp_path, "-n", "2", *chosen)
-    first, *_, last = ended.stderr.splitlines()
+    first, then, *_, last = ended.stderr.splitlines()
     assert first.startswith("4 cells on 2 workers;")
+    assert re.match(r"1/4 cells, \d not as expected$", then), "the first result is shown at once"
     found = re.match(r"4/4 cells, (\d) not as expected", last)
     assert found, ended.stderr
     assert f" {found[1]} unexpected result" in ended.stdout
-    assert "...." not in ended.stdout
+    assert "..." not in ended.stdout, "neither dots nor xdist's own lines"
 
 
 def test_surroundings_have_no_say(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from results_fakes import KNOWN, LOST, PASSED, Page, cell, results
 from conformance.cli.commands import COMMANDS, main
 from conformance.reports.html import html
 from conformance.reports.results import record_of
-from conformance.reports.terminal import summary
+from conformance.reports.terminal import MOST_KNOWN, summary
 from conformance.spec.package import COMMAND, command_here
 
 pytestmark = pytest.mark.contract("C70")
@@ -49,6 +50,17 @@ def test_a_good_run_is_its_block_alone() -> None:
     assert "Dropped under grad." in summary(run, known=True)
 
 
+def test_the_reasons_of_many_known_failures_are_cut() -> None:
+    def known(place: int) -> dict[str, object]:
+        why = KNOWN["known"] | {"reason": f"Reason {place}."}
+        return KNOWN | {"id": f"jax/io_callback/grad.scan/cpu-{place}dev", "known": why}
+
+    said = summary(record_of(results(PASSED, *map(known, range(MOST_KNOWN + 2)))), known=True)
+    assert f"Reason {MOST_KNOWN - 1}." in said
+    assert f"Reason {MOST_KNOWN}." not in said
+    assert "... and 2 more reasons of known failures" in said
+
+
 def test_a_witness_cannot_control_the_terminal() -> None:
     text = summary(record_of(results(LOST | {"witness": "\033[2J\rPASS"}, problems=["one\nPASS"])))
     assert "\033" not in text
@@ -56,11 +68,12 @@ def test_a_witness_cannot_control_the_terminal() -> None:
     assert "PASS" not in text.splitlines()
 
 
-def test_a_run_writes_a_page_and_says_why_the_only_cell_is_known_to_fail(
+def test_a_run_of_chosen_cells_writes_a_page_and_says_why_one_is_known_to_fail(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing = "jax/io_callback/grad.scan.detached/cpu-1dev"
-    assert main(["run", "-n", "1", "--results", str(tmp_path), "--cell", failing]) == 0
+    passing = "hostcb/call/jit/cpu-1dev"
+    assert main(["run", "-n", "1", "--results", str(tmp_path), "--cell", failing, "--cell", passing]) == 0
     printed = capsys.readouterr().out
     page = tmp_path / "index.html"
     assert printed.rstrip().endswith(str(page))
@@ -108,3 +121,17 @@ def test_the_help_of_every_command_needs_no_jax(command: str, tmp_path: Path) ->
     ended = without_jax(command, "-h", folder=tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert command in ended.stdout
+
+
+def test_the_page_knows_the_programs_that_have_no_transforms() -> None:
+    """They come after those with transforms; otherwise the first screen of the matrix is empty."""
+    named = re.search(r"const kind = \{ (.*?) \}", html([]))
+    assert named
+    known = {word.partition(":")[0] for word in named[1].split(", ")}
+    ids = (
+        "hostcb/call/table.call.jit/cpu-1dev",
+        "hostcb/call/case.raises.jit/cpu-1dev",
+        "hostcb/call/jit.scan/cpu-1dev",
+    )
+    transforms = [one.transforms for one in record_of(results(*map(cell, ids))).cells]
+    assert [known.issuperset(one) for one in transforms] == [True, True, False]

@@ -261,6 +261,38 @@ def test_barriers_wait_for_queued_taps(barrier: str) -> None:
     assert record.values == [0, 1, 2, 3]
 
 
+@pytest.mark.contract("H13")
+def test_effects_barrier_waits_for_a_callback_of_jax_also_after_taps_on_its_devices(devices: list[Any]) -> None:
+    gate, started, record, in_time = threading.Event(), threading.Event(), Record(), []
+
+    def held(x: Any) -> None:
+        started.set()
+        gate.wait(DEADLINE)
+        record.add(x)
+
+    compiled = helpers.SHARD_MAP.compile(lambda x: (jax.debug.callback(held, x), x + 1)[1])
+
+    def work() -> None:
+        compiled(helpers.SHARD_MAP.same(X))
+        # Outside jit: a program would wait for the callbacks, and so would the barrier.
+        for device in devices:
+            hcb.id_tap(lambda *_: None, jax.device_put(X, device))
+        jax.effects_barrier()
+        in_time.append(len(record.all))
+
+    # Compiled beforehand: the barrier should begin while the callbacks are held.
+    gate.set()
+    work()
+    gate.clear(), started.clear()
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert started.wait(DEADLINE)
+    thread.join(GRACE)
+    gate.set()
+    thread.join(DEADLINE)
+    assert in_time == [len(devices), 2 * len(devices)]
+
+
 @pytest.mark.contract("H13", "X2")
 def test_effects_barrier_does_not_raise_what_failed() -> None:
     def fails(*_: Any) -> Any:
@@ -375,6 +407,35 @@ def test_sharding_picks_the_device_of_a_mesh(stage: Any, form: str, kind: Any, d
         helpers.equal(np.asarray(out), X + 1, f"result of {device}")
         assert out.sharding.device_set == set(devices), f"the result should reach all devices, has {out.sharding}"
     assert caller(stage(lambda x: kind(where, like(x), x)), x) == devices[0], "the first by default"
+
+
+UNDER_VMAP = [
+    ("io", "sequential"),
+    *((kind, method) for kind in ("call", "pure") for method in ("sequential", "sequential_unrolled", "expand_dims")),
+]
+
+
+@pytest.mark.contract("H8", "H10", "X5")
+@pytest.mark.parametrize(("kind", "method"), UNDER_VMAP)
+def test_under_vmap_the_named_device_calls(kind: str, method: str, devices: list[Any]) -> None:
+    x = helpers.sharded(np.arange(16, dtype=np.float32).reshape(8, 2), helpers.mesh_of(devices))
+
+    def program(function: Any, place: int) -> Any:
+        sharding = SingleDeviceSharding(devices[place])
+        ways = {
+            "io": lambda row: hcb.io_callback(function, like(row), row, sharding=sharding),
+            "pure": lambda row: hcb.pure_callback(function, like(row), row, sharding=sharding, vmap_method=method),
+            "call": lambda row: hcb.call(function, row, result_shape=like(row), device_index=place, vmap_method=method),
+        }
+        return jax.jit(jax.vmap(ways[kind]))
+
+    for place in (1, 7):
+        helpers.equal(np.asarray(program(lambda row: row + 1, place)(x)), np.asarray(x) + 1, f"result of {place}")
+        with pytest.raises(jax.errors.JaxRuntimeError, match="where am I"):
+            jax.block_until_ready(program(where, place)(x))
+        with pytest.raises(hcb.CallbackException) as caught:
+            hcb.barrier_wait()
+        assert {failure.device for failure in caught.value.failures} == {devices[place]}
 
 
 @pytest.mark.contract("X5")

@@ -87,7 +87,7 @@ def _derivative(name: str) -> str:
     return (
         f"{{kind}}: {{callback}} was differentiated. {name} callbacks do not support {{rule}}, because JAX cannot see "
         "into the function: please use `jax.custom_jvp` or `jax.custom_vjp` to give the function that calls it a "
-        "derivative."
+        "derivative, or pass it `jax.lax.stop_gradient(x)` if none should come from it."
     )
 
 

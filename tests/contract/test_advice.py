@@ -280,6 +280,9 @@ CALLS = [
            {"custom_jvp": (lambda: jax.grad(with_jvp(host))(jnp.float32(1)), 2),
             "custom_vjp": (lambda: jax.grad(with_vjp(host))(jnp.float32(1)), 2),
             "id_tap": (lambda: tapped(lambda tap: jax.grad(lambda x: hcb.id_tap(tap, x))(1.0)), [1])}),
+    Advice("or pass it `jax.lax.stop_gradient(x)` if none should come from it", ValueError,
+           lambda: jax.grad(io)(jnp.float32(1)),
+           {"stop_gradient": (lambda: jax.grad(lambda x: x * io(lax.stop_gradient(x)))(jnp.float32(1)), 2)}),
     Advice("please use `jax.custom_jvp` or `jax.custom_vjp` to give the function that calls it a derivative",
            ValueError, lambda: jax.grad(pure)(jnp.float32(1)),
            {f"{kind.__name__} {rule.__name__}": (lambda kind=kind, rule=rule: jax.grad(rule(kind))(jnp.float32(1)), 2)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from suite_runs import ROOT, python, report_in, run, verdicts
 
 pytestmark = pytest.mark.contract("C3")
-
-ROOT = Path(__file__).parents[2]
 
 PLUGIN = """\
 from jax._src import xla_bridge
@@ -20,7 +15,6 @@ from jax._src import xla_bridge
 def initialize():
     xla_bridge.register_backend_factory("toy", xla_bridge.make_cpu_client, priority=-10)
 """
-CALLBACKS = ("pure_callback", "io_callback_ordered")
 CASE = "pure_callback/case.os_exit.pmap"
 
 
@@ -30,30 +24,20 @@ def toy(tmp_path: Path) -> dict[str, str]:
     plugin = tmp_path / "jax_plugins" / "toy"
     plugin.mkdir(parents=True)
     (plugin / "__init__.py").write_text(PLUGIN)
-    return os.environ | {
-        "PYTHONPATH": f"{ROOT}:{tmp_path}",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-        "JAX_PLATFORMS": "cpu",
-    }
-
-
-def conformance(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "conformance", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    own = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    return own | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
 
 
 def test_a_plugin_is_asked_for_by_its_name(tmp_path: Path, toy: dict[str, str]) -> None:
     """JAX's own callbacks need a device of the CPU beside it; how its devices call themselves is its affair."""
-    chosen = " or ".join((*(f"{name}/jit/" for name in CALLBACKS), f"({CASE} and 2dev)"))
-    results = tmp_path / "results"
-    arguments = ["--platform", "toy", "--implementation", "jax", "-k", chosen, "--results", str(results)]
+    chosen = f"pure_callback/jit/ or io_callback_ordered/jit/ or ({CASE} and 2dev)"
+    arguments = ["--platform", "toy", "--implementation", "jax", "-k", chosen]
     # What an inherited setting would make of programs that name no device is none of theirs.
-    ended = conformance(toy | {"JAX_PLATFORM_NAME": "cpu"}, "run", *arguments)
+    ended = run(tmp_path, *arguments, **toy, JAX_PLATFORM_NAME="cpu")
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    report = json.loads((results / "conformance-toy.json").read_text())
-    ids = {cell["id"]: cell["verdict"] for cell in report["cells"]}
-    programs = [f"jax/{name}/jit/toy-{count}dev" for name in CALLBACKS for count in (1, 2)]
-    assert ids == dict.fromkeys([*programs, f"jax/{CASE}/toy-2dev"], "pass")
+    report = report_in(tmp_path / "results", "toy")
+    programs = [f"jax/{name}/jit/toy-{n}dev" for name in ("pure_callback", "io_callback_ordered") for n in (1, 2)]
+    assert verdicts(report) == dict.fromkeys([*programs, f"jax/{CASE}/toy-2dev"], "pass")
     assert report["run_info"]["toy-2dev"]["device_count"] == 2
 
 
@@ -63,12 +47,10 @@ def test_a_cell_of_a_plugin_alone(tmp_path: Path, toy: dict[str, str]) -> None:
     file = tmp_path / "alone" / "cell.py"
     file.parent.mkdir()
     cell = "jax/pure_callback/jit/toy-1dev"
-    assert conformance(toy, "repro", cell, "--program", str(file)).returncode == 0
-    command = [sys.executable, str(file)]
-    ran = subprocess.run(command, env=toy, capture_output=True, text=True, timeout=120, check=False)
+    assert python(tmp_path, "-m", "conformance", "repro", cell, "--program", str(file), **toy).returncode == 0
+    ran = python(file.parent, str(file), **toy)
     assert ran.returncode == 0, ran.stderr
     assert f"{cell}: pass" in ran.stdout
-    without = toy | {"PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(command, env=without, capture_output=True, text=True, timeout=120, check=False)
+    ran = python(file.parent, str(file), **toy | {"PYTHONPATH": str(ROOT)})
     assert ran.returncode == 1
     assert "WrongPlatformError: asked for toy devices, JAX found none" in ran.stderr

@@ -11,13 +11,13 @@ import io
 import os
 import random
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import pytest
+from suite_runs import python
 from support import sessions
 
 from conformance.cli.commands import main
@@ -115,11 +115,6 @@ def samples() -> Iterator[str]:
         yield f"hostcb/id_tap_device/shard_map/cpu-8dev{'+' + placement if placement != 'all' else ''}"
     for configuration in CONTEXTS:
         yield f"jax/io_callback_ordered/scan/cpu-1dev+{configuration}"
-    yield from ("hostcb/id_tap/pjit.vmap.pmap/cpu-2dev", "hostcb/call_device/pmap/cpu-4dev+part")
-    yield from ("hostcb/debug_callback/vmap+int8-matrix-many/cpu-1dev", "jax/debug_print/scan+int16-large-one/cpu-1dev")
-    # Here each leaf is a separate operand.
-    yield from ("jax/pure_callback/jit+int8-vector-many/cpu-1dev", "hostcb/id_print/jit.scan+int8-matrix-one/cpu-1dev")
-    yield from (f"hostcb/{one}/jit+float32-vector-many/cpu-1dev" for one in ("buffer_callback", "dlpack_callback"))
 
 
 def meaningful(cell_id: str) -> bool:
@@ -130,7 +125,28 @@ def meaningful(cell_id: str) -> bool:
     return True
 
 
-SAMPLES = [*dict.fromkeys(samples())]
+def of_new_values() -> Iterator[str]:
+    """The samples that have a value of an axis which those before them do not have."""
+    seen: set[object] = set()
+    for cell_id in samples():
+        cell = parse_cell(cell_id)
+        assert isinstance(cell, ProgramCell)
+        data = (cell.data.element, cell.data.shape, cell.data.structure)
+        values = {*cell.program.names, *data, cell.placement, cell.configuration}
+        values.add((cell.implementation, cell.callback.name))
+        if not values <= seen:
+            yield cell_id
+        seen |= values
+
+
+SAMPLES = [
+    *of_new_values(),
+    *("hostcb/id_tap/pjit.vmap.pmap/cpu-2dev", "hostcb/call_device/pmap/cpu-4dev+part"),
+    *("hostcb/debug_callback/vmap+int8-matrix-many/cpu-1dev", "jax/debug_print/scan+int16-large-one/cpu-1dev"),
+    # Here each leaf is a separate operand.
+    *("jax/pure_callback/jit+int8-vector-many/cpu-1dev", "hostcb/id_print/jit.scan+int8-matrix-one/cpu-1dev"),
+    *(f"hostcb/{one}/jit+float32-vector-many/cpu-1dev" for one in ("buffer_callback", "dlpack_callback")),
+]
 
 
 def test_the_samples_have_every_value() -> None:
@@ -266,50 +282,30 @@ def test_the_heading_says_what_is_not_checked() -> None:
 # The command ----------------------------------------------------------------------------------------------------------
 
 
-def in_a_process(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The program in an empty folder. This project is not on its path."""
-    file = folder / "cell.py"
-    file.write_text(text)
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "XLA_FLAGS")}
-    command = [sys.executable, file.name]
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-
-
 def test_a_printed_program_is_a_bug_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a process that can import neither hostcb nor the suite."""
     assert main(["repro", "--standalone", KNOWN_FAILURE]) == 0
-    text = capsys.readouterr().out
-    ended = in_a_process(f"import sys\nsys.modules['hostcb'] = sys.modules['conformance'] = None\n{text}", tmp_path)
+    file = tmp_path / "cell.py"
+    file.write_text(f"import sys\nsys.modules['hostcb'] = sys.modules['conformance'] = None\n{capsys.readouterr().out}")
+    ended = python(tmp_path, file.name, XLA_FLAGS="")
     assert ended.returncode == 1, ended.stderr
     assert "lost: ('unused', 15.0)" in ended.stdout.splitlines()
 
 
-def test_a_passing_program_exits_with_zero(tmp_path: Path) -> None:
-    ended = in_a_process(of("jax/debug_print_ordered/pmap+int8-vector-one/cpu-1dev"), tmp_path)
-    assert (ended.returncode, ended.stdout) == (0, "as expected\n"), ended.stderr
-
-
-def test_a_typical_program_is_short() -> None:
-    for cell_id in ("jax/io_callback_ordered/jit/cpu-1dev", "jax/pure_callback/vmap/cpu-1dev", PASSING):
-        assert len([line for line in of(cell_id).splitlines() if line]) <= 55
-
-
 @pytest.mark.parametrize(
-    ("cell_id", "words"),
+    "cell_id",
     [
-        ("hostcb/call/case.raises.jit/cpu-2dev", "without --standalone"),
-        ("hostcb/io_callback/table.vmap/cpu-2dev", "hostcb/io_callback/vmap/cpu-2dev"),
-        ("conformance.mutants:late/id_tap/jit/cpu-8dev", "only programs of hostcb and of JAX"),
-        ("hostcb/id_print/vmap/cpu-1dev", "prints a batch"),
-        ("nonsense", "no cell id"),
+        "hostcb/call/case.raises.jit/cpu-2dev",
+        "hostcb/io_callback/table.vmap/cpu-2dev",
+        "conformance.mutants:late/id_tap/jit/cpu-8dev",
+        "hostcb/id_print/vmap/cpu-1dev",
+        "nonsense",
     ],
 )
-def test_cells_without_a_standalone_program(cell_id: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cells_without_a_standalone_program(cell_id: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["repro", cell_id, "--standalone"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("ERROR: ")
-    assert words in line
 
 
 def test_checks_are_for_standalone_programs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ from support.subprocesses import run_program
 import hostcb as hcb
 
 X = np.arange(8, dtype=np.float32)
-TIMES = 10
+TIMES = 6
 
 
 def debugging(ordered: bool) -> Any:

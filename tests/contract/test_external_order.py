@@ -25,6 +25,7 @@ import hostcb as hcb
 X = np.arange(8, dtype=np.float32)
 INT = jax.ShapeDtypeStruct((), np.int32)
 ORDERED = pytest.mark.parametrize("ordered", [False, True], ids=["unordered", "ordered"])
+LAYOUTS = {layout.name: layout for layout in helpers.MAIN_LAYOUTS}
 # How long something that must not happen is waited for. In seconds.
 GRACE = 0.2
 
@@ -124,11 +125,10 @@ def test_order_when_the_devices_change_between_programs(devices: list[Any]) -> N
 
 
 @pytest.mark.contract("H5", "X3", "X4")
-@pytest.mark.parametrize("first", [helpers.PMAP, helpers.MESH, helpers.SHARD_MAP], ids=helpers.named)
-@pytest.mark.parametrize("second", [helpers.PMAP, helpers.JIT, helpers.EAGER], ids=helpers.named)
-@pytest.mark.parametrize("kind", ["io", "debug"])
-def test_order_across_threads(kind: str, first: helpers.Layout, second: helpers.Layout) -> None:
+@pairwise(kind=("io", "debug"), first=("pmap", "mesh", "shard_map"), second=("pmap", "jit", "eager"))
+def test_order_across_threads(kind: str, first: str, second: str) -> None:
     """One thread dispatches and tells another, which dispatches then."""
+    former, latter = LAYOUTS[first], LAYOUTS[second]
     record, gate, early, dispatched = Record(), threading.Event(), threading.Event(), threading.Event()
 
     def slow(x: Any) -> None:
@@ -149,15 +149,15 @@ def test_order_across_threads(kind: str, first: helpers.Layout, second: helpers.
 
         return bound
 
-    one, two = first.compile(program(slow)), second.compile(program(quick))
+    one, two = former.compile(program(slow)), latter.compile(program(quick))
     outs: list[Any] = []
 
     def later() -> None:
         dispatched.wait(DEADLINE)
-        outs.append(two(second.same(X)))
+        outs.append(two(latter.same(X)))
 
     threads = [
-        threading.Thread(target=lambda: (outs.append(one(first.same(X))), dispatched.set())),
+        threading.Thread(target=lambda: (outs.append(one(former.same(X))), dispatched.set())),
         threading.Thread(target=later),
     ]
     [thread.start() for thread in threads]
@@ -169,7 +169,7 @@ def test_order_across_threads(kind: str, first: helpers.Layout, second: helpers.
     hcb.barrier_wait()
     assert not came_early, "the second program's callback ran while the first program's waited"
     counts = [record.args.count("first"), record.args.count("second")]
-    assert counts == [len(first.callers), len(second.callers)], f"callbacks: {counts}"
+    assert counts == [len(former.callers), len(latter.callers)], f"callbacks: {counts}"
 
 
 @pytest.mark.contract("X3", "X4")
@@ -204,10 +204,9 @@ EFFECTS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.contract("H13", "X3", "X4")
-@pytest.mark.parametrize("barrier", BARRIERS)
-@pytest.mark.parametrize("effect", EFFECTS)
-@pytest.mark.parametrize("layout", [helpers.PMAP, helpers.SHARD_MAP, helpers.MESH], ids=helpers.named)
-def test_barriers_wait_for_effects(layout: helpers.Layout, effect: str, barrier: str) -> None:
+@pairwise(name=("pmap", "shard_map", "mesh"), effect=EFFECTS, barrier=BARRIERS)
+def test_barriers_wait_for_effects(name: str, effect: str, barrier: str) -> None:
+    layout = LAYOUTS[name]
     if effect == "buffer" and layout is helpers.MESH:
         pytest.skip("refused while lowering; see test_buffer_callback.py")
     record, gate, returned, started = Record(), threading.Event(), threading.Event(), threading.Event()

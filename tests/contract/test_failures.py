@@ -27,18 +27,22 @@ def failing_calls(layout: str, results: str) -> Ended:
     return run_program("failing_calls.py", layout, results, timeout=100)
 
 
-VARIANTS = [(layout, "pair") for layout in ("eager", "jit", "jit_device_5", "pmap", "shard_map_subset", "mesh")]
-VARIANTS += [("mesh", "one"), ("mesh_2d", "one"), ("jit", "nothing"), ("shard_map", "nothing"), ("mesh", "nothing")]
+VARIANTS = ["eager-pair", "jit-pair", "pmap-pair", "shard_map_subset-pair", "mesh-pair", "mesh-one"]
+VARIANTS += ["shard_map-nothing", "mesh-nothing"]
+FURTHER = ["jit_device_5-pair", "mesh_2d-one", "jit-nothing"]
 
 
-@pytest.fixture(scope="module", params=VARIANTS, ids="-".join)
+@pytest.fixture(
+    scope="module", params=[*VARIANTS, *(pytest.param(name, marks=pytest.mark.thorough) for name in FURTHER)]
+)
 def reports(request: pytest.FixtureRequest) -> Iterator[list[dict[str, Any]]]:
-    ended = failing_calls(*request.param)
+    layout, results = request.param.split("-")
+    ended = failing_calls(layout, results)
     found = [json.loads(line) for line in ended.lines if line.startswith("{")]
     assert found, f"no failing call at all came to its end: {ended}"
     for report in found:
-        report["results"] = request.param[1]
-        report["callers"] = len(next(one for one in helpers.LAYOUTS if one.name == request.param[0]).callers)
+        report["results"] = results
+        report["callers"] = len(next(one for one in helpers.LAYOUTS if one.name == layout).callers)
     yield found
     ended.check()
     for noise in ("Exception ignored", "Fatal", "Check failed"):

@@ -12,6 +12,7 @@ import pytest
 from jax import lax
 from support import helpers
 from support.helpers import Record, like
+from support.pairwise import pairwise
 from support.subprocesses import run_program
 from support.transforming import STAGING
 
@@ -147,11 +148,10 @@ CONSTRUCTS: dict[str, tuple[Callable[[Any, Any], Any], list[int]]] = {
 
 
 @pytest.mark.contract("X1", "X3")
-@ORDERED
-@pytest.mark.parametrize("layout", helpers.MAIN_LAYOUTS, ids=helpers.named)
-@pytest.mark.parametrize("construct", CONSTRUCTS)
-def test_every_construct_calls_exactly_as_often(construct: str, layout: helpers.Layout, ordered: bool) -> None:
-    counter = Record()
+@pairwise(construct=CONSTRUCTS, name=[layout.name for layout in helpers.MAIN_LAYOUTS], order=("unordered", "ordered"))
+def test_every_construct_calls_exactly_as_often(construct: str, name: str, order: str) -> None:
+    counter, ordered = Record(), order == "ordered"
+    (layout,) = (layout for layout in helpers.MAIN_LAYOUTS if layout.name == name)
 
     def host(i: Any) -> Any:
         counter.add(i)

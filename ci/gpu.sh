@@ -53,7 +53,7 @@ fi
 required mkdir -p "$results"
 
 # A GPU is there: a run that would only compile must fail.
-step matrix "$run" -m conformance run --platform cuda --depth run --results "$results" --histories
+step matrix "$run" -m conformance run --platform cuda --depth run --results "$results"
 # The tests use the CPU, with stand-ins for libraries; the recipes use the GPU, with the libraries that are installed.
 step dlpack "$run" -m pytest -q tests/contract/test_dlpack_callback.py tests/contract/test_dlpack_results_on_gpu.py \
   tests/contract/test_buffer_callback.py

@@ -9,8 +9,8 @@ import numpy as np
 
 from ._api.formatting import FormatPrinter, check_format
 from ._api.jax_arrays import as_asked
+from ._errors.frames import leave_out_frames, leaving_out_frames
 from ._primitive.binding import bind
-from ._runtime.frames import leave_out_frames, leaving_out_frames
 from ._spec.kinds import DEBUG, ORDERED_DEBUG, ORDERED_PRINT, PRINT
 from ._spec.naming import check_callable, shown
 

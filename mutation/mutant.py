@@ -20,7 +20,7 @@ class Mutant:
     id: str
     """Module, function, kind and a hash of the line's text and the change: an edit elsewhere does not change it."""
     module: str
-    """The path of the source in the package: `_runtime/queues.py`."""
+    """The path of the source in the package: `_runtime/queue/queues.py`."""
     kind: str
     line: int
     column: int

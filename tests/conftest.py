@@ -28,7 +28,7 @@ from hypothesis import settings  # noqa: E402
 from support.contract_markers import pytest_generate_tests  # noqa: E402
 
 import hostcb as hcb  # noqa: E402
-from hostcb._runtime import counting  # noqa: E402
+from hostcb._runtime.observing import counting  # noqa: E402
 
 __all__ = ["pytest_generate_tests"]
 

@@ -140,9 +140,9 @@ def rows(cell: CellRecord) -> Iterable[str]:
 
 
 def outcome(cell: CellRecord) -> str:
-    if cell.standing is ExpectationStatus.KNOWN_FAILURE:
+    if cell.status is ExpectationStatus.KNOWN_FAILURE:
         return "known failure"
-    if not (cell.standing.acceptable and cell.passed):
+    if not (cell.status.acceptable and cell.passed):
         return "unexpected"
     return "refused" if cell.refused else "passed"
 

@@ -81,7 +81,7 @@ def _unchanged(answer: Answer, ends: str) -> str:
         return f"UNUSABLE: {ends or 'what is beside the only release'} cannot be tested; two ends are needed."
     if answer.kind is Kind.SAME:
         return f"NOTHING TO FIND: {ends} do not differ; what fails by chance may not have shown: {MEASURE}."
-    return f"CANNOT TELL: with confidence {CONFIDENCE:g}, {ends} may differ by chance; use more --runs, or --stress."
+    return f"CANNOT TELL: with confidence {CONFIDENCE:g}, {ends} may differ by chance; use more --runs."
 
 
 def _listed(names: Sequence[str]) -> str:

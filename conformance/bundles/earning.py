@@ -67,7 +67,7 @@ def _claim(run: JudgedRun, profile: str, planned: Mapping[str, Shown]) -> Claim:
     known = {
         one: run.cells[one].reason
         for one in wanted
-        if planned[one].case and one in run.cells and run.cells[one].standing is ExpectationStatus.KNOWN_FAILURE
+        if planned[one].case and one in run.cells and run.cells[one].status is ExpectationStatus.KNOWN_FAILURE
     }
     passed = [one for one in wanted if one in run.cells and run.cells[one].outcome.verdict is Verdict.PASS]
     counted = [one for one in wanted if one not in known]
@@ -85,8 +85,8 @@ def _reasons(run: JudgedRun, wanted: Sequence[str], lacks: Mapping[str, str]) ->
     """Why these cells earn nothing, the most telling reason first; `lacks` has the callbacks that were left out."""
     ran = {one: run.cells[one] for one in wanted if one in run.cells}
     ran = {one: cell for one, cell in ran.items() if cell.outcome.verdict is not Verdict.MISSING}
-    unexpected = {one: cell for one, cell in ran.items() if not cell.standing.acceptable}
-    known = {one: cell for one, cell in ran.items() if cell.standing is ExpectationStatus.KNOWN_FAILURE}
+    unexpected = {one: cell for one, cell in ran.items() if not cell.status.acceptable}
+    known = {one: cell for one, cell in ran.items() if cell.status is ExpectationStatus.KNOWN_FAILURE}
     for cells, words in ((unexpected, "unexpected results"), (known, "known failures")):
         for first, cell in [*cells.items()][:1]:
             yield f"{len(cells)} {words}, the first is {first}: {cell.outcome.label}"
@@ -100,7 +100,7 @@ def _reasons(run: JudgedRun, wanted: Sequence[str], lacks: Mapping[str, str]) ->
             yield f"all programs with {callback} were refused"
     if run.problems:
         yield f"the run had {len(run.problems)} problems, the first is: {run.problems[0]}"
-    if not any(cell.outcome.verdict is Verdict.PASS and cell.standing.acceptable for cell in ran.values()):
+    if not any(cell.outcome.verdict is Verdict.PASS and cell.status.acceptable for cell in ran.values()):
         yield "no cell of it passed"
 
 

@@ -1,6 +1,6 @@
 """Judges the results in a bundle again, from their outcomes, the known failures and the journal.
 
-What the results themselves say about standings and the exit code is compared, and not believed.
+What the results themselves say about statuses and the exit code is compared, and not believed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .archive import BadBundleError, Bundle, journal_name, results_name
 @dataclass(frozen=True)
 class JudgedCell:
     outcome: Outcome
-    standing: ExpectationStatus
+    status: ExpectationStatus
     reason: str
     """That of the known failure, with its link; empty for other cells."""
     refused: bool
@@ -100,15 +100,15 @@ def _judged(bundle: Bundle, name: str, results: dict[str, Any]) -> JudgedRun:
             raise BadBundleError(f"{name} has the cell {cell_id} twice")
         cells[cell_id] = found = _judged_cell(cell_id, data, expectations)
         # `merge` cannot say which failure was expected of a cell whose shard is missing.
-        missing = found.outcome.verdict is Verdict.MISSING and not ExpectationStatus(data["standing"]).acceptable
-        if data["standing"] != found.standing.value and not missing:
+        missing = found.outcome.verdict is Verdict.MISSING and not ExpectationStatus(data["status"]).acceptable
+        if data["status"] != found.status.value and not missing:
             raise BadBundleError(
-                f"{name}: {cell_id} is stored as {data['standing']}, and judged again it is {found.standing.value}"
+                f"{name}: {cell_id} is stored as {data['status']}, and judged again it is {found.status.value}"
             )
         if found.outcome.verdict is Verdict.PASS and passed is not None and cell_id not in passed:
             raise BadBundleError(f"{name}: {cell_id} is stored as a pass, and {journal_name(run_name)} has none of it")
     code = exit_code(
-        [(cell.outcome.label, cell.standing) for cell in cells.values()],
+        [(cell.outcome.label, cell.status) for cell in cells.values()],
         problem=bool(results["problems"]),
         empty_shard="shard" in results and not cells,
     )
@@ -126,10 +126,10 @@ def _judged_cell(cell_id: str, data: Mapping[str, Any], expectations: Expectatio
     outcome = Outcome(Verdict(data["verdict"].partition("(")[0]), stage, signal=data["signal"])
     if outcome.label != data["verdict"]:
         raise ValueError(f"{cell_id} has the verdict {data['verdict']}, and the signal {data['signal']}")
-    standing, entry = expectations.standing(cell_id, outcome), expectations.of(cell_id)
-    known = entry is not None and standing is ExpectationStatus.KNOWN_FAILURE
+    status, entry = expectations.status(cell_id, outcome), expectations.of(cell_id)
+    known = entry is not None and status is ExpectationStatus.KNOWN_FAILURE
     reason = f"{' '.join(entry.reason.split())} {entry.link}" if known and entry else ""
-    return JudgedCell(outcome, standing, reason, data.get("shown") == "refused")
+    return JudgedCell(outcome, status, reason, data.get("shown") == "refused")
 
 
 _BADNESS = {0: 0, 3: 0, 4: 0, 1: 1, 2: 2}

@@ -44,7 +44,7 @@ def entries(run: RunRecord, since: str, *, whole: bool) -> Iterator[str]:
     """
     for pattern in run.stale_expectations:
         yield _comment(f"remove {pattern!r} from its entry: it matches no cell")
-    wrong = [cell for cell in run.cells if not cell.standing.acceptable]
+    wrong = [cell for cell in run.cells if not cell.status.acceptable]
     for cell in wrong:
         if cell.verdict in UNEXPECTABLE:
             yield _comment(f"no entry, since a {cell.verdict} is nothing to expect: {cell.id}")

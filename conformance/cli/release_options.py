@@ -13,7 +13,6 @@ from ..engine.interrupts import terminated_like_interrupted
 from ..engine.options import ConflictingOptionsError, add_selection
 from ..releases.environments import Installer, ReleaseError
 from ..releases.journal import RunJournal
-from ..worker.stress import stress
 from .helping import add_deadline, add_patterns
 
 
@@ -29,7 +28,6 @@ def add_options(parser: argparse.ArgumentParser, results: str) -> None:
     )
     add("--find-links", type=Path, metavar="DIR", help="a folder with all wheels: no index is asked")
     add_deadline(add, what="for each run")
-    add("--stress", action="store_true", help="keep all cores busy meanwhile: races need it")
     add("--results", type=Path, default=Path(results), metavar="DIR", help="where finished runs are kept")
     add("--resume", action="store_true", help="go on with the finished runs")
     add_selection(add)
@@ -45,7 +43,6 @@ def running(options: argparse.Namespace) -> Iterator[tuple[Installer, RunJournal
         terminated_like_interrupted(),
         tempfile.TemporaryDirectory(prefix="environments-", dir=options.results) as place,
         contextlib.closing(RunJournal(options.results / "runs.jsonl", options.resume)) as journal,
-        stress() if options.stress else contextlib.nullcontext(),
     ):
         links = options.find_links and options.find_links.resolve()
         yield Installer(Path(place).resolve(), options.python, links), journal
@@ -53,7 +50,7 @@ def running(options: argparse.Namespace) -> Iterator[tuple[Installer, RunJournal
 
 def conditions(options: argparse.Namespace) -> str:
     """What outcomes depend on, beside the release and what runs there."""
-    return f"deadline {options.deadline:g}, Python {options.python}{', stress' * options.stress}"
+    return f"deadline {options.deadline:g}, Python {options.python}"
 
 
 def cells_of(options: argparse.Namespace, named: Sequence[str]) -> list[str]:

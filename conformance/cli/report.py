@@ -30,17 +30,14 @@ def add_parser(commands: Any) -> None:
         "--trace",
         type=Path,
         metavar="FOLDER",
-        help="for Perfetto: a file for each cell with a history; with --cell, a FILE",
+        help="for Perfetto: a file for each cell that has a history, because it failed",
     )
-    parser.add_argument("--cell", metavar="ID", help="with --trace: the history of this cell alone")
 
 
 def main(options: argparse.Namespace) -> int:
     runs = load_results(options.results)
-    if options.cell and not options.trace:
-        raise UnreadableResultsError("--cell is for --trace, which writes the history of one cell")
     if options.trace:
-        _write_traces(runs, options.trace, options.cell)
+        _write_traces(runs, options.trace)
     made = {options.html: html, options.markdown: markdown}
     for file, text_of in made.items():
         if file:
@@ -52,19 +49,10 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
-def _write_traces(runs: Sequence[RunRecord], path: Path, cell_id: str | None) -> None:
-    cells = [cell for run in runs for cell in run.cells if cell_id in (None, cell.id)]
-    if cell_id and not cells:
-        raise UnreadableResultsError(f"the results have no cell {cell_id}")
-    kept = [cell for cell in cells if cell.history]
+def _write_traces(runs: Sequence[RunRecord], folder: Path) -> None:
+    kept = [cell for run in runs for cell in run.cells if cell.history]
     if not kept:
-        raise UnreadableResultsError(
-            f"{cell_id or 'no cell of the results'} has {'no' if cell_id else 'a'} history to trace: "
-            "`run --histories` keeps those of cells that pass, and a case has none"
-        )
-    if cell_id:
-        write(path, trace(kept[0]))
-        return
-    path.mkdir(parents=True, exist_ok=True)
+        raise UnreadableResultsError("no cell has a history to trace: cells that pass have none, nor cases")
+    folder.mkdir(parents=True, exist_ok=True)
     for cell in kept:
-        write(path / file_name(cell), trace(cell))
+        write(folder / file_name(cell), trace(cell))

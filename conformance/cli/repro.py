@@ -71,7 +71,7 @@ history = [event.as_json() for event in recorder.history().events]
 _IN_PROCESSES = Template("""\
 topology, _ = parse_topology($topology)
 log = Path.cwd() / "cell.log"
-processes = ProcessGroup(topology, $implementation, log, $flags, quick=(), histories=True)
+processes = ProcessGroup(topology, $implementation, log, $flags, quick=())
 outcome = processes.run($quoted_id, $deadline)
 if not processes.buried:
     processes.finish()

@@ -38,8 +38,6 @@ class CellRunner:
 
     log: Path
     journal: Journal | None = None
-    histories: bool = False
-    """Whether the outcome of a cell that passes has its history, too."""
     python: OtherPython | None = None
     """The interpreter of the workers, if they run in another environment."""
     cluster: Cluster | None = None
@@ -177,7 +175,6 @@ class CellRunner:
                 return WorkerProcess(
                     *(task.topology, task.implementation, self.log, task.xla_flags),
                     quick=self._quick,
-                    histories=self.histories,
                     python=self.python,
                 )
             except WorkerStartError as error:
@@ -197,7 +194,6 @@ class CellRunner:
         return ProcessGroup(
             *(task.topology, task.implementation, self.log, task.xla_flags),
             quick=self._quick,
-            histories=self.histories,
             start_workers=self.cluster.start if self.cluster else None,
             coordinator_address=self.cluster.coordinator_address if self.cluster else None,
         )

@@ -28,14 +28,16 @@ class Conclusion:
         return {
             "outcome": self.outcome.as_json(),
             "attempts": self.attempts,
-            "company": self.preceding_cells,
+            "preceding_cells": self.preceding_cells,
             "repeated": repeated,
         }
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Conclusion:
         repetition = Repetition.from_json(data["repeated"]) if data["repeated"] else None
-        return Conclusion(Outcome.from_json(data["outcome"]), data["attempts"], tuple(data["company"]), repetition)
+        return Conclusion(
+            Outcome.from_json(data["outcome"]), data["attempts"], tuple(data["preceding_cells"]), repetition
+        )
 
 
 def run_once(task: Task, runner: CellRunner) -> Conclusion:
@@ -48,13 +50,13 @@ def run_with_second_chance(task: Task, runner: CellRunner, expectations: Expecta
     first, preceding = runner.run(task)
     # Where nothing runs, only a crash or a hang may come by chance.
     by_chance = task.topology.depth is Depth.RUN or first.verdict in (Verdict.CRASH, Verdict.HANG)
-    if expectations.standing(task.id, first).acceptable or not by_chance:
+    if expectations.status(task.id, first).acceptable or not by_chance:
         return Conclusion(first)
     if seen := runner.causes.get(first.cause):
         # Not by chance: another cell has shown it twice.
         return Conclusion(replace(first, reason=f"{first.reason} (as in {seen}, which ran twice)"))
     alone = runner.run_alone(task)
-    if not expectations.standing(task.id, alone).acceptable:
+    if not expectations.status(task.id, alone).acceptable:
         if first.cause and first.cause == alone.cause:
             runner.causes[first.cause] = task.id
         return Conclusion(alone, attempts=2)
@@ -62,7 +64,7 @@ def run_with_second_chance(task: Task, runner: CellRunner, expectations: Expecta
     if not preceding:
         return Conclusion(_flake(first, f"{first.label} at first, {alone.label} the second time"), 2)
     again = runner.run_alone(task, after=preceding)
-    how = "by chance" if expectations.standing(task.id, again).acceptable else "whenever these run before it"
+    how = "by chance" if expectations.status(task.id, again).acceptable else "whenever these run before it"
     words = f"{first.label} after other cells, {alone.label} alone, {again.label} after them again: {how}"
     return Conclusion(_flake(first, words), 3, ids)
 
@@ -87,7 +89,7 @@ def conclude_repeated(cell_id: str, outcomes: Sequence[Outcome], expectations: E
         return Conclusion(replace(outcomes[0], seconds=seconds), repetition=repetition)
     # An error of the suite shows nothing about the rate.
     broken = [outcome for outcome in failures if outcome.verdict is Verdict.HARNESS_ERROR]
-    wrong = [outcome for outcome in failures if not expectations.standing(cell_id, outcome).acceptable]
+    wrong = [outcome for outcome in failures if not expectations.status(cell_id, outcome).acceptable]
     chosen = (broken or wrong or failures)[0]
     if len(repetition.ways) > 1:
         words = f"{repetition.words} ({repetition.ways_in_words}): {chosen.reason}"

@@ -100,7 +100,7 @@ def _run_lost(controller: Controller, concluded: Callable[[str, Conclusion], Non
     if not lost:
         return
     journal = Journal(setup.journal)
-    runner = CellRunner(setup.logs / "worker-lost.log", journal, setup.options.histories, cluster=setup.cluster)
+    runner = CellRunner(setup.logs / "worker-lost.log", journal, cluster=setup.cluster)
     repeat = setup.options.repeat
     for task in lost:
         controller.problems.append(f"a pytest process ended while it ran {task.id}, which was run again")

@@ -93,8 +93,6 @@ class RunOptions:
     resume: bool = False
     deadline: float = 60.0
     repeat: int = 1
-    stress: bool = False
-    histories: bool = False
     expectations: Path | None = None
     workers: int | None = None
     spread: str | None = None
@@ -147,8 +145,7 @@ class RunOptions:
     @property
     def of_cells(self) -> dict[str, Any]:
         """The options on which the conclusion of a cell depends."""
-        names = ("deadline", "repeat", "stress", "histories")
-        return {name: getattr(self, name) for name in names}
+        return {"deadline": self.deadline, "repeat": self.repeat}
 
     @property
     def recorded(self) -> dict[str, Any]:
@@ -250,12 +247,6 @@ def add_running(add: AddOption) -> None:
         default=1,
         metavar="N",
         help="run each cell N times in one process, and report how often it fails",
-    )
-    add("--stress", action="store_true", help="keep every core of the machine busy meanwhile: races show under load")
-    add(
-        "--histories",
-        action="store_true",
-        help="keep the history of each cell, also of those that pass; a cell of hostcb is traced for it",
     )
     add(
         "--expectations",

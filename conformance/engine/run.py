@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import sys
 import time
@@ -21,7 +20,6 @@ from ..spec.depths import Depth
 from ..spec.platforms import platform_named
 from ..spec.sources import versions
 from ..spec.topology import WrongPlatformError
-from ..worker.stress import stress
 from ..worker.transport import Cluster
 from .conclusions import Conclusion, conclude_repeated
 from .journal import Journal
@@ -65,7 +63,7 @@ class Run:
         depth = Depth(options.depth)
         expectations = expectations.applicable(jax_version).at(depth)
         found_versions = versions(cell.implementation for cell in whole)
-        self._report = Report(options.platform, expectations, stress=options.stress, provenance=provenance)
+        self._report = Report(options.platform, expectations, provenance=provenance)
         self._report.depth, self._report.depth_asked = depth, options.depth_asked
         self._report.claims = platform_named(options.platform).claims
         self._report.whole = options.whole
@@ -127,13 +125,13 @@ class Run:
     def concluded(self, cell_id: str, conclusion: Conclusion) -> None:
         """The engine calls this with the conclusion of a cell."""
         conclusion = self._past.with_earlier(cell_id, conclusion, self._report.expectations)
-        standing = self._report.expectations.standing(cell_id, conclusion.outcome)
+        status = self._report.expectations.status(cell_id, conclusion.outcome)
         # A plugin of the user may run a cell again: a good result does not take the place of a bad one.
-        if cell_id not in self._conclusions or not standing.acceptable:
+        if cell_id not in self._conclusions or not status.acceptable:
             self._conclusions[cell_id] = conclusion
             self._write(event="concluded", cell=cell_id, **conclusion.as_json())
         if self._progress:
-            self._progress.advance(standing.acceptable)
+            self._progress.advance(status.acceptable)
 
     def show_progress(self, workers: int) -> None:
         """Print from now on how far the run is."""
@@ -222,12 +220,11 @@ def run(prepared: Run, workers: int, cluster: Cluster | None = None) -> Report:
     from .execution import execute
 
     try:
-        with stress() if options.stress else contextlib.nullcontext():
-            setup = replace(prepared.setup(workers), cluster=cluster)
-            quiet = not (sys.stdout.isatty() or {*VERBOSE} & {*options.pytest_options})
-            if quiet:
-                prepared.show_progress(workers)
-            controller = execute(setup, workers, prepared.concluded, quiet=quiet)
+        setup = replace(prepared.setup(workers), cluster=cluster)
+        quiet = not (sys.stdout.isatty() or {*VERBOSE} & {*options.pytest_options})
+        if quiet:
+            prepared.show_progress(workers)
+        controller = execute(setup, workers, prepared.concluded, quiet=quiet)
     except PytestOptionsError:
         prepared.leave()
         raise

@@ -99,7 +99,7 @@ class Expectations:
             self._found[cell_id] = next((entry for entry in self.entries if entry.matches(cell_id)), None)
         return self._found[cell_id]
 
-    def standing(self, cell_id: str, outcome: Outcome) -> ExpectationStatus:
+    def status(self, cell_id: str, outcome: Outcome) -> ExpectationStatus:
         entry = self.of(cell_id)
         passed = outcome.verdict is Verdict.PASS
         if entry is None:

@@ -16,7 +16,6 @@ from typing import Any, Protocol
 import jax
 
 from ..model.transforms import Probe
-from ..oracle.enqueue_times import TracedRun
 from ..oracle.history import Recorder
 from ..spec.callbacks import Callback
 from ..spec.data import PLAIN, DataKind
@@ -79,12 +78,6 @@ class Implementation(Protocol):
 
     def queue_of(self, size: int) -> AbstractContextManager[None]:
         """Limit the queue of tapped values to this many bytes, for case cells."""
-
-    def traced_runs(self) -> AbstractContextManager[list[TracedRun]]:
-        """A list that has, when the block has ended, the runs of callbacks in it, and when each was handed over.
-
-        It is for traces. Without it, those of cells have no arrows.
-        """
 
 
 BUILT_IN = ("hostcb", "jax")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,14 +13,12 @@ import jax
 import hostcb
 
 from ..model.transforms import Probe
-from ..oracle.enqueue_times import TracedRun
 from ..oracle.history import Recorder
 from ..oracle.literals import literal
 from ..spec.callbacks import Callback, DeviceChoice
 from ..spec.data import DataKind
 from .external import ExternalCallbacks
 from .payloads import Payload, payload_of
-from .traced import traced_runs
 
 
 @dataclass(frozen=True)
@@ -127,17 +123,6 @@ class Hostcb(ExternalCallbacks):
             yield
         finally:
             jax.config.update("jax_host_callback_max_queue_byte_size", None)
-
-    @contextmanager
-    def traced_runs(self) -> Iterator[list[TracedRun]]:
-        """A list that has, when the block has ended, the runs of hostcb's callbacks in it."""
-        runs: list[TracedRun] = []
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "trace.json"
-            # Not from the namespace: one of other callbacks may lack it. The trace is empty then.
-            with hostcb.trace(path):
-                yield runs
-            runs.extend(traced_runs(path))
 
 
 IMPLEMENTATION = Hostcb(hostcb)

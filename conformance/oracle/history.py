@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ..spec.data import flatten
-from .enqueue_times import Enqueue
 
 
 @dataclass(frozen=True)
@@ -35,14 +34,11 @@ class Event:
     begin: int = 0
     end: int = 0
     """Monotonic nanoseconds."""
-    handed_over: Enqueue | None = None
-    """When the device put the operand into a queue, where that is known."""
     process: int = 0
     """The process that ran it."""
 
     def as_json(self) -> dict[str, Any]:
-        further: dict[str, Any] = {"handed_over": self.handed_over.as_json()} if self.handed_over else {}
-        further |= {"process": self.process} if self.process else {}
+        further = {"process": self.process} if self.process else {}
         return {
             "sequence": self.sequence,
             "site": self.site,

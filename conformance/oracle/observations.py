@@ -28,7 +28,6 @@ from .checkers import (
     check_transforms,
     match,
 )
-from .enqueue_times import Enqueue
 from .history import Event, History
 from .literals import literal
 from .verdicts import Stage, Verdict
@@ -156,7 +155,6 @@ def _event_as_json(event: Event) -> dict[str, Any]:
         "thread": event.thread,
         "begin": event.begin,
         "end": event.end,
-        "handed_over": event.handed_over.as_json() if event.handed_over else None,
     }
 
 
@@ -178,7 +176,6 @@ def _event(data: dict[str, Any], process: int) -> Event:
         data["thread"],
         data["begin"],
         data["end"],
-        Enqueue.from_json(data["handed_over"]) if data["handed_over"] else None,
         process,
     )
 

@@ -48,9 +48,9 @@ def problems_of(outcomes: Outcomes, cells: Sequence[str], expectations: Expectat
         for cell in cells:
             if not (outcome := outcomes.get((release, cell))):
                 continue
-            standing, entry = here.standing(cell, outcome), here.of(cell)
-            if not standing.acceptable:
-                kind, witness = standing.value.replace("_", " "), outcome.reason.partition("\n")[0]
+            status, entry = here.status(cell, outcome), here.of(cell)
+            if not status.acceptable:
+                kind, witness = status.value.replace("_", " "), outcome.reason.partition("\n")[0]
                 stage = entry.stage.value if entry and entry.stage else "any stage"
                 expected = f", not {entry.verdict} at {stage}" if entry else ""
                 yield f"{cell} with {release.label}: {kind}, {said(outcome)}{expected}: {witness[:200]}"

@@ -28,7 +28,7 @@ class Group:
         """What the cells have in common."""
         if cause := self.example.cause:
             return f"unsupported: {cause}"
-        return f"{self.example.standing.value.replace('_', ' ')}: {self.example.headline}"
+        return f"{self.example.status.value.replace('_', ' ')}: {self.example.headline}"
 
     @property
     def where(self) -> str:
@@ -41,7 +41,7 @@ def grouped(cells: Iterable[CellRecord]) -> list[Group]:
     found: dict[tuple[str, ...], list[CellRecord]] = {}
     for cell in cells:
         words = re.findall(r"[^\W\d]+", cell.witness.strip().partition("\n")[0])[:FIRST_WORDS]
-        own = (cell.standing.value, cell.headline, cell.anomaly, *words)
+        own = (cell.status.value, cell.headline, cell.anomaly, *words)
         found.setdefault((cell.cause,) if cell.cause else own, []).append(cell)
     groups = [Group(tuple(cells)) for cells in found.values()]
     return sorted(groups, key=lambda group: (group.example.verdict == Verdict.MISSING.value, -len(group.cells)))

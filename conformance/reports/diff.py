@@ -97,7 +97,7 @@ def _kind(was: CellRecord, now: CellRecord) -> Kind | None:
     if alike and not _rates_differ(was, now):
         return None
     by_chance = any(cell.known is not None and cell.known.intermittent for cell in (was, now))
-    if by_chance and was.standing.acceptable and now.standing.acceptable and (alike or was.passed != now.passed):
+    if by_chance and was.status.acceptable and now.status.acceptable and (alike or was.passed != now.passed):
         return Kind.INTERMITTENT
     if was.passed:
         return None if now.passed else Kind.BROKEN

@@ -123,8 +123,8 @@ def _column_rank(name: str) -> int:
 def _entry(cells: Sequence[CellRecord]) -> str:
     if not cells:
         return ""
-    unexpected = sum(not cell.standing.acceptable for cell in cells)
-    known = sum(cell.standing is ExpectationStatus.KNOWN_FAILURE for cell in cells)
+    unexpected = sum(not cell.status.acceptable for cell in cells)
+    known = sum(cell.status is ExpectationStatus.KNOWN_FAILURE for cell in cells)
     marks = [f"✗{unexpected}"] if unexpected else []
     marks += [f"~{known}"] if known else []
     return " ".join(marks) or "✓"

@@ -117,7 +117,7 @@ def merged(parts: Sequence[Part], killed: Sequence[Path] = ()) -> dict[str, Any]
         "seconds": max(part.data["seconds"] for part in parts),
         "process_starts": sum(part.data["process_starts"] for part in parts),
         "exit_code": exit_code(
-            [(cell["verdict"], ExpectationStatus(cell["standing"])) for cell in cells],
+            [(cell["verdict"], ExpectationStatus(cell["status"])) for cell in cells],
             problem=bool(problems) or any(claim.failed for claim in claims),
         ),
         "capabilities": [row.as_json() for row in rows if row.cells],
@@ -195,7 +195,7 @@ def _missing(cell: str, promises: str) -> dict[str, Any]:
         "signal": None,
         "history": [],
         "evidence": [],
-        "standing": ExpectationStatus.UNEXPECTED.value,
+        "status": ExpectationStatus.UNEXPECTED.value,
         "expected": Verdict.PASS.value,
         "known": None,
         "attempts": 0,

@@ -27,7 +27,7 @@ from .terminal import summary
 class CellResult:
     cell: Cell
     outcome: Outcome
-    standing: ExpectationStatus
+    status: ExpectationStatus
     expected: str
     """The verdict that was expected, as `Outcome.label` writes it."""
     attempts: int = 1
@@ -37,14 +37,12 @@ class CellResult:
     """The expectation for the cell, if there is one, even if the cell did not fail in that way."""
     repetition: Repetition | None = None
     """What several runs of the cell have shown, if several were asked for."""
-    stress: bool = False
 
     @property
     def reproduce(self) -> str:
         cells = (*self.preceding_cells, self.cell.id)
         options = " -n 1" if self.preceding_cells else ""
         options += f" --repeat {self.repetition.runs}" if self.repetition else ""
-        options += " --stress" if self.stress else ""
         if file := platform_named(self.cell.topology.platform).file:
             options += f" --platform {shlex.quote(str(file))}"
         return f"{COMMAND} run{options} " + " ".join(f"--cell {c}" for c in cells)
@@ -55,11 +53,11 @@ class CellResult:
             "promises": list(self.cell.promises),
             **self.outcome.as_json(),
             "verdict": self.outcome.label,
-            "standing": self.standing.value,
+            "status": self.status.value,
             "expected": self.expected,
             "known": _known(self.entry) if self.entry else None,
             "attempts": self.attempts,
-            **({"company": list(self.preceding_cells)} if self.preceding_cells else {}),
+            **({"preceding_cells": list(self.preceding_cells)} if self.preceding_cells else {}),
             "reproduce": self.reproduce,
             **({"repeated": self.repetition.as_json()} if self.repetition else {}),
         }
@@ -80,8 +78,6 @@ class Report:
     process_starts: int = 0
     stale_expectations: Sequence[str] = ()
     """Globs of the expectation file that match no planned cell."""
-    stress: bool = False
-    """Whether busy processes put load on the machine."""
     claims: Sequence[str] = ()
     """The capabilities that the platform's vendor claims."""
     whole: bool = False
@@ -107,17 +103,15 @@ class Report:
         repetition: Repetition | None = None,
     ) -> CellResult:
         entry = self.expectations.of(cell.id)
-        standing = self.expectations.standing(cell.id, outcome)
+        status = self.expectations.status(cell.id, outcome)
         expected = entry.verdict if entry else Verdict.PASS.value
-        result = CellResult(
-            cell, outcome, standing, expected, attempts, preceding_cells, entry, repetition, self.stress
-        )
+        result = CellResult(cell, outcome, status, expected, attempts, preceding_cells, entry, repetition)
         self.results.append(result)
         return result
 
     @property
     def unexpected(self) -> list[CellResult]:
-        return [result for result in self.results if not result.standing.acceptable]
+        return [result for result in self.results if not result.status.acceptable]
 
     @property
     def exit_code(self) -> int:
@@ -126,7 +120,7 @@ class Report:
         3 and 4 say as much as 0, of a run in which nothing ran, because there was nothing on which to run.
         """
         code = exit_code(
-            [(result.outcome.label, result.standing) for result in self.results],
+            [(result.outcome.label, result.status) for result in self.results],
             problem=bool(self.problems) or any(claim.failed for claim in self.judged_claims),
             empty_shard=self.empty_shard,
         )
@@ -156,7 +150,6 @@ class Report:
             "seconds": round(self.seconds, 1),
             "process_starts": self.process_starts,
             "exit_code": self.exit_code,
-            **({"stress": True} if self.stress else {}),
             **({"run": self.provenance.as_json([r.cell.id for r in self.results])} if self.provenance else {}),
             "problems": self.problems,
             "capabilities": [row.as_json() for row in self.capabilities if row.cells],

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..oracle.enqueue_times import Enqueue
 from ..oracle.repetition import Repetition
 from ..oracle.verdicts import ExpectationStatus, Verdict
 from ..spec.depths import Depth
@@ -50,8 +49,6 @@ class EventRecord:
     begin: int
     end: int
     """Monotonic nanoseconds."""
-    handed_over: Enqueue | None = None
-    """Known of queued callbacks alone, and with `--histories`."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ class CellRecord:
     history: tuple[EventRecord, ...]
     evidence: tuple[tuple[int, int], ...]
     """The events of the witness of a wrong order: sequence, and number in the witness."""
-    standing: ExpectationStatus
+    status: ExpectationStatus
     expected: str
     known: Known | None
     attempts: int
@@ -87,7 +84,7 @@ class CellRecord:
     @property
     def cause(self) -> str:
         """The cause of an unexpected refusal."""
-        return "" if self.standing.acceptable else self.refusal
+        return "" if self.status.acceptable else self.refusal
 
     @property
     def implementation(self) -> str:
@@ -116,7 +113,7 @@ class CellRecord:
     def headline(self) -> str:
         """The verdict, and the expected one if it differs, in one line."""
         stage = f" at {self.stage}" if self.stage else ""
-        expected = "" if self.standing.acceptable else f" (expected {self.expected})"
+        expected = "" if self.status.acceptable else f" (expected {self.expected})"
         return f"{self.verdict}{stage}{expected}"
 
 
@@ -140,8 +137,6 @@ class RunRecord:
     process_starts: int
     left_out: Mapping[str, str]
     """The reasons of combinations that were not applicable, by id."""
-    stress: bool
-    """Whether busy processes put load on the machine."""
     depth: str
     """How far the cells were taken: `lower`, `compile` or `run`."""
     claims: tuple[Claim, ...]
@@ -165,7 +160,7 @@ class RunRecord:
 
     @property
     def unexpected(self) -> tuple[CellRecord, ...]:
-        return tuple(cell for cell in self.cells if not cell.standing.acceptable)
+        return tuple(cell for cell in self.cells if not cell.status.acceptable)
 
     @property
     def good(self) -> bool:
@@ -179,7 +174,7 @@ class RunRecord:
         counts = ", ".join(f"{count} {what}" for what, count in sorted(shown.items())) or "none shown"
         depth = "" if self.depth == "run" else f" at depth {self.depth}: nothing ran, {counts}"
         passed = sum(cell.passed for cell in self.cells)
-        known = sum(cell.standing is ExpectationStatus.KNOWN_FAILURE for cell in self.cells)
+        known = sum(cell.status is ExpectationStatus.KNOWN_FAILURE for cell in self.cells)
         minutes, seconds = divmod(round(self.seconds), 60)
         return {
             "platform": f"{self.platform}{depth}",
@@ -188,8 +183,7 @@ class RunRecord:
             "known": f"{known} known failure{'s' * (known != 1)}",
             "unexpected": unexpected_in_words([cell.verdict for cell in self.unexpected]),
             "problems": f"{found} of the run" if (found := len(self.problems) + len(self.wrong_claims)) else "",
-            "time": (f"{minutes} min {seconds} s" if minutes else f"{self.seconds:.0f} s")
-            + (", on a machine under load (`--stress`)" if self.stress else ""),
+            "time": f"{minutes} min {seconds} s" if minutes else f"{self.seconds:.0f} s",
         }
 
     @property
@@ -215,7 +209,7 @@ def known_failures(cells: Sequence[CellRecord]) -> dict[Known, list[CellRecord]]
     """The cells with a known failure, grouped by their entry."""
     found: dict[Known, list[CellRecord]] = {}
     for cell in cells:
-        if cell.known is not None and cell.standing is ExpectationStatus.KNOWN_FAILURE:
+        if cell.known is not None and cell.status is ExpectationStatus.KNOWN_FAILURE:
             found.setdefault(cell.known, []).append(cell)
     return found
 
@@ -269,7 +263,6 @@ def record_of(data: Mapping[str, Any]) -> RunRecord:
         tuple(str(glob) for glob in data["stale_expectations"]),
         int(data["process_starts"]),
         {str(cell["id"]): str(cell["reason"]) for cell in data["ineligible"]},
-        bool(data.get("stress")),
         Depth(data["depth"]).value,
         tuple(Claim.from_json(claim) for claim in data["claims"]),
         str(data["run"]["begin"]) if "run" in data else "",
@@ -322,7 +315,7 @@ def _cell(data: dict[str, Any]) -> CellRecord:
         seconds=_seconds(data["seconds"]),
         history=tuple(_event(event) for event in data["history"]),
         evidence=tuple((int(sequence), int(number)) for sequence, number in data["evidence"]),
-        standing=ExpectationStatus(data["standing"]),
+        status=ExpectationStatus(data["status"]),
         expected=expected,
         known=Known(expected, str(known["reason"]), str(known["link"]), bool(known["intermittent"])) if known else None,
         attempts=int(data["attempts"]),
@@ -344,5 +337,4 @@ def _event(data: dict[str, Any]) -> EventRecord:
         thread=int(data["thread"]),
         begin=int(data["begin"]),
         end=int(data["end"]),
-        handed_over=Enqueue.from_json(data["handed_over"]) if data.get("handed_over") else None,
     )

@@ -39,7 +39,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("topology", help="a name like cpu-8dev; with 0 devices for all there are")
     parser.add_argument("implementation", nargs="?", help="none to ask only what devices there are")
-    parser.add_argument("--histories", action="store_true", help="report the history of cells that pass, too")
     parser.add_argument("--process", type=int, default=0, metavar="N", help="which of the topology's processes this is")
     parser.add_argument("--coordinator", metavar="HOST:PORT", help="where the topology's processes meet")
     parser.add_argument(
@@ -73,12 +72,12 @@ def main() -> None:
         return
     _report(reports, event="ready", run_info=run_info(devices, topology))
     if implementation is not None and arguments.coordinator:
-        serve_group_worker(reports, devices, implementation, arguments.histories)
+        serve_group_worker(reports, devices, implementation)
     elif implementation is not None:
-        _serve(reports, devices, implementation, arguments.histories)
+        _serve(reports, devices, implementation)
 
 
-def _serve(reports: TextIO, devices: list[jax.Device], implementation: Implementation, histories: bool) -> None:
+def _serve(reports: TextIO, devices: list[jax.Device], implementation: Implementation) -> None:
     recorder = Recorder({device.id: index for index, device in enumerate(devices)})
     for line in sys.stdin:
         command = json.loads(line)
@@ -94,9 +93,9 @@ def _serve(reports: TextIO, devices: list[jax.Device], implementation: Implement
             elif cell.topology.depth is not Depth.RUN:
                 outcome = take_cell(cell, implementation, recorder, devices)
             elif isinstance(cell, TableCell):
-                outcome = run_table_cell(cell, implementation, recorder, devices, histories)
+                outcome = run_table_cell(cell, implementation, recorder, devices)
             else:
-                outcome = run_cell(cell, implementation, recorder, devices, histories)
+                outcome = run_cell(cell, implementation, recorder, devices)
         except NotInReleaseError as error:
             # The cell was planned for another release than this worker's.
             outcome = Outcome(Verdict.UNSUPPORTED, None, error.reason, anomaly="not applicable")

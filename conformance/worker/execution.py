@@ -24,7 +24,6 @@ from ..planning.cells import ProgramCell, TableCell
 from ..spec.callbacks import Refusal, Runs
 from ..spec.configurations import CONTEXTS, PLACEMENTS
 from ..spec.support_table import GUARANTEED, RETURNS, TableEntry
-from .enqueue_times import recorded, with_enqueue_times
 
 LATEST_SECONDS = 0.5
 """A missing callback that still runs in this time after the barrier counts as late."""
@@ -35,15 +34,13 @@ def run_cell(
     implementation: Implementation,
     recorder: Recorder,
     devices: Sequence[jax.Device],
-    histories: bool = False,
 ) -> Outcome:
-    """Run a cell; with `histories`, the outcome has the history also if the cell passes, and with hand-overs."""
     started = time.perf_counter()
-    verdict, anomalies, history = _run(cell, implementation, recorder, devices, histories)
+    verdict, anomalies, history = _run(cell, implementation, recorder, devices)
     outcome = outcome_of(verdict, anomalies, history, time.perf_counter() - started)
     if not anomalies and not history.events and _is_refused(cell):
         outcome = replace(outcome, refused=True)
-    return replace(outcome, history=_events(history)) if histories else outcome
+    return outcome
 
 
 def run_table_cell(
@@ -51,21 +48,18 @@ def run_table_cell(
     implementation: Implementation,
     recorder: Recorder,
     devices: Sequence[jax.Device],
-    histories: bool = False,
 ) -> Outcome:
-    """Run the programs of an entry until one of them contradicts it; a kept history is that of the last program."""
+    """Run the programs of an entry until one of them contradicts it."""
     started = time.perf_counter()
-    history = History(())
     for program in cell.programs:
-        verdict, anomalies, history = _run(program, implementation, recorder, devices, histories)
+        verdict, anomalies, history = _run(program, implementation, recorder, devices)
         if not anomalies:
             anomalies = _check_entry(cell.entry, program, history)
             verdict = _verdict(anomalies)
         if anomalies:
             first = replace(anomalies[0], witness=f"in {program.program.name}: {anomalies[0].witness}")
             return outcome_of(verdict, [first, *anomalies[1:]], history, time.perf_counter() - started)
-    kept = _events(history) if histories else []
-    return Outcome(Verdict.PASS, seconds=time.perf_counter() - started, history=kept)
+    return Outcome(Verdict.PASS, seconds=time.perf_counter() - started)
 
 
 def _check_entry(entry: TableEntry, cell: ProgramCell, history: History) -> list[Anomaly]:
@@ -97,31 +91,12 @@ def outcome_of(verdict: Verdict, anomalies: Sequence[Anomaly], history: History,
         return Outcome(verdict, None, "", seconds)
     first = anomalies[0]
     more = f" (and {len(anomalies) - 1} more)" if len(anomalies) > 1 else ""
-    words, events = f"{first}{more}", _events(history)
+    words, events = f"{first}{more}", [event.as_json() for event in history.events]
     outcome = Outcome(verdict, first.stage, words, seconds, events, anomaly=first.kind, evidence=first.evidence)
     return replace(outcome, cause=first.cause)
 
 
-def _events(history: History) -> list[dict[str, Any]]:
-    return [event.as_json() for event in history.events]
-
-
 def _run(
-    cell: ProgramCell,
-    implementation: Implementation,
-    recorder: Recorder,
-    devices: Sequence[jax.Device],
-    with_trace: bool,
-) -> tuple[Verdict, list[Anomaly], History]:
-    if not with_trace:
-        return _judged_run(cell, implementation, recorder, devices)
-    (verdict, anomalies, history), runs = recorded(
-        implementation, lambda: _judged_run(cell, implementation, recorder, devices)
-    )
-    return verdict, anomalies, with_enqueue_times(history, runs)
-
-
-def _judged_run(
     cell: ProgramCell,
     implementation: Implementation,
     recorder: Recorder,

@@ -25,7 +25,6 @@ from ..oracle.verdicts import Outcome, Verdict
 from ..planning.cells import CaseCell, Cell, NotInReleaseError, ProgramCell, UnknownCellError, parse_cell
 from ..spec.platforms import platform_named
 from ..spec.topology import Topology
-from .enqueue_times import recorded, with_enqueue_times
 from .execution import observed, outcome_of
 
 START_SECONDS = 100
@@ -52,10 +51,8 @@ def join(topology: Topology, coordinator: str, process: int, first_device: int |
     )
 
 
-def serve_group_worker(
-    reports: TextIO, devices: Sequence[jax.Device], implementation: Implementation, histories: bool
-) -> None:
-    worker = _GroupWorker(devices, implementation, histories)
+def serve_group_worker(reports: TextIO, devices: Sequence[jax.Device], implementation: Implementation) -> None:
+    worker = _GroupWorker(devices, implementation)
 
     def report(**line: Any) -> None:
         reports.write(json.dumps(line) + "\n")
@@ -88,10 +85,9 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 class _GroupWorker:
     """The last cell of this process."""
 
-    def __init__(self, devices: Sequence[jax.Device], implementation: Implementation, histories: bool) -> None:
+    def __init__(self, devices: Sequence[jax.Device], implementation: Implementation) -> None:
         self._devices = devices
         self._implementation = implementation
-        self._histories = histories
         self._recorder = Recorder({device.id: index for index, device in enumerate(devices)})
         self._seen = Observation(jax.process_index())
 
@@ -101,12 +97,7 @@ class _GroupWorker:
         if not isinstance(cell, ProgramCell):
             raise UnknownCellError(f"{cell.id} has no meaning in several processes")
         started = time.perf_counter()
-        where = (self._implementation, self._recorder, self._devices)
-        if self._histories:
-            (self._seen, _), runs = recorded(self._implementation, lambda: observed(cell, *where))
-            self._seen = replace(self._seen, history=with_enqueue_times(self._seen.history, runs))
-        else:
-            self._seen, _ = observed(cell, *where)
+        self._seen, _ = observed(cell, self._implementation, self._recorder, self._devices)
         return {"observation": self._seen.as_json(), "seconds": time.perf_counter() - started}
 
     def look_again(self) -> dict[str, Any]:
@@ -123,8 +114,5 @@ class _GroupWorker:
             predictions = []
         wanted = [Wanted(prediction.events, prediction.results) for prediction in predictions]
         verdict, anomalies = judge_together(wanted, observations, cell.topology.platform, cell.callback.ordered)
-        history = merged(observations)
-        outcome = outcome_of(verdict, anomalies, history, 0.0)
-        if self._histories:
-            outcome = replace(outcome, history=[event.as_json() for event in history.events])
+        outcome = outcome_of(verdict, anomalies, merged(observations), 0.0)
         return {**_outcome(outcome), "lost": any(anomaly.kind == "lost" for anomaly in anomalies)}

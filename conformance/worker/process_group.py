@@ -50,7 +50,6 @@ class ProcessGroup:
         extra_xla_flags: Sequence[str] = (),
         environment: Mapping[str, str] = os.environ,
         quick: Sequence[str] = QUICK_COMPILATION,
-        histories: bool = False,
         start_workers: StartWorkers | None = None,
         coordinator_address: str | None = None,
     ) -> None:
@@ -66,10 +65,9 @@ class ProcessGroup:
         own = worker_environment(topology, extra_xla_flags, environment, quick)
         changed = {name: value for name, value in own.items() if environment.get(name) != value}
         absent = tuple(environment.keys() - own.keys())
-        further = ["--histories"] if histories else []
         starts = [
             Start(
-                [topology.name, implementation, *further, "--process", str(rank), "--coordinator", coordinator_address],
+                [topology.name, implementation, "--process", str(rank), "--coordinator", coordinator_address],
                 changed,
                 absent,
             )

@@ -79,7 +79,6 @@ class WorkerProcess:
         extra_xla_flags: Sequence[str] = (),
         environment: Mapping[str, str] = os.environ,
         quick: Sequence[str] = QUICK_COMPILATION,
-        histories: bool = False,
         python: OtherPython | None = None,
         fresh: bool = False,
     ) -> None:
@@ -91,7 +90,6 @@ class WorkerProcess:
         self.implementation = implementation
         self.log = log
         arguments = [topology.name, *([implementation] if implementation else [])]
-        arguments += ["--histories"] if histories else []
         own = worker_environment(topology, extra_xla_flags, environment, quick, jaxlib)
         self._transport = LocalTransport(arguments, own, log, python.executable if python else None, fresh)
         self._selector = selectors.DefaultSelector()

@@ -9,9 +9,9 @@ from typing import Any
 
 import jax
 
+from .._errors.frames import leave_out_frames, leaving_out_frames
 from .._primitive.batching import EXTERNAL_METHODS, check_method
 from .._primitive.binding import as_array, bind, packed, travels
-from .._runtime.frames import leave_out_frames, leaving_out_frames
 from .._spec.kinds import BUFFER, BUFFER_WITH_EFFECT, Kind
 from .._spec.naming import check_callable, shown, subject
 from .._spec.shapes import ResultShape

@@ -9,9 +9,9 @@ from typing import Any
 
 import jax
 
+from .._dlpack.lent import Lent, copied, current, fill, lend, stream_of
+from .._errors.frames import leave_out_frames, leaving_out_frames
 from .._primitive.binding import as_array, travels
-from .._runtime.frames import leave_out_frames, leaving_out_frames
-from .._runtime.lent import Lent, copied, current, fill, lend, stream_of
 from .._spec.kinds import DLPACK, DLPACK_WITH_EFFECT, Kind
 from .._spec.naming import attribute, check_callable, describe
 from .buffers import in_place as bind_in_place

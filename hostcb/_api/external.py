@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 
+from .._errors.frames import leave_out_frames
 from .._primitive.batching import EXTERNAL_METHODS, check_method
 from .._primitive.binding import bind
-from .._runtime.frames import leave_out_frames
 from .._spec.kinds import IO, ORDERED_IO, PURE, Kind
 from .._spec.naming import check_callable
 from .._spec.placement import device_of

@@ -6,10 +6,10 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from .._errors.frames import leave_out_frames
 from .._primitive.batching import check_method
 from .._primitive.binding import bind, repeated_tap
 from .._primitive.primitive import host_callback_p
-from .._runtime.frames import leave_out_frames
 from .._spec import flags
 from .._spec.kinds import CALL, PRINTING_TAP, TAP
 from .._spec.naming import check_callable, shown, subject

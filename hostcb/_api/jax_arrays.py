@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from .. import _compat
-from .._runtime.frames import leave_out_frames
+from .._errors.frames import leave_out_frames
 from .._spec import flags
 from .._spec.naming import check_callable
 

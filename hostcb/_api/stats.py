@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from .._runtime.counting import Counting, counting
-from .._runtime.counts import Totals, totals_by_device
-from .._runtime.failures import failure_log
-from .._runtime.queues import queues
-from .._runtime.waited import barriers
+from .._errors.failures import failure_log
+from .._runtime.observing.counting import Counting, counting
+from .._runtime.observing.waited import barriers
+from .._runtime.queue.counts import Totals, totals_by_device
+from .._runtime.queue.queues import queues
 from .._spec.naming import device_name, shown
 
 _COLUMNS = ("device", "taps", "run", "calls", "bytes", "queued", "at most", "waited for room", "failures")

@@ -7,11 +7,11 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from .._runtime import recording
-from .._runtime.barrier import wait_for_callbacks
-from .._runtime.frames import leave_out_frames
-from .._runtime.running import inside_callback
+from .._errors.frames import leave_out_frames
+from .._runtime.executions.barrier import wait_for_callbacks
+from .._runtime.observing import recording
 from .._spec.naming import shown
+from .._threads.running import inside_callback
 
 
 def trace(path: str | os.PathLike[str], *, values: bool = False) -> contextlib.AbstractContextManager[None]:

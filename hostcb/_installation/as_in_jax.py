@@ -14,12 +14,12 @@ from jax.tree_util import PyTreeDef
 
 from .. import _compat
 from .._api.jax_arrays import JaxArrays
+from .._errors.failures import ReportsFailures
+from .._errors.frames import leave_out_own_frames
+from .._errors.refusals import is_mismatch
 from .._primitive.binding import value_of
 from .._primitive.eager import CalledDirectly
 from .._primitive.primitive import EqualOnAllDevices
-from .._runtime.failures import ReportsFailures
-from .._runtime.frames import leave_out_own_frames
-from .._spec.results import is_mismatch
 
 
 @dataclasses.dataclass(frozen=True)

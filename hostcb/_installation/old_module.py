@@ -9,8 +9,8 @@ from types import ModuleType
 import jax.experimental
 
 from .._api.host_callback import call, id_print, id_tap
-from .._runtime.barrier import barrier_wait, stop_outfeed_receiver
-from .._runtime.failures import CallbackException, TapFunctionException
+from .._errors.failures import CallbackException, TapFunctionException
+from .._runtime.executions.barrier import barrier_wait, stop_outfeed_receiver
 
 NAME = "jax.experimental.host_callback"
 _ATTRIBUTE = NAME.rpartition(".")[2]

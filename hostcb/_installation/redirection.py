@@ -11,8 +11,8 @@ import numpy as np
 from .. import _compat, debug
 from .._api.buffers import buffer_callback
 from .._api.external import io_callback, pure_callback
+from .._errors.frames import leaving_out_frames
 from .._primitive.binding import bind
-from .._runtime.frames import leaving_out_frames
 from .._spec.kinds import ORDERED_PRINT, PRINT
 from .as_in_jax import debugging, filling, marking_keys, returning, taken
 from .printing import Printer, check_arguments

@@ -53,7 +53,7 @@ from jax.interpreters import mlir
 from .. import _compat
 from .._compat import rules
 from .._compat.token_bugs import with_all_tokens
-from .._runtime.programs import Program
+from .._runtime.dispatch.programs import Program
 from .._spec.callback import callbacks_in
 from .._spec.effects import HARMLESS, effects_of
 

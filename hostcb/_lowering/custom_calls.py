@@ -16,7 +16,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from .. import _compat
-from .._runtime.foreign import add_host_callback
+from .._threads.foreign import add_host_callback
 
 # The attribute of the operation that tells the runtime which handler to call.
 _INDEX = "index"

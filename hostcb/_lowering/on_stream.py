@@ -13,10 +13,10 @@ from typing import Any
 from .. import _compat
 from .._native.cuda import TARGET, cuda
 from .._native.library import library
-from .._runtime.queues import queues
-from .._runtime.running import called_by_runtime
-from .._runtime.sites import Keeper, is_small
-from .._runtime.sites import Site as CallSite
+from .._runtime.queue.queues import queues
+from .._runtime.queue.sites import Keeper, is_small
+from .._runtime.queue.sites import Site as CallSite
+from .._threads.running import called_by_runtime
 from .crossing import Crossing
 from .custom_calls import custom_call
 from .transports import Emitted, Site, split_token, with_token

@@ -12,15 +12,15 @@ from jax.interpreters import mlir
 
 from .. import _compat
 from .._compat import dispatch
-from .._runtime.executions import tracker
-from .._runtime.foreign import foreign_callbacks_of
+from .._runtime.dispatch.postponed import is_handler
+from .._runtime.dispatch.programs import Program
+from .._runtime.executions.executions import tracker
 from .._runtime.host import Host
-from .._runtime.postponed import is_handler
-from .._runtime.programs import Program
-from .._runtime.switching import switch_interval
 from .._spec.callback import HostCallback, Transforms
 from .._spec.effects import ordered
 from .._spec.placement import partial_automatic, placed_per_device, position_among
+from .._threads.foreign import foreign_callbacks_of
+from .._threads.switching import switch_interval
 from . import on_stream, transports, views
 from .crossing import Crossing
 from .custom_calls import module_of

@@ -16,10 +16,10 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import mlir
 
 from .. import _compat
+from .._errors.refusals import RefusedResultError
 from .._runtime.host import Host
-from .._runtime.queues import queues
-from .._runtime.running import called_by_runtime
-from .._spec.results import RefusedResultError
+from .._runtime.queue.queues import queues
+from .._threads.running import called_by_runtime
 from .crossing import Crossing
 from .custom_calls import custom_call
 

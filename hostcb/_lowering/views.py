@@ -15,23 +15,23 @@ import jax.extend.backend
 import numpy as np
 
 from .. import _compat
+from .._errors.forgetting import forget_locals
+from .._errors.refusals import returned_something
 from .._native.library import PYTHON_TARGET, TARGET, library
-from .._runtime import watching
-from .._runtime.blocks import LEAST_BYTES, LEAST_QUEUED_BYTES, blocks
-from .._runtime.copying import copy_into
-from .._runtime.forgetting import forget_locals
+from .._runtime.dispatch.postponed import end_by_exception, has_failed, postpone
+from .._runtime.dispatch.programs import Program
 from .._runtime.host import Host
-from .._runtime.owners import Shape
-from .._runtime.pages import LEAST_BYTES as LEAST_MAPPED
-from .._runtime.pages import advise
-from .._runtime.postponed import end_by_exception, has_failed, postpone
-from .._runtime.programs import Program
-from .._runtime.queues import queues
-from .._runtime.running import called_by_runtime, running, runs_callbacks
-from .._runtime.sites import Keeper, is_small, suits
-from .._runtime.sites import Site as CallSite
-from .._spec.results import returned_something
+from .._runtime.memory.blocks import LEAST_BYTES, LEAST_QUEUED_BYTES, blocks
+from .._runtime.memory.copying import copy_into
+from .._runtime.memory.owners import Shape
+from .._runtime.memory.pages import LEAST_BYTES as LEAST_MAPPED
+from .._runtime.memory.pages import advise
+from .._runtime.observing import watching
+from .._runtime.queue.queues import queues
+from .._runtime.queue.sites import Keeper, is_small, suits
+from .._runtime.queue.sites import Site as CallSite
 from .._spec.shapes import size_of
+from .._threads.running import called_by_runtime, running, runs_callbacks
 from .crossing import Crossing
 from .custom_calls import custom_call
 from .transports import Emitted, Site, split_token, with_token

@@ -15,7 +15,7 @@
 
 /* Blocks of sizes that differ by less are of one size. */
 #define STEP 16384
-/* From so many bytes on in large pages, as in `_runtime/pages.py`. */
+/* From so many bytes on in large pages, as in `_runtime/memory/pages.py`. */
 #define LEAST_IN_LARGE_PAGES (4u << 20)
 /* The limit for ready blocks: those that came back last. */
 #define MOST_READY (64u << 20)

@@ -10,7 +10,7 @@
 #include <emmintrin.h>
 #endif
 
-/* As in `_runtime/copying.py`: below that, copies past the caches take longer, and so does what reads them. */
+/* As in `_runtime/memory/copying.py`: below that, copies past the caches take longer, and so does what reads them. */
 #define LEAST_PAST_CACHES (4u << 20)
 
 #if defined(__SSE2__)

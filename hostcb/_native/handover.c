@@ -2,7 +2,7 @@
  * this file.
  *
  * `hostcb_tap` is a handler of XLA's typed FFI. It copies the operands of a tap into a ring, one for each device. Python
- * reads the ring: see `_runtime/rings.py`. A call site that Python has not bound to a ring yet, and every tap that the ring does
+ * reads the ring: see `_runtime/queue/rings.py`. A call site that Python has not bound to a ring yet, and every tap that the ring does
  * not take, goes to the runtime's own handler of Python callbacks, which gets the very same call frame.
  *
  * A position counts all bytes that were ever written to a ring. It only grows, so that a step that is done twice does no
@@ -22,7 +22,7 @@
 #define MOST_NUMBERED 512
 /* At least a page of the system. */
 #define PAGE 65536
-/* A consumer that sleeps on is woken if so many bytes of large values wait, as in `_runtime/queues.py`. */
+/* A consumer that sleeps on is woken if so many bytes of large values wait, as in `_runtime/queue/queues.py`. */
 #define CACHED (1u << 20)
 /* The site of a record without a value. */
 #define FILLER UINT64_MAX

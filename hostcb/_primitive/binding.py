@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _compat
-from .._runtime.executions import tracker
+from .._runtime.executions.executions import tracker
 from .._spec.callback import Float0, HostCallback, Static, known_tap, shared
 from .._spec.kinds import Kind
 from .._spec.naming import attribute, shown, subject

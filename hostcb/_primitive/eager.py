@@ -19,18 +19,18 @@ import numpy as np
 
 from .. import _compat
 from .._compat import waiting
-from .._runtime.executions import tracker
-from .._runtime.failures import beside_cause, failure_log
-from .._runtime.frames import frames_around
+from .._errors.failures import beside_cause, failure_log
+from .._errors.frames import frames_around
+from .._errors.refusals import RefusedResultError
+from .._runtime.dispatch.postponed import raise_what_is_left
+from .._runtime.dispatch.programs import Execution, Program
+from .._runtime.executions.executions import tracker
 from .._runtime.host import Host
-from .._runtime.postponed import raise_what_is_left
-from .._runtime.programs import Execution, Program
-from .._runtime.running import running
 from .._spec import flags
 from .._spec.callback import HostCallback
 from .._spec.kinds import Kind
 from .._spec.placement import check_reduced, position_among
-from .._spec.results import RefusedResultError
+from .._threads.running import running
 
 # JAX's cache of programs for single operations has thousands of entries, and each would keep its function alive.
 MOST_COMPILED = 16

@@ -12,8 +12,8 @@ from jax.interpreters import ad
 from .. import _compat
 from .._compat import dispatch, fast_dispatch, rules, token_bugs
 from .._lowering import compiler_bugs, rule
-from .._runtime.executions import tracker
-from .._runtime.programs import Program
+from .._runtime.dispatch.programs import Program
+from .._runtime.executions.executions import tracker
 from .._spec import flags
 from .._spec.callback import HostCallback
 from .._spec.effects import HARMLESS, effects_of, ordered

@@ -1,1 +1,1 @@
-"""The host while programs run: executions, queues, barriers, failures, threads and memory."""
+"""The host while programs run, in rooms: memory, queues, dispatches, executions, and what observes them."""

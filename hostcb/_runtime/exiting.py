@@ -34,17 +34,17 @@ from typing import Any
 import jax
 
 from .._compat import waiting
+from .._errors.failures import CallbackException, at_exit, failure_log
 from .._native.library import library
 from .._spec import flags
-from . import watching
-from .barrier import REPORT_INTERVAL, wait_for_callbacks
-from .deadlines import LOOK_AT_EXIT, Deadline, join_waiters, seen_to_end
-from .executions import stay, tracker
-from .failures import CallbackException, at_exit, failure_log
-from .outstanding import listed, outstanding, programs
-from .queues import queues
-from .running import threads_in_functions
-from .thread_states import is_dummy, is_hostcbs, is_pythons
+from .._threads.deadlines import LOOK_AT_EXIT, Deadline, join_waiters, seen_to_end
+from .._threads.running import threads_in_functions
+from .._threads.thread_states import is_dummy, is_hostcbs, is_pythons
+from .executions.barrier import REPORT_INTERVAL, wait_for_callbacks
+from .executions.executions import stay, tracker
+from .executions.outstanding import listed, outstanding, programs
+from .observing import watching
+from .queue.queues import queues
 
 logger = logging.getLogger("hostcb")
 

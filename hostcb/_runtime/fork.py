@@ -10,13 +10,13 @@ import os
 from collections.abc import Callable
 
 from .._compat import waiting
-from . import counting, recording
-from .blocks import blocks
-from .deadlines import forget_waiters
-from .executions import tracker
-from .failures import failure_log
-from .queues import queues
-from .switching import switch_interval
+from .._errors.failures import failure_log
+from .._threads.deadlines import forget_waiters
+from .._threads.switching import switch_interval
+from .executions.executions import tracker
+from .memory.blocks import blocks
+from .observing import counting, recording
+from .queue.queues import queues
 
 
 def _forget() -> None:

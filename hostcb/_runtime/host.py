@@ -10,19 +10,20 @@ from typing import Any
 import numpy as np
 
 from .. import _compat
-from .._spec.advice import advise
+from .._errors.advice import advise
+from .._errors.failures import ReportsFailures, failure_log, formatted
+from .._errors.refusals import RefusedResultError, is_hostcbs, refusal
 from .._spec.callback import HostCallback, Transforms
 from .._spec.naming import class_name, transferable
-from .._spec.results import RefusedResultError, conform, is_hostcbs, refusal
 from .._spec.shapes import size_of
-from . import recording, watching
-from .executions import tracker
-from .failures import ReportsFailures, failure_log, formatted
-from .items import Item
-from .programs import Program
-from .queues import queues
-from .running import inside_callback, running, runs_callbacks
-from .thread_states import is_pythons
+from .._threads.running import inside_callback, running, runs_callbacks
+from .._threads.thread_states import is_pythons
+from .dispatch.programs import Program
+from .executions.executions import tracker
+from .observing import recording, watching
+from .queue.items import Item
+from .queue.queues import queues
+from .results import conform
 
 
 def _outside_the_mesh(invoke: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,1 +1,1 @@
-"""The specification of a host callback: its kind, function, effects, placement, result shapes and result checks."""
+"""The specification of a host callback: its kind, function, effects, placement and result shapes."""

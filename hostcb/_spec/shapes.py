@@ -14,7 +14,6 @@ import numpy as np
 from jax.tree_util import PyTreeDef
 
 from .. import _compat
-from .advice import on_shape
 from .kinds import Kind
 from .naming import shown, subject
 
@@ -110,10 +109,18 @@ class ResultShapeError(ValueError):
         return cls(
             f"{subject(kind.name, function)}: {name}={shown(given)} does not describe a result, because of "
             f"{shown(leaf)}. It should be a pytree in the structure of what the callback returns. {needed} must have "
-            f"'shape' and 'dtype' attributes, as jax.ShapeDtypeStruct(shape, dtype) has.{on_shape(given)}"
+            f"'shape' and 'dtype' attributes, as jax.ShapeDtypeStruct(shape, dtype) has.{_advice_on(given)}"
         )
 
 
 def size_of(aval: Any) -> int:
     """Return the size in bytes of a NumPy array of this aval."""
     return math.prod(aval.shape) * np.dtype(aval.dtype).itemsize
+
+
+def _advice_on(given: Any) -> str:
+    """Return the advice for a description of a result that is a shape without a dtype; "" if `given` is none."""
+    sizes = given if isinstance(given, (list, tuple)) else ()
+    if not sizes or not all(type(size) is int for size in sizes):
+        return ""
+    return f" This looks like a shape: use jax.ShapeDtypeStruct({tuple(sizes)}, dtype)."

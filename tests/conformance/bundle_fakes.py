@@ -60,7 +60,7 @@ def write(
         "lacking": lacking,
     }
     judged = [_cell(cell, outcome, known) for cell, outcome in found.items()]
-    unexpected = any(one["standing"] not in ("as_expected", "known_failure") for one in judged)
+    unexpected = any(one["status"] not in ("as_expected", "known_failure") for one in judged)
     results = results_fakes.results(
         *judged,
         platform=platform,
@@ -86,7 +86,7 @@ def _cell(cell_id: str, outcome: Outcome, known: str | None) -> dict[str, Any]:
     entry = expectations.of(cell_id)
     own = {
         "verdict": outcome.label,
-        "standing": expectations.standing(cell_id, outcome).value,
+        "status": expectations.status(cell_id, outcome).value,
         "expected": entry.verdict if entry else "pass",
         "known": {"reason": entry.reason, "link": entry.link, "intermittent": False} if entry else None,
     }

@@ -31,7 +31,7 @@ def cell(cell_id: str, **fields: Any) -> dict[str, Any]:
         "signal": None,
         "history": [],
         "evidence": [],
-        "standing": "as_expected",
+        "status": "as_expected",
         "expected": "pass",
         "known": None,
         "attempts": 1,
@@ -47,7 +47,7 @@ LOST = cell(
     stage="callback",
     anomaly="lost",
     witness="lost: cpu:3 never ran #6",
-    standing="unexpected",
+    status="unexpected",
     attempts=2,
     seconds=1.5,
     history=[event(0, 3), event(1, 0, value=[float("nan"), float("inf")])],
@@ -58,11 +58,11 @@ KNOWN = cell(
     stage="callback",
     anomaly="order",
     witness="order: cpu:0 ran #2 before #1",
-    standing="known_failure",
+    status="known_failure",
     expected="fail",
     known={"reason": "Dropped under grad.", "link": "https://example.org/issues/1", "intermittent": False},
 )
-CASE = cell("jax/io_callback/case.raises.jit/cpu-8dev", standing="unexpected_pass", expected="hang")
+CASE = cell("jax/io_callback/case.raises.jit/cpu-8dev", status="unexpected_pass", expected="hang")
 
 
 def results(*cells: dict[str, Any], platform: str = "cpu", **fields: Any) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def hostile(word: str) -> dict[str, Any]:
         **{"witness": f"{word}\n{word}", "history": history, "evidence": [[0, 2], [1, 1]], "reproduce": word},
         "repeated": {"outcomes": [{"verdict": word, "stage": word, "anomaly": word, "count": 3, "witness": word}]},
     }
-    known = {"standing": "known_failure", "known": {"reason": word, "link": word, "intermittent": False}}
+    known = {"status": "known_failure", "known": {"reason": word, "link": word, "intermittent": False}}
     cells = [failed, failed | {"id": f"{name}-2dev"} | known, failed | {"id": f"{name}-4dev", "cause": word}]
     return results(
         *cells,

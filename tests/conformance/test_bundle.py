@@ -137,7 +137,7 @@ CONTRADICTIONS: dict[str, tuple[Callable[[dict[str, bytes]], object], str]] = {
         f"{fakes.CORE} is stored as as_expected, and judged again it is un",
     ),
     "a better exit code": (
-        edit(lambda results: (results["cells"][0].update(**FAILS, standing="unexpected"), results)),
+        edit(lambda results: (results["cells"][0].update(**FAILS, status="unexpected"), results)),
         "the exit code is stored as 0, and it is 1",
     ),
     "a problem, and success": (edit(lambda results: results.update(problems=["x"])), "stored as 0, and it is 1"),

@@ -76,8 +76,8 @@ def test_an_expectation_is_about_what_runs_unless_it_names_a_depth() -> None:
     assert entry.at(Depth.LOWER) == replace(entry, cells=("hostcb/call/*/tpu-*@lower",))
     assert entry.at(Depth.COMPILE) is None
     running = Expectations((replace(entry, cells=("hostcb/call/*/tpu-*",)),))
-    assert running.standing("hostcb/call/jit/tpu-1dev@lower", Outcome(Verdict.PASS)) is ExpectationStatus.AS_EXPECTED
-    assert running.standing("hostcb/call/jit/tpu-1dev", Outcome(Verdict.FAIL)) is ExpectationStatus.KNOWN_FAILURE
+    assert running.status("hostcb/call/jit/tpu-1dev@lower", Outcome(Verdict.PASS)) is ExpectationStatus.AS_EXPECTED
+    assert running.status("hostcb/call/jit/tpu-1dev", Outcome(Verdict.FAIL)) is ExpectationStatus.KNOWN_FAILURE
 
 
 # Which depth it is --------------------------------------------------------------------------------------------------

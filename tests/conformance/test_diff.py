@@ -77,7 +77,7 @@ def test_what_fails_by_chance_is_shown_and_is_no_failure(runs: Runs) -> None:
     assert (code, lines[0]) == (0, f"INTERMITTENT: {KNOWN['id']}: fail at callback (order) -> pass")
     assert runs.diff([fails], [fails])[1] == ["0 fixed, 0 broken, 0 changed, 0 new, 0 gone"]
     # It fails, and not in the known way.
-    assert runs.diff([passes], [fails | {"verdict": "hang", "standing": "changed_failure"}])[0] == 1
+    assert runs.diff([passes], [fails | {"verdict": "hang", "status": "changed_failure"}])[0] == 1
 
 
 def test_cells_of_one_side_are_counted_with_the_reason(runs: Runs) -> None:

@@ -16,13 +16,13 @@ from conformance.reports.results import RunRecord, load_results
 pytestmark = pytest.mark.contract("C7")
 
 
-def cell(cell_id: str, verdict: str, standing: str, stage: str | None = None, **fields: Any) -> dict[str, Any]:
-    own = {"verdict": verdict, "standing": standing, "stage": stage, "witness": "lost: cpu:0 never ran #1\nmore"}
+def cell(cell_id: str, verdict: str, status: str, stage: str | None = None, **fields: Any) -> dict[str, Any]:
+    own = {"verdict": verdict, "status": status, "stage": stage, "witness": "lost: cpu:0 never ran #1\nmore"}
     return fakes.cell(cell_id, **own | fields)
 
 
-def fails(cell_id: str, standing: str = "unexpected", **fields: Any) -> dict[str, Any]:
-    return cell(cell_id, "fail", standing, "callback", **fields)
+def fails(cell_id: str, status: str = "unexpected", **fields: Any) -> dict[str, Any]:
+    return cell(cell_id, "fail", status, "callback", **fields)
 
 
 def results(folder: Path, *cells: dict[str, Any], jax: str = "0.12.0", stale: tuple[str, ...] = ()) -> RunRecord:

@@ -48,7 +48,7 @@ def load(folder: Path, text: str) -> Expectations:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "standing"),
+    ("outcome", "status"),
     [
         (CRASH, ExpectationStatus.KNOWN_FAILURE),
         (Outcome(Verdict.PASS), ExpectationStatus.UNEXPECTED_PASS),
@@ -59,8 +59,8 @@ def load(folder: Path, text: str) -> Expectations:
         (Outcome(Verdict.HARNESS_ERROR), ExpectationStatus.CHANGED_FAILURE),
     ],
 )
-def test_listed_cell(expectations: Expectations, outcome: Outcome, standing: ExpectationStatus) -> None:
-    assert expectations.standing(LISTED, outcome) is standing
+def test_listed_cell(expectations: Expectations, outcome: Outcome, status: ExpectationStatus) -> None:
+    assert expectations.status(LISTED, outcome) is status
 
 
 def test_versions_choose_entries(expectations: Expectations) -> None:
@@ -71,16 +71,16 @@ def test_versions_choose_entries(expectations: Expectations) -> None:
 def test_several_patterns_are_each_matched(tmp_path: Path) -> None:
     listed = ENTRY.replace('"hostcb/call/*.pmap/cpu-8dev"', '["hostcb/call/jit/*", "hostcb/call/vmap/*"]')
     expectations = load(tmp_path, listed)
-    assert expectations.standing("hostcb/call/vmap/cpu-1dev", CRASH) is ExpectationStatus.KNOWN_FAILURE
-    assert expectations.standing(LISTED, CRASH) is ExpectationStatus.UNEXPECTED
+    assert expectations.status("hostcb/call/vmap/cpu-1dev", CRASH) is ExpectationStatus.KNOWN_FAILURE
+    assert expectations.status(LISTED, CRASH) is ExpectationStatus.UNEXPECTED
     assert expectations.unmatched(["hostcb/call/vmap/cpu-1dev"]) == ("hostcb/call/jit/*",)
 
 
 def test_intermittent_cells_may_pass_and_must_not_fail_otherwise(tmp_path: Path) -> None:
     expectations = load(tmp_path, ENTRY + "intermittent = true\n")
-    assert expectations.standing(LISTED, CRASH) is ExpectationStatus.KNOWN_FAILURE
-    assert expectations.standing(LISTED, Outcome(Verdict.PASS)) is ExpectationStatus.AS_EXPECTED
-    assert expectations.standing(LISTED, Outcome(Verdict.HANG)) is ExpectationStatus.CHANGED_FAILURE
+    assert expectations.status(LISTED, CRASH) is ExpectationStatus.KNOWN_FAILURE
+    assert expectations.status(LISTED, Outcome(Verdict.PASS)) is ExpectationStatus.AS_EXPECTED
+    assert expectations.status(LISTED, Outcome(Verdict.HANG)) is ExpectationStatus.CHANGED_FAILURE
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_wrapped_implementation_has_the_known_failures_of_its_base(expectation
     assert entry.cells == ("mine:WRAPPED/call/*.pmap/cpu-8dev",)
     assert read_entries(entry.as_toml(), "copied") == (entry,)
     wrapped = Expectations((*expectations.entries, entry))
-    assert wrapped.standing(cells[0], CRASH) is ExpectationStatus.KNOWN_FAILURE
-    assert wrapped.standing(cells[1], CRASH) is ExpectationStatus.UNEXPECTED
+    assert wrapped.status(cells[0], CRASH) is ExpectationStatus.KNOWN_FAILURE
+    assert wrapped.status(cells[1], CRASH) is ExpectationStatus.UNEXPECTED
     # A glob that matches no cell of it would count as stale.
     assert expectations.of_wrapped({"other": "hostcb"}, cells[:1]) == ()

@@ -32,7 +32,7 @@ UNLISTED, STRICT, BY_CHANCE = Expectations(), listed(False), listed(True)
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "expectations", "verdict", "standing"),
+    ("outcomes", "expectations", "verdict", "status"),
     [
         ([PASS, PASS], UNLISTED, "pass", ExpectationStatus.AS_EXPECTED),
         ([FAIL, FAIL], UNLISTED, "fail", ExpectationStatus.UNEXPECTED),
@@ -48,12 +48,12 @@ UNLISTED, STRICT, BY_CHANCE = Expectations(), listed(False), listed(True)
     ],
 )
 def test_conclusion_from_several_runs(
-    outcomes: list[Outcome], expectations: Expectations, verdict: str, standing: ExpectationStatus
+    outcomes: list[Outcome], expectations: Expectations, verdict: str, status: ExpectationStatus
 ) -> None:
     """A flake is a failure, unless the expectation says that the cell fails by chance."""
     conclusion = conclude_repeated(CELL, outcomes, expectations)
     assert conclusion.outcome.label == verdict
-    assert expectations.standing(CELL, conclusion.outcome) is standing
+    assert expectations.status(CELL, conclusion.outcome) is status
     assert conclusion.outcome.seconds == pytest.approx(sum(outcome.seconds for outcome in outcomes))
     assert Conclusion.from_json(json.loads(json.dumps(conclusion.as_json()))) == conclusion
     repetition = conclusion.repetition

@@ -81,7 +81,7 @@ def test_the_page_holds_every_cell_and_loads_nothing(tmp_path: Path) -> None:
     assert page.data["known"][cells[KNOWN["id"]]["known"]]["link"] == "https://example.org/issues/1"
     assert cells[CASE["id"]]["transforms"] == ["case"]
     # A passed cell costs the page little.
-    assert set(cells[PASSED["id"]]) == {"id", "transforms", "promises", "verdict", "standing", "seconds", "reproduce"}
+    assert set(cells[PASSED["id"]]) == {"id", "transforms", "promises", "verdict", "status", "seconds", "reproduce"}
     assert not {"link", "img", "iframe", "object", "embed", "base"} & {tag for tag, _ in page.elements}
     names = {name for _, attributes in page.elements for name, _ in attributes}
     assert not {"src", "href", "srcset", "action", "style"} & names
@@ -160,20 +160,20 @@ def test_a_trace_has_a_track_for_each_device_and_thread_and_marks_the_witness(tm
     start = event(0, 3)["begin"]
     overlapping = LOST | {"history": [event(0, 3), event(1, 3, begin=start + 1_000, end=start + 9_000)]}
     write(tmp_path, SWAPPED, overlapping)
-    assert main(["report", str(tmp_path), "--trace", str(tmp_path / "one.json"), "--cell", SWAPPED["id"]]) == 0
-    events, names = traced(tmp_path / "one.json")
+    assert main(["report", str(tmp_path), "--trace", str(tmp_path / "traces")]) == 0
+    events, names = traced(tmp_path / "traces" / "hostcb_id_tap_scan_cpu-8dev.json")
     slices = [each for each in events if each["ph"] == "X"]
     assert [names[each["tid"]] for each in slices] == ["cpu:3", "cpu:3", "thread 1", "cpu:0"]
     assert [each["name"] for each in slices if "witness" in each["cat"]] == ["#7 first", "#6 first"]
     assert [each["ts"] for each in slices] == [0.0, 7.0, 14.0, 14.0]
     assert slices[0]["dur"] == 3.0
     assert [each["name"] for each in events if each["ph"] == "i"] == [SWAPPED["witness"]] * 2
-    assert main(["report", str(tmp_path), "--trace", str(tmp_path / "two.json"), "--cell", LOST["id"]]) == 0
-    assert sorted(traced(tmp_path / "two.json")[1].values()) == ["cpu:3", "cpu:3 (2)"]
+    _, names = traced(tmp_path / "traces" / "hostcb_call_scan_cpu-8dev.json")
+    assert sorted(names.values()) == ["cpu:3", "cpu:3 (2)"]
 
 
-def test_a_cell_without_a_history_cannot_be_traced(tmp_path: Path) -> None:
+def test_results_without_a_history_cannot_be_traced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, PASSED)
-    for cell_id in (PASSED["id"], "a/b/c/d"):
-        assert main(["report", str(tmp_path), "--trace", str(tmp_path / "T"), "--cell", cell_id]) == 2
-    assert not (tmp_path / "T").exists()
+    assert main(["report", str(tmp_path), "--trace", str(tmp_path / "traces")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("ERROR: no cell has a history to trace")

@@ -122,7 +122,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 @pytest.mark.contract("C7")
 def test_results_are_strict_both_ways(mixed: Ran) -> None:
     assert mixed.code == 1
-    found = {name: (cell["verdict"], cell["standing"], cell["attempts"]) for name, cell in mixed.cells.items()}
+    found = {name: (cell["verdict"], cell["status"], cell["attempts"]) for name, cell in mixed.cells.items()}
     good = ("pass", "as_expected", 1)
     assert found == {
         "LOSES_A_CALLBACK/id_tap": ("fail", "known_failure", 1),
@@ -262,8 +262,8 @@ def test_nothing_but_a_pass_passes(verdict: Verdict | None) -> None:
         assert report.exit_code == 2
         return
     passes = verdict is Verdict.PASS
-    standing = report.add(cell, Outcome(verdict)).standing
-    assert standing is (ExpectationStatus.AS_EXPECTED if passes else ExpectationStatus.UNEXPECTED)
+    status = report.add(cell, Outcome(verdict)).status
+    assert status is (ExpectationStatus.AS_EXPECTED if passes else ExpectationStatus.UNEXPECTED)
     assert (report.exit_code == 0) is passes
     assert (cell.id in report.summary()) is not passes
     report.problems.append("a worker could not end")

@@ -34,11 +34,11 @@ def validate(schema: str, data: Any) -> None:
     assert wrong == []
 
 
-def test_the_description_has_every_verdict_stage_and_standing() -> None:
+def test_the_description_has_every_verdict_stage_and_status() -> None:
     """A new one is a change of meaning for a reader that knows the old ones."""
     cell = json.loads((SCHEMAS / f"results-{SCHEMA_VERSION}.json").read_text())["$defs"]["cell"]["properties"]
     assert cell["stage"]["enum"] == [*(stage.value for stage in Stage), None]
-    assert cell["standing"]["enum"] == [standing.value for standing in ExpectationStatus]
+    assert cell["status"]["enum"] == [status.value for status in ExpectationStatus]
     assert cell["verdict"]["pattern"].partition(")")[0] == "^(" + "|".join(verdict.value for verdict in Verdict)
 
 

@@ -19,8 +19,8 @@ import pytest
 from jax import lax
 
 import hostcb as hcb
+from hostcb._errors.advice import advise
 from hostcb._spec import kinds
-from hostcb._spec.advice import advise
 
 X = np.arange(3, dtype=np.float32)
 SCALAR = jax.ShapeDtypeStruct((), np.float32)

@@ -20,9 +20,10 @@ from support import helpers
 from support.helpers import DEADLINE
 
 import hostcb as hcb
-from hostcb._runtime import deadlines, rings
-from hostcb._runtime.executions import tracker
-from hostcb._runtime.queues import queues
+from hostcb._runtime.executions.executions import tracker
+from hostcb._runtime.queue import rings
+from hostcb._runtime.queue.queues import queues
+from hostcb._threads import deadlines
 
 pytestmark = pytest.mark.contract("H30")
 

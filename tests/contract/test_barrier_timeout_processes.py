@@ -12,7 +12,7 @@ pytestmark = pytest.mark.contract("H30")
 def test_a_finalizer_in_the_consumer_may_wait_with_a_timeout() -> None:
     """It holds the consumer up, so another thread has to run what it waits for."""
     source = f"""
-from hostcb._runtime.queues import queues, DeviceQueue
+from hostcb._runtime.queue.queues import queues, DeviceQueue
 told = threading.Event()
 raised = []
 plain = DeviceQueue.tell
@@ -47,7 +47,7 @@ def handler(number, frame):
     hcb.barrier_wait(timeout={DEADLINE})
     reached.append(True)
 signal.signal(signal.SIGUSR1, handler)
-from hostcb._runtime import executions
+from hostcb._runtime.executions import executions
 plain = executions.ExecutionTracker.tokens_in
 def tokens_in(self, execution):
     if not reached:
@@ -83,7 +83,7 @@ def first():
     print("done")
 atexit.register(first)
 thread.start()
-from hostcb._runtime.executions import tracker
+from hostcb._runtime.executions.executions import tracker
 while not tracker.live():
     time.sleep(0.001)
 """
@@ -94,7 +94,7 @@ def test_a_thread_that_waits_for_a_barrier_that_gave_up_ends_before_the_interpre
     """Python ends daemon threads in the middle of C++ code, and then jaxlib may abort."""
     first = "import atexit\natexit.register(lambda: print([each.name for each in threading.enumerate()]))\n"
     source = f"""
-from hostcb._runtime.deadlines import Waiter
+from hostcb._threads.deadlines import Waiter
 class Slow:
     def wait(self):
         assert gate.wait({DEADLINE})
@@ -113,7 +113,7 @@ def test_a_barrier_goes_on_in_a_child_that_its_signal_handler_forks() -> None:
     """Nothing of the parent is outstanding there, and no thread waits (H17)."""
     source = f"""
 import signal
-from hostcb._runtime import deadlines
+from hostcb._threads import deadlines
 began, gate, children = threading.Event(), threading.Event(), []
 def called(v):
     began.set()

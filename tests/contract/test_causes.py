@@ -14,7 +14,7 @@ from support.first_lines import barrier, files_of
 from support.helpers import DEADLINE
 
 import hostcb as hcb
-from hostcb._runtime.failures import failure_log
+from hostcb._errors.failures import failure_log
 
 pytestmark = pytest.mark.contract("H15", "H32")
 

@@ -19,9 +19,9 @@ from support.helpers import DEADLINE
 from support.subprocesses import run_program
 
 import hostcb as hcb
-from hostcb._runtime.executions import ExecutionTracker, tracker
-from hostcb._runtime.programs import Execution
-from hostcb._runtime.running import running
+from hostcb._runtime.dispatch.programs import Execution
+from hostcb._runtime.executions.executions import ExecutionTracker, tracker
+from hostcb._threads.running import running
 
 Step = Callable[[Any, Any], Any]
 
@@ -293,7 +293,7 @@ while True:
         os._exit(1)
     jax.block_until_ready(program(x))
 hcb.barrier_wait()
-from hostcb._runtime.executions import tracker
+from hostcb._runtime.executions.executions import tracker
 print(json.dumps([at, len(kept), [str(each) for each in tracker.live()]]), flush=True)
 """
 

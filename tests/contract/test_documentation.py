@@ -15,7 +15,7 @@ from support.subprocesses import run_program
 from hostcb import debug
 from hostcb._api import buffers, dlpack, doctor, external, host_callback, jax_arrays, stats
 from hostcb._installation import switch
-from hostcb._runtime import barrier
+from hostcb._runtime.executions import barrier
 
 PROJECT = Path(__file__).parents[2]
 README = PROJECT / "README.md"

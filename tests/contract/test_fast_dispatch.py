@@ -17,7 +17,7 @@ import pytest
 from support.helpers import DEADLINE
 
 import hostcb as hcb
-from hostcb._runtime.executions import ExecutionTracker, tracker
+from hostcb._runtime.executions.executions import ExecutionTracker, tracker
 
 SCALAR = jax.ShapeDtypeStruct((), np.float32)
 X = np.float32(3)

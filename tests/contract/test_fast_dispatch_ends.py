@@ -18,7 +18,7 @@ from support.helpers import DEADLINE
 from support.subprocesses import run_program
 
 import hostcb as hcb
-from hostcb._runtime.executions import tracker
+from hostcb._runtime.executions.executions import tracker
 
 
 def warm(program: Any) -> None:
@@ -76,7 +76,7 @@ while True:
     assert float(program(x)) == 2
 sys.setprofile(None)
 hcb.barrier_wait()
-from hostcb._runtime.executions import tracker
+from hostcb._runtime.executions.executions import tracker
 print(json.dumps([at, len(results), [str(each) for each in tracker.live()]]))
 """
 
@@ -113,7 +113,7 @@ seen = []
 program = jax.jit(lambda x: hcb.id_tap(lambda v, t: seen.append(float(v)), x) + 1)
 outs = [float(program(jnp.float32(n))) for n in range(5)]
 hcb.barrier_wait()
-from hostcb._runtime.executions import ExecutionTracker
+from hostcb._runtime.executions.executions import ExecutionTracker
 print(json.dumps([outs, seen]))
 """
 
@@ -172,7 +172,7 @@ def test_the_first_program_of_a_process_keeps_no_frame_alive() -> None:
 
 TOGETHER = """
 import threading
-from hostcb._runtime.executions import ExecutionTracker
+from hostcb._runtime.executions.executions import ExecutionTracker
 plain, begun = ExecutionTracker.begin_fast, []
 ExecutionTracker.begin_fast = lambda self, program, *others: (begun.append(program), plain(self, program, *others))[1]
 barrier = threading.Barrier(4)

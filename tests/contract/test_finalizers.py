@@ -91,7 +91,7 @@ print(seen)
 @pytest.mark.contract("H17")
 def test_a_finalizer_in_the_thread_that_runs_taps_is_refused_at_exit_and_the_thread_ends() -> None:
     source = """
-from hostcb._runtime.executions import tracker
+from hostcb._runtime.executions.executions import tracker
 call, tapped = jax.jit(lambda x: hcb.call(lambda v: v, x, result_shape=x)), threading.Event()
 call(1.0)
 

@@ -22,7 +22,7 @@ from support.first_lines import STAGES, barrier, files_of, name_of
 
 import hostcb as hcb
 from hostcb import debug
-from hostcb._runtime.failures import failure_log
+from hostcb._errors.failures import failure_log
 from hostcb._spec.naming import place_of_call
 
 pytestmark = pytest.mark.contract("H32")

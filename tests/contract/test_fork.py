@@ -126,7 +126,7 @@ def test_a_barrier_with_a_timeout_that_goes_on_in_a_child_waits_for_nothing() ->
         FORKS
         + """
 import signal
-from hostcb._runtime import deadlines
+from hostcb._threads import deadlines
 began = threading.Event()
 
 def held(value):

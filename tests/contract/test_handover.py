@@ -20,8 +20,8 @@ from support.helpers import DEADLINE, Record
 
 import hostcb as hcb
 from hostcb._native import library as native
-from hostcb._runtime import rings
-from hostcb._runtime.queues import queues
+from hostcb._runtime.queue import rings
+from hostcb._runtime.queue.queues import queues
 
 pytestmark = pytest.mark.contract("H24")
 
@@ -204,7 +204,7 @@ def test_a_tap_whose_function_runs_a_program_that_taps() -> None:
 
 @needs_library
 def test_values_of_a_dropped_executable_arrive(devices: list[jax.Device]) -> None:
-    from hostcb._runtime import sites
+    from hostcb._runtime.queue import sites
 
     gate, seen = threading.Event(), []
 

@@ -17,8 +17,8 @@ from support.subprocesses import run_program
 
 import hostcb as hcb
 from hostcb._native.library import library
-from hostcb._runtime import owners
-from hostcb._runtime.queues import queues
+from hostcb._runtime.memory import owners
+from hostcb._runtime.queue.queues import queues
 
 pytestmark = [
     pytest.mark.contract("H24"),

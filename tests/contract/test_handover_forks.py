@@ -15,8 +15,8 @@ pytestmark = [
 ]
 
 FORKING = """
-from hostcb._runtime import owners
-from hostcb._runtime.queues import queues
+from hostcb._runtime.memory import owners
+from hostcb._runtime.queue.queues import queues
 seen, gate = [], threading.Event()
 
 def tap(arg, transforms):
@@ -68,7 +68,7 @@ def test_a_forked_child_drops_the_values_of_its_parent() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_child_has_none_of_its_parents_blocks_in_python() -> None:
     source = """
-from hostcb._runtime.blocks import blocks
+from hostcb._runtime.memory.blocks import blocks
 gate, began, kept = threading.Event(), threading.Event(), []
 
 def tap(arg, transforms):

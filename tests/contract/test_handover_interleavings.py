@@ -17,9 +17,10 @@ from support.subprocesses import run_program
 import hostcb as hcb
 from hostcb._lowering import views
 from hostcb._native.library import library
-from hostcb._runtime import recording, sites
-from hostcb._runtime.queues import DeviceQueue, queues
-from hostcb._runtime.sites import is_small
+from hostcb._runtime.observing import recording
+from hostcb._runtime.queue import sites
+from hostcb._runtime.queue.queues import DeviceQueue, queues
+from hostcb._runtime.queue.sites import is_small
 
 pytestmark = [
     pytest.mark.contract("H24"),
@@ -35,8 +36,8 @@ def accepted(device: Any) -> int:
 # The ring has just run empty, and C has gone back to the begin of its memory. Python does not know that yet.
 MEMORY_IS_USED_AGAIN = """
 from hostcb._native.library import library
-from hostcb._runtime import rings
-from hostcb._runtime.queues import queues
+from hostcb._runtime.queue import rings
+from hostcb._runtime.queue.queues import queues
 
 seen = []
 tap = lambda arg, transforms: seen.append(int(arg))

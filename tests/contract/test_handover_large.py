@@ -17,8 +17,9 @@ from support.large_values import MEBIBYTE, WORDS, accepted, looped, number_in
 
 import hostcb as hcb
 from hostcb._native.library import MOST_BYTES, library
-from hostcb._runtime import consumers, owners, sites
-from hostcb._runtime.queues import queues
+from hostcb._runtime.memory import owners
+from hostcb._runtime.queue import consumers, sites
+from hostcb._runtime.queue.queues import queues
 
 pytestmark = [
     pytest.mark.contract("H24"),

@@ -10,9 +10,9 @@ import pytest
 from support.subprocesses import run_program
 
 from hostcb._native.library import library
-from hostcb._runtime.owners import Owner, mapped
-from hostcb._runtime.queues import MOST_VALUES
-from hostcb._runtime.rings import Ring
+from hostcb._runtime.memory.owners import Owner, mapped
+from hostcb._runtime.queue.queues import MOST_VALUES
+from hostcb._runtime.queue.rings import Ring
 
 pytestmark = pytest.mark.skipif(library.problem is not None, reason=f"the library in C: {library.problem}")
 
@@ -87,7 +87,7 @@ def test_operands_that_are_kept_stay_where_a_later_value_finds_no_memory() -> No
 def test_values_that_come_while_others_wait_are_written_around_the_end_of_the_ring() -> None:
     """A ring that is empty begins at the begin of its memory anyway."""
     source = """
-from hostcb._runtime.rings import CAPACITY
+from hostcb._runtime.queue.rings import CAPACITY
 elements = 1 << 14
 fits = CAPACITY // (4 * elements)
 before, held, after = fits * 12 // 16, fits * 8 // 16, fits * 11 // 16

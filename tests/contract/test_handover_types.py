@@ -11,7 +11,7 @@ import pytest
 
 import hostcb as hcb
 from hostcb._native.library import library
-from hostcb._runtime.queues import queues
+from hostcb._runtime.queue.queues import queues
 
 
 def values_of_every_type() -> dict[str, Any]:

@@ -11,8 +11,8 @@ from support.subprocesses import run_program
 
 import hostcb as hcb
 from hostcb._native.library import library
-from hostcb._runtime.queues import MOST_VALUES, queues
-from hostcb._runtime.rings import Ring
+from hostcb._runtime.queue.queues import MOST_VALUES, queues
+from hostcb._runtime.queue.rings import Ring
 
 pytestmark = pytest.mark.skipif(library.problem is not None, reason=f"the library in C: {library.problem}")
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(library.problem is not None, reason=f"the librar
 WAITING = """
 import ctypes, threading
 from hostcb._native.library import LIBRARY, library
-from hostcb._runtime.queues import queues
+from hostcb._runtime.queue.queues import queues
 
 class Record(ctypes.Structure):
     _fields_ = [("length", ctypes.c_uint32), ("blocks", ctypes.c_uint32), ("site", ctypes.c_uint64),

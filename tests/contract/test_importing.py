@@ -95,7 +95,7 @@ with warnings.catch_warnings(record=True) as said:
 assert {{each.category for each in said}} == {{RuntimeWarning}}, said
 assert all("has imported hostcb" in str(each.message) and "Restart" in str(each.message) for each in said), said
 assert again is hcb is sys.modules["hostcb"]
-from hostcb._runtime.barrier import barrier_wait
+from hostcb._runtime.executions.barrier import barrier_wait
 assert barrier_wait is hcb.barrier_wait and hcb.__spec__.origin == hcb.__file__
 seen.clear()
 assert program(1.0) == -1

@@ -121,7 +121,7 @@ def test_one_function_inside_a_callback_and_beside_it() -> None:
 
 @pytest.mark.contract("H16")
 def test_the_queue_size_can_be_changed_at_any_time() -> None:
-    from hostcb._runtime.queues import queues
+    from hostcb._runtime.queue.queues import queues
 
     hcb.id_tap(lambda value, transforms: None, 1.0)
     hcb.barrier_wait()

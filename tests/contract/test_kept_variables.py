@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import hostcb as hcb
-from hostcb._runtime.failures import KEPT_FRAMES, failure_log
-from hostcb._runtime.forgetting import forget_locals
+from hostcb._errors.failures import KEPT_FRAMES, failure_log
+from hostcb._errors.forgetting import forget_locals
 
 pytestmark = pytest.mark.contract("H13")
 

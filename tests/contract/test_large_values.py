@@ -13,7 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 from support import helpers
 
 import hostcb as hcb
-from hostcb._runtime import blocks, copying, pages
+from hostcb._runtime.memory import blocks, copying, pages
 
 # The sizes from which on there are blocks for tapped values and for all, large pages, and copies past the caches.
 SIZES = sorted({blocks.LEAST_QUEUED_BYTES - 1, blocks.LEAST_BYTES, pages.LEAST_BYTES, copying.LEAST_BYTES})

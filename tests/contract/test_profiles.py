@@ -16,8 +16,8 @@ from support import helpers
 from support.subprocesses import run_program
 
 import hostcb as hcb
-from hostcb._runtime import watching
-from hostcb._runtime.queues import queues
+from hostcb._runtime.observing import watching
+from hostcb._runtime.queue.queues import queues
 
 pytestmark = pytest.mark.contract("H31")
 

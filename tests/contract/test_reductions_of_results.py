@@ -16,7 +16,7 @@ import pytest
 
 import hostcb as hcb
 from hostcb._lowering import compiler_bugs
-from hostcb._runtime.programs import Program
+from hostcb._runtime.dispatch.programs import Program
 
 pytestmark = pytest.mark.contract("H4", "X3", "X4")
 

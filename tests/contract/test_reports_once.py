@@ -14,7 +14,7 @@ from support.first_lines import barrier
 from support.subprocesses import run_program
 
 import hostcb as hcb
-from hostcb._runtime.repeats import SECONDS_BETWEEN_COUNTS
+from hostcb._errors.repeats import SECONDS_BETWEEN_COUNTS
 
 pytestmark = pytest.mark.contract("H15", "H17", "H19", "H32")
 

@@ -221,8 +221,8 @@ try:
 except hcb.CallbackException:
     # An interrupt that came in a callback is that callback's failure.
     pass
-from hostcb._runtime.executions import tracker
-from hostcb._runtime.queues import queues
+from hostcb._runtime.executions.executions import tracker
+from hostcb._runtime.queue.queues import queues
 left = [str(each) for each in tracker.live()] + [name for each in queues.all() for name in each.waiting()]
 # And all works as before, in order.
 order = []

@@ -16,7 +16,7 @@ from support.helpers import DEADLINE
 from support.subprocesses import run_program
 
 import hostcb as hcb
-from hostcb._runtime.queues import queues
+from hostcb._runtime.queue.queues import queues
 
 pytestmark = pytest.mark.contract("H29")
 
@@ -248,7 +248,7 @@ program = jax.jit(lambda x: hcb.id_tap(slow, x))
 thread = threading.Thread(target=lambda: [program(jnp.ones(20)) for _ in range(2)])
 thread.start()
 assert began.wait({DEADLINE})
-from hostcb._runtime.queues import queues
+from hostcb._runtime.queue.queues import queues
 queue = queues[jax.devices()[0]]
 while not queue._waiting:
     assert thread.is_alive() or queue.counts.waited_for_room

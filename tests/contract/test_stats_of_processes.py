@@ -29,7 +29,7 @@ def test_a_question_in_the_middle_of_clear_backends_counts_each_device_once() ->
     """Another thread, or a signal handler, may ask between any two steps."""
     source = """
 import jax.extend.backend
-from hostcb._runtime.queues import Queues, queues
+from hostcb._runtime.queue.queues import Queues, queues
 hcb.stats()
 program = jax.jit(lambda x: hcb.id_tap(lambda v, t: None, x))
 for number in range(3):
@@ -56,7 +56,7 @@ def test_what_a_queue_counts_after_its_device_is_gone_is_not_lost() -> None:
     """A thread may still hold the queue that `clear_backends` drops."""
     source = """
 import jax.extend.backend
-from hostcb._runtime.queues import queues
+from hostcb._runtime.queue.queues import queues
 hcb.stats()
 hcb.id_tap(lambda v, t: None, 1.0)
 hcb.barrier_wait()
@@ -87,7 +87,7 @@ print(hcb.stats()["cpu:0"].taps)
 
 def test_nothing_watches_before_the_first_call() -> None:
     source = """
-from hostcb._runtime import watching
+from hostcb._runtime.observing import watching
 jax.jit(lambda x: hcb.call(lambda v: v, hcb.id_tap(lambda v, t: None, x), result_shape=x))(jnp.ones(4))
 hcb.barrier_wait()
 print(watching.on)
@@ -104,7 +104,7 @@ print(watching.on is not None, hcb.stats()["cpu:0"].taps)
 
 def test_an_interrupt_of_the_first_call_does_not_end_the_counting() -> None:
     source = """
-from hostcb._runtime import watching
+from hostcb._runtime.observing import watching
 plain = watching.watch
 def watch(watcher):
     watching.watch = plain

@@ -12,8 +12,8 @@ import pytest
 from support.helpers import DEADLINE
 from support.subprocesses import run_program
 
-from hostcb._runtime.switching import SwitchInterval
 from hostcb._spec import flags
+from hostcb._threads.switching import SwitchInterval
 
 pytestmark = pytest.mark.contract("H25")
 

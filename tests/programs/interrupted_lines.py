@@ -21,8 +21,8 @@ from typing import Any
 import jax
 
 import hostcb as hcb
-from hostcb._runtime import queues as queues_module
-from hostcb._runtime.queues import queues
+from hostcb._runtime.queue import queues as queues_module
+from hostcb._runtime.queue.queues import queues
 
 # Modules that take part in a value's way from its handler to the end of its function, and in reports.
 MODULES = (

@@ -26,8 +26,8 @@ from support.stand_in_for_cuda import ALLOCATE, CALL, CONTEXT, COPY, POP, PUSH, 
 from support.taps_in_loops import Seen, ring_of, rows, taps_in_loop, until
 
 import hostcb as hcb
-from hostcb._runtime import rings, sites
-from hostcb._runtime.queues import queues
+from hostcb._runtime.queue import rings, sites
+from hostcb._runtime.queue.queues import queues
 
 BUDGET = "jax_host_callback_max_queue_byte_size"
 

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 import hostcb as hcb
 from hostcb._native.library import library
-from hostcb._runtime import blocks, owners
+from hostcb._runtime.memory import blocks, owners
 
 # How long an event that must happen is waited for. In seconds.
 DEADLINE = 30.0

@@ -11,8 +11,8 @@ import pytest
 
 import hostcb as hcb
 from hostcb._native.library import MOST_BYTES
-from hostcb._runtime import owners
-from hostcb._runtime.queues import queues
+from hostcb._runtime.memory import owners
+from hostcb._runtime.queue.queues import queues
 
 WORDS = MOST_BYTES // 4
 MEBIBYTE = 1 << 20

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 import hostcb as hcb
-from hostcb._runtime import rings
-from hostcb._runtime.queues import queues
+from hostcb._runtime.queue import rings
+from hostcb._runtime.queue.queues import queues
 
 
 class Seen(list[Any]):

@@ -126,7 +126,7 @@ def test_order_and_barriers_after_the_clearing() -> None:
     report = run_program(
         """
         import jax.extend.backend
-        from hostcb._runtime.queues import queues
+        from hostcb._runtime.queue.queues import queues
         log, gate = [], threading.Event()
         def tap(value, transforms, *, device):
             gate.wait(30)

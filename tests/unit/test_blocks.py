@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import hostcb as hcb
-from hostcb._runtime import blocks
-from hostcb._runtime.blocks import LEAST_BYTES, MOST_BYTES, Blocks
+from hostcb._runtime.memory import blocks
+from hostcb._runtime.memory.blocks import LEAST_BYTES, MOST_BYTES, Blocks
 
 SIZE = LEAST_BYTES // 4
 

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import pytest
 
-from hostcb._runtime import watching
-from hostcb._runtime.programs import Program
-from hostcb._runtime.recording import Recording
+from hostcb._runtime.dispatch.programs import Program
+from hostcb._runtime.observing import watching
+from hostcb._runtime.observing.recording import Recording
 
 
 class Watcher:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from hostcb._runtime.consumers import Consumer
+from hostcb._runtime.queue.consumers import Consumer
 
 
 def test_a_bell_that_does_not_ring_is_no_error() -> None:

@@ -9,8 +9,14 @@ import numpy as np
 import pytest
 
 from hostcb._native.library import library
-from hostcb._runtime import copying
-from hostcb._runtime.copying import COPIES_BEFORE_TRIAL, LEAST_BYTES, MOST_TRIED_BYTES, copy_into, copy_into_queue
+from hostcb._runtime.memory import copying
+from hostcb._runtime.memory.copying import (
+    COPIES_BEFORE_TRIAL,
+    LEAST_BYTES,
+    MOST_TRIED_BYTES,
+    copy_into,
+    copy_into_queue,
+)
 
 pytestmark = pytest.mark.contract("X1", "H11")
 

@@ -10,10 +10,10 @@ import pytest
 from support.helpers import DEADLINE
 
 import hostcb as hcb
-from hostcb._runtime import dispatches
-from hostcb._runtime.dispatches import Dispatch
-from hostcb._runtime.executions import tracker
-from hostcb._runtime.programs import Execution, Program
+from hostcb._runtime.dispatch import dispatches
+from hostcb._runtime.dispatch.dispatches import Dispatch
+from hostcb._runtime.dispatch.programs import Execution, Program
+from hostcb._runtime.executions.executions import tracker
 
 
 class Told:

@@ -13,7 +13,7 @@ import pytest
 from test_stale_buffers import DEPTH, SCALAR, at_all_depths, check_that_nobody_is_misled
 
 import hostcb as hcb
-from hostcb._runtime.from_dlpack import view
+from hostcb._dlpack.from_dlpack import view
 
 SMALL = ["bfloat16", *(name for name in dir(ml_dtypes) if name.startswith("float8"))]
 DTYPES = pytest.mark.parametrize("dtype", [*SMALL, "float16", "float32", "complex64", "bool", "int8", "uint32"])

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import jax
 import pytest
 
-from hostcb._runtime import failures
-from hostcb._runtime.failures import CallbackException, FailureLog
+from hostcb._errors import failures
+from hostcb._errors.failures import CallbackException, FailureLog
 
 pytestmark = pytest.mark.contract("H13")
 

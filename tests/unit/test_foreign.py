@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hostcb._runtime.foreign import ForeignCallbacks
-from hostcb._runtime.programs import Program
-from hostcb._runtime.running import inside_callback, running
+from hostcb._runtime.dispatch.programs import Program
+from hostcb._threads.foreign import ForeignCallbacks
+from hostcb._threads.running import inside_callback, running
 
 
 def own(x: int) -> tuple[int, bool]:

@@ -16,7 +16,7 @@ import pytest
 from jax.extend import source_info_util
 
 import hostcb as hcb
-from hostcb._runtime import frames
+from hostcb._errors import frames
 
 PACKAGE = os.path.dirname(hcb.__file__) + os.sep
 X = jnp.float32(1)

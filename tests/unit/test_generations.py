@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hostcb._runtime import barrier
+from hostcb._runtime.executions import barrier
 
 
 class Queue:

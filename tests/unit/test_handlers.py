@@ -15,8 +15,8 @@ from support.subprocesses import run_program
 import hostcb as hcb
 from hostcb._compat import python_handler
 from hostcb._native.library import PYTHON_TARGET
-from hostcb._runtime.programs import Execution, Program
-from hostcb._runtime.running import called_by_runtime, inside_callback, inside_handler, running
+from hostcb._runtime.dispatch.programs import Execution, Program
+from hostcb._threads.running import called_by_runtime, inside_callback, inside_handler, running
 
 MARK = "called_by_runtime"
 # `running.held_up` asks the local variables of a handler's frame, and those of its closure that its code uses.

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import hostcb as hcb
-from hostcb._runtime import pages
-from hostcb._runtime.pages import LEAST_BYTES
+from hostcb._runtime.memory import pages
+from hostcb._runtime.memory.pages import LEAST_BYTES
 
 WORDS = LEAST_BYTES // 4
 SHAPE = jax.ShapeDtypeStruct((WORDS,), np.float32)

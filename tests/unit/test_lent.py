@@ -10,8 +10,8 @@ import jax
 import numpy as np
 import pytest
 
-from hostcb._runtime import lent
-from hostcb._runtime.lent import Lent, copied
+from hostcb._dlpack import lent
+from hostcb._dlpack.lent import Lent, copied
 
 pytestmark = pytest.mark.contract("D1")
 

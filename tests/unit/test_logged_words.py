@@ -13,7 +13,7 @@ import pytest
 from support.helpers import DEADLINE
 
 import hostcb as hcb
-from hostcb._runtime import barrier
+from hostcb._runtime.executions import barrier
 
 
 def failing(arg: Any, transforms: Any = None) -> Any:

@@ -211,7 +211,7 @@ def test_the_lists_and_the_kills_are_of_this_source(capsys: pytest.CaptureFixtur
             ["try", "-k", "no such", "--killer", "hostcb/id_tap/jit/cpu-1dev"],
             "ERROR: no mutant has 'no such' in its id",
         ),
-        (["try", "-k", "_runtime/queues", "--killer", "CELL"], "ERROR: 'CELL' is no cell id"),
+        (["try", "-k", "_runtime/queue/queues", "--killer", "CELL"], "ERROR: 'CELL' is no cell id"),
     ],
 )
 def test_a_name_of_nothing_is_an_error(

@@ -14,7 +14,7 @@ import pytest
 
 import hostcb as hcb
 from hostcb import _compat
-from hostcb._runtime.running import running
+from hostcb._threads.running import running
 
 SCALAR = jax.ShapeDtypeStruct((), np.float32)
 BAD = 13.0

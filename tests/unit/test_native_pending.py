@@ -11,10 +11,10 @@ from typing import Any
 import jax
 import pytest
 
-from hostcb._runtime import postponed
-from hostcb._runtime.postponed import LATE, Pending
-from hostcb._runtime.programs import Execution, Program
-from hostcb._runtime.running import running
+from hostcb._runtime.dispatch import postponed
+from hostcb._runtime.dispatch.postponed import LATE, Pending
+from hostcb._runtime.dispatch.programs import Execution, Program
+from hostcb._threads.running import running
 
 pytestmark = pytest.mark.contract("X2", "H15")
 

@@ -13,7 +13,8 @@ from jaxlib._hlo import HloOpcode
 from support.hlo import hlo_module
 
 import hostcb as hcb
-from hostcb._runtime import executions, native
+from hostcb._runtime.dispatch import native
+from hostcb._runtime.executions import executions
 
 pytestmark = pytest.mark.contract("X2")
 

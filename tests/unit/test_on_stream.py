@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from hostcb._lowering import on_stream
-from hostcb._runtime import rings, sites
-from hostcb._runtime.sites import Site
+from hostcb._runtime.queue import rings, sites
+from hostcb._runtime.queue.sites import Site
 
 pytestmark = pytest.mark.contract("H26")
 

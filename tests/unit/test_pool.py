@@ -8,7 +8,7 @@ import pytest
 from support.subprocesses import run_program
 
 from hostcb import _compat
-from hostcb._runtime import pool
+from hostcb._threads import pool
 
 pytestmark = pytest.mark.contract("H9")
 

@@ -7,8 +7,8 @@ import threading
 import pytest
 from support.helpers import DEADLINE, wait_until
 
-from hostcb._runtime import progress
-from hostcb._runtime.progress import Progress
+from hostcb._threads import progress
+from hostcb._threads.progress import Progress
 
 
 @pytest.mark.contract("H12", "H13")

@@ -11,9 +11,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from support import strategies
 
+from hostcb._runtime.results import conform
 from hostcb._spec.callback import HostCallback
 from hostcb._spec.kinds import CALL, PURE
-from hostcb._spec.results import conform
 
 NARROWED = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
 """What 64-bit types are without x64."""

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support import sessions
 from test_turns import execution
 
-from hostcb._runtime.turns import LEAST_CALLS, Turns
+from hostcb._runtime.dispatch.turns import LEAST_CALLS, Turns
 
 pytestmark = pytest.mark.contract("H5", "H9")
 
@@ -26,9 +26,9 @@ class TurnsOfExecutions(RuleBasedStateMachine):
         super().__init__()
         # So short that devices which wait in vain do not do so for long.
         self.patches = [
-            mock.patch("hostcb._runtime.turns.LOOK_UP", 0.01),
-            mock.patch("hostcb._runtime.turns.LEAST_PROGRESS", 1),
-            mock.patch("hostcb._runtime.turns.MOST_SLOW", 1),
+            mock.patch("hostcb._runtime.dispatch.turns.LOOK_UP", 0.01),
+            mock.patch("hostcb._runtime.dispatch.turns.LEAST_PROGRESS", 1),
+            mock.patch("hostcb._runtime.dispatch.turns.MOST_SLOW", 1),
         ]
         for patch in self.patches:
             patch.start()

@@ -16,8 +16,8 @@ from support import helpers
 
 import hostcb as hcb
 from hostcb._native.library import library
-from hostcb._runtime import consumers, queues, rings
-from hostcb._runtime.blocks import LEAST_BYTES
+from hostcb._runtime.memory.blocks import LEAST_BYTES
+from hostcb._runtime.queue import consumers, queues, rings
 
 BUDGET = 4
 OPTION = "jax_host_callback_max_queue_byte_size"

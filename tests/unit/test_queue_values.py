@@ -11,8 +11,8 @@ import pytest
 
 import hostcb as hcb
 from hostcb._native.library import library
-from hostcb._runtime import queues
-from hostcb._runtime.queues import DeviceQueue
+from hostcb._runtime.queue import queues
+from hostcb._runtime.queue.queues import DeviceQueue
 
 pytestmark = pytest.mark.contract("H12")
 

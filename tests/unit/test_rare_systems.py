@@ -12,7 +12,7 @@ import pytest
 import hostcb as hcb
 from hostcb._compat import waiting
 from hostcb._runtime import fork
-from hostcb._runtime.executions import tracker
+from hostcb._runtime.executions.executions import tracker
 
 
 @pytest.mark.contract("H17")

@@ -7,7 +7,7 @@ from typing import Any, SupportsIndex
 
 import pytest
 
-from hostcb._runtime.rings import MOST_READ, Ring
+from hostcb._runtime.queue.rings import MOST_READ, Ring
 
 pytestmark = pytest.mark.contract("H5", "H11")
 

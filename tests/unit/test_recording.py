@@ -11,7 +11,7 @@ import pytest
 from support import helpers
 
 import hostcb as hcb
-from hostcb._runtime import recording
+from hostcb._runtime.observing import recording
 
 pytestmark = pytest.mark.contract("H22")
 

@@ -19,7 +19,7 @@ KNOWN = Known("fail", "JAX refuses\n  this.", "docs/jax-bugs/one.md", intermitte
 
 
 def cell(name: str, **changes: object) -> CellRecord:
-    fields = {"standing": ExpectationStatus.AS_EXPECTED, "verdict": "pass", "known": None, "refused": False} | changes
+    fields = {"status": ExpectationStatus.AS_EXPECTED, "verdict": "pass", "known": None, "refused": False} | changes
     return CellRecord(
         id=name,
         promises=(),
@@ -73,10 +73,8 @@ def test_the_extract_counts_what_came_of_the_cells() -> None:
             cell("hostcb/io_callback/pjit/cpu-2x2"),
             cell("hostcb/io_callback/case.raises.jit/cpu-8dev"),
             cell("hostcb/io_callback/table.jit/cpu-8dev"),
-            cell(
-                "jax/io_callback/vmap/cpu-8dev", standing=ExpectationStatus.KNOWN_FAILURE, verdict="fail", known=KNOWN
-            ),
-            cell("jax/io_callback/vmap/cpu-1dev", standing=ExpectationStatus.UNEXPECTED, verdict="fail"),
+            cell("jax/io_callback/vmap/cpu-8dev", status=ExpectationStatus.KNOWN_FAILURE, verdict="fail", known=KNOWN),
+            cell("jax/io_callback/vmap/cpu-1dev", status=ExpectationStatus.UNEXPECTED, verdict="fail"),
         ],
         ENVIRONMENT,
     )

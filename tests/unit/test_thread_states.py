@@ -7,8 +7,8 @@ import threading
 import pytest
 from support.subprocesses import run_program
 
-from hostcb._runtime import thread_states
-from hostcb._runtime.thread_states import Keeper
+from hostcb._threads import thread_states
+from hostcb._threads.thread_states import Keeper
 
 LOCALS = """
 made, seen = [], []

@@ -7,7 +7,10 @@ import pytest
 from conformance.spec import thresholds
 from hostcb._native import library
 from hostcb._primitive import batching, eager
-from hostcb._runtime import barrier, blocks, copying, executions, native, pages, rings, turns
+from hostcb._runtime.dispatch import native, turns
+from hostcb._runtime.executions import barrier, executions
+from hostcb._runtime.memory import blocks, copying, pages
+from hostcb._runtime.queue import rings
 
 
 @pytest.mark.parametrize(

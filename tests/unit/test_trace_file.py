@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from support import helpers
 
-from hostcb._runtime import host, trace_file
-from hostcb._runtime.trace_file import TraceFile
+from hostcb._runtime import host
+from hostcb._runtime.observing import trace_file
+from hostcb._runtime.observing.trace_file import TraceFile
 
 pytestmark = pytest.mark.contract("H22")
 

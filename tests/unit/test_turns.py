@@ -12,7 +12,7 @@ import pytest
 from support.helpers import DEADLINE, wait_until
 from support.subprocesses import run_program
 
-from hostcb._runtime.turns import LEAST_CALLS, MOST_CALLS, Turns
+from hostcb._runtime.dispatch.turns import LEAST_CALLS, MOST_CALLS, Turns
 
 
 class First:
@@ -50,9 +50,9 @@ def execution(turns: Turns, counts: dict[int, int], function: Callable[[int], No
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     # A loaded machine may keep a thread from running for longer than the look-up; these tests are not about that.
-    monkeypatch.setattr("hostcb._runtime.turns.LOOK_UP", 0.5)
-    monkeypatch.setattr("hostcb._runtime.turns.LEAST_PROGRESS", 1)
-    monkeypatch.setattr("hostcb._runtime.turns.MOST_SLOW", 1)
+    monkeypatch.setattr("hostcb._runtime.dispatch.turns.LOOK_UP", 0.5)
+    monkeypatch.setattr("hostcb._runtime.dispatch.turns.LEAST_PROGRESS", 1)
+    monkeypatch.setattr("hostcb._runtime.dispatch.turns.MOST_SLOW", 1)
 
 
 def test_turns_are_taken_once_two_executions_were_alike() -> None:
@@ -118,7 +118,7 @@ def test_any_number_of_calls_is_made(counts: list[dict[int, int]]) -> None:
 
 def test_who_waits_longest_has_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     # None of them looks whether the others make progress.
-    monkeypatch.setattr("hostcb._runtime.turns.LOOK_UP", DEADLINE)
+    monkeypatch.setattr("hostcb._runtime.dispatch.turns.LOOK_UP", DEADLINE)
     turns, got = Turns(), list[int]()
     turns._holder = 0
 
@@ -152,7 +152,7 @@ def test_devices_that_wait_for_each_other_get_what_they_wait_for(monkeypatch: py
     turns, counts = Turns(), {0: 64, 1: 64}
     for _ in range(3):
         execution(turns, counts, lambda device: None)
-    monkeypatch.setattr("hostcb._runtime.turns.LOOK_UP", 0.002)
+    monkeypatch.setattr("hostcb._runtime.dispatch.turns.LOOK_UP", 0.002)
     meeting = threading.Barrier(2)
     execution(turns, counts, lambda device: (meeting.wait(DEADLINE), None)[1])
     assert turns._given_up, "turns do not help devices that wait for each other"

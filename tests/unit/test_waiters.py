@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import hostcb as hcb
-from hostcb._runtime import barrier, deadlines
-from hostcb._runtime.deadlines import Waiter
-from hostcb._runtime.queues import DeviceQueue
+from hostcb._runtime.executions import barrier
+from hostcb._runtime.queue.queues import DeviceQueue
+from hostcb._threads import deadlines
+from hostcb._threads.deadlines import Waiter
 
 pytestmark = pytest.mark.contract("H30")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hostcb._runtime.outstanding import Outstanding, listed
+from hostcb._runtime.executions.outstanding import Outstanding, listed
 
 
 @pytest.mark.contract("H13")

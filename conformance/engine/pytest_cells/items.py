@@ -39,7 +39,7 @@ class CellsRun:
         self._turns = Turns(setup.logs)
         self._journal = Journal(setup.journal)
         log = setup.logs / f"worker-{name}.log"
-        self._runner = CellRunner(log, self._journal, setup.options.histories, cluster=setup.cluster)
+        self._runner = CellRunner(log, self._journal, cluster=setup.cluster)
 
     def run(self, task: Task) -> Conclusion:
         known = self.expectations.of(task.id) if self._judged else None
@@ -55,8 +55,8 @@ class CellsRun:
         self._reruns_left -= conclusion.attempts > 1
         return conclusion
 
-    def standing(self, task: Task, outcome: Outcome) -> ExpectationStatus:
-        return self.expectations.standing(task.id, outcome) if self._judged else ExpectationStatus.AS_EXPECTED
+    def status(self, task: Task, outcome: Outcome) -> ExpectationStatus:
+        return self.expectations.status(task.id, outcome) if self._judged else ExpectationStatus.AS_EXPECTED
 
     def take_stats(self) -> WorkerStats:
         return self._runner.take_stats()
@@ -106,16 +106,16 @@ class CellItem(pytest.Item):
 
     def _tell_pytest(self, outcome: Outcome) -> None:
         entry = self._cells.expectations.of(self._task.id)
-        standing = self._cells.standing(self._task, outcome)
-        if standing is ExpectationStatus.KNOWN_FAILURE and entry:
+        status = self._cells.status(self._task, outcome)
+        if status is ExpectationStatus.KNOWN_FAILURE and entry:
             reason = f"{outcome.label}: {' '.join(entry.reason.split())} {entry.link}"
             if outcome.verdict is Verdict.UNSUPPORTED:
                 pytest.skip(reason)
             pytest.xfail(reason)
-        if not standing.acceptable:
+        if not status.acceptable:
             stage = f" at {outcome.stage.value}" if outcome.stage else ""
             expected = entry.verdict if entry else Verdict.PASS.value
-            words = standing.value.replace("_", " ")
+            words = status.value.replace("_", " ")
             raise UnexpectedOutcomeError(f"{words}: {outcome.label}{stage} (expected {expected})\n{outcome.reason}")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:

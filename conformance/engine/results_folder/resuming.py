@@ -65,7 +65,7 @@ class Past:
         first = self.firsts.get(cell_id)
         attempts = conclusion.attempts + self.flights.get(cell_id, 0) + (first is not None)
         outcome = conclusion.outcome
-        if first and expectations.standing(cell_id, outcome).acceptable:
+        if first and expectations.status(cell_id, outcome).acceptable:
             words = f"{first.label} before the run was killed, {outcome.label} when it went on: {first.reason}"
             outcome = replace(first, verdict=Verdict.FLAKE, signal=None, reason=words)
         return replace(conclusion, outcome=outcome, attempts=attempts)
@@ -152,7 +152,7 @@ def _past(
                 problems.append(words)
     for cell, first in firsts.items():
         # One run is no conclusion if several were asked for, nor if it must have a second chance.
-        if not repeated and cell not in conclusions and expectations.standing(cell, first).acceptable:
+        if not repeated and cell not in conclusions and expectations.status(cell, first).acceptable:
             conclusions[cell] = Conclusion(first, attempts=1 + max(0, flights[cell]))
     # An error of the suite shows nothing about a cell.
     conclusions = {cell: one for cell, one in conclusions.items() if one.outcome.verdict is not Verdict.HARNESS_ERROR}

@@ -1,0 +1,122 @@
+"""Advice for usual slips, the last line of an error (H32): a function for other arguments, a result in another form."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._spec.callback import LEAF, HostCallback
+from .._spec.kinds import Kind
+from .._spec.naming import PACKAGE
+
+# The attribute of an exception that has the advice, which is a note of it, too.
+_ADVICE = "_hostcb_advice"
+
+# Attributes of every array that the abstract class `jax.Array` does not define.
+_OF_ARRAYS = (
+    "aval",
+    "block_until_ready",
+    "clone",
+    "delete",
+    "devices",
+    "is_deleted",
+    "is_ready",
+    "on_device_size_in_bytes",
+    "platform",
+    "unsafe_buffer_pointer",
+    "weak_type",
+)
+
+
+def advise(kind: Kind, failure: BaseException) -> None:
+    """Add a note to an error that other arguments would not have raised."""
+    # The attributes of a class of the user's may be of any type, and reading them may raise any exception.
+    with contextlib.suppress(Exception):
+        note = _of_arguments(kind, failure) if isinstance(failure, TypeError) else _of_attributes(kind, failure)
+        # A function may raise the same exception again and again.
+        if note is not None and note not in getattr(failure, "__notes__", ()):
+            failure.add_note(note)
+            setattr(failure, _ADVICE, note)
+
+
+def advice_in(failure: BaseException) -> str | None:
+    """Return the advice that an error has; None if there is none."""
+    found = vars(failure).get(_ADVICE)
+    return None if found is None else str(found)
+
+
+_CALLED = {
+    "id_tap": "id_tap calls tap_func(arg, transforms), and tap_func(arg, transforms, device=…) if "
+    "tap_with_device=True.",
+    "call": "call calls callback_func(arg), with the whole of arg as one argument, and callback_func(arg, device=…) if "
+    "call_with_device=True.",
+}
+
+
+def _of_arguments(kind: Kind, failure: TypeError) -> str | None:
+    """Return the note for a function that does not take what it is called with, so that no line of it ran."""
+    return _CALLED.get(kind.name) if _raised_by_the_call(failure) else None
+
+
+def _raised_by_the_call(failure: BaseException) -> bool:
+    last = failure.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return last is not None and last.tb_frame.f_code.co_filename.startswith(PACKAGE)
+
+
+def _of_attributes(kind: Kind, failure: BaseException) -> str | None:
+    """Return the note for an `AttributeError` for an attribute that a `jax.Array` has and a NumPy array does not."""
+    if kind.in_place or not isinstance(failure, AttributeError):
+        return None
+    if not isinstance(failure.obj, np.ndarray | np.generic) or not _is_of_arrays(failure.name):
+        return None
+    option = " The option hostcb_jax_arrays (HOSTCB_JAX_ARRAYS=1) does so for all."
+    return (
+        f"hostcb gives callbacks NumPy arrays, and .{failure.name} is of jax.Array: wrap the callback in "
+        f"hostcb.jax_arrays(…), which gives it jax.Arrays.{'' if kind.one_argument else option}"
+    )
+
+
+def _is_of_arrays(name: str | None) -> bool:
+    """Return whether a `jax.Array` has an attribute that a NumPy array does not have."""
+    return name is not None and not hasattr(np.ndarray, name) and (name in _OF_ARRAYS or hasattr(jax.Array, name))
+
+
+def on_result(callback: HostCallback, result: Any, avals: Sequence[Any]) -> str | None:
+    """Return the advice for a function that has returned something else than one array, or than a tuple of integers."""
+    with contextlib.suppress(Exception):
+        # The result may be any object, and reading its attributes may raise any exception.
+        if callback.result_tree == LEAF:
+            return _on_one_array(result, avals[0])
+        numbers = [0] * len(avals)
+        is_flat = callback.result_tree in map(jax.tree_util.tree_structure, (numbers, tuple(numbers)))
+        integers = all(aval.shape == () and np.dtype(aval.dtype).kind == "i" for aval in avals)
+        # In the other kinds a number describes no result.
+        if callback.kind.one_argument and is_flat and integers and len(result.shape) == len(avals):
+            array = f"jax.ShapeDtypeStruct({tuple(result.shape)}, {_dtype(result.dtype)})"
+            return f"result_shape describes integers and no shape: for an array use {array}."
+    return None
+
+
+def _on_one_array(result: Any, aval: Any) -> str | None:
+    array, dtype = np.asarray(result), np.dtype(aval.dtype)
+    if not np.can_cast(array.dtype, dtype, "same_kind"):
+        return None
+    if isinstance(result, np.ndarray | np.generic | jax.Array):
+        is_cast = array.shape == aval.shape and array.dtype != dtype and array.dtype.kind != dtype.kind
+        return f"Return it in the promised dtype: value.astype({_dtype(dtype)})." if is_cast else None
+    if array.shape == aval.shape:
+        return f"Wrap what the callback returns in an array: np.asarray(value, {_dtype(dtype)})."
+    if array.shape == ():
+        return f"For an array of equal elements return np.full({aval.shape}, value, {_dtype(dtype)})."
+    return None
+
+
+def _dtype(dtype: Any) -> str:
+    name = np.dtype(dtype).name
+    return name if name == "bool" else f"{'np' if hasattr(np, name) else 'jnp'}.{name}"

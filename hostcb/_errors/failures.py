@@ -1,0 +1,371 @@
+"""The failures of user functions, kept until a barrier reports them (H13, H14, H15)."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import logging
+import pickle
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from .._spec.naming import NO_DEVICE, PACKAGE, class_name, device_name, transferable
+from .._threads.chains import Link, Sums, extend, last_of
+from .advice import advice_in
+from .forgetting import chain, forget_callers, forget_locals
+from .frames import leave_out_own_frames
+from .headlines import headline
+from .refusals import is_hostcbs
+from .repeats import Repeats
+
+logger = logging.getLogger("hostcb")
+
+# Of more failures since the last barrier only the number is kept: an exception keeps its frames alive, and they keep
+# the function's operands alive.
+KEPT_FAILURES = 1000
+# Only so many of the newest failures keep the local variables of their frames. Otherwise a program that catches its
+# errors and never waits at a barrier would fill the memory with arrays. Those of the functions that called the program
+# are the newest failure's alone.
+KEPT_FRAMES = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """One failed call of a user function: the callback's name, its device, the exception and the traceback's text.
+
+    `kind` is the public name of the function that made the callback, `headline` says in one line what failed and why,
+    and `ended` whether the computation has ended with this failure. `raised` says that the program has got the error of
+    that computation. Only the thread that dispatches a computation can know this: a program on several devices may
+    have got the error although `raised` is False.
+    """
+
+    callback: str
+    device: Any
+    exception: BaseException
+    text: str
+    kind: str = ""
+    headline: str = ""
+    ended: bool = False
+    raised: bool = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        device = self.device if _survives_pickle(self.device) else str(self.device)
+        exception = _portable(self.exception)
+        return Failure, (self.callback, device, exception, self.text, self.kind, self.headline, self.ended, self.raised)
+
+
+class CallbackException(Exception):  # noqa: N818 - host_callback's name
+    """Some callbacks failed since the last barrier.
+
+    Raised by `hostcb.barrier_wait`. `__cause__` is the last failure's exception; `failures` holds all of them in the
+    order in which they happened, each with `kind`, `callback`, `device`, `exception`, `text`, `headline`, `ended`
+    and `raised` (H13).
+    """
+
+    def __init__(self, message: str, failures: tuple[Failure, ...] = ()):
+        super().__init__(message)
+        self.failures = failures
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By default pickle drops causes, and fails if a failure holds an object that cannot be pickled.
+        failures = tuple(Failure(*each.__reduce__()[1]) for each in self.failures)
+        is_last = bool(failures) and self.__cause__ is self.failures[-1].exception
+        cause = self.__cause__
+        if cause is not None:
+            cause = failures[-1].exception if is_last else _portable(cause)
+        notes = [note for note in getattr(self, "__notes__", ()) if isinstance(note, str)]
+        return _restored, (type(self), str(self), failures, cause, notes)
+
+    def __copy__(self) -> CallbackException:
+        notes = getattr(self, "__notes__", ())
+        return _restored(type(self), str(self), self.failures, self.__cause__, notes)
+
+    def __deepcopy__(self, memory: Any) -> CallbackException:
+        # The failures are immutable.
+        return self.__copy__()
+
+
+def _restored(
+    cls: type[CallbackException],
+    message: str,
+    failures: tuple[Failure, ...],
+    cause: BaseException | None,
+    notes: Sequence[str],
+) -> CallbackException:
+    error = cls(message, failures)
+    error.__cause__ = cause
+    for note in notes:
+        error.add_note(note)
+    return error
+
+
+def _survives_pickle(value: Any) -> bool:
+    try:
+        # Safe: this process pickled the value one call ago.
+        return type(pickle.loads(pickle.dumps(value))) is type(value)  # noqa: S301
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        # The value's own methods may raise any exception.
+        return False
+
+
+def _portable(exception: BaseException) -> BaseException:
+    """Return the exception if pickle can restore it, or else an `Exception` with its text."""
+    if _survives_pickle(exception):
+        return exception
+    return Exception("".join(_only_text(exception)).strip())
+
+
+def _only_text(exception: BaseException) -> list[str]:
+    try:
+        return traceback.format_exception_only(exception)
+    except Exception:
+        return [class_name(exception)]
+
+
+# host_callback renamed its exception and kept the old name as an alias.
+TapFunctionException = CallbackException
+
+
+# Of a failure that a program may have raised before the barrier does.
+AGAIN = (
+    "The computation of this callback has ended with this failure already, and raised it as a "
+    "jax.errors.JaxRuntimeError; the barrier reports it again."
+)
+
+
+class ReportsFailures:
+    """Base class of functions that report their failures themselves: barriers do not, only their program does."""
+
+    def report(self, exception: BaseException) -> None:
+        """Report that the function has raised `exception`, or has returned what is refused with it."""
+        raise NotImplementedError
+
+
+class _Report(Link):
+    """The exception that a barrier raises, until it does, and the numbers of its failures."""
+
+    __slots__ = ("dropped", "error", "number", "numbers")
+
+    def __init__(self, number: int, numbers: Sequence[int], dropped: int, error: list[CallbackException]):
+        super().__init__()
+        # How many barriers have reported failures up to this one, and how many failures had been dropped.
+        self.number, self.dropped = number, dropped
+        self.numbers = numbers
+        self.error = error
+
+
+class FailureLog:
+    """The failures since the last barrier.
+
+    A barrier may be interrupted anywhere, and other barriers and failures may come meanwhile:
+
+    1. It makes its report, of the failures that are in no report yet.
+    2. It appends the report to the chain of all reports. If another barrier was faster, it begins again with 1.
+    3. It raises the report, in one step in C with taking it out of the chain. If it does not come to that, the next
+       barrier raises this report.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all failures, in a forked child: they are its parent's."""
+        self._failures: dict[int, Failure] = {}
+        self._numbers = itertools.count()
+        self._dropped = Sums[tuple[int]](0)
+        self._report = _Report(0, (), 0, [])
+        # How many callbacks have ever failed on each device, by its name, or that of none.
+        self._counts: dict[str, Sums[tuple[int]]] = {}
+        self._repeats = Repeats()
+
+    @property
+    def reports(self) -> int:
+        """How many barriers have reported failures."""
+        return last_of(self._report).number
+
+    def record(
+        self,
+        callback: str,
+        device: Any,
+        exception: BaseException,
+        postponed: bool,
+        kind: str = "callback",
+        dispatched_here: bool = False,
+    ) -> None:
+        """Keep a failure for the next barrier, and log it in one line, unless the program certainly gets an error.
+
+        Args:
+            callback: the name of the function that failed.
+            device: the device that called; None if it is not known.
+            exception: what the function raised.
+            postponed: whether only the barrier raises it. Otherwise its computation ends with an error.
+            kind: the public name of the function that made the callback.
+            dispatched_here: whether this thread dispatches that computation, and so raises its error. Otherwise the
+                program gets the error only with the results, which it may never ask for; and it may wait for them until
+                the runtime ends the process.
+        """
+        self.count(device)
+        leave_out_own_frames(exception)
+        try:
+            text = formatted(exception)
+            first = headline(kind, callback, device, exception)
+        except BaseException:
+            # An interrupt, or an exception whose text ends the process: it goes on, and the failure is not lost.
+            first = f"{kind}: {callback} raised {class_name(exception)}"
+            self._keep(Failure(callback, device, exception, first, kind, first, ended=not postponed))
+            raise
+        failures = self._keep(Failure(callback, device, exception, text, kind, first, ended=not postponed))
+        for older in failures[-KEPT_FRAMES - 1 : -KEPT_FRAMES]:
+            forget_locals(older.exception)
+        for older in failures[-2:-1]:
+            forget_callers(older.exception)
+        if not dispatched_here:
+            self._log(kind, callback, first, "the next barrier_wait raises it" if postponed else "its computation ends")
+
+    def _log(self, kind: str, callback: str, first: str, consequence: str) -> None:
+        try:
+            line = self._repeats.line(kind, callback, first, consequence)
+            if line is not None:
+                logger.error("%s", line)
+        except Exception as broken:
+            # A logging handler that raises must not end the thread that runs callbacks.
+            name = "a handler of the log"
+            first = headline("logging", name, None, broken)
+            self._keep(Failure(name, None, broken, formatted(broken), "logging", first))
+
+    def raised(self, exception: BaseException | None) -> None:
+        """Note that the program gets the error of the computation that has ended with this exception of a function."""
+        for failure in reversed(list(self._failures.values())):
+            if failure.exception is exception and failure.ended and not failure.raised:
+                # Frozen for users. A new object would come back after a barrier of another thread has taken the old.
+                object.__setattr__(failure, "raised", True)
+                return
+
+    def _keep(self, failure: Failure) -> list[Failure]:
+        """Keep a failure for the next barrier, and return all that are kept."""
+        self._failures[next(self._numbers)] = failure
+        kept = list(self._failures.items())
+        if len(kept) > KEPT_FAILURES:
+            # The first failures are usually the cause of the others, so one in the middle is dropped.
+            number, _ = kept.pop(KEPT_FAILURES // 2)
+            if self._failures.pop(number, None) is not None:
+                self._dropped.add(1)
+        return [each for _, each in kept]
+
+    def count(self, device: Any) -> None:
+        """Count a failure, also one that no barrier reports."""
+        name = NO_DEVICE if device is None else device_name(device)
+        self._counts.setdefault(name, Sums(0)).add(1)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many callbacks have ever failed on each device, by its name, or that of none."""
+        return {name: sums.read()[0] for name, sums in list(self._counts.items())}
+
+    def raise_if_any(self) -> None:
+        """Raise the recorded failures, and forget them. Of several barriers at a time one raises them."""
+        while True:
+            report = self._report = last_of(self._report)
+            for number in report.numbers:
+                self._failures.pop(number, None)
+            with contextlib.suppress(IndexError):
+                # C takes the exception out of the report, and throws it into an empty generator: no step is between.
+                min(iter(report.error.pop, None), key=(_ for _ in ()).throw)
+            (dropped,), kept = self._dropped.read(), list(self._failures.items())
+            if not kept:
+                return
+            failures = tuple(failure for _, failure in kept)
+            error = _reported(failures, len(failures) + dropped - report.dropped)
+            self._repeats.forget()
+            # Another barrier may have been faster.
+            extend(report, _Report(report.number + 1, [number for number, _ in kept], dropped, [error]))
+
+
+def _reported(failures: tuple[Failure, ...], count: int) -> CallbackException:
+    """Return the exception for some of so many failures."""
+    last = failures[-1]
+    # Python shows the traceback of the cause.
+    words = transferable("".join(_only_text(last.exception)).strip())
+    message = f"{last.headline}\nThere were exceptions during callback processing. Last one was: {words}"
+    if last.ended:
+        message += f"\n{AGAIN}"
+    if count > 1:
+        each = "see `.failures` for each"
+        if count > len(failures):
+            first, latest = KEPT_FAILURES // 2, KEPT_FAILURES - KEPT_FAILURES // 2
+            each = f"`.failures` has the first {first} and the last {latest}"
+        message += f"\n{count} callbacks failed since the last barrier ({_names(failures)}); {each}."
+        if failures[0].headline != last.headline:
+            # It is often the reason of the others.
+            message += f"\nThe first: {failures[0].headline}"
+    error = CallbackException(message, failures)
+    error.__cause__ = last.exception
+    return error
+
+
+def _names(failures: Sequence[Failure]) -> str:
+    return ", ".join(sorted({failure.callback for failure in failures}))
+
+
+def at_exit(failures: Sequence[Failure], ended_by: BaseException | None) -> str | None:
+    """Return in words the failures that neither a barrier nor the program has raised; None if there are none.
+
+    Where hostcb does not know whether the program has got the error, the failure is reported: on several devices a
+    callback without a result fails without any error of JAX.
+
+    Args:
+        failures: those that no barrier has raised.
+        ended_by: the exception with which the program ends, which Python has printed.
+    """
+    shown = () if ended_by is None else chain(ended_by)
+    printed = [str(each) for each in shown if isinstance(each, jax.errors.JaxRuntimeError)]
+    died_of = {each.callback for each in failures if each.ended and any(each.headline in text for text in printed)}
+    left = [each for each in failures if not (each.ended and (each.raised or each.callback in died_of))]
+    if not left:
+        return None
+    said = f"{left[-1].headline}\n{left[-1].text.rstrip()}"
+    return said if len(left) == 1 else f"{said}\n{len(left)} callbacks failed ({_names(left)})."
+
+
+def formatted(exception: BaseException) -> str:
+    """Format the traceback from the user's function on, without hostcb's frames before it."""
+    try:
+        frames = exception.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename.startswith(PACKAGE):
+            frames = frames.tb_next
+        return transferable("".join(traceback.format_exception(type(exception), exception, frames)))
+    except Exception as broken:
+        # The exception has a malformed or unreadable attribute.
+        return f"{class_name(exception)}: its traceback cannot be shown, which raises {class_name(broken)}"
+
+
+def beside_cause(text: str, cause: BaseException | None) -> str:
+    """Return the text of an error for a place where Python shows the error's cause, too: without its traceback.
+
+    In place of the traceback the text has hostcb's own words about a result that does not match, or its advice. If a
+    callback in the callback failed, it has the words of the function's exception and of the innermost.
+    """
+    if cause is None:
+        return text
+    try:
+        shown = [*chain(cause)]
+        words = [advice_in(cause)]
+        if any(isinstance(each, jax.errors.JaxRuntimeError) for each in shown):
+            # What the error of a computation says is about a callback in it.
+            said = shown[-1:] if isinstance(cause, jax.errors.JaxRuntimeError) else [cause, shown[-1]]
+            words = ["".join(_only_text(each)).strip() for each in said]
+        elif is_hostcbs(cause):
+            words = ["".join(_only_text(cause)).strip()]
+        kept = "".join(f"\n{each}" for each in dict.fromkeys(words) if each)
+        return text.replace(f"\n{formatted(cause).strip()}", transferable(kept))
+    except Exception:
+        # The user's class may let any access to its attributes raise.
+        return text
+
+
+failure_log = FailureLog()

@@ -1,0 +1,204 @@
+"""Errors of pure callbacks under JAX's fast dispatch.
+
+From its second run on, JAX dispatches a program without effects in C++, in a sixth of the time. Such a dispatch raises
+an error of the computation as a `ValueError` without a cause, where the first run raised `JaxRuntimeError`. So hostcb
+lets a computation with a failed callback end with zeros. A hook that JAX calls at the end of each dispatch raises the
+error in place of the results: always of the same type, and with its cause. Until then no other callback of that
+dispatch runs, since its operands might be the zeros.
+
+Returned zeros would be a wrong result. So the end of a dispatch raises the error unless it is certainly the end of a
+nested dispatch, made by a signal handler, for example. A native dispatch has no frame of its own. The frame that called
+the handler should be the dispatching one, since programs with wrapped handlers are dispatched in Python (`is_handler`).
+But a handler can be wrapped in ways that hostcb cannot see. So `Pending` keeps all frames below the handler, with the
+instruction at which each one was.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from ..._compat.dispatch_end import watch_dispatches
+from ..._errors.failures import beside_cause, failure_log
+from ..._spec.naming import PACKAGE
+from ..._threads import thread_states
+from ..._threads.running import running
+
+if TYPE_CHECKING:
+    from .programs import Program
+
+LATE = (
+    "hostcb: the callback failed in a computation that this thread started earlier. Its own dispatch was interrupted, "
+    "or ended without this error, so what it returned may be zeros."
+)
+
+
+class Pending:
+    """The error that a native dispatch will raise at its end, after its handler with the frame `handler` failed."""
+
+    def __init__(self, error: Exception, program: Program, handler: FrameType):
+        self.error = error
+        self.program = program
+        self._handler = handler
+        # One of these frames dispatches; it stays at its instruction until the dispatch ends. The innermost is first.
+        self._callers = {frame: frame.f_lasti for frame in _outwards(handler.f_back)}
+        self._reports = failure_log.reports
+
+    def ends_with(self, dispatcher: FrameType | None) -> bool:
+        """Return whether the dispatch made by the frame `dispatcher` is this one or a later one."""
+        return dispatcher in self._callers or not self.is_around(dispatcher)
+
+    def is_around(self, inner: FrameType | None) -> bool:
+        """Return whether this dispatch seems to go on around `inner`, in a signal handler or a `__del__`."""
+        for frame in _outwards(inner):
+            if frame is self._handler:
+                return True
+            if frame in self._callers:
+                return self.stands_at(frame)
+        return False
+
+    def late(self) -> Exception | None:
+        """Return the error with a note, for another operation to raise; None if a barrier has already reported it."""
+        if self._reports != failure_log.reports:
+            return None
+        self.error.add_note(LATE)
+        return self.error
+
+    def calls(self, handler: FrameType) -> list[FrameType] | None:
+        """Return the frames by which this dispatch seems to call a handler of its program, or None."""
+        wrappers: list[FrameType] = []
+        for frame in _outwards(handler.f_back):
+            if frame in self._callers:
+                return wrappers if self.stands_at(frame) else None
+            if frame is self._handler or _is_ours(frame):
+                # A hostcb handler, or the hook, that was interrupted by a signal handler which runs the same program.
+                return None
+            wrappers.append(frame)
+        return None
+
+    def is_like(self, wrappers: list[FrameType]) -> bool:
+        """Return whether the failed handler had the same wrappers, so that this dispatch certainly calls both."""
+        return [frame.f_code for frame in wrappers] == [frame.f_code for frame in [*self._callers][: len(wrappers)]]
+
+    def stands_at(self, frame: FrameType | None) -> bool:
+        """Return whether `frame` is at the same instruction as when the handler failed, so its dispatch goes on."""
+        return frame is not None and self._callers.get(frame) == frame.f_lasti
+
+
+def is_handler(callback: Any) -> bool:
+    """Return whether a callback registered with JAX is one of hostcb's handlers, without a wrapper around it."""
+    code = getattr(callback, "__code__", None)
+    return isinstance(code, CodeType) and code.co_filename.startswith(PACKAGE)
+
+
+def has_failed(program: Program) -> bool:
+    """Return whether a handler of this dispatch has failed, so that the calling handler must not run its function.
+
+    Its operands may be the zeros that the failed handler left.
+    """
+    handler = sys._getframe(1)
+    for pending in running.frame.pending or ():
+        wrappers = pending.calls(handler) if pending.program is program else None
+        if wrappers is not None:
+            if not pending.is_like(wrappers):
+                # Perhaps a dispatch of the same program, nested in the failed one. Then this one has failed now, too.
+                running.frame.pending = [*running.frame.pending, Pending(pending.error, program, handler)]
+            return True
+    return False
+
+
+def end_by_exception(program: Program) -> None:
+    """Forget the pending error of a dispatch that its handler ends by raising; the next dispatch must not raise it."""
+    handler = sys._getframe(2)
+    _forget(
+        [each for each in running.frame.pending or () if each.program is program and each.calls(handler) is not None]
+    )
+
+
+def postpone(program: Program, error: BaseException, *, inside: int = 0) -> bool:
+    """Let the native dispatch that calls the handler raise `error` at its end; return False if there is none.
+
+    `inside` is the number of user functions that the handler has added to `Frame.depth`.
+    """
+    handler = sys._getframe(1)
+    if not program.native or handler.f_back is None or not thread_states.is_pythons():
+        # Not native; or a thread of the runtime, which dispatches nothing.
+        return False
+    execution = running.frame.execution
+    if (
+        execution is not None
+        and execution.program is program
+        and not execution.fast
+        and not execution.dispatch.has_ended()
+        and execution.depth == running.frame.depth - inside
+    ):
+        # A dispatch in Python raises the error itself. Deeper, one of its callbacks dispatches the same program.
+        return False
+    shown = jax.errors.JaxRuntimeError(beside_cause(str(error), error.__cause__))
+    shown.__cause__ = error.__cause__
+    # The error holds the failure. An execution of the same program around this dispatch must not take it for its own.
+    program.failures.clear()
+    if execution is not None and execution.program is program:
+        execution.failure = None
+    pending = Pending(shown, program, handler)
+    watched = False
+    try:
+        # The library in C does not know of failures. Until the end, taps of this program come to Python, and are lost.
+        program.goes_through_python(pending)
+        running.frame.pending = [*(running.frame.pending or ()), pending]
+        watched = watch_dispatches(_at_the_end)
+    finally:
+        if not watched:
+            # An interrupt ends the dispatch, or this JAX has no hook.
+            _forget([pending])
+    return watched
+
+
+def raise_what_is_left() -> None:
+    """Raise the error that an earlier dispatch of this thread should have raised; called when the next one starts."""
+    caller = sys._getframe(1)
+    left = [each for each in running.frame.pending or () if not each.is_around(caller)]
+    _forget(left)
+    error = left[0].late() if left else None
+    if error is not None:
+        failure_log.raised(error.__cause__)
+        raise error
+
+
+def raise_at_the_end(dispatcher: FrameType | None) -> None:
+    """Raise the error of the dispatch that the frame `dispatcher` makes, if it has one, before the hook does."""
+    error, _ = _at_the_end(dispatcher)
+    if error is not None:
+        raise error
+
+
+def _at_the_end(dispatcher: FrameType | None) -> tuple[BaseException | None, bool]:
+    """Return the error that the end of a dispatch of this thread raises, and whether others are still pending."""
+    over = [each for each in running.frame.pending or () if each.ends_with(dispatcher)]
+    _forget(over)
+    error = None
+    if over:
+        error = over[0].error if over[0].stands_at(dispatcher) else over[0].late()
+    if error is not None:
+        failure_log.raised(error.__cause__)
+    return error, running.frame.pending is not None
+
+
+def _forget(gone: list[Pending]) -> None:
+    running.frame.pending = [each for each in running.frame.pending or () if each not in gone] or None
+    for each in gone:
+        each.program.is_over(each)
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(PACKAGE)

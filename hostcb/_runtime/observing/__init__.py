@@ -1,0 +1,1 @@
+"""What observes callbacks: statistics, traces and the spans of a profile."""

@@ -1,21 +1,14 @@
-"""Programs of `test_handover_cuda.py`: `taps_on_streams.py STAND_IN NAME...` runs functions of this file.
-
-Each gets the stand-in for the driver, and raises where a promise does not hold.
-"""
+"""Programs of `test_handover_cuda.py`, each of which gets the stand-in for the driver, and raises where it is wrong."""
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import importlib.util
-import io
 import os
 import sys
 import tempfile
 import threading
 import warnings
 from typing import Any
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +17,7 @@ from jax.sharding import Mesh, PartitionSpec
 from support import stand_in_for_cuda as stand_in
 from support.stand_in_for_cuda import ALLOCATE, CALL, CONTEXT, COPY, POP, PUSH, WAIT, Driver
 from support.taps_in_loops import Seen, ring_of, rows, taps_in_loop, until
+from support.taps_on_gpus import script_for_gpus  # noqa: F401
 
 import hostcb as hcb
 from hostcb._runtime.queue import rings, sites
@@ -395,23 +389,6 @@ def broken_stream(driver: Driver) -> None:
     except hcb.CallbackException:
         pass
     seen.must_be(rows(5))
-
-
-def script_for_gpus(driver: Driver) -> None:
-    """What `ci/gpu.sh` checks on a GPU."""
-    spec = importlib.util.spec_from_file_location("gpu_taps", stand_in.ROOT / "ci" / "gpu_taps.py")
-    assert spec is not None and spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    devices = jax.devices()
-    with mock.patch.object(hcb, "barrier_wait", driver.barrier), contextlib.redirect_stdout(io.StringIO()) as printed:
-        for check in (script.values, script.order, script.room):
-            check(devices[0])
-        script.devices_apart(devices)
-        script.STEPS, script.ROUNDS = 20, 1
-        script.measure(devices[0])
-    lines = printed.getvalue().splitlines()
-    assert [line.startswith("ok: ") for line in lines] == [True] * 5 + [False] * 8, lines
 
 
 if __name__ == "__main__":

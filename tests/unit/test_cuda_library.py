@@ -83,5 +83,5 @@ def test_a_number_that_is_not_that_of_one_device_is_refused(
     devices = [SimpleNamespace(local_hardware_id=number) for number in numbers]
     monkeypatch.setattr(jax, "local_devices", lambda backend: devices)
     held.hostcb_cuda_ordinal.return_value = 2
-    with pytest.raises(RuntimeError, match=f"device 2, and JAX has {numbers.count(2)} devices of this number"):
+    with pytest.raises(RuntimeError, match="device 2"):
         Cuda().device()

@@ -76,7 +76,7 @@ def test_who_waits_for_values_lets_other_threads_run(monkeypatch: pytest.MonkeyP
 def test_a_ring_without_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     held = With(rings.library.held, hostcb_ring=lambda capacity, data: None)
     monkeypatch.setattr(rings, "library", With(rings.library, held=held))
-    with pytest.raises(MemoryError, match="for the tapped values of a device"):
+    with pytest.raises(MemoryError, match="device"):
         rings.Ring(1, 1, pinned=False)
 
 

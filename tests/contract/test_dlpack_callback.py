@@ -170,7 +170,7 @@ def test_a_function_that_writes_in_place_must_not_return() -> None:
 
 @pytest.mark.contract("D1")
 def test_what_cannot_be_is_refused_when_it_is_made_or_traced() -> None:
-    with pytest.raises(TypeError, match="dlpack_callback: .*None"):
+    with pytest.raises(TypeError, match=r"dlpack_callback: .*None"):
         hcb.dlpack_callback(None, same)
     with pytest.raises(ValueError, match="vmap_method"):
         hcb.dlpack_callback(same, same, vmap_method="parallel")(X)

@@ -49,7 +49,7 @@ def test_why_no_library_is_built(variables: dict[str, str], reason: str, monkeyp
 
 def test_a_value_that_is_neither_0_nor_1_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOSTCB_BUILD_NATIVE", "perhaps")
-    with pytest.raises(ValueError, match="HOSTCB_BUILD_NATIVE.*'perhaps'"):
+    with pytest.raises(ValueError, match=r"HOSTCB_BUILD_NATIVE.*'perhaps'"):
         native.lacks()
 
 

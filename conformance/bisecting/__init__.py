@@ -1,4 +1,4 @@
 """The search for the release or commit with another outcome, and how sure it is.
 
-`search` knows nothing of cells; `subjects` runs them, and git walks through commits.
+`search` knows nothing of cells; `subjects` runs them, and git checks out commits.
 """

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 from ..oracle.rates import chance_of_difference
 from ..releases.environments import ReleaseError
@@ -114,44 +114,35 @@ class Evidence:
         return ran
 
 
-Found = TypeVar("Found")
-Search: TypeAlias = Callable[[Evidence], Found]
-"""Works out an answer from the runs of one subject, and asks for more of them by `MissingRunsError`."""
-
-
-def change_in(count: int, named: Sequence[int] = ()) -> Search[Answer]:
+def change_in(count: int, named: Sequence[int], evidence: Evidence) -> Answer:
     """Search a line for each change that shows between the oldest and the newest release that can be tested.
 
     An end that was named has no other release in its place. Of two named ends, only the first change counts.
     Otherwise, if the ends are alike, releases between them are tried until one differs, or all were tried.
     """
-
-    def search(evidence: Evidence) -> Answer:
-        if bad := tuple(end for end in named if not evidence.testable(end)):
-            return Answer(Kind.UNTESTABLE, bad)
-        old = next((index for index in range(count) if evidence.testable(index)), None)
-        new = next((index for index in reversed(range(count)) if evidence.testable(index)), None)
-        if old is None or new is None or old == new:
-            return Answer(Kind.UNTESTABLE, tuple(index for index in range(count) if index != old))
-        both = len(named) == 2
-        ends = [old, new]
-        if not evidence.differ(old, new):
-            inside = () if both else (one for one in _halving(old, new) if evidence.testable(one))
-            island = next((one for one in inside if evidence.differ(old, one) and evidence.differ(one, new)), None)
-            if island is None:
-                return Answer(Kind.CANNOT_TELL if evidence.varies(old, new) else Kind.SAME, (old, new))
-            ends = [old, island, new]
-        changes = [change for pair in pairwise(ends) for change in _changes(evidence, *pair, both)]
-        if evidence.runs == 1:
-            # What lies beside a change runs again, and must do the same.
-            changes = [
-                replace(change, unclear=tuple(one for one in (change.before, change.after) if evidence.varies(one)))
-                for change in changes
-            ]
-        unclear = any(change.unclear for change in changes)
-        return Answer(Kind.CANNOT_TELL if unclear else Kind.FOUND, (old, new), tuple(changes))
-
-    return search
+    if bad := tuple(end for end in named if not evidence.testable(end)):
+        return Answer(Kind.UNTESTABLE, bad)
+    old = next((index for index in range(count) if evidence.testable(index)), None)
+    new = next((index for index in reversed(range(count)) if evidence.testable(index)), None)
+    if old is None or new is None or old == new:
+        return Answer(Kind.UNTESTABLE, tuple(index for index in range(count) if index != old))
+    both = len(named) == 2
+    ends = [old, new]
+    if not evidence.differ(old, new):
+        inside = () if both else (one for one in _halving(old, new) if evidence.testable(one))
+        island = next((one for one in inside if evidence.differ(old, one) and evidence.differ(one, new)), None)
+        if island is None:
+            return Answer(Kind.CANNOT_TELL if evidence.varies(old, new) else Kind.SAME, (old, new))
+        ends = [old, island, new]
+    changes = [change for pair in pairwise(ends) for change in _changes(evidence, *pair, both)]
+    if evidence.runs == 1:
+        # What lies beside a change runs again, and must do the same.
+        changes = [
+            replace(change, unclear=tuple(one for one in (change.before, change.after) if evidence.varies(one)))
+            for change in changes
+        ]
+    unclear = any(change.unclear for change in changes)
+    return Answer(Kind.CANNOT_TELL if unclear else Kind.FOUND, (old, new), tuple(changes))
 
 
 def _changes(evidence: Evidence, old: int, new: int, first: bool) -> list[Change]:
@@ -190,15 +181,15 @@ Probe: TypeAlias = Callable[[int, Mapping[str, int]], Iterator[tuple[str, Sample
 """Runs subjects so often each, in the release at a place of the line; raises `ReleaseError` if it cannot be tried."""
 
 
-def answers(search: Search[Found], runs: int, probe: Probe, samples: Samples) -> dict[str, Found]:
+def answers(count: int, named: Sequence[int], runs: int, probe: Probe, samples: Samples) -> dict[str, Answer]:
     """The answer for each subject. `samples` has what is known already, and all that is known afterwards."""
-    finished: dict[str, Found] = {}
+    finished: dict[str, Answer] = {}
     while True:
         needs: dict[int, dict[str, int]] = {}
         for subject, ran in samples.items():
             if subject not in finished:
                 try:
-                    finished[subject] = search(Evidence(ran, runs))
+                    finished[subject] = change_in(count, named, Evidence(ran, runs))
                 except MissingRunsError as missing:
                     index, needed = missing.args
                     needs.setdefault(index, {})[subject] = needed - len(ran.get(index, ()))

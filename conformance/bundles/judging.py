@@ -13,7 +13,7 @@ from typing import Any
 from ..expectations.entries import ExpectationError, Expectations, read_entries
 from ..oracle.verdicts import ExpectationStatus, Outcome, Stage, Verdict
 from ..reports.exit_codes import exit_code
-from ..reports.journals import events_in
+from ..reports.files import events_in
 from ..reports.provenance import plan_digest
 from ..reports.results import UNREADABLE, UnreadableResultsError, check_schema, name_of
 from ..spec.capabilities import shown_by

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
-import traceback
-from collections.abc import Sequence
+import contextlib
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..bisecting import findings
-from ..bisecting.commits import Findings, Repository, search_commits
-from ..bisecting.line import Line, LineOf, tell
-from ..bisecting.search import change_in
-from ..bisecting.subjects import CANNOT_TEST, Cells, Script, Subjects, counted
-from ..engine.interrupts import terminated_like_interrupted
+from ..bisecting.commits import Repository
+from ..bisecting.line import Line, tell
+from ..bisecting.subjects import Cells, Script, Subjects
 from ..engine.options import ConflictingOptionsError, positive
-from ..releases.environments import Environment, Installer, Release, ReleaseError
-from ..spec.errors import CommandError, words_of
+from ..releases.environments import Installer, Release
 from ..spec.versions import version_key
 from .helping import add_command
 from .release_options import add_options, cells_of, conditions, running
 
 INTERRUPTED = 130
-
-GOOD, BAD, STOP = 0, 1, 128
-"""With `CANNOT_TEST`, what `git bisect run` understands of a step; it ends at 128."""
 
 DESCRIPTION = """\
 Find the first release of JAX, or with --repo the first commit, with another outcome: the verdict of a cell, its stage
@@ -35,8 +27,7 @@ both sides."""
 
 MORE = """\
 Of several cells, the first of 0, 3, 2, 1 that one of them has.
-A script ends with 125 to say that this release cannot be tested.
-With --step the codes are for `git bisect run`: 0 every run passes, 1 not, 125 cannot be tested, 128 the search ends."""
+A script ends with 125 to say that this release cannot be tested."""
 
 
 def add_parser(commands: Any) -> None:
@@ -65,7 +56,6 @@ def add_parser(commands: Any) -> None:
     add("--good", metavar="END", help="a release like 0.6.2, or with --repo a revision")
     add("--bad", metavar="END", help="another one")
     add("--repo", type=Path, metavar="DIR", help="search the commits of this repository of hostcb or of JAX")
-    add("--step", action="store_true", help="judge the checkout in the current folder, for `git bisect run`")
     add(
         "--runs",
         type=positive(int),
@@ -77,28 +67,32 @@ def add_parser(commands: Any) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    if options.step:
-        return _step(options)
     if options.repo and not (options.good and options.bad):
         raise ConflictingOptionsError("--repo needs both ends: --good REV and --bad REV")
     subjects = _subjects(options)
     try:
-        with running(options) as (installer, journal):
-            line_of = partial(Line, subjects, options.runs, journal, f"{subjects.version}, {conditions(options)}")
+        with running(options) as (installer, journal), contextlib.ExitStack() as stack:
             if options.repo:
-                repository = Repository(options.repo)
-                ends = repository.ends(options.good, options.bad)
+                commits = Repository(options.repo).between(options.good, options.bad)
+                tree = stack.enter_context(Repository(options.repo).worktree())
                 # The interpreter of a virtual environment is a link that must stay one.
-                found = search_commits(line_of, subjects.names, repository, ends, Path(options.python).absolute())
+                make = partial(tree.environment, python=Path(options.python).absolute())
+                places, labels = [partial(make, commit) for commit in commits], [*commits.values()]
+                named = [0, len(places) - 1]
             else:
-                found = _in_releases(options, line_of, subjects.names, installer)
+                releases = _releases(options, installer)
+                places = [partial(installer.environment, release) for release in releases]
+                labels = [release.label for release in releases]
+                named = [place for place, one in enumerate(releases) if one.jax in (options.good, options.bad)]
+            line = Line(subjects, journal, f"{subjects.version}, {conditions(options)}", labels, places)
+            found, samples = line.search(named, options.runs)
     except KeyboardInterrupt:
         tell(f"interrupted: {options.results} has the finished runs, and --resume goes on with them")
         return INTERRUPTED
-    text = "\n\n".join(findings.report(*one) for one in found)
+    text = findings.report(found, samples, labels)
     print(text)
     (options.results / "findings.txt").write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
-    return findings.exit_code([answer for answers, _, _ in found for answer in answers.values()])
+    return findings.exit_code([*found.values()])
 
 
 def _subjects(options: argparse.Namespace) -> Subjects:
@@ -111,46 +105,10 @@ def _subjects(options: argparse.Namespace) -> Subjects:
     return Cells(tuple(cells_of(options, options.cells)), options.deadline, options.results / "workers.log")
 
 
-def _in_releases(
-    options: argparse.Namespace, line_of: LineOf, subjects: Sequence[str], installer: Installer
-) -> Findings:
+def _releases(options: argparse.Namespace, installer: Installer) -> list[Release]:
     ends = sorted(filter(None, (options.good, options.bad)), key=lambda end: Release.parse(end).order)
     first, last = ends if len(ends) == 2 else ("", "".join(ends))
     # An end that is not given is the last there is.
     if len(ends) == 1 and version_key(last) < version_key(next(installer.published())):
         first, last = last, ""
-    releases = installer.between(first, last)
-    labels = [release.label for release in releases]
-    line = line_of(labels, lambda index: installer.environment(releases[index]))
-    named = [index for index, release in enumerate(releases) if release.jax in ends]
-    return [(*line.search(change_in(len(releases), named), subjects), labels)]
-
-
-def _step(options: argparse.Namespace) -> int:
-    """Judge the checkout in the current folder by whether every run passes."""
-    try:
-        if options.repo or options.good or options.bad:
-            raise ConflictingOptionsError("--step judges one checkout, and `git bisect start` has the ends")
-        # The current folder is a checkout of the user's.
-        with terminated_like_interrupted(), tempfile.TemporaryDirectory() as folder:
-            options.results = Path(folder)
-            subjects = _subjects(options)
-            environment = Environment.of(Path(options.python).absolute(), Path(folder) / "packages", Path.cwd())
-            runs = dict.fromkeys(subjects.names, options.runs)
-            samples = [sample for _, sample in subjects.run(environment, runs)]
-        for words, number in counted(samples).items():
-            tell(f"{number} x {words}")
-        if any(sample.untestable for sample in samples):
-            return CANNOT_TEST
-        return GOOD if all(sample.passed for sample in samples) else BAD
-    except KeyboardInterrupt:
-        tell("interrupted: nothing is known of this commit")
-    except ReleaseError as error:
-        tell(f"this commit cannot be tested: {error}")
-        return CANNOT_TEST
-    except Exception as error:
-        # Python's own exit code for this is that of a bad commit.
-        if not isinstance(error, CommandError | OSError):
-            traceback.print_exc()
-        tell(f"ERROR: nothing is known of this commit: {words_of(error)}")
-    return STOP
+    return installer.between(first, last)

@@ -87,13 +87,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     if name == "run" and "--" in own:
         place = own.index("--")
         own, of_pytest = own[:place], own[place + 1 :]
-    try:
-        options = parser_for(name).parse_args(own)
-    except SystemExit as ending:
-        # `git bisect run` would take the usual exit code for a bad commit.
-        if name == "bisect" and "--step" in arguments and ending.code == UNUSABLE:
-            raise SystemExit(module_of(name).STOP) from ending
-        raise
+    options = parser_for(name).parse_args(own)
     options.pytest_options = of_pytest
     return options
 

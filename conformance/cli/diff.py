@@ -7,11 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..reports import table_pages
-from ..reports.columns import NothingToCompareError, sides
-from ..reports.comparison import comparison
+from ..reports.columns import NothingToCompareError, comparison, sides
 from ..reports.diff import difference
-from ..reports.files import write
 from ..reports.results import load_results
 from .helping import add_command, add_implementations, add_patterns
 
@@ -23,13 +20,12 @@ def add_parser(commands: Any) -> None:
         commands,
         "diff",
         "Of two results, list the cells that are fixed, broken, changed, new or gone in the second one.\n"
-        "Of more than two, print a table of the cells that differ. Implementations or platforms may take\n"
-        "the place of results.",
+        "Of more than two, print a table of the cells that differ. Implementations may take the place of results.",
         [
             "before after",
             "before after --only-common -k ordered",
             "results --implementation jax --implementation hostcb --only-common",
-            "before after laptop=results --html page.html",
+            "before after laptop=results",
         ],
         {
             0: "of two: no cell is worse; of more: the table was made",
@@ -43,28 +39,19 @@ def add_parser(commands: Any) -> None:
     add_implementations(
         parser.add_argument, "a column for this implementation, whose cells match by their ids without it; repeat it"
     )
-    parser.add_argument("--by-platform", action="store_true", help="a column for each platform")
     add_patterns(parser.add_argument)
     parser.add_argument(
         "--only-common",
         action="store_true",
         help="only cells that all columns have: what one lacks is counted, and is no failure",
     )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="the table as a page, with witnesses and histories")
 
 
 def main(options: argparse.Namespace) -> int:
-    columns = sides(
-        {name: load_results(folder) for name, folder in _named(options.results).items()},
-        implementations=options.implementations,
-        by_platform=options.by_platform,
-        patterns=options.patterns,
-    )
-    table = comparison(columns, only_common=options.only_common)
-    if options.html:
-        write(options.html, table_pages.html(table))
+    results = {name: load_results(folder) for name, folder in _named(options.results).items()}
+    columns = sides(results, options.implementations, options.patterns)
     if len(columns) > 2:
-        print(table_pages.markdown(table), end="")
+        print(comparison(columns, only_common=options.only_common).markdown(), end="")
         return 0
     found = difference(*columns, only_common=options.only_common)
     print(found)

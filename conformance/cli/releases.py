@@ -1,25 +1,21 @@
-"""The command `releases`: a table of cells by release, or the page of known bugs."""
+"""The command `releases`: a table of cells by release."""
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..engine.options import ConflictingOptionsError, positive
+from ..engine.options import ConflictingOptionsError
 from ..engine.progress import Progress
 from ..expectations.entries import load_expectations
 from ..oracle.verdicts import Outcome, Verdict
 from ..releases.environments import Installer, Release, ReleaseError
 from ..releases.journal import RunJournal
-from ..releases.known_bugs import load_known_bugs, page
 from ..releases.table import problems_of, table_of
 from ..releases.trying import run_cells
-from ..reports.files import write
-from ..reports.table_pages import html, markdown
 from .helping import add_command
 from .release_options import add_options, cells_of, conditions, running
 
@@ -33,13 +29,12 @@ def add_parser(commands: Any) -> None:
         "Run cells with several releases of JAX, each in an environment of its own, and print a table of what changed.",
         [
             "0.6.2 0.7.0 0.8.3",
-            "--last 8 -k 'jax and ordered' --html releases.html",
+            "0.8.0.. -k 'jax and ordered'",
             "0.6.0..0.8.3 --resume",
-            "--known-bugs ci/known_bugs.toml --markdown docs/known-bugs.md",
         ],
         {
             0: "all cells ran with all releases",
-            1: "not all of them ran, the suite failed, or they are not as --expectations or --known-bugs say",
+            1: "not all of them ran, the suite failed, or they are not as --expectations says",
             2: "nothing could be tried",
         },
     )
@@ -48,9 +43,8 @@ def add_parser(commands: Any) -> None:
         "versions",
         nargs="*",
         metavar="VERSION",
-        help="releases: 0.6.2, 0.6.2:0.6.1 for jax with another jaxlib, 0.6.0..0.8.3 for all between",
+        help="releases: 0.6.2, 0.6.2:0.6.1 for jax with another jaxlib, 0.6.0..0.8.3 or 0.6.0.. for all between",
     )
-    add("--last", type=positive(int), default=0, metavar="N", help="the newest N releases")
     add(
         "--cell",
         action="append",
@@ -59,28 +53,21 @@ def add_parser(commands: Any) -> None:
         dest="cell_ids",
         help="this cell, or those in a file, as `list --plan` prints it; may be repeated",
     )
-    add("--markdown", type=Path, metavar="FILE", help="a file for what is printed otherwise")
-    add("--html", type=Path, metavar="FILE", help="the table as a page, with witnesses and histories")
     add("--expectations", type=Path, metavar="FILE", help="known failures of these releases: others are an error")
-    add("--known-bugs", type=Path, metavar="FILE", help="a list of bugs with their cells and releases: print its page")
     add_options(parser, "results/releases")
 
 
 def main(options: argparse.Namespace) -> int:
-    # That a page can be written is asked before all the runs, and not after them.
-    folders = [page.parent for page in (options.markdown, options.html) if page]
-    if missing := [path for path in (*folders, *filter(None, [options.expectations])) if not path.exists()]:
-        raise ConflictingOptionsError(f"there is no {missing[0]}")
-    known = load_known_bugs(options.known_bugs) if options.known_bugs else None
+    if options.expectations and not options.expectations.exists():
+        raise ConflictingOptionsError(f"there is no {options.expectations}")
     expected = load_expectations(options.expectations) if options.expectations else None
     # An old release has JAX's own callbacks alone.
     options.implementations = options.implementations or ["jax"]
-    cells = known.cells if known else cells_of(options, options.cell_ids)
+    cells = cells_of(options, options.cell_ids)
     outcomes: dict[tuple[Release, str], Outcome] = {}
     problems: list[str] = []
     with running(options) as (installer, journal):
-        wanted = options.versions or ([] if options.last or not known else known.releases)
-        releases = releases_of(wanted, options.last, installer)
+        releases = releases_of(options.versions, installer)
         progress = Progress(len(releases) * len(cells))
         try:
             for release in releases:
@@ -98,30 +85,18 @@ def main(options: argparse.Namespace) -> int:
             problems.append("the run was interrupted; --resume goes on")
     if not outcomes:
         raise ReleaseError(problems[0])
-    if known:
-        judged, printed = [*known.problems(outcomes)], page(known, options.known_bugs, outcomes)
-    else:
-        judged = [*problems_of(outcomes, cells, expected)] if expected else []
-        table = table_of(outcomes, cells, [*problems, *judged])
-        printed = markdown(table)
-        if options.html:
-            write(options.html, html(table))
-    if not options.markdown:
-        print(printed, end="")
-    elif problems:
-        problems.append(f"{options.markdown} was not written, since not all cells ran with all releases")
-    else:
-        write(options.markdown, printed)
-    for problem in (*problems, *judged):
+    problems += problems_of(outcomes, cells, expected) if expected else ()
+    print(table_of(outcomes, cells, problems).markdown(), end="")
+    for problem in problems:
         print(f"ERROR: {problem}", file=sys.stderr)
-    return WORSE if problems or judged else 0
+    return WORSE if problems else 0
 
 
-def releases_of(words: Sequence[str], last: int, installer: Installer) -> list[Release]:
+def releases_of(words: Sequence[str], installer: Installer) -> list[Release]:
     """The releases that the words name, the oldest first."""
-    if not words and not last:
-        raise ConflictingOptionsError("name releases, like 0.6.2 0.7.0 or 0.6.0..0.8.3, or use --last 8")
-    found = {Release(version) for version in itertools.islice(installer.published(), last)} if last else set()
+    if not words:
+        raise ConflictingOptionsError("name releases, like 0.6.2 0.7.0 or 0.6.0..0.8.3")
+    found: set[Release] = set()
     for word in words:
         first, dots, end = word.partition("..")
         found |= {*installer.between(first, end)} if dots else {Release.parse(word)}
@@ -133,15 +108,11 @@ def _outcomes(
 ) -> Iterator[tuple[str, Outcome]]:
     """The outcomes of cells with a release: those of the journal, then the others, which run."""
     words = (release.jax, release.jaxlib, conditions(options))
-    missing: dict[str, int] = {}
-    for cell in cells:
-        recorded = [Outcome.from_json(data) for data in journal.of(*words, cell)]
-        # The next run may show what an error of the suite has not.
-        if recorded and recorded[-1].verdict is not Verdict.HARNESS_ERROR:
-            yield cell, recorded[-1]
-        else:
-            missing[cell] = 1
-    if missing:
+    found = {cell: Outcome.from_json(data[-1]) for cell in cells if (data := journal.of(*words, cell))}
+    # The next run may show what an error of the suite has not.
+    found = {cell: outcome for cell, outcome in found.items() if outcome.verdict is not Verdict.HARNESS_ERROR}
+    yield from found.items()
+    if missing := {cell: 1 for cell in cells if cell not in found}:
         environment = installer.environment(release)
         for cell, outcome in run_cells(environment, missing, options.deadline, options.results / "workers.log"):
             journal.add(outcome.as_json(), *words, cell)

@@ -7,21 +7,11 @@ from typing import TypeAlias
 
 from ..expectations.entries import Expectations
 from ..oracle.verdicts import Outcome
-from ..reports.table import Column, Row, Seen, Table, Wording, said
+from ..reports.table import Column, Row, Seen, Table
 from .environments import Release
 
 Outcomes: TypeAlias = Mapping[tuple[Release, str], Outcome]
 """By release and cell."""
-
-WORDING = Wording(
-    title="Cells by release",
-    column="release",
-    of=" of JAX",
-    differ="changed",
-    same="never changed",
-    ordered=True,
-    ran="ran with",
-)
 
 
 def tried(outcomes: Outcomes) -> tuple[Release, ...]:
@@ -30,13 +20,13 @@ def tried(outcomes: Outcomes) -> tuple[Release, ...]:
 
 
 def table_of(outcomes: Outcomes, cells: Sequence[str], problems: Sequence[str] = ()) -> Table:
-    columns = tried(outcomes)
-    rows = [Row(cell, tuple(_seen(outcomes.get((release, cell))) for release in columns)) for cell in cells]
-    return Table(WORDING, tuple(Column(release.label) for release in columns), tuple(rows), problems=tuple(problems))
+    columns, seen = tried(outcomes), {place: _seen(outcome) for place, outcome in outcomes.items()}
+    rows = tuple(Row(cell, tuple(seen.get((release, cell)) for release in columns)) for cell in cells)
+    return Table(tuple(Column(release.label) for release in columns), rows, True, tuple(problems))
 
 
-def _seen(outcome: Outcome | None) -> tuple[Seen, ...]:
-    return (Seen(said(outcome), outcome.verdict.value, outcome.reason, outcome.history),) if outcome else ()
+def _seen(outcome: Outcome) -> Seen:
+    return Seen.of(outcome.label, outcome.anomaly, outcome.stage.value if outcome.stage else "", outcome.reason)
 
 
 def problems_of(outcomes: Outcomes, cells: Sequence[str], expectations: Expectations) -> Iterator[str]:
@@ -45,15 +35,13 @@ def problems_of(outcomes: Outcomes, cells: Sequence[str], expectations: Expectat
     for release in tried(outcomes):
         here = expectations.applicable(release.jax)
         used |= {*here.entries}
-        for cell in cells:
-            if not (outcome := outcomes.get((release, cell))):
-                continue
+        for cell, outcome in ((cell, outcomes[release, cell]) for cell in cells if (release, cell) in outcomes):
             status, entry = here.status(cell, outcome), here.of(cell)
             if not status.acceptable:
-                kind, witness = status.value.replace("_", " "), outcome.reason.partition("\n")[0]
                 stage = entry.stage.value if entry and entry.stage else "any stage"
                 expected = f", not {entry.verdict} at {stage}" if entry else ""
-                yield f"{cell} with {release.label}: {kind}, {said(outcome)}{expected}: {witness[:200]}"
+                kind, seen = status.value.replace("_", " "), _seen(outcome)
+                yield f"{cell} with {release.label}: {kind}, {seen.words}{expected}: {seen.witness[:200]}"
     for pattern in expectations.unmatched(cells):
         yield f"the expectation {pattern!r} matches no cell of the table"
     for entry in expectations.entries:

@@ -12,6 +12,9 @@ from .results import CellRecord
 FIRST_WORDS = 6
 """So many words of a witness tell one cause from another; its numbers differ from cell to cell."""
 
+WITNESS_LINES = 12
+"""The page and the JSON have the others."""
+
 
 @dataclass(frozen=True)
 class Group:
@@ -29,6 +32,13 @@ class Group:
         if cause := self.example.cause:
             return f"unsupported: {cause}"
         return f"{self.example.status.value.replace('_', ' ')}: {self.example.headline}"
+
+    @property
+    def witness(self) -> list[str]:
+        """The first lines of the example's."""
+        lines = self.example.witness.strip().splitlines()
+        left = len(lines) - WITNESS_LINES
+        return lines[:WITNESS_LINES] + ([f"... and {left} more lines"] if left > 0 else [])
 
     @property
     def where(self) -> str:

@@ -6,6 +6,8 @@ markup. So there is one context to escape for, and it is here.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import re
@@ -17,9 +19,7 @@ from ..oracle.repetition import Repetition
 from ..spec.package import command_here
 from .capabilities import heading
 from .causes import grouped
-from .content_policy import content_policy
-from .histories import lines
-from .results import CellRecord, Known, RunRecord
+from .results import CellRecord, EventRecord, Known, RunRecord
 from .visible import visible
 
 PLACE_OF_RESULTS = "{{ results }}"
@@ -28,9 +28,15 @@ PLACE_OF_POLICY = "{{ policy }}"
 
 def html(runs: Sequence[RunRecord]) -> str:
     template = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
-    page = template.replace(PLACE_OF_POLICY, content_policy(_text_of("style", template), _text_of("script", template)))
-    # Last, since results may have the words of a place.
-    return page.replace(PLACE_OF_RESULTS, script_safe(_page_data(runs)))
+    style, script = (_hash(_text_of(tag, template)) for tag in ("style", "script"))
+    policy = f"default-src 'none'; style-src {style}; script-src {script}; base-uri 'none'; form-action 'none'"
+    # The results last, since they may have the words of a place.
+    return template.replace(PLACE_OF_POLICY, policy).replace(PLACE_OF_RESULTS, script_safe(_page_data(runs)))
+
+
+def _hash(text: str) -> str:
+    """As a Content-Security-Policy allows a style or a script."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _text_of(tag: str, template: str) -> str:
@@ -117,12 +123,29 @@ def _cell_data(cell: CellRecord, known: Sequence[Known]) -> dict[str, Any]:
         "expected": None if cell.status.acceptable else cell.expected,
         "attempts": cell.attempts if cell.attempts != 1 else None,
         "known": known.index(cell.known) if cell.known else None,
-        "history": [vars(line) | {"words": line.words} for line in lines([*map(vars, cell.history)])],
+        "history": _history_data(cell.history),
         "repeated": _repeated_data(cell.repetition) if cell.repetition else None,
         "evidence": [list(pair) for pair in cell.evidence],
     }
     # The page keeps no details of passed cells, since there are thousands.
     return {name: value for name, value in data.items() if value not in (None, "", [])}
+
+
+def _history_data(events: Sequence[EventRecord]) -> list[dict[str, Any]]:
+    """The events, each with the words of its line in the page's table."""
+    start = min((event.begin for event in events), default=0)
+    # A thread's id says nothing, and is larger than the exact integers of JavaScript.
+    threads = list(dict.fromkeys(event.thread for event in events))
+    found = []
+    for event in events:
+        where = f"thread {threads.index(event.thread) + 1}" if event.device is None else f"device {event.device}"
+        # As JSON, which has no other way to write NaN in a page.
+        value, begin, end = json.dumps(event.value), event.begin - start, event.end - start
+        times = (f"{time / 1e3:.1f} µs" for time in (begin, end - begin))
+        words = [str(event.sequence), where, event.site, value, event.transforms, *times]
+        line = {"sequence": event.sequence, "where": where, "begin": begin, "end": end, "site": event.site}
+        found.append(line | {"value": value, "words": words})
+    return found
 
 
 def _repeated_data(repetition: Repetition) -> dict[str, Any]:

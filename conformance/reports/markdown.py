@@ -8,15 +8,13 @@ from ..oracle.rates import CONFIDENCE, percent
 from ..oracle.verdicts import ExpectationStatus
 from .capabilities import heading
 from .causes import grouped
-from .markup import code, fenced, link, text
+from .markup import code, fenced, grid, link, text
 from .results import CellRecord, RunRecord, known_failures
 from .table import several
 from .visible import visible
 
 MOST_SHOWN = 100
 """Summaries have a limited size; the HTML page has all results."""
-
-WITNESS_LINES = 12
 
 SLOWEST_SHOWN = 10
 
@@ -45,13 +43,13 @@ def _capabilities(run: RunRecord) -> Iterable[str]:
     columns = list(dict.fromkeys((row.implementation, row.depth) for row in rows))
     if columns:
         yield from ("", "## Capabilities", "")
-        yield f"| capability | {' | '.join(text(heading(*column)) for column in columns)} |"
-        yield f"| --- {'| --- ' * len(columns)}|"
+        lines = []
         for name in dict.fromkeys(row.name for row in rows):
             of_name = {(row.implementation, row.depth): row for row in rows if row.name == name}
             words = next(iter(of_name.values())).words
             named = f"{code(name)}{f': {text(words)}' if words else ''}"
-            yield f"| {named} | {' | '.join(of_name[column].counted for column in columns)} |"
+            lines.append([named, *(of_name[column].counted for column in columns)])
+        yield from grid(["capability", *(text(heading(*column)) for column in columns)], lines)
     if run.claims:
         yield ""
         yield from (f"- {'**FAILED**: ' if claim.failed else ''}{text(claim.sentence)}" for claim in run.claims)
@@ -72,12 +70,10 @@ def _unexpected(cells: Sequence[CellRecord]) -> Iterable[str]:
     yield from ("", f"## Unexpected: {len(cells)}, for {several(len(groups), 'cause')}")
     for group in groups[:MOST_SHOWN]:
         yield from ("", f"**{text(group.title)}**: {several(len(group.cells), 'cell')}", "")
-        lines = group.example.witness.splitlines()
-        more = [f"... and {len(lines) - WITNESS_LINES} more lines"] if len(lines) > WITNESS_LINES else []
         others = [cell.id for cell in group.cells[1:MOST_SHOWN]]
         rest = [f"... and {len(group.cells) - MOST_SHOWN} more cells"] if len(group.cells) > MOST_SHOWN else []
         command = f"$ {group.example.reproduce}"
-        yield from fenced("\n".join([*lines[:WITNESS_LINES], *more, command, *others, *rest]))
+        yield from fenced("\n".join([*group.witness, command, *others, *rest]))
     if len(groups) > MOST_SHOWN:
         yield from ("", f"and {len(groups) - MOST_SHOWN} more causes.")
 
@@ -90,12 +86,13 @@ def _repeated(cells: Sequence[CellRecord]) -> Iterable[str]:
     found.sort(key=lambda one: -one[1].rate)
     yield from ("", "## Repeated runs", "")
     yield f"The interval holds the rate of failure with a confidence of {100 * CONFIDENCE:.0f} %."
-    yield from ("", "| cell | failed | rate | interval | outcomes |", "| --- | --: | --: | --- | --- |")
+    yield ""
+    rows = []
     for cell, repetition in found[:MOST_SHOWN]:
-        low, high = map(percent, repetition.interval)
-        failed = f"{repetition.failures} of {repetition.judged}"
-        rate = percent(repetition.rate)
-        yield f"| {code(cell.id)} | {failed} | {rate} | {low} to {high} | {text(repetition.ways_in_words)} |"
+        failed, rate = f"{repetition.failures} of {repetition.judged}", percent(repetition.rate)
+        interval = " to ".join(map(percent, repetition.interval))
+        rows.append([code(cell.id), failed, rate, interval, text(repetition.ways_in_words)])
+    yield from grid(["cell", "failed", "rate", "interval", "outcomes"], rows)
     if len(found) > MOST_SHOWN:
         yield from ("", f"and {len(found) - MOST_SHOWN} more.")
 
@@ -106,12 +103,12 @@ def _matrices(cells: Sequence[CellRecord]) -> Iterable[str]:
         own = [cell for cell in cells if cell.implementation == implementation]
         columns = sorted(dict.fromkeys(name for cell in own for name in cell.transforms), key=_column_rank)
         yield from ("", f"## {text(implementation)}", "")
-        yield f"| callback | {' | '.join(text(column) for column in columns)} |"
-        yield f"| --- {'| :-: ' * len(columns)}|"
+        rows = []
         for callback in dict.fromkeys(cell.callback for cell in own):
             of_callback = [cell for cell in own if cell.callback == callback]
-            entries = [_entry([cell for cell in of_callback if column in cell.transforms]) for column in columns]
-            yield f"| {code(callback)} | {' | '.join(entries)} |"
+            entries = (_entry([cell for cell in of_callback if column in cell.transforms]) for column in columns)
+            rows.append([code(callback), *entries])
+        yield from grid(["callback", *map(text, columns)], rows, align=":-:")
     if cells:
         yield from ("", "✓ all passed; ~ so many known failures; ✗ so many unexpected results; empty: no such cell.")
 
@@ -151,9 +148,9 @@ def _cost(run: RunRecord) -> Iterable[str]:
         f" {total / len(run.cells):.3f} s in one on average, {run.process_starts} worker processes started."
         " The slowest:"
     )
-    yield from ("", "| seconds | cell |", "| --: | --- |")
-    for cell in sorted(run.cells, key=lambda cell: -cell.seconds)[:SLOWEST_SHOWN]:
-        yield f"| {cell.seconds:.2f} | {code(cell.id)} |"
+    yield ""
+    slowest = sorted(run.cells, key=lambda cell: -cell.seconds)[:SLOWEST_SHOWN]
+    yield from grid(["seconds", "cell"], ([f"{cell.seconds:.2f}", code(cell.id)] for cell in slowest))
 
 
 def _environment(run: RunRecord) -> Iterable[str]:
@@ -162,8 +159,8 @@ def _environment(run: RunRecord) -> Iterable[str]:
         return
     names = dict.fromkeys(name for info in run.environment.values() for name in info)
     yield from ("", "## Environment", "")
-    yield f"| | {' | '.join(text(topology) for topology in topologies)} |"
-    yield f"| --- {'| --- ' * len(topologies)}|"
+    rows = []
     for name in names:
-        values = [str(run.environment[topology].get(name, "")) for topology in topologies]
-        yield f"| {text(name)} | {' | '.join(code(value) if value else '' for value in values)} |"
+        values = (str(run.environment[topology].get(name, "")) for topology in topologies)
+        rows.append([text(name), *(code(value) if value else "" for value in values)])
+    yield from grid(["", *map(text, topologies)], rows)

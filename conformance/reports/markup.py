@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 
 def text(words: str) -> str:
@@ -26,6 +26,12 @@ def code(words: str) -> str:
 def fenced(words: str) -> Iterable[str]:
     fence = _longer_fence(words, 3)
     return (fence, *words.splitlines(), fence)
+
+
+def grid(head: Sequence[str], rows: Iterable[Sequence[str]], align: str = "---") -> Iterator[str]:
+    """A table of entries that are Markdown already; `align` is that of all columns but the first."""
+    for row in (head, ["---", *[align] * (len(head) - 1)], *rows):
+        yield f"| {' | '.join(row)} |"
 
 
 def link(words: str) -> str:

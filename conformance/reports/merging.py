@@ -13,8 +13,8 @@ from ..spec.errors import CommandError
 from ..spec.package import COMMAND
 from .capabilities import Result, judged_claims, observed
 from .exit_codes import exit_code
-from .journals import events_in
-from .results import SCHEMA_VERSION, load_results, name_of, write_results
+from .files import events_in, write_results
+from .results import SCHEMA_VERSION, load_results, name_of
 
 MOST_NAMED = 10
 """A problem names at most this many cells."""

@@ -18,8 +18,9 @@ from ..spec.package import COMMAND
 from ..spec.platforms import platform_named
 from .capabilities import Claim, Observed, Result, judged_claims, observed
 from .exit_codes import AS_EXPECTED_AT, NOTHING_RAN, exit_code
+from .files import write_results
 from .provenance import Provenance
-from .results import SCHEMA_VERSION, RunRecord, record_of, write_results
+from .results import SCHEMA_VERSION, RunRecord, record_of
 from .terminal import summary
 
 
@@ -108,10 +109,6 @@ class Report:
         result = CellResult(cell, outcome, status, expected, attempts, preceding_cells, entry, repetition)
         self.results.append(result)
         return result
-
-    @property
-    def unexpected(self) -> list[CellResult]:
-        return [result for result in self.results if not result.status.acceptable]
 
     @property
     def exit_code(self) -> int:

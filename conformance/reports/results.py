@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -230,17 +229,6 @@ def full_run_in(folder: Path, name: str) -> bool:
         return not any(chosen) and len(options["implementations"]) > 1
     except UNREADABLE:
         return False
-
-
-def write_results(path: Path, data: Mapping[str, Any]) -> None:
-    """Write the JSON of a run, all of it or nothing: a killed process leaves the old file."""
-    new = path.with_name(f"{path.name}.new")
-    try:
-        new.write_text(json.dumps(data, indent=1) + "\n")
-        os.replace(new, path)
-    except OSError:
-        new.unlink(missing_ok=True)
-        raise
 
 
 def _run(file: Path) -> RunRecord:

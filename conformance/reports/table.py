@@ -1,50 +1,40 @@
-"""A table of cells in columns that are releases, runs, implementations or platforms: which cells differ, and how."""
+"""A table of cells in columns, which are releases, results or implementations: which cells differ, and how."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from ..oracle.verdicts import Outcome, Verdict
+from ..oracle.verdicts import Verdict
+from .markup import code, grid, text
+from .visible import visible
 
 NOT_RUN = "not run"
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What came of one run of one cell."""
+    """The outcome of one cell in one column."""
 
     words: str
     """What happened, without the words that differ from run to run: verdict, anomaly and stage."""
-    verdict: str
-    """Without the signal of a crash."""
     witness: str = ""
-    history: Sequence[Mapping[str, Any]] = ()
+    """Its first line."""
 
-    @property
-    def passed(self) -> bool:
-        return self.verdict == Verdict.PASS.value
-
-
-def in_words(label: str, anomaly: str, stage: str) -> str:
-    """A verdict with its details: `fail (lost, callback)`."""
-    details = ", ".join(filter(None, (anomaly, stage)))
-    return f"{label} ({details})" if details else label
-
-
-def said(outcome: Outcome) -> str:
-    """What happened, without the words that differ from run to run."""
-    anomaly = "" if outcome.verdict is Verdict.PASS else outcome.anomaly
-    return in_words(outcome.label, anomaly, outcome.stage.value if outcome.stage else "")
+    @staticmethod
+    def of(label: str, anomaly: str, stage: str, witness: str) -> Seen:
+        if label == Verdict.PASS.value:
+            return Seen(label)
+        details = ", ".join(filter(None, (anomaly, stage)))
+        return Seen(f"{label} ({details})" if details else label, witness.strip().partition("\n")[0][:300])
 
 
 @dataclass(frozen=True)
 class Column:
     label: str
     environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """What the workers said of machine and software, by topology."""
+    """What the workers reported of machine and software, by topology."""
 
 
 @dataclass(frozen=True)
@@ -52,154 +42,126 @@ class Row:
     """A cell in all columns."""
 
     cell: str
-    seen: tuple[tuple[Seen, ...], ...]
-    """The runs in each column, in the order of the columns."""
+    seen: tuple[Seen | None, ...]
+    """In the order of the columns; None where the cell did not run."""
     note: str = ""
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What happened in each column; several outcomes in one column are separated by "or"."""
-        return tuple(" or ".join(sorted({one.words for one in runs})) or NOT_RUN for runs in self.seen)
+        return tuple(one.words if one else NOT_RUN for one in self.seen)
 
     @property
-    def counts(self) -> tuple[str, ...]:
-        """The same with numbers, where the runs in one column differ."""
-        return tuple(
-            word if " or " not in word else ", ".join(f"{n} x {what}" for what, n in _counted(runs))
-            for word, runs in zip(self.words, self.seen, strict=True)
+    def outcomes(self) -> list[str]:
+        """The different outcomes."""
+        return list(dict.fromkeys(one.words for one in self.seen if one))
+
+
+@dataclass(frozen=True)
+class Table:
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    of_releases: bool = False
+    """Whether the columns are releases, so that neighbours with the same outcome are a period."""
+    problems: tuple[str, ...] = ()
+
+    @property
+    def groups(self) -> dict[tuple[str, ...], list[Row]]:
+        """The cells that differ, by their outcomes; the largest group first."""
+        found: dict[tuple[str, ...], list[Row]] = {}
+        for row in self.rows:
+            if len(row.outcomes) > 1:
+                found.setdefault(row.words, []).append(row)
+        return dict(sorted(found.items(), key=lambda group: -len(group[1])))
+
+    @property
+    def environments(self) -> dict[str, tuple[str, ...]]:
+        """What differs among the columns' machines and software: by name, with the value in each column."""
+        common = set.intersection(*({*column.environment} for column in self.columns)) if self.columns else set()
+        # Columns without a common topology are compared by all of their own.
+        places = [sorted(common or column.environment) for column in self.columns]
+        infos = [[c.environment[place] for place in own] for c, own in zip(self.columns, places, strict=True)]
+        values = {
+            name: tuple(" or ".join(dict.fromkeys(one.get(name, "") for one in info)) for info in infos)
+            for name in dict.fromkeys(name for info in infos for one in info for name in one)
+        }
+        return {name: value for name, value in values.items() if len({*value}) > 1}
+
+    def periods(self, words: Sequence[str]) -> list[tuple[str, str]]:
+        """The columns with the same outcome, in words, with that outcome."""
+        labels = [column.label for column in self.columns]
+        if self.of_releases:
+            return consecutive(labels, words)
+        at = {word: [label for label, own in zip(labels, words, strict=True) if own == word] for word in words}
+        return [(", ".join(where), word) for word, where in at.items()]
+
+    def summary(self) -> str:
+        differing = sum(map(len, self.groups.values()))
+        alike = [(row.outcomes[0] if row.outcomes else NOT_RUN, row) for row in self.rows if len(row.outcomes) < 2]
+        # A cell that ran in one column alone can neither agree nor differ.
+        agreeing = Counter(word for word, row in alike if len(row.seen) - row.seen.count(None) > 1)
+        alone = Counter(word for word, row in alike) - agreeing
+        differ, same = ("changed", "never changed") if self.of_releases else ("differ", "agree")
+        column = "release" if self.of_releases else "column"
+        columns = several(len(self.columns), column) + " of JAX" * self.of_releases
+        rest = f"{agreeing.total()} {same}{_in_brackets(agreeing)}"
+        rest += f", {alone.total()} ran in one {column} at most{_in_brackets(alone)}" if alone else ""
+        return f"{several(len(self.rows), 'cell')} with {columns}: {differing} {differ}, {rest}."
+
+    def markdown(self) -> str:
+        return visible("\n".join(self._lines()) + "\n")
+
+    def _lines(self) -> Iterator[str]:
+        yield from (f"# Cells {'by release' if self.of_releases else 'compared'}", "", text(self.summary()))
+        partial = Counter(
+            tuple(column.label for column, one in zip(self.columns, row.seen, strict=True) if one)
+            for row in self.rows
+            if None in row.seen
         )
+        if partial:
+            wheres = {labels: f"{', '.join(labels)} alone" if labels else "no column" for labels in partial}
+            lines = (f"{several(count, 'cell')} ran in {wheres[labels]}" for labels, count in partial.most_common())
+            yield from ("", *(f"- {text(line)}" for line in lines))
+        if self.problems:
+            yield from ("", "## Problems", "", *(f"- {text(problem)}" for problem in self.problems))
+        if self.environments:
+            yield from ("", "## Environments", "")
+            rows = ([text(name), *map(text, values)] for name, values in self.environments.items())
+            yield from grid(["", *(text(column.label) for column in self.columns)], rows)
+        for words, rows_of_group in self.groups.items():
+            yield from ("", f"## {several(len(rows_of_group), 'cell')}: {text(self._pattern(words))}", "")
+            yield from (f"- {text(where)}: {text(what)}" for where, what in self.periods(words))
+            yield ""
+            yield from (f"- {code(row.cell)}{f' ({text(row.note)})' if row.note else ''}" for row in rows_of_group)
+            # A witness of each outcome, of the first cell.
+            witnesses: dict[str, str] = {}
+            for column, one in zip(self.columns, rows_of_group[0].seen, strict=True):
+                if one and one.witness:
+                    witnesses.setdefault(one.words, f"With {text(column.label)}: {text(one.witness)}")
+            for line in witnesses.values():
+                yield from ("", line)
 
-    @property
-    def differs(self) -> bool:
-        """Whether two columns differ, or two runs in one column."""
-        known = {word for word in self.words if word != NOT_RUN}
-        return len(known) > 1 or any(" or " in word for word in known)
-
-    @property
-    def compared(self) -> bool:
-        """Whether it ran in two columns, without which it can neither agree nor differ."""
-        return sum(map(bool, self.seen)) > 1
-
-    @property
-    def first_words(self) -> str:
-        """What happened in the first column in which it ran."""
-        return next((word for word in self.words if word != NOT_RUN), NOT_RUN)
+    def _pattern(self, words: Sequence[str]) -> str:
+        """The outcomes in one line, each with the columns, or with the release from which it is seen."""
+        periods = self.periods(words)
+        if not self.of_releases:
+            return "; ".join(f"{word} in {where}" for where, word in periods)
+        (_, first), *rest = periods
+        return ", ".join([first, *(f"{word} from {where.partition(' to ')[0]}" for where, word in rest)])
 
 
 def several(count: int, noun: str) -> str:
     return f"1 {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def consecutive(labels: Sequence[str], words: Sequence[str]) -> Iterator[tuple[str, str]]:
+def consecutive(labels: Sequence[str], words: Sequence[str]) -> list[tuple[str, str]]:
     """The runs of labels with the same word, as `first to last`, with that word."""
-    start = 0
-    for end in range(1, len(words) + 1):
-        if end == len(words) or words[end] != words[start]:
-            first, last = labels[start], labels[end - 1]
-            yield (first if start == end - 1 else f"{first} to {last}"), words[start]
-            start = end
+    found: list[tuple[str, str, str]] = []
+    for label, word in zip(labels, words, strict=True):
+        first = found.pop()[0] if found and found[-1][2] == word else label
+        found.append((first, label, word))
+    return [(first if first == last else f"{first} to {last}", word) for first, last, word in found]
 
 
 def _in_brackets(counts: Counter[str]) -> str:
     words = ", ".join(f"{count} {word}" for word, count in counts.most_common())
     return f" ({words})" if words else ""
-
-
-def _counted(runs: Sequence[Seen]) -> list[tuple[str, int]]:
-    return Counter(sorted(one.words for one in runs)).most_common()
-
-
-@dataclass(frozen=True)
-class Group:
-    """Cells that differ in the same way, in the same columns."""
-
-    words: tuple[str, ...]
-    rows: tuple[Row, ...]
-
-
-@dataclass(frozen=True)
-class Wording:
-    """How a page speaks of its columns and rows."""
-
-    title: str
-    column: str
-    """What one column is."""
-    differ: str
-    same: str
-    ordered: bool
-    """Whether neighbouring columns with the same outcome are a period."""
-    of: str = ""
-    """What the columns are of."""
-    ran: str = "ran in"
-    """With a column after it."""
-    left_out: str = "Left out"
-
-
-@dataclass(frozen=True)
-class Table:
-    wording: Wording
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    left_out: tuple[tuple[str, str], ...] = ()
-    """What has no column, each with the reason."""
-    problems: tuple[str, ...] = ()
-
-    @property
-    def groups(self) -> tuple[Group, ...]:
-        """The cells that differ, by the pattern of their outcomes; the largest group first."""
-        by_words: dict[tuple[str, ...], list[Row]] = {}
-        for row in self.rows:
-            if row.differs:
-                by_words.setdefault(row.words, []).append(row)
-        groups = [Group(words, tuple(rows)) for words, rows in by_words.items()]
-        return tuple(sorted(groups, key=lambda group: -len(group.rows)))
-
-    @property
-    def agreeing(self) -> Counter[str]:
-        """The number of cells that do not differ, by their outcome in all columns."""
-        return Counter(row.first_words for row in self.rows if row.compared and not row.differs)
-
-    @property
-    def not_compared(self) -> Counter[str]:
-        """The number of cells that ran in one column at most, always with the same outcome."""
-        return Counter(row.first_words for row in self.rows if not row.compared and not row.differs)
-
-    @property
-    def partial(self) -> Counter[tuple[str, ...]]:
-        """The number of cells that did not run in all columns, by the columns in which they did."""
-        counter: Counter[tuple[str, ...]] = Counter()
-        for row in self.rows:
-            if not all(row.seen):
-                counter[tuple(c.label for c, runs in zip(self.columns, row.seen, strict=True) if runs)] += 1
-        return counter
-
-    @property
-    def environments(self) -> dict[str, tuple[str, ...]]:
-        """What differs among the columns' machines and software: by name, with the value in each column."""
-        common = set.intersection(*({*column.environment} for column in self.columns)) if self.columns else set()
-        # Columns of different platforms have no topology in common.
-        places = [sorted(common & {*column.environment} or {*column.environment}) for column in self.columns]
-        infos = [[c.environment[place] for place in of] for c, of in zip(self.columns, places, strict=True)]
-        names = dict.fromkeys(name for info in infos for one in info for name in one)
-        values = {
-            name: tuple(" or ".join(dict.fromkeys(one.get(name, "") for one in info)) for info in infos)
-            for name in names
-        }
-        return {name: value for name, value in values.items() if len({*value}) > 1}
-
-    def periods(self, words: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """The columns with the same outcome, in words, with that outcome."""
-        if not self.wording.ordered:
-            for word in dict.fromkeys(words):
-                yield ", ".join(c.label for c, of in zip(self.columns, words, strict=True) if of == word), word
-            return
-        yield from consecutive([column.label for column in self.columns], words)
-
-    def summary(self) -> str:
-        differing = sum(len(group.rows) for group in self.groups)
-        rest = f"{self.agreeing.total()} {self.wording.same}{_in_brackets(self.agreeing)}"
-        if self.not_compared:
-            where = f"{self.wording.ran} one {self.wording.column} at most"
-            rest += f", {self.not_compared.total()} {where}{_in_brackets(self.not_compared)}"
-        cells, columns = several(len(self.rows), "cell"), several(len(self.columns), self.wording.column)
-        return f"{cells} with {columns}{self.wording.of}: {differing} {self.wording.differ}, {rest}."

@@ -18,8 +18,6 @@ MOST_CAUSES = 25
 
 MOST_REPEATED = 100
 
-WITNESS_LINES = 12
-
 GREEN, RED, PLAIN = "\033[1;32m", "\033[1;31m", "\033[0m"
 
 
@@ -36,10 +34,7 @@ def _before(run: RunRecord, known: bool) -> Iterator[str]:
     for group in groups[:MOST_CAUSES]:
         kind, _, rest = group.title.partition(":")
         yield in_a_line(f"{kind.upper()}:{rest}: {group.where}")
-        lines = group.example.witness.strip().splitlines()
-        yield from (f"    {line}" for line in lines[:WITNESS_LINES])
-        if len(lines) > WITNESS_LINES:
-            yield f"    ... and {len(lines) - WITNESS_LINES} more lines, which the page has"
+        yield from (f"    {line}" for line in group.witness)
         yield f"    {command_here(group.example.reproduce)}"
     if len(groups) > MOST_CAUSES:
         yield f"... and {len(groups) - MOST_CAUSES} more causes, which the page has"

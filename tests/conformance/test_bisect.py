@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from release_wheels import make_wheels
 
+from conformance.bisecting.commits import Repository
 from conformance.bisecting.subjects import sample_of
 from conformance.cli.commands import main
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
@@ -169,16 +170,11 @@ def test_the_first_commit_is_found_and_the_users_tree_is_not_touched(
     assert not (repository / "hook-ran").exists()
 
 
-@pytest.mark.parametrize(("source", "code"), [("print(1)", 0), ("raise SystemExit(125)", 125), ("", 128)])
-def test_a_step_of_the_users_own_git_bisect(
-    source: str, code: int, bisect: Any, repository: Path, monkeypatch: Any
-) -> None:
-    monkeypatch.chdir(repository)
-    # A command that means nothing is no bad commit.
-    assert bisect(source, "--step", *([] if source else ["nothing/of/that"]))[0] == code
-    assert git(repository, "status", "--porcelain") == "M hostcb/__init__.py"
-
-
-def test_an_unknown_option_of_a_step_is_not_a_bad_commit() -> None:
-    with pytest.raises(SystemExit, match="128"):
-        main(["bisect", "--step", "--no-such-option"])
+def test_a_merge_is_one_commit(tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet", "--initial-branch=main")
+    for number, command in enumerate(("switch -c side", "switch main", "merge side --no-ff -m Merge")):
+        git(tmp_path, "commit", "--quiet", "--allow-empty", "--message", f"Change {number}")
+        git(tmp_path, *command.split())
+    lines = {"main": ["Change 0", "Change 2", "Merge"], "main^2": ["Change 0", "Change 1"]}
+    for new, messages in lines.items():
+        assert [label[11:] for label in Repository(tmp_path).between("main~2", new).values()] == messages

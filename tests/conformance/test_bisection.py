@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.bisecting.findings import exit_code, report
-from conformance.bisecting.search import Answer, Kind, Samples, answers, change_in
+from conformance.bisecting.search import Answer, Kind, Samples, answers
 from conformance.bisecting.subjects import Sample
 from conformance.releases.environments import ReleaseError
 
@@ -39,7 +39,7 @@ class Releases:
                 yield subject, Sample((here if isinstance(here, str) else "fail") if failed else "pass", not failed)
 
     def answer(self, *named: int, runs: int = 1) -> Answer:
-        return answers(change_in(len(self.line), named), runs, self, {"cell": {}})["cell"]
+        return answers(len(self.line), named, runs, self, {"cell": {}})["cell"]
 
 
 def pairs(answer: Answer) -> list[tuple[int, int]]:
@@ -114,7 +114,7 @@ def test_cells_share_a_release_and_what_is_found_alike_is_reported_once() -> Non
             yield from [(subject, Sample("fail" if failed else "pass", not failed))] * number
 
     samples: Samples = {"3a": {}, "3b": {}, "9": {}}
-    found = answers(change_in(8, (0, 7)), 1, probe, samples)
+    found = answers(8, (0, 7), 1, probe, samples)
     assert {subject: pairs(answer) for subject, answer in found.items()} == {"3a": [(2, 3)], "3b": [(2, 3)], "9": []}
     assert calls[:2] == [(0, 3), (7, 3)]
     assert len(calls) == 9

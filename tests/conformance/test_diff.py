@@ -9,11 +9,9 @@ import pytest
 from results_fakes import KNOWN, LOST, PASSED, cell, write
 
 from conformance.cli.commands import main
-from conformance.reports.columns import sides
-from conformance.reports.comparison import comparison
+from conformance.reports.columns import comparison, sides
 from conformance.reports.results import load_results
 from conformance.reports.table import Table
-from conformance.reports.table_pages import markdown
 
 pytestmark = pytest.mark.contract("C1", "C8")
 
@@ -134,29 +132,33 @@ def test_nothing_to_compare(runs: Runs, after: list[Any] | None, options: list[s
 AGREED = cell("jax/io_callback/scan/cpu-8dev")
 
 
-def table_of(tmp_path: Path, *columns: list[dict[str, Any]], **options: Any) -> Table:
+def table_of(tmp_path: Path, *columns: list[dict[str, Any]]) -> Table:
     folders = [write(tmp_path / f"c{number}", *cells) for number, cells in enumerate(columns)]
-    return comparison(sides({folder.name: load_results(folder) for folder in folders}, **options))
+    return comparison(sides({folder.name: load_results(folder) for folder in folders}))
 
 
 def test_cells_that_differ_are_grouped_and_the_others_counted(tmp_path: Path) -> None:
     first, second = cell("jax/a/jit/cpu-1dev"), cell("jax/b/jit/cpu-1dev")
     lost = [failing(one["id"]) for one in (first, second)]
     table = table_of(tmp_path, [first, second, AGREED], [*lost, AGREED], [first, second, AGREED])
-    (group,) = table.groups
-    assert [row.cell for row in group.rows] == [first["id"], second["id"]]
-    assert group.words == ("pass", "fail (lost, callback)", "pass")
+    ((words, rows),) = table.groups.items()
+    assert [row.cell for row in rows] == [first["id"], second["id"]]
+    assert words == ("pass", "fail (lost, callback)", "pass")
     assert table.summary() == "3 cells with 3 columns: 2 differ, 1 agree (1 pass)."
-    assert "## 2 cells: pass in c0, c2; fail (lost, callback) in c1" in markdown(table)
+    printed = table.markdown()
+    assert "## 2 cells: pass in c0, c2; fail (lost, callback) in c1" in printed
+    assert f"With c1: {LOST['witness']}" in printed
 
 
-def test_the_command_prints_the_table_of_three_and_writes_the_page_of_two(
+def test_cells_of_one_column_and_environments_that_differ_are_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before, after = write(tmp_path / "before", cell(LOST["id"])), write(tmp_path / "after", LOST)
-    page = tmp_path / "page.html"
-    assert main(["diff", str(before), f"new={after}", "--html", str(page)]) == 1
-    assert "BROKEN" in capsys.readouterr().out
-    assert page.read_text().startswith("<!DOCTYPE html>")
-    assert main(["diff", str(before), f"new={after}", f"third={after}"]) == 0
-    assert "pass in before; fail (lost, callback) in new, third" in capsys.readouterr().out
+    info = {"cpu-8dev": {"jax": "0.12.0", "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}}
+    before, after = write(tmp_path / "before", AGREED, cell(ONE)), write(tmp_path / "after", AGREED)
+    third = write(tmp_path / "third", failing(AGREED["id"]), run_info=info)
+    assert main(["diff", str(before), f"new={after}", str(third)]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert "2 cells with 3 columns: 1 differ, 0 agree, 1 ran in one column at most (1 pass)." in printed
+    assert "- 1 cell ran in before alone" in printed
+    # What is the same in all columns is not shown.
+    assert printed[printed.index("## Environments") + 4 :][:2] == ["| jax | 0.12.0.1 | 0.12.0.1 | 0.12.0 |", ""]

@@ -18,7 +18,7 @@ from typing import Any
 
 from ...expectations.entries import Expectations
 from ...oracle.verdicts import Outcome, Verdict
-from ...reports.journals import events_in
+from ...reports.files import events_in
 from ...spec.errors import CommandError
 from ..conclusions import Conclusion
 

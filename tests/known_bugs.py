@@ -1,22 +1,36 @@
-"""The list of reported bugs that tell releases apart, what their cells show with each release, and the page of that."""
+#!/usr/bin/env python3
+"""The reported bugs that tell releases of JAX apart, what their cells show with each release, and the page of that.
+
+Run as a program, it runs the cells of ci/known_bugs.toml by the command `releases`, which gets the arguments, such as
+`--resume`, and writes docs/known-bugs.md.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import sys
 import textwrap
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..oracle.verdicts import Outcome, Verdict
-from ..reports.markup import code, text
-from ..reports.table import NOT_RUN, Table, consecutive, several
-from ..reports.table_pages import witness_of
-from ..spec.package import COMMAND
-from .environments import OLDEST, Release, ReleaseError, inside
-from .table import Outcomes, table_of, tried
+PROJECT = Path(__file__).parents[1]
+if __name__ == "__main__":
+    sys.path.insert(0, str(PROJECT))
+
+from conformance.cli import commands  # noqa: E402
+from conformance.oracle.verdicts import Outcome, Verdict  # noqa: E402
+from conformance.releases.environments import OLDEST, Release, inside  # noqa: E402
+from conformance.releases.table import Outcomes, table_of, tried  # noqa: E402
+from conformance.reports.markup import code, grid, text  # noqa: E402
+from conformance.reports.table import NOT_RUN, Table, several  # noqa: E402
+
+LIST = PROJECT / "ci" / "known_bugs.toml"
+PAGE = PROJECT / "docs" / "known-bugs.md"
+RESULTS = PROJECT / "results" / "known-bugs"
 
 BAD, GOOD, UNSUPPORTED, OTHERWISE = "bad", "good", "unsupported", "failing in another way"
 NOT_TOLD = "not told"
@@ -28,10 +42,10 @@ _CHANGING = re.compile(r"0x[0-9a-f]{6,}|\b[FEW]\d{4} [\d:.]+ +\d+")
 """Addresses and process ids, which differ from run to run."""
 
 _INTRODUCTION = """\
-`{command} releases --known-bugs` made this page from [{file}](../{file}), and `nox -s known-bugs` makes it again. The
-list has reported bugs of JAX's own callbacks that tell releases apart. "Before" is what was found with small programs,
-before there was a cell. "Here" is what the cells show: one run with each of {releases} from {first} to {last}, on CPU
-devices of a machine with {cores}. A range like `0.4.31 to 0.6.1` has only the releases that ran, which are {versions}.
+`nox -s known-bugs` made this page from [ci/known_bugs.toml](../ci/known_bugs.toml). The list has reported bugs of
+JAX's own callbacks that tell releases apart. "Before" is what was found with small programs, before there was a cell.
+"Here" is what the cells show: one run with each of {releases} from {first} to {last}, on CPU devices of a machine
+with {cores}. A range like `0.4.31 to 0.6.1` has only the releases that ran, which are {versions}.
 
 A bug is bad with a release if one of its cells fails there. One run that passes does not prove that a deadlock or a
 race is gone. Below the table each bug has its cells, with what came of them and the first line of the first witness.
@@ -106,14 +120,12 @@ class KnownBugs:
 
     def problems(self, outcomes: Outcomes) -> Iterator[str]:
         """Differences without an explanation, and explanations without a difference, strictly both ways."""
-        releases = tried(outcomes)
-        all_tried = {*self.releases} <= {release.jax for release in releases}
         for bug in self.bugs:
             differences = bug.differences(outcomes)
             if differences and not bug.deviation:
                 release, words = next(iter(differences.items()))
                 yield f"{bug.id}: JAX {release.label} is {words}: explain that as its 'deviation'"
-            elif bug.deviation and bug.cells and not differences and all_tried:
+            elif bug.deviation and bug.cells and not differences:
                 yield f"{bug.id}: its 'deviation' explains what does not differ"
 
 
@@ -124,31 +136,17 @@ def in_words(words: str) -> str:
     return f"{first}{' and newer' if dots else ''}" if first else f"{last} and older"
 
 
-def load_known_bugs(file: Path) -> KnownBugs:
-    place = f"{file}"
-    try:
-        data = tomllib.loads(file.read_text())
-        bugs: list[Bug] = []
-        for table in data.get("bug", ()):
-            place = f"{file}, bug {len(bugs) + 1}"
-            bugs.append(Bug(**table))
-        if not bugs:
-            raise ValueError("there is no [[bug]]")
-    except (tomllib.TOMLDecodeError, TypeError, ValueError) as error:
-        raise ReleaseError(f"{place}: {error}; its first lines say what it holds") from error
-    return KnownBugs(tuple(data.get("releases", ())), tuple(bugs))
+def load_known_bugs(file: Path = LIST) -> KnownBugs:
+    data = tomllib.loads(file.read_text())
+    bugs = tuple(Bug(**table) for table in data["bug"])
+    return KnownBugs(tuple(data["releases"]), bugs)
 
 
-# The page -------------------------------------------------------------------------------------------
-
-
-def page(known: KnownBugs, file: Path, outcomes: Outcomes) -> str:
+def page(known: KnownBugs, outcomes: Outcomes) -> str:
     """What was found before beside what the cells show."""
     table = table_of(outcomes, known.cells)
     versions = [column.label for column in table.columns]
     introduction = _INTRODUCTION.format(
-        command=COMMAND,
-        file=file,
         releases=several(len(versions), "release"),
         first=versions[0],
         last=versions[-1],
@@ -158,28 +156,24 @@ def page(known: KnownBugs, file: Path, outcomes: Outcomes) -> str:
     lines = ["# Known bugs of JAX's callbacks, by release", ""]
     for paragraph in introduction.strip().split("\n\n"):
         lines += [textwrap.fill(paragraph, 120, break_long_words=False, break_on_hyphens=False), ""]
-    lines += ["| bug | bad before | good before | bad here | good here | differs with |", "| --- " * 6 + "|"]
-    lines += [_line(bug, outcomes) for bug in known.bugs]
+    head = ["bug", "bad before", "good before", "bad here", "good here", "differs with"]
+    lines += grid(head, (_line(bug, outcomes, table) for bug in known.bugs))
     for bug in known.bugs:
         lines += ["", f"## {text(bug.id)}", "", *_section(bug, table, outcomes)]
     return "\n".join(lines) + "\n"
 
 
-def _line(bug: Bug, outcomes: Outcomes) -> str:
+def _line(bug: Bug, outcomes: Outcomes, table: Table) -> list[str]:
     releases, differences = tried(outcomes), bug.differences(outcomes)
-    found = _periods(releases, [bug.found(release, outcomes) for release in releases])
-    differs = _periods(releases, ["differs" if release in differences else "" for release in releases])
+    found = table.periods([bug.found(release, outcomes) for release in releases])
+    differs = table.periods(["differs" if release in differences else "" for release in releases])
     name = f"[{text(bug.id)}]({bug.link})" if bug.link else text(bug.id)
     words = [name, ", ".join(map(in_words, bug.bad)), ", ".join(map(in_words, bug.good))]
     here = [(found, BAD), (found, GOOD), (differs, "differs")]
     words += [", ".join(where for where, word in periods if word == wanted) for periods, wanted in here]
     if not bug.cells:
         words[3] = "no cell"
-    return f"| {' | '.join(word or '-' for word in words)} |"
-
-
-def _periods(releases: Sequence[Release], words: Sequence[str]) -> list[tuple[str, str]]:
-    return list(consecutive([release.label for release in releases], words))
+    return [word or "-" for word in words]
 
 
 def _section(bug: Bug, table: Table, outcomes: Outcomes) -> Iterator[str]:
@@ -188,14 +182,36 @@ def _section(bug: Bug, table: Table, outcomes: Outcomes) -> Iterator[str]:
         yield from ("", f"No cell shows it. {text(bug.without_cells)}")
     for row in (row for cell in bug.cells for row in table.rows if row.cell == cell):
         yield from ("", f"{code(row.cell)}:", "")
+        witnesses = {one.words: one.witness for one in reversed(row.seen) if one}
         for where, word in table.periods(row.words):
-            if word != NOT_RUN:
-                runs = next(runs for runs, of in zip(row.seen, row.words, strict=True) if of == word)
-                steady = _CHANGING.sub("...", witness_of(runs))
+            if word in witnesses:
+                steady = _CHANGING.sub("...", witnesses[word])
                 witness = text(textwrap.shorten(steady, MOST_OF_WITNESS, placeholder=" ..."))
                 yield f"- {text(where)}: {text(word)}{f': {witness}' if witness else ''}"
     if differences := bug.differences(outcomes):
-        releases = tried(outcomes)
-        periods = _periods(releases, [differences.get(release, "") for release in releases])
+        periods = table.periods([differences.get(release, "") for release in tried(outcomes)])
         parts = "; ".join(f"{where}: {words}" for where, words in periods if words)
         yield from ("", f"**Differs.** {text(parts)}. {text(bug.deviation) or '(Not explained yet.)'}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    known = load_known_bugs()
+    cells = [word for cell in known.cells for word in ("--cell", cell)]
+    # It has said which cells did not run with which release.
+    if code := commands.main(["releases", *known.releases, *cells, "--results", str(RESULTS), *arguments]):
+        return code
+    outcomes = outcomes_in(RESULTS / "runs.jsonl")
+    PAGE.write_text(page(known, outcomes), encoding="utf-8")
+    problems = [*known.problems(outcomes)]
+    print(*problems, sep="\n", file=sys.stderr)
+    return int(bool(problems))
+
+
+def outcomes_in(journal: Path) -> dict[tuple[Release, str], Outcome]:
+    """By release and cell; of a cell that ran again, the last one counts."""
+    runs = map(json.loads, journal.read_text(encoding="utf-8").splitlines())
+    return {(Release(*run["run"][:2]), run["run"][-1]): Outcome.from_json(run["outcome"]) for run in runs}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -18,11 +18,9 @@ from pathlib import Path
 import jax
 import pytest
 from suite_runs import python
-from support import sessions
 
 from conformance.cli.commands import main
 from conformance.implementations import callbacks_of, load
-from conformance.model.programs import all_programs
 from conformance.model.transforms import TRANSFORMS
 from conformance.oracle.history import Recorder
 from conformance.planning.cells import ProgramCell, UnknownCellError, parse_cell
@@ -149,18 +147,6 @@ SAMPLES = [
 ]
 
 
-def test_the_samples_have_every_value() -> None:
-    cells = [cell for cell in map(parse_cell, SAMPLES) if isinstance(cell, ProgramCell)]
-    assert {cell.callback.name for cell in cells} == {callback.name for callback in callbacks_of("hostcb")}
-    assert {name for cell in cells for name in cell.program.names} == {*TRANSFORMS}
-    assert {cell.data.element for cell in cells} == {*ELEMENT_TYPES}
-    assert {cell.data.shape for cell in cells} == {*SHAPES}
-    assert {cell.data.structure for cell in cells} == {*STRUCTURES}
-    assert {cell.placement for cell in cells} == {*PLACEMENTS}
-    assert {cell.configuration for cell in cells} == {"default", *CONTEXTS}
-    assert {cell.implementation for cell in cells} == {"hostcb", "jax"}
-
-
 @pytest.mark.parametrize("cell_id", SAMPLES)
 def test_a_program_passes_as_its_cell_does(cell_id: str) -> None:
     assert verdict(of(cell_id)) == "pass"
@@ -186,14 +172,13 @@ def planned() -> list[ProgramCell]:
     return [cell for cell in plan.cells if isinstance(cell, ProgramCell)]
 
 
+@pytest.mark.thorough
 def test_planned_programs_compile() -> None:
-    few = (f"hostcb/id_tap/{program.name}/cpu-2dev" for program in all_programs()[::6])
-    cells = planned() if sessions.THOROUGH else map(parse_cell, filter(meaningful, few))
-    for cell in cells:
+    for cell in planned():
         compile(standalone_program(cell), cell.id, "exec")
 
 
-@pytest.mark.skipif(not sessions.THOROUGH, reason="a minute; HOSTCB_TESTS=thorough asks for it")
+@pytest.mark.thorough
 def test_planned_programs_have_the_verdicts_of_their_cells() -> None:
     chosen = random.Random(0).sample(planned(), 60)
     found = {cell.id: (verdict(standalone_program(cell)), verdict_of_suite(cell)) for cell in chosen}
@@ -225,7 +210,6 @@ TWICE = f"{RECORDING}\n    if site == 'unused':\n    {RECORDING}"
         (PASSING, '    callback("unused", x * 4 + 3)\n', "", "lost"),
         (PASSING, RECORDING, TWICE, "duplicate"),
         (PASSING, '    callback("unused", x * 4 + 3)\n', '    callback("unused", x * 4 + 2)\n', "wrong operand"),
-        (PASSING, '"unused", x * 4 + 3)', '"unused", (x * 4 + 3) % 137)', "wrong operand"),
         (PASSING, '    callback("unused"', '    callback("unasked", x)\n    callback("unused"', "unexpected"),
         (PASSING, BARRIER, "BARRIER; calls[:2] = calls[1::-1]", "order"),
         (PASSING, "return total", "return total + 1", "result"),
@@ -238,10 +222,7 @@ TWICE = f"{RECORDING}\n    if site == 'unused':\n    {RECORDING}"
         ("hostcb/call_device/pmap/cpu-2dev", "device.id", "1 - device.id", "wrong device"),
         ("hostcb/call/pmap/cpu-2dev", BARRIER, "BARRIER; calls.reverse()", "order"),
         ("hostcb/id_tap_device/vmap/cpu-1dev", BARRIER, "BARRIER; calls.reverse()", "order"),
-        ("hostcb/id_tap_device/vmap/cpu-1dev", "device.id", "device.id + 1", "wrong device"),
-        ("hostcb/id_tap_device/pmap/cpu-2dev", BARRIER, "BARRIER; calls.reverse()", "order"),
         ("hostcb/id_tap/vmap/cpu-1dev", "*transforms))", "*transforms * 2))", "wrong transforms"),
-        ("hostcb/id_tap/vmap.pmap/cpu-2dev", BARRIER, "BARRIER; calls.reverse()", "order"),
         ("hostcb/call/jit+int8-vector-pair/cpu-1dev", "plus(1, 1)", "plus(1, 2)", "wrong operand"),
         ("hostcb/call/vmap/cpu-1dev", ", result_shape", ', vmap_method="sequential", result_shape', "not refused"),
         ("hostcb/call/vmap/cpu-1dev", "def function(x):", "def function(x):\n    1 / 0", "wrong refusal"),
@@ -251,11 +232,6 @@ TWICE = f"{RECORDING}\n    if site == 'unused':\n    {RECORDING}"
 )  # fmt: skip
 def test_a_program_names_what_goes_wrong(cell_id: str, before: str, after: str, kind: str) -> None:
     assert verdict(changed(of(cell_id), before, after)) == kind
-
-
-@pytest.mark.parametrize("cell_id", [PASSING, "hostcb/call/pmap/cpu-2dev", "hostcb/id_tap/vmap/cpu-1dev"])
-def test_a_program_with_all_checks_passes(cell_id: str) -> None:
-    assert verdict(of(cell_id, *ON_REQUEST)) == "pass"
 
 
 @pytest.mark.parametrize(
@@ -269,14 +245,8 @@ def test_a_program_with_all_checks_passes(cell_id: str) -> None:
 )
 def test_checks_on_request(cell_id: str, before: str, after: str, kind: str) -> None:
     assert {*CHECKS} == {*ON_REQUEST}
+    assert verdict(of(cell_id, *ON_REQUEST)) == "pass"
     assert verdict(changed(of(cell_id, *ON_REQUEST), before, after)) == kind
-
-
-def test_the_heading_says_what_is_not_checked() -> None:
-    unchecked = "# Not checked: dtypes of operands and of the program's results, torn operand."
-    assert of(PASSING, "overlap", "early barrier").splitlines()[2] == unchecked
-    assert of(PASSING + "+x64", *ON_REQUEST).splitlines()[2] == "# Not checked: dtypes of the program's results."
-    assert "Not checked" not in of("hostcb/call/vmap/cpu-1dev")
 
 
 # The command ----------------------------------------------------------------------------------------------------------

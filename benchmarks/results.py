@@ -1,6 +1,6 @@
 """The output of a run: a table for the terminal, a JSON file, and the comparison with an earlier run.
 
-docs/performance.md describes the JSON file, field by field.
+docs/benchmarks.md describes the JSON file, field by field.
 """
 
 from __future__ import annotations

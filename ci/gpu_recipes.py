@@ -1,4 +1,4 @@
-"""Runs the recipes of docs/kernels.md on this machine's GPU: those of torch, CuPy, Numba and Triton.
+"""Runs the recipes of docs/callbacks/buffer_callback.md on this machine's GPU: those of torch, CuPy, Numba and Triton.
 
 A library that is not installed is said, and is no failure; a recipe that fails, or no GPU, is one.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[1] / "docs" / "kernels.md"
+PAGE = Path(__file__).parents[1] / "docs" / "callbacks" / "buffer_callback.md"
 
 # The title on the page, the modules that it needs, and what its code must do.
 Check = Callable[[dict[str, Any]], None]
@@ -36,7 +36,7 @@ def _add(names: dict[str, Any]) -> None:
 
 
 RECIPES: tuple[tuple[str, tuple[str, ...], Check], ...] = (
-    ("torch, on CPU and GPU", ("torch",), _softmax),
+    ("torch", ("torch",), _softmax),
     ("CuPy", ("cupy",), _sort),
     ("Numba", ("numba",), _double),
     ("Triton", ("torch", "triton"), _add),
@@ -53,7 +53,7 @@ def _equal(names: dict[str, Any], ours: Any, theirs: Any) -> None:
 def code(title: str) -> str:
     """The code under a title of the page."""
     section = PAGE.read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-    found: list[str] = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    found: list[str] = re.findall(r"```py\n(.*?)```", section, re.DOTALL)
     return "\n".join(found)
 
 
@@ -73,10 +73,10 @@ def main() -> int:
         if missing:
             print(f"{title}: not run, {' and '.join(missing)} not installed")
             continue
-        names = {"hostcb": hostcb, "jax": jax, "jnp": jnp, "np": np, "__name__": "recipe"}
+        names = {"hcb": hostcb, "jax": jax, "jnp": jnp, "np": np, "__name__": "recipe"}
         # Numba and Triton read the source of their kernels, which must be in a file.
         file = Path(f"recipe_{modules[-1]}.py")
-        file.write_text("".join(f"import {name}\n" for name in modules if name == "torch") + code(title))
+        file.write_text(code(title))
         try:
             exec(compile(file.read_text(), str(file), "exec"), names)
             check(names)

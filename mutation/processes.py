@@ -40,7 +40,7 @@ class ForkedWorker:
         self._reports, write_reports = os.pipe()
         self._unread = b""
         self.status: int | None = None
-        """How the process ended, as `os.waitstatus_to_exitcode` tells it; None while it runs."""
+        """How the process ended, as `os.waitstatus_to_exitcode` returns it; None while it runs."""
         self._pid = os.fork()
         if self._pid == 0:
             _become_worker(work, (read_commands, write_reports), log)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The reported bugs that tell releases of JAX apart, what their cells show with each release, and the page of that.
+"""The reported bugs that distinguish releases of JAX, what their cells show with each release, and the page of that.
 
 Run as a program, it runs the cells of ci/known_bugs.toml by the command `releases`, which gets the arguments, such as
 `--resume`, and writes docs/known-bugs.md.
@@ -33,7 +33,7 @@ PAGE = PROJECT / "docs" / "known-bugs.md"
 RESULTS = PROJECT / "results" / "known-bugs"
 
 BAD, GOOD, UNSUPPORTED, OTHERWISE = "bad", "good", "unsupported", "failing in another way"
-NOT_TOLD = "not told"
+UNKNOWN = "unknown"
 """The suite itself has failed: the release is neither bad nor good."""
 
 MOST_OF_WITNESS = 160
@@ -43,12 +43,12 @@ _CHANGING = re.compile(r"0x[0-9a-f]{6,}|\b[FEW]\d{4} [\d:.]+ +\d+")
 
 _INTRODUCTION = """\
 `nox -s known-bugs` made this page from [ci/known_bugs.toml](../ci/known_bugs.toml). The list has reported bugs of
-JAX's own callbacks that tell releases apart. "Before" is what was found with small programs, before there was a cell.
+JAX's own callbacks that distinguish releases. "Before" is what was found with small programs, before there was a cell.
 "Here" is what the cells show: one run with each of {releases} from {first} to {last}, on CPU devices of a machine
 with {cores}. A range like `0.4.31 to 0.6.1` has only the releases that ran, which are {versions}.
 
 A bug is bad with a release if one of its cells fails there. One run that passes does not prove that a deadlock or a
-race is gone. Below the table each bug has its cells, with what came of them and the first line of the first witness.
+race is gone. Below the table each bug has its cells, with their outcomes and the first line of the first witness.
 "Differs" names each release of which the cells show something else than what was found before, and says why.
 """
 
@@ -87,13 +87,13 @@ class Bug:
     def found(self, release: Release, outcomes: Outcomes) -> str:
         """What the cells show of a release: that it is bad, if one of them does."""
         states = {self._state(outcomes[release, cell]) for cell in self.cells if (release, cell) in outcomes}
-        return next((state for state in (BAD, OTHERWISE, UNSUPPORTED, NOT_TOLD, GOOD) if state in states), NOT_RUN)
+        return next((state for state in (BAD, OTHERWISE, UNSUPPORTED, UNKNOWN, GOOD) if state in states), NOT_RUN)
 
     def _state(self, outcome: Outcome) -> str:
         if outcome.verdict is Verdict.PASS:
             return GOOD
         if outcome.verdict is Verdict.HARNESS_ERROR:
-            return NOT_TOLD
+            return UNKNOWN
         if outcome.verdict is Verdict.UNSUPPORTED:
             return BAD if self.refused else UNSUPPORTED
         return BAD if self.anomaly in ("", outcome.anomaly) else OTHERWISE
@@ -104,7 +104,7 @@ class Bug:
         return {
             release: f"{here}, not {before}"
             for release, (here, before) in found.items()
-            if self.cells and before and here not in (before, NOT_TOLD)
+            if self.cells and before and here not in (before, UNKNOWN)
         }
 
 

@@ -1,4 +1,4 @@
-"""What a search has found, in words."""
+"""The findings of a search, as text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def report(
 ) -> str:
     """The findings; cells with the same are reported once, with all their names.
 
-    A label begins with the name of the release or commit, and may have more words that tell it from others.
+    A label begins with the name of the release or commit, and may have more words to distinguish it from others.
     """
     groups: dict[object, list[str]] = {}
     for subject, answer in answers.items():

@@ -34,7 +34,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Change:
-    """The outcome changes after `before`, and has changed in `after`; what lies between tells nothing."""
+    """The outcome changes after `before`, and has changed in `after`; what lies between shows nothing."""
 
     before: int
     after: int
@@ -68,7 +68,7 @@ class Evidence:
 
     @property
     def looks(self) -> list[int]:
-        """The numbers of runs after which releases are compared: more of them run if the earlier cannot tell."""
+        """The numbers of runs after which releases are compared: more of them run if the earlier are not enough."""
         found = [self.runs]
         while found[0] > FIRST_LOOK:
             found.insert(0, max(FIRST_LOOK, found[0] // 2))

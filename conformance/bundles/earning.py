@@ -93,7 +93,7 @@ def _reasons(run: JudgedRun, wanted: Sequence[str], lacks: Mapping[str, str]) ->
     if missing := [one for one in wanted if one not in ran]:
         yield f"{len(missing)} of its {len(wanted)} cells did not run, the first is {missing[0]}"
     yield from (f"all cells of {callback} were left out: {reason}" for callback, reason in lacks.items())
-    # A refusal in words is right where a platform lacks something, and shows no support of it.
+    # A refusal with an error is right where a platform lacks something, and shows no support of it.
     through = {_callback(one) for one, cell in ran.items() if not cell.refused}
     for callback in dict.fromkeys(_callback(one) for one in ran):
         if callback not in through:

@@ -28,7 +28,7 @@ class JudgedCell:
     reason: str
     """That of the known failure, with its link; empty for other cells."""
     refused: bool
-    """Whether it passed without running, because the platform refuses its program in words."""
+    """Whether it passed without running, because the platform refuses its program with an error."""
 
 
 @dataclass(frozen=True)

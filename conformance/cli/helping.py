@@ -23,7 +23,7 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         text = action.help
-        # A help that speaks of the default says more than the value, and a switch is off.
+        # A help that names the default says more than the value, and a switch is off.
         if not text or not action.option_strings or not action.default or "default" in text or action.nargs == 0:
             return text
         default = action.default

@@ -114,7 +114,7 @@ def _text(options: argparse.Namespace, bundle: Bundle, runs: tuple[JudgedRun, ..
     ]
     if options.digest is None:
         lines.append(
-            "NOTE: whoever changes a bundle can write its manifest again: only a digest that was published elsewhere,"
+            "NOTE: who changes a bundle can write its manifest again: only a digest that was published elsewhere,"
             " given by --digest, shows that nobody did"
         )
     for run in runs:

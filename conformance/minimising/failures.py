@@ -16,7 +16,7 @@ Thing = TypeVar("Thing", bound=Hashable)
 
 @dataclass(frozen=True)
 class Failure:
-    """A way to fail: equal for cells that show the same bug, as far as verdicts can tell."""
+    """A way to fail: equal for cells that show the same bug, as far as verdicts show it."""
 
     verdict: str
     stage: str = ""

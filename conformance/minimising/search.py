@@ -8,7 +8,7 @@ from typing import TypeAlias, TypeVar
 Thing = TypeVar("Thing", bound=Hashable)
 
 Step: TypeAlias = tuple[str, Thing]
-"""A simplification in words, and what it leads to."""
+"""The text of a simplification, and what it leads to."""
 
 
 def smallest(

@@ -197,7 +197,7 @@ def _lends_its_view(library: Library) -> Names:
 MUTANTS = (
     Mutant(
         "only_the_last_failure",
-        "of several failures the barrier tells the last",
+        "of several failures the barrier reports the last",
         _only_the_last_failure,
         ("id_tap/case.several_fail.*",),
         at(Stage.BARRIER, "wrong failures"),

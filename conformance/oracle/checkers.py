@@ -77,7 +77,7 @@ class Matching:
         return f"{device_name}:{event.device}{self.in_process(event)}"
 
     def in_process(self, event: Event | ExpectedEvent) -> str:
-        """The event's process in words, if there are several."""
+        """A text of the event's process, if there are several."""
         return f" in process {event.process}" if self.several else ""
 
 

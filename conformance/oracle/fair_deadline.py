@@ -1,7 +1,7 @@
 """A cell's time limit, extended by the time for which a busy machine kept its process from running.
 
 A hang and a busy machine look the same on a clock. Linux counts for each thread how long it could run and had no
-processor, so the two can be told apart: the threads of a process that hangs do not wait for a processor.
+processor, so the two differ: the threads of a process that hangs do not wait for a processor.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class Module:
     devices: int
     """The number of devices that the compiler spreads it over."""
     callbacks: Sequence[Callback] | None = None
-    """None where the lowering does not tell."""
+    """None where the lowering does not say."""
 
     @property
     def operations(self) -> Iterator[Operation]:

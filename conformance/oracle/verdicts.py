@@ -54,7 +54,7 @@ class Outcome:
     verdict: Verdict
     stage: Stage | None = None
     reason: str = ""
-    """The witness of a failure: the smallest evidence, in words."""
+    """The witness of a failure: the smallest evidence, as text."""
     seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
     signal: str | None = None

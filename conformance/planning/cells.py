@@ -82,7 +82,7 @@ class ProgramCell:
 
     @property
     def lacking(self) -> str | None:
-        """What the cell needs and this release lacks, in words; None if it can run."""
+        """A text of what the cell needs and this release lacks; None if it can run."""
         reason = why_not_offered(self.implementation, self.callback) or why_no_configuration(self.configuration)
         return reason or why_no_configuration(self.topology.configuration)
 

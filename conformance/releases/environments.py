@@ -216,7 +216,7 @@ def _run(command: Sequence[str], written: str = "") -> subprocess.CompletedProce
 
 
 def _complaint(ended: subprocess.CompletedProcess[str]) -> str:
-    """What a tool said last: uv tells the cause below its error, pip repeats it at the end."""
+    """What a tool said last: uv prints the cause below its error, pip repeats it at the end."""
     lines = [" ".join(line.split()) for line in f"{ended.stdout}\n{ended.stderr}".splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"error:|cause:|ERROR:", line)] or lines
     return (": ".join(errors[-2:]) or "nothing was said").removeprefix("error: ")[:400]

@@ -10,7 +10,7 @@ from ..oracle.verdicts import Verdict
 from .results import CellRecord
 
 FIRST_WORDS = 6
-"""So many words of a witness tell one cause from another; its numbers differ from cell to cell."""
+"""So many words of a witness distinguish causes; its numbers differ from cell to cell."""
 
 WITNESS_LINES = 12
 """The page and the JSON have the others."""

@@ -35,7 +35,7 @@ def grid(head: Sequence[str], rows: Iterable[Sequence[str]], align: str = "---")
 
 
 def link(words: str) -> str:
-    """A link, if the text is a URL; an expectation may also say in words that there is none."""
+    """A link, if the text is a URL; an expectation may also say that there is none."""
     return f"<{words}>" if re.fullmatch(r"https?://[^\s<>]+", words) else text(words)
 
 

@@ -204,7 +204,7 @@ def _missing(cell: str, promises: str) -> dict[str, Any]:
 
 
 def _gaps(parts: Sequence[Part], found: Mapping[str, Any]) -> Iterator[str]:
-    """What is not there, in words."""
+    """A text of what is not there."""
     there = {part.number for part in parts}
     absent = [number for number in range(1, parts[0].of + 1) if number not in there]
     without = [cell for cell in parts[0].data["selection"]["cells"] if cell not in found]

@@ -43,7 +43,7 @@ class EventRecord:
     value: Any
     transforms: str
     device: int | None
-    """Its index in the topology; None where the callback is not told."""
+    """Its index in the topology; None where the callback does not receive it."""
     thread: int
     begin: int
     end: int

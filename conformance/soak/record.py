@@ -104,7 +104,7 @@ class Record:
         self._kept: deque[Event] = deque()
 
     def waiting(self) -> list[str]:
-        """The runs for which no barrier has waited yet, in words."""
+        """A text of the runs for which no barrier has waited yet."""
         runs = [run for run in list(self._runs.values()) if run.complete == NOT_YET]
         counts = [(sum(map(len, run.events.values())), len(run.shape.steps) * len(run.devices)) for run in runs]
         words = [f"{run}: {here} of {all_} callbacks" for run, (here, all_) in zip(runs, counts, strict=True)]

@@ -33,7 +33,7 @@ class Soak:
     record: Record = field(default_factory=Record)
     samples: list[Sample] = field(default_factory=list)
     stopped: threading.Event = field(default_factory=threading.Event)
-    """Set by whoever wants an early end."""
+    """Set for an early end."""
 
     def __post_init__(self) -> None:
         options, common = self.options, (self.record, self.implementation, self.devices)

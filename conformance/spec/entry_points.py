@@ -42,7 +42,7 @@ def entry_points(group: str) -> tuple[importlib.metadata.EntryPoint, ...]:
 
 
 def origin(point: importlib.metadata.EntryPoint) -> str:
-    """The entry point in words, with its package."""
+    """A text of the entry point, with its package."""
     package = f" of {point.dist.name} {point.dist.version}" if point.dist else ""
     return f"the entry point {point.name} = {point.value!r} in the group {point.group}{package}"
 
@@ -70,7 +70,7 @@ def attempted(action: Callable[[], T], what: str) -> T:
         frames = traceback.extract_tb(error.__traceback__)
         file, line = (error.filename, error.lineno) if isinstance(error, SyntaxError) else frames[-1][:2]
         words = " ".join(str(error).split())
-        # A module that is not found is missed by Python's own importer, whose line tells nothing.
+        # A module that is not found is missed by Python's own importer, whose line says nothing.
         place = "" if str(file).startswith("<frozen ") else f" ({file}, line {line})"
         raise VendorError(f"{what} raised {type(error).__name__}: {words}{place}") from error
 

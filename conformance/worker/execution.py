@@ -219,7 +219,7 @@ def check_refusal(refused: Mapping[str, Refusal], error: Exception) -> list[Anom
         return [Anomaly("wrong refusal", stage_of(error), witness)]
     words = [word for refusal in of_right_type for word in refusal.words]
     if not any(word in str(error) for word in words):
-        witness = f"refusing {what} must speak of {' or '.join(words)}: {summary(error)}"
+        witness = f"refusing {what} must name {' or '.join(words)}: {summary(error)}"
         return [Anomaly("refusal without a way out", Stage.TRACE, witness)]
     return []
 

@@ -180,7 +180,7 @@ class LocalTransport:
 
 
 def cause(status: int | None) -> str:
-    """The end of a process in words."""
+    """A text of the end of a process."""
     if status is None:
         return "no end"
     return signal.Signals(-status).name if status < 0 else f"exit {status}"

@@ -1,4 +1,4 @@
-"""`progress_bar` around a warm-up and a `scan` of NUTS: each step that the bar is told, in order."""
+"""`progress_bar` around a warm-up and a `scan` of NUTS: each step that the bar receives, in order."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ HEAD = (
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one test, as `record_tests` writes it."""
+    """The outcome of one test, as `record_tests` writes it."""
 
     outcome: str
     callbacks: int

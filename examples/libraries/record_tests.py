@@ -28,7 +28,7 @@ def callbacks() -> int:
 
 
 class Recorder:
-    """Writes what becomes of each test."""
+    """Writes the outcome of each test."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

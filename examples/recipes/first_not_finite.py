@@ -18,14 +18,14 @@ import hostcb
 
 
 class Finite:
-    """Looks at named values; `first` tells, for each device, the first one that was not finite."""
+    """Looks at named values; `first` has, for each device, the first one that was not finite."""
 
     def __init__(self) -> None:
         self.first: dict[jax.Device, str] = {}
         self._lock = threading.Lock()
 
     def __call__(self, name: str, value: Any, **also: Any) -> Any:
-        """Return `value`, a tree of arrays; what is `also` given is told with it, such as the step."""
+        """Return `value`, a tree of arrays; what is `also` given is shown with it, such as the step."""
         caller = sys._getframe(1)
         place = f"{name} at {Path(caller.f_code.co_filename).name}:{caller.f_lineno}"
 

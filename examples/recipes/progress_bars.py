@@ -21,7 +21,7 @@ from jax.sharding import Mesh, PartitionSpec
 import hostcb
 
 UPDATES = 100
-"""How often a bar moves in one run of its loop; the device comes to more steps and does not tell of them."""
+"""How often a bar moves in one run of its loop; the device comes to more steps and does not report them."""
 
 
 def scan(bars: Bars, name: str, step: Callable[..., Any], init: Any, xs: Any = None, length: int | None = None) -> Any:

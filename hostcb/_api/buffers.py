@@ -34,7 +34,7 @@ def buffer_callback(
         callback: called as `callback(ctx, out, *args, **kwargs)`. `ctx`, a `hostcb.ExecutionContext`, has the
             `stage` of the execution (a `hostcb.ExecutionStage`) and on GPU the `stream` that the work belongs on. `out`
             holds a writable `hostcb.Buffer` for each leaf of `result_shape_dtypes`, `args` and `kwargs` one for each
-            operand. A buffer speaks `__array__` on CPU,
+            operand. A buffer has `__array__` on CPU,
             `__cuda_array_interface__` on GPU and `__dlpack__` on both. It is only valid until the function returns:
             copy the data that you keep, with `np.asarray(buffer).copy()`. If you keep an array from
             `np.asarray(buffer)` alive, JAX mistakes later buffers for this one (an array from `np.from_dlpack(buffer)`

@@ -90,7 +90,7 @@ def _versions() -> str:
 
 
 def _platforms() -> dict[str, str]:
-    """Return the version and the devices of each platform, in words."""
+    """Return a text of the version and the devices of each platform."""
     found = {}
     try:
         for name, client in jax.extend.backend.backends().items():

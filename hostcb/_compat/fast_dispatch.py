@@ -230,7 +230,7 @@ class _Trial(threading.local):
         return data._replace(in_device_local_layouts=[ends], out_pytree_def=_tree_with_end(ends, users))
 
     def works(self, token: Any) -> bool:
-        """Return whether both ends are told in time, whether each may raise, and whether the copy lives so long."""
+        """Return whether both ends are reported in time, whether each may raise, and whether the copy lives so long."""
         told: list[Any] = []
         refusing: list[str] = []
         copies: list[weakref.ref[Any]] = []
@@ -280,7 +280,7 @@ MOST_TRIALS = 3
 
 
 def let_ordered_take_it(effect: Any, harmless: Sequence[type], program_class: type, dispatches: FastDispatches) -> None:
-    """Let programs with `effect` take the fast dispatch, where `dispatches` allows it and this JAX tells of its ends.
+    """Let programs with `effect` take the fast dispatch, where `dispatches` allows it and this JAX reports its ends.
 
     They may have other effects of the classes `harmless`.
     """

@@ -28,7 +28,7 @@ _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char
 
 
 def python_handler(target: str) -> int | None:
-    """Return the address of the handler of a target on the CPU; None if this JAX does not tell it."""
+    """Return the address of the handler of a target on the CPU; None if this JAX does not give it."""
     if _TARGETS.lost:
         return None
     stages = _TARGETS.value("cpu").get(target)
@@ -37,7 +37,7 @@ def python_handler(target: str) -> int | None:
 
 
 def cuda_python_handler() -> int | None:
-    """Return the address of the handler of callbacks on buffers on CUDA; None without a plugin that tells it."""
+    """Return the address of the handler of callbacks on buffers on CUDA; None without a plugin that gives it."""
     for plugin in _CUDA_PLUGINS:
         try:
             capsule = importlib.import_module(plugin).ffi_handlers()["xla_buffer_python_gpu_callback"]

@@ -24,7 +24,7 @@ _MODULE_CONTEXT = private(
 )
 _ADD_HOST_CALLBACK = private(
     "jax.interpreters.mlir:ModuleContext.add_host_callback",
-    "Hands a handler to the module, and tells which callbacks of JAX's own a program has.",
+    "Hands a handler to the module, and lists which callbacks of JAX's own a program has.",
     _NO_LOWERING,
     ("H1", "H13", "X1"),
     Cost.ALL,
@@ -199,7 +199,7 @@ def module_name(module_context: Any) -> str:
 
 
 def client_of(module_context: Any) -> Any:
-    """The runtime's client that a module is lowered for; None if this JAX does not tell, which then has one for CPU."""
+    """The runtime's client that a module is lowered for; None if this JAX does not say, which then has one for CPU."""
     return getattr(module_context, "backend", None)
 
 

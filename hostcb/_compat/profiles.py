@@ -37,5 +37,5 @@ def on_profiles(tell: Callable[[bool], None]) -> None:
         # JAX's functions refer to this very object.
         _STATE.value.__class__ = Watched
     except (AttributeError, TypeError) as error:
-        # A state that is made otherwise, or a profiler that does not tell.
+        # A state that is made otherwise, or a profiler that does not say.
         _STATE.value, _STATE.problem = None, f"cannot be watched: {error}"

@@ -161,7 +161,7 @@ class Entry:
 
     @property
     def state(self) -> str:
-        """The state in words, for reports."""
+        """A text of the state, for reports."""
         if not self.needed:
             return "not needed any more"
         if not self.probed:

@@ -39,7 +39,7 @@ _NO_MESH = private("jax._src.mesh:empty_concrete_mesh", "Does the same.", _USERS
 _NO_ABSTRACT_MESH = private("jax._src.mesh:empty_abstract_mesh", "Does the same.", _USERS_MESH, ("H5",), Cost.SOME)
 _BACKENDS_EXIST = private(
     "jax._src.xla_bridge:backends_are_initialized",
-    "Tells whether more threads can still be asked of the CPU runtime.",
+    "Says whether the CPU runtime can still get more threads.",
     "A callback that runs JAX itself may deadlock on several CPU devices; set PJRT_NPROC in the environment.",
     ("H9",),
     Cost.COMFORT,
@@ -109,7 +109,7 @@ if _leave:
         return contextlib.nullcontext()
 
     def mesh_is_set() -> bool:
-        """Return whether a mesh is set, as far as this JAX tells."""
+        """Return whether a mesh is set, as far as this JAX knows."""
         return not jax.sharding.get_abstract_mesh().empty
 
 
@@ -127,7 +127,7 @@ def forced_cpu_devices() -> int:
 
 
 def before_cpu_client(function: Callable[[], None]) -> None:
-    """Call `function` each time before JAX makes a CPU client; once and at once, if this JAX does not tell of it."""
+    """Call `function` each time before JAX makes a CPU client; once and at once, if this JAX does not announce it."""
     if not _CPU_FACTORY.holds:
         if not backends_exist():
             function()

@@ -313,7 +313,7 @@ def _names(failures: Sequence[Failure]) -> str:
 
 
 def at_exit(failures: Sequence[Failure], ended_by: BaseException | None) -> str | None:
-    """Return in words the failures that neither a barrier nor the program has raised; None if there are none.
+    """Return a text of the failures that neither a barrier nor the program has raised; None if there are none.
 
     Where hostcb does not know whether the program has got the error, the failure is reported: on several devices a
     callback without a result fails without any error of JAX.

@@ -1,4 +1,4 @@
-"""The frames of hostcb and JAX in tracebacks, which tell a user nothing: left out where hostcb raises on purpose (H32).
+"""The frames of hostcb and JAX in tracebacks, which do not help a user: left out where hostcb raises on purpose (H32).
 
 `JAX_TRACEBACK_FILTERING=off` keeps them, as it keeps JAX's own. An error that hostcb did not mean to raise keeps its
 whole traceback, since that is what a report of the bug needs.

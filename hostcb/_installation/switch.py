@@ -30,7 +30,7 @@ class _Switch:
         self._blocks = 0
         # A part of the key of JAX's caches. Made late, since programs that were compiled before it are compiled anew.
         self._cache_key: Any = None
-        # Whether anything is to be undone, and whether JAX's caches have been told so. An interrupt may come between
+        # Whether anything is to be undone, and whether JAX's caches know it. An interrupt may come between
         # two steps, so the next call makes each of them again.
         self._on = False
         self._told = False

@@ -116,7 +116,7 @@ def _refuse_on_one_device(context: Any, params: dict[str, Any]) -> None:
     if getattr(program, "num_devices", mesh.size) < mesh.size:
         raise NotImplementedError(
             f"{callback} was used in a shard_map or pmap over {mesh.size} devices that has no results and uses none of "
-            f"its operands. Nothing tells JAX {jax.__version__} the devices of such a program, so it compiles the "
+            f"its operands. Nothing names the devices of such a program to JAX {jax.__version__}, so it compiles the "
             "program for one device. Return a value from it and use that, call it under jax.set_mesh(mesh), or give "
             "the callback an operand of it."
         )

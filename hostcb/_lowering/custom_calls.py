@@ -18,7 +18,7 @@ from jax.interpreters import mlir
 from .. import _compat
 from .._threads.foreign import add_host_callback
 
-# The attribute of the operation that tells the runtime which handler to call.
+# The attribute of the operation that names the handler to call.
 _INDEX = "index"
 
 
@@ -29,7 +29,7 @@ class Form:
     name: str
     result_types: list[Any]
     attributes: dict[str, Any]
-    # The attribute that tells the handler, and its other entries; none if it is the target's name.
+    # The attribute that names the handler, and its other entries; none if it is the target's name.
     telling: str
     others: dict[str, Any]
 

@@ -303,7 +303,7 @@ def _cpu_devices(site: Site) -> _CpuDevices:
     """
     client = _compat.client_of(site.context.module_context)
     if not _compat.clearing_is_told():
-        # This JAX does not tell when it replaces its devices, so they are asked for each time.
+        # This JAX does not report when it replaces its devices, so they are asked for each time.
         _tables.clear()
     if client not in _tables:
         _tables[client] = _CpuDevices(client)

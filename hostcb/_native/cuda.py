@@ -43,7 +43,7 @@ class Cuda:
             return False
         handler = _compat.cuda_python_handler()
         if handler is None:
-            self.problem = "no plugin of JAX for CUDA tells its handler of Python callbacks"
+            self.problem = "no plugin of JAX for CUDA gives its handler of Python callbacks"
             return False
         library.held.hostcb_cuda_set_python_handler(handler)
         try:
@@ -73,7 +73,7 @@ class Cuda:
         return found[0]
 
     def state(self) -> str:
-        """The state in words, for `hostcb.doctor`."""
+        """A text of the state, for `hostcb.doctor`."""
         if self.problem is None:
             self.is_ready()
         if self.problem is not None:

@@ -110,7 +110,7 @@ class Library:
             self.problem = "it was not built; that needs a C compiler, and `pip install -v` says what is missing"
             return
         if _compat.python_handler(PYTHON_TARGET) is None:
-            self.problem = "this JAX does not tell the handler of Python callbacks"
+            self.problem = "this JAX does not give the handler of Python callbacks"
             return
         held = _with_types(ctypes.PyDLL(str(LIBRARY)), _FUNCTIONS)
         build, wanted = held.hostcb_build().decode(), build_of(SOURCES)
@@ -184,7 +184,7 @@ class Library:
             self.held.hostcb_hold_ended_threads(ctypes.cast(set_terminate, ctypes.c_void_p))
 
     def state(self) -> str:
-        """The state in words, for `hostcb.doctor`."""
+        """A text of the state, for `hostcb.doctor`."""
         if self.problem is None:
             self.is_ready()
         if self.problem is not None:

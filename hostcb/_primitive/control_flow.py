@@ -1,12 +1,12 @@
 """Rules for control flow with callbacks inside, where JAX's own rules would break a promise (H4, H7, X3, X4).
 
 JAX lowers a loop whose condition has ordered effects by moving the condition into the body. With a batched predicate
-its rule does not freeze finished lanes, so they run on: `vmap(lambda n: while_loop(lambda s: tap(s) < n, lambda s:
-s + 1, 0.))([1, 3])` gives [3, 3]. hostcb rewrites such a loop before it is batched: the predicate becomes part of the
-carry, and the remaining condition has no effect.
+its rule does not freeze finished batch elements, so they run on: `vmap(lambda n: while_loop(lambda s: tap(s) < n,
+lambda s: s + 1, 0.))([1, 3])` gives [3, 3]. hostcb rewrites such a loop before it is batched: the predicate becomes
+part of the carry, and the remaining condition has no effect.
 
-With a batched predicate, `cond` runs both branches and `while_loop` runs finished lanes. hostcb refuses a callback
-there that must run exactly once, as JAX refuses its own `io_callback`.
+With a batched predicate, `cond` runs both branches and `while_loop` runs finished batch elements. hostcb refuses a
+callback there that must run exactly once, as JAX refuses its own `io_callback`.
 
 If XLA knows the trip count of a loop, it replaces the condition by a counter and drops callbacks without a token in it.
 So when hostcb lowers such a loop, it makes the predicate part of the carry.
@@ -110,7 +110,7 @@ def _with_carried_predicate(
 ) -> Callable[..., Any]:
     """Return the loop as a function of its operands, with the predicate in the carry and no callback in the condition.
 
-    With `batched`, the loop freezes finished lanes, so that vmap may batch the predicate.
+    With `batched`, the loop freezes finished batch elements, so that vmap may batch the predicate.
     """
     condition = jex.jaxpr_as_fun(cond_jaxpr)
     body = jex.jaxpr_as_fun(body_jaxpr)
@@ -124,7 +124,7 @@ def _with_carried_predicate(
             going, values = carry
             moved = tuple(body(*of_body, *values))
             if batched:
-                # `going` is always true before batching. After it, the select freezes finished lanes.
+                # `going` is always true before batching. After it, the select freezes finished batch elements.
                 moved = tuple(jax.lax.select(going, new, old) for new, old in zip(moved, values, strict=True))
             (going_on,) = condition(*of_condition, *moved)
             return going_on, moved

@@ -184,5 +184,5 @@ if tracker.informed:
     fast_dispatch.let_ordered_take_it(ordered, HARMLESS, Program, tracker)
 else:
     dispatch.keep_order_without_hooks()
-    # Which no execution tells then.
+    # No execution reports them then.
     _compat.require_devices(host_callback_p)

@@ -146,7 +146,7 @@ def _end_functions() -> None:
 
 
 def _wait() -> str:
-    """Wait for what had been started; return in words what the exit gives up."""
+    """Wait for what had been started; return a text of what the exit gives up."""
     patience = Patience()
     watching.watch(patience)
     try:

@@ -58,7 +58,7 @@ def same_names(result: Any, tree: Any) -> bool:
 
 
 def _names_in(tree: Any) -> list[list[Any]] | None:
-    """Return the dict keys that lead to each leaf; None if a container of the user's cannot be made to tell them."""
+    """Return the dict keys that lead to each leaf; None if a container of the user's cannot be made to show them."""
     # JAX asks containers to take `object()` as a leaf. Those that take arrays alone may take one of these.
     for leaf in (object(), np.zeros(()), np.ones(()), 0):
         with contextlib.suppress(Exception):
@@ -99,7 +99,7 @@ def mismatch(actual: Any, expected: Any) -> str:
 
 
 def _keys(tree: Any) -> str | None:
-    """Describe a tree by its number of leaves and the dict keys that lead to each leaf, if it tells them."""
+    """Describe a tree by its number of leaves and the dict keys that lead to each leaf, if it shows them."""
     names = _names_in(tree)
     if names is None:
         return None

@@ -27,7 +27,7 @@ _INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "pl
 # No real function has more wrappers.
 MOST_WRAPPERS = 100
 
-# In place of a device's name, where a callback has neither operands nor results that tell it.
+# In place of a device's name, where a callback has neither operands nor results that show it.
 NO_DEVICE = "unknown"
 # A longer text is cut: the repr of an array or of a model would hide the rest of the message.
 MOST_CHARACTERS = 400

@@ -78,7 +78,7 @@ LOWERED = """
 from hostcb import _compat
 from hostcb._native.cuda import cuda
 if "told" in sys.argv:
-    # As the plugin of CUDA tells it.
+    # As the plugin of CUDA gives it.
     _compat.cuda_python_handler = lambda: 1
 jax.devices()
 from conformance.worker.private_jax import lowering_for
@@ -150,7 +150,7 @@ def test_with_the_plugin_it_is_used() -> None:
 def test_without_the_plugin_it_is_not_used(by_default: tuple[dict[str, str], str]) -> None:
     texts, line = lowered(env=ASKED_FOR)
     assert texts == by_default[0]
-    assert "taps in C are off: no plugin of JAX for CUDA tells its handler of Python callbacks" in line
+    assert "taps in C are off: no plugin of JAX for CUDA gives its handler of Python callbacks" in line
 
 
 @pytest.mark.parametrize(

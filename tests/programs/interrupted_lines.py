@@ -4,7 +4,7 @@ Arguments: `interrupt` or `nest`, which lines (`0/7`: each seventh, from the fir
 `line` or `opcode`.
 
 A first run, without disturbance, counts the events of the main thread in the modules concerned. Then the same program
-runs once for each of them. Only the number of an event tells it from others, so threads may change it a little.
+runs once for each of them. Only the number of an event distinguishes it from others, so threads may change it a little.
 """
 
 from __future__ import annotations

@@ -127,9 +127,9 @@ def test_the_json_file_is_what_the_page_says(tmp_path: Path) -> None:
     rows = [made_up(), made_up(2.0, what="slow"), made_up(target=None, what="floor")]
     results.write(tmp_path / "a.json", rows, results.environment())
     written = json.loads((tmp_path / "a.json").read_text())
-    page = (Path(running.ROOT) / "docs" / "performance.md").read_text()
+    page = (Path(running.ROOT) / "docs" / "benchmarks.md").read_text()
     for field in (*written, *written["environment"], *written["rows"][0]):
-        assert f"`{field}`" in page, f"docs/performance.md does not describe the field {field}"
+        assert f"`{field}`" in page, f"docs/benchmarks.md does not describe the field {field}"
     assert [row["verdict"] for row in written["rows"]] == ["met", "MISSED", "-"]
     assert results.read(tmp_path / "a.json") == rows
 

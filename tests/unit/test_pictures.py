@@ -42,8 +42,8 @@ def test_the_picture_of_the_speed_is_that_of_the_stored_figures() -> None:
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
-def test_the_stored_figures_are_those_of_the_page_about_performance(path: Path) -> None:
-    page = (ROOT / "docs" / "performance.md").read_text()
+def test_the_stored_figures_are_those_of_the_page_about_benchmarks(path: Path) -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
     about, rows = json.loads(path.read_text())["environment"], results.read(path)
     heading = next(line for line in page.splitlines() if re.match(r"\| what \| against \| target \| [\d.]+ \|", line))
     column = [word.strip() for word in heading.split("|")].index(about["jax"])

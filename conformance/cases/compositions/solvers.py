@@ -48,7 +48,7 @@ def in_solvers(case: Case) -> None:
 
 @case("jit", "id_tap call io_callback debug_callback_ordered", also="H4 H8")
 def in_gmres(case: Case) -> None:
-    """JAX transposes what gmres multiplies by: a callback that refuses derivatives refuses this, in words."""
+    """JAX transposes what gmres multiplies by: a callback that refuses derivatives refuses this with an error."""
     _check_solver(case, *GMRES)
 
 

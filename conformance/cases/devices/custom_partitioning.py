@@ -41,7 +41,7 @@ def partitioned(function: Function, part: Function) -> Function:
     deadline=40.0,
 )
 def refused_in_parts(case: Case) -> None:
-    """On several devices, a callback in a function or in its part is refused in words, and is not called."""
+    """On several devices, a callback in a function or in its part is refused with an error, and is not called."""
     host = case.host(np.asarray)
 
     def calls(x: Any) -> Any:

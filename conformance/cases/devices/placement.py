@@ -71,7 +71,7 @@ def _gives_to(lowered: str, device: int) -> bool:
 @case("pjit", SHARDED, also="X5", minimum_devices=2)
 def names_its_device(case: Case) -> None:
     """The compiled program places the callback on the named device, the last one."""
-    # A callback cannot tell its device, so this check reads the compiled program.
+    # A callback does not know its device, so this check reads the compiled program.
     program = jax.jit(lambda x: case.apply(add_one, x), in_shardings=case.bench.split)
     lowered = program.lower(case.operand).as_text()
     given = _gives_to(lowered, len(case.devices) - 1)

@@ -109,7 +109,7 @@ def _start(arguments: Sequence[str], environment: Mapping[str, str], fresh: bool
 
 
 def _never_began(program: str, why: str) -> ChildEndedError:
-    reason = f"the program {program} of this cell did not begin in its process, which tells nothing of callbacks: {why}"
+    reason = f"the program {program} of this cell did not begin, which shows nothing about callbacks: {why}"
     return ChildEndedError(Outcome(Verdict.HARNESS_ERROR, None, reason))
 
 

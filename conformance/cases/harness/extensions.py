@@ -19,7 +19,7 @@ from .catalogue import all_cases
 from .registry import RegisteredCase, enter
 
 PLATFORM = "HOSTCB_CONFORMANCE_PLATFORM"
-"""The environment variable by which a worker tells the programs that it starts which platform they are for."""
+"""The environment variable by which a worker names the platform to the programs that it starts."""
 
 _done: set[str] = set()
 _FACES = ("name", "promises", "radix", "jax_face", "model_face")

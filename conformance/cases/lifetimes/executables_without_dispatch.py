@@ -14,7 +14,7 @@ ROUNDS = 2
 
 @case("jit pjit", "pure_callback", "H10 X2")
 def runs_without_dispatch(case: Case) -> None:
-    """The runtime's executable of a program calls back, although JAX tells nobody of its runs."""
+    """The runtime's executable of a program calls back, although JAX reports none of its runs."""
     compiled: Any = case.applying(lambda operand: np.asarray(operand) + np.float32(1))
     split = case.bench.split if case.layout == "pjit" else jax.sharding.SingleDeviceSharding(case.devices[0])
     executable = compiled.lower(case.operand).compile().runtime_executable()

@@ -97,7 +97,7 @@ def gives_memory_back(case: Case) -> None:
 
 
 def _resident() -> float:
-    """The MiB that the process has in memory; 0 where the system does not tell."""
+    """The MiB that the process has in memory; 0 where the system does not say."""
     if not _RESIDENT.exists():
         return 0.0
     return int(_RESIDENT.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)

@@ -28,7 +28,7 @@ BOUNDED = 30.0
 """Seconds in which a process must hear that another one failed, with the time that JAX takes to notice."""
 
 AT_ONCE = 10.0
-"""Seconds in which it must hear of a failure that the library itself tells it."""
+"""Seconds in which it must receive a failure that the library itself reports."""
 
 PATIENCE_MILLISECONDS = 10_000
 
@@ -152,7 +152,7 @@ def barrier_of_each_process(bench: Bench, callback: Callback) -> list[Anomaly]:
 
 
 def _client() -> Any:
-    """What the processes of a job tell each other by, whatever their programs do."""
+    """How the processes of a job talk to each other, whatever their programs do."""
     return distributed.global_state.client
 
 

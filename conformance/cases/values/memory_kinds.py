@@ -19,7 +19,7 @@ NARROW = ("float16", "bfloat16", "int8", "complex64", "float8_e4m3fn")
 
 @case("jit", "id_tap io_callback io_callback_ordered", "H4 X3", functions="barrier_wait")
 def kinds_of_memory(case: Case) -> None:
-    """H4: beside a callback each of several results is in its own kind of memory, whoever names that."""
+    """H4: beside a callback each of several results is in its own kind of memory, whatever names that."""
     device = case.devices[0]
     usual = device.default_memory().kind
     other = next((memory.kind for memory in device.addressable_memories() if memory.kind != usual), None)

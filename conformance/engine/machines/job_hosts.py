@@ -1,7 +1,7 @@
 """A run inside of a cluster's job: every host runs the same command, and the first one commands the others.
 
 JAX's own cluster detection says which process this is, how many there are, and where they meet. The first process
-judges and writes the results. Each other one starts and ends worker processes as the first one tells it.
+judges and writes the results. Each other one starts and ends worker processes at the request of the first.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The journal and the logs of the last run in a results folder, until a new run has begun a cell.
 
-Only its worker processes can tell a run that there is no device, and they write logs. Such a run must leave the last
+Only its worker processes find that there is no device, and they write logs. Such a run must leave the last
 run as it was.
 """
 

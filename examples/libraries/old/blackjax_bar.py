@@ -1,4 +1,4 @@
-"""`progress_bar=True` of `run_inference_algorithm`, with elliptical slices: each step that the bar is told."""
+"""`progress_bar=True` of `run_inference_algorithm`, with elliptical slices: each step that the bar receives."""
 
 from __future__ import annotations
 

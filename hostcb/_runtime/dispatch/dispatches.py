@@ -1,6 +1,6 @@
 """One dispatch of a program: it lasts as long as an object that nothing but the dispatching call holds (H5, H13).
 
-JAX tells of the begin of a dispatch, and of its end only if it does not raise. So the end is the death of an object,
+JAX reports the begin of a dispatch, and its end only if it does not raise. So the end is the death of an object,
 the holder. For JAX's dispatch in Python it is on the value stack of the function that dispatches. For JAX's fast
 dispatch it is a copy of the token operand, which the C++ function keeps until it returns or raises. Neither can outlive
 the call, whatever exception ends it, and no later call can be mistaken for it. docs/architecture.md has the protocol.

@@ -38,7 +38,7 @@ class Program:
         self.native: bool | None = None
         # Whether it runs on several devices at once.
         self.spans_devices = False
-        # Whether JAX tells of its executions, and the devices that it was lowered for, if they are known.
+        # Whether JAX reports its executions, and the devices that it was lowered for, if they are known.
         self.told = True
         self.lowered_for: tuple[Any, ...] | None = None
         # Whether any of its executions was started from inside a callback; `nested_on` knows which.
@@ -82,7 +82,7 @@ class Program:
         while True:
             told = self.through_python.value = self._needs_python()
             if self._needs_python() <= told:
-                # Otherwise another thread has told C that it needs Python, before this one told the opposite.
+                # Otherwise another thread has written that C needs Python, before this one wrote the opposite.
                 return
 
     def _needs_python(self) -> bool:
@@ -121,10 +121,10 @@ class Program:
         The program may have been started on several meshes. The runtime runs executions in the order of their start.
         """
         if self._last is None:
-            # The dispatch hooks were not told of an execution.
+            # The dispatch hooks have seen no execution.
             devices = self.lowered_for
             if devices is None and not self.told:
-                raise RuntimeError(f"{self} does not know its devices, because this JAX does not tell of executions.")
+                raise RuntimeError(f"{self} does not know its devices, because this JAX does not report executions.")
             # An executable that the user took out of its program: a mesh of all devices is the best guess.
             return (devices or jax.devices())[position]
         current = next((execution for execution in list(self._executions) if not execution.done()), self._last)

@@ -48,7 +48,7 @@ def barrier_wait(logging_name: str | None = None, *, timeout: float | None = Non
         RuntimeError: called from inside a callback, where it would wait for that callback.
         TypeError: `timeout` is no number.
         ValueError: `timeout` is negative or NaN.
-        UnknownJaxError: with `timeout`, on a JAX that does not tell of executions.
+        UnknownJaxError: with `timeout`, on a JAX that does not report executions.
 
     From a signal handler or a `__del__` that interrupts the dispatch of a program, it waits for everything but this
     program.
@@ -140,7 +140,7 @@ def _wait_in_time(name: str, seconds: float) -> None:
     """As `wait_for_callbacks`, but raise BarrierTimeoutError if that takes longer."""
     if not tracker.informed:
         raise UnknownJaxError(
-            f"barrier_wait[{name}]: a timeout cannot be used with JAX {jax.__version__}, which does not tell hostcb of "
+            f"barrier_wait[{name}]: a timeout cannot be used with JAX {jax.__version__}, which does not report "
             "executions: JAX itself then waits for the programs, and has no timeout. Call barrier_wait without one; "
             "`python -m hostcb` lists what this JAX lacks."
         )

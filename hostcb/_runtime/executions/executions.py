@@ -248,7 +248,7 @@ class ExecutionTracker:
             execution = execution.outer
         if execution is None:
             raise RuntimeError(
-                f"{program}: JAX told of the end of a dispatch, but not of its begin, so the order of its callbacks is "
+                f"{program}: JAX reported the end of a dispatch, but not its begin, so the order of its callbacks is "
                 "not known, and its results are not returned."
             )
         devices = execution.devices
@@ -301,7 +301,7 @@ class ExecutionTracker:
         frame = running.frame
         innermost: Execution | None = frame.execution
         while innermost is not None and innermost.dispatch.has_ended():
-            # Its dispatch has raised, and told of no end.
+            # Its dispatch has raised, and reported no end.
             innermost = frame.execution = innermost.outer
         return innermost
 

@@ -1,7 +1,7 @@
 """What `hostcb.trace` records: each run of a user function, and each hand-over of a tap (H22).
 
 `Host` reads the reference `on` where it hands a value over. It is None while no trace is on, so a program that was
-compiled before a trace began is recorded as well. `watching` tells of the runs.
+compiled before a trace began is recorded as well. `watching` reports the runs.
 """
 
 from __future__ import annotations

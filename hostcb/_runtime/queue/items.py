@@ -122,7 +122,7 @@ class Items:
                 return item
 
     def popleft(self) -> None:
-        """Let go of the oldest items whose functions have ended; whoever looks for others does so as well."""
+        """Let go of the oldest items whose functions have ended. Each look for others does so as well."""
         self._ended()
 
     def accepted(self) -> tuple[int, int]:

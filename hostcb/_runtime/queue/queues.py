@@ -107,7 +107,7 @@ class DeviceQueue(Progress):
         is_room = self._is_room if waits else _is_always_room
         if ring is None:
             return self.items.accept(receiver, arrays, 0, is_room)
-        # C is told before the check, since it accepts values at the same time.
+        # C gets the numbers before the check, since it accepts values at the same time.
         self._publish(receiver.nbytes)
         try:
             return self.items.accept(receiver, arrays, ring.counters.tail, is_room)
@@ -115,14 +115,14 @@ class DeviceQueue(Progress):
             self._publish()
 
     def _publish(self, coming: int = 0) -> None:
-        """Tell C what Python holds, and about the bytes of a value that is coming."""
+        """Write for C what Python holds, and the bytes of a value that is coming."""
         ring = self.ring
         while ring is not None:
             counters = ring.counters
             told = values, held = self.items.held()
             counters.outside_values, counters.outside_bytes, counters.budget = values, held + coming, self.budget
             if self.items.held() == told:
-                # Otherwise another thread may have told what it knew before.
+                # Otherwise another thread may have written what it knew before.
                 return
 
     def make_room(self, nbytes: int) -> None:
@@ -181,7 +181,7 @@ class DeviceQueue(Progress):
         return True
 
     def end(self) -> Callable[[], bool]:
-        """Return a function that tells whether all values accepted so far have run."""
+        """Return a function that returns whether all values accepted so far have run."""
         items, ring = self.items, self.ring
         number, _ = items.accepted()
         position = 0 if ring is None else ring.counters.tail

@@ -83,7 +83,7 @@ def accelerator(session: nox.Session, name: str, *packages: str) -> None:
 
 
 def tap_in_python(session: nox.Session) -> None:
-    """Run the tests and cells of taps without the library in C."""
+    """Run the tests and cells of taps without the native extension."""
     session.env["HOSTCB_NATIVE"] = "0"
     session.run("pytest", "-n", "2", *(f"tests/contract/test_{name}.py" for name in TESTS["tapping"]))
     conformance(session, "cpu", "-n", "2", "--smoke", "--results", "results/in-python", "-k", CELLS["tapping"])
@@ -115,7 +115,7 @@ def tests_all(session: nox.Session, jax: str) -> None:
     """Run the tests on each other supported pair of Python and JAX; `nox -t all` runs them on all.
 
     With `CI=true` the suite is tested with the oldest JAX alone. The newest runs the small matrix, and taps without
-    the library in C.
+    the native extension.
     """
     install(session, jax, "test")
     if jax == "jax-newest" and os.environ.get("CI") == "true" and not session.posargs:
@@ -128,7 +128,7 @@ def tests_all(session: nox.Session, jax: str) -> None:
 
 @nox.session(name="in-python", default=False, python=HERE)
 def in_python(session: nox.Session) -> None:
-    """Run the tests and cells of taps without the library in C, as where hostcb was built without a C compiler."""
+    """Run the tests and cells of taps without the native extension, as where hostcb was built without a C compiler."""
     session.env["HOSTCB_BUILD_NATIVE"] = "0"
     install(session, HERE_JAX, "test")
     tap_in_python(session)
@@ -266,9 +266,6 @@ def compiled(session: nox.Session) -> None:
     session.run("pytest", "-n", "2", "tests/conformance/test_compilers.py")
     for name, chosen in (("tpu", CELLS["compiled_for_tpu"]), ("cuda", CELLS["compiled_for_cuda"])):
         conformance(session, name, "--depth", "compile", "-n", "2", "-k", chosen)
-    session.run("pytest", "tests/contract/test_handover_cuda.py", "-k", "plugin or environment")
-    in_c = ("--results", "results/taps-in-c", "-k", CELLS["compiled_in_c"])
-    conformance(session, "cuda", "--depth", "compile", "-n", "2", *in_c, HOSTCB_NATIVE_CUDA="1")
 
 
 @nox.session(tags=["daily"], default=False, python=HERE)

@@ -1,7 +1,7 @@
 """Checks what is in wheels and the sdist of a folder: `python ci/check_wheels.py DIST PLATFORM...`.
 
-There must be a wheel for each of these platforms, and no other. A wheel for `any` has no library in C; one for another
-platform has a library that fits it.
+There must be a wheel for each of these platforms, and no other. A wheel for `any` has no native extension; one for
+another platform has an extension that fits it.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def check_wheel(path: Path) -> str:
     for line in (f"Tag: py3-none-{platform}", f"Root-Is-Purelib: {str(library is None).lower()}"):
         expect(line in written, f"{path.name} says {written}, and should say {line!r}")
     if library is None:
-        expect(platform == "any", f"{path.name} is for a platform, and has no library in C")
-        return "without the library in C"
-    expect(platform != "any", f"{path.name} is for all platforms, and has a library in C")
+        expect(platform == "any", f"{path.name} is for a platform, and has no native extension")
+        return "without the native extension"
+    expect(platform != "any", f"{path.name} is for all platforms, and has a native extension")
     return check_library(library, platform)
 
 

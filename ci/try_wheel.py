@@ -1,7 +1,7 @@
 """Checks the wheel and the sdist in a folder, as a user gets them: `python ci/try_wheel.py DIST REQUIREMENT...`.
 
 The wheel is installed in an empty environment, with these requirements beside it, and tried outside of the checkout.
-Then pip installs the sdist over it: with a C compiler, without one, and where the library in C is not wanted.
+Then pip installs the sdist over it: with a C compiler, without one, and where the native extension is not wanted.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ CELLS = (
 MUTANT = "hostcb_conformance.mutants:dropped/id_tap/jit/cpu-1dev"
 
 IN_C = "taps are handed over in C, without the interpreter lock"
-IN_PYTHON = "the library in C is not in use: it was not built"
+IN_PYTHON = "the native extension is not in use: it was not built"
 
 
 class Environment:
@@ -138,17 +138,17 @@ def try_old_program(environment: Environment) -> None:
 
 
 def try_source(environment: Environment, source: Path, why_not: str | None, *options: str, **variables: str) -> None:
-    """Let pip build and install the unpacked sdist, with the library in C or with a warning that says why not.
+    """Let pip build and install the unpacked sdist, with the native extension or with a warning that says why not.
 
     From the archive itself pip would keep the wheel, and install it the next time as well. The library of an earlier
     build is in the folder, and must not get into a wheel without one.
     """
     said = environment.install("-v", "--no-deps", "--force-reinstall", *options, str(source), variables=variables)
     if why_not is not None:
-        warning = f"hostcb is built without its library in C: {why_not}. It works without it."
+        warning = f"hostcb is built without its native extension: {why_not}. It works without it."
         expect(warning in said, f"pip should pass on {warning!r}, and says:\n{said}")
     try_hand_over(environment, in_c=why_not is None)
-    print(f"{source.name} is installed by pip {f'without the library in C: {why_not}' if why_not else 'with it'}")
+    print(f"{source.name} is installed by pip {f'without the native extension: {why_not}' if why_not else 'with it'}")
 
 
 def unpacked(sdist: Path, folder: str) -> Path:
@@ -186,7 +186,7 @@ def main() -> None:
             reason, path = "there is no C compiler (set CC to name one)", str(environment.programs)
             try_source(environment, source, reason, "--no-build-isolation", PATH=path, CC="")
         else:
-            print(f"left out: the library in C, since {why_not}")
+            print(f"left out: the native extension, since {why_not}")
         reason = "HOSTCB_BUILD_NATIVE=0 asks for that"
         try_source(environment, source, reason, "--no-build-isolation", HOSTCB_BUILD_NATIVE="0")
 

@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         count = sample.COUNT if of_sample else COUNT
         each.add_argument("--count", type=_positive, default=count, help=f"how many mutants, by default {count}")
         if not of_sample:
-            in_c = f"how many of the library in C beside them, by default {COUNT_IN_C}"
+            in_c = f"how many of the native extension beside them, by default {COUNT_IN_C}"
             each.add_argument("--c-count", type=_count, default=COUNT_IN_C, help=in_c)
         each.add_argument("--seed", type=int, default=SEED, help=f"of their choice, by default {SEED}")
         each.add_argument("-k", dest="words", default="", metavar="TEXT", help="only mutants whose id has this text")
@@ -117,7 +117,7 @@ def _chosen(options: argparse.Namespace, mutants: Sequence[Mutant]) -> list[Muta
     few = chosen([mutant for mutant in mutants if not building.is_c(mutant.module)], options.count, options.seed)
     in_c = [mutant for mutant in mutants if building.is_c(mutant.module)]
     if why := options.c_count and building.lacking():
-        print(f"No mutants of the library in C: {why}.", file=sys.stderr)
+        print(f"No mutants of the native extension: {why}.", file=sys.stderr)
     elif options.c_count:
         few += chosen(in_c, options.c_count, options.seed)
     return _with(options.words, few, "chosen mutant")

@@ -55,7 +55,7 @@ def _nothing_left_behind() -> Iterator[None]:
     settle()
     yield
     # A test that asks for `hostcb.stats` counts, and the ones after it do not.
-    counting.disown()
+    counting.reset_after_fork()
     left = settle()
     assert not left, f"the test left {len(left)} failed callback(s) unreported, the first: {left[0]}"
 

@@ -23,43 +23,45 @@ BEGIN, END = "<!-- support: begin -->", "<!-- support: end -->"
 
 RUNS, REFUSED = "✓", "⊘"
 
-COLUMNS = {
+CALLBACKS = {
     "`id_tap`, `id_print`": "id_tap id_tap_result id_tap_device id_tap_tree id_print",
     "`call`": "call call_no_result call_device",
     "`pure_callback`": "pure_callback",
-    "both with `vmap_method`": "call_sequential call_expand_dims call_broadcast_all pure_callback_sequential",
+    "the two above with `vmap_method`": "call_sequential call_expand_dims call_broadcast_all pure_callback_sequential",
     "`io_callback`": "io_callback",
     "`io_callback`, ordered": "io_callback_ordered",
     "`debug.callback`, `debug.print`": "debug_callback debug_callback_ordered debug_print debug_print_ordered",
     "`buffer_callback`, `dlpack_callback`": "buffer_callback dlpack_callback",
-    "both with side effects and `vmap_method`": "buffer_callback_side_effect dlpack_callback_side_effect",
+    "the two above with `has_side_effect` and `vmap_method`": "buffer_callback_side_effect dlpack_callback_side_effect",
 }
-"""The heads of the columns, and the suite's callbacks that each stands for."""
+"""The heads of the rows, and the suite's callbacks that each stands for."""
 
-ROWS = {
-    "`jit`, and outside of it": "jit eager",
+PROGRAMS = {
+    "with and without `jit`": "jit eager",
     "`vmap`": "vmap",
     "`jvp`, `grad`": "jvp grad",
     "`checkpoint`, `custom_jvp`, `custom_vjp`": "remat custom_jvp custom_vjp",
-    "`cond`, `scan`, `fori_loop`, `while_loop`": "cond scan fori while_body while_cond",
+    "loops, branches": "cond scan fori while_body while_cond",
     "`jit` over a mesh": "pjit",
     "`shard_map`, `pmap`": "shard_map pmap",
 }
-"""The heads of the rows, and the programs that each stands for."""
+"""The heads of the columns, and the programs that each stands for."""
 
 
-def cells(row: str, column: str) -> list[ProgramCell]:
+def cells(callback: str, program: str) -> list[ProgramCell]:
     """The cells that a mark stands for."""
-    ids = [f"hostcb/{callback}/{name}/cpu-8dev" for name in ROWS[row].split() for callback in COLUMNS[column].split()]
+    ids = [
+        f"hostcb/{each}/{name}/cpu-8dev" for each in CALLBACKS[callback].split() for name in PROGRAMS[program].split()
+    ]
     parsed = [parse_cell(each, any_release=True) for each in ids]
     assert all(isinstance(cell, ProgramCell) for cell in parsed)
     return parsed  # type: ignore[return-value]
 
 
-def mark(row: str, column: str) -> str:
+def mark(callback: str, program: str) -> str:
     """What the contract has of all these cells: they run, or they are refused."""
-    marks = {_mark(cell) for cell in cells(row, column)}
-    assert len(marks) == 1, f"{row}, {column}: some of these cells run, and others are refused"
+    marks = {_mark(cell) for cell in cells(callback, program)}
+    assert len(marks) == 1, f"{callback}, {program}: some of these cells run, and others are refused"
     return marks.pop()
 
 
@@ -72,10 +74,10 @@ def _mark(cell: ProgramCell) -> str:
 
 
 def table() -> Iterator[str]:
-    yield f"| | {' | '.join(COLUMNS)} |"
-    yield f"| --- {'| :-: ' * len(COLUMNS)}|"
-    for row in ROWS:
-        yield f"| {row} | {' | '.join(mark(row, column) for column in COLUMNS)} |"
+    yield f"| | {' | '.join(PROGRAMS)} |"
+    yield f"| --- {'| :-: ' * len(PROGRAMS)}|"
+    for callback in CALLBACKS:
+        yield f"| {callback} | {' | '.join(mark(callback, program) for program in PROGRAMS)} |"
 
 
 def with_table(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The build hook: the library in C where a C compiler is, `HOSTCB_INSTALL`, and no copy of the suite for editing."""
+"""The build hook: the native extension where there is a C compiler, `HOSTCB_INSTALL`, no copy of the suite."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Hook(BuildHookInterface):  # type: ignore[type-arg]
         try:
             library = native.build()
         except native.NotBuiltError as error:
-            self.app.display_warning(f"hostcb is built without its library in C: {error}. It works without it.")
+            self.app.display_warning(f"hostcb is built without its native extension: {error}. It works without it.")
             return
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{native.platform_tag()}"

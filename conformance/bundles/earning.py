@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ..oracle.verdicts import ExpectationStatus, Verdict
 from ..spec.capabilities import PROFILES, Shown, profiles_of, shown_by
-from ..spec.depths import Depth
 from .judging import JudgedRun
 
 NAMED = "the run's cells were named one by one (--cell), so nothing says which cells there are"
@@ -30,7 +28,7 @@ class Claim:
     left_out: Mapping[str, str]
     """The cells that the release or the implementation lacks, with the reasons."""
     reasons: tuple[str, ...]
-    """Why it is not earned."""
+    """Why it is not earned, the most telling reason first."""
 
     @property
     def earned(self) -> bool:
@@ -40,69 +38,52 @@ class Claim:
     def words(self) -> str:
         if not self.earned:
             return f"not earned: {self.reasons[0]}"
-        notes = [f"{self.passed} of {self.cells} cells pass"]
-        notes += [f"with {len(self.known_failures)} known failures of cases"] if self.known_failures else []
-        notes += [f"{len(self.left_out)} cells left out"] if self.left_out else []
-        return f"earned: {', '.join(notes)}"
-
-    def as_json(self) -> dict[str, Any]:
-        return vars(self) | {"earned": self.earned}
+        known, left_out = len(self.known_failures), len(self.left_out)
+        notes = f", with {known} known failures of cases" * bool(known) + f", {left_out} cells left out" * bool(
+            left_out
+        )
+        return f"earned: {self.passed} of {self.cells} cells pass{notes}"
 
 
-def claims(run: JudgedRun) -> tuple[Claim, ...]:
+def claims(run: JudgedRun) -> Iterator[Claim]:
     """All profiles of which the run's plan has cells; of the cells that ran, if the run had no plan."""
-    groups: dict[tuple[str, Depth], dict[str, Shown]] = {}
-    for cell_id in run.plan or run.cells:
+    groups: dict[tuple[str, str], dict[str, Shown]] = {}
+    for cell_id in run.plan or [cell.id for cell in run.record.cells]:
         if shown := shown_by(cell_id):
-            groups.setdefault((shown.implementation, shown.depth), {})[cell_id] = shown
-    return tuple(_claim(run, profile, own) for own in groups.values() for profile in PROFILES)
+            groups.setdefault((shown.implementation, shown.depth.value), {})[cell_id] = shown
+    cells, lacking = {cell.id: cell for cell in run.record.cells}, run.made["plan"]["lacking"] if run.plan else {}
+    for where, planned in groups.items():
+        for profile in PROFILES:
+            own = [cell_id for cell_id, shown in planned.items() if profile in profiles_of(shown)]
+            wanted = [one for one in own if one not in lacking]
+            passed = sum(one in cells and cells[one].passed for one in wanted)
+            # A case is a callback that misbehaves, and some runtimes cannot survive it. A program has no such excuse.
+            known = {one: run.known[one] for one in wanted if planned[one].case and one in run.known}
+            left_out = {one: lacking[one] for one in own if one in lacking}
+            reasons = tuple(_reasons(run, wanted, known, left_out)) if own else ("the plan has no cell of it",)
+            yield Claim(run.record.platform, profile, *where, len(wanted), passed, known, left_out, reasons)
 
 
-def _claim(run: JudgedRun, profile: str, planned: Mapping[str, Shown]) -> Claim:
-    ids = [cell_id for cell_id, shown in planned.items() if profile in profiles_of(shown)]
-    lacking: Mapping[str, str] = run.run["plan"]["lacking"] if run.plan else {}
-    left_out = {one: lacking[one] for one in ids if one in lacking}
-    wanted = [one for one in ids if one not in left_out]
-    # A case is a callback that misbehaves, and some runtimes cannot survive it. A program has no such excuse.
-    known = {
-        one: run.cells[one].reason
-        for one in wanted
-        if planned[one].case and one in run.cells and run.cells[one].status is ExpectationStatus.KNOWN_FAILURE
-    }
-    passed = [one for one in wanted if one in run.cells and run.cells[one].outcome.verdict is Verdict.PASS]
-    counted = [one for one in wanted if one not in known]
-    lacks = {_callback(one): reason for one, reason in reversed(left_out.items())}
-    lacks = {callback: reason for callback, reason in lacks.items() if callback not in map(_callback, wanted)}
-    reasons = [*_reasons(run, counted, lacks)] if ids else ["the plan has no cell of it"]
-    if ids and run.plan is None:
-        reasons.insert(0, NAMED)
-    first = next(iter(planned.values()))
-    where = (run.platform, profile, first.implementation, first.depth.value)
-    return Claim(*where, len(wanted), len(passed), known, left_out, tuple(reasons))
-
-
-def _reasons(run: JudgedRun, wanted: Sequence[str], lacks: Mapping[str, str]) -> Iterator[str]:
-    """Why these cells earn nothing, the most telling reason first; `lacks` has the callbacks that were left out."""
-    ran = {one: run.cells[one] for one in wanted if one in run.cells}
-    ran = {one: cell for one, cell in ran.items() if cell.outcome.verdict is not Verdict.MISSING}
-    unexpected = {one: cell for one, cell in ran.items() if not cell.status.acceptable}
-    known = {one: cell for one, cell in ran.items() if cell.status is ExpectationStatus.KNOWN_FAILURE}
-    for cells, words in ((unexpected, "unexpected results"), (known, "known failures")):
-        for first, cell in [*cells.items()][:1]:
-            yield f"{len(cells)} {words}, the first is {first}: {cell.outcome.label}"
-    if missing := [one for one in wanted if one not in ran]:
-        yield f"{len(missing)} of its {len(wanted)} cells did not run, the first is {missing[0]}"
-    yield from (f"all cells of {callback} were left out: {reason}" for callback, reason in lacks.items())
+def _reasons(run: JudgedRun, wanted: list[str], known: Mapping[str, str], left_out: Mapping[str, str]) -> Iterator[str]:
+    if run.plan is None:
+        yield NAMED
+    counted = {one for one in wanted if one not in known}
+    ran = [one for one in run.record.cells if one.id in counted and one.verdict != Verdict.MISSING.value]
+    bad = [cell for cell in ran if cell.status is not ExpectationStatus.AS_EXPECTED]
+    for first in sorted(bad, key=lambda cell: cell.status.acceptable)[:1]:
+        yield f"{len(bad)} of its {len(counted)} cells fail, the first is {first.id}: {first.headline}"
+    missing = counted - {cell.id for cell in ran}
+    for name in [one for one in wanted if one in missing][:1]:
+        yield f"{len(missing)} of its {len(counted)} cells did not run, the first is {name}"
+    there = {one.split("/")[1] for one in wanted}
+    for callback, reason in {one.split("/")[1]: why for one, why in reversed([*left_out.items()])}.items():
+        if callback not in there:
+            yield f"all cells of {callback} were left out: {reason}"
     # A refusal with an error is right where a platform lacks something, and shows no support of it.
-    through = {_callback(one) for one, cell in ran.items() if not cell.refused}
-    for callback in dict.fromkeys(_callback(one) for one in ran):
-        if callback not in through:
-            yield f"all programs with {callback} were refused"
-    if run.problems:
-        yield f"the run had {len(run.problems)} problems, the first is: {run.problems[0]}"
-    if not any(cell.outcome.verdict is Verdict.PASS and cell.status.acceptable for cell in ran.values()):
+    through = {cell.callback for cell in ran if cell.shown != "refused"}
+    for callback in dict.fromkeys(cell.callback for cell in ran if cell.callback not in through):
+        yield f"all programs with {callback} were refused"
+    for problem in run.record.problems[:1]:
+        yield f"the run had {len(run.record.problems)} problems, the first is: {problem}"
+    if len(bad) == len(ran):
         yield "no cell of it passed"
-
-
-def _callback(cell_id: str) -> str:
-    return cell_id.split("/")[1]

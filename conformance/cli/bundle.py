@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from pathlib import Path
 from typing import Any
 
-from ..bundles.archive import BadBundleError, members_of, pack, unpack
+from ..bundles.archive import BadBundleError, bundle_of, unpack
 from ..bundles.judging import judged
 from ..spec.package import COMMAND
 from .helping import add_command, add_results
@@ -30,17 +31,16 @@ def add_parser(commands: Any) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    members = members_of(options.results)
+    bundle = bundle_of(options.results)
     output = options.output or options.results / DEFAULT_NAME
     try:
-        data, digest = pack(members)
         # It must not take another machine to find that the results contradict themselves.
-        judged(unpack(data))
+        judged(unpack(io.BytesIO(data := bundle.packed())))
     except BadBundleError as error:
         print(f"ERROR: {options.results} cannot be bundled: {error}", file=sys.stderr)
         return UNUSABLE
     output.write_bytes(data)
-    print(f"{output}: {len(members)} members, {len(data)} bytes")
-    print(f"digest {digest}")
-    print(f"Publish the digest elsewhere: `{COMMAND} verify {output} --digest {digest}`")
+    print(f"{output}: {len(bundle.members)} members, {len(data)} bytes")
+    print(f"digest {bundle.digest}")
+    print(f"Publish the digest elsewhere: `{COMMAND} verify {output} --digest {bundle.digest}`")
     return 0

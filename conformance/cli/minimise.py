@@ -12,7 +12,7 @@ from ..minimising.failures import Counts, Failure, failure_of
 from ..oracle.verdicts import Verdict
 from ..spec.errors import CommandError
 from ..spec.topology import WrongPlatformError
-from ..standalone import ON_REQUEST
+from ..standalone import NOT_CHECKED
 from ..worker.processes import WorkerStartError
 from .helping import add_command, add_deadline
 from .repro import program
@@ -111,7 +111,9 @@ def _write(file: Path, cell: Cell, failure: Failure) -> None:
     from ..standalone.programs import NotStandaloneError, standalone_program
 
     try:
-        file.write_text(standalone_program(cell, [kind for kind in ON_REQUEST if kind == failure.kind]))
+        if failure.kind in NOT_CHECKED:
+            raise NotStandaloneError(f"a program without it does not look for the anomaly {failure.kind!r}")
+        file.write_text(standalone_program(cell))
     except NotStandaloneError as error:
         file.write_text(program(cell))
         print(f"NOTE: {file} imports the suite: {error}", file=sys.stderr)

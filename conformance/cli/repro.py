@@ -9,10 +9,8 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from ..engine.options import ConflictingOptionsError
 from ..spec.depths import Depth
 from ..spec.package import COMMAND, PACKAGE
-from ..standalone import ON_REQUEST
 from ..worker.processes import worker_environment
 from .helping import add_command
 
@@ -153,14 +151,6 @@ def add_parser(commands: Any) -> None:
         help="a program without this project, for a bug report: JAX and NumPy alone",
     )
     parser.add_argument(
-        "--check",
-        dest="checks",
-        action="append",
-        default=[],
-        choices=ON_REQUEST,
-        help="with --standalone: let the program also look for this anomaly; may be repeated",
-    )
-    parser.add_argument(
         "--program",
         type=Path,
         metavar="FILE",
@@ -173,9 +163,7 @@ def main(options: argparse.Namespace) -> int:
     from ..standalone.programs import standalone_program
 
     cell = parse_cell(options.cell_id)
-    if options.checks and not options.standalone:
-        raise ConflictingOptionsError("--check is for --standalone: the other program makes all checks")
-    text = standalone_program(cell, options.checks) if options.standalone else program(cell)
+    text = standalone_program(cell) if options.standalone else program(cell)
     if options.program:
         options.program.write_text(text)
         print(command_line(cell))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..bundles.archive import BadBundleError, Bundle, read, unpack
+from ..bundles.archive import BadBundleError, Bundle, unpack
 from ..bundles.earning import Claim, claims
 from ..bundles.judging import JudgedRun, judged
 from ..reports.visible import in_a_line
@@ -48,7 +48,7 @@ def add_parser(commands: Any) -> None:
 
 def main(options: argparse.Namespace) -> int:
     try:
-        bundle = unpack(read(options.file))
+        bundle = unpack(options.file)
         if options.digest is not None and options.digest.lower() != bundle.digest:
             raise BadBundleError(f"its digest is {bundle.digest}, and not the one that was published")
         runs = judged(bundle)
@@ -75,16 +75,16 @@ def _replan(runs: tuple[JudgedRun, ...], trusted: Sequence[str]) -> None:
         if run.plan is None:
             continue
         # An implementation is imported by its name, and a bundle shall not choose what this process imports.
-        if unknown := sorted({*map(str, run.run["options"]["implementations"])} - {*BUILT_IN, *trusted}):
+        if unknown := sorted({*map(str, run.made["options"]["implementations"])} - {*BUILT_IN, *trusted}):
             raise BadBundleError(
                 f"its run had the implementation {unknown[0]!r}, which --replan would import:"
                 f" `--replan --implementation {unknown[0]}` allows that"
             )
-        ids = planned_again(run.run["options"])
-        if plan_digest(ids) != run.run["plan"]["digest"]:
+        ids = planned_again(run.made["options"])
+        if plan_digest(ids) != run.made["plan"]["digest"]:
             differ = {*ids} ^ {*run.plan}
             raise BadBundleError(
-                f"conformance-{run.name}.json: its plan differs in {len(differ)} cells, like {min(differ)},"
+                f"conformance-{run.record.name}.json: its plan differs in {len(differ)} cells, like {min(differ)},"
                 f" from that of this suite, {this_suite().words}; it is of {_suite(run)}"
             )
 
@@ -92,29 +92,29 @@ def _replan(runs: tuple[JudgedRun, ...], trusted: Sequence[str]) -> None:
 def _json(bundle: Bundle, runs: tuple[JudgedRun, ...], found: list[Claim]) -> str:
     about = [
         {
-            "platform": run.platform,
+            "platform": run.record.platform,
             "exit_code": run.exit_code,
-            "stored_exit_code": run.results["exit_code"],
-            "cells": len(run.cells),
-            "problems": run.problems,
+            "stored_exit_code": run.stored_exit_code,
+            "cells": len(run.record.cells),
+            "problems": run.record.problems,
             "journal": run.journal,
-            "suite": run.run["suite"],
-            "plan": run.run["plan"] and run.run["plan"]["digest"],
+            "suite": run.made["suite"],
+            "plan": run.made["plan"] and run.made["plan"]["digest"],
         }
         for run in runs
     ]
-    claimed = [claim.as_json() for claim in found]
+    claimed = [vars(claim) | {"earned": claim.earned} for claim in found]
     return json.dumps({"genuine": True, "digest": bundle.digest, "runs": about, "profiles": claimed}, indent=1)
 
 
 def _text(options: argparse.Namespace, bundle: Bundle, runs: tuple[JudgedRun, ...], found: list[Claim]) -> str:
     lines = [
-        f"{options.file}: {len(bundle.members)} members, every byte as its manifest says",
+        f"{options.file}: {len(bundle.members)} members, every byte as its SHA256SUMS says",
         f"digest {bundle.digest}",
     ]
     if options.digest is None:
         lines.append(
-            "NOTE: who changes a bundle can write its manifest again: only a digest that was published elsewhere,"
+            "NOTE: who changes a bundle can write its sums again: only a digest that was published elsewhere,"
             " given by --digest, shows that nobody did"
         )
     for run in runs:
@@ -131,23 +131,22 @@ def _text(options: argparse.Namespace, bundle: Bundle, runs: tuple[JudgedRun, ..
 
 
 def _about(run: JudgedRun, replanned: bool) -> list[str]:
-    of_run, code = run.run, run.results["exit_code"]
-    packages = of_run["packages"]
+    made, code = run.made, run.stored_exit_code
     stored = "as stored" if code == run.exit_code else f"DIFFERS: {code} is stored"
     lines = [
-        f"{run.name}: {_suite(run)}, JAX {packages['jax']}, {of_run['begin']} to {of_run['end']}",
-        f"  {of_run['command']}",
-        f"  {len(run.cells)} cells judged again, all as stored; exit code {run.exit_code}, {stored}",
+        f"{run.record.name}: {_suite(run)}, JAX {made['packages']['jax']}, {made['begin']} to {made['end']}",
+        f"  {made['command']}",
+        f"  {len(run.record.cells)} cells judged again, all as stored; exit code {run.exit_code}, {stored}",
     ]
     if not run.journal:
         lines.append("  no journal, so no pass could be looked up there")
     if run.plan is not None:
         whose = "as this suite plans it" if replanned else "not compared: --replan does that, with JAX"
-        lines.append(f"  plan {of_run['plan']['digest']}, {of_run['plan']['count']} cells, {whose}")
-    return [*lines, *(f"  PROBLEM: {problem}" for problem in run.problems)]
+        lines.append(f"  plan {made['plan']['digest']}, {made['plan']['count']} cells, {whose}")
+    return [*lines, *(f"  PROBLEM: {problem}" for problem in run.record.problems)]
 
 
 def _suite(run: JudgedRun) -> str:
-    suite = run.run["suite"]
+    suite = run.made["suite"]
     changed = " with uncommitted changes" if suite["changed"] else ""
     return f"suite {suite['version']}, {'commit ' + suite['commit'] + changed if suite['commit'] else 'no checkout'}"

@@ -160,7 +160,7 @@ MUTANTS = (
         "a function is not called again with an operand that it has been called with",
         _remembered,
         ("id_tap/case.equal_operands.*", "call/case.equal_operands.*", "io_*/case.equal_operands.*"),
-        at(Stage.CALLBACK, "wrong count"),
+        _LOST,
     ),
     Mutant(
         "io_twice",

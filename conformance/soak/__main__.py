@@ -24,7 +24,7 @@ NEEDED = ("id_tap", "call", "barrier_wait", "trace")
 
 
 def main() -> int:
-    options = Options.from_json(sys.argv[1])
+    options = Options(**json.loads(sys.argv[1]))
     end_with_parent()
     # Ctrl-C must reach only the command, which closes this process's input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -58,11 +58,8 @@ class Doer:
     def __init__(
         self, name: str, seed: int, record: Record, implementation: Any, devices: Sequence[jax.Device]
     ) -> None:
-        self._name = name
-        self._random = Random(f"{seed}-{name}")
-        self._record = record
-        self._implementation = implementation
-        self._devices = devices
+        self._name, self._random = name, Random(f"{seed}-{name}")
+        self._record, self._implementation, self._devices = record, implementation, devices
         self._programs: list[Program] = []
         self._nested = self._program(drawn_nested(self._random, len(devices)))
         self._unfetched: list[tuple[Run, Program, Any]] = []
@@ -164,15 +161,13 @@ class Doer:
         if special == NOTHING or not places:
             return run
         where = int(chance * len(program.devices)), places[int(chance * len(places))]
-        effect: Callable[[], Any]
+        run.fails_at = where if special == CALL_RAISES else None
+        run.effects = {where: self._run_nested}
         if special == SLOW:
-            effect = functools.partial(self._never.wait, chance * LONGEST_MOMENT)
-        elif special == NESTED:
-            effect = self._run_nested
-        else:
-            effect = self._record.plan_failure((run.number, *where), f"the failure of {special} in {program.spec}")
-            run.fails_at = where if special == CALL_RAISES else None
-        run.effects = {where: effect}
+            run.effects = {where: functools.partial(self._never.wait, chance * LONGEST_MOMENT)}
+        elif special != NESTED:
+            what = f"the failure of {special} in {program.spec}"
+            run.effects = {where: self._record.plan_failure((run.number, *where), what)}
         return run
 
     def _run_nested(self) -> None:
@@ -185,11 +180,10 @@ class Doer:
         self._record.fetched(run, values.tolist())
 
     def _dispatch(self, program: Program, run: Run) -> None:
-        one_device = program.spec.layout in (Layout.ONE_DEVICE, Layout.EAGER)
         self._record.begin(run)
         with self._planned_failure(program, run):
             try:
-                with contextlib.nullcontext() if one_device else DISPATCHING:
+                with contextlib.nullcontext() if program.on_one_device else DISPATCHING:
                     result = program(run)
             finally:
                 run.returned = time.monotonic_ns()
@@ -207,4 +201,4 @@ class Doer:
         try:
             yield
         except JaxRuntimeError as error:
-            self._record.raised(run, error, in_thread=program.spec.layout in (Layout.ONE_DEVICE, Layout.EAGER))
+            self._record.raised(run, error, in_thread=program.on_one_device)

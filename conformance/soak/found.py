@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,22 +19,22 @@ SCHEMA = 1
 @dataclass(frozen=True)
 class Found:
     options: Options
-    seconds: float
     report: Mapping[str, Any]
     """The last report of the process."""
-    anomalies: Sequence[str]
-    slopes: Mapping[str, Slope | None]
+    seconds: float
 
-    @staticmethod
-    def of(options: Options, report: Mapping[str, Any], seconds: float) -> Found:
-        samples = report.get("samples", [])
+    @functools.cached_property
+    def anomalies(self) -> list[str]:
+        return [f"{each['kind']}: {each['witness']}" for each in self.report.get("anomalies", [])]
+
+    @functools.cached_property
+    def slopes(self) -> dict[str, Slope | None]:
+        samples = self.report.get("samples", [])
         places = [float(each["events"]) for each in samples]
-        slopes = {
-            name: slope_of(places, [each["values"][name] for each in samples], options.warm_up)
+        return {
+            name: slope_of(places, [each["values"][name] for each in samples], self.options.warm_up)
             for name in (samples[0]["values"] if samples else ())
         }
-        anomalies = [f"{each['kind']}: {each['witness']}" for each in report.get("anomalies", [])]
-        return Found(options, seconds, report, anomalies, slopes)
 
     @property
     def growing(self) -> list[str]:
@@ -76,7 +77,7 @@ class Found:
             "seconds": self.seconds,
             "passed": self.exit_code == 0,
             **{name: value for name, value in self.report.items() if name not in ("ended", "anomalies", "waiting")},
-            "anomalies": list(self.anomalies),
+            "anomalies": self.anomalies,
             "slopes": {name: None if slope is None else asdict(slope) for name, slope in self.slopes.items()},
             "growing": self.growing,
         }

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -26,10 +25,3 @@ class Options:
     """The programs that a thread has at a time."""
     acts: int = 40
     """The acts of each thread in a round. Between two rounds there is a look at everything."""
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def from_json(text: str) -> Options:
-        return Options(**json.loads(text))

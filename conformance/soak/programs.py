@@ -11,9 +11,20 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from .record import Record, Run
-from .specs import CALLBACKS, CONDITION_KIND, DEVICE_INDEX, SMALL, Form, Layout, ProgramSpec, Shape, base_code
+from .specs import (
+    CALLBACKS,
+    CONDITION_KIND,
+    SMALL,
+    Form,
+    Layout,
+    ProgramSpec,
+    Shape,
+    base_code,
+    names_its_device,
+)
 
 AXIS = "devices"
 
@@ -25,9 +36,7 @@ class HostFunction:
     """All of them: a program that is dropped takes its functions with it."""
 
     def __init__(self, record: Record, spec: ProgramSpec, place: int) -> None:
-        self._record = record
-        self._spec = spec
-        self._site = f"place {place}"
+        self._record, self._spec, self._site = record, spec, f"place {place}"
         HostFunction.alive.add(self)
 
     def __call__(self, operand: Any, *_: Any, device: Any = None) -> Any:
@@ -60,71 +69,71 @@ class Program:
 
     def __init__(self, spec: ProgramSpec, record: Record, implementation: Any, devices: Sequence[jax.Device]) -> None:
         self.spec = spec
-        self._record = record
-        self._implementation = implementation
-        self._devices = devices
+        self._record, self._implementation, self._devices = record, implementation, devices
         self.functions = [HostFunction(record, spec, place) for place in range(len(spec.kinds) + 1)]
-        self._mesh = jax.sharding.Mesh(np.array(devices), (AXIS,))
         self._compiled = self._compile()
 
     def shape(self, trips: int) -> Shape:
         """The steps of a run with this number of rounds; only a `while_loop` receives one."""
-        wanted = (
-            min(trips, self.spec.trips) if self.spec.form in (Form.WHILE, Form.WHILE_CONDITION) else self.spec.trips
-        )
-        return Shape(self.spec, wanted)
+        receives = self.spec.form in (Form.WHILE, Form.WHILE_CONDITION)
+        return Shape(self.spec, min(trips, self.spec.trips) if receives else self.spec.trips)
+
+    @property
+    def on_one_device(self) -> bool:
+        return self.spec.layout in (Layout.ONE_DEVICE, Layout.EAGER)
 
     @property
     def devices(self) -> tuple[int, ...]:
         """The numbers of the devices that call back."""
-        if self.spec.spread:
-            return tuple(device.id for device in self._devices)
-        return (self._devices[self.spec.device].id,)
+        return tuple(each.id for each in (self._devices if self.spec.spread else [self._devices[self.spec.device]]))
 
     def __call__(self, run: Run) -> Any:
         """Dispatch it. The result is an array, of an element a device."""
         trips = np.int32(run.shape.trips)
         codes = np.asarray([base_code(run.number, slot) for slot in range(len(run.devices))], np.int32)
-        if self.spec.layout in (Layout.ONE_DEVICE, Layout.EAGER):
-            operands = jax.device_put((codes[0], trips), self._devices[self.spec.device])
-            return self._compiled(*operands)
-        if self.spec.layout == Layout.MESH:
-            return self._compiled(codes[0], trips)
-        return self._compiled(codes, np.full(len(codes), trips))
+        if self.spec.spread:
+            return self._compiled(codes, np.full(len(codes), trips))
+        operands = codes[0], trips
+        return self._compiled(
+            *(jax.device_put(operands, self._devices[self.spec.device]) if self.on_one_device else operands)
+        )
 
     def tap(self, run: Run) -> None:
         """Tap once outside of programs, without an operation of JAX."""
         self._emit("id_tap", 0, np.int32(base_code(run.number, 0)))
 
     def _compile(self) -> Callable[..., Any]:
-        layout = self.spec.layout
+        layout, mesh = self.spec.layout, jax.sharding.Mesh(np.array(self._devices), (AXIS,))
         if layout == Layout.EAGER:
             return self._main
-        if layout == Layout.ONE_DEVICE:
-            return jax.jit(self._main)
         if layout == Layout.PMAP:
             return jax.pmap(self._main, axis_name=AXIS, devices=self._devices)
-        if layout == Layout.MESH:
-            everywhere = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
-            return jax.jit(self._main, in_shardings=everywhere, out_shardings=everywhere)
-        spread = jax.sharding.PartitionSpec(AXIS)
+        if layout == Layout.SHARD_MAP:
+            rows = PartitionSpec(AXIS)
+            on_shard = lambda codes, trips: self._main(codes[0], trips[0])[None]
+            return jax.jit(jax.shard_map(on_shard, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False))
+        everywhere = NamedSharding(mesh, PartitionSpec()) if layout == Layout.MESH else None
+        return jax.jit(self._main, in_shardings=everywhere, out_shardings=everywhere)
 
-        def on_shard(codes: jax.Array, trips: jax.Array) -> jax.Array:
-            return self._main(codes[0], trips[0])[None]
-
-        return jax.jit(
-            jax.shard_map(on_shard, mesh=self._mesh, in_specs=(spread, spread), out_specs=spread, check_vma=False)
-        )
-
-    def _main(self, code: jax.Array, trips: jax.Array) -> jax.Array:
+    def _main(self, code: Any, trips: Any) -> Any:
         """The program: its result is the sum of what its callbacks return."""
-        spec = self.spec
-        stride = np.int32(spec.stride)
+        spec, zero = self.spec, jnp.zeros_like(code)
+        in_condition = spec.form == Form.WHILE_CONDITION
+        stride = np.int32(len(spec.kinds) + in_condition)
 
         def step(trip: Any, total: Any) -> Any:
-            return self._body(code + trip * stride, trip, total)
+            """One round of the loop."""
+            first, places = code + trip * stride + np.int32(in_condition), [*range(len(spec.kinds))]
+            if spec.form != Form.BRANCHES:
+                return self._callbacks(places, first, total)
+            branches = (functools.partial(self._callbacks, order) for order in (places, places[::-1]))
+            return jax.lax.cond(trip % 2 == 0, *branches, first, total)
 
-        zero = jnp.zeros_like(code)
+        def goes_on(carry: Any) -> Any:
+            if in_condition:
+                self._emit(CONDITION_KIND, len(spec.kinds), code + carry[0] * stride)
+            return carry[0] < trips
+
         if spec.form == Form.STRAIGHT:
             return step(np.int32(0), zero)
         if spec.form in (Form.SCAN, Form.BRANCHES):
@@ -132,24 +141,8 @@ class Program:
             return jax.lax.scan(lambda total, trip: (step(trip, total), None), zero, rounds)[0]
         if spec.form == Form.FORI:
             return jax.lax.fori_loop(np.int32(0), np.int32(spec.trips), step, zero)
-
-        def goes_on(carry: Any) -> Any:
-            trip, _ = carry
-            if spec.form == Form.WHILE_CONDITION:
-                self._emit(CONDITION_KIND, len(spec.kinds), code + trip * stride)
-            return trip < trips
-
         first = (jnp.zeros_like(trips), zero)
         return jax.lax.while_loop(goes_on, lambda carry: (carry[0] + 1, step(*carry)), first)[1]
-
-    def _body(self, code: Any, trip: Any, total: Any) -> Any:
-        """One round of the loop."""
-        places = range(len(self.spec.kinds))
-        code = code + np.int32(self.spec.form == Form.WHILE_CONDITION)
-        if self.spec.form == Form.BRANCHES:
-            branches = (functools.partial(self._callbacks, order) for order in (places, places[::-1]))
-            return jax.lax.cond(trip % 2 == 0, *branches, code, total)
-        return self._callbacks(places, code, total)
 
     def _callbacks(self, places: Sequence[int], code: Any, total: Any) -> Any:
         for step, place in enumerate(places):
@@ -159,21 +152,21 @@ class Program:
 
     def _emit(self, name: str, place: int, code: Any) -> Any:
         """One callback; returns its result, if it has one."""
-        callback, spec, library = CALLBACKS[name], self.spec, self._implementation.namespace
-        operand: Any = code
-        if spec.size and not callback.prints:
-            value = (code & 1 if spec.dtype == "bool" else code & SMALL).astype(spec.dtype)
-            operand = code, jnp.broadcast_to(value, (spec.size,))
-        function = self.functions[place]
-        index = {"device_index": spec.device} if spec.layout == Layout.MESH and name in DEVICE_INDEX else {}
-        if name in ("id_tap", "id_tap_device"):
-            library.id_tap(function, operand, tap_with_device=name == "id_tap_device", **index)
-            return None
+        callback, spec, function = CALLBACKS[name], self.spec, self.functions[place]
+        library = self._implementation.namespace
+        index = {"device_index": spec.device} if spec.layout == Layout.MESH and names_its_device(name) else {}
         if name == "id_print":
             library.id_print(code, what="soak", output_stream=Printed(self._record), **index)
             return None
-        if name.startswith("debug_print"):
+        if callback.prints:
             library.debug.print("soak: {code}", code=code, ordered=callback.ordered)
+            return None
+        operand: Any = code
+        if spec.size:
+            value = (code & 1 if spec.dtype == "bool" else code & SMALL).astype(spec.dtype)
+            operand = code, jnp.broadcast_to(value, (spec.size,))
+        if callback.function == "id_tap":
+            library.id_tap(function, operand, tap_with_device=callback.receives_device, **index)
             return None
         wanted = jax.ShapeDtypeStruct((), np.int32) if callback.returns_new_value else None
         if name == "call":

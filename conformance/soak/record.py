@@ -21,7 +21,7 @@ from ..oracle.checkers import Anomaly, check_barrier, check_ownership, judge
 from ..oracle.history import Event, History
 from ..oracle.verdicts import Stage
 from ..spec.callbacks import Runs
-from .specs import CALLBACKS, CONDITION_KIND, NUMBERS, RESULT_MARK, SMALL, ProgramSpec, Shape, base_code, parts_of
+from .specs import NUMBERS, RESULT_MARK, SMALL, ProgramSpec, Shape, Step, base_code, parts_of
 
 NOT_YET = 1 << 62
 """A time after all others."""
@@ -61,23 +61,22 @@ class Run:
     """The times before and after its dispatch, in monotonic nanoseconds."""
     complete: int = NOT_YET
     """When a barrier returned that waits for its callbacks."""
-    events: dict[str, list[Event]] = field(init=False)
-    """By the kind of callback. The lists are all there from the beginning, since several threads append to them."""
+    events: list[Event] = field(default_factory=list)
+    """Several threads append to it."""
 
-    def __post_init__(self) -> None:
-        self.events = {kind: [] for kind in (*self.shape.spec.kinds, CONDITION_KIND)}
+    def step_of(self, event: Event) -> Step:
+        return self.shape.steps[parts_of(int(event.leaves[0]))[2]]
 
     def actual(self, *, ordered: bool) -> Iterator[Event]:
-        return (event for kind, events in self.events.items() if CALLBACKS[kind].ordered is ordered for event in events)
+        return (event for event in self.events if self.step_of(event).callback.ordered is ordered)
 
     def expected(self, *, ordered: bool) -> Iterator[ExpectedEvent]:
         """On each device; none after the step that ends the computation."""
         for slot, device in enumerate(self.devices):
             code = base_code(self.number, slot)
             for place, step in enumerate(self.shape.steps):
-                callback = CALLBACKS[step.kind]
-                if callback.ordered is ordered:
-                    need = Need.ONCE if callback.runs is Runs.ONCE else Need.AT_LEAST_ONCE
+                if step.callback.ordered is ordered:
+                    need = Need.ONCE if step.callback.runs is Runs.ONCE else Need.AT_LEAST_ONCE
                     yield ExpectedEvent(step.site, device, (np.asarray(code + place, np.int32),), need=need)
                 if self.fails_at == (slot, place):
                     break
@@ -106,8 +105,7 @@ class Record:
     def waiting(self) -> list[str]:
         """A text of the runs for which no barrier has waited yet."""
         runs = [run for run in list(self._runs.values()) if run.complete == NOT_YET]
-        counts = [(sum(map(len, run.events.values())), len(run.shape.steps) * len(run.devices)) for run in runs]
-        words = [f"{run}: {here} of {all_} callbacks" for run, (here, all_) in zip(runs, counts, strict=True)]
+        words = [f"{run}: {len(run.events)} of {len(run.shape.steps) * len(run.devices)} callbacks" for run in runs]
         return words[:MOST_WAITING] + [f"and {len(runs) - MOST_WAITING} more"] * (len(runs) > MOST_WAITING)
 
     def note(self, kind: str, witness: str, stage: Stage = Stage.CALLBACK) -> None:
@@ -186,7 +184,6 @@ class Record:
             return None
         if spec is not None and spec is not run.shape.spec:
             site = f"{site} of {spec}"
-        kind = run.shape.steps[place].kind
         leaves = (np.asarray(code, np.int32), *(() if data is None else self._wrong(data, code, run.shape.spec)))
         sequence, begin = next(self._sequence), time.monotonic_ns()
         self.events = sequence + 1
@@ -195,8 +192,8 @@ class Record:
                 effect()
         finally:
             event = Event(sequence, site, leaves, device=device, begin=begin, end=time.monotonic_ns())
-            run.events[kind].append(event)
-        return np.int32(code ^ RESULT_MARK) if CALLBACKS[kind].returns_new_value else None
+            run.events.append(event)
+        return np.int32(code ^ RESULT_MARK) if run.shape.steps[place].callback.returns_new_value else None
 
     def _wrong(self, data: Any, code: int, spec: ProgramSpec) -> tuple[Any, ...]:
         """What is wrong with the array beside a code. A few that are right are kept for a while."""
@@ -224,10 +221,10 @@ class Record:
             self._judge(some, ordered=True)
         self._judge(runs, ordered=False)
         for run in runs:
-            self.by_kind.update({kind: len(events) for kind, events in run.events.items()})
-            awaited = [each for kind, each in run.events.items() if CALLBACKS[kind].runs is Runs.ONCE]
+            self.by_kind.update(run.step_of(event).kind for event in run.events)
+            awaited = tuple(event for event in run.events if run.step_of(event).callback.runs is Runs.ONCE)
             if run.complete != NOT_YET:
-                self._found(check_barrier(History(tuple(itertools.chain.from_iterable(awaited)), run.complete)))
+                self._found(check_barrier(History(awaited, run.complete)))
         self._check_order_of_programs([run for run in runs if not run.inside])
         self._found(check_ownership(History(tuple(self._kept))))
         self._kept.clear()

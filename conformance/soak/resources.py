@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import jax
@@ -16,14 +14,8 @@ from .growth import ARRAYS, BLOCKS, DESCRIPTORS, FUNCTIONS, HEAP, MEMORY, OBJECT
 from .programs import HostFunction
 
 
-@dataclass(frozen=True)
-class Sample:
-    events: int
-    values: Mapping[str, float]
-
-
-def sample(events: int, library: str, held: int, kept: float) -> Sample:
-    """Collect garbage, give free memory back, and look.
+def sample(library: str, held: int, kept: float) -> dict[str, float]:
+    """Collect garbage, give free memory back, and look: the value of each series.
 
     `held` is the number of functions that programs hold, and `kept` the bytes that JAX keeps for threads: they do not
     count.
@@ -47,7 +39,7 @@ def sample(events: int, library: str, held: int, kept: float) -> Sample:
     heap = in_use()
     if heap is not None:
         values[HEAP] = heap - kept
-    return Sample(events, values)
+    return values
 
 
 def _is_of(thing: object, library: str) -> bool:

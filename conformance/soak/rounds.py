@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -20,7 +20,7 @@ from .doing import Doer
 from .options import Options
 from .programs import Printed
 from .record import Record
-from .resources import Sample, sample
+from .resources import sample
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Soak:
     implementation: Any
     devices: Sequence[jax.Device]
     record: Record = field(default_factory=Record)
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[dict[str, Any]] = field(default_factory=list)
     stopped: threading.Event = field(default_factory=threading.Event)
     """Set for an early end."""
 
@@ -85,7 +85,7 @@ class Soak:
             "signal_taps": self._signals.taps,
             "compiling_threads": self._compiling.count,
             "bytes_for_each": self._compiling.each,
-            "samples": [asdict(each) for each in self.samples],
+            "samples": self.samples,
             "anomalies": [{"kind": each.kind, "witness": each.witness} for each in self.record.anomalies],
         }
 
@@ -124,7 +124,8 @@ class Soak:
         jax.clear_caches()
         if not self.record.failed.is_set():
             held = sum(doer.held_functions for doer in self._doers)
-            self.samples.append(sample(self.record.events, self.options.library, held, self._compiling.kept))
+            values = sample(self.options.library, held, self._compiling.kept)
+            self.samples.append({"events": self.record.events, "values": values})
         self._over = self._leaves()
         if self.record.failed.is_set():
             print(f"soak: {self.record.anomalies[0]}", file=sys.stderr)

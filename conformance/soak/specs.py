@@ -6,7 +6,7 @@ of a run comes again only after 262,144 others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
@@ -52,14 +52,16 @@ CALLBACKS: Mapping[str, Callback] = {
     )
 }
 
-DEVICE_INDEX = frozenset({"id_tap", "id_tap_device", "id_print", "call"})
-"""Kinds that take the number of the device of a mesh that calls back."""
-
 FAILING = ("id_tap", "id_tap_device", "call", "io_callback_ordered", "debug_callback_ordered")
 """Kinds that the soak lets raise."""
 
 CONDITION_KIND = "id_tap"
 """The kind of callback in the condition of a `while_loop`."""
+
+
+def names_its_device(kind: str) -> bool:
+    """Whether it takes the number of the device of a mesh that calls back; others take the first device."""
+    return CALLBACKS[kind].function in ("id_tap", "id_print", "call")
 
 
 class Layout(Enum):
@@ -100,11 +102,6 @@ class ProgramSpec:
         """Whether each of several devices calls back."""
         return self.layout in (Layout.PMAP, Layout.SHARD_MAP)
 
-    @property
-    def stride(self) -> int:
-        """The steps of one round."""
-        return len(self.kinds) + (self.form == Form.WHILE_CONDITION)
-
     def __str__(self) -> str:
         data = f" with {self.dtype}[{self.size}]" if self.size else ""
         where = "" if self.spread else f" of device {self.device}"
@@ -118,21 +115,29 @@ class Step:
     """In the source of one round. The condition of a loop is the place after all others."""
 
     @property
+    def callback(self) -> Callback:
+        return CALLBACKS[self.kind]
+
+    @property
     def site(self) -> str:
         """What the host function knows of it: a text that is printed has no place."""
-        return "print" if CALLBACKS[self.kind].prints else f"place {self.place}"
+        return "print" if self.callback.prints else f"place {self.place}"
 
 
 class Shape:
     """The steps of one run of a program, on each of its devices."""
 
     def __init__(self, spec: ProgramSpec, trips: int) -> None:
-        self.spec = spec
-        self.trips = trips
-        self.steps = tuple(_steps(spec, trips))
+        self.spec, self.trips = spec, trips
+        steps = [Step(kind, place) for place, kind in enumerate(spec.kinds)]
+        condition = [Step(CONDITION_KIND, len(spec.kinds))] * (spec.form == Form.WHILE_CONDITION)
+        # In odd rounds the other branch of a `cond` calls back, with the kinds in reverse.
+        turns = [steps, steps[::-1] if spec.form == Form.BRANCHES else steps]
+        rounds = (step for trip in range(trips) for step in (*condition, *turns[trip % 2]))
+        self.steps = (*rounds, *condition)
         if len(self.steps) >= STEPS:
             raise ValueError(f"{spec} has {len(self.steps)} steps, and a run has at most {STEPS - 1}")
-        returning = [place for place, step in enumerate(self.steps) if CALLBACKS[step.kind].returns_new_value]
+        returning = [place for place, step in enumerate(self.steps) if step.callback.returns_new_value]
         self._returning = np.asarray(returning, dtype=np.int64)
 
     def result(self, number: int, slot: int) -> int:
@@ -146,20 +151,10 @@ class Shape:
         After such an end ordered callbacks do not run. Others may, or may not, so a program that has some has no step
         at which it may end.
         """
-        if not taps and not all(CALLBACKS[step.kind].ordered for step in self.steps):
+        if not taps and not all(step.callback.ordered for step in self.steps):
             return []
         kinds = [kind for kind in FAILING if kind.startswith("id_tap") is taps]
         return [place for place, step in enumerate(self.steps) if step.kind in kinds]
-
-
-def _steps(spec: ProgramSpec, trips: int) -> Iterator[Step]:
-    condition = [Step(CONDITION_KIND, len(spec.kinds))] * (spec.form == Form.WHILE_CONDITION)
-    steps = [Step(kind, place) for place, kind in enumerate(spec.kinds)]
-    for trip in range(trips):
-        yield from condition
-        # In odd rounds the other branch of a `cond` calls back, with the kinds in reverse.
-        yield from steps[::-1] if spec.form == Form.BRANCHES and trip % 2 else steps
-    yield from condition
 
 
 # What is drawn ------------------------------------------------------------------------------------
@@ -174,14 +169,7 @@ UNSPREAD_STEPS, SPREAD_STEPS, LARGE_STEPS = 900, 120, 6
 """The most steps of a run: on one device, on each of several, and with large arrays."""
 
 _LAYOUTS = {Layout.ONE_DEVICE: 50.0, Layout.PMAP: 14.0, Layout.SHARD_MAP: 14.0, Layout.MESH: 12.0}
-_FORMS = {
-    Form.STRAIGHT: 1.0,
-    Form.SCAN: 3.0,
-    Form.FORI: 3.0,
-    Form.WHILE: 3.0,
-    Form.WHILE_CONDITION: 1.0,
-    Form.BRANCHES: 1.0,
-}
+_FORMS = dict(zip(Form, (1.0, 3.0, 3.0, 3.0, 1.0, 1.0), strict=True))
 
 
 def drawn_program(random: Random, devices: int) -> ProgramSpec:
@@ -196,8 +184,8 @@ def drawn_program(random: Random, devices: int) -> ProgramSpec:
     most = LARGE_STEPS if size >= LARGE else most
     trips = 1 if form == Form.STRAIGHT else max(1, random.randrange(most // 4, most) // (len(kinds) + 1))
     device = random.randrange(devices)
-    if layout == Layout.MESH and not DEVICE_INDEX.issuperset(kinds):
-        # The others take the first device of the mesh, and one order is of one device.
+    if layout == Layout.MESH and not all(map(names_its_device, kinds)):
+        # One order is of one device.
         device = 0
     return ProgramSpec(layout, form, kinds, trips, size, random.choice(DTYPES), device)
 

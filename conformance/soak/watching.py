@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def watch(
     log = results / LOG
     with log.open("wb") as stderr:
         process = subprocess.Popen(
-            [sys.executable, *program, options.to_json()],
+            [sys.executable, *program, json.dumps(asdict(options))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
@@ -86,7 +87,7 @@ def watch(
         process.wait()
         stdin.close()
         process.stdout.close()
-    return Found.of(options, {**last, "interrupted": interrupts > 0}, time.monotonic() - started)
+    return Found(options, {**last, "interrupted": interrupts > 0}, time.monotonic() - started)
 
 
 def _broken(code: int, interrupts: int, log: Path, waiting: Sequence[str]) -> dict[str, str]:

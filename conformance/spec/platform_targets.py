@@ -92,16 +92,13 @@ CPU = PlatformTarget(
 )
 
 
-def _gpu(
-    name: str, compiler: CompileOnly | None, plugins: tuple[str, ...], extra: str, taps: tuple[str, ...] = ()
-) -> PlatformTarget:
+def _gpu(name: str, compiler: CompileOnly | None, plugins: tuple[str, ...], extra: str) -> PlatformTarget:
     buffers = "xla_buffer_python_gpu_callback"
     return PlatformTarget(
         name,
         "xla_ffi_python_gpu_callback",
         "xla_ffi_partitioned_python_gpu_callback",
         (buffers, f"{buffers}_cmd_buffer"),
-        taps=taps,
         compiler=compiler,
         plugins=plugins,
         extra=extra,
@@ -116,7 +113,6 @@ CUDA = _gpu(
     CompileOnly("jax-cuda13-plugin", _GPU_TOPOLOGIES, target_config="h100.txtpb", seconds=0.4),
     ("jax-cuda13-plugin", "jax-cuda12-plugin"),
     "cuda13",
-    taps=("hostcb_cuda_tap",),
 )
 ROCM = _gpu(
     "rocm",

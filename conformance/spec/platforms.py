@@ -76,7 +76,7 @@ BUILT_IN = (
     # One more than two cores are busy with: some cells wait for the end of a time limit of XLA, or for their own.
     Platform("cpu", devices=("cpu",), workers=min(3, 1 + (os.cpu_count() or 1)), targets=_CPU_TARGETS),
     # Devices of all three say "gpu"; the versions of their runtimes differ.
-    Platform("cuda", devices=("gpu",), version=("cuda",), targets=(*_GPU_TARGETS, "hostcb_cuda_tap")),
+    Platform("cuda", devices=("gpu",), version=("cuda",), targets=_GPU_TARGETS),
     Platform("rocm", devices=("gpu",), version=("rocm",), targets=_GPU_TARGETS),
     # libtpu lets one process have the chips.
     Platform("tpu", devices=("tpu",), most_workers=1),

@@ -42,8 +42,6 @@ class CallbackSource:
     """The sites of the program."""
     batched: bool = False
     """Whether the program has a vmap."""
-    checks: Sequence[str] = ()
-    """The checks that are not in every program; the host function records what they read."""
 
     def imports(self) -> list[str]:
         """The imports beside JAX and NumPy."""
@@ -73,12 +71,10 @@ class CallbackSource:
         """The host function, and the function that calls the callback."""
         call, host = f"callback{suffix}", f"host{suffix}"
         if callback.function == "debug.print":
-            return [PRINTED.format(stream="sys.stdout"), self._debug_print(callback, call)]
-        if callback.function == "id_print":
-            return [PRINTED_BY_ID_PRINT, self._id_print(callback, call)]
+            return [PRINTED, self._debug_print(callback, call)]
         further = self._further_parameters(callback)
         batched = self.batched and "transforms" in further
-        hosts = host_source(callback, self.data, self.shown, further, host, self.checks, batched)
+        hosts = host_source(callback, self.data, self.shown, further, host, batched)
         if callback.function in ("id_tap", "call"):
             hosts = f"{IN_ORDER}\n\n{hosts}" if batched else hosts
             return [hosts, self._host_callback(callback, call, host)]
@@ -138,10 +134,6 @@ class CallbackSource:
         # The site is part of the format, since older releases of JAX print no text.
         call = f'{self._name(callback)}(site + ": {{}}", {self._operand(callback)}{ordered})'
         return f"def {name}(site, x):\n    {call}\n    return x"
-
-    def _id_print(self, callback: Callback, name: str) -> str:
-        call = f"hostcb.id_print({self._operand(callback)}, what=site, output_stream=Printed())"
-        return f"def {name}(site, x):\n{self._passed(callback, call)}"
 
     def _passed(self, callback: Callback, call: str) -> str:
         """The lines that return the program's number from an operand that a tap has returned."""
@@ -204,7 +196,7 @@ def np_view(buffer):
 
 
 def _returns(callback: Callback) -> bool:
-    return callback.returns_new_value or callback.function in ("id_tap", "id_print")
+    return callback.returns_new_value or callback.function == "id_tap"
 
 
 def _suffix(whole: Callback, part: Callback) -> str:
@@ -225,11 +217,4 @@ class Printed:
             return len(text)
         return sys.__stdout__.write(text)
 
-{stream} = Printed()'''
-
-PRINTED_BY_ID_PRINT = """\
-class Printed:
-    def write(self, text):
-        heading, _, value = text.partition("\\n")
-        *transforms, site = heading.split("what: ")
-        calls.append((site, " ".join(value.split()), *filter(None, transforms)))"""
+sys.stdout = Printed()'''

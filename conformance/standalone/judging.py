@@ -1,7 +1,4 @@
-"""The end of a program: the expected calls and results as literals, and the comparison, or the error that must come.
-
-The kinds in `ON_REQUEST` need more lines, and nearly no program shows them: they are checked on request.
-"""
+"""The end of a program: the expected calls and results as literals, and the comparison, or the error that must come."""
 
 from __future__ import annotations
 
@@ -18,13 +15,10 @@ from ..model.programs import Prediction
 from ..model.worlds import ExpectedEvent, Need
 from ..spec.callbacks import Callback, Refusal
 from ..spec.data import DataKind
-from . import ON_REQUEST
 from .differences import differences, differences_in_rest
 from .operands import Shown, expected_operand
 
 WIDTH = 118
-LATEST_SECONDS = 0.5
-"""A missing callback that still runs in this time after the barrier is late, and not lost."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +37,6 @@ class Expected:
         call: tuple[Any, ...] = (event.site, expected_operand(callback, self.data, self.shown, event.leaves))
         if self.callback.parts:
             return call
-        if callback.function == "id_print":
-            entries = [(name, entry) if entry else name for name, entry in event.transforms]
-            return (*call, f"transforms: {entries} ") if entries else call
         call = (*call, *event.transforms)
         return (*call, self.first_device + event.device) if callback.receives_device else call
 
@@ -64,7 +55,7 @@ class Expected:
                 wanted.append(call)
         return [devices[device] for device in sorted(devices)], again
 
-    def source(self, checks: Sequence[str]) -> str:
+    def source(self) -> str:
         by_device, again = self.lists()
         results = [np.asarray(result, np.float32).tolist() for result in self.prediction.results]
         ordered = self.callback.ordered
@@ -78,27 +69,11 @@ class Expected:
             *functions,
             f"expected = {_literal(by_device)}",
             f"wrong = differences({sites}, {_literal(again)}, {ordered}){rest}",
-            *(CHECKS[check] for check in ON_REQUEST if check in checks),
             f'wrong += [f"result: {{one}}, not {{right}}" for one, right in zip(results, {results}) if one != right]',
             'print("\\n".join(wrong) or "as expected")',
             "raise SystemExit(bool(wrong))",
         ]
         return "\n".join(lines)
-
-
-CHECKS: Mapping[str, str] = {
-    "overlap": """\
-for own in expected:
-    sites = [call[:2] for call in own]
-    spans_of_own = sorted((span for span in spans if span[2] in sites), key=lambda span: span[0])
-    wrong += [f"overlap: {after[2]} began during {before[2]}"
-              for before, after in zip(spans_of_own, spans_of_own[1:]) if after[0] < before[1]]""",
-    "torn operand": """\
-wrong += [f"torn operand: {copy}, which later became {kept}" for kept, copy in operands
-          if any(np.asarray(one).tobytes() != other.tobytes() for one, other in zip(kept, copy))]""",
-    "early barrier": 'wrong += [f"early barrier: {call} ran after the barrier" for call in calls[at_barrier:]]',
-}
-"""The source of the checks on request; the host function has recorded what they read."""
 
 
 def refusal_source(callback: Callback, refusals: Mapping[str, Refusal], run: Sequence[str]) -> str:

@@ -154,13 +154,7 @@ def checked(number, result, right):
 
 
 def host_source(
-    callback: Callback,
-    data: DataKind,
-    shown: Shown,
-    further: Sequence[str],
-    name: str,
-    checks: Sequence[str],
-    batched: bool = False,
+    callback: Callback, data: DataKind, shown: Shown, further: Sequence[str], name: str, batched: bool = False
 ) -> str:
     """The host function: it records a call, and returns the operand plus one if the callback has a result."""
     spread = spreads(callback, data)
@@ -168,19 +162,11 @@ def host_source(
     tree = callback.takes_tree or data.of_structure.leaves > 1
     parameters = ", ".join(("site", f"*{operand}" if spread else operand, *further))
     call = f"({', '.join(('site', shown.of(operand, tree), *map(_recorded, further)))})"
-    returns = callback.returns_new_value and callback.function not in ("id_tap", "id_print")
+    returns = callback.returns_new_value and callback.function != "id_tap"
     value = f'{operand}["value"]' if callback.takes_tree else operand
     moved = ["    x, transforms = in_order(x, transforms)"] if batched else []
-    lines = [f"    calls.append({call})", *(_answer(value, data) if returns else ())]
-    if "torn operand" in checks:
-        copies = f"[np.array(leaf) for leaf in jax.tree.leaves({operand})]"
-        lines.insert(1, f"    operands.append((jax.tree.leaves({operand}), {copies}))")
-    if "overlap" in checks:
-        begun = ["    begin = time.monotonic()", f"    call = {call}", "    calls.append(call)"]
-        result = lines.pop().replace("    return ", "    result = ", 1) if returns else "    result = None"
-        ended = [result, "    spans.append((begin, time.monotonic(), call[:2]))", "    return result"]
-        lines = [*begun, *lines[1:], *ended]
-    return "\n".join((f"def {name}({parameters}):", *moved, *lines))
+    answer = _answer(value, data) if returns else ()
+    return "\n".join((f"def {name}({parameters}):", *moved, f"    calls.append({call})", *answer))
 
 
 IN_ORDER = """\
@@ -222,7 +208,7 @@ def _answer(value: str, data: DataKind) -> list[str]:
 
 def spreads(callback: Callback, data: DataKind) -> bool:
     """Whether each leaf is a separate operand."""
-    host_callback = callback.function in ("id_tap", "id_print", "call")
+    host_callback = callback.function in ("id_tap", "call")
     return not data.plain and data.of_structure.spread and not (host_callback or callback.takes_tree)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ..model.programs import INPUTS, Prediction, strides
 from ..model.transforms.base import Place
@@ -13,9 +13,9 @@ from ..spec.callbacks import SITES, Refusal
 from ..spec.configurations import JIT_DISABLED, PLACEMENTS, X64
 from ..spec.errors import CommandError
 from ..spec.package import COMMAND
-from . import ON_REQUEST
+from . import NOT_CHECKED
 from .callbacks import CallbackSource
-from .judging import LATEST_SECONDS, Expected, refusal_source
+from .judging import Expected, refusal_source
 from .operands import Shown
 
 HANG_SECONDS = 60
@@ -25,16 +25,13 @@ CONFIGURED = {
     "gspmd": 'jax.config.update("jax_use_shardy_partitioner", False)',
 }
 
-RECORDED = {"overlap": "spans", "torn operand": "operands"}
-"""What a host function records for a check, beside the calls."""
-
 SHARD_MAP = """\
 try:
     from jax import shard_map
 except ImportError:
     from jax.experimental.shard_map import shard_map"""
 
-MODULES = ("functools", "sys", "time", "zlib")
+MODULES = ("functools", "sys", "zlib")
 """Modules of Python. A program imports those that it uses."""
 
 
@@ -42,7 +39,7 @@ class NotStandaloneError(CommandError, ValueError):
     """A cell without a program that stands alone."""
 
 
-def standalone_program(cell: Cell, checks: Sequence[str] = ()) -> str:
+def standalone_program(cell: Cell) -> str:
     """The program of a cell, without an import of this package; raises `NotStandaloneError`."""
     if not isinstance(cell, ProgramCell):
         raise NotStandaloneError(_why_not(cell))
@@ -56,12 +53,11 @@ def standalone_program(cell: Cell, checks: Sequence[str] = ()) -> str:
             f"only programs of hostcb and of JAX's own callbacks can be written out, and {cell.id} is of"
             f" {cell.implementation}: use `{COMMAND} repro {cell.id}` without --standalone"
         )
-    if cell.callback.function == "id_print" and "vmap" in cell.program.names:
+    if cell.callback.function == "id_print":
         raise NotStandaloneError(
-            f"{cell.id} prints a batch, with its axes where JAX's rules put them, which this release alone knows: use"
-            f" `{COMMAND} repro {cell.id}` without --standalone"
+            f"{cell.id} prints in a form of hostcb's own: use `{COMMAND} repro {cell.id}` without --standalone"
         )
-    return _Program(cell, tuple(checks)).text()
+    return _Program(cell).text()
 
 
 def _why_not(cell: Cell) -> str:
@@ -82,9 +78,8 @@ def _sites(cell: ProgramCell) -> list[str]:
 class _Program:
     """The parts of a program's text."""
 
-    def __init__(self, cell: ProgramCell, checks: tuple[str, ...]) -> None:
+    def __init__(self, cell: ProgramCell) -> None:
         self.cell = cell
-        self.checks = checks
         self.placement = PLACEMENTS[cell.placement]
         count = cell.topology.device_count
         self.first = self.placement.choose(range(count))[0]
@@ -104,7 +99,6 @@ class _Program:
             cell.device_count - 1,
             _sites(cell),
             "vmap" in cell.program.names,
-            checks,
         )
 
     def text(self) -> str:
@@ -139,7 +133,6 @@ class _Program:
         if meshed:
             shape, names = (".reshape(2, -1)", '("rows", "columns")') if self.placement.grid else ("", '("devices",)')
             lines.append(f"mesh = Mesh(np.array(devices){shape}, {names})")
-        lines += [f"{name} = []" for check, name in RECORDED.items() if check in self.checks]
         return "\n".join((*lines, "calls = []", ""))
 
     def _unchecked(self) -> list[str]:
@@ -149,7 +142,7 @@ class _Program:
         # What is printed has no dtype either.
         numbers = self.shown.numbers or any(self.cell.callback.at(site).prints for site in _sites(self.cell))
         dtypes = "dtypes of operands and of the program's results" if numbers else "dtypes of the program's results"
-        return [f"# Not checked: {', '.join((dtypes, *(kind for kind in ON_REQUEST if kind not in self.checks)))}."]
+        return [f"# Not checked: {', '.join((dtypes, *NOT_CHECKED))}."]
 
     def _devices(self) -> str:
         topology = self.cell.topology
@@ -195,6 +188,4 @@ class _Program:
             "hostcb.barrier_wait()" if self.cell.implementation == "hostcb" else "jax.effects_barrier()",
         ]
         expected = Expected(self.cell.callback, self.cell.data, self.shown, self.prediction, self.first)
-        if "early barrier" in self.checks:
-            lines += ["at_barrier = len(calls)", f"time.sleep({LATEST_SECONDS})"]
-        return "\n".join(lines) + "\n\n" + expected.source(self.checks)
+        return "\n".join(lines) + "\n\n" + expected.source()

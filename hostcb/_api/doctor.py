@@ -13,7 +13,6 @@ import numpy as np
 from .. import _compat
 from .._compat.registry import Entry, entries, losses
 from .._lowering.rule import GPU_PLATFORMS
-from .._native.cuda import cuda
 from .._native.library import library
 from .._version import __version__
 
@@ -64,14 +63,14 @@ def doctor() -> Report:
             # Of modules that nobody has imported yet.
             entry.probe()
     lost, platforms = losses(), _platforms()
-    hand_over, on_cuda = f"the hand-over: {library.state()}", f"  on CUDA: {cuda.state()}"
+    hand_over = f"the hand-over: {library.state()}"
     text = [
         *(_versions(), "", "devices and transports", *_devices(platforms, with_transports=True)),
-        *("", hand_over, on_cuda, "", _installed(), "", _summary(lost), *map(_line, entries)),
+        *("", hand_over, "", _installed(), "", _summary(lost), *map(_line, entries)),
     ]
     brief = [
         *(_versions(), "devices", *_devices(platforms, with_transports=False)),
-        *(hand_over, *([on_cuda] if "cuda" in platforms else []), _installed(), _summary(lost), *map(_line, lost)),
+        *(hand_over, _installed(), _summary(lost), *map(_line, lost)),
     ]
     return Report("\n".join(text), "\n".join(brief), tuple(entry.name for entry in lost))
 

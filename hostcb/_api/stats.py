@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from .._errors.failures import failure_log
+from .._runtime.observing.barrier_times import barriers
 from .._runtime.observing.counting import Counting, counting
-from .._runtime.observing.waited import barriers
-from .._runtime.queue.counts import Totals, totals_by_device
+from .._runtime.queue.counters import Totals, totals_by_device
 from .._runtime.queue.queues import queues
 from .._spec.naming import device_name, shown
 

@@ -164,7 +164,7 @@ class DispatchHooks(Protocol):
     def end(self, execution: Any, error: BaseException | None) -> None:
         """Called at the end. An interrupt may come before it, or in the middle of it."""
 
-    def dispatched_natively(self, program: Any, devices: Sequence[Any], modules: Callable[[], Sequence[Any]]) -> bool:
+    def may_dispatch_in_cpp(self, program: Any, devices: Sequence[Any], modules: Callable[[], Sequence[Any]]) -> bool:
         """Whether a program without effects, of these HLO modules, may take JAX's fast dispatch without hooks."""
 
 
@@ -191,7 +191,7 @@ def install_dispatch_hooks(effect: Any, program_class: type, tracker: DispatchHo
             self.keepalive = [*(self.keepalive or ()), program]
         if program is None:
             return plain_call(self, *args, **named)
-        if not (self.ordered_effects or self.has_unordered_effects) and not tracker.dispatched_natively(
+        if not (self.ordered_effects or self.has_unordered_effects) and not tracker.may_dispatch_in_cpp(
             program, self._local_devices, functools.partial(modules_of, self)
         ):
             # JAX's fast dispatch would turn errors into ValueErrors. It never takes a program with an effect.

@@ -279,7 +279,9 @@ class _Trial(threading.local):
 MOST_TRIALS = 3
 
 
-def let_ordered_take_it(effect: Any, harmless: Sequence[type], program_class: type, dispatches: FastDispatches) -> None:
+def enable_fast_dispatch_for_ordered(
+    effect: Any, harmless: Sequence[type], program_class: type, dispatches: FastDispatches
+) -> None:
     """Let programs with `effect` take the fast dispatch, where `dispatches` allows it and this JAX reports its ends.
 
     They may have other effects of the classes `harmless`.

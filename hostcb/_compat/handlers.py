@@ -1,4 +1,4 @@
-"""The runtime's handlers of Python callbacks, to which the library in C passes the taps that it does not take."""
+"""The runtime's handlers of Python callbacks, to which the native extension passes the taps that it does not take."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .registry import Cost, called_with, private
 
 _TARGETS = private(
     "jax._src.lib:xla_client.custom_call_targets",
-    "Tells the runtime's handler of Python callbacks to the library in C.",
+    "Tells the runtime's handler of Python callbacks to the native extension.",
     "Taps are handed over in Python, and wait for the interpreter lock.",
     ("D3",),
     Cost.COMFORT,

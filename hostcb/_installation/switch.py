@@ -77,13 +77,13 @@ class _Switch:
             self._cache_key.set_global(object())
             self._told = on
 
-    def disown(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: the thread that held the lock may be the parent's."""
         self._lock = threading.RLock()
 
 
 _switch = _Switch()
-in_forked_child(_switch.disown)
+in_forked_child(_switch.reset_after_fork)
 
 
 def install() -> None:

@@ -21,10 +21,10 @@ from .._spec.effects import ordered
 from .._spec.placement import partial_automatic, placed_per_device, position_among
 from .._threads.foreign import foreign_callbacks_of
 from .._threads.switching import switch_interval
-from . import on_stream, transports, views
+from . import transports, views
 from .crossing import Crossing
 from .custom_calls import module_of
-from .transports import Emitted, Site
+from .transports import Emitted, Equation
 from .wire import Wire, wire_of
 
 GPU_PLATFORMS = ("cuda", "rocm", "oneapi")
@@ -38,11 +38,11 @@ def program_of(context: Any) -> Program:
             return kept
     program = Program()
     program.name = _compat.module_name(module_context)
-    program.told = tracker.informed
+    program.is_tracked = tracker.informed
     program.lowered_for = _devices_of(module_context.axis_context)
     module_context.add_keepalive(program)
     switch_interval.hold(program)
-    foreign_callbacks_of(module_context).meet(program)
+    foreign_callbacks_of(module_context).attach_program(program)
     return program
 
 
@@ -93,13 +93,13 @@ def lower(
     crossing = crossings.get(key)
     if crossing is None:
         crossing = crossings[key] = _crossing(context, callback, transforms, result_avals, program)
-    site = Site(
+    equation = Equation(
         context=context,
         crossing=crossing,
         token=_token(context, callback) if kind.ordered else None,
         operands=crossing.pack(operands),
     )
-    emitted = _emit(site, platforms[0], device_index)
+    emitted = _emit(equation, platforms[0], device_index)
     handlers = context.module_context.host_callbacks
     program.wrapped = program.wrapped or not (handlers and is_handler(handlers[-1]))
     if kind.ordered:
@@ -175,32 +175,30 @@ def _is_spread(axis_context: Any) -> bool:
     return not isinstance(axis_context, mlir.SPMDAxisContext) and getattr(axis_context, "num_devices", 1) > 1
 
 
-def _emit(site: Site, platform: str, device_index: Any) -> Emitted:
-    axis_context = site.context.module_context.axis_context
-    callback = site.crossing.host.callback
+def _emit(equation: Equation, platform: str, device_index: Any) -> Emitted:
+    axis_context = equation.context.module_context.axis_context
+    callback = equation.crossing.host.callback
     if isinstance(axis_context, mlir.SPMDAxisContext):
-        return _emit_per_device(site, platform, axis_context, device_index)
+        return _emit_per_device(equation, platform, axis_context, device_index)
     count = getattr(axis_context, "num_devices", 1)
     index = position_among(callback, device_index, count, lambda: _devices_told(callback, axis_context))
     if callback.kind.in_place:
-        return _emit_in_place(site, platform, None, count)
-    program = site.crossing.host.program
+        return _emit_in_place(equation, platform, None, count)
+    program = equation.crossing.host.program
     if count == 1:
         if platform == "cpu":
-            return views.views(site, _cpu_devices(site), None)
-        if on_stream.takes(site, platform):
-            return on_stream.taps(site, None)
-        return _emit_arrays(site, platform, lambda _: program.device_at(0), None, None)
+            return views.views(equation, _cpu_devices(equation), None)
+        return _emit_arrays(equation, platform, lambda _: program.device_at(0), None, None)
     if platform == "cpu" or platform in GPU_PLATFORMS:
         kind = "cpu" if platform == "cpu" else "gpu"
         targets = (f"xla_ffi_python_{kind}_callback", f"xla_ffi_partitioned_python_{kind}_callback")
         if callback.partitioned:
-            return transports.parts(site, targets[1])
-        return transports.one_of_many(site, targets, index)
+            return transports.parts(equation, targets[1])
+        return transports.one_of_many(equation, targets, index)
     if callback.partitioned:
         raise NotImplementedError(f"{callback}: partitioned=True is not supported on {platform}; use shard_map.")
-    sharding = _compat.one_device_sharding(index, len(site.crossing.result_avals))
-    return transports.send_and_receive(site, lambda _: program.device_at(index), None, sharding)
+    sharding = _compat.one_device_sharding(index, len(equation.crossing.result_avals))
+    return transports.send_and_receive(equation, lambda _: program.device_at(index), None, sharding)
 
 
 def _devices_told(callback: HostCallback, axis_context: Any) -> Sequence[Any]:
@@ -209,38 +207,36 @@ def _devices_told(callback: HostCallback, axis_context: Any) -> Sequence[Any]:
     return devices
 
 
-def _emit_per_device(site: Site, platform: str, axis_context: Any, device_index: Any) -> Emitted:
+def _emit_per_device(equation: Equation, platform: str, axis_context: Any, device_index: Any) -> Emitted:
     """Emit the callback under pmap or shard_map, where every device calls with its own shard (H9)."""
     mesh = axis_context.mesh
-    callback = site.crossing.host.callback
+    callback = equation.crossing.host.callback
     if axis_context.manual_axes != frozenset(mesh.axis_names):
         # GSPMD aborts the process at an operation in place.
         if not (callback.kind.takes_automatic_axes and _compat.uses_shardy()):
             raise partial_automatic(callback, axis_context.manual_axes, mesh.axis_names)
         # What is left here is pure and in place: the compiler gives each device of these axes the whole of the part.
-        return _emit_in_place(site, platform, None, 1)
+        return _emit_in_place(equation, platform, None, 1)
     if not isinstance(device_index, int):
         raise placed_per_device(callback)
     position_among(callback, device_index, mesh.size, lambda: ())
     if callback.kind.ordered:
         _compat.check_shard_map(callback)
-    ranks = [aval.ndim for aval in site.crossing.result_avals]
-    sharding = _compat.whole_sharding(ranks if site.token is None else [0, *ranks], manual=True)
+    ranks = [aval.ndim for aval in equation.crossing.result_avals]
+    sharding = _compat.whole_sharding(ranks if equation.token is None else [0, *ranks], manual=True)
     if callback.kind.in_place:
-        return _emit_in_place(site, platform, sharding, 1)
+        return _emit_in_place(equation, platform, sharding, 1)
     if platform == "cpu":
-        return views.views(site, _cpu_devices(site), sharding)
-    if on_stream.takes(site, platform):
-        return on_stream.taps(site, sharding)
+        return views.views(equation, _cpu_devices(equation), sharding)
     # A position in the mesh is not a device id, so the handler asks the execution for its devices.
     position = hlo.PartitionIdOp().result
-    program = site.crossing.host.program
-    return _emit_arrays(site, platform, lambda extra: program.device_at(int(extra[0])), position, sharding)
+    program = equation.crossing.host.program
+    return _emit_arrays(equation, platform, lambda extra: program.device_at(int(extra[0])), position, sharding)
 
 
-def _emit_in_place(site: Site, platform: str, sharding: Any, count: int) -> Emitted:
+def _emit_in_place(equation: Equation, platform: str, sharding: Any, count: int) -> Emitted:
     """Emit a callback that writes into device memory; it has a target of its own (B5)."""
-    callback = site.crossing.host.callback
+    callback = equation.crossing.host.callback
     if platform == "cpu":
         target = "xla_buffer_python_cpu_callback"
     elif platform in GPU_PLATFORMS:
@@ -257,16 +253,18 @@ def _emit_in_place(site: Site, platform: str, sharding: Any, count: int) -> Emit
             f"{callback} has side effects and was used under jit over {count} devices, where the compiler cannot give "
             "it to one of them. Use shard_map, in which each device calls with its part, or drop has_side_effect."
         )
-    devices = _cpu_devices(site) if platform == "cpu" else {}
-    return views.in_place(site, target, sharding, devices)
+    devices = _cpu_devices(equation) if platform == "cpu" else {}
+    return views.in_place(equation, target, sharding, devices)
 
 
-def _emit_arrays(site: Site, platform: str, locate: Callable[..., Any], position: Any, sharding: Any) -> Emitted:
+def _emit_arrays(
+    equation: Equation, platform: str, locate: Callable[..., Any], position: Any, sharding: Any
+) -> Emitted:
     if platform in GPU_PLATFORMS:
-        return transports.arrays(site, "xla_ffi_python_gpu_callback", locate, position, sharding)
+        return transports.arrays(equation, "xla_ffi_python_gpu_callback", locate, position, sharding)
     # Inside a manual computation Shardy needs no sharding, and JAX's emitter would give all results the same one,
     # whatever their ranks. GSPMD refuses an operation without a sharding.
-    return transports.send_and_receive(site, locate, position, None if _compat.uses_shardy() else sharding)
+    return transports.send_and_receive(equation, locate, position, None if _compat.uses_shardy() else sharding)
 
 
 class _CpuDevices(dict[int, Any]):
@@ -296,12 +294,12 @@ _tables: dict[Any, _CpuDevices] = {}
 _compat.on_backends_cleared(_tables.clear)
 
 
-def _cpu_devices(site: Site) -> _CpuDevices:
+def _cpu_devices(equation: Equation) -> _CpuDevices:
     """Return the CPU devices of this process, for a program that is being lowered.
 
     A platform of another name may have devices that are CPUs to JAX, with the same numbers: the program says whose.
     """
-    client = _compat.client_of(site.context.module_context)
+    client = _compat.client_of(equation.context.module_context)
     if not _compat.clearing_is_told():
         # This JAX does not report when it replaces its devices, so they are asked for each time.
         _tables.clear()

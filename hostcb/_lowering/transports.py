@@ -17,15 +17,13 @@ from jax.interpreters import mlir
 
 from .. import _compat
 from .._errors.refusals import RefusedResultError
-from .._runtime.host import Host
-from .._runtime.queue.queues import queues
 from .._threads.running import called_by_runtime
 from .crossing import Crossing
 from .custom_calls import custom_call
 
 
 @dataclasses.dataclass(frozen=True)
-class Site:
+class Equation:
     """One equation being lowered, its operands in the types in which they cross."""
 
     context: Any
@@ -45,44 +43,43 @@ def _contiguous(array: np.ndarray) -> np.ndarray:
     return np.asarray(array, order="C")
 
 
-def with_token(site: Site, values: Sequence[Any], token: Any) -> list[Any]:
+def with_token(equation: Equation, values: Sequence[Any], token: Any) -> list[Any]:
     """Return `values`, with the token first if the callback has one."""
-    return [*values] if site.token is None else [token, *values]
+    return [*values] if equation.token is None else [token, *values]
 
 
-def split_token(site: Site, results: Sequence[Any]) -> Emitted:
-    if site.token is None:
+def split_token(equation: Equation, results: Sequence[Any]) -> Emitted:
+    if equation.token is None:
         return Emitted(None, list(results))
     return Emitted(results[0], list(results[1:]))
 
 
-def parts(site: Site, target: str) -> Emitted:
+def parts(equation: Equation, target: str) -> Emitted:
     """Under jit over a mesh, let each device call with its own shard of the operands (X4)."""
-    if site.token is not None:
+    if equation.token is not None:
         raise NotImplementedError(
-            f"{site.crossing.host.callback}: partitioned=True has no order under jit over several devices. Drop "
+            f"{equation.crossing.host.callback}: partitioned=True has no order under jit over several devices. Drop "
             "ordered=True, or use shard_map, in which each device calls in order."
         )
-    host, decode = site.crossing.host, site.crossing.decode
+    host, decode = equation.crossing.host, equation.crossing.decode
 
     @called_by_runtime
     def handler(*operands: Any) -> Sequence[Any]:
         host.call(None, decode([np.array(operand) for operand in operands]))
         return ()
 
-    custom_call(site.context, target, handler, site.operands, site.crossing.operand_avals, [], None)
+    custom_call(equation.context, target, handler, equation.operands, equation.crossing.operand_avals, [], None)
     return Emitted(None, [])
 
 
-def _exchange(site: Site) -> Callable[[Any, Sequence[Any]], Sequence[np.ndarray]]:
+def _exchange(equation: Equation) -> Callable[[Any, Sequence[Any]], Sequence[np.ndarray]]:
     """Return the function that hands a handler's arrays to the callback and returns the results."""
-    crossing = site.crossing
+    crossing = equation.crossing
     host, decode, encode = crossing.host, crossing.decode, crossing.encode
 
     @called_by_runtime
     def exchange(device: Any, operands: Sequence[Any]) -> Sequence[np.ndarray]:
         owned = decode([np.array(operand) for operand in operands])
-        _settle(host, device)
         if host.callback.kind.identity:
             host.tap(device, owned)
             return ()
@@ -91,25 +88,14 @@ def _exchange(site: Site) -> Callable[[Any, Sequence[Any]], Sequence[np.ndarray]
     return exchange
 
 
-def _settle(host: Host, device: Any) -> None:
-    """Before a callback that keeps an order: wait until the values have arrived that were tapped before, on CUDA."""
-    ring = queues[device].ring if host.callback.kind.ordered else None
-    if ring is None:
-        return
-    try:
-        ring.settle()
-    except RuntimeError as exception:
-        if host.callback.kind.identity:
-            raise
-        raise host.refused(device, exception) from exception
-
-
-def arrays(site: Site, target: str, locate: Callable[[Sequence[Any]], Any], position: Any, sharding: Any) -> Emitted:
+def arrays(
+    equation: Equation, target: str, locate: Callable[[Sequence[Any]], Any], position: Any, sharding: Any
+) -> Emitted:
     """On platforms without views: the runtime makes arrays of the operands and copies the results.
 
     `position`, if given, is one more operand: a number from which `locate` finds the device.
     """
-    exchange = _exchange(site)
+    exchange = _exchange(equation)
     extra, extra_avals = _position_operand(position)
     first = len(extra)
 
@@ -120,16 +106,16 @@ def arrays(site: Site, target: str, locate: Callable[[Sequence[Any]], Any], posi
         return (token, *in_any_order(*operands))
 
     results = custom_call(
-        site.context,
+        equation.context,
         target,
-        in_any_order if site.token is None else in_order,
-        with_token(site, [*extra, *site.operands], site.token),
-        with_token(site, [*extra_avals, *site.crossing.operand_avals], _compat.abstract_token),
-        with_token(site, site.crossing.result_avals, _compat.abstract_token),
+        in_any_order if equation.token is None else in_order,
+        with_token(equation, [*extra, *equation.operands], equation.token),
+        with_token(equation, [*extra_avals, *equation.crossing.operand_avals], _compat.abstract_token),
+        with_token(equation, equation.crossing.result_avals, _compat.abstract_token),
         sharding,
-        side_effect=not site.crossing.host.callback.kind.pure,
+        side_effect=not equation.crossing.host.callback.kind.pure,
     )
-    return split_token(site, results)
+    return split_token(equation, results)
 
 
 def _position_operand(position: Any) -> tuple[list[Any], list[Any]]:
@@ -138,25 +124,24 @@ def _position_operand(position: Any) -> tuple[list[Any], list[Any]]:
     return [position], [jax.core.ShapedArray((), np.uint32)]
 
 
-def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
+def one_of_many(equation: Equation, targets: tuple[str, str], index: int) -> Emitted:
     """Under jit over a mesh, let one device call with the whole operands (H10).
 
     A collective spreads the result to all devices. If only the calling device refused a failed result, the others would
     wait in that collective for ever. So a verdict travels with the result, and all devices refuse together.
     """
-    crossing = site.crossing
+    crossing = equation.crossing
     host, decode, encode = crossing.host, crossing.decode, crossing.encode
     target, target_everywhere = targets
     program = host.program
-    # The handlers must not hold `site`: it would keep the module alive, by which JAX's caches look up.
-    result_avals = list(site.crossing.result_avals)
+    # The handlers must not hold `equation`: it would keep the module alive, by which JAX's caches look up.
+    result_avals = list(equation.crossing.result_avals)
 
-    has_token = site.token is not None
+    has_token = equation.token is not None
 
     @called_by_runtime
     def tap(token: Any, *operands: Any) -> Sequence[Any]:
         device = program.device_at(index)
-        _settle(host, device)
         host.tap(device, decode([np.array(operand) for operand in operands]))
         return (token,)
 
@@ -165,7 +150,6 @@ def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
         token, operands = operands[:has_token], operands[has_token:]
         device = program.device_at(index)
         try:
-            _settle(host, device)
             results = host.call(device, decode([np.array(operand) for operand in operands]))
             encoded = list(map(_contiguous, encode(results)))
         except BaseException as error:
@@ -186,16 +170,16 @@ def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
     kind = host.callback.kind
     verdict_aval = jax.core.ShapedArray((1,), np.uint8)
     avals_out = with_token(
-        site, [] if kind.identity else [verdict_aval, *site.crossing.result_avals], _compat.abstract_token
+        equation, [] if kind.identity else [verdict_aval, *equation.crossing.result_avals], _compat.abstract_token
     )
     emitted = split_token(
-        site,
+        equation,
         custom_call(
-            site.context,
+            equation.context,
             target,
             tap if kind.identity else call,
-            with_token(site, site.operands, site.token),
-            with_token(site, site.crossing.operand_avals, _compat.abstract_token),
+            with_token(equation, equation.operands, equation.token),
+            with_token(equation, equation.crossing.operand_avals, _compat.abstract_token),
             avals_out,
             _compat.one_device_sharding(index, len(avals_out)),
             side_effect=not kind.pure,
@@ -210,10 +194,10 @@ def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
     # Each result has its own operation, since the compiler aborts on the sharding of several results.
     verdict, *values = together
     judged: list[Any] = []
-    groups = [([value], [aval]) for value, aval in zip(values, site.crossing.result_avals, strict=True)]
+    groups = [([value], [aval]) for value, aval in zip(values, equation.crossing.result_avals, strict=True)]
     for group, avals in groups or [([], [])]:
         judged += custom_call(
-            site.context,
+            equation.context,
             target_everywhere,
             judge,
             [verdict, *group],
@@ -225,35 +209,37 @@ def one_of_many(site: Site, targets: tuple[str, str], index: int) -> Emitted:
     return Emitted(emitted.token, judged)
 
 
-def send_and_receive(site: Site, locate: Callable[[Sequence[Any]], Any], position: Any, sharding: Any) -> Emitted:
+def send_and_receive(
+    equation: Equation, locate: Callable[[Sequence[Any]], Any], position: Any, sharding: Any
+) -> Emitted:
     """On TPU and platforms that JAX treats like it: JAX's own emitter. hostcb checks results before JAX does."""
-    exchange = _exchange(site)
+    exchange = _exchange(equation)
     extra, extra_avals = _position_operand(position)
     first = len(extra)
 
     def handler(*operands: Any) -> Sequence[Any]:
         return exchange(locate(operands[:first]), operands[first:])
 
-    avals_in = [*extra_avals, *site.crossing.operand_avals]
+    avals_in = [*extra_avals, *equation.crossing.operand_avals]
     try:
         results, token, _ = mlir.emit_python_callback(
-            site.context.replace(avals_in=avals_in, avals_out=list(site.crossing.result_avals)),
+            equation.context.replace(avals_in=avals_in, avals_out=list(equation.crossing.result_avals)),
             handler,
-            site.token,
-            [*extra, *site.operands],
+            equation.token,
+            [*extra, *equation.operands],
             avals_in,
-            site.crossing.result_avals,
-            has_side_effect=not site.crossing.host.callback.kind.pure,
-            returns_token=site.token is not None,
+            equation.crossing.result_avals,
+            has_side_effect=not equation.crossing.host.callback.kind.pure,
+            returns_token=equation.token is not None,
             sharding=sharding,
         )
     except ValueError as error:
         # JAX has a closed list of platforms. Those of other vendors need an emitter that knows them.
         if "not supported" not in str(error):
             raise
-        (platform,) = site.context.module_context.platforms
+        (platform,) = equation.context.module_context.platforms
         raise ValueError(
-            f"{site.crossing.host.callback}: host callbacks are not supported on {platform}: JAX has no "
+            f"{equation.crossing.host.callback}: host callbacks are not supported on {platform}: JAX has no "
             f"`emit_python_callback` for it ({error}) The platform's plugin must bring one to JAX; without it, run "
             "this program on another platform."
         ) from error

@@ -28,45 +28,44 @@ from .._runtime.memory.pages import LEAST_BYTES as LEAST_MAPPED
 from .._runtime.memory.pages import advise
 from .._runtime.observing import watching
 from .._runtime.queue.queues import queues
-from .._runtime.queue.sites import Keeper, is_small, suits
-from .._runtime.queue.sites import Site as CallSite
+from .._runtime.queue.sites import Site, SiteKeeper, is_small, suits
 from .._spec.shapes import size_of
 from .._threads.running import called_by_runtime, running, runs_callbacks
 from .crossing import Crossing
 from .custom_calls import custom_call
-from .transports import Emitted, Site, split_token, with_token
+from .transports import Emitted, Equation, split_token, with_token
 from .wire import unchanged
 
 Handler = Callable[..., None]
 Devices = Mapping[int, Any]
 
 
-def views(site: Site, devices: Devices, sharding: Any) -> Emitted:
+def views(equation: Equation, devices: Devices, sharding: Any) -> Emitted:
     """CPU, on one device or on each shard of a mesh: the handler gets views of the device's memory."""
-    crossing = site.crossing
-    native = _is_native(crossing, site.context.module_context)
+    crossing = equation.crossing
+    in_extension = _uses_extension(crossing, equation.context.module_context)
     if crossing.handler is None:
-        crossing.handler = _native_tap(crossing, devices) if native else _handler(crossing, devices)
-        # Most taps of the library in C do not come to Python, where turns are counted.
+        crossing.handler = _extension_tap(crossing, devices) if in_extension else _handler(crossing, devices)
+        # Most taps of the native extension do not come to Python, where turns are counted.
         if (
-            not native
+            not in_extension
             and sharding is not None
-            and site.operands
-            and site.context.module_context.axis_context.mesh.size > 1
+            and equation.operands
+            and equation.context.module_context.axis_context.mesh.size > 1
         ):
             crossing.handler = crossing.host.program.turns.taking(crossing.handler, crossing.host.program)
     results = custom_call(
-        site.context,
-        TARGET if native else PYTHON_TARGET,
+        equation.context,
+        TARGET if in_extension else PYTHON_TARGET,
         crossing.handler,
-        with_token(site, site.operands, site.token),
-        with_token(site, crossing.operand_avals, _compat.abstract_token),
-        with_token(site, crossing.result_avals, _compat.abstract_token),
+        with_token(equation, equation.operands, equation.token),
+        with_token(equation, crossing.operand_avals, _compat.abstract_token),
+        with_token(equation, crossing.result_avals, _compat.abstract_token),
         sharding,
         side_effect=not crossing.host.callback.kind.pure,
-        numbered=library.numbered_target if native else None,
+        numbered=library.numbered_target if in_extension else None,
     )
-    return split_token(site, results)
+    return split_token(equation, results)
 
 
 # The runtime calls a handler with its context, the operand buffers and the result buffers. A token is the first operand
@@ -84,9 +83,13 @@ def _handler(crossing: Crossing, devices: Devices) -> Handler:
     return _in_any_order(host, devices, len(crossing.operand_avals), copy_operands, write_results)
 
 
-def _is_native(crossing: Crossing, module_context: Any) -> bool:
-    """Return whether the library in C takes the values of a tap."""
-    if not crossing.host.callback.kind.identity or not crossing.host.program.told or not suits(crossing.operand_avals):
+def _uses_extension(crossing: Crossing, module_context: Any) -> bool:
+    """Return whether the native extension takes the values of a tap."""
+    if (
+        not crossing.host.callback.kind.identity
+        or not crossing.host.program.is_tracked
+        or not suits(crossing.operand_avals)
+    ):
         return False
     if not library.is_ready():
         return False
@@ -98,12 +101,12 @@ def _is_native(crossing: Crossing, module_context: Any) -> bool:
         return False
 
 
-def _native_tap(crossing: Crossing, devices: Devices) -> Handler:
-    """Return the handler for the first value of each executable, and for those that the library in C does not take."""
+def _extension_tap(crossing: Crossing, devices: Devices) -> Handler:
+    """Return the handler for the first value of each executable, and for those that the extension does not take."""
     host, is_unbound, large = crossing.host, library.held.hostcb_is_unbound, not is_small(crossing.operand_avals)
     # In the memory that the library uses, so that there is no second pool.
     copy_operands = _operand_copier(crossing, in_blocks=True)
-    keeper = Keeper(CallSite(host, crossing.decode, crossing.operand_avals, host.program.through_python))
+    keeper = SiteKeeper(Site(host, crossing.decode, crossing.operand_avals, host.program.through_python))
 
     @called_by_runtime
     def taps(_: Any, token: Any, *buffers: Any) -> None:
@@ -129,7 +132,7 @@ def _operand_copier(crossing: Crossing, in_blocks: bool = False) -> Callable[[Se
     """Return the function that copies the operand buffers into NumPy arrays; later buffers are ignored.
 
     It copies because the device reuses the memory as soon as the handler returns. With `in_blocks`, large operands go
-    into blocks of the library in C.
+    into blocks of the native extension.
     """
     least = LEAST_QUEUED_BYTES if crossing.host.callback.kind.identity else LEAST_BYTES
 
@@ -268,18 +271,18 @@ def _device_of(buffers: Sequence[Any], devices: Devices, exception: BaseExceptio
         return None
 
 
-def in_place(site: Site, target: str, sharding: Any, devices: Devices) -> Emitted:
+def in_place(equation: Equation, target: str, sharding: Any, devices: Devices) -> Emitted:
     """Emit a callback whose user function gets the buffers of operands and results themselves (B1, B2)."""
-    crossing = site.crossing
+    crossing = equation.crossing
     callback = crossing.host.callback
     if crossing.handler is None:
-        on_cpu = site.context.module_context.platforms == ("cpu",)
+        on_cpu = equation.context.module_context.platforms == ("cpu",)
         crossing.handler = _filling(crossing, devices, on_cpu)
     results = custom_call(
-        site.context,
+        equation.context,
         target,
         crossing.handler,
-        site.operands,
+        equation.operands,
         crossing.operand_avals,
         crossing.result_avals,
         sharding,
@@ -339,8 +342,8 @@ def _filling(crossing: Crossing, devices: Devices, on_cpu: bool) -> Handler:
             error = host.refused(_device_of(buffers, devices, exception), exception)
             # Buffers that the traceback's frames keep alive would corrupt later callbacks: see `_device_of`.
             forget_locals(exception)
-            if program.native:
-                # Only programs on a CPU are native, so the handler can write to the buffers.
+            if program.takes_cpp_dispatch:
+                # JAX dispatches programs on a CPU alone in C++, so the handler can write to the buffers.
                 clear(buffers[count:])
             if not postpone(program, error, inside=1):
                 raise error from error.__cause__

@@ -135,7 +135,7 @@ EXPORTED int hostcb_own(Owner* owner, uint64_t bytes) {
 }
 
 /* An owner has ended. */
-EXPORTED void hostcb_disown(Owner* owner) {
+EXPORTED void hostcb_release(Owner* owner) {
   Block* block = owner->block;
   owner->block = NULL;
   unmap_blocks(give_block_back(block));

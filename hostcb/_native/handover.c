@@ -42,7 +42,7 @@ static __thread int32_t unbound_ordinal;
 /* One library serves runtimes with older and newer headers: it says that it needs the older of the two versions. */
 static XLA_FFI_TypeId site_type = {0};
 
-int told_about_itself(XLA_FFI_CallFrame* frame, int64_t type) {
+int answer_metadata_query(XLA_FFI_CallFrame* frame, int64_t type) {
   if (frame->extension_start == NULL || (int)frame->extension_start->type != XLA_FFI_Extension_Metadata) return 0;
   XLA_FFI_Metadata* metadata = ((XLA_FFI_Metadata_Extension*)frame->extension_start)->metadata;
   int runtimes = frame->api->api_version.minor_version;
@@ -72,7 +72,7 @@ XLA_FFI_Error* refusal(XLA_FFI_CallFrame* frame, XLA_FFI_Error_Code code, const 
 }
 
 XLA_FFI_Error* new_site(XLA_FFI_CallFrame* frame, XLA_FFI_TypeId* type) {
-  if (told_about_itself(frame, type->type_id)) return NULL;
+  if (answer_metadata_query(frame, type->type_id)) return NULL;
   Site* site = calloc(1, sizeof(Site));
   if (site == NULL)
     return refusal(frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, "hostcb: no memory for the call site of a tap");
@@ -105,7 +105,7 @@ static int has_room(Ring* ring, uint64_t bytes) {
 Record* reserve(const Binding* binding, int on_its_way) {
   Ring* ring = binding->ring;
   Counters* c = &ring->counters;
-  if (!ring->attended || ring->given_up || !has_room(ring, binding->bytes)) return NULL;
+  if (!ring->attended || !has_room(ring, binding->bytes)) return NULL;
   uint64_t at = c->reserved % ring->capacity, left = ring->capacity - at;
   uint64_t skipped = binding->length <= left ? 0 : left;
   if (c->reserved - ring->counters.head + skipped + binding->length > ring->capacity) return NULL;
@@ -280,7 +280,7 @@ static XLA_FFI_Error* with_index(XLA_FFI_CallFrame* frame, uint64_t index, const
 }
 
 static XLA_FFI_Error* tap(XLA_FFI_CallFrame* frame, uint64_t index) {
-  if (told_about_itself(frame, site_type.type_id)) return NULL;
+  if (answer_metadata_query(frame, site_type.type_id)) return NULL;
   Call call;
   XLA_FFI_Error* error = called(frame, &site_type, &call);
   if (error != NULL) return error;
@@ -395,7 +395,7 @@ EXPORTED int hostcb_bind(Ring* ring, uint64_t site, const int32_t* through_pytho
 EXPORTED void hostcb_attend(Ring* ring, int attended) {
   pthread_mutex_lock(&ring->mutex);
   ring->attended = attended;
-  if (!attended && !ring->pinned) wait_until_shown(ring, ring->counters.reserved);
+  if (!attended) wait_until_shown(ring, ring->counters.reserved);
   pthread_mutex_unlock(&ring->mutex);
 }
 
@@ -472,7 +472,7 @@ EXPORTED void hostcb_done(Ring* ring, uint64_t position) {
 EXPORTED void hostcb_trim(Ring* ring) {
   unmap_ready_blocks();
   pthread_mutex_lock(&ring->mutex);
-  if (!ring->pinned && ring->counters.head == ring->counters.reserved && ring->counters.head % ring->capacity == 0)
+  if (ring->counters.head == ring->counters.reserved && ring->counters.head % ring->capacity == 0)
     madvise(ring->data, ring->capacity, MADV_DONTNEED);
   pthread_mutex_unlock(&ring->mutex);
 }

@@ -1,5 +1,5 @@
-/* What the handlers of taps share: the one for CPUs and the rings in handover.c, the memory of large operands in blocks.c,
- * copies in copying.c, and the handler for CUDA in cuda.c. */
+/* What the files share: the handler of taps and the rings are in handover.c, the memory of large operands in blocks.c, and
+ * copies in copying.c. */
 
 #ifndef HOSTCB_HANDOVER_H_
 #define HOSTCB_HANDOVER_H_
@@ -53,10 +53,6 @@ typedef struct {
   int sleeping;   /* whether a value has to wake it */
   int lingering;  /* whether a value that makes the ring half full, or is large, has to wake it */
   int waiting;    /* how many threads wait until a record is shown that is on its way */
-
-  /* Of CUDA alone. */
-  int pinned;   /* whether a device writes to the memory */
-  int given_up; /* whether it may still do so after an error, so that no record may use the memory again */
 } Ring;
 
 /* The memory of one large operand. */
@@ -108,7 +104,7 @@ typedef struct {
 } Call;
 
 /* Whether the runtime only asks what it needs of the handler; this answers. */
-int told_about_itself(XLA_FFI_CallFrame* frame, int64_t type);
+int answer_metadata_query(XLA_FFI_CallFrame* frame, int64_t type);
 
 /* Make the call site of an executable, the state of its handler. */
 XLA_FFI_Error* new_site(XLA_FFI_CallFrame* frame, XLA_FFI_TypeId* type);

@@ -31,7 +31,7 @@ TARGET = "hostcb_tap"
 PYTHON_TARGET = "xla_buffer_python_cpu_callback"
 _SITE_TYPE = "hostcb_site"
 
-# Larger operands are in blocks of their own; on CUDA, larger values go through Python.
+# Larger operands are in blocks of their own.
 MOST_BYTES = 1 << 16
 
 _POSITION, _ADDRESS, _COUNT = ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int64
@@ -51,21 +51,16 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hostcb_done": (None, _ADDRESS, _POSITION),
     "hostcb_share": (ctypes.c_int, _ADDRESS, _POSITION, _POSITION, ctypes.c_uint64, _ADDRESS),
     "hostcb_own": (ctypes.c_int, _ADDRESS, ctypes.c_uint64),
-    "hostcb_disown": (None, _ADDRESS),
+    "hostcb_release": (None, _ADDRESS),
     "hostcb_mapped": (ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)),
     "hostcb_trim": (None, _ADDRESS),
     "hostcb_hold_ended_threads": (None, _ADDRESS),
     "hostcb_wake": (None, _ADDRESS),
     "hostcb_forked": (None, _ADDRESS),
-    "hostcb_cuda_site_type": (_ADDRESS,),
-    "hostcb_cuda_set_python_handler": (None, _ADDRESS),
-    "hostcb_cuda_ordinal": (ctypes.c_int32,),
 }
 # What Python calls without the interpreter lock.
 _FREE_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hostcb_sleep": (_POSITION, _ADDRESS, _POSITION, _COUNT),
-    "hostcb_cuda_ring": (ctypes.c_char_p, _POSITION, ctypes.POINTER(_ADDRESS), ctypes.POINTER(_ADDRESS)),
-    "hostcb_cuda_fetch": (ctypes.c_char_p, _COUNT, ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(_ADDRESS)),
     "hostcb_settle": (None, _ADDRESS),
     "hostcb_copy": (None, _ADDRESS, _ADDRESS, ctypes.c_uint64),
 }
@@ -188,7 +183,7 @@ class Library:
         if self.problem is None:
             self.is_ready()
         if self.problem is not None:
-            return f"taps are handed over in Python; the library in C is not in use: {self.problem}"
+            return f"taps are handed over in Python; the native extension is not in use: {self.problem}"
         return "taps are handed over in C, without the interpreter lock"
 
 

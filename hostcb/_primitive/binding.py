@@ -17,7 +17,7 @@ from .._spec.kinds import Kind
 from .._spec.naming import attribute, shown, subject
 from .._spec.placement import partial_automatic, placed_per_device
 from .._spec.shapes import ResultShape
-from .held_functions import say_effects
+from .held_functions import declare_effects
 from .primitive import host_callback_p, placed_callback_p
 
 
@@ -49,7 +49,7 @@ def bind(
         ValueError, NotImplementedError: `place` is no device of the computation, or the computation cannot have
             callbacks.
     """
-    say_effects()
+    declare_effects()
     leaves, tree = jax.tree_util.tree_flatten(arguments)
     leaves = [_value_of(kind, function, leaf) for leaf in leaves]
     operands: list[Any] = []
@@ -98,7 +98,7 @@ def repeated_tap(kind: Kind, function: Callable[..., Any], value: Any) -> HostCa
         return None
     callback = known_tap(kind, function)
     if callback is not None:
-        say_effects()
+        declare_effects()
         _compat.refuse_if_unusable(callback, effectful=True)
         _compat.check_holders(callback)
         _check_axes(callback, 0)

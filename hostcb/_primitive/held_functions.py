@@ -25,7 +25,7 @@ _HOSTCB_EFFECTS = (HostCallbackEffect, OnceEffect, VisibleEffect)
 _not_imported = dict(_compat.HOLDING_FUNCTIONS)
 
 
-def say_effects() -> None:
+def declare_effects() -> None:
     """Add hostcb's effects to the primitives whose modules have been imported since the last call."""
     for name in _compat.imported(_not_imported):
         _mend(name, _not_imported.pop(name))

@@ -181,7 +181,7 @@ compiler_bugs.work_around(ordered)
 token_bugs.give_tokens_memory_kinds()
 tracker.informed = dispatch.install_dispatch_hooks(ordered, Program, tracker)
 if tracker.informed:
-    fast_dispatch.let_ordered_take_it(ordered, HARMLESS, Program, tracker)
+    fast_dispatch.enable_fast_dispatch_for_ordered(ordered, HARMLESS, Program, tracker)
 else:
     dispatch.keep_order_without_hooks()
     # No execution reports them then.

@@ -16,7 +16,7 @@ steps:
    program. In a thread of the runtime they fail.
 5. The functions that were given up get an exception: one that polls asks for the interpreter lock again and again. The
    others are in C, and most do not wake before the process has ended.
-6. With the library in C, a thread that Python ends in jaxlib nevertheless stays where it is and does not abort the
+6. With the native extension, a thread that Python ends in jaxlib nevertheless stays where it is and does not abort the
    process, such as a thread that waits for the result of a function that was given up (`library.hold_ended_threads`).
 """
 

@@ -22,16 +22,16 @@ from .queue.queues import queues
 def _forget() -> None:
     # Their batons are replaced, too, since a thread of the parent may have had one.
     for queue in queues.all():
-        queue.disown()
+        queue.reset_after_fork()
     queues.clear()
     # The threads that the parent was starting are not in the child, and their numbers may be given again.
     queues.starting.clear()
-    blocks.disown()
-    tracker.disown()
+    blocks.reset_after_fork()
+    tracker.reset_after_fork()
     forget_waiters()
     failure_log.forget()
-    recording.disown()
-    counting.disown()
+    recording.reset_after_fork()
+    counting.reset_after_fork()
     switch_interval.forked()
     # JAX would wait for the parent's tokens at exit.
     waiting.forget_tokens()

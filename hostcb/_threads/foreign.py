@@ -23,16 +23,16 @@ class ForeignCallbacks:
         self.program: Any = None
         self._any = False
 
-    def meet(self, program: Any) -> None:
+    def attach_program(self, program: Any) -> None:
         """Note that the module also holds hostcb's callbacks."""
         self.program = program
-        program.alone = program.alone and not self._any
+        program.has_only_own_callbacks = program.has_only_own_callbacks and not self._any
 
-    def known(self, callback: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap(self, callback: Callable[..., Any]) -> Callable[..., Any]:
         """Return `callback` with a marked frame around it."""
         self._any = True
         if self.program is not None:
-            self.program.alone = False
+            self.program.has_only_own_callbacks = False
         if not inspect.isfunction(callback):
             return callback
 
@@ -63,5 +63,5 @@ def foreign_callbacks_of(module_context: Any) -> ForeignCallbacks:
 
 
 add_host_callback = _compat.wrap_host_callbacks(
-    lambda module_context, callback: foreign_callbacks_of(module_context).known(callback)
+    lambda module_context, callback: foreign_callbacks_of(module_context).wrap(callback)
 )

@@ -26,7 +26,7 @@ _callbacks: dict[int, CodeType] = {}
 def called_by_runtime(handler: F) -> F:
     """Mark a handler: the program that calls it cannot go on before it returns.
 
-    `held_up` finds the program in the handler's local variables, as `program` or `host.program`.
+    `blocked_programs` finds the program in the handler's local variables, as `program` or `host.program`.
     """
     code: CodeType = handler.__code__
     _handlers[id(code)] = code
@@ -50,7 +50,7 @@ class Frame:
         self.depth = 0
         # The innermost execution that this thread is dispatching. After an interrupt it may have returned.
         self.execution: Any = None
-        # The errors that native dispatches of this thread will raise at their end, or None; see `postponed`.
+        # The errors that dispatches in C++ of this thread will raise at their end, or None; see `postponed`.
         self.pending: Any = None
 
 
@@ -122,7 +122,7 @@ def locals_of(function: Callable[..., Any]) -> Iterator[dict[str, Any]]:
             yield frame.f_locals
 
 
-def held_up() -> Iterator[Any]:
+def blocked_programs() -> Iterator[Any]:
     """Yield the programs of the handlers on this thread's stack; they cannot go on before the handlers return."""
     for frame in _stack():
         if id(frame.f_code) in _handlers:

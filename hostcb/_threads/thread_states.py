@@ -25,7 +25,7 @@ def _entering() -> Callable[[], int] | None:
     return None
 
 
-class Keeper:
+class ThreadStateKeeper:
     """Keeps the thread states of threads that ask for it."""
 
     def __init__(self) -> None:
@@ -57,4 +57,4 @@ def is_dummy(thread: threading.Thread) -> bool:
     return thread.name.startswith("Dummy-")
 
 
-keeper = Keeper()
+keeper = ThreadStateKeeper()

@@ -1,1 +1,1 @@
-"""Mutants of hostcb's library in C: the hand-over of taps, the memory of large values, and copies."""
+"""Mutants of hostcb's native extension: the hand-over of taps, the memory of large values, and copies."""

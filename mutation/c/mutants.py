@@ -13,9 +13,6 @@ from .source import blanked, functions
 
 FOLDER = "_native"
 
-NOT_TRIED = "cuda.c"
-"""It needs CUDA's driver: tests/unit and tests/contract run it with a stand-in, and no cell of a CPU does."""
-
 CALLERS = {
     "handover.c": ("hostcb_bind",),
     "blocks.c": ("hostcb_share", "hostcb_own"),
@@ -30,7 +27,6 @@ def mutants_of(package: Path) -> list[Mutant]:
     return [
         mutant
         for path in sorted((package / FOLDER).glob("*.c"))
-        if path.name != NOT_TRIED
         for mutant in mutants_in(path.read_text(), f"{FOLDER}/{path.name}", lines)
     ]
 

@@ -10,7 +10,7 @@ from typing import Any
 import bundle_fakes as fakes
 import pytest
 
-from conformance.bundles.archive import members_of, pack
+from conformance.bundles.archive import bundle_of
 from conformance.bundles.earning import NAMED
 from conformance.cli import commands
 from conformance.engine import preparation
@@ -65,7 +65,7 @@ def test_the_profiles_of_a_cell(cell: str, profiles: tuple[str, ...]) -> None:
 def verified(tmp_path: Path, capsys: pytest.CaptureFixture[str], **arguments: Any) -> tuple[int, dict[str, Any]]:
     """The exit code of `verify`, and what it says of each profile: by profile and implementation, at one depth."""
     file = tmp_path / "bundle.zip"
-    file.write_bytes(pack(members_of(fakes.write(tmp_path / "results", **arguments)))[0])
+    file.write_bytes(bundle_of(fakes.write(tmp_path / "results", **arguments)).packed())
     code = commands.main(["verify", str(file), "--json"])
     claimed = json.loads(capsys.readouterr().out)["profiles"]
     return code, {f"{one['profile']} {one['implementation']} {one['depth']}": one for one in claimed}
@@ -87,7 +87,7 @@ def test_whoever_passes_every_cell_earns_every_profile(tmp_path: Path, capsys: p
 @pytest.mark.parametrize(
     ("outcome", "words"),
     [
-        (fakes.failing(), f"1 unexpected results, the first is {fakes.CORE}: fail"),
+        (fakes.failing(), f"1 of its 1 cells fail, the first is {fakes.CORE}: fail"),
         (fakes.failing(verdict=Verdict.FLAKE), "flake"),
         (MISSING, f"1 of its 1 cells did not run, the first is {fakes.CORE}"),
     ],
@@ -112,7 +112,9 @@ def test_a_known_failure_of_a_program_costs_the_profile(tmp_path: Path, capsys: 
     outcomes, known = {fakes.OF_JAX: fakes.failing()}, fakes.KNOWN.format(cells="jax/*")
     code, claimed = verified(tmp_path, capsys, outcomes=outcomes, known=known)
     assert (code, earned(claimed)) == (0, ALL)
-    assert claimed["core jax run"]["reasons"][0] == f"1 known failures, the first is {fakes.OF_JAX}: fail"
+    assert (
+        claimed["core jax run"]["reasons"][0] == f"1 of its 1 cells fail, the first is {fakes.OF_JAX}: fail at callback"
+    )
 
 
 def test_a_known_failure_of_a_fault_is_listed_and_does_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,7 +170,7 @@ def test_the_plan_can_be_made_again(
 ) -> None:
     monkeypatch.setattr(preparation, "planned_again", lambda options: [*planned])
     file = tmp_path / "bundle.zip"
-    file.write_bytes(pack(members_of(fakes.write(tmp_path / "results")))[0])
+    file.write_bytes(bundle_of(fakes.write(tmp_path / "results")).packed())
     assert commands.main(["verify", str(file), "--replan"]) == code
     captured = capsys.readouterr()
     assert "as this suite plans it" in captured.out if code == 0 else f"1 cells, like {fakes.OF_JAX}" in captured.err

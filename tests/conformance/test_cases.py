@@ -10,12 +10,13 @@ import jax
 import pytest
 from suite_runs import PATH
 
-from conformance.cases.failures.runtime_targets import judged
+from conformance.cases.failures.runtime_targets import judge_end
 from conformance.cases.harness import child_processes
-from conformance.cases.harness.bench import Bench
+from conformance.cases.harness.case import Case
 from conformance.cases.harness.catalogue import all_cases
-from conformance.cases.harness.child_processes import ChildEndedError, Ended, run_child
-from conformance.cases.harness.registry import RegisteredCase, bench_case
+from conformance.cases.harness.child_processes import ChildEndedError, Ended
+from conformance.cases.harness.registry import RegisteredCase
+from conformance.cases.harness.registry import case as registered
 from conformance.cases.harness.running import run_case
 from conformance.implementations import Implementation, ImplementationError, load, path_of
 from conformance.implementations.external import ExternalCallbacks
@@ -23,7 +24,6 @@ from conformance.implementations.hostcb import Hostcb
 from conformance.oracle.stages import stacks_in, stage_of_stacks
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.planning.cells import CaseCell, make_plan
-from conformance.spec.callbacks import HOST_CALLBACKS
 from conformance.spec.topology import Topology
 
 pytestmark = pytest.mark.contract("C4")
@@ -37,7 +37,7 @@ def test_the_catalogue() -> None:
         assert case.isolated or not case.xla_flags, f"{case.name} sets flags for all that run in its process"
         assert case.isolated or case.deadline is not None, f"{case.name} may hold up its process for long"
     with pytest.raises(ValueError, match=r"case\.slow\.jit of id_tap is entered twice"):
-        bench_case("jit", "id_tap", kind="slow")(lambda bench, callback: [])
+        registered("jit", "id_tap", kind="slow")(lambda case: None)
 
 
 def test_a_case_runs_for_implementations_with_the_functions_that_it_uses() -> None:
@@ -65,10 +65,8 @@ def test_an_error_of_the_implementation_is_a_failure(devices: list[jax.Device]) 
 
 
 def test_an_exception_that_escapes_a_case_has_its_stage(devices: list[jax.Device]) -> None:
-    (call,) = (callback for callback in HOST_CALLBACKS if callback.name == "call")
-
-    def scenario(bench: Any) -> Any:
-        bench.applying(call, lambda operand: 1 / 0)(bench.operand).block_until_ready()
+    def scenario(case: Case) -> None:
+        case.program(lambda operand: 1 / 0)(case.operand).block_until_ready()
 
     implementation = load("hostcb")
     outcome = run_case(RegisteredCase("planted", "jit", "call", (), scenario), implementation, devices)
@@ -79,7 +77,7 @@ def test_an_exception_that_escapes_a_case_has_its_stage(devices: list[jax.Device
 
 
 def test_a_mistake_of_the_suite_is_no_failure_of_the_implementation(devices: list[jax.Device]) -> None:
-    case = RegisteredCase("planted", "no_such_layout", "call", (), lambda bench: [*bench.callback_shape])
+    case = RegisteredCase("planted", "no_such_layout", "call", (), lambda case: case.callback_shape)
     with pytest.raises(KeyError, match="no_such_layout"):
         run_case(case, load("hostcb"), devices)
 
@@ -135,12 +133,13 @@ def test_the_end_of_a_child_process_is_classed(status: int | None, label: str) -
 @pytest.mark.parametrize("status", [-6, 1, None])
 def test_only_a_wrong_result_corrupts_memory(status: int | None) -> None:
     """Writing over the heap is one failure: a crash in one run, an endless search of the heap in the next."""
+    case = Case(load("jax"), "jit", [], "ffi_target")
     for stage in (Stage.DISPATCH, Stage.RESULT):
-        (anomaly,) = judged("longest_result", Ended(status, stage, (), DUMP))
-        assert anomaly.kind == "memory corruption"
+        judge_end(case, "longest_result", Ended(status, stage, (), DUMP))
+    assert [anomaly.kind for anomaly in case.anomalies] == ["memory corruption"] * 2
     for kind, stage in (("right_result", Stage.RESULT), ("long_result", Stage.TRACE)):
         with pytest.raises(ChildEndedError):
-            judged(kind, Ended(status, stage, (), DUMP))
+            judge_end(case, kind, Ended(status, stage, (), DUMP))
 
 
 # Programs in child processes: what it means not to begin, and which implementation they load --------------------------
@@ -202,7 +201,7 @@ def test_what_an_implementation_prints_is_no_report(
     """It may look alike, and it may leave its line open."""
     planted = """print('{"stage": "no such stage"}\\\\n{"said": 1}\\\\n{', end="", flush=True)"""
     implementation = implementation_of(IN_CHILD.format(planted=planted), tmp_path, monkeypatch)
-    ended = run_child(Bench(implementation, "pmap", devices), "os_exit", "pure_callback")
+    ended = Case(implementation, "pmap", devices, "pure_callback").child("os_exit")
     assert (ended.status, ended.stage, ended.said) == (7, Stage.CALLBACK, ())
 
 

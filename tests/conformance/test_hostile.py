@@ -18,7 +18,7 @@ import pytest
 import results_fakes as fakes
 
 from conformance.bundles import archive
-from conformance.bundles.archive import members_of, pack
+from conformance.bundles.archive import BadBundleError, Bundle, bundle_of, unpack
 from conformance.cli import commands
 from conformance.engine import preparation
 from conformance.expectations.entries import read_entries
@@ -152,6 +152,10 @@ def zipped(members: dict[str, bytes]) -> bytes:
     return file.getvalue()
 
 
+def packed(members: dict[str, bytes]) -> bytes:
+    return Bundle(members).packed()
+
+
 def claiming(size: int, data: bytes) -> bytes:
     """An archive whose first member claims this size."""
     place = data.index(b"PK\1\2") + 24
@@ -162,10 +166,10 @@ ARCHIVES: dict[str, tuple[Callable[[dict[str, bytes]], bytes], str]] = {
     "no archive": (lambda _: b"not a zip file", "no whole zip archive"),
     "a path": (lambda members: zipped({**members, "../evil.py": b"x"}), "has a name that no bundle has"),
     "a name of two lines": (lambda members: zipped({**members, "a\nERROR": b"x"}), "has a name that no bundle has"),
-    "a claim": (lambda members: claiming(0xFFFFFFF0, pack(members)[0]), "claim more than"),
+    "a claim": (lambda members: claiming(0xFFFFFFF0, packed(members)), "claim more than"),
     "a bomb": (lambda _: claiming(10, zipped({"conformance-cpu.json": bytes(200_000_000)})), "no whole zip archive"),
-    "a bundle inside": (lambda members: pack({**members, "b.zip": pack(members)[0]})[0], "b.zip belongs to no result"),
-    "nested": (lambda members: pack({**members, "conformance-cpu.json": b"[" * 200_000})[0], "conformance-cpu.json"),
+    "a bundle inside": (lambda members: packed({**members, "b.zip": packed(members)}), "b.zip belongs to no result"),
+    "nested": (lambda members: packed({**members, "conformance-cpu.json": b"[" * 200_000}), "conformance-cpu.json"),
 }
 
 
@@ -174,7 +178,7 @@ def test_archives_that_are_no_bundles_are_one_error(
     change: Callable[[dict[str, bytes]], bytes], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "bundle.zip"
-    file.write_bytes(change(members_of(bundles.write(tmp_path / "results"))))
+    file.write_bytes(change({**bundle_of(bundles.write(tmp_path / "results")).members}))
     before = sorted(tmp_path.rglob("*"))
     tracemalloc.start()
     try:
@@ -190,9 +194,12 @@ def test_archives_that_are_no_bundles_are_one_error(
     assert words in line
 
 
-def test_a_file_that_is_larger_than_a_bundle_is_read_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_larger_than_a_bundle_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "LARGEST", 1000)
-    assert len(archive.read(Path("/dev/zero"))) == 2**20
+    (tmp_path / "large").write_bytes(bytes(1001))
+    for file in (tmp_path / "large", Path("/dev/zero")):
+        with pytest.raises(BadBundleError, match="no file of at most 1000 bytes"):
+            unpack(file)
 
 
 def test_a_bundle_chooses_neither_lines_nor_imports(
@@ -205,7 +212,7 @@ def test_a_bundle_chooses_neither_lines_nor_imports(
     (tmp_path / "chosen_by_others.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
     file = tmp_path / "bundle.zip"
-    file.write_bytes(pack(members_of(bundles.changed(bundles.write(tmp_path / "results"), change)))[0])
+    file.write_bytes(bundle_of(bundles.changed(bundles.write(tmp_path / "results"), change)).packed())
     assert commands.main(["verify", str(file)]) == 0
     assert "  run\\ncpu " in capsys.readouterr().out
     planned: list[Any] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,23 @@ def test_nothing_that_can_be_made_smaller(outcomes: Any, capsys: pytest.CaptureF
     for arguments in (["jax/io_callback/scan/cpu-1dev"], ["nonsense"], [LARGE, "--program", "/nowhere/cell.py"]):
         assert main(["minimise", *arguments]) == 2
         assert capsys.readouterr().err.startswith("ERROR: ")
+
+
+@pytest.mark.parametrize(
+    ("cell_id", "outcome", "call"),
+    [
+        ("hostcb/call/case.raises.jit/cpu-2dev", LOST, "run_case"),
+        ("jax/io_callback/eager/cpu-1dev", replace(LOST, anomaly="overlap"), "run_cell"),
+    ],
+)
+def test_where_no_program_of_jax_alone_shows_the_failure_it_imports_the_suite(
+    cell_id: str, outcome: Outcome, call: str, outcomes: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    outcomes(lambda cell: outcome)
+    file = tmp_path / "cell.py"
+    assert main(["minimise", cell_id, "--program", str(file)]) == 0
+    assert "imports the suite" in capsys.readouterr().err
+    assert call in file.read_text()
 
 
 def test_a_run_in_a_process() -> None:

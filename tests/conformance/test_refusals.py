@@ -16,7 +16,6 @@ from conformance.engine.tasks import Task
 from conformance.expectations.entries import Expectations
 from conformance.implementations import load
 from conformance.oracle.causes import refusal_in
-from conformance.oracle.checkers import Anomaly
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.spec.topology import Topology
 
@@ -103,8 +102,7 @@ class Unlowerable(RuntimeError):
 def test_a_fault_is_planted_before_it_is_called_unsupported(
     passes: bool, refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = [] if passes else [Anomaly("lost", Stage.CALLBACK, "planted")]
-    case = replace(CASE, run=lambda bench: found)
+    case = replace(CASE, run=lambda one: one.check(passes, "lost", Stage.CALLBACK, "planted"))
     if refused:
         words = "MLIR translation rule for primitive 'pure_callback' not found for platform toy"
         monkeypatch.setattr(support, "stage_of", lambda error: Stage.LOWER)

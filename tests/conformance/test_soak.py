@@ -124,7 +124,7 @@ def test_what_jax_keeps_for_each_thread_that_compiles_does_not_count() -> None:
 def found_of(values: list[dict[str, float]], **more: Any) -> Found:
     samples = [{"events": 10_000 * number, "values": each} for number, each in enumerate(values)]
     report = {"events": 10_000 * len(values), "runs": 10, "samples": samples, **more}
-    return Found.of(Options(minutes=1.0, warm_up=0), report, 60.0)
+    return Found(Options(minutes=1.0, warm_up=0), report, 60.0)
 
 
 def test_each_series_that_grows_fails_the_soak() -> None:

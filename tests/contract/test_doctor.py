@@ -66,15 +66,6 @@ def test_the_module_explains_itself_and_refuses_what_it_does_not_know(option: st
     assert code == 0 or option in ended.stderr.splitlines()[-1]
 
 
-def test_a_platform_of_cuda_says_how_taps_are_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    clients = {"cpu": SimpleNamespace(platform_version="0")}
-    monkeypatch.setattr(jax.extend.backend, "backends", lambda: clients)
-    monkeypatch.setattr(jax, "local_devices", lambda **_: [])
-    assert "on CUDA: " not in hcb.doctor().brief
-    clients["cuda"] = SimpleNamespace(platform_version="0")
-    assert "  on CUDA: " in hcb.doctor().brief
-
-
 def test_parts_of_modules_that_nobody_has_imported_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = Entry("sched:scheduler", "A use.", "A consequence.", ("H21",), Cost.COMFORT, deferred=True)
     monkeypatch.setattr(importlib.import_module("hostcb._api.doctor"), "entries", [entry])

@@ -222,12 +222,12 @@ def test_values_of_a_dropped_executable_arrive(devices: list[jax.Device]) -> Non
     del program
     jax.clear_caches()
     gc.collect()
-    assert sites.leaving, "the executable should have ended, with values in the ring"
+    assert sites.sites_to_forget, "the executable should have ended, with values in the ring"
     gate.set()
     hcb.barrier_wait()
     assert seen == [float(n) for n in range(200)]
     queues[devices[0]].stop()
-    assert not sites.leaving
+    assert not sites.sites_to_forget
 
 
 @pytest.mark.contract("H17")

@@ -166,8 +166,6 @@ class Receiver:
 class Unbound:
     """Stands for a call site whose program runs in a callback, where its own first value is not queued."""
 
-    pinned = False
-
     def bind(self, ring: Any) -> None:
         pass
 
@@ -246,8 +244,8 @@ def test_a_site_whose_last_values_run_while_its_executable_ends_is_forgotten(que
 
     sites._sites[-1] = Ended()  # type: ignore[assignment]
     ring.oldest = runs  # type: ignore[method-assign]
-    sites.Keeper(Ended())  # type: ignore[arg-type]
-    assert -1 not in sites._sites and -1 not in sites.leaving
+    sites.SiteKeeper(Ended())  # type: ignore[arg-type]
+    assert -1 not in sites._sites and -1 not in sites.sites_to_forget
 
 
 @pytest.mark.contract("H22")

@@ -161,8 +161,8 @@ def test_a_large_value_wakes_a_consumer_that_sleeps_on(
     program(jnp.zeros(words)).block_until_ready()
     hcb.stop_outfeed_receiver()
     seen.clear()
-    monkeypatch.setattr(consumers, "LINGER", 10 * DEADLINE)
-    monkeypatch.setattr(consumers, "STEADY", 10 * DEADLINE)
+    monkeypatch.setattr(consumers, "LINGER_SECONDS", 10 * DEADLINE)
+    monkeypatch.setattr(consumers, "STEADY_SECONDS", 10 * DEADLINE)
     before = accepted(devices[0])
     for n in range(4):
         program(np.full(words, float(n), np.float32)).block_until_ready()
@@ -191,7 +191,7 @@ def test_values_of_a_dropped_executable_arrive() -> None:
     del program
     jax.clear_caches()
     gc.collect()
-    assert sites.leaving, "the executable should have ended, with values in the ring"
+    assert sites.sites_to_forget, "the executable should have ended, with values in the ring"
     gate.set()
     hcb.barrier_wait()
     assert seen == [float(n) for n in range(20)]

@@ -1,8 +1,7 @@
-"""H24: the library in C is in use where it can be, and without it everything works as well."""
+"""H24: the native extension is in use where it can be, and without it everything works as well."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import textwrap
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import packaging
 from support.subprocesses import PRELUDE, ROOT, run_program
 
 from hostcb._native import library as native
@@ -26,14 +26,10 @@ def test_the_library_is_in_use_wherever_it_can_be_built() -> None:
     if not parse_bool(native.VARIABLE, os.environ.get(native.VARIABLE, "1")):
         assert state.endswith(f"{native.VARIABLE} turns it off")
         return
-    spec = importlib.util.spec_from_file_location("packaging_native", ROOT / "ci" / "packaging" / "native.py")
-    assert spec is not None and spec.loader is not None
-    packaging = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(packaging)
-    reason = packaging.lacks()
+    reason = packaging.native().lacks()
     if reason is not None:
-        pytest.skip(f"the library in C: {reason}")
-    assert native.library.problem is None, f"{state}; `python {packaging.__file__}` builds it"
+        pytest.skip(f"the native extension: {reason}")
+    assert native.library.problem is None, f"{state}; `python {packaging.NATIVE}` builds it"
 
 
 ONE_TAP = """

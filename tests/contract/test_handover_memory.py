@@ -14,12 +14,12 @@ from hostcb._runtime.memory.owners import Owner, mapped
 from hostcb._runtime.queue.queues import MOST_VALUES
 from hostcb._runtime.queue.rings import Ring
 
-pytestmark = pytest.mark.skipif(library.problem is not None, reason=f"the library in C: {library.problem}")
+pytestmark = pytest.mark.skipif(library.problem is not None, reason=f"the native extension: {library.problem}")
 
 
 @pytest.mark.contract("H12")
 def test_the_memory_of_an_empty_ring_goes_back_to_the_system() -> None:
-    ring = Ring(1 << 20, MOST_VALUES, pinned=False)
+    ring = Ring(1 << 20, MOST_VALUES)
     memory = np.frombuffer(ring.memory, np.uint8)
     memory[[0, -1]] = 1
     ring.trim()
@@ -34,7 +34,7 @@ def owned(nbytes: int) -> Owner:
 
 @pytest.mark.contract("H12")
 def test_a_block_larger_than_all_that_may_be_ready_leaves_the_ready_ones() -> None:
-    Ring(1 << 20, MOST_VALUES, pinned=False).trim()
+    Ring(1 << 20, MOST_VALUES).trim()
     small, large = owned(1 << 20), owned((64 << 20) + 1)
     del small
     assert mapped()[1] == 1 << 20

@@ -36,7 +36,7 @@ def test_the_same_bytes_at_both_ends_for_every_type(
     name: str, way: str, devices: list[jax.Device], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     if way == "c" and library.problem is not None:
-        pytest.skip(f"the library in C: {library.problem}")
+        pytest.skip(f"the native extension: {library.problem}")
     value = values_of_every_type()[name]
     wanted = sum(
         np.asarray(jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf).nbytes

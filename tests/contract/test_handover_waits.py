@@ -1,4 +1,4 @@
-"""H11, H12, H24: the waits of the library in C, for values that are being copied and for the end of a sleep."""
+"""H11, H12, H24: the waits of the native extension, for values that are being copied and for the end of a sleep."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hostcb._native.library import library
 from hostcb._runtime.queue.queues import MOST_VALUES, queues
 from hostcb._runtime.queue.rings import Ring
 
-pytestmark = pytest.mark.skipif(library.problem is not None, reason=f"the library in C: {library.problem}")
+pytestmark = pytest.mark.skipif(library.problem is not None, reason=f"the native extension: {library.problem}")
 
 # The record of a value that another thread copies, as handover.h has it. The next value shows the records before it.
 WAITING = """
@@ -72,7 +72,7 @@ def test_a_value_that_has_arrived_is_no_longer_on_its_way(devices: list[jax.Devi
 
 @pytest.mark.contract("H11")
 def test_a_consumer_that_lingers_sleeps_as_long_as_it_asks_for() -> None:
-    ring = Ring(1 << 20, MOST_VALUES, pinned=False)
+    ring = Ring(1 << 20, MOST_VALUES)
     never = (1 << 64) - 1
     bells = library.free.hostcb_sleep(ring.address, never, 0)
     started = time.monotonic()

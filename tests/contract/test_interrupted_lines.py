@@ -16,7 +16,8 @@ NATIVE = pytest.mark.parametrize(
     [
         "0",
         pytest.param(
-            "1", marks=pytest.mark.skipif(library.problem is not None, reason=f"the library in C: {library.problem}")
+            "1",
+            marks=pytest.mark.skipif(library.problem is not None, reason=f"native extension: {library.problem}"),
         ),
     ],
 )

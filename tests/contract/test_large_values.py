@@ -92,7 +92,7 @@ def test_every_device_has_its_own_value(words: int, devices: list[jax.Device]) -
 
 @pytest.mark.contract("H12")
 def test_memory_is_bounded_by_the_queues_budget(request: pytest.FixtureRequest) -> None:
-    # Blocks of the library in C are of whole 16 KiB.
+    # Blocks of the native extension are of whole 16 KiB.
     words, most = SIZES[0] // 4 + 4096, 8
     request.addfinalizer(lambda: jax.config.update("jax_host_callback_max_queue_byte_size", None))
     jax.config.update("jax_host_callback_max_queue_byte_size", most * 4 * words)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import helpers, stand_in_for_cuda
+from support import helpers, packaging
 from support.recipes import RECIPES, load
 from support.subprocesses import run_program
 
@@ -64,7 +64,7 @@ void launch(int blocks, int threads, const float* x, float* out, int rows, int c
 @pytest.fixture
 def cupy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """CuPy as far as the recipe uses it, on the CPU."""
-    native = stand_in_for_cuda.packaging()
+    native = packaging.native()
     if reason := native.lacks():
         pytest.skip(reason)
 

@@ -289,7 +289,7 @@ def test_counting_leaves_taps_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
     hcb.stats()
     ring = queues[jax.devices()[0]].ring
     if ring is None:
-        pytest.skip("there is no library in C")
+        pytest.skip("there is no native extension")
     before = ring.counters.accepted
     program(2.0)
     hcb.barrier_wait()

@@ -33,7 +33,7 @@ def main() -> None:
 
     def look() -> tuple[float, float]:
         jax.clear_caches()
-        everything, counted = (sample(0, "hostcb", 0, kept).values[HEAP] / 1e6 for kept in (0.0, compiling.kept))
+        everything, counted = (sample("hostcb", 0, kept)[HEAP] / 1e6 for kept in (0.0, compiling.kept))
         return everything, counted
 
     before, count = look(), compiling.count

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import importlib
 import json
 import logging
 import sys
@@ -21,16 +22,15 @@ from typing import Any
 import jax
 
 import hostcb as hcb
-from hostcb._runtime.queue import queues as queues_module
 from hostcb._runtime.queue.queues import queues
 
 # Modules that take part in a value's way from its handler to the end of its function, and in reports.
 MODULES = (
-    *("baton", "chains", "consumers", "counting", "counts", "failures", "host", "items", "progress", "queues", "rings"),
-    *("sites", "waited"),
+    *("_errors.failures", "_runtime.host", "_runtime.observing.barrier_times", "_runtime.observing.counting"),
+    *("_runtime.queue.consumers", "_runtime.queue.counters", "_runtime.queue.items", "_runtime.queue.queues"),
+    *("_runtime.queue.rings", "_runtime.queue.sites", "_threads.baton", "_threads.chains", "_threads.progress"),
 )
-FOLDER = Path(queues_module.__file__).parent
-FILES = {str(FOLDER / f"{name}.py") for name in MODULES}
+FILES = {str(importlib.import_module(f"hostcb.{name}").__file__) for name in MODULES}
 
 logging.disable(logging.CRITICAL)
 ran: list[float] = []

@@ -58,7 +58,7 @@ def implementation(name: str) -> Hostcb:
 def soak(name: str, options: dict[str, Any]) -> dict[str, Any]:
     one = Soak(Options(**options), implementation(name), jax.devices())
     one.run()
-    found = Found.of(one.options, one.report(), 1.0)
+    found = Found(one.options, one.report(), 1.0)
     return {
         "anomalies": found.anomalies,
         "growing": found.growing,

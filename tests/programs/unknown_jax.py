@@ -172,10 +172,10 @@ def outcome(entry: dict[str, Any], how: str) -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         import hostcb
-        from hostcb._primitive.held_functions import say_effects
+        from hostcb._primitive.held_functions import declare_effects
 
         # As the first callback does.
-        say_effects()
+        declare_effects()
     alone = restore(place, before, changed)
     import unknown_jax_programs as programs
 

@@ -226,7 +226,7 @@ def named(layout: Layout) -> str:
 
 
 def bytes_in_blocks() -> int:
-    """The memory of all large operands that are held, from the pools of Python and of the library in C."""
+    """The memory of all large operands that are held, from the pools of Python and of the native extension."""
     mapped, ready = owners.mapped() if library.problem is None else (0, 0)
     return sum(block.nbytes for _, block in list(blocks.blocks._lent.values())) + mapped - ready
 

@@ -1,4 +1,4 @@
-"""How a consumer sleeps without the library in C (H11)."""
+"""How a consumer sleeps without the native extension (H11)."""
 
 from __future__ import annotations
 

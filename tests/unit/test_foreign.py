@@ -17,20 +17,20 @@ def own(x: int) -> tuple[int, bool]:
 def test_a_program_with_jaxs_own_callbacks_is_not_alone(hostcb_first: bool) -> None:
     module, program = ForeignCallbacks(), Program()
     if hostcb_first:
-        module.meet(program)
-        assert program.alone
-        module.known(own)
+        module.attach_program(program)
+        assert program.has_only_own_callbacks
+        module.wrap(own)
     else:
-        module.known(own)
-        module.meet(program)
-    assert not program.alone
+        module.wrap(own)
+        module.attach_program(program)
+    assert not program.has_only_own_callbacks
 
 
 @pytest.mark.contract("H13")
 def test_a_thread_is_inside_a_callback_of_jax_and_then_no_more() -> None:
     module = ForeignCallbacks()
-    module.meet(Program())
-    called = module.known(own)
+    module.attach_program(Program())
+    called = module.wrap(own)
     frame = running.frame
     before = frame.depth
     assert called(1) == (2, True)
@@ -40,5 +40,5 @@ def test_a_thread_is_inside_a_callback_of_jax_and_then_no_more() -> None:
         raise ValueError("failed on purpose")
 
     with pytest.raises(ValueError, match="on purpose"):
-        module.known(failing)()
+        module.wrap(failing)()
     assert frame.depth == before

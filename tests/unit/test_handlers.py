@@ -19,7 +19,7 @@ from hostcb._runtime.dispatch.programs import Execution, Program
 from hostcb._threads.running import called_by_runtime, inside_callback, inside_handler, running
 
 MARK = "called_by_runtime"
-# `running.held_up` asks the local variables of a handler's frame, and those of its closure that its code uses.
+# `running.blocked_programs` asks the local variables of a handler's frame, and those of its closure that its code uses.
 NAMES = {"program", "host"}
 
 

@@ -1,4 +1,4 @@
-"""C60: the mutants of the library in C: what is changed, what is left alone, and the library that a trial loads."""
+"""C60: the mutants of the native extension: what is changed, what is left alone, and the library that a trial loads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mutation.overlay import PACKAGE, environment_with, make_overlay
 
 pytestmark = pytest.mark.contract("C60")
 
-needs_compiler = pytest.mark.skipif(bool(building.lacking()), reason=f"the library in C: {building.lacking()}")
+needs_compiler = pytest.mark.skipif(bool(building.lacking()), reason=f"the native extension: {building.lacking()}")
 
 
 def mutants(body: str) -> list[Mutant]:

@@ -1,4 +1,4 @@
-"""How the library in C is built: what the environment says, and what is read of a compiled library."""
+"""How the native extension is built: what the environment says, and what is read of a compiled library."""
 
 from __future__ import annotations
 

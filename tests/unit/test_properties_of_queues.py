@@ -103,7 +103,7 @@ class QueueBesideItsModel(RuleBasedStateMachine):
 
     @rule()
     def disowned_in_a_child(self) -> None:
-        self.queue.disown()
+        self.queue.reset_after_fork()
         self.pending.clear()
 
     @invariant()

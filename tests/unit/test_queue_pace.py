@@ -70,7 +70,7 @@ def test_much_that_waits_wakes_a_consumer_that_sleeps_on(monkeypatch: pytest.Mon
     # This rings a bell, which is not the next consumer's.
     hcb.stop_outfeed_receiver()
     record.all.clear()
-    monkeypatch.setattr(consumers, "LINGER", 10 * helpers.DEADLINE)
+    monkeypatch.setattr(consumers, "LINGER_SECONDS", 10 * helpers.DEADLINE)
     for count, words in enumerate([1, queues.CACHED // 4], start=1):
         jax.block_until_ready(program(jnp.zeros(words, jnp.float32)))
         helpers.wait_until(lambda count=count: len(record.args) == count and queues.queues[device].lingering)
@@ -96,7 +96,7 @@ def test_a_half_full_ring_wakes_a_consumer_that_sleeps_on(monkeypatch: pytest.Mo
     jax.block_until_ready(program(jnp.zeros(words, jnp.int32), 2))
     hcb.stop_outfeed_receiver()
     seen.clear()
-    monkeypatch.setattr(consumers, "LINGER", 10 * helpers.DEADLINE)
+    monkeypatch.setattr(consumers, "LINGER_SECONDS", 10 * helpers.DEADLINE)
     jax.block_until_ready(program(jnp.zeros(words, jnp.int32), 1))
     helpers.wait_until(lambda: len(seen) == 1 and queues.queues[device].lingering)
     jax.block_until_ready(program(jnp.zeros(words, jnp.int32), count))
@@ -135,13 +135,15 @@ def test_values_that_come_steadily_come_together(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(consumers.time, "monotonic", lambda: next(times))
     monkeypatch.setattr(consumer, "sleep", sleep)
     consumer._consume()
-    lone, together, idle = consumers.LINGER, consumers.STEADY, -1.0
+    lone, together, idle = consumers.LINGER_SECONDS, consumers.STEADY_SECONDS, -1.0
     # The first value; one soon after it; one whose functions took long; one after a long time.
     assert slept == [lone, idle, together, idle, lone, idle, lone]
 
 
 @pytest.mark.contract("H11")
-@pytest.mark.parametrize(("seconds", "ran"), [(0.5 * consumers.QUICK, [3]), (2 * consumers.QUICK, [3, 2, 1, 0])])
+@pytest.mark.parametrize(
+    ("seconds", "ran"), [(0.5 * consumers.QUICK_VALUE_SECONDS, [3]), (2 * consumers.QUICK_VALUE_SECONDS, [3, 2, 1, 0])]
+)
 def test_values_that_come_quickly_wait_for_each_other(
     seconds: float, ran: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,7 +188,7 @@ def test_taps_run_without_being_waited_for(count: int) -> None:
 @pytest.mark.contract("H13")
 def test_a_barrier_does_not_wait_for_the_consumer_to_wake(monkeypatch: pytest.MonkeyPatch) -> None:
     # Were it to, this would take hours.
-    monkeypatch.setattr(consumers, "LINGER", 3600.0)
+    monkeypatch.setattr(consumers, "LINGER_SECONDS", 3600.0)
     record, one = helpers.Record(), jax.jit(lambda x: hcb.id_tap(record.tap, x))
     for number in range(3):
         one(jnp.float32(number))
@@ -198,7 +200,7 @@ def test_a_barrier_does_not_wait_for_the_consumer_to_wake(monkeypatch: pytest.Mo
 
 @pytest.mark.contract("H5")
 def test_a_call_runs_what_the_consumer_sleeps_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumers, "LINGER", 3600.0)
+    monkeypatch.setattr(consumers, "LINGER_SECONDS", 3600.0)
     record = helpers.Record()
 
     @jax.jit
@@ -375,8 +377,8 @@ def test_values_from_many_threads_keep_within_the_budget(monkeypatch: pytest.Mon
 @pytest.mark.contract("H11")
 def test_a_consumer_sleeps_on_for_no_longer_than_is_promised() -> None:
     """A tap may begin 15 milliseconds later while taps follow each other quickly."""
-    assert sum(consumers.LINGER * 2**each for each in range(consumers.MOST_LINGERS)) <= 15.5e-3
-    assert consumers.STEADY <= 15.5e-3
+    assert sum(consumers.LINGER_SECONDS * 2**each for each in range(consumers.MOST_LINGERS)) <= 15.5e-3
+    assert consumers.STEADY_SECONDS <= 15.5e-3
 
 
 @pytest.mark.contract("H12")

@@ -55,14 +55,14 @@ def test_values_of_the_ring_count_too(of_ring: int, monkeypatch: pytest.MonkeyPa
         oldest=lambda: None,
         is_pending=lambda: False,
         counters=SimpleNamespace(tail=0, head=0),
-        pinned=True,
+        is_expecting=lambda: False,
     )
     queue.ring = ring
     queue.put(Receiver(1, ran), ())
     assert ran == ([] if of_ring + 1 < MOST else [0])
 
 
-@pytest.mark.skipif(library.problem is not None, reason=f"the library in C: {library.problem}")
+@pytest.mark.skipif(library.problem is not None, reason=f"the native extension: {library.problem}")
 def test_after_a_barrier_no_value_counts() -> None:
     """What ended and counted all the same would fill the ring, after 500,000 values."""
     program = jax.jit(lambda x: jax.lax.fori_loop(0, 100, lambda _, y: hcb.id_tap(lambda *_: None, y), x))

@@ -58,7 +58,7 @@ def test_operations_are_the_same_with_and_without_what_is_remembered(monkeypatch
 def test_equal_callbacks_of_a_program_have_one_handler() -> None:
     lowered = jax.jit(lambda x: hcb.id_tap(tap, hcb.id_tap(tap, hcb.id_tap(lambda a, t: None, x)))).lower(1.0)
     text = lowered.as_text()
-    # Without the library in C the index is an attribute.
+    # Without the native extension the index is an attribute.
     marks = [(f"hostcb_tap_{number}(", f"index = {number} : ui64") for number in range(3)]
     assert [sum(map(text.count, mark)) for mark in marks] == [1, 2, 0], text
 

@@ -8,7 +8,7 @@ import pytest
 from support.subprocesses import run_program
 
 from hostcb._threads import thread_states
-from hostcb._threads.thread_states import Keeper
+from hostcb._threads.thread_states import ThreadStateKeeper
 
 LOCALS = """
 made, seen = [], []
@@ -45,7 +45,7 @@ def test_what_is_local_to_a_thread_of_the_runtime_stays() -> None:
 
 
 def test_threads_of_python_have_a_state_anyway() -> None:
-    keeper, kept = Keeper(), []
+    keeper, kept = ThreadStateKeeper(), []
     keeper.keep()
 
     def run() -> None:
@@ -61,14 +61,14 @@ def test_threads_of_python_have_a_state_anyway() -> None:
 @pytest.mark.contract("H20")
 def test_no_more_states_are_kept_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     entered: list[int] = []
-    keeper = Keeper()
+    keeper = ThreadStateKeeper()
     monkeypatch.setattr(thread_states, "MOST_KEPT", 3)
     monkeypatch.setattr(thread_states, "is_pythons", lambda: False)
     monkeypatch.setattr(keeper, "_enter", lambda: entered.append(1))
     for _ in range(5):
         keeper.keep()
     assert len(entered) == keeper.kept == 3
-    without = Keeper()
+    without = ThreadStateKeeper()
     monkeypatch.setattr(without, "_enter", None)
     without.keep()
     assert without.kept == 0
@@ -94,7 +94,7 @@ def test_a_process_ends_while_threads_of_the_runtime_have_states() -> None:
 
 def test_a_python_without_the_function_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thread_states.ctypes, "pythonapi", object())
-    keeper = Keeper()
+    keeper = ThreadStateKeeper()
     thread = threading.Thread(target=keeper.keep)
     thread.start()
     thread.join()

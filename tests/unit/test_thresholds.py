@@ -7,7 +7,7 @@ import pytest
 from conformance.spec import thresholds
 from hostcb._native import library
 from hostcb._primitive import batching, eager
-from hostcb._runtime.dispatch import native, turns
+from hostcb._runtime.dispatch import cpp_dispatch, turns
 from hostcb._runtime.executions import barrier, executions
 from hostcb._runtime.memory import blocks, copying, pages
 from hostcb._runtime.queue import rings
@@ -24,9 +24,9 @@ from hostcb._runtime.queue import rings
         ("READY_BLOCKS", blocks.MOST_BYTES),
         ("RING", rings.CAPACITY),
         ("READ_AHEAD", rings.MOST_READ),
-        ("FAST_OPERATIONS", native.MOST_OPERATIONS),
-        ("FAST_BYTES", native.MOST_BYTES),
-        ("FAST_STEPS", native.MOST_STEPS),
+        ("FAST_OPERATIONS", cpp_dispatch.MOST_OPERATIONS),
+        ("FAST_BYTES", cpp_dispatch.MOST_BYTES),
+        ("FAST_STEPS", cpp_dispatch.MOST_STEPS),
         ("UNROLLED_ELEMENTS", batching.MOST_UNROLLED),
         ("LIVE_EXECUTIONS", executions.MANY),
         ("WAITING_EXECUTIONS", executions.MOST_WAITING),

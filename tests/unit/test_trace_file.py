@@ -96,7 +96,7 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent(tmp_path: Path, monkey
     held = threading.Lock()
     held.acquire()
     file._writing[held] = None
-    file.disown()
+    file.reset_after_fork()
     closing = threading.Thread(target=file.close, daemon=True)
     closing.start()
     closing.join(2)
@@ -107,7 +107,7 @@ def test_an_error_of_the_file_harms_no_fork(tmp_path: Path) -> None:
     file = TraceFile(str(tmp_path / "trace.json"))
     assert file._descriptor is not None
     os.close(file._descriptor)
-    file.disown()
+    file.reset_after_fork()
     file.close()
 
 

@@ -40,7 +40,7 @@ POLICIES: dict[str, tuple[Any, Passes]] = {
 @case("jit", "id_tap call debug_callback debug_callback_ordered", "H6 X4")
 def policies_of_checkpoints(case: Case) -> None:
     """Alone and in a scan, of one value, of two, one of which is not differentiated, and of the argument."""
-    seen: list[Any] = []
+    seen: list[None] = []
 
     def host(operand: Any) -> Any:
         seen.append(None)
@@ -48,17 +48,17 @@ def policies_of_checkpoints(case: Case) -> None:
 
     def alone(value: Any, n: Any) -> Any:
         if case.callback.differentiable:
-            case.call_back(host, value)
+            case.apply(host, value)
             return n
         # Of a call the result is saved, and its operand must not be differentiated.
-        return case.call_back(host, n)
+        return case.apply(host, n)
 
     def of_two(value: Any, n: Any) -> Any:
-        case.call_back(host, {"a": value, "b": n})
+        case.apply(host, {"a": value, "b": n})
         return n
 
     def through(value: Any, n: Any) -> Any:
-        return jnp.sin(case.call_back(host, value)) * n
+        return jnp.sin(case.apply(host, value)) * n
 
     places = {"of one value": alone}
     if case.callback.function == "id_tap":
@@ -76,54 +76,26 @@ def policies_of_checkpoints(case: Case) -> None:
                 return jnp.sin(value) * call(x if place == OF_ARGUMENT else value, n)
 
             body = jax.checkpoint(function, policy=saves)
-
-            def scanned(x: Any, n: Any, body: Callable[[Any, Any], Any] = body) -> Any:
-                return jax.lax.scan(lambda carry, _: (body(carry, n), None), x, None, length=STEPS)[0]
-
-            for way, program, steps in (("alone", body, 1), ("in a scan", scanned, STEPS)):
-                seen.clear()
-                jax.block_until_ready(jax.jit(jax.grad(program))(POINT, FACTOR))
-                case.barrier()
-                # The backward pass has the argument whatever is saved. A debug callback of it shows both passes.
-                of_both = place == OF_ARGUMENT and case.callback.function == "debug.callback"
-                wanted = steps * ((2 if of_both else passes) if case.callback.recomputed else 1)
-                if len(seen) != wanted:
-                    witness = f"{policy}, {place}, {way}: it ran {len(seen)} times, expected {wanted}"
-                    case.wrong("wrong count", Stage.CALLBACK, witness)
+            # The backward pass has the argument whatever is saved. A debug callback of it shows both passes.
+            of_both = place == OF_ARGUMENT and case.callback.function == "debug.callback"
+            runs = (2 if of_both else passes) if case.callback.recomputed else 1
+            for way, program, steps in (("alone", body, 1), ("in a scan", _scanned(body), STEPS)):
+                _check_count(case, program, seen, steps * runs, f"{policy}, {place}, {way}", FACTOR)
 
 
 @case("jit", "debug_callback debug_callback_ordered debug_print debug_print_ordered", "X4", functions="barrier_wait")
 def policies_of_callbacks(case: Case) -> None:
     """X4: a debug callback has no result, so that a policy which saves callbacks runs it as often as any other one."""
     seen: list[None] = []
-    asked: list[str] = []
-
-    def note(operand: Any) -> None:
-        seen.append(None)
-
-    def saves_callbacks(primitive: Any, *_: Any, **__: Any) -> bool:
-        asked.append(primitive.name)
-        return "callback" in primitive.name
 
     def function(x: Any) -> Any:
         value = jnp.sin(x)
-        case.call_back(note, value)
+        case.apply(lambda operand: seen.append(None), value)
         return jnp.sin(value)
 
-    def scanned(x: Any) -> Any:
-        body = jax.checkpoint(function, policy=saves_callbacks)
-        return jax.lax.scan(lambda carry, _: (body(carry), None), x, None, length=STEPS)[0]
-
-    for way, program, wanted in (
-        ("alone", jax.checkpoint(function, policy=saves_callbacks), 2),
-        ("in a scan", scanned, 2 * STEPS),
-    ):
-        seen.clear()
-        jax.block_until_ready(jax.jit(jax.grad(program))(POINT))
-        case.barrier()
-        if len(seen) != wanted:
-            witness = f"{way} it ran {len(seen)} times, expected {wanted}; the policy ran for {sorted({*asked})}"
-            case.wrong("wrong count", Stage.CALLBACK, witness)
+    body = jax.checkpoint(function, policy=lambda primitive, *_, **__: "callback" in primitive.name)
+    for way, program, steps in (("alone", body, 1), ("in a scan", _scanned(body), STEPS)):
+        _check_count(case, program, seen, 2 * steps, way)
 
 
 @case("jit", "debug_callback debug_callback_ordered", "X4")
@@ -133,28 +105,35 @@ def without_operands_in_checkpoints(case: Case) -> None:
     In a scan it runs at each step, also where the body has another loop after it.
     """
     seen: list[None] = []
-    debug = case.implementation.namespace.debug  # type: ignore[attr-defined]
 
     def call() -> None:
-        debug.callback(lambda: seen.append(None), ordered=case.callback.ordered)
+        case.library.debug.callback(lambda: seen.append(None), ordered=case.callback.ordered)
 
     def alone(x: Any) -> Any:
         call()
         return jnp.sin(x)
 
-    def body(carry: Any, x: Any) -> Any:
+    def step(carry: Any, factor: Any) -> Any:
         call()
-        carry, _ = jax.lax.scan(lambda inner, _: (jnp.sin(inner), None), carry, None, length=2)
-        return carry * x, None
+        return _scanned(jnp.sin)(carry) * factor, None
 
     def scanned(x: Any) -> Any:
-        return jax.lax.scan(body, x, jnp.ones(STEPS))[0]
+        return jax.lax.scan(step, x, jnp.ones(STEPS))[0]
 
     for policy, (saves, _) in POLICIES.items():
         for way, function, steps in (("alone", alone, 1), ("in a scan around a scan", scanned, STEPS)):
-            seen.clear()
-            jax.block_until_ready(jax.jit(jax.grad(jax.checkpoint(function, policy=saves)))(POINT))
-            case.barrier()
-            if len(seen) != 2 * steps:
-                witness = f"{policy}, {way}: it ran {len(seen)} times, expected {2 * steps}"
-                case.wrong("wrong count", Stage.CALLBACK, witness)
+            _check_count(case, jax.checkpoint(function, policy=saves), seen, 2 * steps, f"{policy}, {way}")
+
+
+def _scanned(body: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x, *n: jax.lax.scan(lambda carry, _: (body(carry, *n), None), x, None, length=STEPS)[0]
+
+
+def _check_count(
+    case: Case, program: Callable[..., Any], seen: list[None], expected: int, what: str, *operands: Any
+) -> None:
+    """The derivative of this program calls so often."""
+    seen.clear()
+    jax.block_until_ready(jax.jit(jax.grad(program))(POINT, *operands))
+    case.barrier()
+    case.same("wrong count", Stage.CALLBACK, len(seen), expected, what)

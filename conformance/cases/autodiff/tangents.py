@@ -6,14 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from ...oracle.checkers import Anomaly
 from ...oracle.stages import stage_of, summary
 from ...oracle.verdicts import Stage
-from ...spec.callbacks import Callback
-from ..harness.bench import Bench
+from ...spec.callbacks import Runs
 from ..harness.case import Case, case
 from ..harness.registry import EVERY_EFFECT
 
@@ -25,7 +22,7 @@ LOOPS = 2
 def called_with_tangents(case: Case) -> None:
     """Under jvp it gets the tangent. Under grad, what cannot be transposed is refused, even if its result is unused."""
     seen: list[float] = []
-    square = _square(case.bench, case.callback, seen)
+    square = _square(case, seen)
 
     def looped(x: Any) -> Any:
         return jax.lax.scan(lambda carry, _: (square(carry), None), x, None, length=LOOPS)[0]
@@ -38,15 +35,14 @@ def called_with_tangents(case: Case) -> None:
         seen.clear()
         wanted = np.float32(derivative * TANGENT)
         program = jax.jit(lambda x, t, f=function: jax.jvp(f, (x,), (t,))[1])
-        case.value(label, lambda p=program: p(POINT, TANGENT), wanted)  # type: ignore[misc]
+        case.gives(wanted, program, POINT, TANGENT, what=label)
         case.barrier()
-        if seen != [float(each) for each in tangents]:
-            case.wrong("wrong operand", Stage.CALLBACK, f"under {label} it saw {seen}, not {tangents}")
-    if case.callback.refusals.differentiation and case.callback.runs.value == "once":
-        case.found(_check_refused(case.callback, square))
+        case.same("wrong operand", Stage.CALLBACK, seen, [float(each) for each in tangents], f"under {label} it saw")
+    if case.callback.refusals.differentiation and case.callback.runs is Runs.ONCE:
+        _check_refused(case, square)
 
 
-def _square(bench: Bench, callback: Callback, seen: list[float]) -> Callable[[Any], Any]:
+def _square(case: Case, seen: list[float]) -> Callable[[Any], Any]:
     def host(operand: Any) -> Any:
         seen.append(float(np.asarray(operand)))
         return np.float32(0)
@@ -58,25 +54,19 @@ def _square(bench: Bench, callback: Callback, seen: list[float]) -> Callable[[An
     @square.defjvp
     def rule(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
         (x,), (tangent,) = primals, tangents
-        result = bench.apply(callback, host, tangent, jax.ShapeDtypeStruct((), np.float32))
+        result = case.apply(host, tangent)
         # A pure callback runs only if its result is used.
-        used = result if callback.runs.value == "if_needed" else 0
+        used = result if case.callback.runs is Runs.IF_NEEDED else 0
         return square(x), 2 * x * tangent + used
 
     function: Callable[[Any], Any] = square
     return function
 
 
-def _check_refused(callback: Callback, square: Callable[[Any], Any]) -> list[Anomaly]:
-    refusal = callback.refusals.differentiation
+def _check_refused(case: Case, square: Callable[[Any], Any]) -> None:
+    refusal = case.callback.refusals.differentiation
     assert refusal is not None
-    try:
-        found = jax.jit(jax.grad(square))(jnp.float32(POINT))
-    except refusal.errors as error:
-        if any(word in str(error) for word in (*refusal.words, "transpose")):
-            return []
-        return [Anomaly("poor error", stage_of(error), f"under grad the error does not say why: {summary(error)}")]
-    except Exception as error:
-        return [Anomaly("wrong error", stage_of(error), f"under grad: {summary(error)}")]
-    witness = f"under grad a callback on a tangent was not refused, and the derivative is {found}"
-    return [Anomaly("accepted", Stage.TRACE, witness)]
+    program = jax.jit(jax.grad(square))
+    error = case.raises(lambda: program(POINT), of=refusal.errors, kind="accepted", stage=Stage.TRACE)
+    if error and not any(word in str(error) for word in (*refusal.words, "transpose")):
+        case.wrong("poor error", stage_of(error), f"under grad the error does not say why: {summary(error)}")

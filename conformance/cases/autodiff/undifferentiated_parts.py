@@ -93,7 +93,7 @@ def beside_derivatives(case: Case) -> None:
 
     def calling(label: str, used: bool) -> Call:
         def call(n: Any) -> Any:
-            result = case.call_back(_Told(label, numbers), n, one)
+            result = case.apply(_Told(label, numbers), n, one)
             return result if used else FACTOR
 
         return call
@@ -111,13 +111,10 @@ def beside_derivatives(case: Case) -> None:
     }
     for way, function in ways.items():
         numbers.clear()
-        case.value(f"under {way}: the derivative", lambda f=function: f(np.float32(1), 7), factors)  # type: ignore[misc]
+        case.gives(factors, function, np.float32(1), 7, what=f"under {way}: the derivative")
         case.barrier()
         for place, (_, wanted, _) in PLACES.items():
             for used in uses:
                 label = f"{place}, its result {'' if used else 'not '}used"
                 found = numbers.get(label, Counter())
-                if found != wanted:
-                    witness = f"under {way}, {label}: called with {sorted(found.elements())}"
-                    witness += f", expected {sorted(wanted.elements())}"
-                    case.wrong("wrong count", Stage.CALLBACK, witness)
+                case.same("wrong count", Stage.CALLBACK, found, wanted, f"under {way}, {label}")

@@ -12,7 +12,8 @@ import numpy as np
 
 from ...oracle.verdicts import Stage
 from ...spec.thresholds import GENERATIONS, around
-from ..harness.case import BEGINS_WITHIN, Case, add_one, case
+from ..harness.case import BEGINS_WITHIN, Case, case
+from ..harness.hosts import add_one
 from ..harness.registry import EVERY_EFFECT
 
 EARLY_SECONDS = 0.1
@@ -39,7 +40,7 @@ def _check_covers(case: Case, barrier: Callable[[], None], again: bool = False) 
         ended.append(None)
         return add_one(operand)
 
-    program = case.program(answer if case.callback.function != "id_tap" else lambda operand, _: answer(operand))
+    program = case.program(answer)
     if again:
         release.set()
         program(case.operand)
@@ -97,16 +98,16 @@ def _slow_taps(case: Case, start: Callable[[Callable[[], Any]], None]) -> None:
     program = case.compile(taps)
     start(lambda: program(case.operand))
     case.barrier()
-    in_time, expected = len(case.recorder.history().events), SLOW_TAPS * case.copies
+    in_time, expected = len(case.events), SLOW_TAPS * case.copies
     if in_time < expected:
         # Those that come later show a barrier that did not wait for them; the others are lost.
         threading.Event().wait(LATE_SECONDS)
-        ran = len(case.recorder.history().events)
+        ran = len(case.events)
         late = f"{ran - in_time} of {expected} callbacks ended after the barrier had returned"
         case.check(ran == in_time, "early barrier", Stage.BARRIER, late)
     for host in hosts:
         case.saw_parts(host, case.operand)
-    events = sorted(case.recorder.history().events, key=lambda event: event.begin)
+    events = sorted(case.events, key=lambda event: event.begin)
     overlaps = max((sum(other.begin <= event.begin < other.end for other in events) for event in events), default=0)
     # Devices may run concurrently, and each device runs one callback at a time.
     case.check(overlaps <= case.copies, "overlap", Stage.CALLBACK, f"{overlaps} callbacks ran at the same time")
@@ -147,9 +148,9 @@ def generations(case: Case) -> None:
     programs = [case.program(hosting(generation)) for generation in range(most)]
     for depth in around(GENERATIONS):
         case.forget()
-        case.gives(case.expected, lambda d=depth: programs[d - 1](case.operand))
+        case.gives(case.expected, programs[depth - 1], case.operand)
         case.barrier()
-        case.same("early barrier", Stage.BARRIER, len(case.recorder.history().events), depth, "callbacks that ended")
+        case.same("early barrier", Stage.BARRIER, len(case.events), depth, "callbacks that ended")
 
 
 @case("pmap", "id_tap", "H17", isolated=True)

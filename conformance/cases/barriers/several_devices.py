@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 from ...oracle.verdicts import Stage
-from ..harness.case import BEGINS_WITHIN, WHILE, Case, Host, case
+from ..harness.case import BEGINS_WITHIN, WHILE, Case, case
+from ..harness.hosts import Host
 from .covers import EARLY_SECONDS
 
 RUNS = 2
@@ -60,7 +61,7 @@ def started_in_turn(case: Case) -> None:
         case.forget()
         jax.block_until_ready(outer(np.float32(1)))
         case.barrier()
-        case.same("early barrier", Stage.BARRIER, len(case.recorder.history().events), case.copies, "taps in time")
+        case.same("early barrier", Stage.BARRIER, len(case.events), case.copies, "taps in time")
         jax.block_until_ready(started)
 
 

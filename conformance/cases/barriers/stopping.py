@@ -9,7 +9,8 @@ import jax
 import numpy as np
 
 from ...oracle.verdicts import Stage
-from ..harness.case import RELEASED_AFTER, WHILE, Case, case
+from ..harness.case import WHILE, Case, case
+from ..harness.hosts import RELEASED_AFTER
 
 
 @case("jit pmap", "id_tap", "H17")
@@ -18,7 +19,7 @@ def stops_and_starts(case: Case) -> None:
     gate = threading.Event()
     ended: list[None] = []
 
-    def host(operand: Any, _: Any) -> None:
+    def host(operand: Any) -> None:
         gate.wait(RELEASED_AFTER)
         ended.append(None)
 

@@ -20,7 +20,7 @@ STALL_SECONDS = 0.1
 @case("pmap shard_map", "call io_callback_ordered", "H5 H13", minimum_devices=2, functions="barrier_wait")
 def goes_on_beside_a_slow_device(case: Case) -> None:
     """H5: what comes on a device after a program waits for that device alone, and JAX's barrier for its own thread."""
-    case.use(case.devices[:2])
+    case = case.over(case.devices[:2])
     release = threading.Event()
     late: list[str] = []
     way = ""
@@ -78,9 +78,7 @@ class _Beside:
         self.goes_on.set()
         self.stalls = threading.Event()
         self.host = case.host(self.answer)
-        self.operands = [
-            jax.device_put(np.full((2, length), number, np.float32), case.bench.split) for number in range(2)
-        ]
+        self.operands = [jax.device_put(np.full((2, length), number, np.float32), case.split) for number in range(2)]
         self.program = case.compile(lambda x: case.apply(self.host, case.library.pure_callback(self.slow, x, x)))
         jax.block_until_ready(self.program(self.operands[0]))
         case.barrier()
@@ -110,7 +108,7 @@ class _Beside:
             event.clear()
 
     def seen(self) -> list[float]:
-        return sorted(float(event.leaves[0].ravel()[0]) for event in self.case.recorder.history().events)
+        return sorted(float(event.leaves[0].ravel()[0]) for event in self.case.events)
 
 
 @case(
@@ -127,7 +125,7 @@ def started_in_a_queue_and_beside(case: Case) -> None:
 
     The values are small or large, and the queue has no room for them. And the barrier waits for all of them.
     """
-    case.use(case.devices[:2])
+    case = case.over(case.devices[:2])
     for length in (200, 40_000):
         both = _Beside(case, length)
         value = np.zeros(length // 2, np.float32)
@@ -154,7 +152,7 @@ def started_in_a_queue_and_beside(case: Case) -> None:
 @case("shard_map", "id_tap", "H13", minimum_devices=2, functions="barrier_wait", isolated=True, deadline=60.0)
 def barrier_covers_nested_and_queued(case: Case) -> None:
     """H13: the barrier waits for the queued taps of a program that a callback has started before another thread did."""
-    case.use(case.devices[:2])
+    case = case.over(case.devices[:2])
     both = _Beside(case, 1)
 
     def beside() -> Any:

@@ -6,8 +6,9 @@ import logging
 from typing import Any
 
 from ...oracle.verdicts import Stage
-from ..harness.case import RELEASED_AFTER, WHILE, Case, case
+from ..harness.case import WHILE, Case, case
 from ..harness.checks import error_of
+from ..harness.hosts import RELEASED_AFTER
 from ..harness.registry import EVERY_EFFECT
 
 
@@ -16,7 +17,7 @@ def barrier_in_time(case: Case) -> None:
     """H30: a barrier with a timeout gives a held callback up and names it; the next barrier waits for it."""
 
     def run(host: Any, x: Any) -> Any:
-        return case.bench.applying(case.callback, host)(x)
+        return case.program(host)(x)
 
     with case.held(run, case.operand):
         error: Any = error_of(lambda: case.library.barrier_wait("planted", timeout=WHILE))

@@ -11,6 +11,7 @@ import numpy as np
 from ...oracle.verdicts import Stage
 from ...spec.callbacks import Batching
 from ..harness.case import Case, case
+from ..harness.hosts import add_one
 
 ELEMENTS = 3
 # The batch is its last axis.
@@ -58,7 +59,7 @@ def ranks_and_axes(case: Case) -> None:
 
     def one(matrix: Any) -> Any:
         # In a program of its own the number is a literal.
-        return jax.jit(lambda x: case.call_back(host, (x, FIXED, SMALL), ONE))(matrix)
+        return jax.jit(lambda x: case.apply(host, (x, FIXED, SMALL), ONE))(matrix)
 
     def batch(x: Any) -> Any:
         result = jax.vmap(one, in_axes=2)(x)
@@ -70,12 +71,10 @@ def ranks_and_axes(case: Case) -> None:
     for label, program in (("outside jit", batch), ("in jit", jax.jit(batch))):
         seen.clear()
         expected = total if case.callback.returns_new_value else elements
-        case.value(label, lambda p=program: p(LAST), expected)  # type: ignore[misc]
+        case.gives(expected, program, LAST, what=label)
         case.barrier()
-        if seen != wanted:
-            case.wrong("wrong operand", Stage.CALLBACK, f"{label} it got {seen}, expected {wanted}")
-    if types != {"int8"}:
-        case.wrong("wrong operand", Stage.CALLBACK, f"the small integer came as {sorted(types)}")
+        case.same("wrong operand", Stage.CALLBACK, seen, wanted, f"{label} it got")
+    case.same("wrong operand", Stage.CALLBACK, types, {"int8"}, "the types of the small integer")
 
 
 @case("jit", "pure_callback buffer_callback dlpack_callback", "X2 B4 D1")
@@ -123,9 +122,8 @@ def _by_method(case: Case, method: str, options: dict[str, Any], without_batch: 
         label = f"with a batch of operand {place}"
         seen.clear()
         program = jax.jit(jax.vmap(call, in_axes=axes))
-        case.value(label, lambda p=program, g=given: p(*g), expected)  # type: ignore[misc]
-        if seen != [wanted]:
-            case.wrong("wrong operand", Stage.CALLBACK, f"{label} it got {seen}, expected {[wanted]}")
+        case.gives(expected, lambda p=program, g=given: p(*g), what=label)
+        case.same("wrong operand", Stage.CALLBACK, seen, [wanted], f"{label} it got")
     case.barrier()
 
 
@@ -144,33 +142,24 @@ def as_long_as_the_batch(case: Case) -> None:
 
     def in_scan(number: Any, row: Any) -> Any:
         def step(carry: Any, _: Any) -> tuple[Any, None]:
-            return case.call_back(host, (carry, row), shape), None
+            return case.apply(host, (carry, row), shape), None
 
         return jax.lax.scan(step, number, None, length=2)[0]
 
     program = jax.jit(jax.vmap(in_scan, in_axes=(0, None)))
-    case.value("a scan of batch elements", lambda: program(numbers, row), numbers + 2 * row.sum())
-    if case.callback.batching is Batching.SEQUENTIAL and seen != [[(), row.shape]] * (2 * ELEMENTS):
-        case.wrong("wrong operand", Stage.CALLBACK, f"the calls of the batch elements got {seen}")
+    case.gives(numbers + 2 * row.sum(), program, numbers, row, what="a scan of batch elements")
     case.barrier()
+    if case.callback.batching is Batching.SEQUENTIAL:
+        case.same("wrong operand", Stage.CALLBACK, seen, [[(), row.shape]] * (2 * ELEMENTS), "the shapes")
 
 
 @case("jit", f"id_tap io_callback {WITH_METHOD}", "H1 H7 H8 X2 X3 B4")
 def along_each_axis(case: Case) -> None:
     """The batch is any axis of a cube, in which no shape shows a wrong one; the elements compute with the result."""
-
-    def host(operand: Any) -> Any:
-        return np.asarray(operand) + np.float32(1)
-
     cube = np.arange(ELEMENTS**3, dtype=np.float32).reshape(ELEMENTS, ELEMENTS, ELEMENTS)
     weights = np.arange(ELEMENTS**2, dtype=np.float32).reshape(ELEMENTS, ELEMENTS)
     for axis in range(cube.ndim):
-
-        def batch(x: Any, axis: int = axis) -> Any:
-            return jax.vmap(lambda x: case.call_back(host, x) * weights, in_axes=axis, out_axes=axis)(x)
-
-        wanted = case.bench.expected(case.callback, cube) * np.expand_dims(weights, axis)
-        label = f"along axis {axis}"
-        compiled = jax.jit(batch)
-        case.value(label, lambda p=compiled: p(cube), wanted)  # type: ignore[misc]
+        batch = jax.vmap(lambda x: case.apply(add_one, x) * weights, in_axes=axis, out_axes=axis)
+        wanted = case.expected_of(cube) * np.expand_dims(weights, axis)
+        case.gives(wanted, jax.jit(batch), cube, what=f"along axis {axis}")
         case.barrier()

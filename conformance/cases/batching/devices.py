@@ -10,7 +10,8 @@ from jax.sharding import SingleDeviceSharding
 
 from ...oracle.verdicts import Stage
 from ..harness.case import Case, case
-from ..harness.checks import PLANTED, error_of
+from ..harness.checks import error_of
+from ..harness.hosts import PLANTED
 
 ELEMENTS, WIDTH = 5, 2
 ELEMENT = jax.ShapeDtypeStruct((WIDTH,), np.float32)
@@ -52,19 +53,17 @@ def devices_of_batch_elements(case: Case) -> None:
         return hostcb.pure_callback(host, ELEMENT, row, BESIDE, sharding=chosen, vmap_method=method)
 
     rows = np.arange(len(case.devices) * WIDTH, dtype=np.float32).reshape(-1, WIDTH)
-    operand = jax.device_put(rows, case.bench.split)
+    operand = jax.device_put(rows, case.split)
     methods = ("sequential",) if case.callback.function == "io_callback" else tuple(SHAPES)[:4]
     for method in methods:
         for place in (1, len(case.devices) - 1)[: 2 if method == "sequential" else 1]:
             label = f"{method} on device {place}"
             program = jax.jit(jax.vmap(lambda row, place=place, method=method: one(row, place, method)))
             fails = False
-            case.value(label, lambda run=program: run(operand), rows + BESIDE)  # type: ignore[misc]
+            case.gives(rows + BESIDE, program, operand, what=label)
             case.barrier()
             fails = True
-            error_of(lambda run=program: jax.block_until_ready(run(operand)))  # type: ignore[misc]
+            error_of(program, operand)
             reported: Any = case.drain()
-            found = {str(failure.device) for failure in getattr(reported, "failures", ())}
-            if found != {str(case.devices[place])}:
-                witness = f"{label}: failures are of {sorted(found)}, expected {case.devices[place]}"
-                case.wrong("wrong place", Stage.CALLBACK, witness)
+            found = {failure.device for failure in getattr(reported, "failures", ())}
+            case.same("wrong place", Stage.CALLBACK, found, {case.devices[place]}, f"{label}: the devices of failures")

@@ -46,7 +46,7 @@ def predicate_through_constants(case: Case) -> None:
     ):
         seen: list[float] = []
         marks: list[float] = []
-        look, note = calling(case.bench, case.callback, seen), calling(case.bench, case.callback, marks)
+        look, note = calling(case, seen), calling(case, marks)
 
         def one(vector: Any, limit: Any, step: Any, mark: Any, numbered: bool = numbered) -> Any:
             def condition(carry: Any) -> Any:
@@ -67,14 +67,11 @@ def predicate_through_constants(case: Case) -> None:
             return jax.vmap(one, in_axes=axes, axis_name=AXIS)(vectors, limit, step, jnp.float32(MARK))
 
         if case.callback.refusals.batched_predicate or case.callback.refusals.vmap:
-            case.found(check_refused_batch(case.callback, label, batch, VECTORS, []))
+            check_refused_batch(case, label, batch, VECTORS, [])
             continue
         wanted, seen_by_condition, rounds = _run(limit, step + (np.arange(len(ELEMENTS)) if numbered else 0))
-        case.value(label, lambda f=batch: jax.jit(f)(VECTORS), wanted)  # type: ignore[misc]
+        case.gives(wanted, jax.jit(batch), VECTORS, what=label)
         case.barrier()
-        if case.callback.ordered and seen != seen_by_condition:
-            witness = f"{label}: the condition saw {seen}, expected {seen_by_condition}"
-            case.wrong("wrong operand", Stage.CALLBACK, witness)
-        if marks != [float(MARK)] * rounds:
-            witness = f"{label}: the body saw {marks} in {rounds} rounds, expected {MARK} in each"
-            case.wrong("wrong operand", Stage.CALLBACK, witness)
+        if case.callback.ordered:
+            case.same("wrong operand", Stage.CALLBACK, seen, seen_by_condition, f"{label}: the condition saw")
+        case.same("wrong operand", Stage.CALLBACK, marks, [float(MARK)] * rounds, f"{label}: the body saw")

@@ -14,13 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...oracle.checkers import Anomaly
 from ...oracle.stages import stage_of, summary
 from ...oracle.verdicts import Stage
-from ...spec.callbacks import Callback
-from ..harness.bench import Bench
 from ..harness.case import Case, case
-from ..harness.checks import error_of
 from ..harness.registry import EVERY_EFFECT
 
 ELEMENTS = np.array([9.0, 5.0, 7.0], np.float32)
@@ -39,13 +35,13 @@ ONCE = "io_callback io_callback_ordered buffer_callback_side_effect dlpack_callb
 REFUSED_UNDER_PREDICATES = f"{ONCE} call"
 
 
-def calling(bench: Bench, callback: Callback, seen: list[float]) -> Call:
+def calling(case: Case, seen: list[float]) -> Call:
     def host(operand: Any) -> Any:
         seen.extend(np.asarray(operand).ravel().tolist())
         return np.asarray(operand)
 
     def call(x: Any) -> Any:
-        bench.apply(callback, host, x, jax.ShapeDtypeStruct(jnp.shape(x), np.float32))
+        case.apply(host, x, jax.ShapeDtypeStruct(jnp.shape(x), np.float32))
         return x
 
     return call
@@ -85,21 +81,18 @@ def predicate_through_carries(case: Case) -> None:
     wanted, seen_by_condition = _run_of_elements()
     for label, in_condition in (("in the condition", True), ("in the body", False)):
         seen: list[float] = []
-        call = calling(case.bench, case.callback, seen)
+        call = calling(case, seen)
 
         def batch(x: Any, call: Call = call, in_condition: bool = in_condition) -> Any:
             return jax.vmap(lambda each: _loop(call, each, in_condition))(x)
 
         if case.callback.refusals.batched_predicate or case.callback.refusals.vmap:
-            case.found(check_refused_batch(case.callback, label, batch, ELEMENTS, seen))
+            check_refused_batch(case, label, batch, ELEMENTS, seen)
             continue
-        found = jax.jit(batch)(ELEMENTS)
+        case.gives(wanted, jax.jit(batch), ELEMENTS, what=label)
         case.barrier()
-        for number, value in enumerate(wanted):
-            case.value(f"{label}: value {number}", lambda n=number, f=found: f[n], value)  # type: ignore[misc]
-        if in_condition and case.callback.ordered and seen != seen_by_condition:
-            witness = f"{label} it saw {seen}, expected {seen_by_condition}"
-            case.wrong("wrong operand", Stage.CALLBACK, witness)
+        if in_condition and case.callback.ordered:
+            case.same("wrong operand", Stage.CALLBACK, seen, seen_by_condition, label)
 
 
 COLUMNS = np.array([[0.0, 4.0, 9.0], [1.0, 2.0, 3.0]], np.float32)
@@ -110,7 +103,7 @@ COLUMNS = np.array([[0.0, 4.0, 9.0], [1.0, 2.0, 3.0]], np.float32)
 def predicate_of_columns(case: Case) -> None:
     """A loop of columns, with a callback in its condition: the batch is not the first axis of its value."""
     seen: list[float] = []
-    call = calling(case.bench, case.callback, seen)
+    call = calling(case, seen)
 
     def loop(column: Any) -> Any:
         return jax.lax.while_loop(lambda each: call(each.sum()) < LIMIT, lambda each: each + 1, column)
@@ -123,11 +116,10 @@ def predicate_of_columns(case: Case) -> None:
         seen.clear()
         given = COLUMNS if axis else COLUMNS.T
         program = jax.jit(jax.vmap(loop, in_axes=axis, out_axes=axis))
-        case.value(f"batch elements on axis {axis}", lambda p=program, g=given: p(g), wanted if axis else wanted.T)  # type: ignore[misc]
+        case.gives(wanted if axis else wanted.T, program, given, what=f"batch elements on axis {axis}")
         case.barrier()
-        if case.callback.ordered and seen != sums:
-            witness = f"with batch elements on axis {axis} the condition saw {seen}, expected {sums}"
-            case.wrong("wrong operand", Stage.CALLBACK, witness)
+        if case.callback.ordered:
+            case.same("wrong operand", Stage.CALLBACK, seen, sums, f"batch elements on axis {axis}")
 
 
 @case("jit", f"{WITHOUT_PREDICATE} {REFUSED_UNDER_PREDICATES}", "H4 H7 H8 X3 X4 B4")
@@ -136,7 +128,7 @@ def one_of_the_branches(case: Case) -> None:
     index = np.arange(BRANCHES)[::-1].copy()
     for place in range(BRANCHES):
         seen: list[float] = []
-        call = calling(case.bench, case.callback, seen)
+        call = calling(case, seen)
 
         def branch(number: int, call: Call = call, place: int = place) -> Callable[[Any], Any]:
             return lambda x: (call(x) if number == place else x) * np.float32(number + 2)
@@ -147,22 +139,20 @@ def one_of_the_branches(case: Case) -> None:
 
         label = f"in branch {place}"
         if case.callback.refusals.batched_predicate or case.callback.refusals.vmap:
-            case.found(check_refused_batch(case.callback, label, batch, ELEMENTS, seen))
+            check_refused_batch(case, label, batch, ELEMENTS, seen)
             continue
         wanted = ELEMENTS * (index + 2).astype(np.float32)
-        case.value(label, lambda f=batch: jax.jit(f)(ELEMENTS), wanted)  # type: ignore[misc]
+        case.gives(wanted, jax.jit(batch), ELEMENTS, what=label)
         case.barrier()
         # All batch elements run all branches.
-        if sorted(seen) != sorted(ELEMENTS.tolist()):
-            witness = f"{label} it saw {seen}, expected {ELEMENTS.tolist()}"
-            case.wrong("wrong operand", Stage.CALLBACK, witness)
+        case.same("wrong operand", Stage.CALLBACK, sorted(seen), sorted(ELEMENTS.tolist()), label)
 
 
 @case("jit", EVERY_EFFECT, "H4 H7 H8 X3 X4 B4")
 def predicate_of_all_elements(case: Case) -> None:
     """Loops and a switch under vmap with one predicate for all elements: callbacks of it run as without vmap."""
     seen: list[float] = []
-    call = calling(case.bench, case.callback, seen)
+    call = calling(case, seen)
 
     def loop(x: Any, n: Any) -> Any:
         def body(carry: Any) -> Any:
@@ -187,18 +177,16 @@ def predicate_of_all_elements(case: Case) -> None:
     ):
         seen.clear()
         program = jax.jit(jax.vmap(function, in_axes=(0, None)))
-        wanted = ELEMENTS * np.float32(factor)
-        case.value(label, lambda p=program, n=operand: p(ELEMENTS, n), wanted)  # type: ignore[misc]
+        case.gives(ELEMENTS * np.float32(factor), program, ELEMENTS, operand, what=label)
         case.barrier()
-        if (seen if case.callback.ordered else sorted(seen)) != expected:
-            case.wrong("wrong count", Stage.CALLBACK, f"{label} it saw {seen}, expected {expected}")
+        case.same("wrong count", Stage.CALLBACK, seen if case.callback.ordered else sorted(seen), expected, label)
 
 
 @case("jit", ONCE, "X3 B4")
 def refused_where_repeated(case: Case) -> None:
     """A callback that nothing batches or differentiates, where JAX runs the code around it too often: refused."""
     seen: list[float] = []
-    call = calling(case.bench, case.callback, seen)
+    call = calling(case, seen)
 
     def loop(x: Any) -> Any:
         return jax.lax.while_loop(lambda carry: carry < x, lambda carry: carry + call(jnp.float32(1)), jnp.float32(0))
@@ -212,7 +200,7 @@ def refused_where_repeated(case: Case) -> None:
         ("in the first branch", branch(True)),
         ("in the second branch", branch(False)),
     ):
-        case.found(check_refused_batch(case.callback, label, jax.vmap(function), ELEMENTS, seen))
+        check_refused_batch(case, label, jax.vmap(function), ELEMENTS, seen)
         seen.clear()
         case.drain()
 
@@ -220,27 +208,26 @@ def refused_where_repeated(case: Case) -> None:
         # The sine after it needs the checkpoint's result, so that the backward pass runs it again.
         return jnp.sin(jax.checkpoint(lambda y: jnp.sin(y) * call(n))(x))
 
-    error = error_of(lambda: jax.jit(jax.grad(checkpointed))(LIMIT, LIMIT))
-    case.drain()
     refusal = case.callback.refusals.checkpoint
-    if refusal is None or seen or not isinstance(error, refusal.errors):
-        witness = f"in a checkpoint it ended with {error or 'a result'!r}, and showed {seen}"
-        case.wrong("not refused", Stage.TRACE, witness)
+    assert refusal is not None
+    program = jax.jit(jax.grad(checkpointed))
+    case.raises(lambda: program(LIMIT, LIMIT), of=refusal.errors, kind="not refused", stage=Stage.TRACE)
+    case.drain()
+    case.same("not refused", Stage.TRACE, seen, [], "what a refused callback saw")
 
 
-def check_refused_batch(
-    callback: Callback, label: str, program: Callable[[Any], Any], operand: Any, seen: list[float]
-) -> list[Anomaly]:
+def check_refused_batch(case: Case, label: str, program: Callable[[Any], Any], operand: Any, seen: list[float]) -> None:
     # Some are refused under any vmap, and may be refused for the one reason or for the other.
-    refusals = [each for each in (callback.refusals.batched_predicate, callback.refusals.vmap) if each is not None]
+    refused = case.callback.refusals
+    refusals = [each for each in (refused.batched_predicate, refused.vmap) if each is not None]
     errors = tuple(error for refusal in refusals for error in refusal.errors)
     words = [word for refusal in refusals for word in refusal.words]
     try:
         jax.block_until_ready(jax.jit(program)(operand))
     except Exception as error:
         said = str(error).lower()
-        if isinstance(error, errors) and any(word.lower() in said for word in words) and not seen:
-            return []
+        right = isinstance(error, errors) and any(word.lower() in said for word in words) and not seen
         witness = f"{label}: expected a refusal with one of {words}, got {summary(error)}; it saw {seen}"
-        return [Anomaly("wrong refusal", stage_of(error), witness)]
-    return [Anomaly("not refused", Stage.TRACE, f"{label}: the program ran, and showed {seen}")]
+        case.check(right, "wrong refusal", stage_of(error), witness)
+    else:
+        case.wrong("not refused", Stage.TRACE, f"{label}: the program ran, and showed {seen}")

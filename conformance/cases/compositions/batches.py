@@ -9,17 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ...oracle.checkers import Anomaly
-from ...spec.callbacks import Callback
-from ..harness.bench import Bench
-from ..harness.registry import bench_case
+from ..harness.case import Case, case
 from .composing import Composition, batched, ran
 
 
-@bench_case("jit", "call", "H4 H5 H8")
-def fuzz_vmap_cond(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "call", "H4 H5 H8")
+def fuzz_vmap_cond(case: Case) -> None:
     """Both branches of a batched cond call back with all batch elements, in a scan; results are unused."""
-    run = Composition(bench)
+    run = Composition(case)
 
     def positive(y: Any) -> Any:
         run("id_tap", "positive", y)
@@ -46,13 +43,13 @@ def fuzz_vmap_cond(bench: Bench, callback: Callback) -> list[Anomaly]:
             *(ran("seen", first), ran("seen", second)),
         )
     ]
-    return run.check(jax.jit(program), [-1.0, 2.0], [[2.0, 0.0]], [*expected, ran("unused", [2.0, 0.0])])
+    run.check(jax.jit(program), [-1.0, 2.0], [[2.0, 0.0]], [*expected, ran("unused", [2.0, 0.0])])
 
 
-@bench_case("jit", "call", "H4 H5 H8")
-def fuzz_vmap_in_vmap(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "call", "H4 H5 H8")
+def fuzz_vmap_in_vmap(case: Case) -> None:
     """A vmap in a vmap, along different axes: callbacks with the batch elements of both, of one and of none."""
-    run = Composition(bench)
+    run = Composition(case)
 
     def io(z: Any, _: Any) -> Any:
         return run("io_callback", "io", z), None
@@ -84,13 +81,13 @@ def fuzz_vmap_in_vmap(bench: Bench, callback: Callback) -> list[Anomaly]:
         *(ran("sum", z) for z in (10.0, 12.0, 14.0)),
         ran("last", [11.0, 13.0, 15.0]),
     ]
-    return run.check(jax.jit(program), x, [[11.0, 13.0, 15.0]], expected, unordered=["debug", "large"])
+    run.check(jax.jit(program), x, [[11.0, 13.0, 15.0]], expected, unordered=["debug", "large"])
 
 
-@bench_case("jit", "call", "H4 H5 H8")
-def fuzz_vmap_while_tap(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "call", "H4 H5 H8")
+def fuzz_vmap_while_tap(case: Case) -> None:
     """A while_loop whose trip count differs between batch elements, with taps in its body and its condition."""
-    run = Composition(bench)
+    run = Composition(case)
 
     def element(y: Any) -> Any:
         def condition(carry: Any) -> Any:
@@ -117,4 +114,4 @@ def fuzz_vmap_while_tap(bench: Bench, callback: Callback) -> list[Anomaly]:
         *(ran("last", 0.0, 0), ran("last", 2.0, 1), ran("last", 4.0, 2), ran("end", [1.0, 3.0, 5.0])),
     ]
     program = jax.jit(lambda x: run("debug_callback_ordered", "end", jax.vmap(element)(x)))
-    return run.check(program, [0.0, 1.0, 2.0], [[1.0, 3.0, 5.0]], expected)
+    run.check(program, [0.0, 1.0, 2.0], [[1.0, 3.0, 5.0]], expected)

@@ -5,110 +5,75 @@ JAX 0.12.0.1 compiles the former wrongly, for ordered callbacks of every kind; a
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...oracle.checkers import Anomaly
-from ...oracle.stages import summary
-from ...oracle.verdicts import Stage
-from ...spec.callbacks import Callback
-from ..harness.bench import WIDTH, Bench
-from ..harness.checks import check_value, error_of
-from ..harness.registry import bench_case
+from ..harness.case import Case, case
+from ..harness.programs import row, rows
 
 TRIPS = 4
-EQUAL, RUNS = 3, 2
+EQUAL = 3
 
 
-class Counting:
-    """A host function that counts its calls by the first number of its operand."""
-
-    def __init__(self) -> None:
-        self.calls: Counter[float] = Counter()
-        self._lock = threading.Lock()
-
-    def __call__(self, operand: Any) -> Any:
-        with self._lock:
-            self.calls[float(np.asarray(operand).ravel()[0])] += 1
-        return np.asarray(operand)
-
-
-@bench_case("pmap shard_map", "io_callback_ordered", minimum_devices=2, isolated=True)
-def loop_without_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("pmap shard_map", "io_callback_ordered", minimum_devices=2, isolated=True)
+def loop_without_operands(case: Case) -> None:
     """Devices run a loop that starts from constants: each callback of the loop runs once on each device."""
-    counting = Counting()
+    host = case.host()
 
     def step(index: Any, carry: Any) -> Any:
-        result = bench.invoke(callback, counting, jnp.full((1, WIDTH), index, jnp.float32))
-        return carry + jnp.sum(result)
+        return carry + jnp.sum(case.apply(host, row(index)))
 
-    compiled = bench.compile(lambda x: jnp.zeros_like(x) + jax.lax.fori_loop(0, TRIPS, step, jnp.float32(0)))
-    jax.block_until_ready(compiled(bench.operand))
-    bench.implementation.barrier()
-    wanted = {float(index): bench.callbacks_per_run for index in range(TRIPS)}
-    return [
-        Anomaly("wrong count", Stage.CALLBACK, f"step {step:.0f} called {counting.calls[step]} times, not {times}")
-        for step, times in wanted.items()
-        if counting.calls[step] != times
-    ][:1]
+    program = case.compile(lambda x: jnp.zeros_like(x) + jax.lax.fori_loop(0, TRIPS, step, jnp.float32(0)))
+    jax.block_until_ready(program(case.operand))
+    case.saw(host, rows(*range(TRIPS)))
 
 
-@bench_case("jit", "io_callback_ordered", isolated=True)
-def cond_without_results(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "io_callback_ordered", isolated=True)
+def cond_without_results(case: Case) -> None:
     """A cond and a jitted function that contain only a callback: both compile, and both callbacks run."""
-    counting = Counting()
+    host = case.host()
 
-    def calling(number: float) -> Any:
-        bench.invoke(callback, counting, jnp.full((WIDTH,), number, jnp.float32))
-        return None
+    def calling(number: float) -> None:
+        case.apply(host, row(number))
 
-    def computation(x: Any) -> Any:
+    def program(x: Any) -> Any:
         jax.lax.cond(x[1] > 0, lambda: calling(1.0), lambda: calling(2.0))
         jax.jit(lambda: calling(3.0))()
         return x
 
-    compiled = bench.compile(computation)
-    if error := error_of(lambda: jax.block_until_ready(compiled(bench.operand))):
-        return [Anomaly("wrong error", Stage.COMPILE, f"the program does not compile: {summary(error)}")]
-    bench.implementation.barrier()
-    if counting.calls == {1.0: 1, 3.0: 1}:
-        return []
-    return [Anomaly("wrong count", Stage.CALLBACK, f"calls by number: {dict(counting.calls)}, not 1 and 3 once each")]
+    with case.part("a cond and a function"):
+        jax.block_until_ready(case.compile(program)(case.operand))
+        case.saw(host, rows(1, 3))
 
 
-@bench_case("jit", "id_tap io_callback_ordered debug_callback_ordered", "H4 X3 X4", isolated=True)
-def equal_functions_without_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "id_tap io_callback_ordered debug_callback_ordered", "H4 X3 X4", isolated=True)
+def equal_functions_without_operands(case: Case) -> None:
     """A program calls a jitted function twice, which has no operands and an ordered callback of a constant."""
-    counting = Counting()
+    host = case.host()
 
     @jax.jit
     def call() -> None:
-        bench.apply(callback, counting, jnp.full(WIDTH, 7, jnp.float32))
+        case.apply(host, row(7))
 
-    def computation(x: Any) -> Any:
+    def program(x: Any) -> Any:
         call()
         call()
         return x
 
-    jax.block_until_ready(bench.compile(computation)(bench.operand))
-    bench.implementation.barrier()
-    if counting.calls == {7.0: 2}:
-        return []
-    return [Anomaly("wrong count", Stage.CALLBACK, f"calls by number: {dict(counting.calls)}, not 7 twice")]
+    jax.block_until_ready(case.compile(program)(case.operand))
+    case.saw(host, rows(7, 7))
 
 
-@bench_case("jit", "id_tap io_callback_ordered", "H4 X3", functions="barrier_wait", isolated=True)
-def branches_and_then_functions(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "id_tap io_callback_ordered", "H4 X3", functions="barrier_wait", isolated=True)
+def branches_and_then_functions(case: Case) -> None:
     """A branch without results, with operands or without, and then a jitted function without operands, and a loop."""
-    counting = Counting()
+    host = case.host()
 
     def calling(number: Any) -> None:
-        bench.apply(callback, counting, jnp.full((WIDTH,), number, jnp.float32))
+        case.apply(host, row(number))
 
     def by_cond(x: Any) -> None:
         jax.lax.cond(x[1] > 0, lambda: calling(1.0), lambda: None)
@@ -132,61 +97,40 @@ def branches_and_then_functions(bench: Bench, callback: Callback) -> list[Anomal
     def in_loop() -> None:
         jax.lax.fori_loop(0, 2, again, 0)
 
-    anomalies: list[Anomaly] = []
     for branch in (by_cond, by_cond_of_operand, by_cond_of_operands, by_switch):
         # The function is called once: twice is `equal_functions_without_operands`.
         for then, times in ((without_operands, 1), (in_loop, 2)):
-            counting.calls.clear()
 
-            def computation(x: Any, branch: Any = branch, then: Any = then) -> Any:
+            def program(x: Any, branch: Any = branch, then: Any = then) -> Any:
                 branch(x)
                 then()
                 return x
 
-            label = f"{branch.__name__} and {then.__name__}"
-            compiled = bench.compile(computation)
-            if error := error_of(lambda run=compiled: jax.block_until_ready(run(bench.operand))):  # type: ignore[misc]
-                witness = f"{label}: the program does not compile: {summary(error)}"
-                anomalies.append(Anomaly("wrong error", Stage.COMPILE, witness))
-                continue
-            bench.implementation.barrier()
-            if counting.calls != {1.0: 1, 3.0: times}:
-                witness = f"{label}: calls by number {dict(counting.calls)}, expected 1 once and 3 {times} times"
-                anomalies.append(Anomaly("wrong count", Stage.CALLBACK, witness))
-    return anomalies
+            with case.part(f"{branch.__name__} and {then.__name__}"):
+                case.forget()
+                jax.block_until_ready(case.compile(program)(case.operand))
+                case.saw(host, rows(1, *[3] * times))
 
 
-@bench_case("jit", "id_tap call", "H4")
-@bench_case("jit", "io_callback io_callback_ordered debug_callback")
-@bench_case("jit", "buffer_callback_side_effect", "B4")
-def equal_operands(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "id_tap call", "H4")
+@case("jit", "io_callback io_callback_ordered debug_callback")
+@case("jit", "buffer_callback_side_effect", "B4")
+def equal_operands(case: Case) -> None:
     """Equal callbacks run as often as the program has them: the compiler must not merge them or reuse a result."""
-    counting = Counting()
-    compiled = bench.compile(lambda x: sum(bench.apply(callback, counting, x) for _ in range(EQUAL)))
-    for _ in range(RUNS):
-        jax.block_until_ready(compiled(bench.operand))
-    bench.implementation.barrier()
-    count, wanted = counting.calls.total(), EQUAL * RUNS
-    if count == wanted:
-        return []
-    witness = f"{RUNS} runs of {EQUAL} equal callbacks made {count} calls, not {wanted}"
-    return [Anomaly("wrong count", Stage.CALLBACK, witness)]
+    host = case.host()
+    for _ in case.runs(lambda x: sum(case.apply(host, x) for _ in range(EQUAL)), case.operand):
+        case.saw(host, [case.operand] * EQUAL)
 
 
-@bench_case("jit shard_map", "io_callback debug_callback")
-def reduces_its_result(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit shard_map", "io_callback debug_callback")
+def reduces_its_result(case: Case) -> None:
     """A program returns an array and calls back with a number about it: large enough for a library's reduction."""
-    counting = Counting()
-    rows = len(bench.devices) if bench.layout == "shard_map" else 1
-    operand = np.ones((64 * rows, 64), np.float32)
+    host, operand = case.host(), np.ones((64 * case.copies, 64), np.float32)
 
     def layer(x: Any) -> Any:
         y = x @ jnp.ones((64, 64), np.float32)
-        bench.apply(callback, counting, jnp.max(y))
+        case.apply(host, jnp.max(y))
         return y
 
-    anomalies = check_value("the layer", lambda: bench.compile(layer)(operand), operand * 64)
-    bench.implementation.barrier()
-    if anomalies or counting.calls == {64.0: bench.callbacks_per_run}:
-        return anomalies
-    return [Anomaly("wrong count", Stage.CALLBACK, f"calls by number: {dict(counting.calls)}")]
+    case.gives(operand * 64, case.compile(layer), operand, what="the layer")
+    case.saw(host, [np.float32(64)])

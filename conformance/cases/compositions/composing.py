@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,11 +13,11 @@ from jax.sharding import PartitionSpec
 
 from ...model.worlds import ExpectedEvent, Need, Transforms
 from ...oracle.checkers import Anomaly, check_barrier, check_results, judge
-from ...oracle.history import History, Recorder
+from ...oracle.history import History
 from ...spec.callbacks import RETURNED_OFFSET, Callback, Runs
 from ...spec.data import flatten
 from ...spec.external_callbacks import callback_named
-from ..harness.bench import Bench
+from ..harness.case import Case
 
 ROUNDS = (1, 2)
 """The runs of each round: one alone, and two of which the second does not wait for the first."""
@@ -43,54 +43,43 @@ def _array(leaf: Any) -> Any:
     return array.astype(narrow) if narrow else array
 
 
-@dataclass(frozen=True)
-class _Host:
-    """Records its operand, and returns the first leaf plus one if a result is expected."""
-
-    name: str
-    recorder: Recorder = field(repr=False)
-    returns: bool
-
-    def __call__(self, operand: Any, transforms: Any = ()) -> Any:
-        with self.recorder.callback(self.name, operand, transforms):
-            first = np.asarray(flatten(operand)[0])
-            return np.asarray(first + first.dtype.type(RETURNED_OFFSET)) if self.returns else None
-
-
 class Composition:
     """Calls callbacks by kind and name; `check` runs the program and compares."""
 
-    def __init__(self, bench: Bench, devices: int | None = None) -> None:
-        self.bench = Bench(bench.implementation, bench.layout, bench.devices[:devices])
-        self.recorder = Recorder()
+    def __init__(self, case: Case, devices: int | None = None) -> None:
+        self.case = case.over(case.devices[:devices])
         self._callbacks: dict[str, Callback] = {}
 
     def __call__(self, kind: str, name: str, *leaves: Any, vmap_method: str | None = None) -> Any:
         """The first leaf, or this plus one if the callback has a result. A print takes one leaf."""
-        callback, implementation = callback_named(kind), self.bench.implementation
+        callback, recorder, implementation = callback_named(kind), self.case.recorder, self.case.implementation
         self._callbacks[name] = callback
         if vmap_method:
             callback = replace(callback, vmap_method=vmap_method)
         if callback.prints:
-            return implementation.probe(callback, self.recorder, self.bench.devices)(name, *leaves)
-        host = _Host(name, self.recorder, callback.returns_new_value)
+            return implementation.probe(callback, recorder, self.case.devices)(name, *leaves)
+
+        def host(operand: Any, transforms: Any = ()) -> Any:
+            with recorder.callback(name, operand, transforms):
+                first = np.asarray(flatten(operand)[0])
+                return np.asarray(first + first.dtype.type(RETURNED_OFFSET)) if callback.returns_new_value else None
+
         if callback.function == "id_tap":
             return implementation.tap(host, leaves)[0]
-        wanted = jax.ShapeDtypeStruct(jnp.shape(leaves[0]), jnp.result_type(leaves[0]))
-        result = self.bench.apply(callback, host, leaves, wanted)
+        result = self.case.apply(host, leaves, leaves[0], by=callback)
         return result if callback.returns_new_value else leaves[0]
 
     def on_each_device(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Compile a function of one device's row of the operand."""
-        if self.bench.layout == "pmap":
-            return self.bench.compile(function)
+        if self.case.layout == "pmap":
+            return self.case.compile(function)
 
         def of_shard(rows: Any) -> Any:
             return jax.tree.map(lambda leaf: leaf[None], function(rows[0]))
 
         rows = PartitionSpec("devices")
         # The results of JAX's own callbacks count as equal on all devices, so a loop cannot carry them.
-        return jax.jit(jax.shard_map(of_shard, mesh=self.bench.mesh, in_specs=rows, out_specs=rows, check_vma=False))
+        return jax.jit(jax.shard_map(of_shard, mesh=self.case.mesh, in_specs=rows, out_specs=rows, check_vma=False))
 
     def check(
         self,
@@ -99,27 +88,23 @@ class Composition:
         results: Sequence[Any],
         *events: Sequence[ExpectedEvent],
         unordered: Sequence[str] = (),
-    ) -> list[Anomaly]:
+    ) -> None:
         """Run the program. On each device the events come in this order, except those of `unordered` names.
 
         Where JAX has a choice, there are several sequences of events, of which one is enough.
         """
         for runs in ROUNDS:
-            self.recorder.start()
+            self.case.forget()
             returned = [program(jnp.asarray(operand, np.float32)) for _ in range(runs)]
-            self.bench.implementation.barrier()
-            self.recorder.mark_barrier()
+            self.case.barrier()
             arrays = [np.asarray(leaf) for run in returned for leaf in jax.tree.leaves(run)]
             judged = [self._judge([*one] * runs, unordered) for one in events]
-            found = min(judged, key=len) + check_results([*map(_array, results)] * runs, arrays)
-            if found:
-                return found
-        return []
+            self.case.anomalies += min(judged, key=len) + check_results([*map(_array, results)] * runs, arrays)
 
     def _judge(self, events: Sequence[ExpectedEvent], unordered: Sequence[str]) -> list[Anomaly]:
-        history = self.recorder.history()
+        history = self.case.recorder.history()
         orders = {name: "" if name in unordered else self._order_of(name) for name in self._callbacks}
-        platform = self.bench.devices[0].platform
+        platform = self.case.devices[0].platform
         found: list[Anomaly] = []
         for order in sorted({*orders.values()}):
             expected = [self._needed(event) for event in events if orders.get(event.site, "") == order]
@@ -131,7 +116,7 @@ class Composition:
 
     def _order_of(self, name: str) -> str:
         """Ordered callbacks have one order in the program, and JAX's own one for each effect."""
-        callback, of_jax = self._callbacks[name], getattr(self.bench.implementation, "name", "") == "jax"
+        callback, of_jax = self._callbacks[name], getattr(self.case.implementation, "name", "") == "jax"
         effect = callback.function.partition(".")[0] if of_jax else "program"
         return effect if callback.ordered else ""
 

@@ -9,20 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ...oracle.checkers import Anomaly
-from ...spec.callbacks import Callback
-from ..harness.bench import Bench
-from ..harness.registry import bench_case
+from ..harness.case import Case, case
 from .composing import FLOAT0, TRANSPOSED, Composition, batched, ran
 
 INTEGER = np.int32(7)
 """An operand beside a tangent. In reverse mode a tap gets its cotangent, of type float0."""
 
 
-@bench_case("jit", "call", "H4 H5 H6")
-def fuzz_grad_checkpoint_call(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "call", "H4 H5 H6")
+def fuzz_grad_checkpoint_call(case: Case) -> None:
     """The derivative of a checkpoint in a scan: the result of a call is kept, taps run again."""
-    run = Composition(bench)
+    run = Composition(case)
 
     def program(x: Any) -> Any:
         integer = x.astype(jnp.int32)
@@ -37,13 +34,13 @@ def fuzz_grad_checkpoint_call(bench: Bench, callback: Callback) -> list[Anomaly]
     first = [ran("tap", 2.0), ran("product", 6.0)]
     second = [ran("tap", 6.0), ran("product", 42.0)]
     expected = [ran("factor", 2.0, 2), *first, ran("factor", 6.0, 2), *second, *second, *first]
-    return run.check(jax.jit(program), 2.0, [42.0, 21.0], expected)
+    run.check(jax.jit(program), 2.0, [42.0, 21.0], expected)
 
 
-@bench_case("jit", "call", "H4 H5 H6")
-def fuzz_grad_of_grad(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "call", "H4 H5 H6")
+def fuzz_grad_of_grad(case: Case) -> None:
     """A derivative of a derivative of functions with rules that call back."""
-    run = Composition(bench)
+    run = Composition(case)
 
     @jax.custom_jvp
     def increased(y: Any) -> Any:
@@ -78,13 +75,13 @@ def fuzz_grad_of_grad(bench: Bench, callback: Callback) -> list[Anomaly]:
         ran("slope", 18.0),
         *(ran("cotangent", 8.0), ran("rule", 2.0), ran("tangent", 2.0, FLOAT0, transforms=TRANSPOSED)),
     ]
-    return run.check(jax.jit(jax.value_and_grad(slope)), 2.0, [18.0, 25.0], expected)
+    run.check(jax.jit(jax.value_and_grad(slope)), 2.0, [18.0, 25.0], expected)
 
 
-@bench_case("jit", "io_callback", "H4")
-def fuzz_grad_scan_io(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "io_callback", "H4")
+def fuzz_grad_scan_io(case: Case) -> None:
     """A differentiated scan with an unused io_callback of what is carried and not differentiated."""
-    run = Composition(bench)
+    run = Composition(case)
 
     def step(carry: Any, _: Any) -> Any:
         y, count = carry
@@ -94,13 +91,13 @@ def fuzz_grad_scan_io(bench: Bench, callback: Callback) -> list[Anomaly]:
 
     program = jax.value_and_grad(lambda x: lax.scan(step, (x, jnp.int32(3)), None, length=3)[0][0])
     expected = [ran(name, count) for count in (3, 4, 5) for name in ("unordered", "ordered")]
-    return run.check(jax.jit(program), 2.0, [256.0, 1024.0], expected)
+    run.check(jax.jit(program), 2.0, [256.0, 1024.0], expected)
 
 
-@bench_case("jit", "call", "H4 H5 H6")
-def fuzz_grad_scan_rules(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "call", "H4 H5 H6")
+def fuzz_grad_scan_rules(case: Case) -> None:
     """The derivative of a scan over custom_vjp and custom_jvp functions whose rules call back."""
-    run = Composition(bench)
+    run = Composition(case)
 
     @jax.custom_vjp
     def double(y: Any) -> Any:
@@ -141,13 +138,13 @@ def fuzz_grad_scan_rules(bench: Bench, callback: Callback) -> list[Anomaly]:
         *(ran("rule", -1.0, 2.0), ran("cotangent", -1.0)),
         ran("slopes", [-3.0, 3.0], 51.0),
     ]
-    return run.check(jax.jit(program), [1.0, 2.0], [[-2.0, 4.0]], expected)
+    run.check(jax.jit(program), [1.0, 2.0], [[-2.0, 4.0]], expected)
 
 
-@bench_case("jit", "id_tap", "H4 H5 H6")
-def fuzz_jvp_of_grad(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "id_tap", "H4 H5 H6")
+def fuzz_jvp_of_grad(case: Case) -> None:
     """Forward mode of reverse mode: a rule's tap sees a tangent, and cotangents, which have a tangent."""
-    run = Composition(bench)
+    run = Composition(case)
 
     @jax.custom_jvp
     def shown(y: Any) -> Any:
@@ -168,13 +165,13 @@ def fuzz_jvp_of_grad(bench: Bench, callback: Callback) -> list[Anomaly]:
         *(ran("print", 2.0), ran("shown", 4.0), ran("tangent", 8.0, INTEGER)),
         *(ran("tangent", 3.0, FLOAT0, transforms=TRANSPOSED), ran("slope", 12.0), ran("sum", 24.0)),
     ]
-    return run.check(jax.jit(program), 2.0, [24.0], expected)
+    run.check(jax.jit(program), 2.0, [24.0], expected)
 
 
-@bench_case("jit", "call", "H4 H5 H6 H8")
-def fuzz_jvp_while_rules(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "call", "H4 H5 H6 H8")
+def fuzz_jvp_while_rules(case: Case) -> None:
     """Forward mode of a while_loop whose body has a rule that taps the tangent, in a vmap."""
-    run = Composition(bench)
+    run = Composition(case)
 
     @jax.custom_jvp
     def double(y: Any) -> Any:
@@ -205,13 +202,13 @@ def fuzz_jvp_while_rules(bench: Bench, callback: Callback) -> list[Anomaly]:
         ran("tangent", [3.0, 6.0], transforms=batched(0)),
         ran("both", [4.0, 8.0], [9.0, 18.0], transforms=batched(0, 0)),
     ]
-    return run.check(jax.jit(jax.vmap(element)), [1.0, 2.0], [[4.0, 8.0], [9.0, 18.0]], expected)
+    run.check(jax.jit(jax.vmap(element)), [1.0, 2.0], [[4.0, 8.0], [9.0, 18.0]], expected)
 
 
-@bench_case("jit", "id_tap", "H4 H6")
-def fuzz_rule_without_cotangent(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "id_tap", "H4 H6")
+def fuzz_rule_without_cotangent(case: Case) -> None:
     """JAX need not run a custom_vjp rule whose cotangent is zero, since the result does not depend on the function."""
-    run = Composition(bench)
+    run = Composition(case)
 
     @jax.custom_vjp
     def same(y: Any) -> Any:
@@ -230,13 +227,13 @@ def fuzz_rule_without_cotangent(bench: Bench, callback: Callback) -> list[Anomal
         return jax.value_and_grad(objective)(x)
 
     functions, rules = [ran("function", 2.0)] * 2, [ran("rule", 0.0)] * 2
-    return run.check(jax.jit(program), 2.0, [2.0, 0.0], functions, [*functions, *rules])
+    run.check(jax.jit(program), 2.0, [2.0, 0.0], functions, [*functions, *rules])
 
 
-@bench_case("jit", "debug_callback_ordered", "H4 H5 H6")
-def fuzz_slopes_in_vmap(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "debug_callback_ordered", "H4 H5 H6")
+def fuzz_slopes_in_vmap(case: Case) -> None:
     """JAX may leave a cotangent unbatched that it knows to be zero or one, and run a callback of it once for all."""
-    run = Composition(bench)
+    run = Composition(case)
 
     def program(x: Any) -> Any:
         def element(y: Any) -> Any:
@@ -250,13 +247,13 @@ def fuzz_slopes_in_vmap(bench: Bench, callback: Callback) -> list[Anomaly]:
 
     zero, one, others = ran("zero", 0.0), ran("one", 1.0), [ran("slope", 2.0), ran("slope", 3.0), ran("pure", 0.0)]
     results = [[1.0, 1.0], [2.0, 3.0]]
-    return run.check(jax.jit(program), [2.0, 3.0], results, [zero, one, *others], [zero, zero, one, one, *others])
+    run.check(jax.jit(program), [2.0, 3.0], results, [zero, one, *others], [zero, zero, one, one, *others])
 
 
-@bench_case("jit", "debug_callback_ordered", "H4 H5 H6")
-def fuzz_tangent_of_branch(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "debug_callback_ordered", "H4 H5 H6")
+def fuzz_tangent_of_branch(case: Case) -> None:
     """A branch that does not run may batch the tangent of a cond; a callback of it then runs for each batch element."""
-    run = Composition(bench)
+    run = Composition(case)
 
     def program(x: Any) -> Any:
         def element(y: Any) -> Any:
@@ -268,4 +265,4 @@ def fuzz_tangent_of_branch(bench: Bench, callback: Callback) -> list[Anomaly]:
         return jax.vmap(element)(x)
 
     value, tangent = ran("value", 2.0), ran("tangent", 0.0)
-    return run.check(jax.jit(program), [2.0, 3.0], [[0.0, 0.0]], [value, tangent], [value, tangent, tangent])
+    run.check(jax.jit(program), [2.0, 3.0], [[0.0, 0.0]], [value, tangent], [value, tangent, tangent])

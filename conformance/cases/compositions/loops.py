@@ -9,17 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ...oracle.checkers import Anomaly
-from ...spec.callbacks import Callback
-from ..harness.bench import Bench
-from ..harness.registry import bench_case
+from ..harness.case import Case, case
 from .composing import Composition, batched, ran
 
 
-@bench_case("jit", "id_tap", "H4")
-def fuzz_buffers_in_scan(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "id_tap", "H4")
+def fuzz_buffers_in_scan(case: Case) -> None:
     """Buffer and DLPack callbacks, with and without effect, in a vmap in a scan beside a tap."""
-    run = Composition(bench)
+    run = Composition(case)
 
     def step(row: Any, y: Any) -> Any:
         def element(z: Any) -> Any:
@@ -40,13 +37,13 @@ def fuzz_buffers_in_scan(bench: Bench, callback: Callback) -> list[Anomaly]:
         *(ran("sum", 9.0), ran("sum", 15.0)),
     ]
     program = jax.jit(lambda x: lax.scan(step, x, x))
-    return run.check(program, [1.0, 2.0], [[7.0, 8.0], [10.0, 16.0]], expected)
+    run.check(program, [1.0, 2.0], [[7.0, 8.0], [10.0, 16.0]], expected)
 
 
-@bench_case("jit", "call", "H4 H5")
-def fuzz_eager_kinds(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "call", "H4 H5")
+def fuzz_eager_kinds(case: Case) -> None:
     """Outside jit: every kind, a loop whose trip count is a callback's result, and a derivative."""
-    run = Composition(bench)
+    run = Composition(case)
 
     def step(index: Any, y: Any) -> Any:
         return run("debug_callback", "step", run("pure_callback", "pure", y, index))
@@ -65,13 +62,13 @@ def fuzz_eager_kinds(bench: Bench, callback: Callback) -> list[Anomaly]:
         *(ran("step", y) for y in (3.0, 4.0, 5.0)),
         *(ran("buffer", 5.0), ran("square", 36.0), ran("slope", 12.0)),
     ]
-    return run.check(program, 1.0, [36.0, 13.0], expected)
+    run.check(program, 1.0, [36.0, 13.0], expected)
 
 
-@bench_case("jit", "debug_callback_ordered", "H4 H5")
-def fuzz_ordered_of_jax(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "debug_callback_ordered", "H4 H5")
+def fuzz_ordered_of_jax(case: Case) -> None:
     """Ordered io and debug callbacks in a scan: the trip count of the inner loop is a callback's result."""
-    run = Composition(bench)
+    run = Composition(case)
 
     def inner(index: Any, y: Any) -> Any:
         return run("debug_callback_ordered", "seen", run("io_callback_ordered", "value", y), index)
@@ -86,13 +83,13 @@ def fuzz_ordered_of_jax(bench: Bench, callback: Callback) -> list[Anomaly]:
         *(ran("trips", 1, 2.0), ran("value", 2.0), ran("seen", 3.0, 0), ran("value", 3.0), ran("seen", 4.0, 1)),
     ]
     program = jax.jit(lambda x: lax.scan(step, (x, jnp.int32(0)), None, length=2)[0][0])
-    return run.check(program, 1.0, [4.0], expected)
+    run.check(program, 1.0, [4.0], expected)
 
 
-@bench_case("jit", "call", "H4 H5")
-def fuzz_prints_in_loops(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "call", "H4 H5")
+def fuzz_prints_in_loops(case: Case) -> None:
     """Prints of both kinds beside a call, in a loop and in a vmap."""
-    run = Composition(bench)
+    run = Composition(case)
 
     def element(z: Any) -> Any:
         return run("debug_print_ordered", "element", run("id_print", "batch", z))
@@ -113,13 +110,13 @@ def fuzz_prints_in_loops(bench: Bench, callback: Callback) -> list[Anomaly]:
         )
     ]
     program = jax.jit(lambda x: run("id_print", "last", lax.fori_loop(0, 2, step, x)))
-    return run.check(program, 1.0, [10.0], [*expected, ran("last", 10.0)])
+    run.check(program, 1.0, [10.0], [*expected, ran("last", 10.0)])
 
 
-@bench_case("jit", "debug_callback", "H4")
-def fuzz_unordered_of_jax(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "debug_callback", "H4")
+def fuzz_unordered_of_jax(case: Case) -> None:
     """Unordered callbacks in a scan in a loop whose trip count depends on data, in a switch and in a vmap."""
-    run = Composition(bench)
+    run = Composition(case)
 
     def inner(y: Any, _: Any) -> Any:
         return run("pure_callback", "pure", run("debug_callback", "inner", y)), None
@@ -145,13 +142,13 @@ def fuzz_unordered_of_jax(bench: Bench, callback: Callback) -> list[Anomaly]:
         *(ran("second", 7.0), ran("third", 11.0)),
         *(ran("element", 1.0, 11.0), ran("element", 3.0, 11.0), ran("row", [2.0, 4.0])),
     ]
-    return run.check(jax.jit(program), [1.0, 3.0], [[3.0, 5.0]], expected)
+    run.check(jax.jit(program), [1.0, 3.0], [[3.0, 5.0]], expected)
 
 
-@bench_case("jit", "call", "H4 H5")
-def fuzz_while_condition(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", "call", "H4 H5")
+def fuzz_while_condition(case: Case) -> None:
     """A while_loop in a scan: the result of a call in its condition decides."""
-    run = Composition(bench)
+    run = Composition(case)
 
     def step(y: Any, _: Any) -> Any:
         def condition(z: Any) -> Any:
@@ -167,4 +164,4 @@ def fuzz_while_condition(bench: Bench, callback: Callback) -> list[Anomaly]:
         ran("end", 5.0),
     ]
     program = jax.jit(lambda x: run("io_callback", "end", lax.scan(step, x, None, length=2)[0]))
-    return run.check(program, 1.0, [6.0], expected)
+    run.check(program, 1.0, [6.0], expected)

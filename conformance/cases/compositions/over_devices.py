@@ -10,10 +10,7 @@ import numpy as np
 from jax import lax
 
 from ...model.worlds import Need
-from ...oracle.checkers import Anomaly
-from ...spec.callbacks import Callback
-from ..harness.bench import Bench
-from ..harness.registry import bench_case
+from ..harness.case import Case, case
 from .composing import Composition, batched, ran
 
 AXIS = "devices"
@@ -24,10 +21,10 @@ def _ring(devices: int) -> list[tuple[int, int]]:
     return [(device, (device + 1) % devices) for device in range(devices)]
 
 
-@bench_case("pjit", "call", "H4 H5 H10", minimum_devices=4)
-def fuzz_mesh_loops(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("pjit", "call", "H4 H5 H10", minimum_devices=4)
+def fuzz_mesh_loops(case: Case) -> None:
     """Nested loops over a mesh; the inner trip count is a callback's result."""
-    run = Composition(bench, devices=4)
+    run = Composition(case, devices=4)
 
     def step(_: Any, carry: Any) -> Any:
         rows, count = carry
@@ -41,16 +38,16 @@ def fuzz_mesh_loops(bench: Bench, callback: Callback) -> list[Anomaly]:
         *(ran("trips", 0, rows), ran("inner", rows, 0), ran("outer", 1)),
         *(ran("trips", 1, 2 * rows), ran("inner", 2 * rows, 0), ran("inner", 2 * rows, 1), ran("outer", 2)),
     ]
-    program = run.bench.compile(lambda x: lax.fori_loop(0, 2, step, (x, jnp.int32(0)))[0])
-    return run.check(program, rows, [4 * rows], expected)
+    program = run.case.compile(lambda x: lax.fori_loop(0, 2, step, (x, jnp.int32(0)))[0])
+    run.check(program, rows, [4 * rows], expected)
 
 
-@bench_case("pmap", "call", "H4 H5 H8 H9", kind="fuzz_pmap_collectives", minimum_devices=2)
-@bench_case("shard_map", "call", "H4 H5 H8 H9", kind="fuzz_shard_map_collectives", minimum_devices=4, needs="shard_map")
-def collectives(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("pmap", "call", "H4 H5 H8 H9", kind="fuzz_pmap_collectives", minimum_devices=2)
+@case("shard_map", "call", "H4 H5 H8 H9", kind="fuzz_shard_map_collectives", minimum_devices=4, needs="shard_map")
+def collectives(case: Case) -> None:
     """Collectives under vmap, under a derivative and in forward mode, with callbacks between them."""
-    devices = 2 if bench.layout == "pmap" else 4
-    run, weights = Composition(bench, devices), np.arange(1.0, devices + 1, dtype=np.float32)
+    devices = 2 if case.layout == "pmap" else 4
+    run, weights = Composition(case, devices), np.arange(1.0, devices + 1, dtype=np.float32)
 
     def element(y: Any) -> Any:
         total = run("id_tap", "total", lax.psum(y, AXIS), y)
@@ -79,13 +76,13 @@ def collectives(bench: Bench, callback: Callback) -> list[Anomaly]:
         )
     ]
     results = [total + before + 1, weighted + np.outer(weights, total), 2 * total * rows]
-    return run.check(run.on_each_device(each), rows, results, expected)
+    run.check(run.on_each_device(each), rows, results, expected)
 
 
-@bench_case("pmap", "call", "H4 H5 H9", minimum_devices=2)
-def fuzz_pmap_moves(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("pmap", "call", "H4 H5 H9", minimum_devices=2)
+def fuzz_pmap_moves(case: Case) -> None:
     """A pmap whose parts move between devices, a derivative on each, and a branch that differs."""
-    run = Composition(bench, devices=2)
+    run = Composition(case, devices=2)
 
     def each(row: Any) -> Any:
         def squares(moved: Any) -> Any:
@@ -105,13 +102,13 @@ def fuzz_pmap_moves(bench: Bench, callback: Callback) -> list[Anomaly]:
         *(ran("seen", [3.0, 5.0], device=1), ran("sum", [10.0, 14.0], 1, device=1)),
     ]
     results = [[[10.0, 14.0], [10.0, 14.0]]]
-    return run.check(run.on_each_device(each), [[1.0, 2.0], [3.0, 4.0]], results, expected)
+    run.check(run.on_each_device(each), [[1.0, 2.0], [3.0, 4.0]], results, expected)
 
 
-@bench_case("shard_map", "io_callback", "H4 H9", minimum_devices=2, needs="shard_map")
-def fuzz_pure_moved_out(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("shard_map", "io_callback", "H4 H9", minimum_devices=2, needs="shard_map")
+def fuzz_pure_moved_out(case: Case) -> None:
     """The compiler may move a pure callback out of a loop that makes no step on one device."""
-    run = Composition(bench, devices=2)
+    run = Composition(case, devices=2)
 
     def each(x: Any) -> Any:
         def body(carry: Any) -> Any:
@@ -125,13 +122,13 @@ def fuzz_pure_moved_out(bench: Bench, callback: Callback) -> list[Anomaly]:
         ran("pure", 0.0, need=Need.ANY_NUMBER),
         *(ran("first", 1.0, device=1), ran("second", 2.0, device=1), ran("pure", 1.0, device=1)),
     ]
-    return run.check(run.on_each_device(each), [0.0, 1.0], [[0.0, 2.0]], expected)
+    run.check(run.on_each_device(each), [0.0, 1.0], [[0.0, 2.0]], expected)
 
 
-@bench_case("shard_map", "call", "H4 H5 H9", minimum_devices=4, needs="shard_map")
-def fuzz_shard_map_loops(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("shard_map", "call", "H4 H5 H9", minimum_devices=4, needs="shard_map")
+def fuzz_shard_map_loops(case: Case) -> None:
     """A collective in a loop of a shard_map; trip counts and branches that differ between devices."""
-    run = Composition(bench, devices=4)
+    run = Composition(case, devices=4)
 
     def each(x: Any) -> Any:
         def step(index: Any, y: Any) -> Any:
@@ -156,4 +153,4 @@ def fuzz_shard_map_loops(bench: Bench, callback: Callback) -> list[Anomaly]:
             ran("all", gathered[device], gathered, device=device),
         )
     ]
-    return run.check(run.on_each_device(each), [1.0, 2.0, 3.0, 4.0], [[4.0, 6.0, 9.0, 11.0]], expected)
+    run.check(run.on_each_device(each), [1.0, 2.0, 3.0, 4.0], [[4.0, 6.0, 9.0, 11.0]], expected)

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.sparse import linalg
 
-from ...oracle.stages import stage_of, summary
 from ...oracle.verdicts import Stage
 from ...spec.callbacks import Runs
 from ..harness.case import Case, case
@@ -53,40 +52,25 @@ def in_gmres(case: Case) -> None:
 
 
 def _check_solver(case: Case, name: str, solve: Callable[[Product, Any], Any]) -> None:
-    seen: list[Any] = []
-
-    def host(x: Any) -> Any:
-        seen.append(np.array(x))
-        return MATRIX @ seen[-1]
+    host = case.host(lambda x: MATRIX @ np.asarray(x))
 
     def product(x: Any) -> Any:
-        result = case.call_back(host, x)
+        result = case.apply(host, x)
         return result if case.callback.returns_new_value else MATRIX @ result
 
-    try:
-        found = np.asarray(jax.jit(lambda right: solve(product, right))(RIGHT))
-        case.implementation.barrier()
-    except Exception as error:
-        case.drain()
-        if name == GMRES[0] and case.callback.refusals.differentiation and _is_of_derivatives(error):
+    with case.part(f"in {name}"):
+        transposes = name == GMRES[0] and case.callback.refusals.differentiation
+        errors = (ValueError, NotImplementedError) if transposes else ()
+        program = jax.jit(lambda right: solve(product, right))
+        found = case.or_refused(lambda: program(RIGHT), errors, ("transpos", "differentia", "JVP"))
+        if found is None:
             return
-        case.wrong("error", stage_of(error), f"in {name}: {summary(error)}")
-        return
-    solution = np.linalg.solve(MATRIX, RIGHT)
-    if not np.allclose(found, solution, atol=TOLERANCE):
-        witness = f"{name} found {found.tolist()}, expected {solution.tolist()}"
-        case.wrong("result", Stage.RESULT, witness)
-    wanted = PRODUCTS.get(name)
-    if not seen or (case.callback.runs is Runs.ONCE and wanted is not None and len(seen) != wanted):
-        witness = f"{name} called back for {len(seen)} products, expected {wanted or 'some'}"
-        case.wrong("wrong count", Stage.CALLBACK, witness)
-    elif not any(np.allclose(MATRIX @ x, RIGHT, atol=TOLERANCE * 10) for x in seen) and name == OWN[0]:
-        witness = f"{name} called back with {[x.tolist() for x in seen]}, and never with the solution"
-        case.wrong("wrong operand", Stage.CALLBACK, witness)
-    case.barrier()
-
-
-def _is_of_derivatives(error: Exception) -> bool:
-    return isinstance(error, ValueError | NotImplementedError) and any(
-        word in str(error) for word in ("transpos", "differentia", "JVP")
-    )
+        case.barrier()
+        right = np.allclose(found, np.linalg.solve(MATRIX, RIGHT), atol=TOLERANCE)
+        case.check(right, "result", Stage.RESULT, f"it found {found.tolist()}")
+        seen = [event.leaves[0] for event in case.history(host).events]
+        wanted = PRODUCTS[name] if name in PRODUCTS and case.callback.runs is Runs.ONCE else len(seen) or "some"
+        case.same("wrong count", Stage.CALLBACK, len(seen), wanted, "calls for products")
+        if name == OWN[0]:
+            right = any(np.allclose(MATRIX @ x, RIGHT, atol=TOLERANCE * 10) for x in seen)
+            case.check(right, "wrong operand", Stage.CALLBACK, f"it called back with {seen}, and never the solution")

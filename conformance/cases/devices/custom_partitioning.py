@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
@@ -12,9 +11,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ...oracle.stages import summary
 from ...oracle.verdicts import Stage
-from ..harness.bench import Function
-from ..harness.case import Case, add_one, case
+from ..harness.case import Case, case
 from ..harness.checks import error_of
+from ..harness.hosts import add_one
+from ..harness.programs import Function
 from ..harness.registry import EVERY_KIND
 
 
@@ -54,12 +54,12 @@ def refused_in_parts(case: Case) -> None:
     def plain(x: Any) -> Any:
         return x + 1
 
-    operand = jax.device_put(np.arange(len(case.devices), dtype=np.float32), case.bench.split)
+    operand = jax.device_put(np.arange(len(case.devices), dtype=np.float32), case.split)
     pairs = [(calls, calls), (calls, plain), (plain, calls), (plain, calls_and_drops)]
     # A pure callback whose result is dropped need not be there at all.
     for function, part in pairs[:3] if case.callback.name == "pure_callback" else pairs:
         what = f"{function.__name__} with the part {part.__name__}"
-        error = error_of(functools.partial(jax.jit(partitioned(function, part)), operand))
+        error = error_of(jax.jit(partitioned(function, part)), operand)
         if error is None:
             case.wrong("not refused", Stage.COMPILE, f"in {what} a callback was not refused")
         # Behind the partitioner's own words where the part is lowered.
@@ -91,5 +91,5 @@ def held_in_shard_map(case: Case) -> None:
         held = partitioned(calls, calls)
         program = jax.jit(jax.shard_map(held, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False))
         given = jax.device_put(operand, NamedSharding(mesh, rows))
-        case.gives(case.bench.expected(case.callback, operand), lambda f=program, x=given: f(x))
+        case.gives(case.expected_of(operand), program, given)
         case.saw_parts(host, operand)

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ...oracle.stages import stage_of, summary
 from ...oracle.verdicts import Stage
 from ...spec.callbacks import Runs
-from ..harness.case import Case, add_one, case
-from ..harness.checks import error_of
+from ..harness.case import Case, case
+from ..harness.hosts import add_one
 from ..harness.registry import EVERY_KIND
+from ..values.shapes_trees_and_keys import words_of
 
 OF_BUFFERS = "buffer_callback buffer_callback_side_effect dlpack_callback dlpack_callback_side_effect"
 KEY_WORDS = {"threefry2x32": 2, "rbg": 4}
@@ -26,20 +26,15 @@ def parts_of_buffers(case: Case) -> None:
     host = case.host(lambda operand: np.asarray(operand) * np.float32(2) + np.float32(1))
     program = case.program(host)
     operand = case.operand + np.float32(1)
-    try:
-        result = np.asarray(program(jax.device_put(operand, case.bench.split)))
-        case.implementation.barrier()
-    except Exception as error:
-        refusal = case.callback.refusals.mesh
-        if case.layout != "pjit" or refusal is None:
-            raise
-        if not isinstance(error, refusal.errors) or not any(word in str(error) for word in refusal.words):
-            case.wrong("poor error", stage_of(error), f"expected a refusal with its reason, actual {summary(error)}")
+    placed = jax.device_put(operand, case.split)
+    refusal = case.callback.refusals.mesh if case.layout == "pjit" else None
+    errors, words = (refusal.errors, refusal.words) if refusal else ((), ())
+    if (result := case.or_refused(lambda: program(placed), errors, words)) is None:
         return
-    case.gives(operand * 2 + 1, lambda: result)
+    case.gives(operand * 2 + 1, np.asarray, result)
     if case.layout == "pjit":
         # On a mesh, such a callback may run on each device.
-        seen = [event.leaves[0] for event in case.recorder.history().events]
+        seen = [event.leaves[0] for event in case.events]
         right = bool(seen) and all(np.array_equal(each, operand) for each in seen)
         case.check(right, "wrong operand", Stage.CALLBACK, f"the callbacks saw {seen}, expected {operand}")
     else:
@@ -53,37 +48,28 @@ def keys_on_a_mesh(case: Case) -> None:
     for generator, size in KEY_WORDS.items():
         seen: list[tuple[int, ...]] = []
 
-        def host(operand: Any, transforms: Any = (), seen: list[Any] = seen, size: int = size) -> Any:
-            leaf = operand["key"]
-            typed = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-            words = np.asarray(jax.random.key_data(leaf) if typed else leaf)
-            seen.extend(tuple(row) for row in words.reshape(-1, size).tolist())
+        def host(operand: Any, seen: list[Any] = seen, size: int = size) -> Any:
+            seen.extend(tuple(row) for row in words_of(operand["key"]).reshape(-1, size).tolist())
             return add_one(operand["number"])
 
         def through(operand: Any, host: Any = host) -> Any:
-            wanted = jax.ShapeDtypeStruct(operand["number"].shape, np.float32)
-            result = case.bench.apply(case.callback, host, operand, wanted)
+            result = case.apply(host, operand, operand["number"])
             return result if case.callback.returns_new_value else operand["number"]
 
         keys = jax.random.split(jax.random.key(7, impl=generator), len(case.devices))
         numbers = case.operand[:, 0]
-        split = case.bench.split
-        operand = {"key": jax.device_put(keys, split), "number": jax.device_put(numbers, split)}
-        try:
+        operand = {"key": jax.device_put(keys, case.split), "number": jax.device_put(numbers, case.split)}
+        with case.part(f"keys of {generator}"):
             result = np.asarray(case.compile(through)(operand))
             case.implementation.barrier()
-        except Exception as error:
-            error_of(case.implementation.barrier)
-            case.wrong("error", stage_of(error), f"with keys of {generator}: {summary(error)}")
-            continue
-        case.gives(case.bench.expected(case.callback, numbers), lambda r=result: r)
-        expected = sorted(tuple(row) for row in np.asarray(jax.random.key_data(keys)).tolist())
-        # On a mesh a buffer callback runs on each device, and a pure one as often as it is needed.
-        actual = sorted({*seen}) if case.callback.runs is Runs.IF_NEEDED else sorted(seen)
-        case.same("wrong operand", Stage.CALLBACK, actual, expected, f"keys of {generator}")
+            case.gives(case.expected_of(numbers), np.asarray, result)
+            expected = sorted(tuple(row) for row in words_of(keys).tolist())
+            # On a mesh a buffer callback runs on each device, and a pure one as often as it is needed.
+            actual = sorted({*seen}) if case.callback.runs is Runs.IF_NEEDED else sorted(seen)
+            case.same("wrong operand", Stage.CALLBACK, actual, expected)
 
 
-def _explicit_mesh(case: Case) -> Mesh:
+def explicit_mesh(case: Case) -> Mesh:
     axes = (jax.sharding.AxisType.Explicit,)
     return jax.make_mesh((len(case.devices),), ("devices",), axis_types=axes, devices=case.devices)
 
@@ -99,18 +85,15 @@ def unreduced_operand(case: Case) -> None:
         return jax.sharding.reshard(case.apply(host, terms), PartitionSpec(None))
 
     count = len(case.devices)
-    with jax.set_mesh(_explicit_mesh(case)):
+    with jax.set_mesh(explicit_mesh(case)):
         rows = jax.device_put(np.arange(count, dtype=np.float32), PartitionSpec("devices"))
         columns = jax.device_put(np.ones((count, 1), np.float32), PartitionSpec("devices", None))
-        try:
-            result = np.asarray(program(rows, columns))
-        except Exception as error:
-            if not isinstance(error, NotImplementedError) or "unreduced" not in str(error):
-                case.wrong("poor error", stage_of(error), f"the refusal gives no reason: {summary(error)}")
-            return
+        result = case.or_refused(lambda: program(rows, columns), NotImplementedError, ["unreduced"])
+    if result is None:
+        return
     total = np.array([count * (count - 1) / 2], np.float32)
-    case.gives(case.bench.expected(case.callback, total), lambda: result)
-    seen = [event.leaves[0] for event in case.recorder.history().events]
+    case.gives(case.expected_of(total), np.asarray, result)
+    seen = [event.leaves[0] for event in case.events]
     right = all(np.array_equal(each, total) for each in seen)
     case.check(right, "wrong operand", Stage.CALLBACK, f"the callbacks saw {seen}, expected {total}")
 
@@ -130,9 +113,9 @@ def loop_along_a_mesh(case: Case) -> None:
 
     with jax.set_mesh(mesh):
         program = jax.jit(jax.vmap(loop, spmd_axis_name="devices"))
-        case.gives(np.repeat(trips[:, None], 2, axis=1), lambda: program(trips))
+        case.gives(np.repeat(trips[:, None], 2, axis=1), program, trips)
         case.barrier()
-    shapes = {event.leaves[0].shape for event in case.recorder.history().events if event.site == host.site}
+    shapes = {event.leaves[0].shape for event in case.events if event.site == host.site}
     case.same("wrong operand", Stage.CALLBACK, shapes, {(1, 2)}, "the shapes of operands on each device")
 
 
@@ -140,7 +123,7 @@ def loop_along_a_mesh(case: Case) -> None:
 @case("pjit", "call", "H8 H10", minimum_devices=2, needs="set_mesh")
 def batches_along_a_mesh(case: Case) -> None:
     """H8: one call for each element of a batch that lies along an explicit axis of a mesh."""
-    mesh = _explicit_mesh(case)
+    mesh = explicit_mesh(case)
     for method in ("sequential", "sequential_unrolled"):
         for batch in (case.operand, np.ravel(case.operand)):
             host = case.host(add_one)
@@ -151,5 +134,5 @@ def batches_along_a_mesh(case: Case) -> None:
             with jax.set_mesh(mesh):
                 operand = jax.device_put(batch, NamedSharding(mesh, PartitionSpec("devices")))
                 program = jax.jit(jax.vmap(element))
-                case.gives(batch + np.float32(1), lambda f=program, x=operand: f(x))
+                case.gives(batch + np.float32(1), program, operand)
             case.saw(host, [*batch])

@@ -11,7 +11,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ...oracle.verdicts import Stage
-from ..harness.case import Case, Host, add_one, case
+from ..harness.case import Case, case
+from ..harness.hosts import Host, add_one
 
 RUNS = 3
 
@@ -28,7 +29,7 @@ def where_eager_callbacks_are(case: Case) -> None:
             result = case.library.id_tap(host, operand, tap_with_device=True)
         else:
             result = case.library.call(host, operand, result_shape=leaf, call_with_device=True)
-            case.gives(np.asarray(leaf) + 1, lambda: result)
+            case.gives(np.asarray(leaf) + 1, np.asarray, result)
         case.barrier()
         same(host.devices[-1], on, "the device that calls")
         return result
@@ -64,7 +65,7 @@ def named_outside_jit(case: Case) -> None:
             case.library.call(host, operand, call_with_device=True, device_index=index)
         case.barrier()
 
-    split = jax.device_put(np.arange(len(case.devices), dtype=np.float32), case.bench.split)
+    split = jax.device_put(np.arange(len(case.devices), dtype=np.float32), case.split)
     for index in range(len(case.devices)):
         apply(split, index)
     with jax.default_device(case.devices[-1]):
@@ -113,8 +114,8 @@ def empty_beside_others(case: Case) -> None:
         def apply(x: Any, host: Host = host, results: Any = results) -> Any:
             return case.apply(host, x, results)
 
-        case.gives(results, lambda f=apply: f(jnp.ones(3)))
-        case.gives(results, lambda f=apply: jax.jit(f)(jnp.ones(3)))
+        case.gives(results, apply, jnp.ones(3))
+        case.gives(results, jax.jit(apply), jnp.ones(3))
 
 
 @case("jit", "call debug_callback", "H4 X4", needs="set_mesh")

@@ -9,10 +9,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ...oracle.stages import stage_of, summary
 from ...oracle.verdicts import Stage
-from ..harness.case import Case, Host, add_one, case
-from ..harness.checks import error_of
+from ..harness.case import Case, case
+from ..harness.hosts import Host, add_one
 from ..harness.registry import EVERY_KIND
 from .custom_partitioning import partitioned
 
@@ -37,18 +36,10 @@ def _check_partially(case: Case, shape: tuple[int, ...]) -> None:
     )
     program = jax.jit(mapped, in_shardings=NamedSharding(mesh, PartitionSpec("manual", names[1:])))
     operand = np.arange(4 * len(case.devices), dtype=np.float32).reshape(4, -1)
-    try:
-        result = np.asarray(program(operand))
-        case.implementation.barrier()
-    except Exception as error:
-        error_of(case.implementation.barrier)
-        refused = isinstance(error, NotImplementedError | ValueError)
-        named = any(word in str(error) for word in ("manual", "axis", "axes"))
-        if not refused or not named:
-            case.wrong("poor error", stage_of(error), f"the refusal gives no reason: {summary(error)}")
-        return
-    case.gives(case.bench.expected(case.callback, operand), lambda: result)
-    case.saw_each(host, np.split(operand, 2))
+    refusals = (NotImplementedError, ValueError), ("manual", "axis", "axes")
+    if (result := case.or_refused(lambda: program(operand), *refusals)) is not None:
+        case.gives(case.expected_of(operand), np.asarray, result)
+        case.saw_each(host, np.split(operand, 2))
 
 
 @case("shard_map", "debug_callback", "H9 X4", minimum_devices=4, needs="shard_map")
@@ -71,7 +62,7 @@ def partially_manual_without_operands(case: Case) -> None:
     )
     for program, expected, count in programs:
         seen.clear()
-        case.gives(expected, lambda f=program: jax.jit(f)(operand))
+        case.gives(expected, jax.jit(program), operand)
         case.barrier()
         case.same("wrong count", Stage.CALLBACK, len(seen), count)
 
@@ -105,7 +96,7 @@ def left_without_division(case: Case) -> None:
 
         program = jax.jit(jax.shard_map(calls, mesh=mesh, in_specs=rows, out_specs=rows, axis_names={"x"}))
         given = jax.device_put(operand, NamedSharding(mesh, rows))
-        case.gives(operand * 2, lambda f=program, x=given: f(x))
+        case.gives(operand * 2, program, given)
         case.saw_each(host, np.split(operand, mesh.shape["x"]))
 
 
@@ -130,24 +121,15 @@ def refused_while_traced(case: Case) -> None:
         )
         return jax.jit(mapped).trace(np.zeros(4, np.float32))
 
-    def check(run: Callable[[], Any], word: str) -> None:
-        try:
-            run()
-        except NotImplementedError as error:
-            case.check(
-                word in str(error), "wrong refusal", Stage.TRACE, f"the refusal lacks {word!r}: {summary(error)}"
-            )
-        except Exception as error:
-            case.wrong("wrong refusal", Stage.TRACE, f"expected NotImplementedError, actual {summary(error)}")
-        else:
-            case.wrong("not refused", Stage.TRACE, f"expected NotImplementedError with {word!r}")
+    def refused(run: Callable[[], Any], word: str = "manual") -> None:
+        case.raises(run, word, of=NotImplementedError, kind="not refused", stage=Stage.TRACE)
 
-    check(lambda: traced(lambda x: hostcb.id_tap(nothing, x)), "manual")
-    check(lambda: traced(lambda x: hostcb.call(nothing, x, result_shape=one)), "manual")
-    check(lambda: traced(lambda x: hostcb.pure_callback(nothing, one, x)), "manual")
-    check(lambda: traced(lambda x: hostcb.io_callback(nothing, one, x)), "manual")
+    refused(lambda: traced(lambda x: hostcb.id_tap(nothing, x)))
+    refused(lambda: traced(lambda x: hostcb.call(nothing, x, result_shape=one)))
+    refused(lambda: traced(lambda x: hostcb.pure_callback(nothing, one, x)))
+    refused(lambda: traced(lambda x: hostcb.io_callback(nothing, one, x)))
     # The compiler partitions such a function apart, so all callbacks are refused there, when the program is lowered.
-    check(lambda: traced(partitioned(shows, shows)).lower().compile(), "custom_partitioning")
+    refused(lambda: traced(partitioned(shows, shows)).lower().compile(), "custom_partitioning")
 
 
 def _nested(case: Case, host: Host, mesh: Mesh, outer_spec: PartitionSpec, inner_spec: PartitionSpec) -> Any:
@@ -173,7 +155,7 @@ def nested_shard_maps(case: Case) -> None:
     if NESTED_REFUSED:
         case.raises(lambda: program(operand), "shard_map inside of another", of=NotImplementedError, kind="not refused")
         return
-    case.gives(case.bench.expected(case.callback, operand * 2), lambda: program(operand))
+    case.gives(case.expected_of(operand * 2), program, operand)
     columns = len(case.devices) // 2
     case.saw_each(host, [part for row in np.split(operand * 2, 2) for part in np.split(row, columns, axis=1)])
 
@@ -186,5 +168,5 @@ def nested_in_size_one(case: Case) -> None:
         host = case.host(add_one)
         mesh = Mesh(np.asarray(case.devices).reshape(shape), names)
         program = _nested(case, host, mesh, PartitionSpec(names[0]), PartitionSpec(names[1]))
-        case.gives(case.bench.expected(case.callback, operand * 2), lambda f=program: f(operand))
+        case.gives(case.expected_of(operand * 2), program, operand)
         case.saw_each(host, np.split(operand * 2, len(case.devices)))

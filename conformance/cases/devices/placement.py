@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import threading
 from typing import Any
@@ -14,9 +13,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 
 from ...oracle.verdicts import Stage
 from ...spec.jax_versions import shard_map
-from ..harness.bench import Bench
-from ..harness.case import WHILE, Case, add_one, case, fail
-from ..harness.checks import PLANTED, error_of
+from ..harness.case import WHILE, Case, case
+from ..harness.checks import error_of
+from ..harness.hosts import PLANTED, add_one, fail
 from ..harness.registry import EVERY_KIND, WITH_RESULTS
 
 FLOATS = ("float4_e2m1fn", "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32")
@@ -32,10 +31,10 @@ def result_reaches_all(case: Case) -> None:
     """One device calls back, and every device has the whole result or its part: the compiler chooses."""
     host = case.host(add_one)
     # Not case.compile: its explicit output sharding would hide the sharding of the callback's result.
-    result = jax.jit(lambda x: case.apply(host, x), in_shardings=case.bench.split)(case.operand)
-    case.gives(case.operand + 1, lambda: result)
+    result = jax.jit(lambda x: case.apply(host, x), in_shardings=case.split)(case.operand)
+    case.gives(case.operand + 1, np.asarray, result)
     for shard in result.addressable_shards:
-        case.gives(case.operand[shard.index] + 1, lambda s=shard: s.data)
+        case.gives(case.operand[shard.index] + 1, np.asarray, shard.data)
 
 
 @case("pjit", WITH_RESULTS, also="H10", minimum_devices=2)
@@ -43,25 +42,25 @@ def keeps_signs_of_zeros(case: Case) -> None:
     """XLA spreads a result over a mesh by adding zeros to it, and the sum of zeros has no sign."""
     host = case.host(lambda operand: operand)
     # Two devices: JAX 0.10.2 hangs where all of the runtime's threads wait and a callback reads a float4_e2m1fn.
-    split = NamedSharding(Mesh(case.bench.mesh.devices.flat[:2], "d"), PartitionSpec("d"))
+    split = NamedSharding(Mesh(case.mesh.devices.flat[:2], "d"), PartitionSpec("d"))
     program = jax.jit(lambda x: case.apply(host, x), in_shardings=split, out_shardings=split)
     # Older releases have fewer types.
     for dtype in (getattr(jnp, name) for name in FLOATS if hasattr(jnp, name)):
         operand = np.full(2, -0.0, dtype)
-        case.gives(operand, lambda x=operand: program(x))
+        case.gives(operand, program, operand)
 
 
 @case("pjit", f"{EVERY_KIND} debug_callback_ordered", "H10 X5", minimum_devices=2)
 def feeds_shard_map(case: Case) -> None:
     """A shard_map of the same program takes a callback's result, and a callback takes a shard_map's result."""
-    rows = case.bench.split.spec
-    doubled = shard_map(lambda x: x * 2, mesh=case.bench.mesh, in_specs=rows, out_specs=rows)
+    rows = case.split.spec
+    doubled = shard_map(lambda x: x * 2, mesh=case.mesh, in_specs=rows, out_specs=rows)
     host = case.host(add_one)
-    for sharding in (case.bench.split, NamedSharding(case.bench.mesh, PartitionSpec())):
+    for sharding in (case.split, NamedSharding(case.mesh, PartitionSpec())):
         before = jax.jit(lambda x: doubled(case.apply(host, x)), in_shardings=sharding)
-        case.gives(case.expected * 2, lambda f=before: f(case.operand))
+        case.gives(case.expected * 2, before, case.operand)
         after = jax.jit(lambda x: case.apply(host, doubled(x)), in_shardings=sharding)
-        case.gives(case.bench.expected(case.callback, case.operand * 2), lambda f=after: f(case.operand))
+        case.gives(case.expected_of(case.operand * 2), after, case.operand)
 
 
 def _gives_to(lowered: str, device: int) -> bool:
@@ -72,7 +71,7 @@ def _gives_to(lowered: str, device: int) -> bool:
 def names_its_device(case: Case) -> None:
     """The compiled program places the callback on the named device, the last one."""
     # A callback does not know its device, so this check reads the compiled program.
-    program = jax.jit(lambda x: case.apply(add_one, x), in_shardings=case.bench.split)
+    program = jax.jit(lambda x: case.apply(add_one, x), in_shardings=case.split)
     lowered = program.lower(case.operand).as_text()
     given = _gives_to(lowered, len(case.devices) - 1)
     case.check(given, "wrong device", Stage.LOWER, "the lowered program gives nothing to the last device")
@@ -83,9 +82,9 @@ def named_by_a_mesh_of_one(case: Case) -> None:
     """X5: any sharding of a single device names it, also that of a mesh of one."""
     last = NamedSharding(Mesh(np.asarray(case.devices[-1:]), ("alone",)), PartitionSpec())
     function = getattr(case.library, case.callback.function)
-    program = jax.jit(lambda x: function(add_one, x, x, sharding=last), in_shardings=case.bench.split)
+    program = jax.jit(lambda x: function(add_one, x, x, sharding=last), in_shardings=case.split)
     lowered = program.lower(case.operand).as_text()
-    case.gives(case.expected, lambda: program(case.operand))
+    case.gives(case.expected, program, case.operand)
     given = _gives_to(lowered, len(case.devices) - 1)
     case.check(given, "wrong device", Stage.LOWER, "the lowered program gives nothing to the last device")
 
@@ -93,10 +92,9 @@ def named_by_a_mesh_of_one(case: Case) -> None:
 @case("pjit", SHARDED, also="X5", minimum_devices=2)
 def unknown_device(case: Case) -> None:
     """A device on which the computation does not run is refused."""
-    fewer = Bench(case.implementation, "pjit", case.devices[:-1])
+    fewer = case.over(case.devices[:-1])
     program = fewer.compile(lambda x: case.implementation.invoke(case.callback, add_one, x, x, case.devices))
-    error = error_of(lambda: program(fewer.operand))
-    case.check(isinstance(error, ValueError), "not refused", Stage.LOWER, f"expected ValueError, actual {error!r}")
+    case.raises(lambda: program(fewer.operand), of=ValueError, kind="not refused", stage=Stage.LOWER)
 
 
 @case("pjit", "call", "H5 H10", minimum_devices=2)
@@ -120,7 +118,7 @@ def in_order_on_its_device(case: Case) -> None:
     for _ in range(RUNS):
         case.forget()
         called.clear()
-        case.gives(case.operand, lambda: compiled(case.operand))
+        case.gives(case.operand, compiled, case.operand)
         case.ran_in_turn("tap", "call")
     answers = fail
     case.raises(lambda: compiled(case.operand), PLANTED, str(case.devices[last]))
@@ -152,7 +150,7 @@ def on_two_meshes_at_once(case: Case) -> None:
         started.set()
         jax.block_until_ready(results)
         case.barrier()
-        events = [event for event in case.recorder.history().events if event.site == notes.site]
+        events = [event for event in case.events if event.site == notes.site]
         actual = sorted((float(event.leaves[0][0]), event.device) for event in events)
         case.same("wrong device", Stage.CALLBACK, actual, [(0.0, 0), (1.0, 2)], "operand and device")
 
@@ -169,7 +167,7 @@ def chosen_of_any_order(case: Case) -> None:
         return case.library.io_callback(fail, x, x, sharding=SingleDeviceSharding(mesh.devices[place]))
 
     for place in (0, 1, len(case.devices) - 1):
-        error_of(functools.partial(jax.jit(program, static_argnums=1), operand, place))
-        reported: Any = error_of(case.implementation.barrier)
+        error_of(jax.jit(program, static_argnums=1), operand, place)
+        reported: Any = case.drain()
         actual = [failure.device for failure in getattr(reported, "failures", ())]
         case.same("wrong place", Stage.CALLBACK, actual, [mesh.devices[place]], f"failures of number {place}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +13,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ...oracle.stages import stage_of, summary
 from ...oracle.verdicts import Stage
 from ...spec.jax_versions import shard_map
-from ..harness.case import Case, add_one, case
+from ..harness.case import Case, case
 from ..harness.checks import error_of
+from ..harness.hosts import add_one
 from ..harness.registry import EVERY_KIND, WITH_RESULTS
 
 EVERYWHERE = PartitionSpec()
@@ -27,14 +27,14 @@ def around_shard_map(case: Case) -> None:
     if case.callback.refusals.mesh:
         return
     host = case.host(add_one)
-    rows = case.bench.split.spec
-    inside = shard_map(lambda x: case.apply(host, x * 2), mesh=case.bench.mesh, in_specs=rows, out_specs=rows)
-    program = jax.jit(lambda x: case.apply(host, inside(case.apply(host, x)) * 3), in_shardings=case.bench.split)
+    rows = case.split.spec
+    inside = shard_map(lambda x: case.apply(host, x * 2), mesh=case.mesh, in_specs=rows, out_specs=rows)
+    program = jax.jit(lambda x: case.apply(host, inside(case.apply(host, x)) * 3), in_shardings=case.split)
     expected = case.operand
     for factor in (1, 2, 3):
-        expected = case.bench.expected(case.callback, expected * np.float32(factor))
+        expected = case.expected_of(expected * np.float32(factor))
     for _ in range(2):
-        case.gives(expected, lambda: program(case.operand))
+        case.gives(expected, program, case.operand)
 
 
 def _sum_of(case: Case, *each: Any) -> Any:
@@ -48,24 +48,23 @@ def _check_varies(case: Case, places: Sequence[Any], operands: Sequence[Any], ex
 
     def program(place: Any) -> Any:
         mapped = jax.shard_map(
-            lambda *each: _sum_of(case, *each), mesh=case.bench.mesh, in_specs=tuple(places), out_specs=place
+            lambda *each: _sum_of(case, *each), mesh=case.mesh, in_specs=tuple(places), out_specs=place
         )
         return jax.jit(mapped)
 
-    case.gives(expected, lambda: program(case.bench.split.spec)(*operands))
+    case.gives(expected, lambda: program(case.split.spec)(*operands))
     _check_refused(case, lambda: program(EVERYWHERE).lower(*operands))
 
 
 def _check_refused(case: Case, lower: Any) -> None:
-    refused = error_of(lower)
-    case.check(isinstance(refused, ValueError), "not refused", Stage.TRACE, f"expected ValueError, actual {refused!r}")
+    case.raises(lower, of=ValueError, kind="not refused", stage=Stage.TRACE)
 
 
 # A check of what varies is in releases with `jax.shard_map` alone.
 @case("shard_map", "call pure_callback io_callback", "H9", minimum_devices=2, needs="shard_map")
 def varies_as_its_operands(case: Case) -> None:
     """A result differs between devices if one operand does: JAX must not take the first device's for all."""
-    rows, five = case.bench.split.spec, np.float32(5)
+    rows, five = case.split.spec, np.float32(5)
     _check_varies(case, (rows, EVERYWHERE), (case.operand, five), case.operand + np.float32(6))
     _check_varies(case, (EVERYWHERE, rows), (five, case.operand), case.operand + np.float32(6))
 
@@ -75,12 +74,12 @@ def varies_as_its_operands(case: Case) -> None:
 )
 def varies_with_each_operand(case: Case) -> None:
     """H9: whichever of three operands varies, the result does."""
-    whole = jax.device_put(jnp.ones((1, 3), np.float32), NamedSharding(case.bench.mesh, EVERYWHERE))
-    varying = jax.device_put(jnp.asarray(case.operand), case.bench.split)
+    whole = jax.device_put(jnp.ones((1, 3), np.float32), NamedSharding(case.mesh, EVERYWHERE))
+    varying = jax.device_put(jnp.asarray(case.operand), case.split)
     for which in range(3):
         operands: list[Any] = [whole] * 3
         places = [EVERYWHERE] * 3
-        operands[which], places[which] = varying, case.bench.split.spec
+        operands[which], places[which] = varying, case.split.spec
         _check_varies(case, places, operands, case.operand + np.float32(3))
 
 
@@ -104,7 +103,7 @@ def varies_over_two_axes(case: Case) -> None:
 @case("shard_map", "id_tap call io_callback_ordered", "H9 X3", minimum_devices=2, needs="shard_map")
 def devices_in_both_orders(case: Case) -> None:
     """Programs over the same devices in one order and in the other go on, one after the other, with their own parts."""
-    case.use(case.devices[:2])
+    case = case.over(case.devices[:2])
     host = case.host(add_one)
     operand = np.arange(2, dtype=np.float32)
     programs = []
@@ -115,7 +114,7 @@ def devices_in_both_orders(case: Case) -> None:
         programs.append(lambda f=program, x=placed: f(x))
     for number in (0, 1, 0) * 4:
         case.forget()
-        case.gives(case.bench.expected(case.callback, operand), programs[number])
+        case.gives(case.expected_of(operand), programs[number])
         case.saw_parts(host, operand)
 
 
@@ -130,7 +129,7 @@ def devices_in_both_orders(case: Case) -> None:
 def draws_inside_and_outside(case: Case) -> None:
     """One callback without operands, in a `shard_map` and outside of it in one program: each has its own result."""
     draws = np.array([-0.0, 1, 2, 3], np.float32)
-    rows = case.bench.split.spec
+    rows = case.split.spec
 
     def draw() -> Any:
         like = jax.ShapeDtypeStruct(draws.shape, draws.dtype)
@@ -138,10 +137,10 @@ def draws_inside_and_outside(case: Case) -> None:
 
     @jax.jit
     def program(x: Any) -> Any:
-        return jax.shard_map(lambda x: x + draw(), mesh=case.bench.mesh, in_specs=rows, out_specs=rows)(x), draw()
+        return jax.shard_map(lambda x: x + draw(), mesh=case.mesh, in_specs=rows, out_specs=rows)(x), draw()
 
-    operand = jax.device_put(jnp.zeros(4 * len(case.devices), np.float32), case.bench.split)
-    case.gives((np.tile(np.abs(draws), len(case.devices)), draws), lambda: program(operand))
+    operand = jax.device_put(jnp.zeros(4 * len(case.devices), np.float32), case.split)
+    case.gives((np.tile(np.abs(draws), len(case.devices)), draws), program, operand)
 
 
 @case("shard_map", "io_callback debug_callback", "H9 X3 X4", minimum_devices=2)
@@ -161,18 +160,18 @@ def shard_map_without_values(case: Case) -> None:
         return ()
 
     rows = PartitionSpec("devices")
-    mapped = shard_map(body, mesh=case.bench.mesh, in_specs=rows, out_specs=())
-    everywhere = NamedSharding(case.bench.mesh, PartitionSpec())
+    mapped = shard_map(body, mesh=case.mesh, in_specs=rows, out_specs=())
+    everywhere = NamedSharding(case.mesh, PartitionSpec())
 
     def beside(x: Any) -> Any:
         mapped(x)
         return jax.lax.with_sharding_constraint(x * 2, everywhere)
 
-    operand = jax.device_put(np.arange(len(case.devices), dtype=np.float32), case.bench.split)
+    operand = jax.device_put(np.arange(len(case.devices), dtype=np.float32), case.split)
     programs = {"alone": mapped, "beside another value": beside, "in a nested jit": lambda x: jax.jit(mapped)(x)}
     for what, program in programs.items():
         case.forget()
-        error = error_of(functools.partial(jax.jit(program), operand))
+        error = error_of(jax.jit(program), operand)
         advised = isinstance(error, NotImplementedError) and "set_mesh" in str(error)
         if what != "beside another value" and advised and not host.count:
             continue
@@ -191,6 +190,6 @@ def parts_without_operands(case: Case) -> None:
         return x + 1
 
     program = case.compile(lambda x: jax.lax.fori_loop(0, 2, step, x))
-    case.gives(case.operand + 2, lambda: program(case.operand))
+    case.gives(case.operand + 2, program, case.operand)
     case.barrier()
     case.same("wrong count", Stage.CALLBACK, len(seen), 2 * len(case.devices))

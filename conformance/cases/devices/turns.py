@@ -10,7 +10,8 @@ import numpy as np
 
 from ...oracle.verdicts import Stage
 from ...spec.thresholds import LEAST_TURN, MOST_TURN, around
-from ..harness.case import Case, add_one, case
+from ..harness.case import Case, case
+from ..harness.hosts import add_one
 
 RUNS = 4
 """Devices take turns from the third run on of a program that calls as often as the one before."""
@@ -22,7 +23,7 @@ STALL_SECONDS = 1e-5
 @case("pmap", "call pure_callback io_callback", "H9 X2 X3", minimum_devices=2)
 def quick_calls(case: Case) -> None:
     """Loops on two devices that call in quick succession, so often that the devices take turns."""
-    case.use(case.devices[:2])
+    case = case.over(case.devices[:2])
 
     def loop(x: Any, count: Any) -> Any:
         return jax.lax.fori_loop(0, count, lambda _, carry: case.apply(add_one, carry), x)
@@ -31,13 +32,13 @@ def quick_calls(case: Case) -> None:
     for number in (LEAST_TURN, MOST_TURN):
         for count in around(number):
             for _ in range(RUNS - 1):
-                case.gives(case.operand + np.float32(count), lambda c=count: program(case.operand, c))
+                case.gives(case.operand + np.float32(count), program, case.operand, count)
 
 
 @case("pmap", "call", "H5 H9", minimum_devices=2)
 def waits_between_calls(case: Case) -> None:
     """Devices that wait for each other between two calls: none waits for its turn until another has ended its own."""
-    case.use(case.devices[:2])
+    case = case.over(case.devices[:2])
     count = LEAST_TURN + 1
 
     def step(_: Any, carry: Any) -> Any:
@@ -52,13 +53,13 @@ def waits_between_calls(case: Case) -> None:
         devices=case.devices,
     )
     for _ in range(RUNS):
-        case.gives(case.operand + np.float32(count), lambda: loop(case.operand, count))
+        case.gives(case.operand + np.float32(count), loop, case.operand, count)
 
 
 @case("pmap", "call", "H5 H9", minimum_devices=2)
 def many_calls_between_sums(case: Case) -> None:
     """Many calls of two devices, some of them slower, and then a sum, twice: a device that waits gets its turn."""
-    case.use(case.devices[:2])
+    case = case.over(case.devices[:2])
     called = [0]
 
     def answer(operand: Any) -> Any:
@@ -74,6 +75,6 @@ def many_calls_between_sums(case: Case) -> None:
 
     program = case.compile(lambda x: jax.lax.scan(calls_and_sum, x, None, length=2)[0])
     for _ in range(RUNS + 2):
-        case.gives(np.full(2, 0.5, np.float32), lambda: program(np.arange(2, dtype=np.float32)))
+        case.gives(np.full(2, 0.5, np.float32), program, np.arange(2, dtype=np.float32))
     case.barrier()
     case.same("wrong count", Stage.CALLBACK, called, [(RUNS + 2) * 2 * 2 * CALLS])

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...oracle.verdicts import Stage
-from ..harness.case import Case, case, fail
-from ..harness.checks import PLANTED, error_of
+from ..harness.case import Case, case
+from ..harness.hosts import PLANTED, fail
 from .misbehaving import Misbehaving, ends
 
 START = np.float32(10)
@@ -52,7 +52,7 @@ def nothing_after_a_failure(case: Case) -> None:
         fails = True
         case.raises(lambda: program(START), PLANTED)  # noqa: B023
         fails = False
-        error_of(case.implementation.barrier)
+        case.drain()
         case.same("wrong operand", Stage.CALLBACK, seen, [float(START) + number for number in range(FAILING + 1)])
         case.gives(END, program, START)
 
@@ -93,7 +93,7 @@ def failure_leaves_operands(case: Case) -> None:
         operand = jax.device_put(np.arange(size, dtype=np.float32) + 1)
         for _ in range(3):
             case.raises(lambda: program(operand))  # noqa: B023 - called at once
-        error_of(case.implementation.barrier)
+        case.drain()
         case.gives(np.arange(size, dtype=np.float32) + 1, np.asarray, operand)
 
 
@@ -122,7 +122,7 @@ def fails_in_a_while_loop(case: Case) -> None:
         ends(case, lambda: program(np.float32(0)), PLANTED)
         host.armed = False
         # This barrier may report the failure as well.
-        error_of(case.implementation.barrier)
+        case.drain()
     case.gives(np.float32(STEPS), program, np.float32(0))
 
 

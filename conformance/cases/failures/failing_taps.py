@@ -6,8 +6,9 @@ import jax.numpy as jnp
 
 from ...oracle.stages import summary
 from ...oracle.verdicts import Stage
-from ..harness.case import Case, add_one, case, fail
-from ..harness.checks import PLANTED, error_of
+from ..harness.case import Case, case
+from ..harness.checks import error_of
+from ..harness.hosts import PLANTED, add_one, fail
 from ..harness.registry import EVERY_LAYOUT
 
 
@@ -17,7 +18,7 @@ def raises(case: Case) -> None:
     """A tap, or the stream of a print, raises: its program goes on, the barrier reports it, and later ones run."""
     later = case.host()
     program = case.compile(lambda x: case.apply(later, case.apply(fail, x) * 2.0))
-    case.gives(case.operand * 2, lambda: program(case.operand))
+    case.gives(case.operand * 2, program, case.operand)
     case.barrier_reports()
     case.saw_parts(later, case.operand * 2)
 
@@ -28,10 +29,10 @@ def raises_outside_jit(case: Case) -> None:
     operand = jnp.asarray(case.operand)
     host = case.host(add_one)
     for _ in range(2):
-        error = error_of(lambda: case.apply(fail, operand))
+        error = error_of(case.apply, fail, operand)
         # The barrier reports it as well, or does not: a computation has ended with it.
-        error_of(case.implementation.barrier)
+        case.drain()
         right = isinstance(error, RuntimeError) and PLANTED in str(error)
         actual = summary(error) if error else "a result"
         case.check(right, "swallowed error", Stage.DISPATCH, f"a callback that raised outside jit ended with {actual}")
-        case.gives(case.operand + 1, lambda: case.apply(host, operand))
+        case.gives(case.operand + 1, case.apply, host, operand)

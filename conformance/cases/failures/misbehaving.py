@@ -15,8 +15,9 @@ import numpy as np
 from ...oracle.stages import summary
 from ...oracle.verdicts import Stage
 from ...spec.jax_versions import JaxRuntimeError
-from ..harness.case import Case, fail
-from ..harness.checks import PLANTED, error_of
+from ..harness.case import Case
+from ..harness.checks import error_of
+from ..harness.hosts import PLANTED, fail
 
 
 class Misbehaving:
@@ -38,13 +39,17 @@ def ends(case: Case, run: Callable[[], Any], *patterns: str) -> None:
         case.wrong("wrong error", Stage.DISPATCH, f"expected JaxRuntimeError, actual {summary(error)}")
     else:
         for pattern in patterns:
-            if not re.search(pattern, str(error)):
-                case.wrong("poor error", Stage.DISPATCH, f"the error does not name {pattern!r}: {summary(error)}")
+            case.check(
+                bool(re.search(pattern, str(error))),
+                "poor error",
+                Stage.DISPATCH,
+                f"the error does not name {pattern!r}: {summary(error)}",
+            )
 
 
 def surfaces(case: Case, run: Callable[[], Any], text: str = PLANTED) -> None:
     """`run` or the next barrier raises an error with this text."""
-    error = error_of(run) or error_of(case.implementation.barrier)
+    error = error_of(run) or case.drain()
     if error is None:
         case.wrong("swallowed error", Stage.BARRIER, "a callback raised, and neither the program nor the barrier did")
     elif text not in _whole_text(error):
@@ -63,5 +68,5 @@ def is_over(case: Case, program: Callable[[Any], Any]) -> None:
     for run in (program, another, program):
         case.gives(case.expected, run, case.operand)
     # This barrier may still report the failure.
-    error_of(case.implementation.barrier)
+    case.drain()
     case.barrier()

@@ -9,8 +9,9 @@ import jax
 import numpy as np
 
 from ...oracle.verdicts import Stage
-from ..harness.case import Case, case, fail
-from ..harness.checks import PLANTED, error_of
+from ..harness.case import Case, case
+from ..harness.checks import error_of
+from ..harness.hosts import PLANTED, fail
 from ..harness.registry import COLLECTIVE_TIMEOUT_FLAGS, EVERY_KIND, WITH_SIDE_EFFECT
 from .misbehaving import Misbehaving, ends, is_over, surfaces
 
@@ -67,7 +68,7 @@ def ends_without_results(case: Case) -> None:
     program = case.compile(lambda x: (through(x), x + 1)[1])
     for _ in range(3):
         ends(case, lambda: program(case.operand), PLANTED)
-        error_of(case.implementation.barrier)
+        case.drain()
     # JAX's own barrier raises a failure over several devices again and again.
     case.ends_quietly = False
 
@@ -115,7 +116,7 @@ def special_exceptions(case: Case) -> None:
             raise exception(PLANTED)
 
         host = Misbehaving(raise_it, armed=True)
-        program = case.compile(lambda x, host=host: case.apply(host, x))  # type: ignore[misc]
+        program = case.compile(lambda x, host=host: case.apply(host, x))
         try:
             surfaces(case, lambda: program(case.operand))  # noqa: B023 - called at once
         except BaseException as error:
@@ -128,7 +129,7 @@ def special_exceptions(case: Case) -> None:
 def has_cause(case: Case) -> None:
     """For a program that ran in the calling thread, the cause of the error is the exception itself."""
     error = error_of(lambda: case.compile(lambda x: case.apply(fail, x))(case.operand))
-    error_of(case.implementation.barrier)
+    case.drain()
     cause = error and error.__cause__
     is_it = isinstance(cause, ValueError) and str(cause) == PLANTED
     case.check(is_it, "poor error", Stage.DISPATCH, f"expected the callback's exception as the cause, actual {cause!r}")
@@ -140,7 +141,7 @@ def several_fail(case: Case) -> None:
     failing = {float(row[0]) for row in case.operand[::2]}
 
     def raising(step: int) -> Any:
-        def host(operand: Any, _: Any) -> None:
+        def host(operand: Any) -> None:
             if (first := float(operand.ravel()[0])) in failing:
                 raise ValueError(f"{PLANTED} {step} of {first:.0f}")
 
@@ -152,7 +153,7 @@ def several_fail(case: Case) -> None:
         return x
 
     case.gives(case.operand, case.compile(taps), case.operand)
-    failures = getattr(error_of(case.implementation.barrier), "failures", ())
+    failures = getattr(case.drain(), "failures", ())
     case.check(bool(failures), "swallowed error", Stage.BARRIER, "several taps failed, and the barrier raised nothing")
     for device, row in list(zip(case.devices, case.operand, strict=True))[::2]:
         actual = [str(failure.exception) for failure in failures if failure.device == device]
@@ -183,8 +184,8 @@ def error_of_a_generator(case: Case) -> None:
     program = case.compile(lambda x: case.apply(host, x))
     # More failures than those whose frames an implementation keeps as they were.
     for _ in range(12):
-        error_of(lambda: program(case.operand))
-    error_of(case.implementation.barrier)
+        error_of(program, case.operand)
+    case.drain()
     # A generator that has ended raises what is thrown into it.
     ended = error_of(lambda: generator.throw(ValueError(PLANTED)))
     case.check(ended is None, "broken generator", Stage.CALLBACK, f"after failures of its callback it ended: {ended!r}")

@@ -8,36 +8,35 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from ...oracle.checkers import Anomaly
 from ...oracle.verdicts import Stage
-from ..harness.bench import Bench
-from ..harness.child_processes import Ended, run_child
+from ..harness.case import Case
+from ..harness.child_processes import Ended
 from ..harness.registry import SLOWEST, RegisteredCase, enter
 from ..harness.runtime_targets import RESULTS
 
 
-def raw_result(kind: str, target: str, bench: Bench) -> list[Anomaly]:
+def raw_result(case: Case, kind: str) -> None:
     """A right result arrives, and a wrong one is an error; any other outcome is an anomaly of its own kind."""
-    return judged(kind, run_child(bench, "raw", target, kind))
+    judge_end(case, kind, case.child("raw", kind))
 
 
-def judged(kind: str, ended: Ended) -> list[Anomaly]:
-    """The anomalies in the end of a child whose handler returned a result of this kind."""
+def judge_end(case: Case, kind: str, ended: Ended) -> None:
+    """Note what is wrong with the end of a child whose handler returned a result of this kind."""
     expected = _described(RESULTS[kind]) if kind in ("right_result", "legitimate_mark") else None
     if expected is None and ended.status != 0 and ended.stage is not Stage.TRACE:
         # Which signal a corrupted heap causes, whether it hangs instead, and whether the value was delivered before,
         # differ from run to run.
         how = f"{ended.how} ended the process" if ended.status is not None else "the process hung"
-        return [Anomaly("memory corruption", Stage.RESULT, f"a {kind} was taken, and {how}")]
+        case.wrong("memory corruption", Stage.RESULT, f"a {kind} was taken, and {how}")
+        return
     ended.check()
-    (said,) = ended.said
-    if said[0] == "error":
-        return [] if expected is None else [Anomaly("error", Stage.RESULT, f"a {kind} was refused: {said[1][-300:]}")]
-    if expected is None:
-        return [Anomaly("silent garbage", Stage.RESULT, f"a {kind} was delivered as {said[1]}")]
-    if said[1] == expected:
-        return []
-    return [Anomaly("result", Stage.RESULT, f"a {kind} was delivered as {said[1]}, expected {expected}")]
+    ((outcome, said),) = ended.said
+    if outcome == "error":
+        case.check(expected is None, "error", Stage.RESULT, f"a {kind} was refused: {said[-300:]}")
+    elif expected is None:
+        case.wrong("silent garbage", Stage.RESULT, f"a {kind} was delivered as {said}")
+    else:
+        case.same("result", Stage.RESULT, said, expected, f"a {kind}")
 
 
 def _described(array: Any) -> list[Any]:
@@ -55,8 +54,5 @@ _KINDS = {
 
 for _target, _kinds in _KINDS.items():
     for _kind in _kinds:
-        enter(
-            RegisteredCase(
-                _kind, "jit", _target, ("H15",), functools.partial(raw_result, _kind, _target), deadline=SLOWEST
-            )
-        )
+        _run = functools.partial(raw_result, kind=_kind)
+        enter(RegisteredCase(_kind, "jit", _target, ("H15",), _run, deadline=SLOWEST))

@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ..harness.bench import WIDTH
-from ..harness.case import Case, case, fail
-from ..harness.checks import ERROR_MARK, PLANTED
+from ..harness.case import Case, case
+from ..harness.hosts import PLANTED, fail
+from ..harness.programs import WIDTH
 from ..harness.registry import EVERY_LAYOUT, WITH_RESULTS
 from .misbehaving import Misbehaving, ends, is_over
+
+ERROR_MARK = np.zeros(12345, np.int8)
+"""A failed call passes this array in place of its result; a callback that returns it must fail."""
 
 RETURNED: dict[str, Callable[[Any], Any]] = {
     "raises": fail,
@@ -78,7 +81,7 @@ def broken_call(case: Case, kind: str) -> None:
         return host(operand)
 
     program = case.compile(lambda x: case.apply(named_callback, x))
-    shape = case.bench.callback_shape
+    shape = case.callback_shape
     actual = {
         "raises": PLANTED,
         "wrong_shape": _type("float32", *shape, 2),

@@ -15,98 +15,62 @@ without a line in the case. After its last line the barrier must be quiet.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
+import io
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...implementations import Implementation
 from ...model.worlds import ExpectedEvent, Need
 from ...oracle.checkers import Anomaly, content, judge
-from ...oracle.history import History, Recorder
+from ...oracle.history import Event, History, Recorder
 from ...oracle.stages import stage_of, summary
 from ...oracle.verdicts import Stage
 from ...spec.callbacks import Callback, Runs
-from .bench import Bench, Function
-from .checks import PLANTED, check_value, error_of, in_turn, is_of_the_program
+from ...spec.external_callbacks import callback_named
+from .checks import error_of, is_of_the_program
 from .child_processes import Ended, run_child
-from .registry import bench_case
+from .hosts import PLANTED, Held, Host
+from .prints import PrintingTo, format_for
+from .programs import Function, Programs
+from .registry import case as case
+
+Errors: TypeAlias = type[Exception] | tuple[type[Exception], ...]
 
 BEGINS_WITHIN = 30.0
 """Seconds until a callback must have begun: long enough for a busy machine."""
-
-RELEASED_AFTER = 60.0
-"""A held callback goes on after so many seconds even if its case never releases it."""
 
 WHILE = 0.2
 """Seconds in which something must not happen. It is one-sided: a slow machine hides a failure, and makes none."""
 
 
-class Host:
-    """A host function that records its runs. It returns its operand, `returns` in turn, or what `answer` makes."""
+class Case(Programs):
+    """One case with one layout and one callback."""
 
-    def __init__(self, site: str, recorder: Recorder, answer: Callable[[Any], Any] | None, returns: Sequence[Any]):
-        self.site, self.recorder, self.answer, self.returns = site, recorder, answer, returns
-        self.transforms: list[Any] = []
-        self.devices: list[Any] = []
-        self.count = 0
-
-    def __call__(self, operand: Any, transforms: Any = (), device: Any = None) -> Any:
-        self.count += 1
-        self.transforms.append(transforms)
-        self.devices.append(device)
-        with self.recorder.callback(self.site, operand, (), device):
-            if self.returns:
-                return self.returns[(self.count - 1) % len(self.returns)]
-            return jax.tree.map(np.array, operand) if self.answer is None else self.answer(operand)
-
-
-class Held:
-    """A host function that waits until it is released."""
-
-    def __init__(self) -> None:
-        self.entered, self.release = threading.Event(), threading.Event()
-
-    def __call__(self, operand: Any, transforms: Any = ()) -> Any:
-        self.entered.set()
-        self.release.wait(RELEASED_AFTER)
-        return np.asarray(operand)
-
-
-def fail(*_: Any) -> Any:
-    """A host function that raises."""
-    raise ValueError(PLANTED)
-
-
-def add_one(operand: Any) -> Any:
-    """An `answer` of which `Case.expected` is the result."""
-    return np.asarray(operand) + np.float32(1)
-
-
-class Case:
-    """One case with one layout and one callback; `apply` and `compile` are those of the layout."""
-
-    def __init__(self, bench: Bench, callback: Callback) -> None:
-        self.callback, self.implementation, self.layout = callback, bench.implementation, bench.layout
+    def __init__(
+        self, implementation: Implementation, layout: str, devices: Sequence[jax.Device], callback_name: str
+    ) -> None:
+        super().__init__(layout, devices)
+        self.implementation, self.callback_name = implementation, callback_name
         self.anomalies: list[Anomaly] = []
-        self.recorder = Recorder({device.id: index for index, device in enumerate(bench.devices)})
-        self._hosts: list[Host] = []
-        self._lay_out(bench)
+        self.recorder = Recorder({device.id: index for index, device in enumerate(devices)})
         self.ends_quietly = True
         """Whether the barrier must have nothing to report after the last line of the case."""
+        self._hosts: list[Host] = []
+        self._printed: list[Function] = []
+        """The functions that prints call, which nothing else keeps alive."""
 
-    def _lay_out(self, bench: Bench) -> None:
-        self.bench, self.devices, self.operand, self.compile = bench, bench.devices, bench.operand, bench.compile
-        self.copies = bench.callbacks_per_run
-        """How many devices run the callback of one program."""
-
-    def use(self, devices: Sequence[jax.Device]) -> None:
-        """From now on, programs are laid out over these devices."""
-        self._lay_out(Bench(self.implementation, self.layout, devices))
+    @functools.cached_property
+    def callback(self) -> Callback:
+        return callback_named(self.callback_name)
 
     @property
     def library(self) -> Any:
@@ -114,45 +78,52 @@ class Case:
         implementation: Any = self.implementation
         return implementation.namespace
 
+    def over(self, devices: Sequence[jax.Device], layout: str = "") -> Case:
+        """The same case, with programs over these devices, in this layout if it names one."""
+        other = copy.copy(self)
+        other.devices, other.layout = devices, layout or self.layout
+        return other
+
     # Programs.
 
     def host(self, answer: Callable[[Any], Any] | None = None, returns: Sequence[Any] = (), name: str = "") -> Host:
         self._hosts.append(Host(name or f"host {len(self._hosts)}", self.recorder, answer, returns))
         return self._hosts[-1]
 
-    def program(self, host: Any, like: Any = None) -> Function:
+    def program(self, host: Function, like: Any = None) -> Any:
         """A compiled program of the callback alone."""
         return self.compile(lambda x: self.apply(host, x, like))
 
-    def apply(self, host: Any, x: Any, like: Any = None) -> Any:
-        """The callback under test, on `host` itself, so that two calls with one host are of one function."""
-        like = x if like is None else like
-        if self.callback.function == "id_tap":
-            return self.implementation.tap(host, x)
-        shape = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), like)
-        return self.bench.apply(self.callback, host, x, shape)
+    def apply(self, host: Function, x: Any, like: Any = None, by: Callback | None = None) -> Any:
+        """The callback under test, or another one, on `x`: its result is of the types of `like`, or of `x`.
 
-    def call_back(self, host: Function, x: Any, wanted: Any = None) -> Any:
-        """The callback under test on `host`, a function of one operand: like `wanted`, or of the type of `x`."""
-        return self.bench.apply(self.callback, host, x, wanted)
-
-    def invoke(self, host: Function, x: Any, wanted: Any = None) -> Any:
-        """As `call_back`, of an external callback."""
-        return self.bench.invoke(self.callback, host, x, wanted)
-
-    def applying(self, host: Function) -> Function:
-        """A compiled program that calls back once."""
-        return self.bench.applying(self.callback, host)
-
-    def invoking(self, host: Function) -> Function:
-        """As `applying`, of an external callback."""
-        return self.bench.invoking(self.callback, host)
-
-    def on_each_device(self, x: Any) -> Any:
-        """The operand of a program in which each callback gets `x`."""
-        if self.layout in ("jit", "pjit"):
+        A `Host` is passed on itself, so that two calls with one are of one function. Others take the operand alone.
+        """
+        callback, like = by or self.callback, x if like is None else like
+        if callback.function == "id_tap":
+            tapped = host if isinstance(host, Host) else lambda operand, transforms: host(operand)
+            return self.implementation.tap(tapped, x)
+        if callback.function == "id_print":
+            self.implementation.print_labelled(x, output_stream=PrintingTo(host))
             return x
-        return jax.tree.map(lambda leaf: np.stack([leaf] * self.copies), x)
+        if callback.function == "debug.print":
+            self._printed.append(host)
+            self.implementation.print_as(format_for(host), x=x, ordered=callback.ordered)
+            return x
+        wanted = jax.tree.map(_type_of, like)
+        if callback.function == "call":
+            options = {} if callback.vmap_method is None else {"vmap_method": callback.vmap_method}
+            return self.implementation.call(host, x, wanted, **options)
+        result = self.implementation.invoke(callback, host, x, wanted, self.devices)
+        return result if callback.returns_new_value else x
+
+    def expected_of(self, operand: Any) -> Any:
+        """The result of a program on `operand` if its host function adds one."""
+        return operand + np.float32(1) if self.callback.returns_new_value else operand
+
+    @property
+    def expected(self) -> Any:
+        return self.expected_of(self.operand)
 
     def runs(self, program: Function, x: Any, times: int = 2) -> Iterator[Any]:
         """Compile, and run so often: from the second run on JAX may dispatch another way. Each run is a new history."""
@@ -165,13 +136,12 @@ class Case:
         """Begin a new history."""
         self.recorder.start()
         for host in self._hosts:
-            host.count = 0
-            host.transforms.clear()
-            host.devices.clear()
+            host.forget()
 
     def child(self, program: str, *arguments: str, **options: Any) -> Ended:
-        """Run a program of `child_programs` in a process of its own; the case fails if that crashes or hangs."""
-        return run_child(self.bench, program, *arguments, **options)
+        """Run a program of `child_programs` with this case in a process of its own."""
+        started = self.implementation, self.layout, len(self.devices), self.callback_name
+        return run_child(program, *started, *arguments, **options)
 
     # Threads.
 
@@ -179,17 +149,12 @@ class Case:
     def held(self, program: Callable[[Any, Any], Any], x: Any) -> Iterator[Held]:
         """Run `program(host, x)` in another thread. The block runs while its callback waits, and then both end."""
         host = Held()
-        thread = threading.Thread(target=lambda: jax.block_until_ready(program(host, x)), daemon=True)
-        thread.start()
-        try:
-            if not host.entered.wait(BEGINS_WITHIN):
-                self.wrong("lost", Stage.CALLBACK, "the callback did not begin")
-            yield host
-        finally:
-            host.release.set()
-        thread.join(BEGINS_WITHIN)
-        if thread.is_alive():
-            self.wrong("stuck", Stage.BARRIER, "the program did not return after its callback")
+        with self.in_thread(lambda: program(host, x)):
+            try:
+                self.check(host.entered.wait(BEGINS_WITHIN), "lost", Stage.CALLBACK, "the callback did not begin")
+                yield host
+            finally:
+                host.release.set()
 
     @contextlib.contextmanager
     def in_thread(self, run: Callable[[], Any]) -> Iterator[None]:
@@ -206,46 +171,22 @@ class Case:
         thread.start()
         yield
         thread.join(BEGINS_WITHIN)
-        if thread.is_alive():
-            self.wrong("stuck", Stage.RESULT, "the program of another thread did not end")
+        self.check(not thread.is_alive(), "stuck", Stage.RESULT, "the program of another thread did not end")
         for error in errors:
             self.wrong("error", stage_of(error), f"the program of another thread failed: {summary(error)}")
 
-    # Checks.
-
-    @contextlib.contextmanager
-    def part(self, label: Any) -> Iterator[None]:
-        """A part of the case: what the program raises in it is an anomaly that names the part, and the case goes on."""
-        found = len(self.anomalies)
-        try:
-            yield
-        except Exception as error:
-            if not is_of_the_program(error, self.implementation):
-                raise
-            self.wrong("error", stage_of(error), summary(error))
-        self.anomalies[found:] = [replace(each, witness=f"{label}: {each.witness}") for each in self.anomalies[found:]]
-
-    def ran_in_turn(self, *names: str) -> None:
-        """After a barrier the named hosts have run so often, in this order, one at a time, since `forget`."""
-        self.barrier()
-        self.found(in_turn(self.recorder.history().events, names))
-
-    def saw_parts(self, host: Host, *operands: Any) -> None:
-        """After a barrier the host has run for each operand: on each device with its part of it."""
-        self.barrier()
-        self._judge(host, [part for x in operands for part in enumerate(self.parts(x))], self.callback.ordered)
-
-    def parts(self, x: Any) -> list[Any]:
-        """The operand of the callback on each device that runs it, in a program on `x`."""
-        if self.layout in ("jit", "pjit"):
-            return [x]
-        return [row if self.layout == "pmap" else row[None] for row in x]
+    # Checks of what callbacks saw.
 
     def saw(self, host: Host, expected: Sequence[Any]) -> None:
         """After a barrier the host has run on each device with these operands: in order if the callback has one."""
         self.barrier()
         on_each = [(device, operand) for operand in expected for device in range(self.copies)]
         self._judge(host, on_each, self.callback.ordered and self.copies == 1)
+
+    def saw_parts(self, host: Host, *operands: Any) -> None:
+        """After a barrier the host has run for each operand: on each device with its part of it."""
+        self.barrier()
+        self._judge(host, [part for x in operands for part in enumerate(self.parts(x))], self.callback.ordered)
 
     def saw_each(self, host: Host, expected: Sequence[Any]) -> None:
         """After a barrier the host has run once with each of these operands, on any device and in any order."""
@@ -265,78 +206,116 @@ class Case:
         history = self.recorder.history()
         return History(tuple(each for each in history.events if each.site == host.site), history.barrier_returned)
 
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The runs of all hosts."""
+        return self.recorder.history().events
+
+    def ran_in_turn(self, *names: str, of: Any = None) -> None:
+        """After a barrier the named hosts have run in this order, one at a time; `of` one operand alone."""
+        self.barrier()
+        events = [each for each in self.events if of is None or np.array_equal(each.leaves[0].ravel(), np.ravel(of))]
+        self.same("order", Stage.CALLBACK, [event.site for event in events], [*names], "callbacks")
+        for earlier, later in itertools.pairwise(events):
+            witness = f"{later.site} began while {earlier.site} was running"
+            self.check(later.begin >= earlier.end, "order", Stage.CALLBACK, witness)
+
+    # Checks of results.
+
     def gave(self, results: Any, expected: Any) -> None:
         """The results, bit by bit; of a program on several devices each device gives the expected ones."""
-        actual, wanted = jax.tree.leaves(results), jax.tree.leaves(self.on_each_device(expected))
-        self.same("result", Stage.RESULT, [*map(_Shown, actual)], [*map(_Shown, wanted)])
+        self._same_arrays(results, self.on_each_device(expected), "")
 
-    def gives(self, expected: Any, run: Callable[..., Any], *operands: Any) -> None:
+    def gives(self, expected: Any, run: Function, *operands: Any, what: str = "") -> None:
         """`run(*operands)` gives these results, bit by bit, and raises no failure, not even of an earlier program."""
         try:
             actual = jax.block_until_ready(run(*operands))
         except Exception as error:
-            self.wrong("stale error", Stage.DISPATCH, f"the program failed: {summary(error)}")
+            self.wrong("stale error", Stage.DISPATCH, f"{what or 'the program'} failed: {summary(error)}")
         else:
-            shown = [[*map(_Shown, jax.tree.leaves(each))] for each in (actual, expected)]
-            self.same("result", Stage.RESULT, shown[0], shown[1])
+            self._same_arrays(actual, expected, what)
 
-    def value(self, label: str, run: Callable[[], Any], expected: Any) -> None:
-        """`run()` gives this array, and raises no failure, not even of an earlier program; `label` names it."""
-        self.found(check_value(label, run, expected))
+    def _same_arrays(self, actual: Any, expected: Any, what: str) -> None:
+        shown, wanted = ([*map(_Shown, jax.tree.leaves(each))] for each in (actual, expected))
+        self.same("result", Stage.RESULT, shown, wanted, what)
 
-    def found(self, anomalies: Sequence[Anomaly]) -> None:
-        self.anomalies += anomalies
+    @contextlib.contextmanager
+    def prints(self, *lines: str, what: str = "") -> Iterator[None]:
+        """The block, with a barrier after it, prints these lines, in any order."""
+        written = io.StringIO()
+        with contextlib.redirect_stdout(written):
+            yield
+            self.barrier()
+        self.same("value", Stage.CALLBACK, sorted(written.getvalue().splitlines()), sorted(lines), what)
+
+    # Checks of failures.
+
+    @contextlib.contextmanager
+    def part(self, label: Any) -> Iterator[None]:
+        """A part of the case: what the program raises in it is an anomaly that names the part, and the case goes on."""
+        found = len(self.anomalies)
+        try:
+            yield
+        except Exception as error:
+            if not is_of_the_program(error, self.implementation):
+                raise
+            self.drain()
+            self.wrong("error", stage_of(error), summary(error))
+        self.anomalies[found:] = [replace(each, witness=f"{label}: {each.witness}") for each in self.anomalies[found:]]
 
     def drain(self) -> Exception | None:
         """Let the barrier report what it has; return the error that it raised."""
         return error_of(self.implementation.barrier)
 
-    @property
-    def expected(self) -> Any:
-        """What a program gives on `operand` if its host function adds one."""
-        return self.bench.expected(self.callback, self.operand)
-
     def barrier(self) -> None:
         """The barrier has nothing to report."""
-        try:
-            self.implementation.barrier()
-        except Exception as error:
+        if error := self.drain():
             self.wrong("stale error", Stage.BARRIER, f"the barrier raised {summary(error)}")
         self.recorder.mark_barrier()
 
     def barrier_reports(self, text: str = PLANTED) -> None:
         """The next barrier raises the failure of a callback with this text, and the one after it does not."""
-        expected = self.implementation.callback_exception
-        try:
-            self.implementation.barrier()
-        except expected as error:
-            if text not in str(error):
-                self.wrong("poor error", Stage.BARRIER, f"the error lacks {text!r}: {summary(error)}")
-            self.barrier()
-        except Exception as error:
-            self.wrong("wrong error", Stage.BARRIER, f"expected {expected.__name__}, actual {summary(error)}")
-        else:
-            self.wrong("swallowed error", Stage.BARRIER, f"the barrier did not raise {expected.__name__}")
+        self.raises(self.implementation.barrier, text, of=self.implementation.callback_exception, stage=Stage.BARRIER)
+        self.barrier()
 
     def raises(
-        self, run: Callable[[], Any], *texts: str, of: type[Exception] = Exception, kind: str = "swallowed error"
+        self,
+        run: Function,
+        *texts: str,
+        of: Errors = Exception,
+        kind: str = "swallowed error",
+        stage: Stage = Stage.RESULT,
     ) -> Exception | None:
         """`run`, with its results, raises an exception of this class that has these texts; return it.
 
-        `kind` is the anomaly if it raises nothing.
+        `kind` and `stage` are those of the anomaly if it raises nothing.
         """
         try:
             jax.block_until_ready(run())
         except of as error:
             for text in texts:
-                if text not in str(error):
-                    self.wrong("poor error", stage_of(error), f"the error lacks {text!r}: {summary(error)}")
+                lacks = f"the error lacks {text!r}: {summary(error)}"
+                self.check(text in str(error), "poor error", stage_of(error), lacks)
             return error
         except Exception as error:
-            self.wrong("wrong error", stage_of(error), f"expected {of.__name__}, actual {summary(error)}")
+            self.wrong("wrong error", stage_of(error), f"expected {_named(of)}, actual {summary(error)}")
             return error
-        self.wrong(kind, Stage.RESULT, f"expected {of.__name__}, and nothing was raised")
+        self.wrong(kind, stage, f"expected {_named(of)}, and nothing was raised")
         return None
+
+    def or_refused(self, run: Function, errors: Errors = (), words: Sequence[str] = ()) -> Any:
+        """The result of `run`; None if one of these errors refuses the program, which must say one of these words."""
+        try:
+            result = jax.block_until_ready(run())
+            self.implementation.barrier()
+        except errors as error:
+            self.drain()
+            said = any(word in str(error) for word in words)
+            self.check(said, "poor error", stage_of(error), f"the refusal gives no reason: {summary(error)}")
+            return None
+        return result
+
+    # Notes.
 
     def same(self, kind: str, stage: Stage, actual: Any, expected: Any, what: str = "") -> None:
         if actual != expected:
@@ -348,6 +327,17 @@ class Case:
 
     def wrong(self, kind: str, stage: Stage, witness: str) -> None:
         self.anomalies.append(Anomaly(kind, stage, witness))
+
+
+def _type_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        # As it is: of 64 bits, too, where JAX is to refuse them.
+        return leaf
+    return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf))
+
+
+def _named(errors: Errors) -> str:
+    return " or ".join(each.__name__ for each in (errors if isinstance(errors, tuple) else (errors,)))
 
 
 class _Shown:
@@ -365,21 +355,3 @@ class _Shown:
 
     def __repr__(self) -> str:
         return self.text
-
-
-def case(layouts: str, callbacks: str, promises: str = "", **options: Any) -> Callable[[Any], Any]:
-    """Register a case for each of these layouts and callbacks, as `registry.bench_case` says."""
-
-    def enter(function: Callable[[Case], None]) -> Callable[[Case], None]:
-        @bench_case(layouts, callbacks, promises, **options)
-        @functools.wraps(function)
-        def run(bench: Bench, callback: Callback) -> list[Anomaly]:
-            one = Case(bench, callback)
-            function(one)
-            if one.ends_quietly:
-                one.barrier()
-            return one.anomalies
-
-        return function
-
-    return enter

@@ -14,11 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...implementations import path_of
+from ...implementations import Implementation, path_of
 from ...oracle.stages import stacks_in
 from ...oracle.verdicts import Outcome, Stage, Verdict
 from ...warm.process import Process, start
-from .bench import Bench
 
 DEADLINE = 30.0
 """Seconds; a child needs two or three."""
@@ -71,19 +70,22 @@ class Ended:
 
 
 def run_child(
-    bench: Bench,
     program: str,
+    implementation: Implementation,
+    layout: str,
+    device_count: int,
+    callback: str,
     *arguments: str,
     environment: Mapping[str, str] | None = None,
     fresh: bool = False,
 ) -> Ended:
-    """Run a program with the implementation, layout and devices of a bench.
+    """Run a program with a case of this implementation, layout and callback.
 
     `fresh` starts a new interpreter for it, because the end of an interpreter is its subject.
     """
     try:
-        path = path_of(bench.implementation)
-        process = _start((program, path, bench.layout, str(len(bench.devices)), *arguments), environment or {}, fresh)
+        command = (program, path_of(implementation), layout, str(device_count), callback, *arguments)
+        process = _start(command, environment or {}, fresh)
     except Exception as error:
         raise _never_began(program, f"{type(error).__name__}: {error}") from error
     try:

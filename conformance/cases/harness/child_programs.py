@@ -24,9 +24,10 @@ import numpy as np
 from ...implementations import load
 from ...oracle.verdicts import Stage
 from ...spec.external_callbacks import callback_named
-from .bench import Bench
+from .case import Case
 from .child_processes import MARK
 from .extensions import extend_as_started
+from .hosts import add_one
 from .runtime_targets import raw_program
 
 EXIT_STATUS = 7
@@ -65,7 +66,7 @@ def program(function: Program) -> Program:
 
 
 @program
-def os_exit(bench: Bench, callback_name: str) -> None:
+def os_exit(case: Case) -> None:
     """A callback ends the process by `os._exit`."""
 
     def host(operand: Any) -> Any:
@@ -74,17 +75,17 @@ def os_exit(bench: Bench, callback_name: str) -> None:
             at(Stage.CALLBACK)
             os._exit(EXIT_STATUS)
 
-    compiled = bench.applying(callback_named(callback_name), host)
+    compiled = case.program(host)
     at(Stage.DISPATCH)
-    result = compiled(bench.operand)
+    result = compiled(case.operand)
     at(Stage.RESULT)
     np.asarray(result)
     at(Stage.BARRIER)
-    bench.implementation.barrier()
+    case.implementation.barrier()
 
 
 @program
-def running_at_exit(bench: Bench, callback_name: str) -> None:
+def running_at_exit(case: Case) -> None:
     """The interpreter ends while callbacks of the last program run; earlier ones have warmed up its dispatch."""
     last = threading.Event()
     entered = threading.Semaphore(0)
@@ -98,16 +99,16 @@ def running_at_exit(bench: Bench, callback_name: str) -> None:
             if threading.current_thread() is not main:
                 _outlive(main)
             say("ended")
-        return np.asarray(operand) + np.float32(1)
+        return add_one(operand)
 
-    compiled = bench.applying(callback_named(callback_name), host)
+    compiled = case.program(host)
     at(Stage.RESULT)
     for _ in range(3):
-        np.asarray(compiled(bench.operand))
+        np.asarray(compiled(case.operand))
     last.set()
     at(Stage.DISPATCH)
     # The program must not keep the result: this is part of the case.
-    compiled(bench.operand)
+    compiled(case.operand)
     say("dispatched")
     at(Stage.CALLBACK)
     entered.acquire(timeout=PATIENCE)
@@ -121,15 +122,15 @@ def _outlive(thread: threading.Thread) -> None:
 
 
 @program
-def shared_executables(bench: Bench, callback_names: str, mark: str) -> None:
+def shared_executables(case: Case, callback_names: str, mark: str) -> None:
     """Programs with the same text in every process, and with different functions: two of each kind of callback."""
     callbacks = [callback_named(name) for name in callback_names.split()]
     if mark != "first":
         # Objects that are numbered in the order of their creation get other numbers here.
         for number in range(3):
-            earlier = bench.applying(callbacks[0], lambda operand: np.asarray(operand) + np.float32(1))
-            np.asarray(earlier(bench.operand + np.float32(number)))
-        bench.implementation.barrier()
+            earlier = case.compile(lambda x: case.apply(add_one, x, by=callbacks[0]))
+            np.asarray(earlier(case.operand + np.float32(number)))
+        case.implementation.barrier()
 
     for callback in callbacks:
         # The two programs of a kind are equal but for their functions.
@@ -137,17 +138,17 @@ def shared_executables(bench: Bench, callback_names: str, mark: str) -> None:
 
             def host(operand: Any, what: str = f"{name} {callback.name} of the {mark} process") -> Any:
                 say(what)
-                return np.asarray(operand) + np.float32(1)
+                return add_one(operand)
 
-            compiled = bench.applying(callback, host)
+            compiled = case.compile(lambda x, by=callback, host=host: case.apply(host, x, by=by))
             at(Stage.RESULT)
-            np.asarray(compiled(bench.operand))
+            np.asarray(compiled(case.operand))
             at(Stage.BARRIER)
-            bench.implementation.barrier()
+            case.implementation.barrier()
 
 
 @program
-def signals(bench: Bench, callback_name: str) -> None:
+def signals(case: Case) -> None:
     """Signals come while a callback runs: one that is handled, one that interrupts, and then none."""
     handled = threading.Event()
     signal.signal(signal.SIGUSR1, lambda *_: handled.set())
@@ -158,18 +159,18 @@ def signals(bench: Bench, callback_name: str) -> None:
     def host(operand: Any) -> Any:
         for number in to_send:
             os.kill(os.getpid(), number)
-        return np.asarray(operand) + np.float32(1)
+        return add_one(operand)
 
-    compiled = bench.applying(callback_named(callback_name), host)
-    say(np.asarray(compiled(bench.operand)).tolist())
-    bench.implementation.barrier()
+    compiled = case.program(host)
+    say(np.asarray(compiled(case.operand)).tolist())
+    case.implementation.barrier()
     say(_happens(handled.is_set))
 
     to_send[:] = [signal.SIGINT]
     interrupted = ""
     try:
-        np.asarray(compiled(bench.operand))
-        bench.implementation.barrier()
+        np.asarray(compiled(case.operand))
+        case.implementation.barrier()
         # If the main thread runs no callback, the interrupt reaches it elsewhere, perhaps a moment later.
         threading.Event().wait(PATIENCE)
     except BaseException as error:
@@ -179,10 +180,10 @@ def signals(bench: Bench, callback_name: str) -> None:
     to_send.clear()
     with contextlib.suppress(Exception):
         # This barrier may still report the interrupt.
-        bench.implementation.barrier()
+        case.implementation.barrier()
     at(Stage.RESULT)
-    say(np.asarray(compiled(bench.operand)).tolist())
-    bench.implementation.barrier()
+    say(np.asarray(compiled(case.operand)).tolist())
+    case.implementation.barrier()
 
 
 def _happens(condition: Callable[[], bool]) -> bool:
@@ -193,9 +194,9 @@ def _happens(condition: Callable[[], bool]) -> bool:
 
 
 @program
-def raw(bench: Bench, target: str, kind: str) -> None:
+def raw(case: Case, kind: str) -> None:
     """A result goes to the runtime's own target for callbacks, unchecked."""
-    compiled, operand = raw_program(target, kind)
+    compiled, operand = raw_program(case.callback_name, kind)
     at(Stage.DISPATCH)
     try:
         result = compiled(operand)
@@ -211,7 +212,7 @@ def raw(bench: Bench, target: str, kind: str) -> None:
 
 
 @program
-def pending_at_exit(bench: Bench) -> None:
+def pending_at_exit(case: Case) -> None:
     """The interpreter ends right after taps were dispatched."""
 
     def host(operand: Any, transforms: Any) -> None:
@@ -220,17 +221,17 @@ def pending_at_exit(bench: Bench) -> None:
 
     def computation(x: Any) -> Any:
         for _ in range(PENDING_TAPS):
-            x = bench.implementation.tap(host, x + 10)
+            x = case.implementation.tap(host, x + 10)
         return x
 
-    compiled = bench.compile(computation)
+    compiled = case.compile(computation)
     at(Stage.DISPATCH)
-    compiled(np.arange(len(bench.devices), dtype=np.int32) * 100)
+    compiled(np.arange(len(case.devices), dtype=np.int32) * 100)
     at(Stage.EXIT)
 
 
 def main() -> None:
-    name, path, layout, count, *arguments = sys.argv[1:]
+    name, path, layout, count, callback, *arguments = sys.argv[1:]
     faulthandler.enable()
     extend_as_started()
     run = _PROGRAMS[name]
@@ -239,10 +240,10 @@ def main() -> None:
     devices = jax.devices()
     if len(devices) < int(count):
         raise RuntimeError(f"the cell has {count} devices, this process {len(devices)}")
-    bench = Bench(implementation, layout, devices[: int(count)])
+    case = Case(implementation, layout, devices[: int(count)], callback)
     # A failure before this line is not caused by the implementation's callbacks.
     _write(began=name)
-    run(bench, *arguments)
+    run(case, *arguments)
 
 
 if __name__ == "__main__":

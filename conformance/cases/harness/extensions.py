@@ -87,7 +87,7 @@ def _add_transform(one: Any, where: str) -> None:
 
 
 def _add_cases(found: Any, where: str) -> None:
-    """Those of a module have been entered by its import, by `bench_case`; other objects are cases, or lists of them."""
+    """Those of a module have been entered by its import, by `case`; other objects are cases, or lists of them."""
     if not hasattr(found, "__spec__"):
         _add_all(found, _add_case, where)
 

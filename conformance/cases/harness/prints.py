@@ -58,7 +58,7 @@ class _StandardOutput:
 
 _numbers = itertools.count()
 _HOSTS: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-"""By the number in the text. The bench of the case keeps the functions alive."""
+"""By the number in the text. The case keeps the functions alive."""
 
 
 def format_for(host: Host) -> str:

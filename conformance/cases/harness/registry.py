@@ -1,7 +1,7 @@
 """A case, and the decorator that registers its function.
 
-    @bench_case("jit pmap", "id_tap call", "H13")
-    def slow(bench: Bench, callback: Callback) -> list[Anomaly]: ...
+    @case("jit pmap", "id_tap call", "H13")
+    def slow(case: Case) -> None: ...
 
 registers `case.slow.jit` and `case.slow.pmap` of `id_tap` and of `call`: four cases. `catalogue` imports the
 modules of all cases.
@@ -9,19 +9,15 @@ modules of all cases.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from ...oracle.checkers import Anomaly
-from ...spec.callbacks import Callback
 from ...spec.external_callbacks import callback_named, functions_of
 from ...spec.promises import OF_ORDER, is_about
-from .bench import Bench
 
-CaseFunction: TypeAlias = Callable[[Bench, Callback], list[Anomaly]]
-"""Runs a case and checks its effects. Without an anomaly, the cell passes."""
+CaseFunction: TypeAlias = Callable[[Any], None]
+"""Takes a `Case`, which has no anomalies afterwards if the cell passes."""
 
 EVERY_LAYOUT = "jit pmap pjit shard_map"
 """One device; every device by pmap; one computation over all devices; every device by shard_map."""
@@ -70,7 +66,7 @@ class RegisteredCase:
     layout: str
     callback: str
     promises: tuple[str, ...]
-    run: Callable[[Bench], list[Anomaly]]
+    run: CaseFunction
     xla_flags: tuple[str, ...] = ()
     minimum_devices: int = 1
     deadline: float | None = None
@@ -126,34 +122,21 @@ def entered() -> tuple[RegisteredCase, ...]:
     return tuple(_ENTERED.values())
 
 
-S = TypeVar("S", bound=CaseFunction)
+F = TypeVar("F", bound=CaseFunction)
 
 
-def bench_case(
-    layouts: str,
-    callbacks: str,
-    promises: str = "",
-    *,
-    also: str = "",
-    kind: str = "",
-    xla_flags: tuple[str, ...] = (),
-    minimum_devices: int = 1,
-    deadline: float | None = None,
-    isolated: bool = False,
-    needs: str = "",
-    functions: str = "",
-    processes: bool = False,
-    ends: tuple[int, ...] = (),
-    exclusive: str = "",
-) -> Callable[[S], S]:
+def case(
+    layouts: str, callbacks: str, promises: str = "", *, also: str = "", kind: str = "", **options: Any
+) -> Callable[[F], F]:
     """Register a function for every combination of these layouts and callbacks, each a list of words.
 
     The kind is the function's name. The promises are each callback's promise about failures, and those in `also`; a
-    promise that names other functions is left out.
-    A case that shares its process with other cells always has a deadline.
+    promise that names other functions is left out. The options are fields of `RegisteredCase`. A case that shares its
+    process with other cells always has a deadline.
     """
+    options = {"deadline": None if options.get("isolated") else SLOWEST, **options}
 
-    def enter_all(function: S) -> S:
+    def enter_all(function: F) -> F:
         for name in callbacks.split():
             callback = callback_named(name)
             of_callback = promises or f"{_PROMISE_OF.get(callback.function, ' '.join(callback.promises))} {also}"
@@ -162,28 +145,7 @@ def bench_case(
             if not cited:
                 raise ValueError(f"{function.__name__} of {name} cites no promise about {callback.function}")
             for layout in layouts.split():
-                enter(
-                    RegisteredCase(
-                        kind or function.__name__,
-                        layout,
-                        name,
-                        cited,
-                        functools.partial(_run, function, callback),
-                        xla_flags,
-                        minimum_devices,
-                        deadline if deadline or isolated else SLOWEST,
-                        isolated,
-                        needs,
-                        functions,
-                        processes,
-                        ends,
-                        exclusive,
-                    )
-                )
+                enter(RegisteredCase(kind or function.__name__, layout, name, cited, function, **options))
         return function
 
     return enter_all
-
-
-def _run(function: CaseFunction, callback: Callback, bench: Bench) -> list[Anomaly]:
-    return function(bench, callback)

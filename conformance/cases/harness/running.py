@@ -1,7 +1,7 @@
 """Run case cells: run the function of a case and class its anomalies.
 
-Each function returns anomalies. A case that may crash, hang or poison its process runs in a process of its own,
-where a crash or a hang is a result like any other.
+A case that may crash, hang or poison its process runs in a process of its own, where a crash or a hang is a result like
+any other.
 """
 
 from __future__ import annotations
@@ -16,22 +16,28 @@ from ...implementations import Implementation
 from ...oracle.checkers import Anomaly
 from ...oracle.stages import stage_of, summary
 from ...oracle.verdicts import Outcome, Verdict
-from .bench import Bench
+from .case import Case
 from .checks import is_of_the_program
 from .child_processes import ChildEndedError
 from .registry import RegisteredCase
 from .support import outcome_in_place_of_waiting, outcome_without_support
 
+SHOWN = 10
+"""A witness has at most so many anomalies."""
+
 
 def run_case(case: RegisteredCase, implementation: Implementation, devices: Sequence[jax.Device]) -> Outcome:
-    bench = Bench(implementation, case.layout, devices)
+    one = Case(implementation, case.layout, devices, case.callback)
     started = time.perf_counter()
-    if waiting := outcome_in_place_of_waiting(case, bench):
+    if waiting := outcome_in_place_of_waiting(case, one):
         return waiting
     try:
-        anomalies = case.run(bench)
+        case.run(one)
+        if one.ends_quietly:
+            one.barrier()
+        anomalies = one.anomalies
     except ChildEndedError as error:
-        lacking = outcome_without_support(case, bench, started)
+        lacking = outcome_without_support(case, one, started)
         return replace(lacking or error.outcome, seconds=time.perf_counter() - started)
     except Exception as error:
         if not is_of_the_program(error, implementation):
@@ -40,9 +46,10 @@ def run_case(case: RegisteredCase, implementation: Implementation, devices: Sequ
     seconds = time.perf_counter() - started
     if not anomalies:
         return Outcome(Verdict.PASS, seconds=seconds)
-    if lacking := outcome_without_support(case, bench, started):
+    if lacking := outcome_without_support(case, one, started):
         return replace(lacking, seconds=time.perf_counter() - started)
-    witness = "; ".join(str(anomaly) for anomaly in anomalies)
+    more = [f"(and {len(anomalies) - SHOWN} more)"] * (len(anomalies) > SHOWN)
+    witness = "; ".join([*map(str, anomalies[:SHOWN]), *more])
     return Outcome(Verdict.FAIL, anomalies[0].stage, witness, seconds, anomaly=anomalies[0].kind)
 
 
@@ -51,4 +58,6 @@ def try_callback_of(case: RegisteredCase, implementation: Implementation, device
 
     A pass says that it has.
     """
-    return outcome_without_support(case, Bench(implementation, case.layout, devices)) or Outcome(Verdict.PASS)
+    return outcome_without_support(case, Case(implementation, case.layout, devices, case.callback)) or Outcome(
+        Verdict.PASS
+    )

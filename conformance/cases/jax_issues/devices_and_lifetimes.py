@@ -13,20 +13,21 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ...oracle.verdicts import Stage
-from ..harness.bench import Bench
+from ..devices import meshes
 from ..harness.case import Case, case
 from ..harness.checks import still_alive
+from ..harness.hosts import add_one
 from ..harness.registry import ONE_OF_EACH, WITH_RESULTS
-from .loops_and_branches import TRIPS, add_one
+from .loops_and_branches import TRIPS
 
 
 @case("shard_map", "id_tap call io_callback_ordered")
 def changing_device_sets(case: Case) -> None:
     """#25671: a function with ordered callbacks runs on all devices, then on one, then on all again."""
-    alone = Bench(case.implementation, "jit", case.devices)
-    together, single = (bench.applying(case.callback, add_one) for bench in (case.bench, alone))
-    for bench, program in ((case.bench, together), (alone, single), (case.bench, together)):
-        case.gives(bench.expected(case.callback, bench.operand), program, bench.operand)
+    alone = case.over(case.devices, "jit")
+    together, single = (each.program(add_one) for each in (case, alone))
+    for each, program in ((case, together), (alone, single), (case, together)):
+        case.gives(each.expected, program, each.operand)
 
 
 @case("pmap", "call", "H9", minimum_devices=2, deadline=15.0, isolated=True)
@@ -45,9 +46,7 @@ def eagerly_forgotten(case: Case) -> None:
     """No public number: after eager calls, a function is gone with its last reference, without clearing caches."""
 
     def run() -> weakref.ref[Any]:
-        def host(operand: Any, transforms: Any = ()) -> Any:
-            return add_one(operand)
-
+        host = lambda operand: add_one(operand)
         np.asarray(case.apply(host, jnp.asarray(case.operand)))
         return weakref.ref(host)
 
@@ -61,7 +60,7 @@ def dropped_while_running(case: Case) -> None:
     """JAX 0.4.18 and before: the user drops a function and its program before the result is ready."""
     results = []
     for _ in range(TRIPS):
-        results.append(case.bench.applying(case.callback, functools.partial(add_one))(case.operand))
+        results.append(case.program(functools.partial(add_one))(case.operand))
         # Collecting the young generations is enough; a full collection takes long.
         gc.collect(1)
     for result in results:
@@ -79,7 +78,7 @@ def collects_garbage(case: Case) -> None:
         gc.collect(0)
         return add_one(operand)
 
-    compiled = case.bench.applying(case.callback, host)
+    compiled = case.program(host)
     for _ in range(TRIPS):
         case.gives(case.expected, compiled, case.operand)
 
@@ -88,8 +87,7 @@ def collects_garbage(case: Case) -> None:
 @case("pjit", WITH_RESULTS, minimum_devices=2, needs="set_mesh")
 def explicit_mesh(case: Case) -> None:
     """No public number: on a mesh with explicit axes, a result has a sharding over that mesh."""
-    explicit = (jax.sharding.AxisType.Explicit,)
-    mesh = jax.make_mesh((len(case.devices),), ("devices",), axis_types=explicit, devices=case.devices)
+    mesh = meshes.explicit_mesh(case)
     with jax.set_mesh(mesh):
         operand = jax.device_put(case.operand, NamedSharding(mesh, PartitionSpec()))
         result = jax.jit(lambda x: case.apply(add_one, x))(operand)
@@ -106,7 +104,7 @@ def decomposes_on_the_host(case: Case) -> None:
         eigenvalues = np.asarray(decompose(np.eye(150, dtype=np.float32)))
         return np.asarray(operand) + np.float32(eigenvalues.real.mean())
 
-    compiled = case.bench.applying(case.callback, host)
+    compiled = case.program(host)
     for _ in range(TRIPS):
         case.gives(case.expected, compiled, case.operand)
 
@@ -114,7 +112,7 @@ def decomposes_on_the_host(case: Case) -> None:
 @case("jit", ONE_OF_EACH, needs="no_tracing")
 def without_tracing(case: Case) -> None:
     """#39289: a program that has run before runs again under `jax.no_tracing`, which forbids a new trace."""
-    compiled = case.bench.applying(case.callback, add_one)
+    compiled = case.program(add_one)
     case.gives(case.expected, compiled, case.operand)
     with jax.no_tracing():
         case.gives(case.expected, compiled, case.operand)

@@ -11,19 +11,12 @@ import numpy as np
 
 from ...oracle.verdicts import Stage
 from ...spec.external_callbacks import callback_named
-from ..harness.bench import WIDTH
 from ..harness.case import Case, case
+from ..harness.hosts import add_one
+from ..harness.programs import row, rows
 from ..harness.registry import WITH_EFFECTS, WITH_RESULTS
 
 TRIPS = 5
-
-
-def _row(number: Any) -> Any:
-    return jnp.full(WIDTH, number, jnp.float32)
-
-
-def _rows(count: int) -> list[Any]:
-    return [np.full(WIDTH, number, np.float32) for number in range(count)]
 
 
 @case("jit", WITH_EFFECTS)
@@ -32,14 +25,14 @@ def loop_with_large_carry(case: Case) -> None:
     host = case.host()
 
     def step(state: Any) -> Any:
-        case.apply(host, _row(state[0]))
+        case.apply(host, row(state[0]))
         return state[0] + 1, state[1] * 1.5 + 1
 
     def loop(x: Any) -> Any:
         return jax.lax.while_loop(lambda state: state[0] < TRIPS, step, (0, x))[1]
 
     for _ in case.runs(loop, jnp.zeros((500, 500)), TRIPS):
-        case.saw(host, _rows(TRIPS))
+        case.saw(host, rows(*range(TRIPS)))
 
 
 @case("jit", f"{WITH_EFFECTS} io_callback")
@@ -50,12 +43,12 @@ def condition_with_frozen_carry(case: Case) -> None:
 
     def loop(in_order: bool, x: Any) -> Any:
         def unfinished(state: Any) -> Any:
-            case.apply(host, _row(state[0]))
+            case.apply(host, row(state[0]))
             return state[0] < TRIPS
 
         def body(state: Any) -> Any:
             if in_order:
-                case.bench.apply(ordered, of_body, _row(state[0]))
+                case.apply(of_body, row(state[0]), by=ordered)
             return state[0] + 1, state[1]
 
         return jax.lax.while_loop(unfinished, body, (jnp.float32(0), x))[1]
@@ -63,8 +56,8 @@ def condition_with_frozen_carry(case: Case) -> None:
     for in_order in (False, True):
         for result in case.runs(functools.partial(loop, in_order), case.operand, times=1):
             case.gave(result, case.operand)
-            case.saw(host, _rows(TRIPS + 1))
-            case.saw(of_body, _rows(TRIPS if in_order else 0))
+            case.saw(host, rows(*range(TRIPS + 1)))
+            case.saw(of_body, rows(*range(TRIPS if in_order else 0)))
 
 
 @case("jit", "io_callback io_callback_ordered debug_callback id_tap", "H6 X3 X4")
@@ -74,13 +67,13 @@ def invariant_predicate(case: Case) -> None:
 
     def loss(x: Any, flag: Any) -> Any:
         def step(carry: Any, number: Any) -> Any:
-            jax.lax.cond(flag, lambda: (case.apply(host, _row(number)), None)[1], lambda: None)
+            jax.lax.cond(flag, lambda: (case.apply(host, row(number)), None)[1], lambda: None)
             return jnp.sin(carry), None
 
         return jax.lax.scan(step, x, jnp.arange(TRIPS))[0]
 
     jax.block_until_ready(jax.jit(jax.grad(loss))(np.float32(1), np.bool_(True)))
-    case.saw(host, _rows(TRIPS))
+    case.saw(host, rows(*range(TRIPS)))
 
 
 @case("jit", WITH_EFFECTS)
@@ -89,7 +82,7 @@ def implicit_derivative(case: Case) -> None:
     host = case.host()
 
     def solve(function: Any, start: Any) -> Any:
-        case.apply(host, _row(0))
+        case.apply(host, row(0))
         return start - function(start)
 
     def root(x: Any) -> Any:
@@ -97,7 +90,7 @@ def implicit_derivative(case: Case) -> None:
 
     for result in case.runs(root, np.float32(2), times=1):
         case.gave(result, np.float32(2))
-        case.saw(host, _rows(1))
+        case.saw(host, rows(0))
 
 
 @case("jit", WITH_RESULTS)
@@ -121,7 +114,3 @@ def shape_first(case: Case) -> None:
     case.same("result", Stage.TRACE, shape.shape, case.operand.shape, "the shape")
     case.gave(function(jnp.asarray(case.operand)), case.operand)
     case.saw(host, [case.operand])
-
-
-def add_one(operand: Any) -> Any:
-    return np.asarray(operand) + np.float32(1)

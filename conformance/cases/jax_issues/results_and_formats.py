@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import io
 from typing import Any
 
 import jax
@@ -12,6 +10,7 @@ import numpy as np
 
 from ...oracle.verdicts import Stage
 from ..harness.case import Case, case
+from ..harness.hosts import add_one
 from ..harness.registry import WITH_RESULTS
 from .loops_and_branches import TRIPS
 
@@ -26,8 +25,7 @@ def python_number(case: Case) -> None:
         case.gave(compiled(case.operand), np.float32(42))
     except Exception:
         # The barrier reports a refusal once more, and then it is over.
-        with contextlib.suppress(Exception):
-            case.implementation.barrier()
+        case.drain()
 
 
 @case("jit", "pure_callback io_callback")
@@ -49,13 +47,13 @@ def strided_results(case: Case) -> None:
 @case("jit pjit", f"{WITH_RESULTS} dlpack_callback")
 def reuses_its_result(case: Case) -> None:
     """As #37830: a function returns the same array each time, with new values; earlier results do not change."""
-    mine = np.zeros(case.bench.callback_shape, np.float32)
+    mine = np.zeros(case.callback_shape, np.float32)
 
     def host(operand: Any) -> Any:
-        mine[...] = np.asarray(operand) + np.float32(1)
+        mine[...] = add_one(operand)
         return mine
 
-    compiled = case.bench.applying(case.callback, host)
+    compiled = case.program(host)
     operands = [case.operand + np.float32(10 * number) for number in range(TRIPS)]
     results = [jax.block_until_ready(compiled(operand)) for operand in operands]
     for operand, result in zip(operands, results, strict=True):
@@ -67,7 +65,7 @@ def wide_results(case: Case) -> None:
     """#12186: results of 64 bits without x64 are refused before anything runs, in words that name the setting."""
     wide = jax.ShapeDtypeStruct((), np.int64)
     host = case.host()
-    error = case.raises(lambda: case.bench.apply(case.callback, host, np.int32(1), wide), kind="unchecked")
+    error = case.raises(lambda: case.apply(host, np.int32(1), wide), kind="unchecked")
     case.check(not host.count, "unchecked", Stage.TRACE, "int64[] was refused after the call")
     case.check(error is None or "x64" in str(error), "message", Stage.TRACE, f"the refusal does not name x64: {error}")
 
@@ -75,11 +73,8 @@ def wide_results(case: Case) -> None:
 @case("jit", "debug_print", "X4")
 def text_in_format(case: Case) -> None:
     """#23600: a print mixes text and traced values."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
+    with case.prints("2.0 text"):
         jax.jit(lambda x: case.implementation.print_as("{a} {b}", a=x, b="text"))(np.float32(2))
-        case.barrier()
-    case.same("value", Stage.CALLBACK, printed.getvalue(), "2.0 text\n", "the text")
 
 
 @case("jit", "debug_print", "X4")

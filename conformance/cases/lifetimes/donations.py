@@ -14,8 +14,9 @@ from ...oracle.stages import stage_of, summary
 from ...oracle.verdicts import Stage
 from ...spec.callbacks import Runs
 from ...spec.jax_versions import shard_map
-from ..harness.bench import WIDTH, Bench
 from ..harness.case import Case, case
+from ..harness.hosts import add_one
+from ..harness.programs import WIDTH
 from ..harness.registry import EVERY_KIND
 
 RUNS = 3
@@ -23,14 +24,14 @@ LARGE = 1 << 18
 """This many float32 are 1 MiB: from this size on, a library may lend memory that it reuses."""
 
 
-def _donating(bench: Bench, computation: Any) -> Any:
+def _donating(case: Case, computation: Any) -> Any:
     """A compiled program that may write its results over its operand."""
-    if bench.layout == "jit":
+    if case.layout == "jit":
         return jax.jit(computation, donate_argnums=0)
-    if bench.layout == "pjit":
-        return jax.jit(computation, donate_argnums=0, in_shardings=bench.split, out_shardings=bench.split)
+    if case.layout == "pjit":
+        return jax.jit(computation, donate_argnums=0, in_shardings=case.split, out_shardings=case.split)
     rows = PartitionSpec("devices")
-    return jax.jit(shard_map(computation, mesh=bench.mesh, in_specs=rows, out_specs=rows), donate_argnums=0)
+    return jax.jit(shard_map(computation, mesh=case.mesh, in_specs=rows, out_specs=rows), donate_argnums=0)
 
 
 @case("jit", f"{EVERY_KIND} debug_callback_ordered", also="H11")
@@ -47,50 +48,40 @@ def _check_donated(case: Case, width: int) -> None:
 
     def keep(operand: Any) -> Any:
         kept.append(np.asarray(operand))
-        return np.asarray(operand) + np.float32(1)
+        return add_one(operand)
 
-    program = _donating(case.bench, lambda x: (case.call_back(keep, x), x * -3))
+    program = _donating(case, lambda x: (case.apply(keep, x), x * -3))
     shape = (width,) if case.layout == "jit" else (len(case.devices), width)
-    operands = [np.full(shape, 1 + run, np.float32) for run in range(RUNS)]
-    sharding = None if case.layout == "jit" else case.bench.split
-    for operand in operands:
+    numbers = [np.float32(1 + run) for run in range(RUNS)]
+    for number in numbers:
+        operand = np.full(shape, number)
         # Some arrays of NumPy share their memory with the device's, and cannot be donated.
-        given = jax.device_put(operand, sharding) + jnp.float32(0)
+        given = jax.device_put(operand, None if case.layout == "jit" else case.split) + jnp.float32(0)
         result, tripled = program(given)
         for what, found, wanted in (
-            ("result of the callback", result, case.bench.expected(case.callback, operand)),
+            ("result of the callback", result, case.expected_of(operand)),
             ("result beside it", tripled, operand * -3),
         ):
-            if not np.array_equal(found, wanted):
-                witness = f"the {what} is {_short(found)}, expected {_short(wanted)}"
-                case.wrong("result", Stage.RESULT, witness)
-        if not given.is_deleted():
-            case.wrong("not donated", Stage.DISPATCH, "the operand is still there")
-    case.implementation.barrier()
-    if case.callback.runs is Runs.ONCE and len(kept) != RUNS * case.copies:
-        case.wrong("wrong count", Stage.CALLBACK, f"{len(kept)} operands were kept in {RUNS} runs")
-    allowed = {float(operand.flat[0]) for operand in operands}
-    numbers = {float(array.flat[0]) for array in kept}
-    if case.callback.runs is Runs.ONCE and numbers != allowed:
-        witness = f"the kept operands are of {sorted(numbers)} later, expected {sorted(allowed)}"
-        case.wrong("torn operand", Stage.CALLBACK, witness)
+            witness = f"the {what} is {_short(found)}, expected {_short(wanted)}"
+            case.check(np.array_equal(found, wanted), "result", Stage.RESULT, witness)
+        case.check(given.is_deleted(), "not donated", Stage.DISPATCH, "the operand is still there")
+    case.barrier()
+    if case.callback.runs is Runs.ONCE:
+        case.same("wrong count", Stage.CALLBACK, len(kept), RUNS * case.copies, f"kept operands of {RUNS} runs")
+        case.same("torn operand", Stage.CALLBACK, {float(array.flat[0]) for array in kept}, {*numbers}, "kept, later")
     for array in kept:
-        if float(array.flat[0]) not in allowed or not (array == array.flat[0]).all():
-            case.wrong("torn operand", Stage.CALLBACK, f"a kept operand is {_short(array)} later")
+        right = array.flat[0] in numbers and (array == array.flat[0]).all()
+        case.check(bool(right), "torn operand", Stage.CALLBACK, f"a kept operand is {_short(array)} later")
 
 
 @case("jit", "id_tap call pure_callback io_callback io_callback_ordered", "H3 H5 X2 X3")
 def donated_again(case: Case) -> None:
     """JAX refuses a program whose operand was donated before; the next programs and barriers are as without that."""
-    seen: list[float] = []
-
-    def host(operand: Any) -> Any:
-        seen.append(float(np.asarray(operand).ravel()[0]))
-        return np.asarray(operand) + np.float32(1)
-
-    program = _donating(case.bench, lambda x: case.call_back(host, x) + np.float32(0))
+    host = case.host(add_one)
+    program = _donating(case, lambda x: case.apply(host, x) + np.float32(0))
     refused = 0
     for run in range(2 * RUNS):
+        case.forget()
         # Of one frame, at one instruction: the library may know a dispatch by these.
         given = jnp.float32(run) + jnp.zeros(WIDTH)
         for attempt in range(2):
@@ -98,33 +89,27 @@ def donated_again(case: Case) -> None:
                 result = np.asarray(program(given))
             except (RuntimeError, ValueError) as error:
                 refused += 1
-                if not attempt or "delete" not in str(error):
-                    witness = f"attempt {attempt} of run {run} failed: {summary(error)}"
-                    case.wrong("stale error", stage_of(error), witness)
+                witness = f"attempt {attempt} of run {run} failed: {summary(error)}"
+                case.check(attempt > 0 and "delete" in str(error), "stale error", stage_of(error), witness)
             else:
-                wanted = case.bench.expected(case.callback, np.full(WIDTH, run, np.float32))
-                if attempt or not np.array_equal(result, wanted):
-                    witness = f"attempt {attempt} of run {run} gave {result}, expected {wanted}"
-                    case.wrong("result", Stage.RESULT, witness)
-        case.barrier()
-    if seen != [float(run) for run in range(2 * RUNS)]:
-        case.wrong("wrong count", Stage.CALLBACK, f"the callback saw {seen} in {2 * RUNS} runs")
-    if not refused:
-        case.wrong("not refused", Stage.DISPATCH, "JAX accepted an operand that was donated before")
+                wanted = case.expected_of(np.full(WIDTH, run, np.float32))
+                witness = f"attempt {attempt} of run {run} gave {result}, expected {wanted}"
+                case.check(not attempt and np.array_equal(result, wanted), "result", Stage.RESULT, witness)
+        case.saw(host, [np.full(WIDTH, run, np.float32)])
+    case.check(refused > 0, "not refused", Stage.DISPATCH, "JAX accepted an operand that was donated before")
 
 
 @case("jit", "id_tap call io_callback_ordered debug_callback_ordered", "H4", functions="barrier_wait")
 def memory_kind_beside_jaxs(case: Case) -> None:
     """A program with a memory kind may have an ordered callback of hostcb's and one of JAX's, in either order."""
-    device = case.devices[0]
-    seen: list[str] = []
-
-    def own(operand: Any) -> None:
-        seen.append("JAX's")
+    device, seen = case.devices[0], list[str]()
 
     def host(operand: Any) -> Any:
         seen.append("hostcb's")
-        return np.asarray(operand) + np.float32(1)
+        return add_one(operand)
+
+    def own(x: Any) -> None:
+        io_callback(lambda _: seen.append("JAX's"), None, x, ordered=True)
 
     for kind in [memory.kind for memory in device.addressable_memories()]:
         there = jax.sharding.SingleDeviceSharding(device, memory_kind=kind)
@@ -132,62 +117,39 @@ def memory_kind_beside_jaxs(case: Case) -> None:
 
             def program(x: Any, own_first: bool = own_first) -> Any:
                 if own_first:
-                    io_callback(own, None, x, ordered=True)
-                y = case.call_back(host, x)
+                    own(x)
+                y = case.apply(host, x)
                 if not own_first:
-                    io_callback(own, None, y, ordered=True)
+                    own(y)
                 return y
 
             seen.clear()
             compiled = jax.jit(program, out_shardings=there)
-            wanted = case.expected
-            where = f"with a result in {kind}"
-            case.value(where, lambda run=compiled: run(jnp.asarray(case.operand)), wanted)  # type: ignore[misc]
+            case.gives(case.expected, compiled, jnp.asarray(case.operand), what=f"with a result in {kind}")
             case.barrier()
             jax.effects_barrier()
-            if sorted(seen) != ["JAX's", "hostcb's"]:
-                case.wrong("wrong count", Stage.CALLBACK, f"{where} there ran {seen}")
+            case.same("wrong count", Stage.CALLBACK, sorted(seen), ["JAX's", "hostcb's"], f"with a result in {kind}")
 
 
 @case("jit", f"{EVERY_KIND} debug_callback_ordered", also="H4")
 @case("pjit", "id_tap call pure_callback", also="H4")
 def memory_kinds(case: Case) -> None:
     """Operands and results in each of the device's memories, such as the host's."""
-    sharding: Any = (
-        case.bench.split if case.layout == "pjit" else jax.sharding.SingleDeviceSharding(next(iter(case.devices)))
-    )
-    memories = [memory.kind for memory in case.devices[0].addressable_memories()]
-    for kind in memories:
-        there = sharding.with_memory_kind(kind)
-        seen: list[Any] = []
-
-        def host(operand: Any, seen: list[Any] = seen) -> Any:
-            seen.append(np.array(operand))
-            return np.asarray(operand) + np.float32(1)
-
-        def plain(x: Any, host: Any = host) -> Any:
-            return case.call_back(host, x)
-
-        wanted = case.expected
+    sharding: Any = case.split if case.layout == "pjit" else jax.sharding.SingleDeviceSharding(case.devices[0])
+    for kind in [memory.kind for memory in case.devices[0].addressable_memories()]:
+        there, host = sharding.with_memory_kind(kind), case.host(add_one)
+        plain = lambda x, host=host: case.apply(host, x)
         for label, program, operand in (
             ("an operand", jax.jit(plain), jax.device_put(case.operand, there)),
             ("a result", jax.jit(plain, in_shardings=sharding, out_shardings=there), case.operand),
         ):
-            seen.clear()
-            where = f"{label} in {kind}"
-            try:
-                result = program(operand)
-                found = np.asarray(result)
-                case.implementation.barrier()
-            except Exception as error:
-                case.wrong("error", stage_of(error), f"{where}: {summary(error)}")
-                continue
-            if not np.array_equal(found, wanted):
-                case.wrong("result", Stage.RESULT, f"{where}: {found.tolist()}, not {wanted.tolist()}")
-            if label == "a result" and result.sharding.memory_kind != kind:
-                case.wrong("result", Stage.RESULT, f"{where}: it is in {result.sharding.memory_kind}")
-            if not seen or any(not np.array_equal(each, case.operand) for each in seen):
-                case.wrong("wrong operand", Stage.CALLBACK, f"{where}: the callback saw {seen}")
+            with case.part(f"{label} in {kind}"):
+                case.forget()
+                result = jax.block_until_ready(program(operand))
+                case.gives(case.expected, np.asarray, result)
+                if label == "a result":
+                    case.same("result", Stage.RESULT, result.sharding.memory_kind, kind)
+                case.saw(host, [case.operand])
 
 
 def _short(array: Any) -> str:

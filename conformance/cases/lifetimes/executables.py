@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import tempfile
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,16 +15,18 @@ from jax import export
 from jax.experimental import serialize_executable
 from jax.experimental.compilation_cache import compilation_cache
 
-from ...oracle.checkers import Anomaly
 from ...oracle.stages import summary
 from ...oracle.verdicts import Stage
-from ...spec.callbacks import Callback, Runs
-from ..harness.bench import Bench
-from ..harness.checks import check_quiet_barrier, check_value, still_alive
-from ..harness.registry import EVERY_KIND, bench_case
+from ...spec.callbacks import Runs
+from ..harness.case import Case, case
+from ..harness.checks import still_alive
+from ..harness.hosts import add_one
+from ..harness.registry import EVERY_KIND
 
 EVERY_KIND_AND_ORDERED = f"{EVERY_KIND} debug_callback_ordered"
-CLOSURES = ("one", "another", "a third")
+ADDED = (1, 2, 3)
+"""What each function adds, by which it is known."""
+
 CACHE_SETTINGS = {
     "jax_enable_compilation_cache": True,
     "jax_persistent_cache_min_compile_time_secs": 0.0,
@@ -33,30 +34,26 @@ CACHE_SETTINGS = {
 }
 
 
-class _Saying:
-    """A host function that writes its own name down and adds a number of its own."""
+class _Adding:
+    """A host function that writes down what it adds."""
 
-    def __init__(self, name: str, said: list[str]) -> None:
-        self.name, self.said = name, said
+    def __init__(self, case: Case, added: int, said: list[int]) -> None:
+        self.case, self.added, self.said = case, added, said
 
     def __call__(self, operand: Any) -> Any:
-        self.said.append(self.name)
-        return np.asarray(operand) + np.float32(1 + len(self.name))
+        self.said.append(self.added)
+        return np.asarray(operand) + np.float32(self.added)
 
-    def result(self, callback: Callback, operand: Any) -> Any:
-        return operand + np.float32(1 + len(self.name)) if callback.returns_new_value else operand
+    def expected(self, operand: Any) -> Any:
+        return operand + np.float32(self.added) if self.case.callback.returns_new_value else operand
 
 
-def _check_calls(bench: Bench, callback: Callback, said: list[str], wanted: list[str], where: str) -> list[Anomaly]:
-    """Whether these functions alone were called, each as often as the layout has callbacks in a run."""
-    anomalies = check_quiet_barrier(bench, f"after {where}")
-    if {*said} != {*wanted}:
-        witness = f"{where} called {sorted({*said})}, expected {sorted({*wanted})}"
-        return [*anomalies, Anomaly("wrong function", Stage.CALLBACK, witness)]
-    count = len(wanted) * bench.callbacks_per_run
-    if callback.runs is Runs.ONCE and len(said) != count:
-        anomalies.append(Anomaly("wrong count", Stage.CALLBACK, f"{where} made {len(said)} calls, not {count}"))
-    return anomalies
+def _check_calls(case: Case, said: list[int], wanted: list[int], what: str) -> None:
+    """These functions alone were called, each as often as the layout has callbacks in a run."""
+    case.barrier()
+    case.same("wrong function", Stage.CALLBACK, {*said}, {*wanted}, what)
+    if case.callback.runs is Runs.ONCE:
+        case.same("wrong count", Stage.CALLBACK, len(said), len(wanted) * case.copies, f"calls of {what}")
 
 
 @contextlib.contextmanager
@@ -76,105 +73,88 @@ def _persistent_cache() -> Iterator[None]:
             compilation_cache.reset_cache()
 
 
-@bench_case("jit", EVERY_KIND_AND_ORDERED, "H18")
-@bench_case("pjit shard_map", "id_tap io_callback", "H18")
-def equal_programs_from_a_cache(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", EVERY_KIND_AND_ORDERED, "H18")
+@case("pjit shard_map", "id_tap io_callback", "H18")
+def equal_programs_from_a_cache(case: Case) -> None:
     """#38405: programs with equal HLO share an executable in the persistent cache, and each calls its own functions."""
-    said: list[str] = []
-    # The last program has the functions of the first one in the other order.
-    pairs = (CLOSURES[:2], CLOSURES[1:], CLOSURES[1::-1])
-    anomalies: list[Anomaly] = []
+    said: list[int] = []
     kept = []
     with _persistent_cache():
-        for pair in (*pairs, *pairs):
-            first, second = (_Saying(name, said) for name in pair)
+        # The last program has the functions of the first one in the other order.
+        for pair in (ADDED[:2], ADDED[1:], ADDED[1::-1]) * 2:
+            first, second = (_Adding(case, added, said) for added in pair)
 
-            def computation(x: Any, first: _Saying = first, second: _Saying = second) -> Any:
-                return bench.apply(callback, second, bench.apply(callback, first, x) * np.float32(2))
+            def computation(x: Any, first: _Adding = first, second: _Adding = second) -> Any:
+                return case.apply(second, case.apply(first, x) * np.float32(2))
 
-            compiled = bench.compile(computation)
-            wanted = second.result(callback, first.result(callback, bench.operand) * np.float32(2))
-            where = f"the program of {' and '.join(pair)}"
+            program, what = case.compile(computation), f"the program that adds {pair}"
             said.clear()
-            anomalies += check_value(where, lambda c=compiled: c(bench.operand), wanted)  # type: ignore[misc]
-            anomalies += _check_calls(bench, callback, said, [*pair], where)
-            kept.append((compiled, pair))
-    for compiled, pair in kept[:2]:
+            case.gives(second.expected(first.expected(case.operand) * np.float32(2)), program, case.operand, what=what)
+            _check_calls(case, said, [*pair], what)
+            kept.append((program, pair))
+    for program, pair in kept[:2]:
         said.clear()
-        np.asarray(compiled(bench.operand))
-        anomalies += _check_calls(bench, callback, said, [*pair], f"later, the program of {' and '.join(pair)}")
-    return anomalies
+        np.asarray(program(case.operand))
+        _check_calls(case, said, [*pair], f"later, the program that adds {pair}")
 
 
-@bench_case("jit", EVERY_KIND_AND_ORDERED, "H18")
-@bench_case("pjit pmap shard_map", "id_tap io_callback", "H18")
-def compiled_ahead(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", EVERY_KIND_AND_ORDERED, "H18")
+@case("pjit pmap shard_map", "id_tap io_callback", "H18")
+def compiled_ahead(case: Case) -> None:
     """Executables outlive the jitted functions that they come from; any thread calls them, in any order."""
-    said: list[str] = []
-    executables: dict[str, Any] = {}
-    results: dict[str, Any] = {}
-    functions: dict[str, weakref.ref[_Saying]] = {}
-    for name in CLOSURES:
-        host = _Saying(name, said)
-        functions[name] = weakref.ref(host)
-        results[name] = host.result(callback, bench.operand)
-        jitted: Any = bench.applying(callback, host)
-        executables[name] = jitted.lower(bench.operand).compile()
-    del host, jitted
+    said: list[int] = []
+    executables: dict[int, Any] = {}
+    expected: dict[int, Any] = {}
+    functions: dict[str, weakref.ref[_Adding]] = {}
+    for added in ADDED:
+        host = _Adding(case, added, said)
+        functions[f"the one that adds {added}"] = weakref.ref(host)
+        expected[added] = host.expected(case.operand)
+        executables[added] = case.program(host).lower(case.operand).compile()
+    del host
     gc.collect()
-    anomalies: list[Anomaly] = []
 
-    def call(name: str, where: str) -> None:
+    def call(added: int, where: str) -> None:
         said.clear()
-        label = f"the executable of {name} {where}"
-        anomalies.extend(check_value(label, lambda: executables[name](bench.operand), results[name]))
-        anomalies.extend(_check_calls(bench, callback, said, [name], label))
+        what = f"the executable that adds {added}, {where}"
+        case.gives(expected[added], executables[added], case.operand, what=what)
+        _check_calls(case, said, [added], what)
 
-    for name in (*CLOSURES, *reversed(CLOSURES)):
-        call(name, "without its function")
+    for added in (*ADDED, *reversed(ADDED)):
+        call(added, "without its function")
 
     def call_each() -> None:
-        for name in CLOSURES:
-            call(name, "in another thread")
+        for added in ADDED:
+            call(added, "in another thread")
 
-    thread = threading.Thread(target=call_each)
-    thread.start()
-    thread.join()
+    with case.in_thread(call_each):
+        pass
     executables.clear()
-    return anomalies + _check_gone(bench, functions)
+    # JAX keeps every function that it has mapped by pmap, with or without callbacks.
+    alive = still_alive(functions, jax.clear_caches if case.layout == "pmap" else lambda: None)
+    case.same("leak", Stage.EXIT, alive, [], "functions of executables that are gone")
 
 
-def _check_gone(bench: Bench, functions: dict[str, weakref.ref[_Saying]]) -> list[Anomaly]:
-    if bench.layout == "pmap":
-        # JAX keeps every function that it has mapped, with or without callbacks.
-        jax.clear_caches()
-    alive = still_alive(functions)
-    return [Anomaly("leak", Stage.EXIT, f"the executables are gone, and their functions {alive} are not")] * bool(alive)
-
-
-@bench_case("jit", EVERY_KIND_AND_ORDERED, "H18")
-def serialized(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", EVERY_KIND_AND_ORDERED, "H18")
+def serialized(case: Case) -> None:
     """An executable with a callback is not serialized, and the error says why."""
-    compiled: Any = bench.applying(callback, _Saying("one", []))
-    executable = compiled.lower(bench.operand).compile()
-    return check_refused(lambda: serialize_executable.serialize(executable), "serialized an executable")
+    executable = case.program(add_one).lower(case.operand).compile()
+    _check_refused(case, lambda: serialize_executable.serialize(executable))
 
 
-@bench_case("jit", EVERY_KIND_AND_ORDERED, "H18")
-@bench_case("pjit shard_map", "id_tap pure_callback", "H18")
-def exported(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit", EVERY_KIND_AND_ORDERED, "H18")
+@case("pjit shard_map", "id_tap pure_callback", "H18")
+def exported(case: Case) -> None:
     """`jax.export` refuses a function with a callback when it exports it, and the error says why."""
-    compiled: Any = bench.applying(callback, _Saying("one", []))
-    return check_refused(lambda: export.export(compiled)(bench.operand), "exported a function")
+    _check_refused(case, lambda: export.export(case.program(add_one))(case.operand))
 
 
-def check_refused(run: Callable[[], Any], what: str) -> list[Anomaly]:
+def _check_refused(case: Case, run: Callable[[], Any]) -> None:
     """A callback is a function of this process: what leaves the process cannot have it."""
     try:
         run()
     except Exception as error:
-        if "callback" in str(error).lower():
-            return []
-        witness = f"the error does not say that a callback is the reason: {summary(error)}"
-        return [Anomaly("poor error", Stage.LOWER, witness)]
-    return [Anomaly("not refused", Stage.LOWER, f"JAX {what} with a callback, which no other process has")]
+        if "callback" not in str(error).lower():
+            case.wrong("poor error", Stage.LOWER, f"the error does not say that a callback is it: {summary(error)}")
+    else:
+        case.wrong("not refused", Stage.LOWER, "JAX gave away a callback, which no other process has")

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from ..harness.case import Case, case
+from ..harness.hosts import add_one
 
 ROUNDS = 2
 
@@ -15,9 +16,8 @@ ROUNDS = 2
 @case("jit pjit", "pure_callback", "H10 X2")
 def runs_without_dispatch(case: Case) -> None:
     """The runtime's executable of a program calls back, although JAX reports none of its runs."""
-    compiled: Any = case.applying(lambda operand: np.asarray(operand) + np.float32(1))
-    split = case.bench.split if case.layout == "pjit" else jax.sharding.SingleDeviceSharding(case.devices[0])
-    executable = compiled.lower(case.operand).compile().runtime_executable()
+    split = case.split if case.layout == "pjit" else jax.sharding.SingleDeviceSharding(case.devices[0])
+    executable = case.program(add_one).lower(case.operand).compile().runtime_executable()
     operand = jax.device_put(case.operand, split)
 
     def run() -> Any:
@@ -25,5 +25,5 @@ def runs_without_dispatch(case: Case) -> None:
         return np.concatenate([np.asarray(part) for part in parts])
 
     for _ in range(ROUNDS):
-        case.value("the executable", run, case.expected)
+        case.gives(case.expected, run, what="the executable")
     case.barrier()

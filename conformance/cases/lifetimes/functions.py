@@ -13,7 +13,7 @@ import numpy as np
 
 from ...oracle.verdicts import Stage
 from ..harness.case import BEGINS_WITHIN, Case, case
-from ..harness.checks import error_of, still_alive
+from ..harness.checks import still_alive
 from ..harness.registry import EVERY_KIND, WITH_SIDE_EFFECT
 from .operands import LARGE
 
@@ -46,7 +46,7 @@ _AROUND: dict[str, _Around] = {
 def _used(case: Case, held: Any = None, around: _Around = _AROUND["alone"]) -> weakref.ref[Any]:
     """A function whose program has run and is gone."""
     function = _Function(held)
-    program = case.compile(around(lambda x: case.bench.apply(case.callback, function, x)))
+    program = case.compile(around(lambda x: case.apply(function, x)))
     np.asarray(program(case.operand))
     return weakref.ref(function)
 
@@ -56,7 +56,7 @@ def _used(case: Case, held: Any = None, around: _Around = _AROUND["alone"]) -> w
 def is_forgotten(case: Case) -> None:
     """A function is gone when its program is gone; caches are cleared only if JAX itself keeps the function."""
     references = {label: _used(case, around=around) for label, around in _AROUND.items()}
-    error_of(case.implementation.barrier)
+    case.drain()
     # JAX keeps every function that it has mapped, with or without callbacks.
     alive = still_alive(references, jax.clear_caches if case.layout == "pmap" else lambda: None)
     case.same("leak", Stage.EXIT, alive, [], "functions of programs that are gone")
@@ -67,7 +67,7 @@ def is_forgotten(case: Case) -> None:
 def many_are_forgotten(case: Case) -> None:
     """Jitted functions that are made, run and dropped, again and again: neither functions nor arrays add up."""
     references = {str(number): _used(case, np.zeros(LARGE, np.int8)) for number in range(MANY)}
-    error_of(case.implementation.barrier)
+    case.drain()
     case.same("leak", Stage.EXIT, still_alive(references), [], "functions of programs that are gone")
 
 

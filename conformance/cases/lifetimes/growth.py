@@ -14,7 +14,8 @@ import numpy as np
 from ...oracle.verdicts import Stage
 from ...spec.callbacks import Runs
 from ...spec.external_callbacks import callback_named
-from ..harness.case import Case, add_one, case
+from ..harness.case import Case, case
+from ..harness.hosts import add_one
 
 WARM_UP = 5
 RUNS = 60
@@ -40,7 +41,7 @@ def runs_leave_nothing(case: Case) -> None:
         result = case.apply(add_one, x)
         # A callback without an effect comes last: the program has one all the same.
         pure = callback_named("pure_callback")
-        return case.bench.apply(pure, add_one, result) if case.callback.runs is Runs.ONCE else result
+        return case.apply(add_one, result, by=pure) if case.callback.runs is Runs.ONCE else result
 
     program = case.compile(through)
 
@@ -59,7 +60,7 @@ def runs_leave_nothing(case: Case) -> None:
 @case("pmap shard_map", "id_tap call io_callback_ordered", "H3 H18 X3", minimum_devices=2)
 def unawaited_runs_leave_nothing(case: Case) -> None:
     """As `runs_leave_nothing`, of programs on several devices that nobody waits for until the barrier."""
-    program = case.compile(lambda x: case.bench.apply(case.callback, add_one, x))
+    program = case.compile(lambda x: case.apply(add_one, x))
 
     def run(times: int) -> int:
         for _ in range(times):
@@ -88,7 +89,7 @@ def gives_memory_back(case: Case) -> None:
     before = 0.0
     # What the process needs once does not count.
     for number in range(ROUNDS + 1):
-        case.gives(np.float32(VALUES), lambda: program(jnp.float32(0)))
+        case.gives(np.float32(VALUES), program, jnp.float32(0))
         case.barrier()
         before = before if number else _resident()
     grown = _resident() - before

@@ -12,8 +12,9 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ...oracle.verdicts import Stage
-from ..harness.bench import WIDTH
-from ..harness.case import Case, add_one, case
+from ..harness.case import Case, case
+from ..harness.hosts import add_one
+from ..harness.programs import WIDTH
 from ..harness.registry import OF_ARRAYS, OF_ARRAYS_OF_JAX
 
 RUNS = 10
@@ -76,7 +77,7 @@ def keeps_its_parts(case: Case) -> None:
 def changes_its_operand(case: Case) -> None:
     """A callback can change the NumPy array that it is given, in jit and outside, and no other code sees the change."""
 
-    def change(operand: Any, transforms: Any = ()) -> Any:
+    def change(operand: Any) -> Any:
         result, array = add_one(operand), np.asarray(operand)
         # An array of JAX cannot be changed.
         writeable = array.flags.writeable or not isinstance(operand, np.ndarray)
@@ -90,9 +91,9 @@ def changes_its_operand(case: Case) -> None:
 
     compiled, on_device = case.compile(program), jnp.asarray(case.operand)
     for run in (compiled, compiled, program):
-        case.gives(case.expected + 2 * case.operand, lambda run=run: run(on_device))
+        case.gives(case.expected + 2 * case.operand, run, on_device)
     case.barrier()
-    case.gives(case.operand, lambda: on_device)
+    case.gives(case.operand, np.asarray, on_device)
 
 
 _WAYS_TO_KEEP: tuple[Callable[[Any], Any], ...] = (
@@ -111,7 +112,7 @@ def keeps_large_operands(case: Case) -> None:
     """As `keeps_its_operand` for operands of 1 MiB, several of them in a tree, and for views of them."""
     kept: list[tuple[float, Any]] = []
 
-    def keep(operand: Any, transforms: Any = ()) -> Any:
+    def keep(operand: Any) -> Any:
         first, (second, small) = operand["first"], operand["others"]
         number = float(np.asarray(small).ravel()[0])
         way = _WAYS_TO_KEEP[int(number) % len(_WAYS_TO_KEEP)]
@@ -123,7 +124,7 @@ def keeps_large_operands(case: Case) -> None:
         first = x.ravel()[0]
         # No two arrays of the tree are alike.
         operand = {"first": jnp.full(LARGE, first), "others": (jnp.full(LARGE + 2 * WIDTH, -first), x)}
-        result = case.bench.apply(case.callback, keep, operand, jax.ShapeDtypeStruct(jnp.shape(x), np.float32))
+        result = case.apply(keep, operand, jax.ShapeDtypeStruct(jnp.shape(x), np.float32))
         return result if case.callback.returns_new_value else result["others"][1]
 
     compiled = case.compile(program)
@@ -131,7 +132,7 @@ def keeps_large_operands(case: Case) -> None:
         # Release some operands, so that their memory is reused while others are kept.
         del kept[1 :: LARGE_RUNS - 1]
         operand = case.operand + np.float32(1 + 100 * run)
-        case.gives(case.bench.expected(case.callback, operand), lambda x=operand: compiled(x))
+        case.gives(case.expected_of(operand), compiled, operand)
     case.barrier()
     case.check(len(kept) >= LARGE_RUNS, "lost", Stage.CALLBACK, f"{len(kept)} operands were kept")
     for number, view in kept:
@@ -160,7 +161,7 @@ def changes_its_result(case: Case) -> None:
 
     free = jnp.zeros(())
     chosen = jax.device_put(np.float32(0), case.devices[0])
-    everywhere = jax.device_put(np.float32(0), NamedSharding(case.bench.mesh, PartitionSpec()))
+    everywhere = jax.device_put(np.float32(0), NamedSharding(case.mesh, PartitionSpec()))
     for run, operand in ((apply, free), (apply, chosen), (apply, everywhere), (jax.jit(apply), free)):
         results = [jax.block_until_ready(run(operand + number)) for number in range(3)]
         case.barrier()

@@ -14,8 +14,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from ...oracle.verdicts import Stage
 from ...spec.jax_versions import shard_map
 from ..barriers.several_devices import late_on_the_last
-from ..harness.case import BEGINS_WITHIN, WHILE, Case, add_one, case
-from ..harness.checks import in_turn
+from ..harness.case import BEGINS_WITHIN, WHILE, Case, case
+from ..harness.hosts import add_one
 from ..harness.registry import ORDERED
 
 ROUNDS = 4
@@ -25,16 +25,10 @@ OVERTAKING_SECONDS = 0.5
 NUMBER = jax.ShapeDtypeStruct((), np.float32)
 
 
-def _check_the_last(case: Case, *names: str) -> None:
-    """On the last device these hosts have run in this order, one at a time."""
-    events = case.recorder.history().events
-    case.found(in_turn([event for event in events if event.leaves[0].ravel()[0] == case.operand[-1][0]], names))
-
-
 @case("pmap", "call io_callback_ordered", "H5 X3", minimum_devices=2)
 def one_of_its_devices(case: Case) -> None:
     """A program on the last device of an earlier one, whose callback there still runs, begins after it."""
-    case.use(case.devices[:2])
+    case = case.over(case.devices[:2])
     early = threading.Event()
 
     def late(operand: Any) -> Any:
@@ -54,8 +48,7 @@ def one_of_its_devices(case: Case) -> None:
         case.forget()
         early.clear()
         jax.block_until_ready([on_both(case.operand), on_one(placed)])
-        case.barrier()
-        _check_the_last(case, "on both", "on one")
+        case.ran_in_turn("on both", "on one", of=case.operand[-1])
 
 
 def _takes_a_while(x: Any) -> Any:
@@ -66,7 +59,7 @@ def _takes_a_while(x: Any) -> Any:
 @case("pmap", "id_tap call io_callback_ordered", "H5 X3", minimum_devices=2)
 def all_after_one(case: Case) -> None:
     """A program on both devices begins after an earlier one on the last of them, which waits for its operand."""
-    case.use(case.devices[:2])
+    case = case.over(case.devices[:2])
     of_both, of_one = case.host(name="on both"), case.host(name="on one")
     on_both, on_one = case.program(of_both), jax.jit(lambda x: case.apply(of_one, x))
     before = jax.jit(_takes_a_while)
@@ -74,8 +67,7 @@ def all_after_one(case: Case) -> None:
     for _ in range(2 + ROUNDS):
         case.forget()
         jax.block_until_ready([on_one(before(placed)), on_both(case.operand)])
-        case.barrier()
-        _check_the_last(case, "on one", "on both")
+        case.ran_in_turn("on one", "on both", of=case.operand[-1])
 
 
 @case("pmap", "id_tap call", "H5", minimum_devices=2)
@@ -89,8 +81,7 @@ def outside_jit_after_all(case: Case) -> None:
         case.forget()
         early.clear()
         jax.block_until_ready([program(case.operand), case.apply(quick, placed)])
-        case.barrier()
-        _check_the_last(case, "in a program", "outside jit")
+        case.ran_in_turn("in a program", "outside jit", of=case.operand[-1])
 
 
 @case("pmap", "id_tap call io_callback_ordered debug_callback_ordered", "H5")
@@ -111,12 +102,11 @@ def order_across_threads(case: Case) -> None:
         thread.join(BEGINS_WITHIN)
     both_started.set()
     for result in results:
-        case.gives(case.expected, lambda r=result: r)
+        case.gives(case.expected, np.asarray, result)
     for host in hosts:
         case.saw_parts(host, case.operand)
     for row in case.operand:
-        events = case.recorder.history().events
-        case.found(in_turn([event for event in events if np.array_equal(event.leaves[0], row)], ["first", "second"]))
+        case.ran_in_turn("first", "second", of=row)
 
 
 @case("jit", f"{ORDERED} pure_callback io_callback debug_callback", "H5 X2 X3 X4", minimum_devices=3)
@@ -154,12 +144,12 @@ def waits_for_operand(case: Case) -> None:
         shard = held_up(values).addressable_shards[0].data.reshape(case.operand.shape)
         result = first_program(jax.device_put(shard, case.devices[0]))
         first_started.set()
-        case.gives(case.expected, lambda: result)
+        case.gives(case.expected, np.asarray, result)
 
     with case.in_thread(run_first):
         # If the dispatch itself waits for the operand, no program can overtake.
         first_started.wait(1.0)
-        with case.in_thread(lambda: case.gives(case.expected, lambda: later_program(case.operand))):
+        with case.in_thread(lambda: case.gives(case.expected, later_program, case.operand)):
             later_ran.wait(OVERTAKING_SECONDS)
             in_order = first_started.is_set()
             gate.set()

@@ -15,7 +15,8 @@ import numpy as np
 
 from ...oracle.verdicts import Stage
 from ...spec.callbacks import Runs
-from ..harness.case import Case, add_one, case
+from ..harness.case import Case, case
+from ..harness.hosts import add_one
 from ..harness.registry import EVERY_KIND
 
 
@@ -65,8 +66,7 @@ def _functions(case: Case, seen: list[str]) -> _Pairs:
     """Functions of any callback."""
 
     def pair(one: Any, other: Any, *shown: Any) -> tuple[_Show, _Show, list[str]]:
-        bench, callback = case.bench, case.callback
-        return lambda x: bench.apply(callback, one, x), lambda x: bench.apply(callback, other, x), [*shown]
+        return lambda x: case.apply(one, x), lambda x: case.apply(other, x), [*shown]
 
     partials: list[Any] = [functools.partial(_of_label, seen, label) for label in ("one", "other")]
     labelled: list[Any] = [_Labelled(label, seen) for label in ("one", "other")]
@@ -86,10 +86,7 @@ def _arguments(case: Case, seen: list[str]) -> _Pairs:
         seen.append(repr(argument[0]))
 
     def pair(one: Any, other: Any) -> tuple[_Show, _Show, list[str]]:
-        bench, callback = case.bench, case.callback
-        first, second = (
-            lambda x, label=label: bench.apply(callback, host, (label, x), ())[1] for label in (one, other)
-        )
+        first, second = (lambda x, label=label: case.apply(host, (label, x), ())[1] for label in (one, other))
         return first, second, [repr(one), repr(other)]
 
     return {

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 from ...oracle.verdicts import Stage
-from ..harness.case import Case, Host, case
+from ..harness.case import Case, case
+from ..harness.hosts import Host
 
 
 class _Adding(Host):
@@ -47,7 +48,7 @@ def equal_functions(case: Case) -> None:
             program(case.operand, _Adding(host, number)), added if case.callback.returns_new_value else case.operand
         )
         case.barrier()
-    names = [event.site for event in case.recorder.history().events]
+    names = [event.site for event in case.events]
     case.same("wrong callback", Stage.CALLBACK, names, ["adding 1", "adding 2", "adding 1"])
     case.same("wrong count", Stage.TRACE, traces, [1, 2], "functions that were traced")
     one, same, other = (parameters(number) for number in (1, 1, 2))

@@ -12,8 +12,9 @@ from jax.experimental import io_callback
 
 from ...oracle.verdicts import Stage
 from ..barriers.covers import EARLY_SECONDS
-from ..harness.case import BEGINS_WITHIN, Case, Held, case
-from ..harness.checks import PLANTED, error_of
+from ..harness.case import BEGINS_WITHIN, Case, case
+from ..harness.checks import error_of
+from ..harness.hosts import Held, fail
 
 STEPS = 3
 START = np.float32(10)
@@ -24,23 +25,13 @@ Step = Callable[[Any], Any]
 @case("jit", "id_tap call", "H5 H13")
 def beside_ordered_ones_of_jax(case: Case) -> None:
     """With JAX's io_callback and debug.callback, before and after, in a loop and one by one; each in its own order."""
-    seen: dict[str, list[float]] = {"hostcb": [], "io": [], "debug": []}
-
-    def note(name: str) -> Callable[[Any], Any]:
-        def host(operand: Any) -> Any:
-            seen[name].append(float(np.asarray(operand)))
-            return np.asarray(operand)
-
-        return host
-
+    hosts = {name: case.host(name=name) for name in ("hostcb", "io", "debug")}
     steps: dict[str, Step] = {
-        "hostcb": lambda x: case.call_back(note("hostcb"), x, jax.ShapeDtypeStruct((), np.float32)),
-        "io": lambda x: io_callback(note("io"), jax.ShapeDtypeStruct((), np.float32), x, ordered=True),
-        "debug": lambda x: (jax.debug.callback(note("debug"), x, ordered=True), x)[1],
+        "hostcb": lambda x: case.apply(hosts["hostcb"], x, START),
+        "io": lambda x: io_callback(hosts["io"], jax.ShapeDtypeStruct((), np.float32), x, ordered=True),
+        "debug": lambda x: (jax.debug.callback(hosts["debug"], x, ordered=True), x)[1],
     }
-    orders = (("hostcb", "io"), ("io", "hostcb"), ("io", "hostcb", "debug"), ("debug", "io", "hostcb"))
-    wanted = [float(START + number) for number in range(STEPS)]
-    for order in orders:
+    for order in (("hostcb", "io"), ("io", "hostcb"), ("io", "hostcb", "debug"), ("debug", "io", "hostcb")):
 
         def step(x: Any, order: tuple[str, ...] = order) -> Any:
             for name in order:
@@ -55,32 +46,23 @@ def beside_ordered_ones_of_jax(case: Case) -> None:
         def in_a_loop(x: Any, step: Step = step) -> Any:
             return jax.lax.fori_loop(0, STEPS, lambda _, carry: step(carry), x)
 
-        for label, program in (("one by one", jax.jit(one_by_one)), ("in a loop", jax.jit(in_a_loop))):
-            where = f"{', '.join(order)}, {label}"
-            for _ in range(2):
-                for found in seen.values():
-                    found.clear()
-                case.value(where, lambda p=program: p(START), START + np.float32(STEPS))  # type: ignore[misc]
-                case.barrier()
-                jax.effects_barrier()
-                for name in order:
-                    if seen[name] != wanted:
-                        witness = f"{where}: {name} saw {seen[name]}, expected {wanted}"
-                        case.wrong("order", Stage.CALLBACK, witness)
+        for program in (one_by_one, in_a_loop):
+            with case.part(f"{', '.join(order)}, {program.__name__}"):
+                for result in case.runs(program, START):
+                    case.gave(result, START + np.float32(STEPS))
+                    case.barrier()
+                    jax.effects_barrier()
+                    for name in order:
+                        case.saw(hosts[name], [START + np.float32(number) for number in range(STEPS)])
 
 
 @case("jit", "id_tap call io_callback_ordered debug_callback_ordered", "H4 H5 X3 X4", needs="effects_barrier")
 def between_branches_of_platforms(case: Case) -> None:
     """Callbacks in branches for other platforms do not run, and those before, after and here keep their order."""
-    seen: list[float] = []
-    number = jax.ShapeDtypeStruct((), np.float32)
-
-    def host(operand: Any) -> Any:
-        seen.append(float(np.asarray(operand)))
-        return operand
+    host = case.host()
 
     def through(x: Any) -> Any:
-        return case.call_back(host, x, number)
+        return case.apply(host, x)
 
     def twice(x: Any) -> Any:
         return x * 2
@@ -102,14 +84,11 @@ def between_branches_of_platforms(case: Case) -> None:
 
             compiled = jax.jit(program)
             for run in range(3):
-                seen.clear()
+                case.forget()
                 where = f"{what}, {'between others' if beside else 'alone'}, run {run}"
-                wanted = np.float32(6.0 if expected[-1] == 6 else 2.0)
-                case.value(where, lambda run=compiled: run(np.float32(1)), wanted)  # type: ignore[misc]
-                case.barrier()
+                case.gives(np.float32(6.0 if expected[-1] == 6 else 2.0), compiled, np.float32(1), what=where)
                 jax.effects_barrier()
-                if seen != (expected if beside else expected[1:-1]):
-                    case.wrong("order", Stage.CALLBACK, f"{where}: callbacks saw {seen}")
+                case.saw(host, [np.float32(each) for each in (expected if beside else expected[1:-1])])
 
 
 @case("shard_map", "id_tap", "H13", minimum_devices=2, functions="barrier_wait", isolated=True, deadline=40.0)
@@ -118,19 +97,16 @@ def jaxs_barrier_that_raises(case: Case) -> None:
     held, tapped = Held(), threading.Event()
     ended: list[tuple[bool, Exception | None]] = []
 
-    def fails(operand: Any) -> None:
-        raise ValueError(PLANTED)
-
     def computation(x: Any) -> Any:
-        jax.debug.callback(fails, x)
+        jax.debug.callback(fail, x)
         return x
 
     program = case.compile(computation)
-    program.lower(case.operand).compile()  # type: ignore[attr-defined]
+    program.lower(case.operand).compile()
 
     def run() -> None:
         # One thread alone, since the tokens for which JAX's barrier waits are those of its thread.
-        error_of(lambda: program(case.operand))
+        error_of(program, case.operand)
         case.implementation.tap(held, np.float32(1))
         tapped.set()
         error = error_of(jax.effects_barrier)
@@ -144,10 +120,6 @@ def jaxs_barrier_that_raises(case: Case) -> None:
     held.release.set()
     thread.join(BEGINS_WITHIN)
     case.drain()
-    if not ended or not ended[0][0]:
-        actual = f"it ended with {ended[0][1]!r} while a tap was held" if ended else "it did not return"
-        case.wrong("early barrier", Stage.BARRIER, f"JAX's barrier, where a callback of JAX's failed: {actual}")
-        return
-    if ended[0][1] is None:
-        case.wrong("swallowed error", Stage.BARRIER, "JAX's barrier did not raise the failure of JAX's callback")
-        return
+    returned_late, error = ended[0] if ended else (False, None)
+    case.check(returned_late, "early barrier", Stage.BARRIER, f"JAX's barrier did not wait for a tap: {ended}")
+    case.check(error is not None, "swallowed error", Stage.BARRIER, "JAX's barrier did not raise the failure of JAX's")

@@ -12,7 +12,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ...oracle.verdicts import Stage
 from ...spec.jax_versions import shard_map
-from ..harness.case import Case, add_one, case
+from ..harness.case import Case, case
+from ..harness.hosts import add_one
 from ..harness.registry import EVERY_KIND
 
 RUNS = 4
@@ -34,11 +35,9 @@ def _program(case: Case, through: Callable[[Any], Any]) -> Callable[..., Any]:
 
     if case.layout == "jit":
         return jax.jit(program)
-    whole, rows = PartitionSpec(), case.bench.split.spec
+    whole, rows = PartitionSpec(), case.split.spec
     return jax.jit(
-        shard_map(
-            program, mesh=case.bench.mesh, in_specs=(whole, whole, whole, rows), out_specs=(whole, rows, whole, rows)
-        )
+        shard_map(program, mesh=case.mesh, in_specs=(whole, whole, whole, rows), out_specs=(whole, rows, whole, rows))
     )
 
 
@@ -51,13 +50,13 @@ def same_at_each_run(case: Case) -> None:
         return x if case.callback.returns_new_value and not np.ndim(x) else case.apply(host, x)
 
     def without(x: Any) -> Any:
-        return case.bench.expected(case.callback, x) if np.ndim(x) else x
+        return case.expected_of(x) if np.ndim(x) else x
 
     free = (np.arange(5), np.float32(3), jnp.ones(2, jnp.bfloat16), case.operand)
     chosen = jax.device_put(free, case.devices[0])
     if case.layout != "jit":
-        everywhere = NamedSharding(case.bench.mesh, PartitionSpec())
-        chosen = jax.device_put(free, (everywhere, everywhere, everywhere, case.bench.split))
+        everywhere = NamedSharding(case.mesh, PartitionSpec())
+        chosen = jax.device_put(free, (everywhere, everywhere, everywhere, case.split))
     for what, operands in (("free operands", free), ("operands on chosen devices", chosen)):
         program, plain = _program(case, through), _program(case, without)
         for run in range(RUNS):

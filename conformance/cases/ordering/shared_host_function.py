@@ -45,12 +45,12 @@ def same_function_of_other_operands(case: Case) -> None:
     """The same two arrays in one tree after the other: the function gets each of them."""
     seen: list[Any] = []
 
-    def host(operand: Any, transforms: Any = ()) -> Any:
+    def keep(operand: Any) -> Any:
         seen.append(jax.tree.structure(operand))
         return ROW
 
-    program = case.compile(lambda x: [case.apply(host, tree, ROW) for tree in _trees(x)])
-    jax.block_until_ready(program(ROW))
+    host = case.host(keep)
+    jax.block_until_ready(case.compile(lambda x: [case.apply(host, tree, ROW) for tree in _trees(x)])(ROW))
     case.barrier()
     expected = [jax.tree.structure(tree) for tree in _trees(0)]
     # Without an effect, the compiler orders them, and may keep one of equal calls.

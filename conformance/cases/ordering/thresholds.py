@@ -25,7 +25,8 @@ from ...spec.thresholds import (
     WAITING_EXECUTIONS,
     around,
 )
-from ..harness.case import BEGINS_WITHIN, WHILE, Case, add_one, case
+from ..harness.case import BEGINS_WITHIN, WHILE, Case, case
+from ..harness.hosts import add_one
 from ..harness.registry import EVERY_KIND
 
 SEQUENTIAL = "call_sequential call_sequential_unrolled pure_callback_sequential pure_callback_sequential_unrolled"
@@ -45,7 +46,7 @@ def batch_elements(case: Case) -> None:
         host = case.host(add_one)
         operand = np.arange(count, dtype=np.float32)
         program = jax.jit(jax.vmap(lambda x, host=host: case.apply(host, x)))
-        case.gives(case.bench.expected(case.callback, operand), lambda p=program, x=operand: p(x))
+        case.gives(case.expected_of(operand), program, operand)
         case.saw(host, [*operand])
 
 
@@ -64,7 +65,7 @@ def fast_dispatch(case: Case) -> None:
         program = jax.jit(chain)
         for start in range(RUNS):
             case.forget()
-            case.gives(np.float32(start + count), lambda p=program, s=start: p(np.float32(s)))
+            case.gives(np.float32(start + count), program, np.float32(start))
             case.saw(host, [np.float32(start + number) for number in range(count)])
     # The compiler's instructions are counted at 16 bytes an element.
     elements = FAST_BYTES // 16
@@ -73,7 +74,7 @@ def fast_dispatch(case: Case) -> None:
     for count in (elements - 1, elements, elements + 1):
         for start in range(RUNS):
             operand = np.arange(count, dtype=np.float32) + np.float32(start)
-            case.gives(case.bench.expected(case.callback, operand * 2), lambda x=operand: program(x))
+            case.gives(case.expected_of(operand * 2), program, operand)
 
 
 @case("jit", "call pure_callback io_callback io_callback_ordered", "H3 H5 X2 X3")
@@ -83,7 +84,7 @@ def loop_steps(case: Case) -> None:
     for count in around(FAST_STEPS):
         loop = jax.jit(lambda x, count=count: jax.lax.fori_loop(0, count, lambda _, carry: case.apply(host, carry), x))
         for start in range(2):
-            case.gives(np.float32(start + count), lambda p=loop, s=start: p(np.float32(s)))
+            case.gives(np.float32(start + count), loop, np.float32(start))
 
 
 @case("jit", "id_tap", "H5 H11 H12")
@@ -99,7 +100,7 @@ def _check_many(case: Case, elements: int, most: int) -> None:
     gate = threading.Event()
     seen: list[tuple[float, bool]] = []
 
-    def host(operand: Any, transforms: Any = ()) -> None:
+    def host(operand: Any) -> None:
         array = np.asarray(operand)
         if not seen and case.callback.function == "id_tap":
             # Until then the values wait in the queue; a full queue lets the device run them itself.
@@ -109,7 +110,7 @@ def _check_many(case: Case, elements: int, most: int) -> None:
     program = jax.jit(lambda x, count: jax.lax.fori_loop(0, count, lambda _, carry: case.apply(host, carry) + 1, x))
     for count in (most // 2 - 1, most // 2, most // 2 + 1, most):
         seen.clear()
-        case.gives(np.full(elements, count, np.float32), lambda c=count: program(np.zeros(elements, np.float32), c))
+        case.gives(np.full(elements, count, np.float32), program, np.zeros(elements, np.float32), count)
         gate.set()
         case.barrier()
         case.check(
@@ -128,7 +129,7 @@ def full_queue(case: Case) -> None:
     program = case.compile(lambda x: jax.lax.fori_loop(0, TAPS, lambda _, carry: case.apply(host, carry) + 1, x))
 
     def run() -> None:
-        case.gives(np.full(OPERAND_LENGTH, TAPS, np.float32), lambda: program(np.zeros(OPERAND_LENGTH, np.float32)))
+        case.gives(np.full(OPERAND_LENGTH, TAPS, np.float32), program, np.zeros(OPERAND_LENGTH, np.float32))
         done.set()
 
     with case.implementation.queue_of(FULL_BYTES):
@@ -144,7 +145,7 @@ def full_queue(case: Case) -> None:
 @case("pmap", "id_tap call", "H5 H13", minimum_devices=2)
 def many_programs(case: Case) -> None:
     """Programs that are started before earlier ones have ended: each gets its own operands and results, in order."""
-    case.use(case.devices[:2])
+    case = case.over(case.devices[:2])
     host = case.host(add_one)
     program = case.program(host)
     for count in sorted({*around(WAITING_EXECUTIONS), *around(LIVE_EXECUTIONS)}):
@@ -153,7 +154,7 @@ def many_programs(case: Case) -> None:
         apart = np.array([[0], [4096]], np.float32)
         operands = [case.operand + apart + np.float32(number) for number in range(count)]
         for operand, result in zip(operands, [program(operand) for operand in operands], strict=True):
-            case.gives(case.bench.expected(case.callback, operand), lambda r=result: r)
+            case.gives(case.expected_of(operand), np.asarray, result)
         case.saw_parts(host, *operands)
 
 
@@ -165,4 +166,4 @@ def eager_functions(case: Case) -> None:
     x = jnp.asarray(case.operand)
     # All but the last one fit; with it, the first ones are no longer kept.
     for number in (*range(count - 1), *range(count - 1), *range(count), *range(count)):
-        case.gives(case.operand + np.float32(number), lambda n=number: case.apply(hosts[n], x))
+        case.gives(case.operand + np.float32(number), case.apply, hosts[number], x)

@@ -12,7 +12,6 @@ import jax
 import numpy as np
 
 from ...oracle.verdicts import Stage
-from ..harness.bench import Bench
 from ..harness.case import Case, case
 
 VALUES = 5
@@ -33,16 +32,15 @@ def forks_beside_a_queue(case: Case) -> None:
         gate.wait(PATIENCE)
         seen.append(float(np.asarray(operand)))
 
-    compiled = jax.jit(lambda x: jax.lax.fori_loop(0, VALUES, lambda _, carry: case.call_back(host, carry) + 1, x))
+    compiled = jax.jit(lambda x: jax.lax.fori_loop(0, VALUES, lambda _, carry: case.apply(host, carry) + 1, x))
     # A first value may take another way into the queue than those after it.
     for queued in ("from the first run", "all", "all"):
-        case.value("the program", lambda: compiled(np.float32(0)), np.float32(VALUES))
+        case.gives(np.float32(VALUES), compiled, np.float32(0), what="the program")
         if queued == "all":
             begun.wait(PATIENCE)
             _check_child(case, seen, gate)
         case.barrier()
-        if seen != [float(number) for number in range(VALUES)]:
-            case.wrong("lost", Stage.CALLBACK, f"of {VALUES} values, {seen} ran in the parent")
+        case.same("lost", Stage.CALLBACK, seen, [float(number) for number in range(VALUES)], f"of {VALUES} values")
         seen.clear()
         begun.clear()
         gate.clear()
@@ -50,17 +48,12 @@ def forks_beside_a_queue(case: Case) -> None:
 
 def _check_child(case: Case, seen: list[float], gate: threading.Event) -> None:
     """Fork while the queue has values; the parent's may run when the child has ended."""
-    status = _status_of_child(lambda: _is_left_alone(case.bench, seen))
+    status = _status_of_child(lambda: case.drain() is None and not seen)
     gate.set()
     if status == 0:
         return
     how = {-signal.SIGALRM: "it waits for ever", 1: "it ran a value of its parent's, or its barrier failed"}
     case.wrong("stale value", Stage.BARRIER, f"in a forked child: {how.get(status, f'it ended with {status}')}")
-
-
-def _is_left_alone(bench: Bench, seen: list[float]) -> bool:
-    bench.implementation.barrier()
-    return not seen
 
 
 def _status_of_child(run: Callable[[], bool]) -> int:
@@ -85,7 +78,7 @@ def forks_beside_a_program(case: Case) -> None:
         release.wait(PATIENCE)
         return np.asarray(operand) + np.float32(1)
 
-    result = case.applying(held)(case.operand)
+    result = case.program(held)(case.operand)
 
     def returns() -> bool:
         case.implementation.barrier()
@@ -94,9 +87,8 @@ def forks_beside_a_program(case: Case) -> None:
 
     status = _status_of_child(returns)
     release.set()
-    case.value("the program", lambda: result, case.expected)
-    if status != 0:
-        case.wrong("barrier error", Stage.BARRIER, f"the child's barriers ended with {status}")
+    case.gives(case.expected, np.asarray, result, what="the program")
+    case.same("barrier error", Stage.BARRIER, status, 0, "the child's barriers ended with")
     case.barrier()
 
 
@@ -104,7 +96,7 @@ def forks_beside_a_program(case: Case) -> None:
 def child_taps_again(case: Case) -> None:
     """A program that the parent has run taps in a child as well, and the parent's goes on as before."""
     seen: list[float] = []
-    compiled = case.applying(lambda operand: seen.append(float(np.asarray(operand))))
+    compiled = case.program(lambda operand: seen.append(float(np.asarray(operand))))
 
     def taps() -> bool:
         seen.clear()
@@ -114,8 +106,4 @@ def child_taps_again(case: Case) -> None:
         return seen == [float(number) for number in range(VALUES)]
 
     results = [taps(), _status_of_child(taps), taps()]
-    if results != [True, 0, True]:
-        witness = f"whether the parent's taps ran, the child's status, and the parent's again: {results}"
-        case.wrong("lost", Stage.CALLBACK, witness)
-        return
-    case.barrier()
+    case.same("lost", Stage.CALLBACK, results, [True, 0, True], "taps of the parent, status of the child, taps again")

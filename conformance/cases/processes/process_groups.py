@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import signal
@@ -15,14 +14,12 @@ import jax
 import numpy as np
 from jax._src import distributed
 
-from ...oracle.checkers import Anomaly
 from ...oracle.stages import summary
 from ...oracle.verdicts import Stage
-from ...spec.callbacks import Callback
 from ...spec.jax_versions import JaxRuntimeError
-from ..harness.bench import Bench
-from ..harness.checks import PLANTED, check_failed_barrier, check_quiet_barrier
-from ..harness.registry import COLLECTIVE_TIMEOUT_FLAGS, bench_case
+from ..harness.case import Case, case
+from ..harness.hosts import PLANTED, add_one
+from ..harness.registry import COLLECTIVE_TIMEOUT_FLAGS
 
 BOUNDED = 30.0
 """Seconds in which a process must hear that another one failed, with the time that JAX takes to notice."""
@@ -38,78 +35,59 @@ TIMEOUT_FLAGS = (*COLLECTIVE_TIMEOUT_FLAGS, "--xla_cpu_collective_timeout_second
 """XLA's own timeouts of collectives are minutes long."""
 
 
-def _operand(bench: Bench) -> jax.Array:
-    """The operand of a bench, as an array of which each process has its own part."""
-    return jax.make_array_from_callback(bench.operand.shape, bench.split, lambda place: bench.operand[place])
+def _operand(case: Case) -> jax.Array:
+    """The operand of a case, as an array of which each process has its own part."""
+    return jax.make_array_from_callback(case.operand.shape, case.split, lambda place: case.operand[place])
 
 
-def _own_parts(result: Any) -> list[Any]:
-    """The parts of a result that this process has, as (place, value)."""
-    return [(shard.index, np.asarray(shard.data)) for shard in result.addressable_shards]
+def _check_result(case: Case, run: Callable[[], Any], expected: Any) -> bool:
+    """Whether every part of a result that this process has is right."""
+    found = len(case.anomalies)
+    try:
+        shards = run().addressable_shards
+    except Exception as error:
+        case.wrong("stale error", Stage.DISPATCH, f"the program failed: {summary(error)}")
+        return False
+    for shard in shards:
+        case.gives(expected[shard.index], np.asarray, shard.data)
+    return len(case.anomalies) == found
 
 
-def _error_in(run: Callable[[], Any]) -> tuple[Exception | None, float]:
-    """The exception of a program, and its seconds."""
+def _check_fails(case: Case, run: Callable[[], Any], limit: float) -> Exception | None:
+    """The program fails in this process within so many seconds; return its error."""
     started = time.monotonic()
-    try:
-        for _, part in _own_parts(run()):
-            del part
-    except Exception as error:
-        return error, time.monotonic() - started
-    return None, time.monotonic() - started
+    error = case.raises(lambda: [np.asarray(shard.data) for shard in run().addressable_shards])
+    seconds = time.monotonic() - started
+    case.check(seconds <= limit, "late error", Stage.RESULT, f"the program failed after {seconds:.0f} s")
+    return error
 
 
-def _check_result(label: str, run: Callable[[], Any], wanted: Any) -> list[Anomaly]:
-    """Every part of a result that this process has is right."""
-    try:
-        parts = _own_parts(run())
-    except Exception as error:
-        return [Anomaly("stale error", Stage.DISPATCH, f"{label} failed: {summary(error)}")]
-    return [
-        Anomaly("result", Stage.RESULT, f"{label} gave {value.tolist()}, expected {wanted[place].tolist()}")
-        for place, value in parts
-        if not np.array_equal(value, wanted[place])
-    ]
-
-
-def _check_error(error: Exception | None, seconds: float, limit: float) -> list[Anomaly]:
-    if error is None:
-        return [Anomaly("swallowed error", Stage.RESULT, "the program raised nothing")]
-    if seconds > limit:
-        return [Anomaly("late error", Stage.RESULT, f"the program failed after {seconds:.0f} s: {summary(error)}")]
-    return []
-
-
-@bench_case(
+@case(
     *("pjit", "call pure_callback", "H15 H23"),
     processes=True,
     deadline=12.0,
     exclusive="it measures the seconds until each process hears of the failure, and its deadline is hardly longer",
 )
-def raises_in_one_process(bench: Bench, callback: Callback) -> list[Anomaly]:
+def raises_in_one_process(case: Case) -> None:
     """Under jit over a mesh one process calls back. If that raises, the program ends with an error in each process."""
     failing = True
 
     def host(operand: Any) -> Any:
         if failing:
             raise RuntimeError(PLANTED)
-        return np.asarray(operand) + np.float32(1)
+        return add_one(operand)
 
-    compiled, operand = bench.applying(callback, host), _operand(bench)
-    error, seconds = _error_in(lambda: compiled(operand))
-    anomalies = _check_error(error, seconds, AT_ONCE)
-    if error and jax.process_index() == 0 and PLANTED not in str(error):
-        witness = f"the error does not mention {PLANTED!r}: {summary(error)}"
-        anomalies.append(Anomaly("poor error", Stage.DISPATCH, witness))
-    with contextlib.suppress(bench.implementation.callback_exception):
-        bench.implementation.barrier()
+    program, operand = case.program(host), _operand(case)
+    error = _check_fails(case, lambda: program(operand), AT_ONCE)
+    if jax.process_index() == 0:
+        case.check(PLANTED in str(error), "poor error", Stage.DISPATCH, f"the error does not say why: {error}")
+    case.drain()
     failing = False
-    anomalies += _check_result("the program afterwards", lambda: compiled(operand), bench.operand + np.float32(1))
-    return anomalies + check_quiet_barrier(bench, "after a failure that it has reported")
+    _check_result(case, lambda: program(operand), case.operand + np.float32(1))
 
 
-@bench_case("jit shard_map", "id_tap", "H14 H23", processes=True)
-def tap_raises_in_one_process(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit shard_map", "id_tap", "H14 H23", processes=True)
+def tap_raises_in_one_process(case: Case) -> None:
     """A tap that raises in the second process is reported by that process's barrier, and by no other one."""
     raising = jax.process_index() == 1
 
@@ -117,14 +95,14 @@ def tap_raises_in_one_process(bench: Bench, callback: Callback) -> list[Anomaly]
         if raising:
             raise RuntimeError(PLANTED)
 
-    compiled = bench.applying(callback, host)
-    anomalies = _check_result("the program", lambda: compiled(bench.operand), bench.operand)
-    check = check_failed_barrier(bench, PLANTED) if raising else check_quiet_barrier(bench, "in another process")
-    return anomalies + check
+    program = case.program(host)
+    _check_result(case, lambda: program(case.operand), case.operand)
+    if raising:
+        case.barrier_reports()
 
 
-@bench_case("jit shard_map", "id_tap", "H13 H23", processes=True)
-def barrier_of_each_process(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("jit shard_map", "id_tap", "H13 H23", processes=True)
+def barrier_of_each_process(case: Case) -> None:
     """A barrier waits for the callbacks of its own process, and for no other: the second process is slow."""
     slow = jax.process_index() == 1
     number = next(_numbers)
@@ -135,20 +113,14 @@ def barrier_of_each_process(bench: Bench, callback: Callback) -> list[Anomaly]:
     def host(operand: Any) -> None:
         ended.append(not slow or all(_has_arrived(key) for key in keys if key != keys[1]))
 
-    compiled = bench.applying(callback, host)
-    result = compiled(bench.operand)
-    bench.implementation.barrier()
+    result = case.program(host)(case.operand)
+    case.implementation.barrier()
     if not slow:
         _client().key_value_set(keys[jax.process_index()], "returned")
-    own = 1 if bench.layout == "jit" else len(jax.local_devices())
-    anomalies = _check_result("the program", lambda: result, bench.operand)
-    if len(ended) != own:
-        witness = f"the barrier returned after {len(ended)} of this process's {own} callbacks"
-        anomalies.append(Anomaly("early barrier", Stage.BARRIER, witness))
-    elif not all(ended):
-        witness = "the barrier of another process waited for the callbacks of this one"
-        anomalies.append(Anomaly("late barrier", Stage.BARRIER, witness))
-    return anomalies
+    in_time, own = [*ended], 1 if case.layout == "jit" else len(jax.local_devices())
+    _check_result(case, lambda: result, case.operand)
+    case.same("early barrier", Stage.BARRIER, len(in_time), own, "this process's callbacks that had ended")
+    case.check(all(in_time), "late barrier", Stage.BARRIER, "the barrier of another process waited for this one")
 
 
 def _client() -> Any:
@@ -165,58 +137,45 @@ def _has_arrived(key: str) -> bool:
     return True
 
 
-def _before_a_sum(bench: Bench, callback: Callback, in_second: Callable[[], None]) -> list[Anomaly]:
+def _before_a_sum(case: Case, in_second: Callable[[], Any]) -> None:
     """The second process does this in a callback, before a sum over all devices; the other one must hear of it."""
-    failing = False
+    # A barrier would wait for a process that is gone.
+    case.ends_quietly = failing = False
 
     def host(operand: Any) -> Any:
         if failing and jax.process_index() == 1:
             in_second()
-        return np.asarray(operand) + np.float32(1)
+        return add_one(operand)
 
-    compiled = bench.compile(lambda x: jax.lax.psum(bench.apply(callback, host, x), "devices"))
+    program = case.compile(lambda x: jax.lax.psum(case.apply(host, x), "devices"))
+    total = np.broadcast_to(case.expected.sum(axis=0), case.operand.shape)
     # The first collective of these devices connects them, for which XLA has another and longer timeout.
-    if anomalies := _check_result("the program", lambda: compiled(bench.operand), _summed(bench, callback)):
-        return anomalies
-    failing = True
-    return _check_error(*_error_in(lambda: compiled(bench.operand)), BOUNDED)
+    if _check_result(case, lambda: program(case.operand), total):
+        failing = True
+        _check_fails(case, lambda: program(case.operand), BOUNDED)
 
 
-def _summed(bench: Bench, callback: Callback) -> Any:
-    """What every device has after the sum."""
-    total = bench.expected(callback, bench.operand).sum(axis=0)
-    return np.broadcast_to(total, bench.operand.shape)
+ENDED: dict[str, Any] = {"processes": True, "isolated": True, "deadline": 45.0, "xla_flags": TIMEOUT_FLAGS}
 
 
-@bench_case(
-    "shard_map", "io_callback", "H15 H23", processes=True, isolated=True, deadline=45.0, xla_flags=TIMEOUT_FLAGS
-)
-def raises_before_sum(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("shard_map", "io_callback", "H15 H23", **ENDED)
+def raises_before_sum(case: Case) -> None:
     """A callback raises in one process before a collective: an error in all, at the latest after XLA's own timeout."""
 
     def fail() -> None:
         raise RuntimeError(PLANTED)
 
-    return _before_a_sum(bench, callback, fail)
+    _before_a_sum(case, fail)
 
 
-@bench_case(
-    *("shard_map", "io_callback", "H23"),
-    processes=True,
-    isolated=True,
-    deadline=45.0,
-    xla_flags=TIMEOUT_FLAGS,
-    ends=(1,),
-)
-def killed_before_sum(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("shard_map", "io_callback", "H23", **ENDED, ends=(1,))
+def killed_before_sum(case: Case) -> None:
     """A process is killed while the other one waits for it in a collective."""
-    return _before_a_sum(bench, callback, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    _before_a_sum(case, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
-@bench_case(
-    "shard_map", "call", "H23", processes=True, isolated=True, deadline=45.0, xla_flags=TIMEOUT_FLAGS, ends=(1,)
-)
-def stopped_before_sum(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("shard_map", "call", "H23", **ENDED, ends=(1,))
+def stopped_before_sum(case: Case) -> None:
     """A process is stopped, and not ended, while the other one waits for it in a collective."""
 
     def stop() -> None:
@@ -224,16 +183,17 @@ def stopped_before_sum(bench: Bench, callback: Callback) -> list[Anomaly]:
         # The main thread takes the signal, on a busy machine later than this thread would go on.
         threading.Event().wait()
 
-    return _before_a_sum(bench, callback, stop)
+    _before_a_sum(case, stop)
 
 
-@bench_case("pjit", "call", "H23", processes=True, isolated=True, deadline=45.0, xla_flags=TIMEOUT_FLAGS, ends=(0,))
-def killed_in_call(bench: Bench, callback: Callback) -> list[Anomaly]:
+@case("pjit", "call", "H23", **ENDED, ends=(0,))
+def killed_in_call(case: Case) -> None:
     """The process that calls back for a whole mesh is killed in the callback: it also is JAX's coordinator."""
 
     def host(operand: Any) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
         return operand
 
-    compiled = bench.applying(callback, host)
-    return _check_error(*_error_in(lambda: compiled(_operand(bench))), BOUNDED)
+    case.ends_quietly = False
+    program = case.program(host)
+    _check_fails(case, lambda: program(_operand(case)), BOUNDED)

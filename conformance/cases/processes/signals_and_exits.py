@@ -6,25 +6,21 @@ import os
 import tempfile
 from typing import Any
 
-import numpy as np
-
 from ...oracle.stages import stacks_in
 from ...oracle.verdicts import Stage
-from ...spec.external_callbacks import ALL_CALLBACKS
+from ...spec.external_callbacks import callback_named
 from ..harness.case import Case, case
-from ..harness.child_processes import run_child
+from ..harness.hosts import add_one
 from ..harness.registry import ONE_OF_EACH
 
 EXIT_STATUS = 7
 """As in `child_programs`."""
 
-_BY_NAME = {callback.name: callback for callback in ALL_CALLBACKS}
-
 
 @case("pmap", ONE_OF_EACH)
 def os_exit(case: Case) -> None:
     """A callback can end the process, with its own status, and no thread waits for the callback."""
-    ended = run_child(case.bench, "os_exit", case.callback.name)
+    ended = case.child("os_exit")
     ended.check(EXIT_STATUS)
 
 
@@ -33,17 +29,15 @@ def os_exit(case: Case) -> None:
 def running_at_exit(case: Case) -> None:
     """The interpreter ends while callbacks run: the callbacks finish, and the process ends with status 0."""
     # A fork of a warm process ends as an interpreter ends. One layout asks an interpreter that is no fork, too.
-    ended = run_child(case.bench, "running_at_exit", case.callback.name, fresh=case.layout == "jit")
+    ended = case.child("running_at_exit", fresh=case.layout == "jit")
     if ended.signal is not None:
         # Which signal differs from run to run.
-        witness = f"callbacks were running, and {ended.signal} ended the process: {stacks_in(ended.errors)}"
-        case.wrong("crash", ended.stage, witness)
+        case.wrong(
+            "crash", ended.stage, f"callbacks ran, and {ended.signal} ended the process: {stacks_in(ended.errors)}"
+        )
         return
     ended.check()
-    count = ended.said.count("ended")
-    if count == case.copies:
-        return
-    case.wrong("lost", Stage.EXIT, f"{count} of {case.copies} callbacks ended before the process")
+    case.same("lost", Stage.EXIT, ended.said.count("ended"), case.copies, "callbacks that ended before the process")
 
 
 _IN_ONE_VICTIM = {
@@ -57,7 +51,7 @@ _IN_ONE_VICTIM = {
 @case("jit", f"{ONE_OF_EACH} buffer_callback")
 def shared_executables(case: Case) -> None:
     """#38405: two processes share a cache of executables; each program calls the function of its own process."""
-    kinds = [_BY_NAME[name] for name in _IN_ONE_VICTIM.get(case.callback.name, (case.callback.name,))]
+    kinds = [callback_named(name) for name in _IN_ONE_VICTIM.get(case.callback.name, (case.callback.name,))]
     # An implementation that does not say what it lacks is tried with this kind alone.
     lacks = getattr(case.implementation, "lacks", lambda kind: kind != case.callback)
     names = [kind.name for kind in kinds if not lacks(kind)]
@@ -68,12 +62,10 @@ def shared_executables(case: Case) -> None:
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         }
         for mark in ("first", "second"):
-            ended = run_child(case.bench, "shared_executables", " ".join(names), mark, environment=environment)
+            ended = case.child("shared_executables", " ".join(names), mark, environment=environment)
             ended.check()
             wanted = tuple(f"{one} {name} of the {mark} process" for name in names for one in ("one", "another"))
-            if ended.said != wanted:
-                witness = f"the {mark} process called back as {ended.said}, expected {wanted}"
-                case.wrong("value", Stage.CALLBACK, witness)
+            case.same("value", Stage.CALLBACK, ended.said, wanted, f"the {mark} process called back as")
 
 
 @case("jit", ONE_OF_EACH)
@@ -86,31 +78,25 @@ def forks(case: Case) -> None:
         if child == 0:
             os._exit(EXIT_STATUS)
         statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        return np.asarray(operand) + np.float32(1)
+        return add_one(operand)
 
-    compiled = case.applying(host)
-    wanted = case.expected
-    case.value("the program", lambda: compiled(case.operand), wanted)
-    case.value("the program again", lambda: compiled(case.operand), wanted)
+    program = case.program(host)
+    for _ in range(2):
+        case.gives(case.expected, program, case.operand)
     case.barrier()
-    if statuses != [EXIT_STATUS] * 2 * case.copies:
-        case.wrong("wrong count", Stage.CALLBACK, f"the forked processes ended with {statuses}")
+    case.same(
+        "wrong count", Stage.CALLBACK, statuses, [EXIT_STATUS] * 2 * case.copies, "the forked processes ended with"
+    )
 
 
 @case("jit", ONE_OF_EACH)
 def signals(case: Case) -> None:
     """A handler runs while the callback runs; a KeyboardInterrupt is raised or reported once."""
-    ended = run_child(case.bench, "signals", case.callback.name)
+    ended = case.child("signals")
     ended.check()
-    wanted = case.expected.tolist()
     while_handled, handled, interrupted, afterwards = ended.said
-    if while_handled != wanted or not handled:
-        witness = (
-            f"with a handled signal the program gave {while_handled}, the handler {'ran' if handled else 'did not'}"
-        )
-        case.wrong("result", Stage.RESULT, witness)
-    if "KeyboardInterrupt" not in interrupted:
-        witness = f"Ctrl-C in a callback became {interrupted or 'nothing'!r}"
-        case.wrong("swallowed error", Stage.CALLBACK, witness)
-    if afterwards != wanted:
-        case.wrong("result", Stage.RESULT, f"after Ctrl-C the program gave {afterwards}")
+    wanted = case.expected.tolist()
+    case.same("result", Stage.RESULT, (while_handled, handled), (wanted, True), "with a handled signal")
+    witness = f"Ctrl-C in a callback became {interrupted or 'nothing'!r}"
+    case.check("KeyboardInterrupt" in interrupted, "swallowed error", Stage.CALLBACK, witness)
+    case.same("result", Stage.RESULT, afterwards, wanted, "after Ctrl-C the program gave")

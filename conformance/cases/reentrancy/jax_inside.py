@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...oracle.verdicts import Stage
-from ..harness.case import BEGINS_WITHIN, Case, add_one, case
-from ..harness.checks import error_of, in_turn
+from ..harness.case import BEGINS_WITHIN, Case, case
+from ..harness.checks import error_of
+from ..harness.hosts import add_one
 from ..harness.registry import EVERY_KIND, OF_JAX, ONE_OF_EACH
 
 SIDE = 64
@@ -33,7 +34,7 @@ def _check_inside(case: Case, inner: Callable[[Any], Any]) -> None:
 
     host = case.host(answer)
     program = case.program(host)
-    case.gives(case.expected, lambda: program(case.operand))
+    case.gives(case.expected, program, case.operand)
     case.saw(host, [case.operand])
 
 
@@ -61,7 +62,7 @@ def runs_pmap(case: Case) -> None:
 def runs_mesh(case: Case) -> None:
     """Each callback runs one program over a mesh of all devices, with a collective in it."""
     count = len(case.devices)
-    inner = jax.jit(lambda x: x.sum() / count, in_shardings=case.bench.split)
+    inner = jax.jit(lambda x: x.sum() / count, in_shardings=case.split)
     _check_inside(case, lambda operand: inner(np.full((count, 1), operand.ravel()[0])))
 
 
@@ -78,7 +79,7 @@ def starts_others(case: Case) -> None:
 
     host = case.host(start)
     program = case.program(host)
-    case.gives(case.expected, lambda: program(case.operand))
+    case.gives(case.expected, program, case.operand)
     case.saw(host, [case.operand])
     case.saw(recording, [case.operand])
     # A debug callback's result is no result of the outer program.
@@ -97,7 +98,7 @@ def starts_callbacks(case: Case) -> None:
 
     host = case.host(lambda operand: np.asarray(inner(operand)))
     program = case.program(host)
-    case.gives(case.expected, lambda: program(case.operand))
+    case.gives(case.expected, program, case.operand)
     case.saw(host, [case.operand])
     case.saw(tapped, [case.operand])
 
@@ -142,7 +143,7 @@ def runs_jax_on_all(case: Case) -> None:
     doubled = jax.pmap(lambda v: v * 2, devices=case.devices)
     doubled(case.operand)
     program = case.program(case.host(lambda operand: np.asarray(doubled(case.operand))[0] * 0 + operand))
-    case.gives(case.operand, lambda: program(case.operand))
+    case.gives(case.operand, program, case.operand)
 
 
 @case("pmap", "call", "H9 H15", minimum_devices=2, isolated=True)
@@ -151,7 +152,7 @@ def starts_callbacks_on_all(case: Case) -> None:
     inner = case.compile(lambda v: case.implementation.tap(lambda operand, transforms: None, v))
     inner(case.operand)
     program = case.program(case.host(lambda operand: np.asarray(inner(case.operand))[0] * 0 + operand))
-    if error := error_of(lambda: program(case.operand)):
+    if error := error_of(program, case.operand):
         case.check("several devices" in str(error), "error", Stage.RESULT, f"a refusal without its reason: {error}")
         case.barrier_reports("several devices")
 
@@ -172,8 +173,8 @@ def taps_inside_on_its_device(case: Case) -> None:
     case.barrier()
     for _ in range(RUNS):
         case.forget()
-        case.gives(case.operand, lambda: outer(case.operand))
-        case.saw_parts(tapped, numbers)
+        case.gives(case.operand, outer, case.operand)
+        case.saw_parts(tapped, np.arange(len(numbers), dtype=np.float32))
 
 
 @case("jit", "id_tap", "H12", minimum_devices=2)
@@ -210,7 +211,7 @@ def refused_three_levels_deep(case: Case) -> None:
 
     first = jax.pmap(lambda x: case.apply(start_second, x, number), devices=case.devices[:2])
     case.raises(lambda: first(np.ones(2, np.float32)), "runs on several devices itself", kind="not refused")
-    error_of(case.implementation.barrier)
+    case.drain()
 
 
 @case("pmap", "call", "H5 H9 H15", minimum_devices=2, isolated=True)
@@ -228,7 +229,7 @@ def refused_and_started_again(case: Case) -> None:
 
     # An implementation may be able to run it.
     refused = error_of(lambda: case.program(inside)(case.operand))
-    error_of(case.implementation.barrier)
+    case.drain()
     for _ in range(RUNS if refused else 0):
         case.forget()
         gate.clear()
@@ -237,5 +238,4 @@ def refused_and_started_again(case: Case) -> None:
         for host in hosts:
             case.saw_parts(host, case.operand)
         for row in case.operand:
-            events = [each for each in case.recorder.history().events if np.array_equal(each.leaves[0], row)]
-            case.found(in_turn(events, ["first", "second"]))
+            case.ran_in_turn("first", "second", of=row)

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...oracle.verdicts import Stage
-from ..harness.case import BEGINS_WITHIN, Case, add_one, case, fail
-from ..harness.checks import PLANTED, error_of
+from ..harness.case import BEGINS_WITHIN, Case, case
+from ..harness.hosts import PLANTED, add_one, fail
 from ..harness.registry import EVERY_KIND
 
 ROUNDS = 5
@@ -38,18 +38,18 @@ def blocks_until_released(case: Case) -> None:
 
     host = case.host(answer)
     program, alone = case.program(host), jax.jit(lambda x: x * 2)
-    case.gives(case.operand * 2, lambda: alone(case.operand))
+    case.gives(case.operand * 2, alone, case.operand)
     ended = threading.Event()
 
     def run() -> None:
-        case.gives(case.expected, lambda: program(case.operand))
+        case.gives(case.expected, program, case.operand)
         ended.set()
 
     with case.in_thread(run):
         case.check(entered.wait(BEGINS_WITHIN), "lost", Stage.CALLBACK, "the callback did not begin")
         if case.layout == "jit":
             # XLA:CPU runs only one program over several devices at a time, with or without callbacks.
-            case.gives(case.operand * 2, lambda: alone(case.operand))
+            case.gives(case.operand * 2, alone, case.operand)
         if case.callback.function == "id_tap":
             in_time = ended.wait(BEGINS_WITHIN / 2)
             case.check(in_time, "waits", Stage.RESULT, "the device waits for the function of a tap")
@@ -70,7 +70,7 @@ def two_threads(case: Case) -> None:
     def run(thread: int) -> None:
         together.wait(BEGINS_WITHIN)
         for operand in operands[thread]:
-            case.gives(case.bench.expected(case.callback, operand), lambda x=operand: programs[thread](x))
+            case.gives(case.expected_of(operand), programs[thread], operand)
 
     with case.in_thread(lambda: run(0)), case.in_thread(lambda: run(1)):
         pass
@@ -96,7 +96,7 @@ def fails_in_a_wide_program(case: Case) -> None:
         case.check(
             isinstance(error and error.__cause__, ValueError), "poor error", Stage.DISPATCH, f"{error!r} has no cause"
         )
-        error_of(case.implementation.barrier)
+        case.drain()
 
 
 @case("jit", "pure_callback call", "H15 X2", functions="barrier_wait")
@@ -119,13 +119,13 @@ def fails_in_a_large_program(case: Case) -> None:
             case.check(
                 isinstance(error and error.__cause__, causes), "poor error", Stage.DISPATCH, f"{error!r} has no cause"
             )
-            error_of(case.implementation.barrier)
+            case.drain()
 
 
 @case("pmap", "id_tap", "H11 H12", minimum_devices=2)
 def starts_programs_below_many(case: Case) -> None:
     """A tap starts programs on a device for which as many programs wait as it takes: there is room for that."""
-    case.use(case.devices[:2])
+    case = case.over(case.devices[:2])
     many = threading.Event()
 
     def answer(operand: Any) -> None:
@@ -138,5 +138,5 @@ def starts_programs_below_many(case: Case) -> None:
     # The thread that starts the programs may have to wait as well, before there are so many.
     threading.Timer(0.5, many.set).start()
     results = [program(case.operand) for _ in range(PROGRAMS)]
-    case.gives(case.operand, lambda: results[-1])
+    case.gives(case.operand, np.asarray, results[-1])
     case.saw_parts(host, *[case.operand] * PROGRAMS)

@@ -7,7 +7,8 @@ same address of the stack for the old one. So these cells call back at many dept
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,10 +16,9 @@ import numpy as np
 
 from ...oracle.stages import summary
 from ...oracle.verdicts import Stage
-from ...spec.callbacks import Callback
-from ..harness.bench import Bench
 from ..harness.case import Case, case
-from ..harness.checks import PLANTED, error_of
+from ..harness.checks import error_of
+from ..harness.hosts import PLANTED
 
 DEPTH = 12
 
@@ -32,15 +32,10 @@ def deeper(through_map: int, through_reduce: int, run: Callable[[], Any]) -> Any
     return run()
 
 
-def _at_all_depths(run: Callable[[], Any]) -> Iterator[Exception | None]:
-    for through_map in range(DEPTH):
-        for through_reduce in range(DEPTH):
-            try:
-                deeper(through_map, through_reduce, run)
-            except Exception as error:
-                yield error
-            else:
-                yield None
+def _at_all_depths(run: Callable[[], Any]) -> list[Exception]:
+    """What it raises there."""
+    depths = itertools.product(range(DEPTH), range(DEPTH))
+    return [error for depth in depths if (error := error_of(deeper, *depth, run))]
 
 
 @case("jit", "buffer_callback dlpack_callback", isolated=True)
@@ -53,28 +48,22 @@ def keeps_its_view(case: Case) -> None:
         # One report for each kept object is enough.
         kept.setdefault(id(array.base), array)
 
-    keeping = _compiled(case.bench, case.callback, keep)
+    keeping = _compiled(case, keep)
     _check_not_misled(case, lambda: float(keeping(np.float32(1))))
 
 
 @case("jit", "buffer_callback", isolated=True)
 def fails_and_is_kept(case: Case) -> None:
     """A kept exception of a callback keeps, by its traceback, all that the function had made from its buffers."""
-    kept: list[BaseException] = []
+    kept: list[Exception | None] = []
 
     def fail(buffer: Any) -> None:
         array = np.asarray(buffer)
         raise ValueError(PLANTED, array.shape)
 
-    failing = _compiled(case.bench, case.callback, fail)
+    failing = _compiled(case, fail)
 
-    def run() -> None:
-        try:
-            float(failing(np.float32(1)))
-        except Exception as error:
-            kept.append(error)
-
-    _check_not_misled(case, run)
+    _check_not_misled(case, lambda: kept.append(error_of(failing, np.float32(1))))
 
 
 @case("jit", "buffer_callback dlpack_callback", "B1 B2 D1")
@@ -102,47 +91,32 @@ def operands_by_name(case: Case) -> None:
 
     result = jax.jit(computation)(np.float32(1))
     case.barrier()
-    if sorted(seen) != [[1.0, 2.0, 3.0], [11.0, 12.0, 13.0]]:
-        case.wrong("wrong operand", Stage.CALLBACK, f"they saw {seen}")
-    if {name: float(value) for name, value in result.items()} != {"a": 1.0, "b": 2.0}:
-        case.wrong("result", Stage.RESULT, f"it gave {result}")
+    case.same("wrong operand", Stage.CALLBACK, sorted(seen), [[1.0, 2.0, 3.0], [11.0, 12.0, 13.0]])
+    case.same("result", Stage.RESULT, {name: float(value) for name, value in result.items()}, {"a": 1.0, "b": 2.0})
 
 
 @case("jit", "buffer_callback", isolated=True)
 def returns_a_value(case: Case) -> None:
     """A callback that gets the buffers of its results must return None."""
     compiled = case.compile(lambda x: case.implementation.returning_buffers(case.callback, x))
-    error = error_of(lambda: compiled(case.operand))
+    case.raises(lambda: compiled(case.operand), "must not return")
     case.drain()
-    if error is None:
-        case.wrong("swallowed error", Stage.RESULT, "what a buffer callback returned was accepted")
-        return
-    if "must not return" not in str(error):
-        case.wrong("poor error", Stage.DISPATCH, f"the error does not say what is wrong: {summary(error)}")
-        return
-    case.barrier()
 
 
-def _compiled(bench: Bench, callback: Callback, look: Callable[[Any], None]) -> Callable[[Any], Any]:
-    return jax.jit(lambda x: bench.implementation.with_buffer(callback, look, x))
+def _compiled(case: Case, look: Callable[[Any], None]) -> Callable[[Any], Any]:
+    return jax.jit(lambda x: case.implementation.with_buffer(case.callback, look, x))
 
 
 def _check_not_misled(case: Case, disturb: Callable[[], Any]) -> None:
-    later = _compiled(case.bench, case.callback, lambda buffer: None)
-    for error in _at_all_depths(disturb):
-        # The case may already affect some of these.
-        del error
+    later = _compiled(case, lambda buffer: None)
+    # The case may already affect some of these.
+    _at_all_depths(disturb)
     values: list[float] = []
-    errors = [error for error in _at_all_depths(lambda: values.append(float(later(np.float32(3))))) if error]
-    try:
-        case.implementation.barrier()
-    except Exception as error:
-        # These are the planted failures.
-        del error
+    errors = _at_all_depths(lambda: values.append(float(later(np.float32(3)))))
+    # The planted failures.
+    case.drain()
     if errors:
         witness = f"{len(errors)} of {DEPTH * DEPTH} later callbacks failed: {summary(errors[0])}"
         case.wrong("misled", Stage.DISPATCH, witness)
-        return
-    if {*values} - {4.0}:
+    elif {*values} - {4.0}:
         case.wrong("misled", Stage.RESULT, f"later callbacks gave {sorted({*values})}, expected 4.0 alone")
-        return

@@ -25,6 +25,5 @@ def command_buffers(case: Case) -> None:
     for compatible, target in TARGETS.items():
         function = getattr(case.library, case.callback.function)(nothing, operand, command_buffer_compatible=compatible)
         text = jax.jit(function).trace(operand).lower(lowering_platforms=("cuda",)).as_text()
-        if f"@{target}(" not in text:
-            witness = f"with command_buffer_compatible={compatible} no operation has the target {target}"
-            case.wrong("target", Stage.LOWER, witness)
+        witness = f"with command_buffer_compatible={compatible} no operation has the target {target}"
+        case.check(f"@{target}(" in text, "target", Stage.LOWER, witness)

@@ -9,8 +9,9 @@ import jax
 import numpy as np
 
 from ...oracle.verdicts import Stage
-from ..harness.case import Case, case, fail
-from ..harness.checks import PLANTED, error_of
+from ..harness.case import Case, case
+from ..harness.checks import error_of
+from ..harness.hosts import PLANTED, fail
 
 
 class _Positive:
@@ -60,11 +61,11 @@ jax.tree_util.register_pytree_node(_Hidden, lambda one: ((one.leaf,), _Secret())
 
 def _result_of(case: Case, like: Any, host: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A program that returns the leaves of the callback's result, which is in the containers of `like`."""
-    return case.compile(lambda x: jax.tree.leaves(case.bench.apply(case.callback, host, x, like)))
+    return case.compile(lambda x: jax.tree.leaves(case.apply(host, x, like)))
 
 
 def _shape(case: Case) -> Any:
-    return jax.ShapeDtypeStruct(case.bench.callback_shape, np.float32)
+    return jax.ShapeDtypeStruct(case.callback_shape, np.float32)
 
 
 @case("pjit", "call pure_callback io_callback", "H3 H15 X2 X3", functions="barrier_wait", isolated=True)
@@ -82,7 +83,7 @@ def containers_that_read_leaves(case: Case) -> None:
         program = _result_of(case, container(_shape(case)), lambda operand, now=now: now[0](operand))  # type: ignore[misc]
         for text, now[0] in hosts.items():
             error = error_of(lambda: program(case.operand)[0])  # noqa: B023 - called at once
-            barrier = error_of(case.implementation.barrier)
+            barrier = case.drain()
             # The error of a container that was to show a leaf without a shape is none of the user's.
             right_error = text in str(error or barrier) and "AttributeError" not in str(error or barrier)
             witness = f"expected an error with {text!r} alone, actual {error or barrier}"

@@ -130,7 +130,7 @@ def small_results_beside_others(case: Case) -> None:
     """Results over a mesh with elements of less than a byte, before and after others."""
     small = [np.asarray([0, 1, 1]).astype(jnp.dtype(name)) for name in SMALL]
     others: list[Any] = [np.int32(-7), np.complex64(1 - 2j), np.float32(-0.0)]
-    operand = jax.device_put(case.operand, case.bench.split)
+    operand = jax.device_put(case.operand, case.split)
     for results in ((*small, *others), (*others, *small)):
         host = case.host(returns=[results])
         case.gives(results, jax.jit(lambda x, h=host, r=results: case.apply(h, x, r)), operand)
@@ -145,11 +145,11 @@ def all_64_bits(case: Case) -> None:
     """Numbers of 64 bits come from one callback and reach the next, on one device and over a mesh, with all bits."""
     with _x64():
         for name, number in WIDE.items():
-            value = np.full(case.bench.callback_shape, number, np.dtype(name))
+            value = np.full(case.callback_shape, number, np.dtype(name))
             make, keep = case.host(returns=[value]), case.host()
             result: Any = case.operand
             for host in (make, keep):
-                program = case.compile(lambda x, h=host, v=value: case.apply(h, x, _like(x, v)))  # type: ignore[misc]
+                program = case.compile(lambda x, h=host, v=value: case.apply(h, x, _like(x, v)))
                 result = program(result)
             case.gives(np.full(case.operand.shape, number, value.dtype), np.asarray, result)
             case.saw(keep, [value])

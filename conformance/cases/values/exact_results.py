@@ -12,8 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...oracle.stages import stage_of, summary
-from ...oracle.verdicts import Stage
 from ..harness.case import Case, case
 from ..harness.registry import WITH_RESULTS
 
@@ -30,8 +28,7 @@ def _values(name: str) -> Any:
     numbers = np.concatenate([np.array(NUMBERS, np.float32).astype(real), least, -least])
     if dtype.kind != "c":
         return numbers
-    pairs = np.stack([numbers, numbers[::-1]], axis=-1)
-    return pairs.reshape(-1).view(dtype)
+    return np.stack([numbers, numbers[::-1]], axis=-1).reshape(-1).view(dtype)
 
 
 @case("pjit", "call", "H10", minimum_devices=2)
@@ -39,51 +36,23 @@ def exact_results(case: Case) -> None:
     """Each device of the mesh has the bits that the function returned."""
     for name in INEXACT:
         values = _values(name)
-
-        def host(_: Any, values: Any = values) -> Any:
-            return values
-
-        like = jax.ShapeDtypeStruct(values.shape, values.dtype)
-        program = jax.jit(lambda x, host=host, like=like: case.call_back(host, x, like), in_shardings=case.bench.split)
-        try:
-            result = jax.block_until_ready(program(case.operand))
-        except Exception as error:
-            case.drain()
-            case.wrong("error", stage_of(error), f"a result of {name}: {summary(error)}")
-            continue
-        for shard in result.addressable_shards:
-            found = np.asarray(shard.data)
-            if found.dtype != values.dtype or found.tobytes() != values.tobytes():
-                witness = f"{name} on {shard.device}: {found}, expected {values}"
-                case.wrong("result", Stage.RESULT, witness)
-                break
-    case.barrier()
-
-
-def _forms(name: str) -> dict[str, Any]:
-    """The same matrix, as NumPy may have it in memory."""
-    matrix = np.arange(6).reshape(2, 3).astype(np.dtype(jnp.dtype(name)))
-    return {
-        "in Fortran's order": np.asfortranarray(matrix),
-        "with negative strides": matrix[::-1, ::-1].copy()[::-1, ::-1],
-        "with elements between": np.repeat(matrix, 2, axis=1)[:, ::2],
-        "of a masked array without a mask": np.ma.masked_array(matrix, mask=np.zeros(matrix.shape, bool)),
-    }
+        program = jax.jit(lambda x, v=values: case.apply(lambda _: v, x, v), in_shardings=case.split)
+        with case.part(name):
+            for shard in program(case.operand).addressable_shards:
+                case.gives(values, np.asarray, shard.data, what=str(shard.device))
 
 
 @case("jit pjit", WITH_RESULTS, "H3 H10 X2 X3")
 def forms_of_results(case: Case) -> None:
     """A function returns an array of any strides, and its elements are where they belong."""
+    sharding = case.split if case.layout == "pjit" else None
     for name in ("int32", "float32", "complex64", "int4"):
-        for form, array in _forms(name).items():
-            wanted = np.array(array)
-
-            def host(_: Any, array: Any = array) -> Any:
-                return array
-
-            def function(x: Any, host: Any = host, like: Any = wanted) -> Any:
-                return case.call_back(host, x, jax.ShapeDtypeStruct(like.shape, like.dtype))
-
-            program = jax.jit(function, in_shardings=case.bench.split) if case.layout == "pjit" else jax.jit(function)
-            case.value(f"{name} {form}", lambda p=program: p(case.operand), wanted)  # type: ignore[misc]
-    case.barrier()
+        matrix = np.arange(6).reshape(2, 3).astype(np.dtype(jnp.dtype(name)))
+        for array in (
+            np.asfortranarray(matrix),
+            matrix[::-1, ::-1].copy()[::-1, ::-1],
+            np.repeat(matrix, 2, axis=1)[:, ::2],
+            np.ma.masked_array(matrix, mask=np.zeros(matrix.shape, bool)),
+        ):
+            program = jax.jit(lambda x, a=array: case.apply(lambda _: a, x, np.array(a)), in_shardings=sharding)
+            case.gives(matrix, program, case.operand, what=f"{name} in {array.strides} bytes")

@@ -26,29 +26,23 @@ def strided_results_at_once(case: Case) -> None:
         "every other": np.repeat(matrix, 2, axis=1)[:, ::2],
         "broadcast": np.broadcast_to(matrix[0], (3, 4)),
     }
-    like = {name: jax.ShapeDtypeStruct(each.shape, each.dtype) for name, each in results.items()}
-    compiled: Any = jax.jit(lambda x: case.call_back(lambda _: results, x, like))
+    program = jax.jit(lambda x: case.apply(lambda _: results, x, results))
     for _ in range(ROUNDS):
-        found = compiled(case.operand)
-        for name, each in results.items():
-            case.value(f"a result {name}", lambda f=found[name]: f, np.array(each))  # type: ignore[misc]
-    case.barrier()
+        case.gives(results, program, case.operand)
 
 
 @case("jit", "call pure_callback io_callback io_callback_ordered dlpack_callback", "H3 X2 X3 D1")
 def large_strided_results(case: Case) -> None:
     """Results of 4 MiB that are not row-major, which another way of copying would take for what they are not."""
     square = np.arange(LARGE_SIDE**2, dtype=np.float32).reshape(LARGE_SIDE, LARGE_SIDE)
-    like = jax.ShapeDtypeStruct(square.shape, square.dtype)
     for name, result in (
         ("transposed", square.T),
         ("backwards", square[::-1]),
         ("broadcast", square[:1] + 0 * square.T),
     ):
-        run = jax.jit(lambda x, r=result: case.call_back(lambda _: r, x, like))
-        if not np.array_equal(np.asarray(run(case.operand)), result):
-            case.wrong("result", Stage.RESULT, f"a large result {name} has other elements")
-    case.barrier()
+        program = jax.jit(lambda x, r=result: case.apply(lambda _: r, x, square))
+        right = np.array_equal(program(case.operand), result)
+        case.check(right, "result", Stage.RESULT, f"a large result {name} has other elements")
 
 
 @case("jit", "call dlpack_callback", "H3 D1")
@@ -57,10 +51,8 @@ def other_byte_order(case: Case) -> None:
     for dtype in (np.float32, np.int32, np.uint16, np.complex64):
         numbers = np.arange(1, 7).astype(dtype)
         turned = numbers.astype(numbers.dtype.newbyteorder())
-        like = jax.ShapeDtypeStruct(numbers.shape, numbers.dtype)
-        program = jax.jit(lambda x, t=turned, like=like: case.call_back(lambda _: t, x, like))
-        case.value(f"{turned.dtype}", lambda p=program: p(case.operand), numbers)  # type: ignore[misc]
-    case.barrier()
+        program = jax.jit(lambda x, t=turned, like=numbers: case.apply(lambda _: t, x, like))
+        case.gives(numbers, program, case.operand, what=str(turned.dtype))
 
 
 @case("jit", "call pure_callback io_callback io_callback_ordered dlpack_callback", also="X2 X3")
@@ -68,31 +60,25 @@ def other_byte_order(case: Case) -> None:
 def row_for_a_column(case: Case) -> None:
     """A result of the right size and another shape is refused, alone and in a tree, and none is stretched to fit."""
     size = case.operand.size
-    shapes = {
+    shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
         "a row for a column": ((1, size), (size, 1)),
         "an axis more": ((1, size), (size,)),
         "a number": ((), (size,)),
         "one element for many": ((1,), (size,)),
     }
     for what, (returned, asked) in shapes.items():
-        for tree in (False, True):
+        for beside in ((), (np.float32(0),)):
+            result, like = ((np.zeros(shape, np.float32), *beside) for shape in (returned, asked))
+            if not beside:
+                (result,), (like,) = result, like
 
-            def host(operand: Any, returned: tuple[int, ...] = returned, tree: bool = tree) -> Any:
-                result = np.zeros(returned, np.float32)
-                return (result, np.float32(0)) if tree else result
+            def through(x: Any, result: Any = result, like: Any = like) -> Any:
+                return jax.tree.leaves(case.apply(lambda _: result, x, like))[0].sum() + x
 
-            like = jax.ShapeDtypeStruct(asked, np.float32)
-            wanted = (like, jax.ShapeDtypeStruct((), np.float32)) if tree else like
-
-            def computation(x: Any, host: Any = host, wanted: Any = wanted) -> Any:
-                return jax.tree.leaves(case.call_back(host, x, wanted))[0].sum() + x
-
-            error = error_of(lambda f=computation: case.compile(f)(case.operand))  # type: ignore[misc]
+            error = error_of(case.compile(through), case.operand)
             case.drain()
-            if error is None:
-                witness = f"{what}{' in a tree' if tree else ''} was delivered as a result"
-                case.wrong("swallowed error", Stage.RESULT, witness)
-    case.barrier()
+            witness = f"{what}{' in a tree' if beside else ''} was delivered as a result"
+            case.check(error is not None, "swallowed error", Stage.RESULT, witness)
 
 
 @case("jit", "dlpack_callback", "B3 D1")
@@ -100,16 +86,12 @@ def returns_its_operands(case: Case) -> None:
     """A function returns its operands the other way round, with and without aliases: all of them are as they were."""
     like = jax.ShapeDtypeStruct((3,), np.float32)
     first, second = np.arange(3, dtype=np.float32), np.arange(10, 13, dtype=np.float32)
-    for label, aliases in (("without aliases", None), ("with aliases", {0: 0, 1: 1})):
-        for kind, function in (
-            ("as they are", lambda a, b: (b, a)),
-            ("as arrays", lambda a, b: (np.asarray(b), np.asarray(a))),
-            ("as parts", lambda a, b: (np.asarray(b)[::-1], np.asarray(a)[::-1])),
+    for aliases in (None, {0: 0, 1: 1}):
+        for kind, step, function in (
+            ("as they are", 1, lambda a, b: (b, a)),
+            ("as arrays", 1, lambda a, b: (np.asarray(b), np.asarray(a))),
+            ("as parts", -1, lambda a, b: (np.asarray(b)[::-1], np.asarray(a)[::-1])),
         ):
             turned = case.library.dlpack_callback(function, (like, like), input_output_aliases=aliases)
-            found = jax.block_until_ready(jax.jit(lambda a, b, f=turned: f(a + 0, b + 0))(first, second))
-            step = -1 if kind == "as parts" else 1
-            for number, wanted in enumerate((second[::step], first[::step])):
-                what = f"{label}, {kind}: result {number}"
-                case.value(what, lambda f=found, n=number: f[n], wanted)  # type: ignore[misc]
-    case.barrier()
+            program = jax.jit(lambda a, b, f=turned: f(a + 0, b + 0))
+            case.gives((second[::step], first[::step]), program, first, second, what=f"{kind}, aliases {aliases}")

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
-from ...oracle.verdicts import Stage
 from ..harness.case import Case, case
 
 FORMATS: dict[str, tuple[dict[str, Any], str]] = {
@@ -27,16 +23,6 @@ FORMATS: dict[str, tuple[dict[str, Any], str]] = {
 """Formats, their values beside `x`, and the line."""
 
 
-@contextlib.contextmanager
-def _prints(case: Case, expected: list[str], what: str) -> Iterator[None]:
-    """The block, with the barrier after it, prints these lines. Devices print in any order."""
-    written = io.StringIO()
-    with contextlib.redirect_stdout(written):
-        yield
-        case.barrier()
-    case.same("value", Stage.CALLBACK, sorted(written.getvalue().splitlines()), sorted(expected), what)
-
-
 @case("jit", "debug_print", "X4")
 def debug_prints_exactly(case: Case) -> None:
     """X4: values that are no arrays, parts of arrays and of keys, and arrays in a list."""
@@ -47,7 +33,7 @@ def debug_prints_exactly(case: Case) -> None:
         def program(x: Any, text: str = text, values: Any = values) -> None:
             case.implementation.print_as(text, x=x, **values)
 
-        with _prints(case, [line], repr(text)):
+        with case.prints(line, what=repr(text)):
             jax.jit(program)(np.float32(2.5))
 
 
@@ -57,7 +43,7 @@ def prints_with_options_of_the_trace(case: Case) -> None:
     third = np.array([1 / 3, 2 / 3], np.float32)
     with np.printoptions(precision=2):
         program = jax.jit(lambda x: case.implementation.print_as("{} {}", x, [x])).lower(third).compile()
-    with _prints(case, ["[0.33 0.67] [Array([0.33, 0.67], dtype=float32)]"], "a third"):
+    with case.prints("[0.33 0.67] [Array([0.33, 0.67], dtype=float32)]"):
         program(third)
 
 
@@ -67,5 +53,5 @@ def prints_each_part(case: Case) -> None:
     whole = np.arange(len(case.devices), dtype=np.int32)
     for partitioned, lines in ((True, [f"[{number}]" for number in whole]), (False, [f"{whole}"])):
         program = jax.jit(lambda x, p=partitioned: case.implementation.print_as("{}", x, partitioned=p))
-        with _prints(case, lines, f"partitioned={partitioned}"):
-            program(jax.device_put(whole, case.bench.split))
+        with case.prints(*lines, what=f"partitioned={partitioned}"):
+            program(jax.device_put(whole, case.split))

@@ -5,14 +5,15 @@ Buffer and DLPack callbacks have a way of their own for one result, and another 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
 from ...oracle.verdicts import Stage
-from ...spec.callbacks import Runs
 from ..harness.case import Case, case
+from ..harness.hosts import Host
 
 OF_SEVERAL = "pure_callback io_callback debug_callback buffer_callback dlpack_callback dlpack_callback_in_place"
 """One of each that takes its operands one by one."""
@@ -30,67 +31,46 @@ def several_operands(case: Case) -> None:
     """Operands of one type come in the function's order, and so do results to their places in the tree."""
     operands = [case.operand + np.float32(number) for number in (1, 20, 300)]
     for tree in (False, True):
-        label = "with a tree of results" if tree else "with one result"
-        seen: list[Any] = []
-
-        def host(*operands: Any, seen: list[Any] = seen, tree: bool = tree) -> Any:
-            seen.append([np.asarray(each).tolist() for each in operands])
-            return _results(operands, tree)
-
         wanted = _results(operands, tree)
-        like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), wanted)
+        answer = case.host(partial(_results, tree=tree))
 
-        def program(*operands: Any, host: Any = host, like: Any = like) -> Any:
+        def program(*given: Any, answer: Host = answer, wanted: Any = wanted) -> Any:
+            like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), wanted)
             # One of the operands is made by the program.
-            given = (operands[0], operands[1] + 0, operands[2])
-            result = case.implementation.invoke(case.callback, host, given, like, case.devices, spread=True)
-            return result if case.callback.returns_new_value else None
+            given = (given[0], given[1] + 0, given[2])
+            host = lambda *arguments: answer(arguments)
+            return case.implementation.invoke(case.callback, host, given, like, case.devices, spread=True)
 
-        found = jax.block_until_ready(jax.jit(program)(*operands))
-        case.barrier()
-        if case.callback.returns_new_value:
-            for place, leaf, expected in zip(
-                ("one", "other"), jax.tree.leaves(found), jax.tree.leaves(wanted), strict=False
-            ):
-                case.value(f"{label} the {place}", lambda leaf=leaf: leaf, expected)  # type: ignore[misc]
-            structures: list[Any] = [jax.tree.structure(each) for each in (found, wanted)]
-            if structures[0] != structures[1]:
-                case.wrong("result", Stage.RESULT, f"{label} it is {found}, expected {wanted}")
-        expected = [each.tolist() for each in operands]
-        # A pure function may be called again.
-        calls = seen[:1] if case.callback.runs is Runs.IF_NEEDED and all(each == seen[0] for each in seen) else seen
-        if calls != [expected]:
-            case.wrong("wrong operand", Stage.CALLBACK, f"{label} it saw {seen}, expected {expected}")
+        with case.part("with a tree of results" if tree else "with one result"):
+            found = jax.block_until_ready(jax.jit(program)(*operands))
+            if case.callback.returns_new_value:
+                case.gives(wanted, lambda found=found: found)
+                structures: list[Any] = [jax.tree.structure(each) for each in (found, wanted)]
+                case.same("result", Stage.RESULT, *structures)
+            case.saw(answer, [operands])
 
 
 @case("jit", "debug_callback debug_callback_ordered", "X4")
 def static_ones_between(case: Case) -> None:
     """Arguments that are no arrays come in their places among those that are, and by their names."""
-    seen: list[Any] = []
+    seen: list[str] = []
 
     def host(*arguments: Any, **named: Any) -> None:
         received = [each if isinstance(each, str) else float(each) for each in (*arguments, *named.values())]
-        seen.append((received, [*named]))
+        seen.append(repr((received, [*named])))
 
     def program(x: Any, y: Any) -> Any:
         for arguments, named in _mixed(x, y):
             case.library.debug.callback(host, *arguments, ordered=case.callback.ordered, **named)
         return x + y
 
-    def wanted(x: float, y: float) -> list[Any]:
-        return [([*arguments, *named.values()], [*named]) for arguments, named in _mixed(x, y)]
-
-    compiled = jax.jit(program)
+    compiled, order = jax.jit(program), list if case.callback.ordered else sorted
     for x, y in ((1.0, 2.0), (3.0, 4.0)):
         seen.clear()
         jax.block_until_ready(compiled(np.float32(x), np.float32(y)))
         case.barrier()
-        actual, expected = [*map(repr, seen)], [*map(repr, wanted(x, y))]
-        if not case.callback.ordered:
-            actual, expected = sorted(actual), sorted(expected)
-        if actual != expected:
-            witness = f"the function received {seen}, expected {wanted(x, y)}"
-            case.wrong("wrong operand", Stage.CALLBACK, witness)
+        expected = [repr(([*arguments, *named.values()], [*named])) for arguments, named in _mixed(x, y)]
+        case.same("wrong operand", Stage.CALLBACK, order(seen), order(expected))
 
 
 def _mixed(x: Any, y: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:

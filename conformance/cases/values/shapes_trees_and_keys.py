@@ -49,7 +49,7 @@ def trees(case: Case) -> None:
     for tree in TREES:
         host = case.host(keep)
         with case.part(str(jax.tree.structure(tree))):
-            for result in case.runs(lambda x, host=host: case.apply(host, x), tree, times=1):  # type: ignore[misc]
+            for result in case.runs(lambda x, host=host: case.apply(host, x), tree, times=1):
                 case.gave(result, tree)
                 case.saw(host, [tree])
                 found = {structures[-1], jax.tree.structure(result)} if structures else set()
@@ -61,14 +61,14 @@ def typed_keys(case: Case) -> None:
     """An argument of the program, in a tree, in a vmap's batch, and in a loop's carry."""
     seen: list[tuple[int, ...]] = []
 
-    def host(operand: Any, transforms: Any = ()) -> Any:
-        for leaf in map(_words, jax.tree.leaves(operand)):
+    def host(operand: Any) -> Any:
+        for leaf in map(words_of, jax.tree.leaves(operand)):
             if leaf.dtype == np.uint32:
                 seen.extend(tuple(row) for row in leaf.reshape(-1, KEY_WORDS).tolist())
         return np.float32(1)
 
     def apply(operand: Any) -> Any:
-        result = case.bench.apply(case.callback, host, operand, jax.ShapeDtypeStruct((), np.float32))
+        result = case.apply(host, operand, np.float32(1))
         return result if case.callback.returns_new_value else np.float32(1)
 
     def looped(key: Any) -> Any:
@@ -94,12 +94,12 @@ def typed_keys(case: Case) -> None:
         with case.part(f"a key {label}"):
             results = np.asarray(jax.jit(function)(argument))
             case.barrier()
-            words = sorted(counted(tuple(_words(each).tolist()) for each in expected))
+            words = sorted(counted(tuple(words_of(each).tolist()) for each in expected))
             case.same("wrong operand", Stage.CALLBACK, sorted(counted(seen)), words)
             case.check(bool((results == 1).all()), "result", Stage.RESULT, f"the results are {results}")
 
 
-def _words(leaf: Any) -> Any:
+def words_of(leaf: Any) -> Any:
     """The words of a key; an implementation may pass the key itself or these words."""
     typed = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return np.asarray(jax.random.key_data(leaf) if typed else leaf)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -85,20 +86,16 @@ def sizes_together(case: Case) -> None:
             kept.append(given)
 
         def program(given: Any, number: Any, host: Any = host) -> Any:
-            return case.call_back(host, [each + number for each in given])
+            return case.apply(host, [each + number for each in given])
 
         compiled = jax.jit(program)
         # The first value goes through Python in any case. Each of the others comes to the place of the one before.
         for number in range(3):
             jax.block_until_ready(compiled(operands, np.uint8(number)))
             case.barrier()
-        if seen != [True] * 3:
-            witness = f"of 3 taps of {label}, {seen} had the right operands"
-            case.wrong("wrong operand", Stage.CALLBACK, witness)
+        case.same("wrong operand", Stage.CALLBACK, seen, [True] * 3, f"of 3 taps of {label}")
         later = [right(given, number) for number, given in enumerate(kept)]
-        if later != [True] * 3:
-            witness = f"of 3 taps of {label}, {later} have the right operands later"
-            case.wrong("torn operand", Stage.CALLBACK, witness)
+        case.same("torn operand", Stage.CALLBACK, later, [True] * 3, f"of 3 taps of {label}")
 
 
 def _around(case: Case, sizes: Sequence[int], keeps: Sequence[bool]) -> None:
@@ -107,30 +104,23 @@ def _around(case: Case, sizes: Sequence[int], keeps: Sequence[bool]) -> None:
     # They own their memory, as the operands do that are looked for behind `.base`.
     bases = [np.resize(np.arange(251, dtype=np.uint8), size).copy() for size in sizes]
 
-    def hosting(place: int) -> Callable[[Any], Any]:
-        def host(operand: Any) -> Any:
-            array = np.asarray(operand)
-            number = int(array[0])
-            way = WAYS_TO_KEEP[(number + place) % len(WAYS_TO_KEEP)]
-            if keeps[number]:
-                kept.append((number, place, way, way(array)))
-            # Memory that nobody looks at would make half of the cell's time.
-            return array + np.uint8(1) if case.callback.returns_new_value else None
+    def keep(place: int, operand: Any) -> Any:
+        array = np.asarray(operand)
+        number = int(array[0])
+        way = WAYS_TO_KEEP[(number + place) % len(WAYS_TO_KEEP)]
+        if keeps[number]:
+            kept.append((number, place, way, way(array)))
+        # Memory that nobody looks at would make half of the cell's time.
+        return array + np.uint8(1) if case.callback.returns_new_value else None
 
-        return host
+    @jax.jit
+    def program(operands: Any, number: Any) -> Any:
+        return [case.apply(partial(keep, place), each + number) for place, each in enumerate(operands)]
 
-    def computation(operands: Any, number: Any) -> Any:
-        results = []
-        for place, operand in enumerate(operands):
-            fresh = operand + number
-            results.append(case.call_back(hosting(place), fresh, jax.ShapeDtypeStruct(fresh.shape, np.uint8)))
-        return results
-
-    compiled = jax.jit(computation)
     operands = [jax.device_put(base, case.devices[0]) for base in bases]
     added = np.uint8(1 if case.callback.returns_new_value else 0)
     for number in range(len(keeps)):
-        results = compiled(operands, np.uint8(number))
+        results = program(operands, np.uint8(number))
         for base, result in zip(bases, results, strict=True):
             if not _is_sum(np.asarray(result), base, np.uint8(number) + added):
                 wrong = np.flatnonzero(np.asarray(result) != base + np.uint8(number) + added)
@@ -140,16 +130,14 @@ def _around(case: Case, sizes: Sequence[int], keeps: Sequence[bool]) -> None:
     case.barrier()
     gc.collect()
     wanted = {(number, place) for number, keep in enumerate(keeps) if keep for place in range(len(sizes))}
-    if {(number, place) for number, place, _, _ in kept} != wanted:
-        case.wrong("lost", Stage.CALLBACK, f"of operands of about {sizes[0]} bytes, some did not come")
-        return
+    came = {(number, place) for number, place, _, _ in kept}
+    case.same("lost", Stage.CALLBACK, came, wanted, f"operands of about {sizes[0]} bytes")
     for number, place, way, found in kept:
         # A way to keep takes a part, and changes nothing.
         right = np.asarray(way(bases[place]))
         array = np.asarray(found).reshape(-1).view(np.uint8)[: right.size]
         if not _is_sum(array, right, np.uint8(number)):
-            witness = f"an operand of {sizes[place]} bytes that was kept is another one later"
-            case.wrong("torn operand", Stage.CALLBACK, witness)
+            case.wrong("torn operand", Stage.CALLBACK, f"an operand of {sizes[place]} bytes that was kept is another")
             return
 
 

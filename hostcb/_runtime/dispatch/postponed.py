@@ -7,7 +7,7 @@ error in place of the results: always of the same type, and with its cause. Unti
 dispatch runs, since its operands might be the zeros.
 
 Returned zeros would be a wrong result. So the end of a dispatch raises the error unless it is certainly the end of a
-nested dispatch, made by a signal handler, for example. A native dispatch has no frame of its own. The frame that called
+nested dispatch, made by a signal handler, for example. A dispatch in C++ has no frame of its own. The frame that called
 the handler should be the dispatching one, since programs with wrapped handlers are dispatched in Python (`is_handler`).
 But a handler can be wrapped in ways that hostcb cannot see. So `Pending` keeps all frames below the handler, with the
 instruction at which each one was.
@@ -38,7 +38,7 @@ LATE = (
 
 
 class Pending:
-    """The error that a native dispatch will raise at its end, after its handler with the frame `handler` failed."""
+    """The error that a dispatch in C++ will raise at its end, after its handler with the frame `handler` failed."""
 
     def __init__(self, error: Exception, program: Program, handler: FrameType):
         self.error = error
@@ -120,13 +120,13 @@ def end_by_exception(program: Program) -> None:
 
 
 def postpone(program: Program, error: BaseException, *, inside: int = 0) -> bool:
-    """Let the native dispatch that calls the handler raise `error` at its end; return False if there is none.
+    """Let the dispatch in C++ that calls the handler raise `error` at its end; return False if there is none.
 
     `inside` is the number of user functions that the handler has added to `Frame.depth`.
     """
     handler = sys._getframe(1)
-    if not program.native or handler.f_back is None or not thread_states.is_pythons():
-        # Not native; or a thread of the runtime, which dispatches nothing.
+    if not program.takes_cpp_dispatch or handler.f_back is None or not thread_states.is_pythons():
+        # Not dispatched in C++; or a thread of the runtime, which dispatches nothing.
         return False
     execution = running.frame.execution
     if (
@@ -147,7 +147,7 @@ def postpone(program: Program, error: BaseException, *, inside: int = 0) -> bool
     pending = Pending(shown, program, handler)
     watched = False
     try:
-        # The library in C does not know of failures. Until the end, taps of this program come to Python, and are lost.
+        # The extension does not know of failures. Until the end, taps of this program come to Python, and are lost.
         program.goes_through_python(pending)
         running.frame.pending = [*(running.frame.pending or ()), pending]
         watched = watch_dispatches(_at_the_end)

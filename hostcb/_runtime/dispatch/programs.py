@@ -30,20 +30,20 @@ class Program:
         # Whether one of the callbacks has an effect, so that JAX and barriers keep track of the executions.
         self.effectful = False
         # Whether it holds nothing but hostcb's callbacks, and nothing but taps, whose failures do not end it.
-        self.alone = True
+        self.has_only_own_callbacks = True
         self.only_taps = True
         # Whether another tool has wrapped a handler before JAX got it.
         self.wrapped = False
-        # Whether JAX's fast dispatch calls its handlers; None until that is known, see `native`.
-        self.native: bool | None = None
+        # Whether JAX's fast dispatch calls its handlers; None until that is known, see `cpp_dispatch`.
+        self.takes_cpp_dispatch: bool | None = None
         # Whether it runs on several devices at once.
         self.spans_devices = False
         # Whether JAX reports its executions, and the devices that it was lowered for, if they are known.
-        self.told = True
+        self.is_tracked = True
         self.lowered_for: tuple[Any, ...] | None = None
         # Whether any of its executions was started from inside a callback; `nested_on` knows which.
         self.nested = False
-        # Whether the library in C passes its taps to Python: while an execution goes on that was started from inside a
+        # Whether the extension passes its taps to Python: while an execution goes on that was started from inside a
         # callback, or a dispatch in which a callback has failed. These dispatches say so, as long as they live.
         self.through_python = ctypes.c_int32(0)
         self._failing: dict[weakref.ref[Any], None] = {}
@@ -123,7 +123,7 @@ class Program:
         if self._last is None:
             # The dispatch hooks have seen no execution.
             devices = self.lowered_for
-            if devices is None and not self.told:
+            if devices is None and not self.is_tracked:
                 raise RuntimeError(f"{self} does not know its devices, because this JAX does not report executions.")
             # An executable that the user took out of its program: a mesh of all devices is the best guess.
             return (devices or jax.devices())[position]

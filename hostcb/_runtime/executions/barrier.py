@@ -15,7 +15,7 @@ from ..._errors.frames import leave_out_frames
 from ..._threads.deadlines import Deadline, Waitable, checked, ended_by, seen_to_end
 from ..._threads.running import inside_callback
 from ..memory.blocks import blocks
-from ..observing.waited import barriers
+from ..observing.barrier_times import barriers
 from ..queue.queues import queues
 from .executions import tracker
 from .outstanding import BarrierTimeoutError, listed, outstanding

@@ -27,9 +27,9 @@ from ..._errors.failures import beside_cause, failure_log
 from ..._errors.refusals import without_preamble
 from ..._threads import pool
 from ..._threads.deadlines import LOOK_AT_EXIT, Deadline
-from ..._threads.running import held_up, inside_callback, inside_handler, running, threads_in_functions
+from ..._threads.running import blocked_programs, inside_callback, inside_handler, running, threads_in_functions
 from ..._threads.thread_states import is_hostcbs, is_pythons
-from ..dispatch.native import calls_nothing_else, is_simple
+from ..dispatch.cpp_dispatch import calls_nothing_else, is_simple
 from ..dispatch.postponed import raise_at_the_end, raise_what_is_left
 from ..dispatch.programs import Execution, Program
 from ..queue.queues import queues
@@ -63,7 +63,7 @@ class ExecutionTracker:
         self.used = False
         self.forget()
 
-    def disown(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child, which runs none of its parent's executions: forget them all."""
         for execution in [*self._live, *self._without_order]:
             if not execution.dispatched_here():
@@ -84,7 +84,7 @@ class ExecutionTracker:
         self._failed: dict[int, weakref.ref[Program]] = {}
         # Callbacks outside jit that keep no order and run now, each in the thread that called.
         self._without_order: dict[Execution, None] = {}
-        # The devices of programs that JAX dispatched natively, without calling the tracker.
+        # The devices of programs that JAX dispatched in C++, without calling the tracker.
         self._unseen: dict[tuple[Any, ...], None] = {}
 
     def forget_devices(self) -> None:
@@ -110,7 +110,7 @@ class ExecutionTracker:
         frame.execution = execution
         devices = execution.devices
         if len(devices) > 1 and devices[0].platform == "cpu":
-            if execution.nested and any(program.spans_devices for program in held_up()):
+            if execution.nested and any(program.spans_devices for program in blocked_programs()):
                 raise RuntimeError(
                     f"{execution.program}, started from inside a call of a program that runs on several devices "
                     "itself: the CPU runtime runs one such program at a time, so both would wait for ever. Use a "
@@ -197,33 +197,33 @@ class ExecutionTracker:
                 execution.wait_on((device,))
         queues[device].join()
 
-    def dispatched_natively(
+    def may_dispatch_in_cpp(
         self, program: Program, devices: Sequence[Any], modules: Callable[[], Sequence[Any]]
     ) -> bool:
         if len(devices) > 1 or devices[0].platform != "cpu":
             # The dispatch returns before the callback runs, and an error is raised with the results, as it should be.
             self._unseen[tuple(devices)] = None
             return True
-        return self._is_native(program, modules)
+        return self._takes_cpp_dispatch(program, modules)
 
-    def _is_native(self, program: Program, modules: Callable[[], Sequence[Any]]) -> bool:
-        if program.native is None:
+    def _takes_cpp_dispatch(self, program: Program, modules: Callable[[], Sequence[Any]]) -> bool:
+        if program.takes_cpp_dispatch is None:
             knows_end = _compat.place_of_hook is not None and not program.wrapped
-            program.native = knows_end and is_simple(modules(), len(program.callbacks))
-        return program.native
+            program.takes_cpp_dispatch = knows_end and is_simple(modules(), len(program.callbacks))
+        return program.takes_cpp_dispatch
 
     # The methods that JAX's fast dispatch calls; see `_compat.fast_dispatch.FastDispatches`.
 
     def takes_fast(self, program: Program, devices: Sequence[Any], modules: Callable[[], Sequence[Any]]) -> bool:
-        if devices[0].platform != "cpu" or jax.process_count() > 1 or not program.alone:
+        if devices[0].platform != "cpu" or jax.process_count() > 1 or not program.has_only_own_callbacks:
             return False
         if len(devices) > 1:
             # The dispatch returns before the callbacks run, and an error is raised with the results.
             return True
-        if program.native is None and program.only_taps and not program.wrapped:
+        if program.takes_cpp_dispatch is None and program.only_taps and not program.wrapped:
             # No operand or result depends on a failure.
-            program.native = _compat.place_of_hook is not None and calls_nothing_else(modules())
-        return self._is_native(program, modules)
+            program.takes_cpp_dispatch = _compat.place_of_hook is not None and calls_nothing_else(modules())
+        return self._takes_cpp_dispatch(program, modules)
 
     def fast_token(self, devices: Sequence[Any]) -> Any:
         return self._fresh_token(tuple(devices))
@@ -339,7 +339,7 @@ class ExecutionTracker:
         return [each for each in list(self._without_order) if not each.dispatched_here()]
 
     def settle_unseen(self, deadline: Deadline) -> list[Any]:
-        """Wait for the programs that JAX dispatched natively; return the devices on which they go on at the deadline.
+        """Wait for the programs that JAX dispatched in C++; return the devices on which they go on at the deadline.
 
         They have no effects, so only the exit needs this: a callback that runs after it aborts the process.
         """

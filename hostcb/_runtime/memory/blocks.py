@@ -70,7 +70,7 @@ class Blocks:
         """Free the ready blocks."""
         self._ready.clear()
 
-    def disown(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child, forget the blocks in use: those of threads that are gone never end."""
         self._lent.clear()
 

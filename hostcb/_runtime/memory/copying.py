@@ -1,4 +1,4 @@
-"""Copies of large arrays through the processor's caches or past them, by the library in C if it is in use.
+"""Copies of large arrays through the processor's caches or past them, by the native extension if it is in use.
 
 NumPy copies as the C library does. That reads the memory that it writes to, unless the array is larger than a share of
 the processor's cache, 20 MiB for example. A copy past the caches saves the reading. But the function, the copy of its

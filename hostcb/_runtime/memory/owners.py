@@ -1,4 +1,4 @@
-"""Arrays over blocks: the memory of large tapped operands, which the library in C uses again (H11, H12).
+"""Arrays over blocks: the memory of large tapped operands, which the native extension uses again (H11, H12).
 
 The user function owns an array and may keep it for ever. All arrays over a block refer to one `Owner`, and its end
 gives the block back. C writes the block into the owner, so nothing is given back twice, wherever an interrupt comes.
@@ -25,9 +25,9 @@ class Owner(ctypes.Structure):
     _fields_ = [("block", ctypes.c_void_p), ("data", ctypes.c_void_p)]
 
     # Default values, since at the end of the interpreter modules lose their names.
-    def __del__(self, disown: Any = library.held and library.held.hostcb_disown, byref: Any = ctypes.byref) -> None:
+    def __del__(self, release: Any = library.held and library.held.hostcb_release, byref: Any = ctypes.byref) -> None:
         if self.block:
-            disown(byref(self))
+            release(byref(self))
 
 
 class Shape:

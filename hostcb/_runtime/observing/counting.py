@@ -10,11 +10,11 @@ from ... import _compat
 from ..._errors.failures import failure_log
 from ..._spec.naming import NO_DEVICE, device_name
 from ..._threads.chains import Most, Sums
-from ..queue import counts
-from ..queue.counts import queued_in, totals_by_device
+from ..queue import counters
+from ..queue.counters import queued_in, totals_by_device
 from ..queue.queues import queues
 from . import watching
-from .waited import barriers
+from .barrier_times import barriers
 from .watching import Watched
 
 
@@ -108,9 +108,9 @@ def _forget_devices() -> None:
 _compat.on_backends_cleared(_forget_devices)
 
 
-def disown() -> None:
+def reset_after_fork() -> None:
     """In a forked child: it counts anew, if it asks."""
     found = _counting.pop(None, None)
     if found is not None:
         watching.leave(found)
-    counts.forget()
+    counters.forget()

@@ -262,10 +262,10 @@ def end(recorder: Recorder) -> None:
             _taken.pop(file, None)
 
 
-def disown() -> None:
+def reset_after_fork() -> None:
     """In a forked child: the traces are the parent's."""
     for recorder in list(_recording.recorders):
-        recorder.file.disown()
+        recorder.file.reset_after_fork()
     _recording.recorders.clear()
     _taken.clear()
     _lanes.clear()

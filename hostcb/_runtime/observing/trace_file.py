@@ -109,7 +109,7 @@ class TraceFile:
             except OSError as error:
                 self.error = self.error or error
 
-    def disown(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: the file is the parent's."""
         descriptor, self._descriptor = self._descriptor, None
         self._events.clear()

@@ -10,25 +10,26 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
-from .counts import Counts
+from .counters import QueueCounters
 from .rings import Ring
 
 # After its work a consumer waits so many seconds before it becomes idle. A tap in this time need not wake it; waking it
 # costs more than the tap. This bounds how late a lone tap can run.
-LINGER = 1e-3
+LINGER_SECONDS = 1e-3
 
-# If more than RAPID taps come in a linger, the consumer sleeps on: it would only take the interpreter lock from the
-# device. It sleeps MOST_LINGERS times, each twice as long, until the taps stop or half of the queue's budget is used.
-RAPID = 5
+# If more than RAPID_VALUES taps come in a linger, the consumer sleeps on: it would only take the interpreter lock from
+# the device. It sleeps MOST_LINGERS times, each twice as long, until the taps stop or half of the queue's budget is
+# used.
+RAPID_VALUES = 5
 MOST_LINGERS = 4
 
 # What comes faster than one value in so many seconds is not run as it comes, either.
-QUICK = 20e-6
+QUICK_VALUE_SECONDS = 20e-6
 
 # A woken thread finds cold caches: for one value it takes ten times as long as for one of many. So if values come at
 # least once in this time, in seconds, and their functions take less than this share of it, they come together.
-STEADY = 15e-3
-LEISURE = 0.25
+STEADY_SECONDS = 15e-3
+STEADY_SHARE_OF_WORK = 0.25
 
 
 class Queue(Protocol):
@@ -39,7 +40,7 @@ class Queue(Protocol):
     consumer: Consumer | None
     idle: bool
     lingering: bool
-    counts: Counts
+    counts: QueueCounters
 
     def is_pending(self) -> bool: ...
 
@@ -109,7 +110,7 @@ class Consumer:
                 self._work()
                 # Not idle yet: a value that comes within the linger does not have to wake this thread.
                 if self._is_steady(before):
-                    self._sleep_through(STEADY)
+                    self._sleep_through(STEADY_SECONDS)
                 else:
                     self._linger()
                 if queue.is_pending() or queue.consumer is not self:
@@ -140,7 +141,7 @@ class Consumer:
         while queue.is_pending() and queue.consumer is self:
             before, began = queue.ever_accepted(), time.monotonic()
             self._work_until(queue.end())
-            if (queue.ever_accepted() - before) * QUICK > time.monotonic() - began:
+            if (queue.ever_accepted() - before) * QUICK_VALUE_SECONDS > time.monotonic() - began:
                 return
 
     def _work_until(self, ended: Callable[[], bool]) -> None:
@@ -157,15 +158,15 @@ class Consumer:
     def _is_steady(self, began_before: float) -> bool:
         """Whether the thread began twice in a short time, and had little to do: it will catch up with what waits."""
         apart = self._began - began_before
-        return apart < 2 * STEADY and time.monotonic() - self._began < LEISURE * apart
+        return apart < 2 * STEADY_SECONDS and time.monotonic() - self._began < STEADY_SHARE_OF_WORK * apart
 
     def _linger(self) -> None:
         """Sleep for a linger, and sleep on while values come in quickly."""
         queue = self._queue
         for number in range(MOST_LINGERS):
             before, longer = queue.ever_accepted(), 1 << number
-            asked_for = self._sleep_through(LINGER * longer)
-            if asked_for or queue.ever_accepted() - before < RAPID * longer or 2 * queue.held() > queue.budget:
+            asked_for = self._sleep_through(LINGER_SECONDS * longer)
+            if asked_for or queue.ever_accepted() - before < RAPID_VALUES * longer or 2 * queue.held() > queue.budget:
                 return
 
     def _sleep_through(self, seconds: float) -> bool:

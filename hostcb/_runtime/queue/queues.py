@@ -3,7 +3,7 @@
 A signal handler, a finalizer or a tracer may tap, call or wait at a barrier in the middle of any function of this
 module, and an interrupt may end the function there. So no two steps belong together. Three objects know what has
 happened, and each changes in one step in C: a chain of the values that Python has accepted (`items`), a ring into which
-the library in C writes values without the interpreter lock (`rings`), and a list that C sorts while a function runs
+the native extension writes values without the interpreter lock (`rings`), and a list that C sorts while a function runs
 (`baton`). All else is computed from these whenever it is needed, or is a hint that a later step sets right.
 
 A value that Python accepts notes how far the ring had come, so the two are one sequence.
@@ -26,7 +26,7 @@ from ..._threads.progress import Progress
 from ..._threads.running import inside_callback, locals_of, running, runs_callbacks
 from . import sites
 from .consumers import Consumer
-from .counts import Counts, retire
+from .counters import QueueCounters, retire
 from .items import Item, Items, Receiver
 from .rings import Record, Ring
 
@@ -67,14 +67,14 @@ class DeviceQueue(Progress):
         self.ring: Ring | None = None
         self._rings: dict[None, Ring] = {}
         self._taken: dict[int, Item] = {}
-        self.counts = Counts(self.items)
+        self.counts = QueueCounters(self.items)
 
     def bind(self, site: sites.Site) -> None:
         """Let the executable whose handler this thread runs hand its values over to this queue's ring."""
         ring = self.ring
         if ring is None:
             # Several threads may do this at once.
-            ring = self._rings.setdefault(None, Ring(self.budget, MOST_VALUES, site.pinned))
+            ring = self._rings.setdefault(None, Ring(self.budget, MOST_VALUES))
             self.counts.ring = self.ring = ring
             self._publish()
         consumer = self.consumer
@@ -225,13 +225,13 @@ class DeviceQueue(Progress):
         if self.ring is not None:
             self.ring.trim()
 
-    def disown(self) -> None:
+    def reset_after_fork(self) -> None:
         """Drop the items in a forked child: the parent process runs them."""
         # A queued function may itself have forked. It returns in the child, too, and there belongs to no queue.
         self.items, self.consumer, self.idle, self._baton = Items(), None, True, Baton()
-        self.counts = Counts(self.items, self.ring)
+        self.counts = QueueCounters(self.items, self.ring)
         if self.ring is not None:
-            self.ring.disown()
+            self.ring.reset_after_fork()
             self._taken.clear()
             self._publish()
 
@@ -261,7 +261,7 @@ class DeviceQueue(Progress):
     def _awaits_copies(self) -> bool:
         """Return whether all values that hold the queue's room are still being copied, by threads of a CPU device."""
         ring = self.ring
-        return ring is not None and not ring.pinned and ring.is_expecting()
+        return ring is not None and ring.is_expecting()
 
     @runs_callbacks
     def _take_turn(self, reached: Callable[[], bool]) -> None:
@@ -311,8 +311,8 @@ class DeviceQueue(Progress):
             for end in list(self._taken):
                 if end <= self.ring.counters.head:
                     self._taken.pop(end, None)
-        if sites.leaving:
-            sites.let_go()
+        if sites.sites_to_forget:
+            sites.forget_finished_sites()
 
     def _oldest(self) -> tuple[Item | None, Record | None]:
         """Return the oldest value, with its record if it is in the ring."""

@@ -1,4 +1,4 @@
-"""The ring of a device, into which the library in C writes tapped values without the interpreter lock (H5, H11, H12).
+"""The ring of a device, into which C writes tapped values without the interpreter lock (H5, H11, H12).
 
 A ring is a part of the device's queue: `queues` decides whether the oldest value is in the ring or in Python. Records
 are found by their position, which only grows. C alone knows which have ended (`head`), and counts them in the same
@@ -9,7 +9,6 @@ records; only the one that has the queue's baton reads their operands.
 from __future__ import annotations
 
 import ctypes
-import time
 
 from ..._native.library import library
 
@@ -17,9 +16,6 @@ CAPACITY = 1 << 24
 
 # So many records are read at once.
 MOST_READ = 256
-
-# On CUDA a callback that keeps an order waits so many seconds at most for the values that the device hands over before.
-PATIENCE = 60.0
 
 Read = ctypes.c_uint64 * (3 * MOST_READ + 1)
 
@@ -61,39 +57,28 @@ class Counters(ctypes.Structure):
 class Ring:
     """One device's ring. The library never frees it: executables of any age may be bound to it."""
 
-    def __init__(self, budget: int, most_values: int, pinned: bool) -> None:
-        data, self.address = ctypes.c_void_p(), None
-        if pinned:
-            # In the middle of the handler of a tap on CUDA.
-            ring = ctypes.c_void_p()
-            refused = library.free.hostcb_cuda_ring(CAPACITY, ctypes.byref(data), ctypes.byref(ring))
-            if refused is not None:
-                raise RuntimeError(refused.decode())
-            self.address = ring.value
-        else:
-            self.address = library.held.hostcb_ring(CAPACITY, ctypes.byref(data))
+    def __init__(self, budget: int, most_values: int) -> None:
+        data = ctypes.c_void_p()
+        self.address = library.held.hostcb_ring(CAPACITY, ctypes.byref(data))
         if not self.address or data.value is None:
             raise MemoryError(f"hostcb found no {CAPACITY} bytes for the tapped values of a device.")
         self.memory = memoryview((ctypes.c_ubyte * CAPACITY).from_address(data.value))
         self.counters = Counters.from_address(self.address)
         self.counters.budget, self.counters.most_values = budget, most_values
-        self.pinned = pinned
         # Site, begin and end of each record that was read ahead, and a place at or before the oldest among them.
         self._ahead: tuple[list[int], int] = [], 0
 
     def held(self) -> tuple[int, int]:
-        """The number of the values that C holds, and their bytes. On a CPU those that are being copied count as well.
+        """The number of the values that C holds, and their bytes; those that are being copied count as well.
 
-        They are read first: a value that is shown meanwhile counts twice, and never not at all.
+        These are read first: a value that is shown meanwhile counts twice, and never not at all.
         """
         counters = self.counters
-        if self.pinned:
-            return counters.values, counters.bytes
         coming, coming_bytes = counters.values_on_their_way, counters.bytes_on_their_way
         return coming + counters.values, coming_bytes + counters.bytes
 
     def wait_for_copies(self) -> None:
-        """Wait until the values are there that threads of a CPU device are copying; they need no lock of Python."""
+        """Wait until the values are there that threads of the device are copying; they need no lock of Python."""
         library.free.hostcb_settle(self.address)
 
     def is_pending(self) -> bool:
@@ -101,25 +86,8 @@ class Ring:
         return self.counters.tail > self.counters.head
 
     def is_expecting(self) -> bool:
-        """Whether a device of CUDA is handing values over."""
+        """Whether a thread of the device is copying values."""
         return self.counters.reserved > self.counters.tail
-
-    def settle(self) -> None:
-        """Wait until all values have arrived that a device of CUDA is handing over; see `_lowering.on_stream`.
-
-        Raises:
-            RuntimeError: they have not arrived in time.
-        """
-        counters = self.counters
-        end, deadline = counters.reserved, time.monotonic() + PATIENCE
-        while counters.tail < end:
-            if time.monotonic() > deadline:
-                raise RuntimeError(
-                    "hostcb: values that were tapped before this callback have not come from the device in "
-                    f"{PATIENCE:g} s, so their order is not known. HOSTCB_NATIVE_CUDA=0 in the environment hands them "
-                    "over in Python."
-                )
-            time.sleep(1e-4)
 
     def oldest(self) -> Record | None:
         """Return the oldest record; None if there is none.
@@ -178,7 +146,7 @@ class Ring:
         rung: int = library.free.hostcb_sleep(self.address, heard, microseconds)
         return rung
 
-    def disown(self) -> None:
+    def reset_after_fork(self) -> None:
         """Drop all values in a forked child: the parent process runs them."""
         library.held.hostcb_forked(self.address)
         self._ahead = [], 0

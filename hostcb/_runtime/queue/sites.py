@@ -31,7 +31,7 @@ _numbers = itertools.count()
 
 # The sites by their numbers, and the ends of the rings' values when the handlers of some of them ended.
 _sites: dict[int, Site] = {}
-leaving: dict[int, list[tuple[Ring, int]]] = {}
+sites_to_forget: dict[int, list[tuple[Ring, int]]] = {}
 
 
 def is_small(carried: Sequence[Any]) -> bool:
@@ -57,10 +57,7 @@ class Site:
         decode: Callable[..., Any],
         carried: Sequence[Any],
         through_python: ctypes.c_int32,
-        pinned: bool = False,
     ) -> None:
-        # Whether a device of CUDA writes to the ring.
-        self.pinned = pinned
         self.number = next(_numbers)
         self.receiver = receiver
         self.rings: dict[Ring, None] = {}
@@ -94,15 +91,6 @@ class Site:
             self._sizes,
         )
 
-    def fetched(self) -> Any:
-        """Return the value of the tap on CUDA whose handler this thread runs; first all earlier ones arrive."""
-        arrays = [np.empty(shape, dtype) for shape, dtype, _ in self._operands]
-        places = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
-        refused = library.free.hostcb_cuda_fetch(len(arrays), self._sizes, places)
-        if refused is not None:
-            raise RuntimeError(refused.decode())
-        return self._decode(arrays)
-
     def item(self, ring: Ring, begin: int, end: int) -> Item | None:
         """Return the value of a record as an item of the queue.
 
@@ -126,7 +114,7 @@ class Site:
         return Item(self.receiver, self._decode(arrays), end)
 
 
-class Keeper:
+class SiteKeeper:
     """What a handler keeps: its end is the end of the executables that call it."""
 
     def __init__(self, site: Site) -> None:
@@ -136,9 +124,9 @@ class Keeper:
         site = self.site
         marks = [(ring, ring.counters.reserved) for ring in site.rings if ring.oldest() or ring.is_expecting()]
         if marks:
-            leaving[site.number] = marks
+            sites_to_forget[site.number] = marks
             # They may have run meanwhile.
-            let_go()
+            forget_finished_sites()
         else:
             _sites.pop(site.number, None)
 
@@ -160,9 +148,9 @@ def waiting(ring: Ring) -> list[Receiver]:
     return [site.receiver for site in sites if site is not None]
 
 
-def let_go() -> None:
+def forget_finished_sites() -> None:
     """Forget the sites whose executables have ended, and whose values have run."""
-    for number, marks in list(leaving.items()):
+    for number, marks in list(sites_to_forget.items()):
         if all(ring.counters.head >= mark for ring, mark in marks):
-            leaving.pop(number, None)
+            sites_to_forget.pop(number, None)
             _sites.pop(number, None)

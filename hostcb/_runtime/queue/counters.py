@@ -14,7 +14,7 @@ from .items import Items
 from .rings import Ring
 
 
-class Counts:
+class QueueCounters:
     """The counters of one queue."""
 
     def __init__(self, items: Items, ring: Ring | None = None) -> None:
@@ -59,7 +59,7 @@ class Queue(Protocol):
     """What is read of a queue, `queues.DeviceQueue`."""
 
     device: Any
-    counts: Counts
+    counts: QueueCounters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Totals:
         )
 
 
-def _totals_of(name: str, counts: Counts) -> Totals:
+def _totals_of(name: str, counts: QueueCounters) -> Totals:
     # What has ended is read before what was handed over, so that it is never more.
     ended, ended_bytes = counts.ended()
     unqueued, unqueued_bytes = counts.unqueued.read()
@@ -99,7 +99,7 @@ def _totals_of(name: str, counts: Counts) -> Totals:
     )
 
 
-def queued_in(counts: Counts) -> tuple[int, int]:
+def queued_in(counts: QueueCounters) -> tuple[int, int]:
     """Return how many taps of a queue have not ended, and their bytes."""
     ended, ended_bytes = counts.ended()
     taps, taps_bytes = counts.handed_over()
@@ -107,7 +107,7 @@ def queued_in(counts: Counts) -> tuple[int, int]:
 
 
 # What the queues of devices that are gone have counted, and the names of their devices.
-_gone: dict[Counts, str] = {}
+_gone: dict[QueueCounters, str] = {}
 
 
 def retire(queues: Iterable[Queue]) -> None:

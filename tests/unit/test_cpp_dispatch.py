@@ -13,7 +13,7 @@ from jaxlib._hlo import HloOpcode
 from support.hlo import hlo_module
 
 import hostcb as hcb
-from hostcb._runtime.dispatch import native
+from hostcb._runtime.dispatch import cpp_dispatch
 from hostcb._runtime.executions import executions
 
 pytestmark = pytest.mark.contract("X2")
@@ -34,7 +34,7 @@ ENTRY = """ENTRY %main.1 (v.1: f32[4]) -> f32[4] {
 
 
 def simple(text: str) -> bool:
-    return native.is_simple([hlo_module(text)], callbacks=1)
+    return cpp_dispatch.is_simple([hlo_module(text)], callbacks=1)
 
 
 def test_a_program_of_known_instructions_is_simple() -> None:
@@ -49,9 +49,9 @@ def test_taps_in_c_are_known_targets(target: str) -> None:
 
 def test_the_known_opcodes_are_the_compilers() -> None:
     opcodes = {opcode.name for opcode in HloOpcode}
-    assert opcodes >= native.FREE | native.ALONE
+    assert opcodes >= cpp_dispatch.FREE | cpp_dispatch.ALONE
     waiting = {"kAllReduce", "kAsyncDone", "kCall", "kConditional", "kConvolution", "kInfeed", "kRecv", "kScatter"}
-    assert opcodes >= waiting and not waiting & (native.FREE | native.ALONE)
+    assert opcodes >= waiting and not waiting & (cpp_dispatch.FREE | cpp_dispatch.ALONE)
 
 
 # Some of those that are not on the list of what a thread computes by itself.
@@ -84,7 +84,9 @@ def test_a_program_with_an_instruction_that_is_not_understood_is_not(part: str, 
 
 @pytest.mark.parametrize("opcode", ["bitcast", "get-tuple-element", "tuple"])
 def test_operations_that_cost_nothing_do_not_count(opcode: str) -> None:
-    many = "".join(f"  %v.{number} = f32[4]{{0}} {opcode}(%s)\n" for number in range(2, 3 + native.MOST_OPERATIONS))
+    many = "".join(
+        f"  %v.{number} = f32[4]{{0}} {opcode}(%s)\n" for number in range(2, 3 + cpp_dispatch.MOST_OPERATIONS)
+    )
     assert simple(ENTRY.replace("  ROOT", f"{many}  ROOT"))
     assert not simple(ENTRY.replace("  ROOT", many.replace(f" {opcode}(", " negate(") + "  ROOT"))
 
@@ -94,8 +96,8 @@ def test_an_empty_tuple_has_no_size() -> None:
 
 
 def test_a_program_of_several_modules_or_entries_is_not_simple() -> None:
-    assert not native.is_simple([], callbacks=1)
-    assert not native.is_simple([hlo_module(ENTRY)] * 2, callbacks=1)
+    assert not cpp_dispatch.is_simple([], callbacks=1)
+    assert not cpp_dispatch.is_simple([hlo_module(ENTRY)] * 2, callbacks=1)
     assert not simple(ENTRY + ENTRY.replace("main.1", "main.2"))
 
 
@@ -237,7 +239,7 @@ def test_programs_as_this_jax_compiles_them(name: str, monkeypatch: pytest.Monke
     answers: list[bool] = []
 
     def asked(modules: Any, callbacks: int) -> bool:
-        answers.append(native.is_simple(modules, callbacks))
+        answers.append(cpp_dispatch.is_simple(modules, callbacks))
         return answers[-1]
 
     monkeypatch.setattr(executions, "is_simple", asked)

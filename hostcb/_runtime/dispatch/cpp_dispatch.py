@@ -86,7 +86,7 @@ class _Instruction:
 
 
 def is_simple(modules: Sequence[Any], callbacks: int) -> bool:
-    """Return whether JAX may natively dispatch a program with these optimized HLO modules and so many callbacks.
+    """Return whether JAX may dispatch in C++ a program with these optimized HLO modules and so many callbacks.
 
     It returns False for everything that it does not know.
     """

@@ -104,7 +104,7 @@ def test_a_dispatch_that_may_be_a_nested_one_fails_too_and_older_failures_stay()
 @pytest.mark.parametrize("same", [True, False], ids=["of_the_same_program", "of_another"])
 def test_the_execution_around_a_native_dispatch_does_not_take_its_failure(same: bool) -> None:
     program, device = Program(["pure_callback"]), jax.devices()[0]
-    program.native = True
+    program.takes_cpp_dispatch = True
     around = Execution(program if same else Program(), (device,), (device,))
     failure = around.failure = ValueError("failed")
     holder = around.dispatch.held_by(threading.Event())

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ..._threads.chains import Sums
 
 
-class Waited:
+class BarrierTimes:
     """A counter of waits and their seconds."""
 
     def __init__(self) -> None:
@@ -29,4 +29,4 @@ class Waited:
 
 
 # The barriers that users have called.
-barriers = Waited()
+barriers = BarrierTimes()

@@ -20,9 +20,6 @@ PATH = f"{ROOT}{os.pathsep}{HERE}"
 DEADLINE = 240.0
 """Far beyond what a run of a few cells takes."""
 
-WITHOUT_JAX = "import sys, runpy; sys.modules['jax'] = None; runpy.run_module('conformance', run_name='__main__')"
-"""A program that is the suite's command where JAX is not installed."""
-
 
 def cells(implementation: str, *callbacks: str) -> list[str]:
     return [f"--cell={implementation}/{callback}/eager/cpu-1dev" for callback in callbacks]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from .cli.entry import main
+from .cli.commands import script
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script())

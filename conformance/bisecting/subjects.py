@@ -58,9 +58,7 @@ def sample_of(outcome: Outcome) -> Sample:
         return Sample("the suite failed: " + outcome.reason.strip().rpartition("\n")[2], untestable=True)
     if outcome.verdict is Verdict.MISSING or (outcome.verdict is Verdict.UNSUPPORTED and outcome.stage is None):
         return Sample(outcome.reason.strip().partition("\n")[0], untestable=True)
-    words = outcome.label + (f" at {outcome.stage.value}" if outcome.stage else "")
-    words += f" ({outcome.anomaly})" if outcome.anomaly else ""
-    return Sample(words, outcome.verdict is Verdict.PASS, outcome.reason)
+    return Sample(outcome.words, outcome.verdict is Verdict.PASS, outcome.reason)
 
 
 @dataclass(frozen=True)

@@ -43,9 +43,17 @@ _OF_JAX = {"jax", "jaxlib", "numpy", "ml_dtypes"}
 """Modules that are there where JAX is installed."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def script() -> int:
+    """The entry point of `python -m` and of the console script."""
+    # `python -m` finds modules in the current folder, so a console script finds implementations there as well.
+    if not {"", os.getcwd()} & {*sys.path}:
+        sys.path.append(os.getcwd())
+    return main(sys.argv[1:])
+
+
+def main(arguments: Sequence[str]) -> int:
     try:
-        options = parsed(sys.argv[1:] if arguments is None else arguments)
+        options = parsed(arguments)
         return reported(module_of(options.command).main, options)
     except ModuleNotFoundError as error:
         if error.name not in _OF_JAX:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..engine.options import ConflictingOptionsError, RunOptions, add_selection
+from ..spec.platforms import Platform, known_platforms
 from .helping import add_command, add_patterns
-from .platforms import show_platforms
 
 if TYPE_CHECKING:
     from ..planning.cells import Ineligible
@@ -54,7 +54,7 @@ def main(parsed: argparse.Namespace) -> int:
     options = RunOptions.of(parsed)
     if parsed.platforms:
         take_platform(options)
-        print(show_platforms())
+        print("\n".join(line for platform in known_platforms() for line in _of_platform(platform)))
         return 0
     if parsed.json and not parsed.coverage:
         raise ConflictingOptionsError("--json is for --coverage")
@@ -94,3 +94,20 @@ def _described(options: RunOptions) -> str:
     words += ["--full", str(options.seed)] if options.full else ["--smoke"] if options.smoke else []
     words += [word for pattern in options.patterns for word in ("-k", pattern)]
     return shlex.join(words)
+
+
+def _of_platform(platform: Platform) -> list[str]:
+    found = {
+        "registered with JAX as": platform.registered,
+        "its devices call themselves": " or ".join(platform.devices),
+        "the version of its runtime has": " or ".join(platform.version),
+        "environment": " ".join(f"{name}={value}" for name, value in platform.environment.items()),
+        "XLA_FLAGS": " ".join(platform.xla_flags),
+        "modules": ", ".join(platform.modules),
+        "processes": f"{platform.workers}" + (f", at most {platform.most_workers}" * bool(platform.most_workers)),
+        "targets": ", ".join(platform.targets),
+        "devices": ",".join(map(str, platform.device_counts)),
+        "known failures": str(platform.expectations or ""),
+        "claims": ", ".join(platform.claims),
+    }
+    return [f"{platform.name}, by {platform.source}", *(f"    {key}: {words}" for key, words in found.items() if words)]

@@ -95,9 +95,9 @@ def show(report: Report, options: RunOptions) -> int:
         except OSError as error:
             report.problems.append(f"{page} could not be written: {error.strerror}")
             page = None
-    verbose = not {*VERBOSE}.isdisjoint(options.pytest_options)
+    why = bool(options.cells or options.patterns) or not {*VERBOSE}.isdisjoint(options.pytest_options)
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    print(report.summary(page=page, known=verbose or len(options.cells) == 1, colour=colour))
+    print(report.summary(page=page, known=why, colour=colour))
     if (summary := os.environ.get("GITHUB_STEP_SUMMARY")) and report.exit_code != UNUSABLE:
         # In a job of GitHub Actions, the report is on the page of the job.
         with Path(summary).open("a", encoding="utf-8", errors="backslashreplace") as file:

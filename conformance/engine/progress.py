@@ -19,6 +19,7 @@ class Progress:
         # Now: pytest puts another one in its place while it runs a cell.
         self._stream = sys.stderr
         self._started = self._shown = time.monotonic()
+        self._first = self._started
         where = f" on {workers} workers" if workers > 1 else ""
         self._write(f"{total:,} cell{'s' * (total != 1)}{where}; the first results take about {FIRST_RESULTS} s")
 
@@ -26,12 +27,18 @@ class Progress:
         self._done += 1
         self._unexpected += not acceptable
         now = time.monotonic()
-        if now - self._shown >= SPARSE_SECONDS or self._done == self._total:
+        if self._done == 1:
+            self._first = now
+        if self._done in (1, self._total) or now - self._shown >= SPARSE_SECONDS:
             self._shown = now
-            seconds = now - self._started
-            left = seconds / self._done * (self._total - self._done)
-            end = f"about {_in_words(left)} left" if self._done < self._total else _in_words(seconds)
-            self._write(f"{self._done:,}/{self._total:,} cells, {self._unexpected} not as expected, {end}")
+            line = f"{self._done:,}/{self._total:,} cells, {self._unexpected} not as expected"
+            if self._done == self._total:
+                line += f", {_in_words(now - self._started)}"
+            elif self._done > 1:
+                # The start of the workers says nothing about the cells.
+                left = (now - self._first) / (self._done - 1) * (self._total - self._done)
+                line += f", about {_in_words(left)} left"
+            self._write(line)
 
     def _write(self, line: str) -> None:
         print(line, file=self._stream, flush=True)

@@ -10,7 +10,6 @@ import functools
 import importlib
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import jax
@@ -72,12 +71,6 @@ class Implementation(Protocol):
         """The plain call of a user function, for case cells."""
 
     def barrier(self) -> None: ...
-
-    def stop(self) -> None:
-        """Run pending callbacks and end the threads that run callbacks, for case cells."""
-
-    def queue_of(self, size: int) -> AbstractContextManager[None]:
-        """Limit the queue of tapped values to this many bytes, for case cells."""
 
 
 BUILT_IN = ("hostcb", "jax")

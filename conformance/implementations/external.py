@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,12 +131,6 @@ class ExternalCallbacks:
 
     def call(self, function: Any, operand: Any, result_shape: Any, **options: Any) -> Any:
         raise NotImplementedError(f"{self.name} has no calls but pure_callback and io_callback")
-
-    def stop(self) -> None:
-        raise NotImplementedError(f"{self.name} has nothing to stop")
-
-    def queue_of(self, size: int) -> AbstractContextManager[None]:
-        raise NotImplementedError(f"{self.name} has no queue")
 
     def _offered(self, callback: Callback) -> Any:
         return operator.attrgetter(callback.function)(self.namespace)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,17 +111,6 @@ class Hostcb(ExternalCallbacks):
 
     def barrier(self) -> None:
         self.namespace.barrier_wait()
-
-    def stop(self) -> None:
-        self.namespace.stop_outfeed_receiver()
-
-    @contextmanager
-    def queue_of(self, size: int) -> Iterator[None]:
-        jax.config.update("jax_host_callback_max_queue_byte_size", size)
-        try:
-            yield
-        finally:
-            jax.config.update("jax_host_callback_max_queue_byte_size", None)
 
 
 IMPLEMENTATION = Hostcb(hostcb)

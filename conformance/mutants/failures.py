@@ -257,7 +257,7 @@ MUTANTS = (
         "not_reentrant",
         "a callback that starts another one waits for itself",
         _not_reentrant,
-        ("call/case.starts_callbacks.jit/cpu-8dev",),
+        ("call/case.starts_others.jit/cpu-8dev",),
         (Symptom("hang", Stage.DISPATCH),),
     ),
     Mutant(

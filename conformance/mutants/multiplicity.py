@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import threading
 from typing import Any
@@ -117,18 +116,6 @@ def _lost_in_condition(library: Library) -> Names:
     return {"id_tap": id_tap}
 
 
-def _lost_at_exit(library: Library) -> Names:
-    ending = threading.Event()
-    # Exit handlers run in reverse order: this one runs before the library's.
-    atexit.register(ending.set)
-
-    def run(function: Any, *arguments: Any, **options: Any) -> None:
-        if not ending.is_set():
-            function(*arguments, **options)
-
-    return surround(library, run, "id_tap")
-
-
 def _out_of_the_loop(library: Library) -> Names:
     def debug_callback(*arguments: Any, **options: Any) -> Any:
         # JAX moves its own callbacks out of a differentiated loop.
@@ -214,12 +201,5 @@ MUTANTS = (
         _lost_in_condition,
         ("id_tap/while_cond/cpu-8dev", "id_tap/vmap.while_cond/cpu-8dev"),
         _LOST,
-    ),
-    Mutant(
-        "lost_at_exit",
-        "what is pending when the interpreter ends does not run",
-        _lost_at_exit,
-        ("id_tap/case.pending_at_exit.pmap/cpu-8dev",),
-        at(Stage.EXIT, "lost"),
     ),
 )

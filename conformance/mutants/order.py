@@ -155,11 +155,6 @@ def _early_barrier(library: Library) -> Names:
     return {"barrier_wait": lambda: None}
 
 
-def _barrier_of_one_thread(library: Library) -> Names:
-    # This barrier does not wait for callbacks that another thread has started.
-    return {"barrier_wait": jax.effects_barrier}
-
-
 def _threads_on_their_own(library: Library) -> Names:
     def io_callback(*arguments: Any, **options: Any) -> Any:
         # JAX's own ordered callback has a separate order for each thread.
@@ -210,7 +205,7 @@ MUTANTS = (
         "overlapping",
         "callbacks begin in order, and none waits for the one before to end",
         _overlapping,
-        ("id_tap/case.slow.*",),
+        ("id_tap/case.starts_programs_below_many.pmap/cpu-8dev",),
         at(Stage.CALLBACK, "overlap"),
     ),
     Mutant(
@@ -245,14 +240,7 @@ MUTANTS = (
         "early_barrier",
         "the barrier does not wait",
         _early_barrier,
-        ("id_tap/case.slow.*/cpu-8dev",),
-        _EARLY_BARRIER,
-    ),
-    Mutant(
-        "barrier_of_one_thread",
-        "the barrier does not wait for what another thread has started",
-        _barrier_of_one_thread,
-        ("id_tap/case.slow_in_another_thread.jit/cpu-8dev",),
+        ("id_tap/case.barrier_covers.*",),
         _EARLY_BARRIER,
     ),
 )

@@ -69,35 +69,6 @@ def _tap_waited_for(library: Library) -> Names:
     return {"id_tap": id_tap}
 
 
-def _queue_without_bound(library: Library) -> Names:
-    waiting: list[Callable[[], Any]] = []
-
-    def run(function: Any, *arguments: Any, **options: Any) -> None:
-        # Moves each value at once from the library's queue into the mutant's own queue.
-        waiting.append(lambda: function(*arguments, **options))
-
-    def barrier_wait() -> None:
-        library.barrier_wait()
-        while waiting:
-            waiting.pop(0)()
-
-    return {**surround(library, run, "id_tap"), "barrier_wait": barrier_wait}
-
-
-def _stop_forgets(library: Library) -> Names:
-    stopped = threading.Event()
-
-    def run(function: Any, *arguments: Any, **options: Any) -> None:
-        if not stopped.is_set():
-            function(*arguments, **options)
-
-    def stop_outfeed_receiver() -> None:
-        stopped.set()
-        library.stop_outfeed_receiver()
-
-    return {**surround(library, run, "id_tap"), "stop_outfeed_receiver": stop_outfeed_receiver}
-
-
 class _Meeting:
     """Passes the result of one of two simultaneous calls to the other."""
 
@@ -168,22 +139,6 @@ def _signals_blocked(library: Library) -> Names:
     return surround(library, run, "call")
 
 
-def _tap_failure_stops_calls(library: Library) -> Names:
-    failed = threading.Event()
-
-    def tapping(function: Any, *arguments: Any, **options: Any) -> None:
-        try:
-            function(*arguments, **options)
-        except Exception:
-            failed.set()
-            raise
-
-    def calling(function: Any, operand: Any) -> Any:
-        return np.zeros_like(operand) if failed.is_set() else function(operand)
-
-    return {**surround(library, tapping, "id_tap"), **surround(library, calling, "call")}
-
-
 def _lends_its_view(library: Library) -> Names:
     def dlpack_callback(function: Any, wanted: Any, **options: Any) -> Any:
         def filling(context: Any, out: Any, *buffers: Any) -> None:
@@ -224,20 +179,6 @@ MUTANTS = (
         at(Stage.RESULT, "waits"),
     ),
     Mutant(
-        "queue_without_bound",
-        "the device never waits, however much is pending",
-        _queue_without_bound,
-        ("id_tap/case.full_queue.jit/cpu-8dev",),
-        at(Stage.RESULT, "unbounded"),
-    ),
-    Mutant(
-        "stop_forgets",
-        "what is pending when the machinery is stopped does not run, nor what comes after",
-        _stop_forgets,
-        ("id_tap/case.stops_and_starts.*",),
-        at(Stage.BARRIER, "lost"),
-    ),
-    Mutant(
         "exchanged",
         "two calls that run at the same time get each other's results",
         _exchanged,
@@ -264,13 +205,6 @@ MUTANTS = (
         _signals_blocked,
         ("call/case.signals.jit/cpu-8dev",),
         at(Stage.CALLBACK, "swallowed error"),
-    ),
-    Mutant(
-        "tap_failure_stops_calls",
-        "calls after a tap that raised are not made",
-        _tap_failure_stops_calls,
-        ("id_tap/case.fails_before_calls.jit/cpu-8dev",),
-        at(Stage.RESULT, "result"),
     ),
     Mutant(
         "lends_its_view",

@@ -221,7 +221,7 @@ MUTANTS = (
         "unchecked_tree",
         "of a tuple that nobody asked for the first item is taken",
         _unchecked_tree,
-        ("call/case.wrong_tree.jit/cpu-8dev", "pure_callback/case.wrong_count.jit/cpu-8dev"),
+        ("call/case.wrong_count.jit/cpu-8dev", "pure_callback/case.wrong_count.jit/cpu-8dev"),
         _SWALLOWED,
     ),
     Mutant(

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .rates import CONFIDENCE, interval, percent
-from .verdicts import Outcome, Verdict
+from .verdicts import Outcome, Verdict, in_words
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,7 @@ class Way:
 
     @property
     def headline(self) -> str:
-        stage = f" at {self.stage}" if self.stage else ""
-        anomaly = f" ({self.anomaly})" if self.anomaly else ""
-        return f"{self.verdict}{stage}{anomaly}"
+        return in_words(self.verdict, self.stage, self.anomaly)
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,11 @@ class Stage(Enum):
     EXIT = "exit"
 
 
+def in_words(label: str, stage: str | None, anomaly: str) -> str:
+    """A verdict with its details: `fail at callback (lost)`."""
+    return label + (f" at {stage}" if stage else "") + (f" ({anomaly})" if anomaly else "")
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The verdict on one run of one cell."""
@@ -76,6 +81,11 @@ class Outcome:
     def label(self) -> str:
         """The verdict as reports and expectation files write it: `fail`, `crash(SIGABRT)`."""
         return f"{self.verdict.value}({self.signal})" if self.signal else self.verdict.value
+
+    @property
+    def words(self) -> str:
+        """What happened, without the words that differ from run to run."""
+        return in_words(self.label, self.stage.value if self.stage else "", self.anomaly)
 
     def as_json(self) -> dict[str, Any]:
         return {

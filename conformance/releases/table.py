@@ -20,13 +20,10 @@ def tried(outcomes: Outcomes) -> tuple[Release, ...]:
 
 
 def table_of(outcomes: Outcomes, cells: Sequence[str], problems: Sequence[str] = ()) -> Table:
-    columns, seen = tried(outcomes), {place: _seen(outcome) for place, outcome in outcomes.items()}
+    columns = tried(outcomes)
+    seen = {place: Seen.of(outcome.words, outcome.reason) for place, outcome in outcomes.items()}
     rows = tuple(Row(cell, tuple(seen.get((release, cell)) for release in columns)) for cell in cells)
     return Table(tuple(Column(release.label) for release in columns), rows, True, tuple(problems))
-
-
-def _seen(outcome: Outcome) -> Seen:
-    return Seen.of(outcome.label, outcome.anomaly, outcome.stage.value if outcome.stage else "", outcome.reason)
 
 
 def problems_of(outcomes: Outcomes, cells: Sequence[str], expectations: Expectations) -> Iterator[str]:
@@ -40,8 +37,8 @@ def problems_of(outcomes: Outcomes, cells: Sequence[str], expectations: Expectat
             if not status.acceptable:
                 stage = entry.stage.value if entry and entry.stage else "any stage"
                 expected = f", not {entry.verdict} at {stage}" if entry else ""
-                kind, seen = status.value.replace("_", " "), _seen(outcome)
-                yield f"{cell} with {release.label}: {kind}, {seen.words}{expected}: {seen.witness[:200]}"
+                kind, witness = status.value.replace("_", " "), outcome.reason.partition("\n")[0][:200]
+                yield f"{cell} with {release.label}: {kind}, {outcome.words}{expected}: {witness}"
     for pattern in expectations.unmatched(cells):
         yield f"the expectation {pattern!r} matches no cell of the table"
     for entry in expectations.entries:

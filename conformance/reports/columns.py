@@ -79,5 +79,5 @@ def comparison(columns: Sequence[Side], *, only_common: bool = False) -> Table:
 
 def _row(cell: str, found: Sequence[CellRecord | None]) -> Row:
     by_chance = any(record and record.known and record.known.intermittent for record in found)
-    seen = (Seen.of(one.verdict, one.anomaly, one.stage or "", one.witness) if one else None for one in found)
+    seen = (Seen.of(one.words, one.witness) if one else None for one in found)
     return Row(cell, tuple(seen), "known to fail by chance" if by_chance else "")

@@ -115,10 +115,7 @@ def _rates_differ(was: CellRecord, now: CellRecord) -> bool:
 def _words(cell: CellRecord | None) -> str:
     if cell is None:
         return ""
-    stage = f" at {cell.stage}" if cell.stage else ""
-    anomaly = f" ({cell.anomaly})" if cell.anomaly else ""
-    repeated = f", {cell.repetition.words}" if cell.repetition else ""
-    return f"{cell.verdict}{stage}{anomaly}{repeated}"
+    return cell.words + (f", {cell.repetition.words}" if cell.repetition else "")
 
 
 def _alone(changes: Sequence[Change], side: str, other: str) -> Iterator[str]:

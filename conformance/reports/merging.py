@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..oracle.verdicts import ExpectationStatus, Verdict
+from ..oracle.verdicts import ExpectationStatus, Outcome, Verdict
 from ..spec.errors import CommandError
 from ..spec.package import COMMAND
 from .capabilities import Result, judged_claims, observed
@@ -187,14 +187,7 @@ def _missing(cell: str, promises: str) -> dict[str, Any]:
     return {
         "id": cell,
         "promises": promises.split(),
-        "verdict": Verdict.MISSING.value,
-        "stage": None,
-        "anomaly": "",
-        "witness": "its shard is missing",
-        "seconds": 0.0,
-        "signal": None,
-        "history": [],
-        "evidence": [],
+        **Outcome(Verdict.MISSING, reason="its shard is missing").as_json(),
         "status": ExpectationStatus.UNEXPECTED.value,
         "expected": Verdict.PASS.value,
         "known": None,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..oracle.repetition import Repetition
-from ..oracle.verdicts import ExpectationStatus, Verdict
+from ..oracle.verdicts import ExpectationStatus, Verdict, in_words
 from ..spec.depths import Depth
 from ..spec.errors import CommandError
 from .capabilities import Claim, Observed, Result, observed
@@ -109,11 +109,14 @@ class CellRecord:
         return self.verdict == Verdict.PASS.value
 
     @property
+    def words(self) -> str:
+        """What happened, without the words that differ from run to run."""
+        return in_words(self.verdict, self.stage, self.anomaly)
+
+    @property
     def headline(self) -> str:
         """The verdict, and the expected one if it differs, in one line."""
-        stage = f" at {self.stage}" if self.stage else ""
-        expected = "" if self.status.acceptable else f" (expected {self.expected})"
-        return f"{self.verdict}{stage}{expected}"
+        return in_words(self.verdict, self.stage, "" if self.status.acceptable else f"expected {self.expected}")
 
 
 def name_of(platform: str, depth: str) -> str:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..oracle.verdicts import Verdict
 from .markup import code, grid, text
 from .visible import visible
 
@@ -23,11 +22,8 @@ class Seen:
     """Its first line."""
 
     @staticmethod
-    def of(label: str, anomaly: str, stage: str, witness: str) -> Seen:
-        if label == Verdict.PASS.value:
-            return Seen(label)
-        details = ", ".join(filter(None, (anomaly, stage)))
-        return Seen(f"{label} ({details})" if details else label, witness.strip().partition("\n")[0][:300])
+    def of(words: str, witness: str) -> Seen:
+        return Seen(words, witness.strip().partition("\n")[0][:300])
 
 
 @dataclass(frozen=True)

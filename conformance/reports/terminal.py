@@ -16,6 +16,8 @@ PAGE = "index.html"
 MOST_CAUSES = 25
 """The page has all of them."""
 
+MOST_KNOWN = 10
+
 MOST_REPEATED = 100
 
 GREEN, RED, PLAIN = "\033[1;32m", "\033[1;31m", "\033[0m"
@@ -38,12 +40,15 @@ def _before(run: RunRecord, known: bool) -> Iterator[str]:
         yield f"    {command_here(group.example.reproduce)}"
     if len(groups) > MOST_CAUSES:
         yield f"... and {len(groups) - MOST_CAUSES} more causes, which the page has"
-    for entry, failed in known_failures(run.cells).items() if known else ():
+    why = list(known_failures(run.cells).items()) if known else []
+    for entry, failed in why[:MOST_KNOWN]:
         which = failed[0].id if len(failed) == 1 else f"{len(failed)} cells, {failed[0].id} for one"
         yield in_a_line(f"KNOWN FAILURE: {entry.verdict}: {which}")
         yield f"    {in_a_line(' '.join(entry.reason.split()))}"
         yield f"    {in_a_line(entry.link)}"
         yield from (f"    {line}" for line in failed[0].witness.strip().splitlines()[:1])
+    if len(why) > MOST_KNOWN:
+        yield f"... and {len(why) - MOST_KNOWN} more reasons of known failures, which the page has"
     repeated = [(cell.id, cell.repetition) for cell in run.cells if cell.repetition]
     repeated.sort(key=lambda one: -one[1].rate)
     yield from (f"{cell_id}: {repetition.words}" for cell_id, repetition in repeated[:MOST_REPEATED])

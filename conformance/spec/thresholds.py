@@ -14,12 +14,6 @@ BLOCK = 1 << 20
 PAST_CACHES = 4 << 20
 """Bytes that are copied past the processor's caches, and of a result whose memory is in large pages."""
 
-MAPPED_ANEW = 32 << 20
-"""Bytes that the C library maps anew each time, and that are always copied past the caches."""
-
-READY_BLOCKS = 64 << 20
-"""Bytes of the memory that is kept to be used again."""
-
 RING = 1 << 24
 """Bytes of a device's ring, which begins anew at its end."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,6 +19,14 @@ from .printing import write
 
 # The repr of a larger array shows only its shape, as that of a jax.Array.
 MOST_BYTES_IN_REPR = 1 << 20
+
+
+# The text of a value that JAX traces, such as "JitTracer(float32[3])".
+_TRACED = re.compile(r"\b[A-Za-z]+Tracer\(")
+
+_NO_F_STRING = (
+    'Was an f-string passed? Values are not known yet: write debug.print("{x}", x=x) rather than debug.print(f"{x}").'
+)
 
 
 class MissingPositionError(ValueError, IndexError):
@@ -60,12 +69,12 @@ class FormatChecker(string.Formatter):
         positions = [position for position in range(len(args)) if position not in used_args]
         names = [name for name in kwargs if name not in used_args]
         if positions:
-            raise ValueError(f"Unused positional arguments to `debug.print`: numbers {positions}.")
-        if names:
             raise ValueError(
-                f"Unused keyword arguments to `debug.print`: {names}. Was an f-string passed? "
-                'Values are not known yet: write debug.print("{x}", x=x) rather than debug.print(f"{x}").'
+                f"Unused positional arguments to `debug.print`: numbers {positions}. Write {{}} where each is to be "
+                'printed: debug.print("x is {}", x).'
             )
+        if names:
+            raise ValueError(f"Unused keyword arguments to `debug.print`: {names}. {_NO_F_STRING}")
 
 
 def check_format(text: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -73,11 +82,13 @@ def check_format(text: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
 
     Raises:
         TypeError: `text` is no string.
-        ValueError: the string is malformed, an argument is missing (then also an `IndexError` or `KeyError`) or unused,
-            or a specification does not fit its value.
+        ValueError: the string is malformed or has the text of a traced value, an argument is missing (then also an
+            `IndexError` or `KeyError`) or unused, or a specification does not fit its value.
     """
     if not isinstance(text, str):
         raise TypeError(f"debug.print: the format must be a string, got {shown(text)} of {type(text)}.")
+    if _TRACED.search(text):
+        raise ValueError(f"debug.print: the format string {text!r} has the text of a traced value. {_NO_F_STRING}")
     stand_ins, names = jax.tree_util.tree_map(_stand_in, (args, kwargs))
     try:
         FormatChecker().vformat(text, stand_ins, names)
@@ -85,7 +96,7 @@ def check_format(text: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
         # Without the frames of Python's formatter.
         raise type(error)(f"debug.print: the format string {text!r} {error}") from None
     except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise ValueError(f"debug.print: the format string {text!r} does not match its arguments: {error}") from error
+        raise ValueError(f"debug.print: the format string {text!r} does not match its arguments: {error}") from None
 
 
 def _stand_in(leaf: Any) -> Any:

@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
 from .._errors.frames import leave_out_frames
 from .._primitive.batching import check_method
 from .._primitive.binding import bind, repeated_tap
@@ -15,6 +17,7 @@ from .._spec.kinds import CALL, PRINTING_TAP, TAP
 from .._spec.naming import check_callable, shown, subject
 from .._spec.placement import position
 from .._spec.shapes import ResultShape
+from .._spec.signatures import check_signature
 from .printing import Printer, as_pytree
 
 
@@ -46,8 +49,8 @@ def id_tap(
         `arg`, or `result` if given.
 
     Raises:
-        TypeError: `tap_func` is not callable, `arg` has a leaf that is no JAX value, or there are further keyword
-            arguments; use a closure or `functools.partial` for those.
+        TypeError: `tap_func` is not callable or takes other arguments, `arg` has a leaf that is no JAX value, or there
+            are further keyword arguments; use a closure or `functools.partial` for those.
         ValueError: `device_index` is negative, or the computation has fewer devices.
         NotImplementedError: used in a `shard_map` that leaves some mesh axes to the compiler.
 
@@ -76,6 +79,7 @@ def id_tap(
                 )
                 return tapped if result is None else result
         check_callable(tap_func, TAP.name, "tap_func")
+        check_signature(TAP, tap_func, bool(tap_with_device))
         tapped = bind(
             TAP, tap_func, arg, place=position(TAP, tap_func, device_index), with_device=bool(tap_with_device)
         )
@@ -113,7 +117,7 @@ def id_print(
         `arg`, or `result` if given.
 
     Raises:
-        TypeError: `output_stream` has no `write`, or `arg` has a leaf that is no JAX value.
+        TypeError: `output_stream` has no `write`, a label is a traced value, or `arg` has a leaf that is no JAX value.
         ValueError, NotImplementedError: as `id_tap`.
 
     Follows H2. Example:
@@ -129,6 +133,12 @@ def id_print(
                 f"id_print: output_stream must have a write method, got {shown(output_stream)} of "
                 f"{type(output_stream)}."
             )
+        for name, value in kwargs.items():
+            if isinstance(value, jax.core.Tracer):
+                raise TypeError(
+                    f"id_print: the label {name!r} is {shown(value)}, whose value is not known yet, and labels are "
+                    f"printed as they are. Print it in the value: id_print(dict({name}=…))."
+                )
         printer = Printer(output_stream, threshold, tuple(sorted(kwargs.items())))
         _warn_of_ad_transforms()
         place = position(PRINTING_TAP, printer, device_index)
@@ -166,7 +176,7 @@ def call(
         The result, as JAX arrays.
 
     Raises:
-        TypeError: `callback_func` is not callable, or `arg` has a leaf that is no JAX value.
+        TypeError: `callback_func` is not callable or takes other arguments, or `arg` has a leaf that is no JAX value.
         ValueError: `result_shape` is no shape or asks for 64 bits while x64 is off, `vmap_method` is unknown,
             `device_index` is negative, or the computation has fewer devices.
         NotImplementedError: differentiated, batched without `vmap_method`, or used in a `shard_map` that leaves some
@@ -187,6 +197,7 @@ def call(
     """
     try:
         check_callable(callback_func, CALL.name, "callback_func")
+        check_signature(CALL, callback_func, bool(call_with_device))
         check_method(CALL, callback_func, vmap_method)
         expected = ResultShape.of(CALL, callback_func, result_shape)
         results = bind(

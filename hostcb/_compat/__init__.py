@@ -3,8 +3,8 @@
 Each name is an entry of the `registry`. The registry probes the name, and says what is lost if a JAX differs from what
 hostcb knows. These modules import nothing from the rest of hostcb. `effects` and `tracing` serve tracing. `rules`,
 `control_flow`, `held_functions` and `lowering` hold JAX's rules, and put hostcb's rules in front of them. `runtime`,
-`waiting`, `dispatch_end`, `dispatch` and `profiles` serve the execution of programs. `arrays` makes `jax.Array`s for
-callbacks, and `own_callbacks` exchanges JAX's own callbacks while hostcb is installed.
+`waiting`, `dispatch_end`, `dispatch`, `runtime_errors` and `profiles` serve the execution of programs. `arrays` makes
+`jax.Array`s for callbacks, and `own_callbacks` exchanges JAX's own callbacks while hostcb is installed.
 """
 
 from .arrays import to_jax_array
@@ -54,6 +54,7 @@ from .runtime import (
     register_config_option,
     without_mesh,
 )
+from .runtime_errors import watch_errors
 from .tracing import (
     abstract_token,
     hide_frames,
@@ -127,6 +128,7 @@ __all__ = [
     "uses_shardy",
     "varying_as",
     "watch_conditions",
+    "watch_errors",
     "whole_sharding",
     "without_mesh",
     "wrap_host_callbacks",

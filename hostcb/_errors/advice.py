@@ -1,4 +1,4 @@
-"""Advice for usual slips, the last line of an error (H32): a function for other arguments, a result in another form."""
+"""Advice for usual slips, the last line of an error (H32): a function for `jax.Array`s, a result in another form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from .._spec.callback import LEAF, HostCallback
 from .._spec.kinds import Kind
-from .._spec.naming import PACKAGE
 
 # The attribute of an exception that has the advice, which is a note of it, too.
 _ADVICE = "_hostcb_advice"
@@ -36,7 +35,7 @@ def advise(kind: Kind, failure: BaseException) -> None:
     """Add a note to an error that other arguments would not have raised."""
     # The attributes of a class of the user's may be of any type, and reading them may raise any exception.
     with contextlib.suppress(Exception):
-        note = _of_arguments(kind, failure) if isinstance(failure, TypeError) else _of_attributes(kind, failure)
+        note = _of_attributes(kind, failure)
         # A function may raise the same exception again and again.
         if note is not None and note not in getattr(failure, "__notes__", ()):
             failure.add_note(note)
@@ -47,26 +46,6 @@ def advice_in(failure: BaseException) -> str | None:
     """Return the advice that an error has; None if there is none."""
     found = vars(failure).get(_ADVICE)
     return None if found is None else str(found)
-
-
-_CALLED = {
-    "id_tap": "id_tap calls tap_func(arg, transforms), and tap_func(arg, transforms, device=…) if "
-    "tap_with_device=True.",
-    "call": "call calls callback_func(arg), with the whole of arg as one argument, and callback_func(arg, device=…) if "
-    "call_with_device=True.",
-}
-
-
-def _of_arguments(kind: Kind, failure: TypeError) -> str | None:
-    """Return the note for a function that does not take what it is called with, so that no line of it ran."""
-    return _CALLED.get(kind.name) if _raised_by_the_call(failure) else None
-
-
-def _raised_by_the_call(failure: BaseException) -> bool:
-    last = failure.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    return last is not None and last.tb_frame.f_code.co_filename.startswith(PACKAGE)
 
 
 def _of_attributes(kind: Kind, failure: BaseException) -> str | None:

@@ -13,13 +13,14 @@ from typing import Any
 
 import jax
 
+from .. import _compat
 from .._spec.naming import NO_DEVICE, PACKAGE, class_name, device_name, transferable
 from .._threads.chains import Link, Sums, extend, last_of
 from .advice import advice_in
 from .forgetting import chain, forget_callers, forget_locals
 from .frames import leave_out_own_frames
 from .headlines import headline
-from .refusals import is_hostcbs
+from .refusals import RefusedResultError, is_hostcbs
 from .repeats import Repeats
 
 logger = logging.getLogger("hostcb")
@@ -39,8 +40,7 @@ class Failure:
 
     `kind` is the public name of the function that made the callback, `headline` says in one line what failed and why,
     and `ended` whether the computation has ended with this failure. `raised` says that the program has got the error of
-    that computation. Only the thread that dispatches a computation can know this: a program on several devices may
-    have got the error although `raised` is False.
+    that computation.
     """
 
     callback: str
@@ -247,6 +247,16 @@ class FailureLog:
                 object.__setattr__(failure, "raised", True)
                 return
 
+    def seen(self, text: str) -> None:
+        """Note that the program gets an error with this text, of a computation that a callback has ended.
+
+        Devices that fail together have one error, which names one of them: it is that of all failures of the callback.
+        """
+        if RefusedResultError.__name__ in text:
+            for failure in list(self._failures.values()):
+                if failure.ended and f"{failure.kind}: {failure.callback}" in text:
+                    object.__setattr__(failure, "raised", True)
+
     def _keep(self, failure: Failure) -> list[Failure]:
         """Keep a failure for the next barrier, and return all that are kept."""
         self._failures[next(self._numbers)] = failure
@@ -312,24 +322,14 @@ def _names(failures: Sequence[Failure]) -> str:
     return ", ".join(sorted({failure.callback for failure in failures}))
 
 
-def at_exit(failures: Sequence[Failure], ended_by: BaseException | None) -> str | None:
-    """Return a text of the failures that neither a barrier nor the program has raised; None if there are none.
-
-    Where hostcb does not know whether the program has got the error, the failure is reported: on several devices a
-    callback without a result fails without any error of JAX.
-
-    Args:
-        failures: those that no barrier has raised.
-        ended_by: the exception with which the program ends, which Python has printed.
-    """
-    shown = () if ended_by is None else chain(ended_by)
-    printed = [str(each) for each in shown if isinstance(each, jax.errors.JaxRuntimeError)]
-    died_of = {each.callback for each in failures if each.ended and any(each.headline in text for text in printed)}
-    left = [each for each in failures if not (each.ended and (each.raised or each.callback in died_of))]
+def at_exit(failures: Sequence[Failure]) -> str | None:
+    """Return in words those of `failures` that the program has not raised; None if there are none."""
+    left = [each for each in failures if not (each.ended and each.raised)]
     if not left:
         return None
     said = f"{left[-1].headline}\n{left[-1].text.rstrip()}"
-    return said if len(left) == 1 else f"{said}\n{len(left)} callbacks failed ({_names(left)})."
+    count = f"{len(left)} or more" if len(failures) >= KEPT_FAILURES else str(len(left))
+    return said if len(left) == 1 else f"{said}\n{count} callbacks failed ({_names(left)})."
 
 
 def formatted(exception: BaseException) -> str:
@@ -344,11 +344,19 @@ def formatted(exception: BaseException) -> str:
         return f"{class_name(exception)}: its traceback cannot be shown, which raises {class_name(broken)}"
 
 
+def shown_cause(failure: BaseException | None) -> BaseException | None:
+    """Return the exception that a program's error should have as its cause.
+
+    None if the function has raised nothing, since the error's text has hostcb's words about the returned value.
+    """
+    return None if failure is not None and is_hostcbs(failure) else failure
+
+
 def beside_cause(text: str, cause: BaseException | None) -> str:
     """Return the text of an error for a place where Python shows the error's cause, too: without its traceback.
 
-    In place of the traceback the text has hostcb's own words about a result that does not match, or its advice. If a
-    callback in the callback failed, it has the words of the function's exception and of the innermost.
+    In place of the traceback the text has hostcb's advice. If a callback in the callback failed, it has the words of
+    the function's exception and of the innermost.
     """
     if cause is None:
         return text
@@ -359,8 +367,6 @@ def beside_cause(text: str, cause: BaseException | None) -> str:
             # What the error of a computation says is about a callback in it.
             said = shown[-1:] if isinstance(cause, jax.errors.JaxRuntimeError) else [cause, shown[-1]]
             words = ["".join(_only_text(each)).strip() for each in said]
-        elif is_hostcbs(cause):
-            words = ["".join(_only_text(cause)).strip()]
         kept = "".join(f"\n{each}" for each in dict.fromkeys(words) if each)
         return text.replace(f"\n{formatted(cause).strip()}", transferable(kept))
     except Exception:
@@ -369,3 +375,4 @@ def beside_cause(text: str, cause: BaseException | None) -> str:
 
 
 failure_log = FailureLog()
+_compat.watch_errors(failure_log.seen)

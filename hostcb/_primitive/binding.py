@@ -13,7 +13,7 @@ import numpy as np
 from .. import _compat
 from .._runtime.executions.executions import tracker
 from .._spec.callback import Float0, HostCallback, Static, known_tap, shared
-from .._spec.kinds import Kind
+from .._spec.kinds import PRINTING_TAP, Kind
 from .._spec.naming import attribute, shown, subject
 from .._spec.placement import partial_automatic, placed_per_device
 from .._spec.shapes import ResultShape
@@ -203,9 +203,12 @@ def _value_of(kind: Kind, function: Any, leaf: Any) -> Any:
 
 def _no_value(kind: Kind, function: Any, leaf: Any) -> TypeError:
     what = "arg" if kind.one_argument else "its arguments"
+    remedy = "Pass what is no JAX value to the function by a closure or functools.partial."
+    if kind is PRINTING_TAP:
+        remedy = "Print a text as a label: id_print(x, what='the text')."
     return TypeError(
         f"{subject(kind.name, function)}: every leaf of {what} must be an array or a scalar, got {shown(leaf)} of "
-        f"{type(leaf)}. Pass what is no JAX value to the function by a closure or functools.partial."
+        f"{type(leaf)}. {remedy}"
     )
 
 

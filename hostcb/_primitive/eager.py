@@ -19,7 +19,7 @@ import numpy as np
 
 from .. import _compat
 from .._compat import waiting
-from .._errors.failures import beside_cause, failure_log
+from .._errors.failures import beside_cause, failure_log, shown_cause
 from .._errors.frames import frames_around
 from .._errors.refusals import RefusedResultError
 from .._runtime.dispatch.postponed import raise_what_is_left
@@ -174,8 +174,10 @@ def _run(host: Host, device: Any, arrays: Sequence[Any]) -> Sequence[np.ndarray]
     try:
         return host.call(device, arrays)
     except RefusedResultError as error:
-        text, cause = beside_cause(str(error), error.__cause__), error.__cause__
-    failure_log.raised(cause)
+        failure = error.__cause__
+        cause = shown_cause(failure)
+        text = beside_cause(str(error), cause)
+    failure_log.raised(failure)
     # Outside of the handler, so that the user's error has no context, as from a compiled program.
     raise jax.errors.JaxRuntimeError(text) from cause
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -173,8 +172,7 @@ def _at_exit() -> None:
     try:
         failure_log.raise_if_any()
     except CallbackException as exception:
-        # Python sets it when it prints the exception that ends the program.
-        words = at_exit(exception.failures, getattr(sys, "last_value", None))
+        words = at_exit(exception.failures)
         if words is not None:
             logger.error("callbacks failed and no barrier_wait reported it before the program ended: %s", words)
     if beside_others:

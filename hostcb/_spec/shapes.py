@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import operator
@@ -119,8 +120,25 @@ def size_of(aval: Any) -> int:
 
 
 def _advice_on(given: Any) -> str:
-    """Return the advice for a description of a result that is a shape without a dtype; "" if `given` is none."""
-    sizes = given if isinstance(given, (list, tuple)) else ()
-    if not sizes or not all(type(size) is int for size in sizes):
-        return ""
-    return f" This looks like a shape: use jax.ShapeDtypeStruct({tuple(sizes)}, dtype)."
+    """Return the advice for a description of a result that lacks the dtype or the shape; "" if it is no such slip."""
+    pair = given if isinstance(given, (list, tuple)) and len(given) == 2 else (given, None)
+    if _is_shape(given):
+        return f" This looks like a shape: use jax.ShapeDtypeStruct({tuple(given)}, dtype)."
+    if _is_shape(pair[0]) and _is_dtype(pair[1]):
+        described = f"{tuple(pair[0])}, jnp.{np.dtype(pair[1]).name}"
+        return f" This looks like a shape and a dtype: use jax.ShapeDtypeStruct({described})."
+    if _is_dtype(given):
+        return f" This looks like a dtype: use jax.ShapeDtypeStruct(shape, jnp.{np.dtype(given).name})."
+    return ""
+
+
+def _is_shape(given: Any) -> bool:
+    return isinstance(given, (list, tuple)) and bool(given) and all(type(size) is int for size in given)
+
+
+def _is_dtype(given: Any) -> bool:
+    """Return whether this is a dtype, or a type of numbers such as `jnp.float32`."""
+    with contextlib.suppress(Exception):
+        # A class of the user's may have any attribute `dtype`.
+        return isinstance(given, (np.dtype, type)) and np.dtype(given) != object
+    return False

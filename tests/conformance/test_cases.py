@@ -36,17 +36,17 @@ def test_the_catalogue() -> None:
     for case in all_cases():
         assert case.isolated or not case.xla_flags, f"{case.name} sets flags for all that run in its process"
         assert case.isolated or case.deadline is not None, f"{case.name} may hold up its process for long"
-    with pytest.raises(ValueError, match=r"case\.slow\.jit of id_tap is entered twice"):
-        registered("jit", "id_tap", kind="slow")(lambda case: None)
+    with pytest.raises(ValueError, match=r"case\.raises\.jit of id_tap is entered twice"):
+        registered("jit", "id_tap", kind="raises")(lambda case: None)
 
 
 def test_a_case_runs_for_implementations_with_the_functions_that_it_uses() -> None:
-    case = FOUND["io_callback", "case.barrier_in_time.jit"]
+    case = FOUND["io_callback_ordered", "case.goes_on_beside_a_slow_device.pmap"]
     plan = make_plan(("hostcb", "jax"), (Topology("cpu", 8),))
     assert {cell.implementation for cell in plan.cells if isinstance(cell, CaseCell) and cell.case == case} == {
         "hostcb"
     }
-    (reason,) = {one.reason for one in plan.ineligible if one.id == f"jax/io_callback/{case.name}/cpu-8dev"}
+    (reason,) = {one.reason for one in plan.ineligible if one.id == f"jax/io_callback_ordered/{case.name}/cpu-8dev"}
     assert reason == f"jax has no {case.functions}"
 
 

@@ -143,10 +143,10 @@ def test_cells_that_differ_are_grouped_and_the_others_counted(tmp_path: Path) ->
     table = table_of(tmp_path, [first, second, AGREED], [*lost, AGREED], [first, second, AGREED])
     ((words, rows),) = table.groups.items()
     assert [row.cell for row in rows] == [first["id"], second["id"]]
-    assert words == ("pass", "fail (lost, callback)", "pass")
+    assert words == ("pass", "fail at callback (lost)", "pass")
     assert table.summary() == "3 cells with 3 columns: 2 differ, 1 agree (1 pass)."
     printed = table.markdown()
-    assert "## 2 cells: pass in c0, c2; fail (lost, callback) in c1" in printed
+    assert "## 2 cells: pass in c0, c2; fail at callback (lost) in c1" in printed
     assert f"With c1: {LOST['witness']}" in printed
 
 

@@ -50,8 +50,8 @@ def test_there_is_no_cycle() -> None:
 def test_the_processes_of_pytest_and_the_readers_of_results_need_no_jax() -> None:
     """Importing it takes a second and changes a process; where a CI system makes its reports there may be none."""
     modules = (
-        "cli.entry",
         "engine.pytest_cells.plugin",
+        "cli.commands",
         "engine.execution",
         "worker.processes",
         "oracle.checkers",

@@ -138,12 +138,12 @@ def test_help_describes_itself(name: str) -> None:
 WITHOUT_JAX = """\
 import contextlib, io, json, sys
 sys.modules["jax"] = None
-from conformance.cli import entry
+from conformance.cli import commands
 for words in json.loads(sys.argv[1]):
     sys.argv = ["conformance", *words]
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as error:
         try:
-            code = entry.main()
+            code = commands.script()
         except SystemExit as ended:
             code = ended.code
     print(json.dumps([code, out.getvalue(), error.getvalue()]))

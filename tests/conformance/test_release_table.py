@@ -57,7 +57,7 @@ def test_a_table_says_what_changed_when_and_goes_on(
     assert table(wheels, tmp_path, "0.6.0..0.6.2") == 0
     printed = capsys.readouterr().out
     assert "2 cells with 3 releases of JAX: 1 changed, 1 never changed (1 pass)." in printed
-    assert "## 1 cell: fail (lost, callback), pass from 0.6.2" in printed
+    assert "## 1 cell: fail at callback (lost), pass from 0.6.2" in printed
     assert "With 0.6.0: lost: " in printed and "<b>#1" not in printed
     assert ran == [(version, cell) for version in ("0.6.0", "0.6.1", "0.6.2") for cell in CELLS]
     ran.clear()
@@ -74,7 +74,7 @@ def test_a_table_says_what_changed_when_and_goes_on(
     ("cells", "jax", "words"),
     [
         (CELLS[0], "<0.6.2", ""),
-        (CELLS[0], "<0.6.1", "with 0.6.1: unexpected, fail (lost, callback): lost"),
+        (CELLS[0], "<0.6.1", "with 0.6.1: unexpected, fail at callback (lost): lost"),
         ("*", "<0.6.2", f"{CELLS[1]} with 0.6.0: unexpected pass, pass, not fail at callback"),
         ("none", "", "the expectation 'none' matches no cell of the table"),
         (CELLS[1], ">9", "is for JAX >9, and the table has no such release"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from conformance.cli.commands import main
 from conformance.reports.html import html
 from conformance.reports.markdown import markdown
 from conformance.reports.results import load_results, record_of
-from conformance.reports.terminal import summary
+from conformance.reports.terminal import MOST_KNOWN, summary
 from conformance.spec.package import COMMAND, command_here
 
 pytestmark = pytest.mark.contract("C5", "C70")
@@ -118,6 +119,31 @@ def test_a_good_run_is_its_block_alone() -> None:
     assert summary(run, colour=True).startswith("\033[1;32mPASS\033[0m\n")
     assert "Dropped under grad." not in summary(run)
     assert "Dropped under grad." in summary(run, known=True)
+
+
+def test_the_reasons_of_many_known_failures_are_cut() -> None:
+    def known(place: int) -> dict[str, object]:
+        why = KNOWN["known"] | {"reason": f"Reason {place}."}
+        return KNOWN | {"id": f"jax/io_callback/grad.scan/cpu-{place}dev", "known": why}
+
+    said = summary(record_of(results(PASSED, *map(known, range(MOST_KNOWN + 2)))), known=True)
+    assert f"Reason {MOST_KNOWN - 1}." in said
+    assert f"Reason {MOST_KNOWN}." not in said
+    assert "... and 2 more reasons of known failures" in said
+
+
+def test_the_page_knows_the_programs_that_have_no_transforms() -> None:
+    """They come after those with transforms; otherwise the first screen of the matrix is empty."""
+    named = re.search(r"const kind = \{ (.*?) \}", html([]))
+    assert named
+    known = {word.partition(":")[0] for word in named[1].split(", ")}
+    ids = (
+        "hostcb/call/table.call.jit/cpu-1dev",
+        "hostcb/call/case.raises.jit/cpu-1dev",
+        "hostcb/call/jit.scan/cpu-1dev",
+    )
+    transforms = [one.transforms for one in record_of(results(*map(cell, ids))).cells]
+    assert [known.issuperset(one) for one in transforms] == [True, True, False]
 
 
 def test_a_witness_cannot_control_the_terminal() -> None:

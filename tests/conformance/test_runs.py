@@ -91,8 +91,10 @@ def test_a_pytest_process_that_dies_costs_no_cell_and_is_a_problem(troubled: Ran
 
 @pytest.mark.contract("C70")
 def test_progress_is_shown_without_a_terminal_and_the_job_has_the_report(troubled: Ran) -> None:
-    first, *_, last = troubled.errors.splitlines()
+    first, then, *_, last = troubled.errors.splitlines()
     assert first.startswith("8 cells on 2 workers;")
+    assert re.match(r"1/8 cells, \d not as expected$", then), "the first result is shown at once"
+    assert "bringing up nodes" not in troubled.printed, "xdist's own lines"
     assert re.match(r"8/8 cells, (\d) not as expected", last), troubled.errors
     job = (troubled.folder / "summary.md").read_text()
     assert job.startswith("What the job said before.\n# Conformance on cpu: NOT as expected\n")

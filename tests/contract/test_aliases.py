@@ -168,11 +168,12 @@ RETURNS = {
 
 
 @pytest.mark.contract("D1")
+@pytest.mark.parametrize("aliases", [{0: 0, 1: 1}, None], ids=["shared", "apart"])
 @pytest.mark.parametrize("what", RETURNS)
 @STAGES
-def test_returned_operands_that_share_their_memory_with_results(what: str, stage: Any) -> None:
+def test_returned_operands_that_share_their_memory_with_results(what: str, aliases: Any, stage: Any) -> None:
     function, expected = RETURNS[what]
-    f = hcb.dlpack_callback(function, (VECTOR, VECTOR), input_output_aliases={0: 0, 1: 1})
+    f = hcb.dlpack_callback(function, (VECTOR, VECTOR), input_output_aliases=aliases)
     np.testing.assert_array_equal(jnp.stack(stage(f)(jnp.array(X), jnp.array(Y))), np.stack(expected))
 
 

@@ -104,6 +104,26 @@ def test_waits_for_a_callback_that_another_thread_runs_outside_jit(kind: str) ->
 
 
 @pytest.mark.contract("H13")
+def test_waits_for_a_program_on_several_devices_that_a_tap_starts_and_nobody_waits_for() -> None:
+    record, results = Record(), []
+
+    def late(arg: Any) -> Any:
+        if arg[0] == 1:
+            # One-sided: a barrier that is late only hides a fault.
+            threading.Event().wait(0.1)
+        return arg
+
+    devices = jax.devices()[:2]
+    # The device waits for the call, so the operand of the tap is not there before it ends.
+    inner = jax.pmap(lambda x: hcb.id_tap(record.tap, hcb.call(late, x, result_shape=x)), devices=devices)
+    outer = jax.jit(lambda x: hcb.id_tap(lambda *_: results.append(inner(np.array([[0], [1]], np.float32))), x))
+    for run in range(1, 4):
+        jax.block_until_ready(outer(np.float32(1)))
+        hcb.barrier_wait()
+        assert sorted(seen.arg[0] for seen in record.all) == [0.0] * run + [1.0] * run
+
+
+@pytest.mark.contract("H13")
 def test_several_barriers_at_once() -> None:
     gate, record = threading.Event(), Record()
     hcb.id_tap(lambda arg, transforms: (gate.wait(DEADLINE), record.add(arg)), 1.0)

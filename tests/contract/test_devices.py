@@ -136,6 +136,26 @@ def test_two_indices_in_one_program(devices: list[jax.Device]) -> None:
         assert got == expected, f"order on device {device}: {got}, but should be {expected}"
 
 
+@pytest.mark.contract("H10", "H18")
+@pytest.mark.parametrize("kind", ["tap", "call"])
+def test_one_function_on_each_device_in_one_program(kind: str, devices: list[jax.Device]) -> None:
+    record = Record()
+    function = record.caller()
+
+    def program(x):
+        for index in range(len(devices)):
+            if kind == "tap":
+                x = hcb.id_tap(record.tap, x, tap_with_device=True, device_index=index)
+            else:
+                x = hcb.call(function, x, result_shape=x, call_with_device=True, device_index=index)
+        return x
+
+    compiled = jax.jit(program)
+    for run in range(1, 3):
+        helpers.finish(compiled(helpers.sharded(np.arange(8, dtype=np.float32), helpers.mesh_of(devices))))
+        assert sorted(seen.device.id for seen in record.all) == sorted(device.id for device in devices * run)
+
+
 @pytest.mark.contract("H10")
 @pytest.mark.parametrize("index", [-1, -8])
 @pytest.mark.parametrize("kind", ["tap", "call", "print"])

@@ -135,6 +135,16 @@ def test_dtypes_and_zero_sizes(stage: Any, in_place: bool, dtype: Any) -> None:
         helpers.equal(out, value[:, ::-1], f"{np.dtype(dtype).name}{value.shape}")
 
 
+@pytest.mark.contract("D1")
+@STAGES
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.uint16, np.complex64])
+def test_results_in_the_byte_order_of_other_machines(stage: Any, dtype: Any) -> None:
+    numbers = np.arange(1, 9).astype(dtype)
+    turned = numbers.astype(numbers.dtype.newbyteorder())
+    f = hcb.dlpack_callback(lambda x: turned, jax.ShapeDtypeStruct((8,), dtype))
+    helpers.equal(np.asarray(stage(f)(X)), numbers, "the numbers")
+
+
 MISMATCHES: dict[str, tuple[Any, str]] = {
     "none": (lambda x: None, "Mismatched number of outputs.*Expected: 1, Actual: 0"),
     "two": (lambda x: (np.asarray(x), 1), "Mismatched number of outputs.*Expected: 1, Actual: 2"),
@@ -154,7 +164,8 @@ def test_results_that_do_not_match_are_errors_that_show_the_actual_ones(stage: A
     compiled = stage(hcb.dlpack_callback(f, same))
     for _ in range(3):
         error = failed(match, compiled, X)
-        assert "dlpack_callback" in str(error) and error.__cause__ is not None, f"{error}"
+        assert "dlpack_callback" in str(error), f"{error}"
+        assert error.__cause__ is None and error.__context__ is None, "Python would show hostcb's words twice"
 
 
 @pytest.mark.contract("D1")

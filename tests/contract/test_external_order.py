@@ -256,6 +256,38 @@ def test_barriers_wait_for_queued_taps(barrier: str) -> None:
     assert record.values == [0, 1, 2, 3]
 
 
+@pytest.mark.contract("H13")
+def test_effects_barrier_waits_for_a_callback_of_jax_also_after_taps_on_its_devices(devices: list[Any]) -> None:
+    gate, started, record, in_time = threading.Event(), threading.Event(), Record(), []
+
+    def held(x: Any) -> None:
+        started.set()
+        gate.wait(DEADLINE)
+        record.add(x)
+
+    compiled = helpers.SHARD_MAP.compile(lambda x: (jax.debug.callback(held, x), x + 1)[1])
+
+    def work() -> None:
+        compiled(helpers.SHARD_MAP.same(X))
+        # Outside jit: a program would wait for the callbacks, and so would the barrier.
+        for device in devices:
+            hcb.id_tap(lambda *_: None, jax.device_put(X, device))
+        jax.effects_barrier()
+        in_time.append(len(record.all))
+
+    # Compiled beforehand: the barrier should begin while the callbacks are held.
+    gate.set()
+    work()
+    gate.clear(), started.clear()
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert started.wait(DEADLINE)
+    thread.join(GRACE)
+    gate.set()
+    thread.join(DEADLINE)
+    assert in_time == [len(devices), 2 * len(devices)]
+
+
 @pytest.mark.contract("H13", "X2")
 def test_effects_barrier_does_not_raise_what_failed() -> None:
     def fails(*_: Any) -> Any:

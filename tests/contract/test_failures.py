@@ -313,6 +313,39 @@ def helpers_control_flow(layout: helpers.Layout, construct: str) -> None:
     hcb.barrier_wait()
 
 
+@pytest.mark.contract("H14", "H15")
+@pytest.mark.parametrize("looped", [True, False], ids=["in a loop", "one by one"])
+def test_taps_before_a_failed_call_have_run_and_those_of_its_results_do_not_run(looped: bool) -> None:
+    fails, record = False, Record()
+
+    def add(arg: Any) -> Any:
+        if fails and arg == 2:
+            raise ValueError("third round")
+        return arg + np.float32(1)
+
+    def step(_: Any, x: Any) -> Any:
+        return hcb.id_tap(record.tap, hcb.call(add, x, result_shape=x))
+
+    def steps(x: Any) -> Any:
+        if looped:
+            return jax.lax.fori_loop(0, 4, step, x)
+        for number in range(4):
+            x = step(number, x)
+        return x
+
+    program = jax.jit(steps)
+    # From the second dispatch on it may go another way; and a failure may come in any of them.
+    for fails in (False, False, True, True, False, True, False):
+        record.all.clear()
+        if fails:
+            assert "third round" in expect_failure(lambda: program(np.float32(0)))
+            last_failure()
+        else:
+            assert float(program(np.float32(0))) == 4
+            hcb.barrier_wait()
+        assert record.values == ([1, 2] if fails else [1, 2, 3, 4])
+
+
 @pytest.mark.contract("H15")
 @pytest.mark.parametrize("layout", [helpers.PMAP, helpers.SHARD_MAP], ids=helpers.named)
 def test_failure_whose_result_nobody_wants(layout: helpers.Layout) -> None:

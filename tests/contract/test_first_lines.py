@@ -231,37 +231,6 @@ def test_a_traceback_names_an_exception_as_a_program_catches_it(name: str) -> No
     assert f"{error.__module__}.{error.__qualname__}" == f"hostcb.{public}"
 
 
-CALLED = "id_tap calls tap_func(arg, transforms), and tap_func(arg, transforms, device=…) if tap_with_device=True."
-
-
-@STAGES
-@pytest.mark.parametrize(
-    ("function", "with_device"),
-    [(lambda arg: None, False), (lambda arg, transforms: None, True)],
-    ids=["two", "device"],
-)
-def test_the_error_of_a_tap_with_other_parameters_shows_how_it_is_called(
-    function: Any, with_device: bool, stage: Any
-) -> None:
-    jax.block_until_ready(stage(lambda x: hcb.id_tap(function, x, tap_with_device=with_device))(ONE))
-    assert str(barrier()).splitlines()[-1] == CALLED
-
-
-@STAGES
-def test_the_error_of_a_call_with_other_parameters_shows_how_it_is_called(stage: Any) -> None:
-    error = ended(lambda: stage(lambda x: hcb.call(lambda arg, transforms: arg, x, result_shape=F32))(ONE))
-    barrier()
-    assert str(error).splitlines()[-1] == (
-        "call calls callback_func(arg), with the whole of arg as one argument, and callback_func(arg, device=…) if "
-        "call_with_device=True."
-    )
-
-
-def test_a_type_error_of_the_tap_itself_is_not_about_its_parameters() -> None:
-    hcb.id_tap(lambda arg, transforms: len(3), ONE)  # type: ignore[arg-type]
-    assert CALLED not in str(barrier())
-
-
 @pytest.mark.parametrize("method", ["expand_dims", "broadcast_all"])
 def test_a_result_without_the_axis_of_the_batch_that_vmap_passed(method: str) -> None:
     def batched(x: Any) -> Any:

@@ -293,3 +293,24 @@ thread.join()
     ).check()
     runs = ["ran in the parent"] * (1 if kind == "tap" else 2)
     assert ended.lines == ["waited CHILD", "status 0 in the parent", *runs, "waited in the parent"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+@pytest.mark.contract("H13")
+def test_barriers_of_a_child_wait_for_no_program_of_its_parent() -> None:
+    ended = run_program(
+        FORKS
+        + """
+held = lambda value: (gate.wait(), value)[1]
+result = jax.pmap(lambda x: hcb.call(held, x, result_shape=x))(np.arange(2, dtype=np.float32))
+forked(lambda: (hcb.barrier_wait(), jax.effects_barrier(), say("waited"), os._exit(0)))
+while not (ended := os.waitpid(children[0], os.WNOHANG))[0]:
+    time.sleep(0.01)
+children.clear()
+joined()
+say(ended[1], *map(float, result))
+""",
+        devices=2,
+        timeout=60,
+    ).check()
+    assert ended.lines == ["waited CHILD", "0 0.0 1.0 in the parent"]

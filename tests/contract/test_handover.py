@@ -230,6 +230,58 @@ def test_values_of_a_dropped_executable_arrive(devices: list[jax.Device]) -> Non
     assert not sites.sites_to_forget
 
 
+@pytest.mark.contract("H12", "H18")
+def test_values_of_a_dropped_executable_wait_for_their_own_device_alone(devices: list[jax.Device]) -> None:
+    """All wait when their program is dropped; then those of one device run after those of all others."""
+    runs, last, first_gate, last_gate = 10, devices[-1], threading.Event(), threading.Event()
+    others, seen = threading.Semaphore(0), []
+
+    def tap(arg: Any, transforms: Any, device: Any) -> None:
+        (last_gate if device == last else first_gate).wait(DEADLINE)
+        seen.append(device)
+        if device != last:
+            others.release()
+
+    def run(program: Any, times: int) -> None:
+        for _ in range(times):
+            jax.block_until_ready(program(np.zeros(len(devices), np.float32)))
+
+    program = jax.pmap(lambda x: hcb.id_tap(tap, x, tap_with_device=True))
+    first_gate.set(), last_gate.set()
+    # The first runs may take another way into the queues than the later ones.
+    run(program, 2)
+    hcb.barrier_wait()
+    while others.acquire(blocking=False):
+        pass
+    seen.clear(), first_gate.clear(), last_gate.clear()
+    run(program, runs)
+    del program
+    jax.clear_caches()
+    gc.collect()
+    first_gate.set()
+    assert all(others.acquire(timeout=DEADLINE) for _ in range(runs * (len(devices) - 1)))
+    assert last not in seen
+    last_gate.set()
+    hcb.barrier_wait()
+    assert collections.Counter(seen) == dict.fromkeys(devices, runs)
+
+
+@pytest.mark.contract("H12")
+def test_taps_of_a_program_on_several_devices_run_at_once_inside_a_tap(devices: list[jax.Device]) -> None:
+    ran: list[str] = []
+    inner = jax.pmap(lambda x: hcb.id_tap(lambda *_: ran.append("inner"), x), devices=devices[:2])
+
+    def outer(arg: Any, transforms: Any) -> None:
+        jax.block_until_ready(inner(np.arange(2, dtype=np.float32)))
+        ran.append("outer")
+
+    for _ in range(3):
+        ran.clear()
+        hcb.id_tap(outer, np.float32(0))
+        hcb.barrier_wait()
+        assert ran == ["inner", "inner", "outer"]
+
+
 @pytest.mark.contract("H17")
 def test_stop_and_go_on() -> None:
     seen: list[float] = []

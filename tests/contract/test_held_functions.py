@@ -200,6 +200,15 @@ def test_custom_partitioning_over_a_mesh_is_refused(name: str) -> None:
         program(operand)
 
 
+@pytest.mark.contract("H4", "H9")
+def test_custom_partitioning_in_a_shard_map_that_leaves_axes_to_the_compiler_is_refused() -> None:
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    held = in_custom_partitioning(lambda x: (hcb.debug.callback(lambda value: None, x), 2 * x)[1])
+    mapped = jax.shard_map(held, mesh=mesh, in_specs=P("a"), out_specs=P("a"), axis_names={"a"}, check_vma=False)
+    with pytest.raises(NotImplementedError, match="custom_partitioning"):
+        jax.jit(mapped).lower(np.zeros(4, np.float32)).compile()
+
+
 PARTS_ALONE = """
 from jax.experimental.custom_partitioning import custom_partitioning
 
@@ -210,6 +219,9 @@ def double(x):
             return hcb.call(lambda value: 2 * value, x, result_shape=shape)
         case "pure_callback":
             return hcb.pure_callback(lambda value: 2 * value, shape, x)
+        case "dropped":
+            hcb.id_tap(lambda value, transforms: None, x)
+            return 2 * x
         case "nested":
             return jax.lax.cond(x[0] > 0, jax.jit(lambda x: hcb.io_callback(lambda v: 2 * v, shape, x)), jnp.sin, x)
 
@@ -228,7 +240,7 @@ except jax.errors.JaxRuntimeError as error:
 
 
 @pytest.mark.contract("H4")
-@pytest.mark.parametrize("kind", ["call", "pure_callback", "nested"])
+@pytest.mark.parametrize("kind", ["call", "pure_callback", "dropped", "nested"])
 def test_callbacks_in_the_parts_alone_are_refused_by_the_compiler(kind: str) -> None:
     """JAX sees the function for the parts while it compiles; its crash would take the process along."""
     text = run_program(PARTS_ALONE, kind).json()

@@ -215,3 +215,48 @@ assert ends == [True, 2.0, True, 4.0] * 2, ends
 print("done")
 """
     assert run_program(source, timeout=120).check().lines == ["done"]
+
+
+@pytest.mark.contract("H13", "H15")
+def test_a_program_on_several_devices_is_refused_inside_of_another_one_three_levels_deep() -> None:
+    source = """
+like = jax.ShapeDtypeStruct((), np.float32)
+devices = jax.devices()
+third = jax.pmap(lambda x: hcb.id_tap(lambda *_: None, x), devices=devices[2:4])
+start_third = lambda v: (jax.block_until_ready(third(np.ones(2, np.float32))), v)[1]
+second = jax.jit(lambda x: hcb.call(start_third, x, result_shape=like))
+start_second = lambda v: np.asarray(second(jax.device_put(v, devices[5])))
+first = jax.pmap(lambda x: hcb.call(start_second, x, result_shape=like), devices=devices[:2])
+try:
+    jax.block_until_ready(first(np.ones(2, np.float32)))
+except jax.errors.JaxRuntimeError as error:
+    print("runs on several devices itself" in str(error))
+"""
+    assert run_program(source, timeout=60).lines == ["True"]
+
+
+@pytest.mark.contract("H5", "H15")
+def test_a_program_that_was_refused_in_a_callback_keeps_its_order_later() -> None:
+    source = """
+gate, seen, x = threading.Event(), [], np.arange(2, dtype=np.float32)
+gate.set()
+def tapped(name, wait=lambda: None):
+    return jax.pmap(lambda x: hcb.id_tap(lambda v, t: (wait(), seen.append((float(v), name))), x))
+first, second = tapped("first", lambda: gate.wait(20)), tapped("second")
+jax.block_until_ready([first(x), second(x), first(x), second(x)])
+inside = lambda v: (second(x), v)[1]
+try:
+    jax.block_until_ready(jax.pmap(lambda x: hcb.call(inside, x, result_shape=x))(x))
+except jax.errors.JaxRuntimeError:
+    print("refused")
+try: hcb.barrier_wait()
+except hcb.CallbackException: pass
+for _ in range(3):
+    seen.clear(), gate.clear()
+    jax.block_until_ready([first(x), second(x)])
+    gate.set()
+    hcb.barrier_wait()
+    print(*(name for value in (0.0, 1.0) for each, name in seen if each == value))
+"""
+    ended = run_program(source, devices=2, timeout=60).check()
+    assert ended.lines == ["refused", *["first second first second"] * 3]

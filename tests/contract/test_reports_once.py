@@ -40,6 +40,15 @@ ENDS = {
     "raised by a pure callback": ("jax.jit(lambda x: hcb.pure_callback(fails, x, x))(one)", 2, 1, 0),
     "raised by a debug callback": ("jax.jit(lambda x: hcb.debug.callback(fails, x))(one)", 2, 1, 0),
     "caught": (CAUGHT.format(CALL), 0, 0, 0),
+    "caught on several devices": (CAUGHT.format("on_all(every)"), None, 0, 0),
+    "caught outside of functions": (f"x = on_all(every){CAUGHT.format('x')}", None, 0, 0),
+    "caught by a thread": (
+        f"def main():{CAUGHT.format('on_all(every)').replace(chr(10), chr(10) + '    ')}\n"
+        "thread = threading.Thread(target=main); thread.start(); thread.join()",
+        None,
+        0,
+        0,
+    ),
     "reported by a barrier": ("hcb.id_tap(fails, one); hcb.barrier_wait()", None, 1, 0),
     "a tap, and no barrier": ("hcb.id_tap(fails, one)", None, 1, 1),
     "raised on several devices": ("jax.block_until_ready(on_all(every))", None, 1, 0),

@@ -71,7 +71,7 @@ def test_differences_need_explanations_and_explanations_differences(
 def test_the_page_has_ranges_witnesses_and_differences() -> None:
     made = page(KnownBugs(VERSIONS, (BUG,)), outcomes(LOST, PASS, PASS, PASS)).replace("\\", "")
     assert "| #1 | 0.6.1 and older | 0.6.2 and newer | 0.5.0 | 0.6.1 to 0.8.3 | 0.6.1 |" in made
-    assert "- 0.5.0: fail (lost, callback): lost: " in made
+    assert "- 0.5.0: fail at callback (lost): lost: " in made
     assert "`x` at ...\n" in made
     assert "**Differs.** 0.6.1: good, not bad. (Not explained yet.)" in made
 

@@ -20,8 +20,6 @@ from hostcb._runtime.queue import rings
         ("BLOCK", blocks.LEAST_BYTES),
         ("PAST_CACHES", copying.LEAST_BYTES),
         ("PAST_CACHES", pages.LEAST_BYTES),
-        ("MAPPED_ANEW", copying.MOST_TRIED_BYTES),
-        ("READY_BLOCKS", blocks.MOST_BYTES),
         ("RING", rings.CAPACITY),
         ("READ_AHEAD", rings.MOST_READ),
         ("FAST_OPERATIONS", cpp_dispatch.MOST_OPERATIONS),

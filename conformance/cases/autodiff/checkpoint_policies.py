@@ -83,7 +83,7 @@ def policies_of_checkpoints(case: Case) -> None:
                 _check_count(case, program, seen, steps * runs, f"{policy}, {place}, {way}", FACTOR)
 
 
-@case("jit", "debug_callback debug_callback_ordered debug_print debug_print_ordered", "X4", functions="barrier_wait")
+@case("jit", "debug_callback debug_callback_ordered", "X4")
 def policies_of_callbacks(case: Case) -> None:
     """X4: a debug callback has no result, so that a policy which saves callbacks runs it as often as any other one."""
     seen: list[None] = []

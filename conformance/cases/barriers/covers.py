@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,10 +17,6 @@ from ..harness.registry import EVERY_EFFECT
 
 EARLY_SECONDS = 0.1
 """The time in which a barrier may return too early. It is one-sided: a slow machine can only miss the case."""
-
-SLOW_SECONDS = 0.1
-LATE_SECONDS = 2.0
-SLOW_TAPS = 3
 
 
 def _check_covers(case: Case, barrier: Callable[[], None], again: bool = False) -> None:
@@ -84,53 +79,6 @@ def jaxs_barrier_covers(case: Case) -> None:
     _check_covers(case, after_another)
 
 
-def _slow_taps(case: Case, start: Callable[[Callable[[], Any]], None]) -> None:
-    def answer(operand: Any) -> None:
-        time.sleep(SLOW_SECONDS)
-
-    hosts = [case.host(answer) for _ in range(SLOW_TAPS)]
-
-    def taps(x: Any) -> Any:
-        for host in hosts:
-            x = case.apply(host, x)
-        return x
-
-    program = case.compile(taps)
-    start(lambda: program(case.operand))
-    case.barrier()
-    in_time, expected = len(case.events), SLOW_TAPS * case.copies
-    if in_time < expected:
-        # Those that come later show a barrier that did not wait for them; the others are lost.
-        threading.Event().wait(LATE_SECONDS)
-        ran = len(case.events)
-        late = f"{ran - in_time} of {expected} callbacks ended after the barrier had returned"
-        case.check(ran == in_time, "early barrier", Stage.BARRIER, late)
-    for host in hosts:
-        case.saw_parts(host, case.operand)
-    events = sorted(case.events, key=lambda event: event.begin)
-    overlaps = max((sum(other.begin <= event.begin < other.end for other in events) for event in events), default=0)
-    # Devices may run concurrently, and each device runs one callback at a time.
-    case.check(overlaps <= case.copies, "overlap", Stage.CALLBACK, f"{overlaps} callbacks ran at the same time")
-
-
-@case("jit pmap", "id_tap", "H13", isolated=True)
-def slow(case: Case) -> None:
-    """The barrier waits for slow callbacks."""
-    _slow_taps(case, lambda run: run())
-
-
-@case("jit", "id_tap", "H13", isolated=True)
-def slow_in_another_thread(case: Case) -> None:
-    """The barrier waits, too, for callbacks that another thread has started."""
-
-    def in_thread(run: Callable[[], Any]) -> None:
-        thread = threading.Thread(target=run)
-        thread.start()
-        thread.join()
-
-    _slow_taps(case, in_thread)
-
-
 @case("jit", "id_tap call io_callback", "H13")
 def generations(case: Case) -> None:
     """A callback starts a program whose callback starts another, and so on; one barrier is for all of them."""
@@ -151,13 +99,3 @@ def generations(case: Case) -> None:
         case.gives(case.expected, programs[depth - 1], case.operand)
         case.barrier()
         case.same("early barrier", Stage.BARRIER, len(case.events), depth, "callbacks that ended")
-
-
-@case("pmap", "id_tap", "H17", isolated=True)
-def pending_at_exit(case: Case) -> None:
-    """The interpreter ends right after dispatch; every tap must run before it does."""
-    ended = case.child("pending_at_exit", fresh=True)
-    case.check(not ended.status, "error", Stage.EXIT, f"{ended.how}: {ended.errors.strip()[-300:]}")
-    ended.check()
-    expected = sorted(device * 100 + step * 10 for device in range(len(case.devices)) for step in range(1, 6))
-    case.same("lost", Stage.EXIT, sorted(ended.said), expected, "taps before the exit")

@@ -216,6 +216,25 @@ def refused_where_repeated(case: Case) -> None:
     case.same("not refused", Stage.TRACE, seen, [], "what a refused callback saw")
 
 
+@case("jit", "debug_callback", "X4")
+def condition_of_elements_that_differ(case: Case) -> None:
+    """A debug callback in the condition of a while_loop whose elements end at different steps: it runs, and all end."""
+    host = case.host()
+
+    def one(count: Any) -> Any:
+        def condition(carry: Any) -> Any:
+            case.apply(host, carry[0])
+            return carry[0] < count
+
+        return jax.lax.while_loop(condition, lambda carry: (carry[0] + 1, carry[1] * 2), (0, np.float32(1)))
+
+    counts = np.array([1, 3], np.int32)
+    case.gives((counts, np.array([2, 8], np.float32)), jax.jit(jax.vmap(one)), counts)
+    case.barrier()
+    steps = {int(event.leaves[0]) for event in case.events}
+    case.check(steps >= {*range(4)}, "lost", Stage.CALLBACK, f"the condition of steps 0 to 3 called back for {steps}")
+
+
 def check_refused_batch(case: Case, label: str, program: Callable[[Any], Any], operand: Any, seen: list[float]) -> None:
     # Some are refused under any vmap, and may be refused for the one reason or for the other.
     refused = case.callback.refusals

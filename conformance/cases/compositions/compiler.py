@@ -31,24 +31,6 @@ def loop_without_operands(case: Case) -> None:
     case.saw(host, rows(*range(TRIPS)))
 
 
-@case("jit", "io_callback_ordered", isolated=True)
-def cond_without_results(case: Case) -> None:
-    """A cond and a jitted function that contain only a callback: both compile, and both callbacks run."""
-    host = case.host()
-
-    def calling(number: float) -> None:
-        case.apply(host, row(number))
-
-    def program(x: Any) -> Any:
-        jax.lax.cond(x[1] > 0, lambda: calling(1.0), lambda: calling(2.0))
-        jax.jit(lambda: calling(3.0))()
-        return x
-
-    with case.part("a cond and a function"):
-        jax.block_until_ready(case.compile(program)(case.operand))
-        case.saw(host, rows(1, 3))
-
-
 @case("jit", "id_tap io_callback_ordered debug_callback_ordered", "H4 X3 X4", isolated=True)
 def equal_functions_without_operands(case: Case) -> None:
     """A program calls a jitted function twice, which has no operands and an ordered callback of a constant."""
@@ -67,8 +49,8 @@ def equal_functions_without_operands(case: Case) -> None:
     case.saw(host, rows(7, 7))
 
 
-@case("jit", "id_tap io_callback_ordered", "H4 X3", functions="barrier_wait", isolated=True)
-def branches_and_then_functions(case: Case) -> None:
+@case("jit", "id_tap io_callback_ordered", "H4 X3", isolated=True)
+def cond_without_results(case: Case) -> None:
     """A branch without results, with operands or without, and then a jitted function without operands, and a loop."""
     host = case.host()
 

@@ -42,9 +42,9 @@ def fuzz_mesh_loops(case: Case) -> None:
     run.check(program, rows, [4 * rows], expected)
 
 
-@case("pmap", "call", "H4 H5 H8 H9", kind="fuzz_pmap_collectives", minimum_devices=2)
-@case("shard_map", "call", "H4 H5 H8 H9", kind="fuzz_shard_map_collectives", minimum_devices=4, needs="shard_map")
-def collectives(case: Case) -> None:
+@case("pmap", "call", "H4 H5 H8 H9", minimum_devices=2)
+@case("shard_map", "call", "H4 H5 H8 H9", minimum_devices=4, needs="shard_map")
+def fuzz_collectives(case: Case) -> None:
     """Collectives under vmap, under a derivative and in forward mode, with callbacks between them."""
     devices = 2 if case.layout == "pmap" else 4
     run, weights = Composition(case, devices), np.arange(1.0, devices + 1, dtype=np.float32)

@@ -14,7 +14,7 @@ from ...spec.callbacks import Runs
 from ..harness.case import Case, case
 from ..harness.hosts import add_one
 from ..harness.registry import EVERY_KIND
-from ..values.shapes_trees_and_keys import words_of
+from ..values.keys import words_of
 
 OF_BUFFERS = "buffer_callback buffer_callback_side_effect dlpack_callback dlpack_callback_side_effect"
 KEY_WORDS = {"threefry2x32": 2, "rbg": 4}

@@ -19,16 +19,16 @@ RUNS = 3
 
 @case("jit", "id_tap call", "H1 H3 H10", minimum_devices=2)
 def where_eager_callbacks_are(case: Case) -> None:
-    """As under jit, the operand whose device was chosen decides on the device, and the result goes there."""
+    """As under jit, an operand's chosen device calls, or the named one of its mesh, and the result is there."""
     same = partial(case.same, "wrong place", Stage.RESULT)
     host = case.host(lambda operand: add_one(jax.tree.leaves(operand)[0]))
 
-    def through(operand: Any, *, on: Any) -> Any:
+    def through(operand: Any, *, on: Any, index: int = 0) -> Any:
         leaf = jax.tree.leaves(operand)[0]
         if case.callback.function == "id_tap":
-            result = case.library.id_tap(host, operand, tap_with_device=True)
+            result = case.library.id_tap(host, operand, tap_with_device=True, device_index=index)
         else:
-            result = case.library.call(host, operand, result_shape=leaf, call_with_device=True)
+            result = case.library.call(host, operand, result_shape=leaf, call_with_device=True, device_index=index)
             case.gives(np.asarray(leaf) + 1, np.asarray, result)
         case.barrier()
         same(host.devices[-1], on, "the device that calls")
@@ -45,32 +45,14 @@ def where_eager_callbacks_are(case: Case) -> None:
         if case.callback.returns_new_value:
             same(result.devices(), {last}, "the devices of the result")
     through(rows(case.devices[::-1]), on=last)
+    for index, device in enumerate(case.devices):
+        through(rows(case.devices), on=device, index=index)
     for devices in (case.devices, case.devices[-2:], case.devices[-1:]):
         operand = rows(devices)
         result = through(operand, on=devices[0])
         if case.callback.returns_new_value:
             whole = NamedSharding(operand.sharding.mesh, PartitionSpec())
             same(result.sharding.is_equivalent_to(whole, result.ndim), True, "whether each device has the result")
-
-
-@case("jit", "id_tap call", "H10", minimum_devices=2)
-def named_outside_jit(case: Case) -> None:
-    """Each device of an operand's mesh can be named as the one that calls; without operands it is the default one."""
-    host = case.host(lambda operand: None)
-
-    def apply(operand: Any, index: int = 0) -> None:
-        if case.callback.function == "id_tap":
-            case.library.id_tap(host, operand, tap_with_device=True, device_index=index)
-        else:
-            case.library.call(host, operand, call_with_device=True, device_index=index)
-        case.barrier()
-
-    split = jax.device_put(np.arange(len(case.devices), dtype=np.float32), case.split)
-    for index in range(len(case.devices)):
-        apply(split, index)
-    with jax.default_device(case.devices[-1]):
-        apply(())
-    case.same("wrong place", Stage.RESULT, host.devices, [*case.devices, case.devices[-1]], "the devices that call")
 
 
 @case("jit", "call pure_callback io_callback", "H4 X2 X3", minimum_devices=2)

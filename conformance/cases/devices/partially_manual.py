@@ -13,7 +13,6 @@ from ...oracle.verdicts import Stage
 from ..harness.case import Case, case
 from ..harness.hosts import Host, add_one
 from ..harness.registry import EVERY_KIND
-from .custom_partitioning import partitioned
 
 NESTED_REFUSED = jax.__version_info__ < (0, 11, 2)
 """Whether the contract refuses a callback that keeps an order in two shard_maps: the compiler would end the process."""
@@ -67,14 +66,7 @@ def partially_manual_without_operands(case: Case) -> None:
         case.same("wrong count", Stage.CALLBACK, len(seen), count)
 
 
-@case(
-    "shard_map",
-    "debug_callback debug_print",
-    "H9 X4",
-    minimum_devices=2,
-    needs="shard_map",
-    functions="barrier_wait",
-)
+@case("shard_map", "debug_callback", "H9 X4", minimum_devices=2, needs="shard_map")
 def left_without_division(case: Case) -> None:
     """X4: a shard_map leaves an axis of one device to the compiler, alone or beside another: once for each part."""
     count = len(case.devices)
@@ -100,38 +92,6 @@ def left_without_division(case: Case) -> None:
         case.saw_each(host, np.split(operand, mesh.shape["x"]))
 
 
-@case("shard_map", "id_tap", "H4 H9", minimum_devices=4, needs="shard_map")
-def refused_while_traced(case: Case) -> None:
-    """Where a shard_map leaves axes to the compiler, a refusal comes before the compiler sees the program."""
-    hostcb = case.library
-    one = jax.ShapeDtypeStruct((2,), np.float32)
-
-    def nothing(*operands: Any) -> None:
-        raise AssertionError("a callback ran, and its program should have been refused")
-
-    def shows(x: Any) -> Any:
-        hostcb.debug.callback(nothing, x)
-        return x * 2
-
-    mesh, rows = Mesh(np.asarray(case.devices).reshape(2, -1), ("manual", "automatic")), PartitionSpec("manual")
-
-    def traced(function: Callable[[Any], Any]) -> Any:
-        mapped = jax.shard_map(
-            function, mesh=mesh, in_specs=rows, out_specs=rows, axis_names={"manual"}, check_vma=False
-        )
-        return jax.jit(mapped).trace(np.zeros(4, np.float32))
-
-    def refused(run: Callable[[], Any], word: str = "manual") -> None:
-        case.raises(run, word, of=NotImplementedError, kind="not refused", stage=Stage.TRACE)
-
-    refused(lambda: traced(lambda x: hostcb.id_tap(nothing, x)))
-    refused(lambda: traced(lambda x: hostcb.call(nothing, x, result_shape=one)))
-    refused(lambda: traced(lambda x: hostcb.pure_callback(nothing, one, x)))
-    refused(lambda: traced(lambda x: hostcb.io_callback(nothing, one, x)))
-    # The compiler partitions such a function apart, so all callbacks are refused there, when the program is lowered.
-    refused(lambda: traced(partitioned(shows, shows)).lower().compile(), "custom_partitioning")
-
-
 def _nested(case: Case, host: Host, mesh: Mesh, outer_spec: PartitionSpec, inner_spec: PartitionSpec) -> Any:
     """The callback in a shard_map over one axis, in one over another axis."""
     outer_axis, inner_axis = outer_spec[0], inner_spec[-1]
@@ -145,28 +105,23 @@ def _nested(case: Case, host: Host, mesh: Mesh, outer_spec: PartitionSpec, inner
     return jax.jit(jax.shard_map(outer, mesh=mesh, in_specs=outer_spec, out_specs=outer_spec, axis_names={outer_axis}))
 
 
-@case("shard_map", "id_tap call", "H9", minimum_devices=4, needs="shard_map")
+@case("shard_map", "id_tap call", "H4 H9", minimum_devices=4, needs="shard_map")
 def nested_shard_maps(case: Case) -> None:
-    """Each device calls back with its part, or the program is refused with the reason."""
-    host = case.host(add_one)
-    mesh = Mesh(np.asarray(case.devices).reshape(2, -1), ("rows", "columns"))
-    program = _nested(case, host, mesh, PartitionSpec("rows"), PartitionSpec(None, "columns"))
-    operand = np.arange(4 * len(case.devices), dtype=np.float32).reshape(4, -1)
-    if NESTED_REFUSED:
-        case.raises(lambda: program(operand), "shard_map inside of another", of=NotImplementedError, kind="not refused")
-        return
-    case.gives(case.expected_of(operand * 2), program, operand)
-    columns = len(case.devices) // 2
-    case.saw_each(host, [part for row in np.split(operand * 2, 2) for part in np.split(row, columns, axis=1)])
-
-
-@case("shard_map", "id_tap call", "H4 H9", minimum_devices=2, needs="shard_map")
-def nested_in_size_one(case: Case) -> None:
-    """The outer one is manual over an axis of size 1, or the inner one is: each device calls back with its part."""
-    operand = np.arange(len(case.devices), dtype=np.float32)
+    """Each device calls back with its part, or the program is refused with the reason; never with an axis of size 1."""
+    count = len(case.devices)
+    numbers = np.arange(count, dtype=np.float32)
     for shape, names in (((1, -1), ("one", "all")), ((-1, 1), ("all", "one"))):
         host = case.host(add_one)
         mesh = Mesh(np.asarray(case.devices).reshape(shape), names)
         program = _nested(case, host, mesh, PartitionSpec(names[0]), PartitionSpec(names[1]))
-        case.gives(case.expected_of(operand * 2), program, operand)
-        case.saw_each(host, np.split(operand * 2, len(case.devices)))
+        case.gives(case.expected_of(numbers * 2), program, numbers)
+        case.saw_each(host, np.split(numbers * 2, count))
+    host = case.host(add_one)
+    mesh = Mesh(np.asarray(case.devices).reshape(2, -1), ("rows", "columns"))
+    program = _nested(case, host, mesh, PartitionSpec("rows"), PartitionSpec(None, "columns"))
+    operand = np.arange(4 * count, dtype=np.float32).reshape(4, -1)
+    if NESTED_REFUSED:
+        case.raises(lambda: program(operand), "shard_map inside of another", of=NotImplementedError, kind="not refused")
+        return
+    case.gives(case.expected_of(operand * 2), program, operand)
+    case.saw_each(host, [part for row in np.split(operand * 2, 2) for part in np.split(row, count // 2, axis=1)])

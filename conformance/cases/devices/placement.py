@@ -7,7 +7,6 @@ import threading
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
@@ -15,11 +14,8 @@ from ...oracle.verdicts import Stage
 from ...spec.jax_versions import shard_map
 from ..harness.case import WHILE, Case, case
 from ..harness.checks import error_of
-from ..harness.hosts import PLANTED, add_one, fail
-from ..harness.registry import EVERY_KIND, WITH_RESULTS
-
-FLOATS = ("float4_e2m1fn", "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32")
-"""Floats of each width with a negative zero, but those of 64 bits, which a platform may lack."""
+from ..harness.hosts import add_one, fail
+from ..harness.registry import EVERY_KIND
 
 SHARDED = "pure_callback_sharding io_callback_sharding"
 RUNS = 3
@@ -35,19 +31,6 @@ def result_reaches_all(case: Case) -> None:
     case.gives(case.operand + 1, np.asarray, result)
     for shard in result.addressable_shards:
         case.gives(case.operand[shard.index] + 1, np.asarray, shard.data)
-
-
-@case("pjit", WITH_RESULTS, also="H10", minimum_devices=2)
-def keeps_signs_of_zeros(case: Case) -> None:
-    """XLA spreads a result over a mesh by adding zeros to it, and the sum of zeros has no sign."""
-    host = case.host(lambda operand: operand)
-    # Two devices: JAX 0.10.2 hangs where all of the runtime's threads wait and a callback reads a float4_e2m1fn.
-    split = NamedSharding(Mesh(case.mesh.devices.flat[:2], "d"), PartitionSpec("d"))
-    program = jax.jit(lambda x: case.apply(host, x), in_shardings=split, out_shardings=split)
-    # Older releases have fewer types.
-    for dtype in (getattr(jnp, name) for name in FLOATS if hasattr(jnp, name)):
-        operand = np.full(2, -0.0, dtype)
-        case.gives(operand, program, operand)
 
 
 @case("pjit", f"{EVERY_KIND} debug_callback_ordered", "H10 X5", minimum_devices=2)
@@ -77,52 +60,12 @@ def names_its_device(case: Case) -> None:
     case.check(given, "wrong device", Stage.LOWER, "the lowered program gives nothing to the last device")
 
 
-@case("pjit", "io_callback pure_callback", "X5", minimum_devices=2, functions="barrier_wait")
-def named_by_a_mesh_of_one(case: Case) -> None:
-    """X5: any sharding of a single device names it, also that of a mesh of one."""
-    last = NamedSharding(Mesh(np.asarray(case.devices[-1:]), ("alone",)), PartitionSpec())
-    function = getattr(case.library, case.callback.function)
-    program = jax.jit(lambda x: function(add_one, x, x, sharding=last), in_shardings=case.split)
-    lowered = program.lower(case.operand).as_text()
-    case.gives(case.expected, program, case.operand)
-    given = _gives_to(lowered, len(case.devices) - 1)
-    case.check(given, "wrong device", Stage.LOWER, "the lowered program gives nothing to the last device")
-
-
 @case("pjit", SHARDED, also="X5", minimum_devices=2)
 def unknown_device(case: Case) -> None:
     """A device on which the computation does not run is refused."""
     fewer = case.over(case.devices[:-1])
     program = fewer.compile(lambda x: case.implementation.invoke(case.callback, add_one, x, x, case.devices))
     case.raises(lambda: program(fewer.operand), of=ValueError, kind="not refused", stage=Stage.LOWER)
-
-
-@case("pjit", "call", "H5 H10", minimum_devices=2)
-def in_order_on_its_device(case: Case) -> None:
-    """A call that names the last device runs after the taps there, and its failure names this device."""
-    last = len(case.devices) - 1
-    called = threading.Event()
-    answers: Any = np.asarray
-
-    def answer(operand: Any) -> Any:
-        called.set()
-        return answers(operand)
-
-    tapped, function = case.host(lambda operand: called.wait(WHILE), name="tap"), case.host(answer, name="call")
-
-    def program(x: Any) -> Any:
-        x = case.library.id_tap(tapped, x, device_index=last)
-        return case.library.call(function, x, result_shape=x, device_index=last)
-
-    compiled = case.compile(program)
-    for _ in range(RUNS):
-        case.forget()
-        called.clear()
-        case.gives(case.operand, compiled, case.operand)
-        case.ran_in_turn("tap", "call")
-    answers = fail
-    case.raises(lambda: compiled(case.operand), PLANTED, str(case.devices[last]))
-    case.barrier_reports(str(case.devices[last]))
 
 
 @case("pjit", "call", "H5 H10", minimum_devices=4)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import jax
@@ -17,7 +16,6 @@ RUNS = 4
 """Devices take turns from the third run on of a program that calls as often as the one before."""
 
 CALLS = 500
-STALL_SECONDS = 1e-5
 
 
 @case("pmap", "call pure_callback io_callback", "H9 X2 X3", minimum_devices=2)
@@ -35,46 +33,27 @@ def quick_calls(case: Case) -> None:
                 case.gives(case.operand + np.float32(count), program, case.operand, count)
 
 
-@case("pmap", "call", "H5 H9", minimum_devices=2)
-def waits_between_calls(case: Case) -> None:
-    """Devices that wait for each other between two calls: none waits for its turn until another has ended its own."""
+@case("pmap", "call io_callback", "H5 H9 X3", minimum_devices=2)
+def calls_between_sums(case: Case) -> None:
+    """Devices that wait for each other, after each call or after many: none waits for its turn for ever."""
     case = case.over(case.devices[:2])
-    count = LEAST_TURN + 1
+    host = case.host()
+    for calls in (1, CALLS):
 
-    def step(_: Any, carry: Any) -> Any:
-        called = case.apply(add_one, carry)
-        return called + 0 * jax.lax.psum(called, "devices")
+        def step(_: Any, carry: Any, calls: int = calls) -> Any:
+            carry = jax.lax.fori_loop(0, calls, lambda _, inner: case.apply(host, inner), carry)
+            return jax.lax.psum(carry, "devices") / 2
 
-    # The number of steps is an operand, so that XLA does not unroll the loop.
-    loop = jax.pmap(
-        lambda x, count: jax.lax.fori_loop(0, count, step, x),
-        axis_name="devices",
-        in_axes=(0, None),
-        devices=case.devices,
-    )
-    for _ in range(RUNS):
-        case.gives(case.operand + np.float32(count), loop, case.operand, count)
-
-
-@case("pmap", "call", "H5 H9", minimum_devices=2)
-def many_calls_between_sums(case: Case) -> None:
-    """Many calls of two devices, some of them slower, and then a sum, twice: a device that waits gets its turn."""
-    case = case.over(case.devices[:2])
-    called = [0]
-
-    def answer(operand: Any) -> Any:
-        called[0] += 1
-        if not called[0] % 20:
-            # No wait for something: the slower one is the point.
-            threading.Event().wait(STALL_SECONDS)
-        return operand
-
-    def calls_and_sum(carry: Any, _: Any) -> Any:
-        carry = jax.lax.fori_loop(0, CALLS, lambda _, inner: case.apply(answer, inner), carry)
-        return jax.lax.psum(carry, "devices") / 2, None
-
-    program = case.compile(lambda x: jax.lax.scan(calls_and_sum, x, None, length=2)[0])
-    for _ in range(RUNS + 2):
-        case.gives(np.full(2, 0.5, np.float32), program, np.arange(2, dtype=np.float32))
-    case.barrier()
-    case.same("wrong count", Stage.CALLBACK, called, [(RUNS + 2) * 2 * 2 * CALLS])
+        # The number of steps is an operand, so that XLA does not unroll the loop.
+        loop = jax.pmap(
+            lambda x, count, step=step: jax.lax.fori_loop(0, count, step, x),
+            axis_name="devices",
+            in_axes=(0, None),
+            devices=case.devices,
+        )
+        steps = LEAST_TURN + 1 if calls == 1 else 2
+        for _ in range(RUNS):
+            case.forget()
+            case.gives(np.full(2, 0.5, np.float32), loop, np.arange(2, dtype=np.float32), steps)
+            case.barrier()
+            case.same("wrong count", Stage.CALLBACK, host.count, 2 * steps * calls)

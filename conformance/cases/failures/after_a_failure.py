@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ...oracle.verdicts import Stage
@@ -57,34 +56,6 @@ def nothing_after_a_failure(case: Case) -> None:
         case.gives(END, program, START)
 
 
-@case("jit", "call", "H14 H15")
-def no_tap_after_a_failure(case: Case) -> None:
-    """A tap of what a failed call should have returned does not run; those before it have run, and later ones do."""
-    tapped: list[float] = []
-    fails = False
-
-    def host(operand: Any) -> Any:
-        if fails and float(np.asarray(operand)) == START + FAILING:
-            raise ValueError(PLANTED)
-        return np.asarray(operand) + np.float32(1)
-
-    def step(x: Any) -> Any:
-        return case.implementation.tap(lambda operand, _: tapped.append(float(operand)), case.apply(host, x))
-
-    every = [float(START) + number + 1 for number in range(STEPS)]
-    for program in _programs(step):
-        # From the second dispatch on it may go another way; and a failure may come in any of them.
-        for fails in (False, False, True, True, False, True, False):
-            tapped.clear()
-            if fails:
-                case.raises(lambda: program(START), PLANTED)  # noqa: B023 - called at once
-                case.barrier_reports()
-            else:
-                case.gives(END, program, START)
-                case.barrier()
-            case.same("wrong operand", Stage.CALLBACK, tapped, every[:FAILING] if fails else every, "taps")
-
-
 @case("jit", "call pure_callback io_callback buffer_callback dlpack_callback", "H15 X2 X3 B1 D1")
 def failure_leaves_operands(case: Case) -> None:
     """A failed call has no results, and the operand, which the program may have lent it, is as it was."""
@@ -124,27 +95,3 @@ def fails_in_a_while_loop(case: Case) -> None:
         # This barrier may report the failure as well.
         case.drain()
     case.gives(np.float32(STEPS), program, np.float32(0))
-
-
-@case("jit pmap", "id_tap")
-def fails_before_calls(case: Case) -> None:
-    """A tap raises, and calls follow in this program and in the next: they run, and the barrier reports it once."""
-    tap = Misbehaving(armed=True)
-    called: list[None] = []
-
-    def calls(operand: Any) -> Any:
-        called.append(None)
-        return operand + np.float32(1)
-
-    def program_of(x: Any) -> Any:
-        tapped = case.apply(tap, x)
-        like = jax.ShapeDtypeStruct(jnp.shape(x), np.float32)
-        return case.implementation.call(calls, case.implementation.call(calls, tapped, like), like)
-
-    program = case.compile(program_of)
-    for _ in range(2):
-        case.gives(case.operand + 2, program, case.operand)
-    case.barrier_reports()
-    tap.armed = False
-    case.gives(case.operand + 2, program, case.operand)
-    case.same("wrong count", Stage.CALLBACK, len(called), 6 * case.copies)

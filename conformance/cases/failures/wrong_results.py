@@ -21,7 +21,6 @@ RETURNED: dict[str, Callable[[Any], Any]] = {
     "raises": fail,
     "wrong_shape": lambda operand: np.zeros((*operand.shape, 2), np.float32),
     "wrong_dtype": lambda operand: np.zeros(operand.shape, np.int32),
-    "wrong_tree": lambda operand: (operand, operand),
     "wrong_count": lambda operand: (operand, operand),
     "none": lambda operand: None,
     "error_mark": lambda operand: ERROR_MARK,
@@ -86,7 +85,7 @@ def broken_call(case: Case, kind: str) -> None:
         "raises": PLANTED,
         "wrong_shape": _type("float32", *shape, 2),
         "wrong_dtype": _type("int32", *shape),
-        "wrong_tree": r"tuple|PyTreeDef\(\(\*, \*\)\)|\(\*, \*\)|\(float32|\(f32",
+        "wrong_count": r"tuple|PyTreeDef\(\(\*, \*\)\)|\(\*, \*\)|\(float32|\(f32",
         "none": "None",
         "error_mark": r"int8\[12345\]",
     }[kind]
@@ -98,7 +97,7 @@ def broken_call(case: Case, kind: str) -> None:
     is_over(case, program)
 
 
-for _kind in ("raises", "wrong_shape", "wrong_dtype", "wrong_tree", "none", "error_mark"):
+for _kind in ("raises", "wrong_shape", "wrong_dtype", "wrong_count", "none", "error_mark"):
     case(EVERY_LAYOUT, "call", kind=_kind)(functools.partial(broken_call, kind=_kind))
 
 

@@ -28,7 +28,7 @@ def all_cases() -> tuple[RegisteredCase, ...]:
 
 
 def case_named(callback: str, name: str) -> RegisteredCase | None:
-    """The case of a callback with this name, such as `case.slow.jit`; no other module is imported if one has it."""
+    """The case of a callback with this name, such as `case.raises.jit`; no other module is imported if one has it."""
     kind = name.split(".")[1]
     # A kind whose name is put together stands in no source.
     for wanted in (rf"\b{kind}\b", ""):

@@ -31,7 +31,6 @@ from .hosts import add_one
 from .runtime_targets import raw_program
 
 EXIT_STATUS = 7
-PENDING_TAPS = 5
 PATIENCE = 10.0
 STILL_RUNNING_SECONDS = 0.3
 """The time for which a callback goes on after the main thread has ended."""
@@ -209,25 +208,6 @@ def raw(case: Case, kind: str) -> None:
     # A corrupted heap shows only when the process uses it.
     arrays = [jax.device_put(np.zeros(size)) for size in range(1, 200)]
     del arrays
-
-
-@program
-def pending_at_exit(case: Case) -> None:
-    """The interpreter ends right after taps were dispatched."""
-
-    def host(operand: Any, transforms: Any) -> None:
-        time.sleep(0.02)
-        say(int(operand))
-
-    def computation(x: Any) -> Any:
-        for _ in range(PENDING_TAPS):
-            x = case.implementation.tap(host, x + 10)
-        return x
-
-    compiled = case.compile(computation)
-    at(Stage.DISPATCH)
-    compiled(np.arange(len(case.devices), dtype=np.int32) * 100)
-    at(Stage.EXIT)
 
 
 def main() -> None:

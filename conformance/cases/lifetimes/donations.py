@@ -1,4 +1,4 @@
-"""Cases of donated arguments and of other memories: the runtime may reuse what a callback was given."""
+"""Cases of donated arguments: the runtime may reuse what a callback was given."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import io_callback
 from jax.sharding import PartitionSpec
 
 from ...oracle.stages import stage_of, summary
@@ -97,59 +96,6 @@ def donated_again(case: Case) -> None:
                 case.check(not attempt and np.array_equal(result, wanted), "result", Stage.RESULT, witness)
         case.saw(host, [np.full(WIDTH, run, np.float32)])
     case.check(refused > 0, "not refused", Stage.DISPATCH, "JAX accepted an operand that was donated before")
-
-
-@case("jit", "id_tap call io_callback_ordered debug_callback_ordered", "H4", functions="barrier_wait")
-def memory_kind_beside_jaxs(case: Case) -> None:
-    """A program with a memory kind may have an ordered callback of hostcb's and one of JAX's, in either order."""
-    device, seen = case.devices[0], list[str]()
-
-    def host(operand: Any) -> Any:
-        seen.append("hostcb's")
-        return add_one(operand)
-
-    def own(x: Any) -> None:
-        io_callback(lambda _: seen.append("JAX's"), None, x, ordered=True)
-
-    for kind in [memory.kind for memory in device.addressable_memories()]:
-        there = jax.sharding.SingleDeviceSharding(device, memory_kind=kind)
-        for own_first in (True, False):
-
-            def program(x: Any, own_first: bool = own_first) -> Any:
-                if own_first:
-                    own(x)
-                y = case.apply(host, x)
-                if not own_first:
-                    own(y)
-                return y
-
-            seen.clear()
-            compiled = jax.jit(program, out_shardings=there)
-            case.gives(case.expected, compiled, jnp.asarray(case.operand), what=f"with a result in {kind}")
-            case.barrier()
-            jax.effects_barrier()
-            case.same("wrong count", Stage.CALLBACK, sorted(seen), ["JAX's", "hostcb's"], f"with a result in {kind}")
-
-
-@case("jit", f"{EVERY_KIND} debug_callback_ordered", also="H4")
-@case("pjit", "id_tap call pure_callback", also="H4")
-def memory_kinds(case: Case) -> None:
-    """Operands and results in each of the device's memories, such as the host's."""
-    sharding: Any = case.split if case.layout == "pjit" else jax.sharding.SingleDeviceSharding(case.devices[0])
-    for kind in [memory.kind for memory in case.devices[0].addressable_memories()]:
-        there, host = sharding.with_memory_kind(kind), case.host(add_one)
-        plain = lambda x, host=host: case.apply(host, x)
-        for label, program, operand in (
-            ("an operand", jax.jit(plain), jax.device_put(case.operand, there)),
-            ("a result", jax.jit(plain, in_shardings=sharding, out_shardings=there), case.operand),
-        ):
-            with case.part(f"{label} in {kind}"):
-                case.forget()
-                result = jax.block_until_ready(program(operand))
-                case.gives(case.expected, np.asarray, result)
-                if label == "a result":
-                    case.same("result", Stage.RESULT, result.sharding.memory_kind, kind)
-                case.saw(host, [case.operand])
 
 
 def _short(array: Any) -> str:

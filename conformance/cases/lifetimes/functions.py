@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -12,13 +10,12 @@ import jax
 import numpy as np
 
 from ...oracle.verdicts import Stage
-from ..harness.case import BEGINS_WITHIN, Case, case
+from ..harness.case import Case, case
 from ..harness.checks import still_alive
 from ..harness.registry import EVERY_KIND, WITH_SIDE_EFFECT
 from .operands import LARGE
 
 MANY = 5
-RUNS = 10
 
 
 class _Function:
@@ -69,43 +66,3 @@ def many_are_forgotten(case: Case) -> None:
     references = {str(number): _used(case, np.zeros(LARGE, np.int8)) for number in range(MANY)}
     case.drain()
     case.same("leak", Stage.EXIT, still_alive(references), [], "functions of programs that are gone")
-
-
-@case("pmap", "id_tap", "H12 H18", minimum_devices=2, isolated=True)
-def dropped_while_one_waits(case: Case) -> None:
-    """All wait when their program is dropped; then the values of one device run after those of all others."""
-    first, last, others_ran = threading.Event(), threading.Event(), threading.Semaphore(0)
-    seen: list[int] = []
-
-    def host(operand: Any, transforms: Any, device: Any) -> None:
-        (last if device == case.devices[-1] else first).wait(2 * BEGINS_WITHIN)
-        seen.append(device.id)
-        if device != case.devices[-1]:
-            others_ran.release()
-
-    def run(program: Callable[[Any], Any], times: int) -> None:
-        for _ in range(times):
-            jax.block_until_ready(program(case.operand))
-
-    program = case.compile(lambda x: case.library.id_tap(host, x, tap_with_device=True))
-    first.set()
-    last.set()
-    # The first runs may take another way into the queues than the later ones.
-    run(program, 2)
-    case.barrier()
-    while others_ran.acquire(blocking=False):
-        pass
-    seen.clear()
-    first.clear()
-    last.clear()
-    run(program, RUNS)
-    del program
-    jax.clear_caches()
-    gc.collect()
-    first.set()
-    ran = all(others_ran.acquire(timeout=BEGINS_WITHIN) for _ in range(RUNS * (len(case.devices) - 1)))
-    last.set()
-    case.barrier()
-    case.check(ran, "lost", Stage.CALLBACK, "taps waited for those of another device")
-    expected = sorted(device.id for device in case.devices for _ in range(RUNS))
-    case.same("lost", Stage.CALLBACK, sorted(seen), expected, "the devices of all taps")

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import gc
-import os
-from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from ...oracle.verdicts import Stage
 from ...spec.callbacks import Runs
@@ -22,15 +18,6 @@ RUNS = 60
 """Fewer than the executions of which an implementation may keep those that have ended."""
 MANY_RUNS = 600
 """Many more than those."""
-
-ELEMENTS = 1 << 18
-"""Of float32: a MiB for each value."""
-VALUES = 32
-ROUNDS = 8
-MOST_GROWTH = VALUES * ROUNDS // 2
-"""In MiB: half of what all values have together, and four times as much as those that are on their way."""
-
-_RESIDENT = Path("/proc/self/statm")
 
 
 @case("jit", "call pure_callback io_callback debug_callback", "H3 H18 X2 X3 X4")
@@ -73,32 +60,3 @@ def unawaited_runs_leave_nothing(case: Case) -> None:
     before = run(RUNS)
     grown = run(MANY_RUNS) - before
     case.check(grown < MANY_RUNS, "leak", Stage.EXIT, f"{MANY_RUNS} runs left {grown} objects")
-
-
-@case("jit", "id_tap", "H11 H12")
-def gives_memory_back(case: Case) -> None:
-    """The memory of large values, whose functions have ended, does not add up."""
-    ran: list[None] = []
-
-    def step(_: Any, carry: Any) -> Any:
-        # Several operands, each with memory of its own.
-        half = jnp.full(ELEMENTS // 2, carry)
-        return case.implementation.tap(lambda *_: ran.append(None), (half, half + 1))[0][0] + 1
-
-    program = jax.jit(lambda x: jax.lax.fori_loop(0, VALUES, step, x))
-    before = 0.0
-    # What the process needs once does not count.
-    for number in range(ROUNDS + 1):
-        case.gives(np.float32(VALUES), program, jnp.float32(0))
-        case.barrier()
-        before = before if number else _resident()
-    grown = _resident() - before
-    case.same("lost", Stage.CALLBACK, len(ran), VALUES * (ROUNDS + 1), "values")
-    case.check(grown <= MOST_GROWTH, "leak", Stage.CALLBACK, f"after values of 1 MiB the process has {grown:.0f} more")
-
-
-def _resident() -> float:
-    """The MiB that the process has in memory; 0 where the system does not say."""
-    if not _RESIDENT.exists():
-        return 0.0
-    return int(_RESIDENT.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)

@@ -13,7 +13,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 
 from ...oracle.verdicts import Stage
 from ...spec.jax_versions import shard_map
-from ..barriers.several_devices import late_on_the_last
 from ..harness.case import BEGINS_WITHIN, WHILE, Case, case
 from ..harness.hosts import add_one
 from ..harness.registry import ORDERED
@@ -68,20 +67,6 @@ def all_after_one(case: Case) -> None:
         case.forget()
         jax.block_until_ready([on_one(before(placed)), on_both(case.operand)])
         case.ran_in_turn("on one", "on both", of=case.operand[-1])
-
-
-@case("pmap", "id_tap call", "H5", minimum_devices=2)
-def outside_jit_after_all(case: Case) -> None:
-    """A callback outside jit, on the last device, runs after that of an earlier program that still runs there."""
-    early = threading.Event()
-    of_program, quick = case.host(name="in a program"), case.host(lambda x: early.set() or x, name="outside jit")  # type: ignore[func-returns-value]
-    program = late_on_the_last(case, of_program, early)
-    placed = jax.device_put(case.operand[-1], case.devices[-1])
-    for _ in range(1 + ROUNDS):
-        case.forget()
-        early.clear()
-        jax.block_until_ready([program(case.operand), case.apply(quick, placed)])
-        case.ran_in_turn("in a program", "outside jit", of=case.operand[-1])
 
 
 @case("pmap", "id_tap call io_callback_ordered debug_callback_ordered", "H5")

@@ -91,7 +91,7 @@ def between_branches_of_platforms(case: Case) -> None:
                 case.saw(host, [np.float32(each) for each in (expected if beside else expected[1:-1])])
 
 
-@case("shard_map", "id_tap", "H13", minimum_devices=2, functions="barrier_wait", isolated=True, deadline=40.0)
+@case("shard_map", "id_tap", "H13", minimum_devices=2, isolated=True, deadline=40.0)
 def jaxs_barrier_that_raises(case: Case) -> None:
     """H13: `jax.effects_barrier` waits for taps also where it raises the failure of JAX's own callback."""
     held, tapped = Held(), threading.Event()

@@ -94,25 +94,3 @@ def same_function_in_parts(case: Case) -> None:
         for results in case.runs(program, case.operand, times=1):
             case.gave(results, case.operand)
             case.saw(host, [whole, *parts])
-
-
-@case("pjit", "id_tap call", "H10 H18", minimum_devices=2)
-def same_function_on_other_devices(case: Case) -> None:
-    """In one program over all devices, each callback of one function names another device."""
-    host = case.host()
-
-    def on(index: int, x: Any) -> Any:
-        if case.callback.function == "id_tap":
-            return case.library.id_tap(host, x, tap_with_device=True, device_index=index)
-        return case.library.call(host, x, result_shape=x, call_with_device=True, device_index=index)
-
-    def program(x: Any) -> Any:
-        for index in range(len(case.devices)):
-            x = on(index, x)
-        return x
-
-    for results in case.runs(program, case.operand):
-        case.gave(results, case.operand)
-        case.barrier()
-        found = sorted(device.id for device in host.devices)
-        case.same("wrong device", Stage.CALLBACK, found, sorted(device.id for device in case.devices))

@@ -25,18 +25,13 @@ from ...spec.thresholds import (
     WAITING_EXECUTIONS,
     around,
 )
-from ..harness.case import BEGINS_WITHIN, WHILE, Case, case
+from ..harness.case import WHILE, Case, case
 from ..harness.hosts import add_one
 from ..harness.registry import EVERY_KIND
 
 SEQUENTIAL = "call_sequential call_sequential_unrolled pure_callback_sequential pure_callback_sequential_unrolled"
 BY_ELEMENT = f"{SEQUENTIAL} io_callback debug_callback debug_callback_ordered buffer_callback_side_effect"
 RUNS = 3
-
-FULL_BYTES = 4096
-OPERAND_LENGTH = 1000
-TAPS = 12
-STALL_SECONDS = 1.0
 
 
 @case("jit", BY_ELEMENT, "H7 H8 X2 X3 X4 B4")
@@ -121,28 +116,7 @@ def _check_many(case: Case, elements: int, most: int) -> None:
         )
 
 
-@case("jit", "id_tap", "H12")
-def full_queue(case: Case) -> None:
-    """A full queue makes the device wait, and the queue drops no value."""
-    gate, done = threading.Event(), threading.Event()
-    host = case.host(lambda operand: gate.wait(2 * BEGINS_WITHIN))
-    program = case.compile(lambda x: jax.lax.fori_loop(0, TAPS, lambda _, carry: case.apply(host, carry) + 1, x))
-
-    def run() -> None:
-        case.gives(np.full(OPERAND_LENGTH, TAPS, np.float32), program, np.zeros(OPERAND_LENGTH, np.float32))
-        done.set()
-
-    with case.implementation.queue_of(FULL_BYTES):
-        with case.in_thread(run):
-            # One-sided: a device that is too slow to end its program in this time passes.
-            ran_on = done.wait(STALL_SECONDS)
-            gate.set()
-        case.saw(host, [np.full(OPERAND_LENGTH, number, np.float32) for number in range(TAPS)])
-    witness = f"the device handed over {TAPS} values of {4 * OPERAND_LENGTH} bytes to a queue of {FULL_BYTES}"
-    case.check(not ran_on, "unbounded", Stage.RESULT, witness)
-
-
-@case("pmap", "id_tap call", "H5 H13", minimum_devices=2)
+@case("pmap", "id_tap call io_callback_ordered", "H5 H13", minimum_devices=2)
 def many_programs(case: Case) -> None:
     """Programs that are started before earlier ones have ended: each gets its own operands and results, in order."""
     case = case.over(case.devices[:2])

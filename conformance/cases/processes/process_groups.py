@@ -18,7 +18,7 @@ from ...oracle.stages import summary
 from ...oracle.verdicts import Stage
 from ...spec.jax_versions import JaxRuntimeError
 from ..harness.case import Case, case
-from ..harness.hosts import PLANTED, add_one
+from ..harness.hosts import PLANTED, add_one, fail
 from ..harness.registry import COLLECTIVE_TIMEOUT_FLAGS
 
 BOUNDED = 30.0
@@ -86,24 +86,12 @@ def raises_in_one_process(case: Case) -> None:
     _check_result(case, lambda: program(operand), case.operand + np.float32(1))
 
 
-@case("jit shard_map", "id_tap", "H14 H23", processes=True)
-def tap_raises_in_one_process(case: Case) -> None:
-    """A tap that raises in the second process is reported by that process's barrier, and by no other one."""
-    raising = jax.process_index() == 1
-
-    def host(operand: Any) -> None:
-        if raising:
-            raise RuntimeError(PLANTED)
-
-    program = case.program(host)
-    _check_result(case, lambda: program(case.operand), case.operand)
-    if raising:
-        case.barrier_reports()
-
-
-@case("jit shard_map", "id_tap", "H13 H23", processes=True)
+@case("jit shard_map", "id_tap", "H13 H14 H23", processes=True)
 def barrier_of_each_process(case: Case) -> None:
-    """A barrier waits for the callbacks of its own process, and for no other: the second process is slow."""
+    """A barrier waits for the callbacks of its own process and reports their failures alone.
+
+    The second process is slow, and then it fails.
+    """
     slow = jax.process_index() == 1
     number = next(_numbers)
     # A key can be set once, so each process that is not slow has its own.
@@ -121,6 +109,10 @@ def barrier_of_each_process(case: Case) -> None:
     _check_result(case, lambda: result, case.operand)
     case.same("early barrier", Stage.BARRIER, len(in_time), own, "this process's callbacks that had ended")
     case.check(all(in_time), "late barrier", Stage.BARRIER, "the barrier of another process waited for this one")
+    failing = case.program(fail if slow else lambda operand: None)
+    _check_result(case, lambda: failing(case.operand), case.operand)
+    if slow:
+        case.barrier_reports()
 
 
 def _client() -> Any:
@@ -161,10 +153,6 @@ ENDED: dict[str, Any] = {"processes": True, "isolated": True, "deadline": 45.0, 
 @case("shard_map", "io_callback", "H15 H23", **ENDED)
 def raises_before_sum(case: Case) -> None:
     """A callback raises in one process before a collective: an error in all, at the latest after XLA's own timeout."""
-
-    def fail() -> None:
-        raise RuntimeError(PLANTED)
-
     _before_a_sum(case, fail)
 
 
@@ -174,7 +162,7 @@ def killed_before_sum(case: Case) -> None:
     _before_a_sum(case, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
-@case("shard_map", "call", "H23", **ENDED, ends=(1,))
+@case("shard_map", "io_callback", "H23", **ENDED, ends=(1,))
 def stopped_before_sum(case: Case) -> None:
     """A process is stopped, and not ended, while the other one waits for it in a collective."""
 
@@ -186,7 +174,7 @@ def stopped_before_sum(case: Case) -> None:
     _before_a_sum(case, stop)
 
 
-@case("pjit", "call", "H23", **ENDED, ends=(0,))
+@case("pjit", "pure_callback", "H23", **ENDED, ends=(0,))
 def killed_in_call(case: Case) -> None:
     """The process that calls back for a whole mesh is killed in the callback: it also is JAX's coordinator."""
 

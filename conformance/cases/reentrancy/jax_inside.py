@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,13 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...oracle.verdicts import Stage
-from ..harness.case import BEGINS_WITHIN, Case, case
-from ..harness.checks import error_of
+from ..harness.case import Case, case
 from ..harness.hosts import add_one
-from ..harness.registry import EVERY_KIND, OF_JAX, ONE_OF_EACH
+from ..harness.registry import EVERY_KIND, ONE_OF_EACH
 
 SIDE = 64
-SMALL_SIDE = 8
 RUNS = 3
 
 
@@ -35,10 +31,11 @@ def _check_inside(case: Case, inner: Callable[[Any], Any]) -> None:
     host = case.host(answer)
     program = case.program(host)
     case.gives(case.expected, program, case.operand)
-    case.saw(host, [case.operand])
+    case.saw_parts(host, case.operand)
 
 
 @case("jit", EVERY_KIND)
+@case("pmap pjit", ONE_OF_EACH, also="H9 H10")
 def runs_jax_inside(case: Case) -> None:
     """Each callback makes arrays on a device and computes with them."""
 
@@ -66,7 +63,7 @@ def runs_mesh(case: Case) -> None:
     _check_inside(case, lambda operand: inner(np.full((count, 1), operand.ravel()[0])))
 
 
-@case("jit", OF_JAX)
+@case("jit", EVERY_KIND)
 def starts_others(case: Case) -> None:
     """Each callback runs a program that has a callback of the same kind."""
     recording = case.host(add_one)
@@ -86,57 +83,6 @@ def starts_others(case: Case) -> None:
     case.same("wrong result", Stage.CALLBACK, [each.tolist() for each in inner_results], [case.expected.tolist()])
 
 
-@case("jit", "id_tap", "H12", deadline=10.0, isolated=True)
-@case("jit", "call", "H3", deadline=10.0, isolated=True)
-def starts_callbacks(case: Case) -> None:
-    """A tap or a call runs a program that taps and calls, and gets its result."""
-    tapped = case.host()
-
-    @jax.jit
-    def inner(x: Any) -> Any:
-        return case.implementation.call(add_one, case.implementation.tap(tapped, x), x)
-
-    host = case.host(lambda operand: np.asarray(inner(operand)))
-    program = case.program(host)
-    case.gives(case.expected, program, case.operand)
-    case.saw(host, [case.operand])
-    case.saw(tapped, [case.operand])
-
-
-# Compiled once: each callback would take longer than its deadline.
-_computes = jax.jit(lambda v: jnp.tanh(v) @ jnp.tanh(v).T)
-
-
-@case("pmap pjit", "id_tap call", "H9 H10")
-def runs_jax(case: Case) -> None:
-    """Callbacks of a program on all devices compute with JAX: the first matrix of each callback's operand."""
-    count = len(case.devices)
-    numbers = np.arange(count * SMALL_SIDE * SMALL_SIDE, dtype=np.float32)
-    matrices = numbers.reshape(count, SMALL_SIDE, SMALL_SIDE) / 100
-    computed: list[Any] = []
-
-    def answer(operand: Any) -> Any:
-        computed.append(np.asarray(_computes(operand.reshape(-1, SMALL_SIDE)[:SMALL_SIDE])))
-        return computed[-1]
-
-    host = case.host(answer)
-    like = jax.ShapeDtypeStruct((SMALL_SIDE, SMALL_SIDE), np.float32)
-
-    def through(x: Any) -> Any:
-        result = case.apply(host, x, like)
-        return x + result if case.callback.returns_new_value else x
-
-    firsts = matrices if case.layout == "pmap" else matrices[:1]
-    products = np.stack([np.asarray(_computes(first)) for first in firsts])
-    result = np.asarray(case.compile(through)(matrices))
-    case.barrier()
-    wanted = matrices + products if case.callback.returns_new_value else matrices
-    case.check(np.allclose(result, wanted, rtol=1e-5), "result", Stage.RESULT, "JAX in a callback is wrong")
-    actual = np.stack(sorted(computed, key=np.trace))
-    right = actual.shape == products.shape and np.allclose(actual, sorted(products, key=np.trace), rtol=1e-5)
-    case.check(right, "wrong operand", Stage.CALLBACK, f"callbacks that ran JAX computed {actual}")
-
-
 @case("pmap", "call", "H9", minimum_devices=2, deadline=10.0, isolated=True)
 def runs_jax_on_all(case: Case) -> None:
     """A call, for which a program on all devices waits, runs another program on all devices."""
@@ -144,17 +90,6 @@ def runs_jax_on_all(case: Case) -> None:
     doubled(case.operand)
     program = case.program(case.host(lambda operand: np.asarray(doubled(case.operand))[0] * 0 + operand))
     case.gives(case.operand, program, case.operand)
-
-
-@case("pmap", "call", "H9 H15", minimum_devices=2, isolated=True)
-def starts_callbacks_on_all(case: Case) -> None:
-    """As above, with callbacks in the inner program: an implementation can detect this, and refuse."""
-    inner = case.compile(lambda v: case.implementation.tap(lambda operand, transforms: None, v))
-    inner(case.operand)
-    program = case.program(case.host(lambda operand: np.asarray(inner(case.operand))[0] * 0 + operand))
-    if error := error_of(program, case.operand):
-        case.check("several devices" in str(error), "error", Stage.RESULT, f"a refusal without its reason: {error}")
-        case.barrier_reports("several devices")
 
 
 @case("pmap", "call", "H5 H9 H13", minimum_devices=2, isolated=True, deadline=40.0)
@@ -175,67 +110,3 @@ def taps_inside_on_its_device(case: Case) -> None:
         case.forget()
         case.gives(case.operand, outer, case.operand)
         case.saw_parts(tapped, np.arange(len(numbers), dtype=np.float32))
-
-
-@case("jit", "id_tap", "H12", minimum_devices=2)
-def taps_of_an_inner_pmap(case: Case) -> None:
-    """H12: taps of a program on several devices that a tap starts run at once: before the tap's function goes on."""
-    ran: list[str] = []
-    inner = jax.pmap(lambda x: case.implementation.tap(lambda *_: ran.append("inner"), x), devices=case.devices[:2])
-
-    def outer(_: Any, transforms: Any) -> None:
-        jax.block_until_ready(inner(np.arange(2, dtype=np.float32)))
-        ran.append("outer")
-
-    for _ in range(RUNS):
-        ran.clear()
-        case.implementation.tap(outer, np.float32(0))
-        case.barrier()
-        case.same("order", Stage.CALLBACK, ran, ["inner", "inner", "outer"])
-
-
-@case("jit", "call", "H13 H15", minimum_devices=6, functions="barrier_wait", isolated=True, deadline=40.0)
-def refused_three_levels_deep(case: Case) -> None:
-    """A program on two devices is refused in a callback that is in one on one device, in a callback of one on two."""
-    number = jax.ShapeDtypeStruct((), np.float32)
-    third = jax.pmap(lambda x: case.implementation.tap(lambda *_: None, x), devices=case.devices[2:4])
-
-    def start_third(operand: Any) -> Any:
-        jax.block_until_ready(third(np.ones(2, np.float32)))
-        return operand
-
-    second = jax.jit(lambda x: case.apply(start_third, x, number))
-
-    def start_second(operand: Any) -> Any:
-        return np.asarray(second(jax.device_put(operand, case.devices[5])))
-
-    first = jax.pmap(lambda x: case.apply(start_second, x, number), devices=case.devices[:2])
-    case.raises(lambda: first(np.ones(2, np.float32)), "runs on several devices itself", kind="not refused")
-    case.drain()
-
-
-@case("pmap", "call", "H5 H9 H15", minimum_devices=2, isolated=True)
-def refused_and_started_again(case: Case) -> None:
-    """A program that was refused inside a callback leaves nothing in that thread: started again, it keeps its order."""
-    gate = threading.Event()
-    gate.set()
-    hosts = [case.host(lambda operand: gate.wait(BEGINS_WITHIN), name="first"), case.host(name="second")]
-    first, second = (case.compile(functools.partial(case.implementation.tap, host)) for host in hosts)
-    jax.block_until_ready([program(case.operand) for program in (first, second, first, second)])
-
-    def inside(operand: Any) -> Any:
-        second(case.operand)
-        return operand
-
-    # An implementation may be able to run it.
-    refused = error_of(lambda: case.program(inside)(case.operand))
-    case.drain()
-    for _ in range(RUNS if refused else 0):
-        case.forget()
-        gate.clear()
-        jax.block_until_ready([first(case.operand), second(case.operand)])
-        gate.set()
-        for host in hosts:
-            case.saw_parts(host, case.operand)
-        for row in case.operand:
-            case.ran_in_turn("first", "second", of=row)

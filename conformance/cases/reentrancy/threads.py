@@ -16,6 +16,7 @@ from ..harness.hosts import PLANTED, add_one, fail
 from ..harness.registry import EVERY_KIND
 
 ROUNDS = 5
+RUNS = 2
 SIDE = 100
 BRANCHES = 8
 
@@ -78,44 +79,36 @@ def two_threads(case: Case) -> None:
         case.saw_parts(host, *of_thread)
 
 
-@case("jit", "call", "H15")
-def fails_in_a_wide_program(case: Case) -> None:
-    """The runtime spreads a program of many independent operations over threads, and the error has its cause still."""
+@case("jit", "pure_callback call", "H15 X2")
+def fails_in_a_large_program(case: Case) -> None:
+    """A function fails after runs that did not, between operations on values of many sizes, or beside many others."""
+    answers: Any = np.asarray
+    host = case.host(lambda operand: answers(operand))
+
+    def between(x: Any) -> Any:
+        return jnp.cos(case.apply(host, jnp.sin(x) * 2)) + 1
 
     def wide(x: Any) -> Any:
+        """The runtime spreads independent operations over threads."""
         sums = []
         for number in range(BRANCHES):
             branch = jax.lax.sort(jnp.linalg.qr(jnp.sin(x @ x + number))[0] @ x)
             branch += jax.lax.fori_loop(0, 3, lambda _, carry: jnp.sort(carry @ x, axis=0), branch)
-            sums.append((case.apply(fail, branch[0]) if number == 1 else branch).sum())
+            sums.append((case.apply(host, branch[0]) if number == 1 else branch).sum())
         return sum(sums)
 
-    program = jax.jit(wide)
-    for _ in range(ROUNDS):
-        error = case.raises(lambda: program(np.ones((SIDE, SIDE), np.float32)), PLANTED)
-        case.check(
-            isinstance(error and error.__cause__, ValueError), "poor error", Stage.DISPATCH, f"{error!r} has no cause"
-        )
-        case.drain()
-
-
-@case("jit", "pure_callback call", "H15 X2", functions="barrier_wait")
-def fails_in_a_large_program(case: Case) -> None:
-    """H15: a function fails after runs that did not, between operations on values of many sizes."""
-    answers: Any = np.asarray
-    host = case.host(lambda operand: answers(operand))
-    for elements in (1 << 8, 1 << 12, LARGE):
-        program = jax.jit(lambda x: jnp.cos(case.apply(host, jnp.sin(x) * 2)) + 1)
-        operand = np.ones((8, elements // 8), np.float32)
+    small, larger, large = (np.ones((8, elements // 8), np.float32) for elements in (1 << 8, 1 << 12, LARGE))
+    square = np.ones((SIDE, SIDE), np.float32)
+    for function, operand in ((between, small), (between, larger), (between, large), (wide, square)):
+        program = functools.partial(jax.jit(function), operand)
         answers = np.asarray
-        for _ in range(ROUNDS):
-            jax.block_until_ready(program(operand))
+        for _ in range(RUNS):
+            jax.block_until_ready(program())
         answers = fail
-        for _ in range(ROUNDS):
-            failing = functools.partial(program, operand)
-            error = case.raises(failing, PLANTED, of=jax.errors.JaxRuntimeError)
+        for _ in range(RUNS):
+            error = case.raises(program, PLANTED, of=jax.errors.JaxRuntimeError)
             # The error of a program that ran in another thread has no cause.
-            causes = ValueError if elements < LARGE else ValueError | None
+            causes = ValueError | None if operand is large else ValueError
             case.check(
                 isinstance(error and error.__cause__, causes), "poor error", Stage.DISPATCH, f"{error!r} has no cause"
             )

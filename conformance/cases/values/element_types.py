@@ -14,30 +14,33 @@ from ...oracle.verdicts import Stage
 from ..harness.case import Case, case
 from ..harness.registry import OF_ARRAYS
 
-DTYPES = (
-    *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "bfloat16", "float32", "complex64"),
-    *("float8_e4m3fn", "float8_e4m3b11fnuz", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
-)
-"""The types of every platform without 64 bits."""
-
-LARGEST = {"int32": 2**31 - 1, "uint32": 2**32 - 1, "uint16": 2**16 - 1, "complex64": 1.5 - 2.5j}
-"""Numbers that only this type, and no narrower one, can hold."""
-
-NARROW: dict[str, tuple[float, ...]] = {
+NUMBERS: dict[str, tuple[complex, ...]] = {
+    "bool": (0, 1),
     "int2": tuple(range(-2, 2)),
     "uint2": tuple(range(4)),
     "int4": tuple(range(-8, 8)),
     "uint4": tuple(range(16)),
-    "float4_e2m1fn": (-6, -4, -3, -2, -1.5, -1, -0.5, -0.0, 0, 0.5, 1, 1.5, 2, 3, 4, 6),
-    "float8_e4m3fn": (-448, -1.5, -(2**-9), -0.0, 2**-9, 448),
-    "float8_e5m2": (-57344, -1.5, -(2**-16), -0.0, 2**-16, 57344),
     "int8": (-128, -1, 127),
     "uint8": (0, 128, 255),
+    "int16": (-(2**15), 2**15 - 1),
+    "uint16": (0, 2**16 - 1),
+    "int32": (-(2**31), 2**31 - 1),
+    "uint32": (0, 2**32 - 1),
+    "float4_e2m1fn": (-6, -4, -3, -2, -1.5, -1, -0.5, -0.0, 0, 0.5, 1, 1.5, 2, 3, 4, 6),
+    "float8_e4m3fn": (-448, -1.5, -(2**-9), -0.0, 2**-9, 448),
+    "float8_e4m3fnuz": (-240, 0, 240),
+    "float8_e4m3b11fnuz": (-30, 0, 30),
+    "float8_e5m2": (-57344, -1.5, -(2**-16), -0.0, 2**-16, 57344),
+    "float8_e5m2fnuz": (-57344, 0, 57344),
+    "float16": (-65504, -0.0, 65504),
+    "bfloat16": (-(2.0**127), -0.0, 2.0**127),
+    "float32": (-(2.0**127), -0.0, 1 + 2**-23),
+    "complex64": (1.5 - 2.5j, -0.0),
 }
-"""Types of a byte and less: all their values, or the extremes."""
+"""The types of every platform without 64 bits: all numbers of a small one, or some that no narrower type holds."""
 
 # Older releases of JAX have fewer types.
-SMALL = [name for name in ("int4", "uint4", "int2", "float4_e2m1fn") if hasattr(jnp, name)]
+SMALL = [name for name in ("int4", "uint4", "int2", "uint2", "float4_e2m1fn") if hasattr(jnp, name)]
 """Types of less than a byte."""
 
 WIDE: dict[str, complex] = {
@@ -51,27 +54,16 @@ WIDE: dict[str, complex] = {
 METHODS = "sequential", "sequential_unrolled", "expand_dims", "broadcast_all"
 
 
-@case("jit", "id_tap", "H1")
-@case("jit", "call", "H3")
+@case("jit", OF_ARRAYS, "H1 H3 X2 X3 X4")
 @case("jit", "dlpack_callback dlpack_callback_in_place", "D1")
 def dtypes(case: Case) -> None:
-    for name in DTYPES:
-        operand = np.array([[0, 1, 3], [LARGEST.get(name, 1), 1, 0]]).astype(jnp.dtype(name))
-        arrives(case, name, operand)
-
-
-@case("jit", OF_ARRAYS)
-def narrow_dtypes(case: Case) -> None:
-    for name, numbers in NARROW.items():
-        if hasattr(jnp, name):
-            arrives(case, name, np.array(numbers, np.float32).astype(jnp.dtype(name)))
-
-
-@case("jit", "id_tap call pure_callback io_callback debug_callback", "H1 H3 X2 X3 X4", functions="barrier_wait")
-def small_types_beside_others(case: Case) -> None:
-    """A leaf of less than a byte, before and after leaves of other types."""
+    """Each type alone; those of less than a byte, which DLPack has not, also before and after leaves of other types."""
     floats = np.arange(3, dtype=np.float32)
-    for name in SMALL:
+    of_arrays = case.callback.function != "dlpack_callback"
+    for name, numbers in NUMBERS.items():
+        if hasattr(jnp, name) and (of_arrays or name not in SMALL):
+            arrives(case, name, np.array(numbers).astype(jnp.dtype(name)))
+    for name in SMALL if of_arrays else ():
         small = np.asarray([0, 1, 1]).astype(jnp.dtype(name))
         for tree in ({"a": floats, "b": small}, {"a": small, "b": floats, "c": small}):
             arrives(case, name, tree)
@@ -85,7 +77,7 @@ def arrives(case: Case, name: str, operand: Any) -> None:
             case.saw(host, [operand])
 
 
-@case("jit", "call pure_callback", "H8 X2", functions="barrier_wait")
+@case("jit", "call pure_callback", "H8 X2")
 def small_types_in_batches(case: Case) -> None:
     """Under vmap, by each method, operands and results of less than a byte beside others."""
     floats = np.arange(3, dtype=np.float32)
@@ -107,10 +99,12 @@ def small_types_in_batches(case: Case) -> None:
                 case.same("result", Stage.CALLBACK, given, {"float32", name}, "the types of operands")
 
 
-@case("jit", "id_tap call debug_callback", "H1 H24 X4", functions="barrier_wait")
-@case("pjit", "debug_callback_partitioned", "X4", minimum_devices=2, functions="barrier_wait")
+@case("jit", "id_tap call debug_callback", "H1 H24 X4")
+@case("pjit", "debug_callback_partitioned", "X4", minimum_devices=2)
 def small_types_at_each_run(case: Case) -> None:
     """Alone at each of three runs, and as parts on each device."""
+    # Two devices: JAX 0.10.2 hangs where all of the runtime's threads wait and a callback reads such a type.
+    case = case.over(case.devices[: 2 if case.layout == "pjit" else 1])
     parts = len(case.devices) if case.layout == "pjit" else 1
     for name in SMALL:
         host = case.host(lambda _: np.float32(1))
@@ -125,7 +119,7 @@ def small_types_at_each_run(case: Case) -> None:
                 case.saw(host, [part] * parts)
 
 
-@case("pjit", "call pure_callback io_callback", "H3 X2 X3", minimum_devices=2, functions="barrier_wait")
+@case("pjit", "call pure_callback io_callback", "H3 X2 X3", minimum_devices=2)
 def small_results_beside_others(case: Case) -> None:
     """Results over a mesh with elements of less than a byte, before and after others."""
     small = [np.asarray([0, 1, 1]).astype(jnp.dtype(name)) for name in SMALL]

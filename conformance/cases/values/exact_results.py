@@ -11,14 +11,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ..harness.case import Case, case
 from ..harness.registry import WITH_RESULTS
 
-INEXACT = ("float16", "bfloat16", "float32", "complex64", "float8_e4m3fn", "float8_e5m2")
+INEXACT = ("float4_e2m1fn", "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32", "complex64")
 
 NUMBERS = (-0.0, 0.0, 1.5, -448.0, float("nan"))
-"""All of these types have them."""
+"""All of these types have them, but for float4_e2m1fn, which has the nearest ones."""
 
 
 def _values(name: str) -> Any:
@@ -31,14 +32,20 @@ def _values(name: str) -> Any:
     return np.stack([numbers, numbers[::-1]], axis=-1).reshape(-1).view(dtype)
 
 
-@case("pjit", "call", "H10", minimum_devices=2)
+@case("pjit", WITH_RESULTS, also="H10", minimum_devices=2)
 def exact_results(case: Case) -> None:
-    """Each device of the mesh has the bits that the function returned."""
-    for name in INEXACT:
+    """Each device of a mesh has the bits that the function returned: XLA spreads a result by adding zeros to it."""
+    # Two devices: JAX 0.10.2 hangs where all of the runtime's threads wait and a callback reads a float4_e2m1fn.
+    case = case.over(case.devices[:2])
+    whole = NamedSharding(case.mesh, PartitionSpec())
+    # Older releases have fewer types.
+    for name in (each for each in INEXACT if hasattr(jnp, each)):
         values = _values(name)
-        program = jax.jit(lambda x, v=values: case.apply(lambda _: v, x, v), in_shardings=case.split)
+        program = jax.jit(
+            lambda x, v=values: case.apply(lambda _: v, x, v), in_shardings=case.split, out_shardings=whole
+        )
         with case.part(name):
-            for shard in program(case.operand).addressable_shards:
+            for shard in program(np.full(2, -0.0, values.dtype)).addressable_shards:
                 case.gives(values, np.asarray, shard.data, what=str(shard.device))
 
 

@@ -1,4 +1,4 @@
-"""Cases of what a callback returns or lets through: the weak type of a number, and its kind of memory."""
+"""Operands and results in each kind of memory of a device, such as the host's."""
 
 from __future__ import annotations
 
@@ -11,11 +11,35 @@ from jax.sharding import SingleDeviceSharding
 
 from ...oracle.verdicts import Stage
 from ..harness.case import Case, case
+from ..harness.hosts import add_one
+from ..harness.registry import EVERY_KIND
 
 
-@case("jit", "id_tap io_callback io_callback_ordered", "H4 X3", functions="barrier_wait")
-def kinds_of_memory(case: Case) -> None:
-    """H4: beside a callback each of several results is in its own kind of memory, whatever names that."""
+@case("jit", f"{EVERY_KIND} debug_callback_ordered", also="H4")
+@case("pjit", "id_tap call pure_callback", also="H4")
+def memory_kinds(case: Case) -> None:
+    """Operands and results in each of the device's memories, such as the host's."""
+    sharding: Any = case.split if case.layout == "pjit" else SingleDeviceSharding(case.devices[0])
+    for kind in [memory.kind for memory in case.devices[0].addressable_memories()]:
+        there, host = sharding.with_memory_kind(kind), case.host(add_one)
+        plain = lambda x, host=host: case.apply(host, x)
+        for label, program, operand in (
+            ("an operand", jax.jit(plain), jax.device_put(case.operand, there)),
+            ("a result", jax.jit(plain, in_shardings=sharding, out_shardings=there), case.operand),
+        ):
+            with case.part(f"{label} in {kind}"):
+                case.forget()
+                result = jax.block_until_ready(program(operand))
+                case.gives(case.expected, np.asarray, result)
+                if label == "a result":
+                    case.same("result", Stage.RESULT, result.sharding.memory_kind, kind)
+                case.saw(host, [case.operand])
+    if case.layout == "jit":
+        _several_results(case)
+
+
+def _several_results(case: Case) -> None:
+    """Beside a callback each of several results is in its own kind of memory, whatever names that."""
     device = case.devices[0]
     usual = device.default_memory().kind
     other = next((memory.kind for memory in device.addressable_memories() if memory.kind != usual), None)

@@ -45,16 +45,6 @@ def large_strided_results(case: Case) -> None:
         case.check(right, "result", Stage.RESULT, f"a large result {name} has other elements")
 
 
-@case("jit", "call dlpack_callback", "H3 D1")
-def other_byte_order(case: Case) -> None:
-    """A result in the byte order of other machines has the same numbers; JAX's own callbacks refuse it."""
-    for dtype in (np.float32, np.int32, np.uint16, np.complex64):
-        numbers = np.arange(1, 7).astype(dtype)
-        turned = numbers.astype(numbers.dtype.newbyteorder())
-        program = jax.jit(lambda x, t=turned, like=numbers: case.apply(lambda _: t, x, like))
-        case.gives(numbers, program, case.operand, what=str(turned.dtype))
-
-
 @case("jit", "call pure_callback io_callback io_callback_ordered dlpack_callback", also="X2 X3")
 @case("pjit", "call")
 def row_for_a_column(case: Case) -> None:
@@ -79,19 +69,3 @@ def row_for_a_column(case: Case) -> None:
             case.drain()
             witness = f"{what}{' in a tree' if beside else ''} was delivered as a result"
             case.check(error is not None, "swallowed error", Stage.RESULT, witness)
-
-
-@case("jit", "dlpack_callback", "B3 D1")
-def returns_its_operands(case: Case) -> None:
-    """A function returns its operands the other way round, with and without aliases: all of them are as they were."""
-    like = jax.ShapeDtypeStruct((3,), np.float32)
-    first, second = np.arange(3, dtype=np.float32), np.arange(10, 13, dtype=np.float32)
-    for aliases in (None, {0: 0, 1: 1}):
-        for kind, step, function in (
-            ("as they are", 1, lambda a, b: (b, a)),
-            ("as arrays", 1, lambda a, b: (np.asarray(b), np.asarray(a))),
-            ("as parts", -1, lambda a, b: (np.asarray(b)[::-1], np.asarray(a)[::-1])),
-        ):
-            turned = case.library.dlpack_callback(function, (like, like), input_output_aliases=aliases)
-            program = jax.jit(lambda a, b, f=turned: f(a + 0, b + 0))
-            case.gives((second[::step], first[::step]), program, first, second, what=f"{kind}, aliases {aliases}")

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..harness.case import Case, case
 from ..harness.registry import EVERY_KIND, ONE_OF_EACH, WITH_SIDE_EFFECT
-from ..values.element_types import NARROW
+from ..values.element_types import NUMBERS
 
 LENGTHS = (1, 3, 5, 7)
 PACKED = ("int2", "uint2", "int4", "uint4", "float4_e2m1fn")
@@ -29,7 +29,7 @@ def odd_lengths(case: Case) -> None:
     # Older releases have fewer types.
     for name in PACKED if case.layout == "jit" else PACKED_ON_A_MESH:
         if hasattr(jnp, name):
-            values = np.asarray(NARROW[name], np.float32)
+            values = np.asarray(NUMBERS[name], np.float32)
             operand = {str(size): np.resize(values, (rows, size)).astype(jnp.dtype(name)) for size in LENGTHS}
             with case.part(name):
                 _check(case, operand, name)

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from ...oracle.verdicts import Stage
-from ...spec.thresholds import BLOCK, MAPPED_ANEW, PAST_CACHES, READY_BLOCKS, RING_VALUE, around
+from ...spec.thresholds import BLOCK, PAST_CACHES, RING_VALUE, around
 from ..harness.case import Case, case
 from ..harness.registry import EVERY_KIND
 
@@ -24,13 +24,10 @@ FURTHER = "debug_callback_ordered buffer_callback_side_effect dlpack_callback_in
 KEPT = (True, True, False, True, False)
 """Of each round whether the callback keeps its operands. Others are dropped, so that their memory is used again."""
 
-KEPT_IF_LARGE = (True, False)
 
 PART = 1 << 18
 """Bytes that are compared at a time."""
 
-SMALL = 3
-"""The size of an operand that is small beside large ones."""
 
 _Keep = Callable[[Any], Any]
 
@@ -55,50 +52,10 @@ WAYS_TO_KEEP: tuple[_Keep, ...] = (
 def sizes(case: Case) -> None:
     """Operands, kept and looked at later, and results: every element, at 64 KiB, 1 MiB and 4 MiB."""
     for number in (RING_VALUE, BLOCK, PAST_CACHES):
-        _around(case, around(number), KEPT)
+        _around(case, around(number))
 
 
-@case("jit", "id_tap call", "H11")
-def large_sizes(case: Case) -> None:
-    """As `sizes`, at 32 MiB and 64 MiB."""
-    for number in (MAPPED_ANEW, READY_BLOCKS):
-        _around(case, around(number), KEPT_IF_LARGE)
-
-
-@case("jit", "id_tap", "H2 H11")
-def sizes_together(case: Case) -> None:
-    """Several operands of one tap, below, at and above 64 KiB, in each order, kept and looked at later."""
-    sizes = [*around(RING_VALUE), 3 * RING_VALUE]
-    orders = [[*sizes[first:], *sizes[:first]] for first in range(len(sizes))]
-    # Many that are large, and few that are small.
-    for chosen in (*orders, [*[sizes[-1]] * 5, SMALL], [SMALL, *[sizes[-1]] * 9]):
-        operands = [np.resize(np.arange(251, dtype=np.uint8), size) for size in chosen]
-        label = f"operands of {[each.size for each in operands]} bytes"
-        seen: list[bool] = []
-        kept: list[Any] = []
-
-        def right(given: Any, number: int, operands: Any = operands) -> bool:
-            pairs = zip(given, operands, strict=True)
-            return all(np.array_equal(np.asarray(one), other + np.uint8(number)) for one, other in pairs)
-
-        def host(given: Any, right: Any = right, seen: list[bool] = seen, kept: list[Any] = kept) -> None:
-            seen.append(right(given, len(kept)))
-            kept.append(given)
-
-        def program(given: Any, number: Any, host: Any = host) -> Any:
-            return case.apply(host, [each + number for each in given])
-
-        compiled = jax.jit(program)
-        # The first value goes through Python in any case. Each of the others comes to the place of the one before.
-        for number in range(3):
-            jax.block_until_ready(compiled(operands, np.uint8(number)))
-            case.barrier()
-        case.same("wrong operand", Stage.CALLBACK, seen, [True] * 3, f"of 3 taps of {label}")
-        later = [right(given, number) for number, given in enumerate(kept)]
-        case.same("torn operand", Stage.CALLBACK, later, [True] * 3, f"of 3 taps of {label}")
-
-
-def _around(case: Case, sizes: Sequence[int], keeps: Sequence[bool]) -> None:
+def _around(case: Case, sizes: Sequence[int]) -> None:
     kept: list[tuple[int, int, _Keep, Any]] = []
     # The period of the elements is no power of two, so no shift by whole blocks goes unnoticed.
     # They own their memory, as the operands do that are looked for behind `.base`.
@@ -108,7 +65,7 @@ def _around(case: Case, sizes: Sequence[int], keeps: Sequence[bool]) -> None:
         array = np.asarray(operand)
         number = int(array[0])
         way = WAYS_TO_KEEP[(number + place) % len(WAYS_TO_KEEP)]
-        if keeps[number]:
+        if KEPT[number]:
             kept.append((number, place, way, way(array)))
         # Memory that nobody looks at would make half of the cell's time.
         return array + np.uint8(1) if case.callback.returns_new_value else None
@@ -119,7 +76,7 @@ def _around(case: Case, sizes: Sequence[int], keeps: Sequence[bool]) -> None:
 
     operands = [jax.device_put(base, case.devices[0]) for base in bases]
     added = np.uint8(1 if case.callback.returns_new_value else 0)
-    for number in range(len(keeps)):
+    for number in range(len(KEPT)):
         results = program(operands, np.uint8(number))
         for base, result in zip(bases, results, strict=True):
             if not _is_sum(np.asarray(result), base, np.uint8(number) + added):
@@ -129,7 +86,7 @@ def _around(case: Case, sizes: Sequence[int], keeps: Sequence[bool]) -> None:
                 return
     case.barrier()
     gc.collect()
-    wanted = {(number, place) for number, keep in enumerate(keeps) if keep for place in range(len(sizes))}
+    wanted = {(number, place) for number, keep in enumerate(KEPT) if keep for place in range(len(sizes))}
     came = {(number, place) for number, place, _, _ in kept}
     case.same("lost", Stage.CALLBACK, came, wanted, f"operands of about {sizes[0]} bytes")
     for number, place, way, found in kept:

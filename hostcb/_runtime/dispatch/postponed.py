@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from ..._compat.dispatch_end import watch_dispatches
-from ..._errors.failures import beside_cause, failure_log
+from ..._errors.failures import beside_cause, failure_log, shown_cause
 from ..._spec.naming import PACKAGE
 from ..._threads import thread_states
 from ..._threads.running import running
@@ -40,8 +40,10 @@ LATE = (
 class Pending:
     """The error that a dispatch in C++ will raise at its end, after its handler with the frame `handler` failed."""
 
-    def __init__(self, error: Exception, program: Program, handler: FrameType):
+    def __init__(self, error: Exception, program: Program, handler: FrameType, failure: BaseException | None = None):
         self.error = error
+        # What the function raised, which the barrier reports as well.
+        self.failure = failure
         self.program = program
         self._handler = handler
         # One of these frames dispatches; it stays at its instruction until the dispatch ends. The innermost is first.
@@ -106,7 +108,8 @@ def has_failed(program: Program) -> bool:
         if wrappers is not None:
             if not pending.is_like(wrappers):
                 # Perhaps a dispatch of the same program, nested in the failed one. Then this one has failed now, too.
-                running.frame.pending = [*running.frame.pending, Pending(pending.error, program, handler)]
+                also = Pending(pending.error, program, handler, pending.failure)
+                running.frame.pending = [*running.frame.pending, also]
             return True
     return False
 
@@ -138,13 +141,15 @@ def postpone(program: Program, error: BaseException, *, inside: int = 0) -> bool
     ):
         # A dispatch in Python raises the error itself. Deeper, one of its callbacks dispatches the same program.
         return False
-    shown = jax.errors.JaxRuntimeError(beside_cause(str(error), error.__cause__))
-    shown.__cause__ = error.__cause__
+    failure = error.__cause__
+    cause = shown_cause(failure)
+    shown = jax.errors.JaxRuntimeError(beside_cause(str(error), cause))
+    shown.__cause__ = cause
     # The error holds the failure. An execution of the same program around this dispatch must not take it for its own.
     program.failures.clear()
     if execution is not None and execution.program is program:
         execution.failure = None
-    pending = Pending(shown, program, handler)
+    pending = Pending(shown, program, handler, failure)
     watched = False
     try:
         # The extension does not know of failures. Until the end, taps of this program come to Python, and are lost.
@@ -165,7 +170,7 @@ def raise_what_is_left() -> None:
     _forget(left)
     error = left[0].late() if left else None
     if error is not None:
-        failure_log.raised(error.__cause__)
+        failure_log.raised(left[0].failure)
         raise error
 
 
@@ -184,7 +189,7 @@ def _at_the_end(dispatcher: FrameType | None) -> tuple[BaseException | None, boo
     if over:
         error = over[0].error if over[0].stands_at(dispatcher) else over[0].late()
     if error is not None:
-        failure_log.raised(error.__cause__)
+        failure_log.raised(over[0].failure)
     return error, running.frame.pending is not None
 
 

@@ -23,7 +23,7 @@ import jax
 
 from ... import _compat
 from ..._compat import waiting
-from ..._errors.failures import beside_cause, failure_log
+from ..._errors.failures import beside_cause, failure_log, shown_cause
 from ..._errors.refusals import without_preamble
 from ..._threads import pool
 from ..._threads.deadlines import LOOK_AT_EXIT, Deadline
@@ -281,11 +281,11 @@ class ExecutionTracker:
             # Not their truth values: an exception may have a length.
             found = next((failure for failure in (execution.failure, *failures) if failure is not None), None)
             if found is not None:
-                error.__cause__ = found
+                error.__cause__ = shown_cause(found)
                 failure_log.raised(found)
                 if isinstance(error, jax.errors.JaxRuntimeError):
                     # The runtime's text begins with its own frames. A new error would lose the traceback.
-                    type(error).__init__(error, beside_cause(without_preamble(str(error)), found))
+                    type(error).__init__(error, beside_cause(without_preamble(str(error)), error.__cause__))
         # The program keeps its executions alive, and the failure's traceback would keep frames and arrays alive.
         execution.failure = None
         if execution.has_no_tokens():

@@ -1,0 +1,45 @@
+"""Refuse a function that does not take what `id_tap` or `call` passes, on the line that calls back (H32)."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from typing import Any
+
+from .kinds import CALL, TAP, Kind
+from .naming import subject
+
+_CALLED = {
+    TAP: "id_tap calls tap_func(arg, transforms), and tap_func(arg, transforms, device=…) if tap_with_device=True.",
+    CALL: "call calls callback_func(arg), with the whole of arg as one argument, and callback_func(arg, device=…) if "
+    "call_with_device=True.",
+}
+
+
+def check_signature(kind: Kind, function: Any, with_device: bool) -> None:
+    """Raise `TypeError` if a call of `function` would, before any line of it runs."""
+    arguments = (None, None) if kind.identity else (None,)
+    if not with_device and _is_plain(function, len(arguments)):
+        return
+    try:
+        # A wrapper may pass on other arguments than it takes, so what it wraps says nothing.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except Exception:
+        # Functions in C may have none, and an object of the user's may raise any exception.
+        return
+    try:
+        signature.bind(*arguments, **({"device": None} if with_device else {}))
+    except TypeError as error:
+        raise TypeError(
+            f"{subject(kind.name, function)} takes ({', '.join(signature.parameters)}): {error}. {_CALLED[kind]}"
+        ) from None
+
+
+def _is_plain(function: Any, count: int) -> bool:
+    """Return whether this is a Python function of just `count` parameters: outside jit, each call asks."""
+    return (
+        type(function) is types.FunctionType
+        and not function.__dict__
+        and function.__code__.co_argcount == count
+        and not function.__code__.co_kwonlyargcount
+    )

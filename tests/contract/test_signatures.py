@@ -1,0 +1,100 @@
+"""A function that cannot take what `id_tap` or `call` passes is refused while tracing, on the line that calls back."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from support.first_lines import STAGES, barrier, files_of
+
+import hostcb as hcb
+
+pytestmark = pytest.mark.contract("H32")
+
+F32 = jax.ShapeDtypeStruct((), np.float32)
+ONE = np.float32(1)
+
+CALLED = "id_tap calls tap_func(arg, transforms), and tap_func(arg, transforms, device=…) if tap_with_device=True."
+
+
+class Saver:
+    def __call__(self, arg: Any) -> None:
+        raise NotImplementedError
+
+
+@STAGES
+@pytest.mark.parametrize(
+    ("function", "with_device", "takes"),
+    [
+        (lambda arg: None, False, "(arg): too many positional arguments."),
+        (lambda arg, transforms: None, True, "(arg, transforms): got an unexpected keyword argument 'device'."),
+        (lambda arg, transforms, device: None, False, "missing a required argument: 'device'."),
+        (lambda arg, transforms, *, name: None, False, "missing a required "),
+        (Saver(), False, "(arg): too many positional arguments."),
+        (Saver().__call__, False, "(arg): too many positional arguments."),
+        (functools.partial(lambda name, arg: None, "loss"), False, "(arg): too many positional arguments."),
+    ],
+    ids=["two", "device", "no device", "keyword", "object", "method", "partial"],
+)
+def test_a_tap_function_with_other_parameters_is_refused_on_the_line_that_taps(
+    function: Any, with_device: bool, takes: str, stage: Any
+) -> None:
+    with pytest.raises(TypeError) as caught:
+        stage(lambda x: hcb.id_tap(function, x, tap_with_device=with_device))(ONE)
+    text = str(caught.value)
+    assert text.startswith("id_tap: ") and " takes (" in text and takes in text and text.endswith(CALLED)
+    assert files_of(caught.value)[-1] == __file__ and caught.value.__suppress_context__
+    hcb.barrier_wait()
+
+
+@STAGES
+def test_a_function_of_a_call_with_other_parameters_is_refused_on_the_line_that_calls(stage: Any) -> None:
+    with pytest.raises(TypeError) as caught:
+        stage(lambda x: hcb.call(lambda arg, transforms: arg, x, result_shape=F32))(ONE)
+    assert str(caught.value).endswith(
+        " takes (arg, transforms): missing a required argument: 'transforms'. call calls callback_func(arg), with the "
+        "whole of arg as one argument, and callback_func(arg, device=…) if call_with_device=True."
+    )
+
+
+@functools.wraps(lambda arg: None)
+def wrapper(*args: Any, **options: Any) -> None:
+    """Takes other arguments than what it wraps."""
+
+
+class Odd:
+    """Its signature cannot be read."""
+
+    __signature__ = "none"
+
+    def __call__(self, *args: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda arg, transforms=(): None,
+        lambda *arg: None,
+        lambda arg, transforms, name="x": None,
+        lambda arg, transforms, *, name="x": None,
+        functools.partial(lambda name, arg, transforms: None, "loss"),
+        functools.lru_cache(lambda *arguments: None),
+        wrapper,
+        Odd(),
+        {}.get,
+        print,
+    ],
+    ids=["default", "any", "more", "keyword", "partial", "cache", "wrapper", "odd", "method in C", "print"],
+)
+def test_a_tap_function_that_can_be_called_is_not_refused(function: Any, capsys: Any) -> None:
+    hcb.id_tap(function, (1, 2) if function is print else ())
+    hcb.barrier_wait()
+
+
+def test_a_type_error_of_the_tap_itself_is_not_about_its_parameters() -> None:
+    hcb.id_tap(lambda arg, transforms: len(3), ONE)  # type: ignore[arg-type]
+    assert "id_tap calls" not in str(barrier())

@@ -6,6 +6,7 @@ Dask chooses the worker of each shard, and another one if that is lost.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
@@ -141,7 +142,7 @@ class Shards:
         else:
             self._count, self._done = SHARDS_FOR_EACH * cluster.workers, set[int]()
             for shard in found:
-                _empty(self._place(shard))
+                shutil.rmtree(self._place(shard))
 
     def run(self) -> Sequence[str]:
         """Run the shards that are not there yet; the problems."""
@@ -175,9 +176,3 @@ class Shards:
 
     def _place(self, shard: Shard) -> Path:
         return self._folder / f"{shard.number}-of-{shard.of}"
-
-
-def _empty(folder: Path) -> None:
-    for file in folder.iterdir():
-        file.unlink()
-    folder.rmdir()

@@ -69,15 +69,18 @@ def add_command(
     return parser
 
 
-def add_patterns(add: Any) -> None:
-    """Add `-k`, which selects cells."""
+CELLS = "cells whose id matches this, as for pytest: 'id_tap and not (vmap or pmap)'"
+
+
+def add_patterns(add: Any, what: str = CELLS) -> None:
+    """Add `-k`, which selects cells, or what else has a name."""
     add(
         "-k",
         dest="patterns",
         action="append",
         default=[],
         metavar="EXPR",
-        help="only cells whose id matches this, as for pytest: 'id_tap and not (vmap or pmap)'; may be repeated",
+        help=f"only {what}; may be repeated",
     )
 
 

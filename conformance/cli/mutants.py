@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import fnmatch
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..engine.first_cells import FIRST_CELLS, kills_in
 from ..engine.options import positive
 from ..engine.results_folder.locking import FolderLock
-from .helping import add_command, add_deadline
-
-if TYPE_CHECKING:
-    from ..mutants.mutant import Mutant
+from ..planning.keywords import any_of
+from .helping import add_command, add_deadline, add_patterns
 
 
 def add_parser(commands: Any) -> None:
@@ -30,14 +26,7 @@ def add_parser(commands: Any) -> None:
             2: "bad input: no mutant was tried",
         },
     )
-    parser.add_argument(
-        "-k",
-        dest="patterns",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="only mutants whose name contains this text or matches it as a glob; may be repeated",
-    )
+    add_patterns(parser.add_argument, "mutants whose name matches this, as for pytest: 'lost or doubled'")
     parser.add_argument("-n", dest="workers", type=positive(int), default=2, help="worker processes")
     parser.add_argument(
         "--results", type=Path, default=Path("results/mutants"), metavar="DIR", help="where the results are written"
@@ -52,6 +41,7 @@ def add_parser(commands: Any) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
+    from ..mutants import MUTANTS
     from ..mutants.ranking import ranking_of
     from ..mutants.trials import Options, run
 
@@ -59,21 +49,12 @@ def main(options: argparse.Namespace) -> int:
         FIRST_CELLS.write_text(ranking_of(options.rank))
         print(f"{len(kills_in(FIRST_CELLS.read_text()))} cells are in {FIRST_CELLS}")
         return 0
-    chosen = _chosen(options.patterns)
-    if not chosen:
-        print(f"ERROR: no mutant's name contains {' or '.join(options.patterns)}", file=sys.stderr)
+    wanted = any_of(options.patterns or ["*"])
+    if not (chosen := [mutant for mutant in MUTANTS if wanted(mutant.name)]):
+        print(f"ERROR: no mutant's name matches {' or '.join(options.patterns)}", file=sys.stderr)
         return 2
     with FolderLock(options.results) as lock:
         lock.acquire()
         matrix = run(chosen, Options(options.results, options.workers, options.deadline))
     print(matrix.summary())
     return matrix.exit_code
-
-
-def _chosen(patterns: Sequence[str]) -> list[Mutant]:
-    from ..mutants import MUTANTS
-
-    def wanted(name: str) -> bool:
-        return any(pattern in name or fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-
-    return [mutant for mutant in MUTANTS if not patterns or wanted(mutant.name)]

@@ -140,12 +140,15 @@ class DataPayload:
         return _with_mismatches(number, leaves, flatten(wanted))
 
 
-# Under jit for speed: JAX compiles this common part of a kind's programs once, and not operation by operation.
+# Under jit for speed: JAX compiles this common part of a kind's programs once, and not operation by operation. So also
+# in cells without jit, which are about callbacks and transforms.
+@jax.disable_jit(False)
 @functools.partial(jax.jit, static_argnums=0)
 def _operand(data: DataKind, value: jax.Array) -> list[Any]:
     return _keys(data, data.operand(value, jnp))
 
 
+@jax.disable_jit(False)
 @functools.partial(jax.jit, static_argnums=0)
 def _results(data: DataKind, value: jax.Array) -> list[Any]:
     return _keys(data, data.results(value, jnp))
@@ -158,6 +161,7 @@ def _keys(data: DataKind, leaves: Sequence[Any]) -> list[Any]:
     return [jax.random.wrap_key_data(leaf) if leaf.dtype == np.uint32 else leaf for leaf in leaves]
 
 
+@jax.disable_jit(False)
 @jax.jit
 def _with_mismatches(number: jax.Array, leaves: Sequence[Any], wanted: Sequence[Any]) -> jax.Array:
     wrong = sum(_mismatches(leaf, other, number.ndim) for leaf, other in zip(leaves, wanted, strict=True))

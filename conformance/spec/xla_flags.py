@@ -13,8 +13,9 @@ from .versions import version_matches
 QUICK_COMPILATION = (
     *("--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=false"),
     "--xla_cpu_parallel_codegen_split_count=1",
+    "--xla_backend_extra_options=xla_cpu_disable_tiled_emitter",
 )
-"""Flags that turn off LLVM's optimizations, select XLA:CPU's older code generator, and leave a program one module.
+"""Flags that turn off LLVM's optimizations, select XLA:CPU's older code generators, and leave a program one module.
 
 A run spends most of its time on compilation. Earlier passes fix the order and the operands of callbacks.
 """
@@ -23,6 +24,8 @@ KNOWN_TO = {
     # Asked for from 0.5.0 on; 0.4.31 does not have it.
     "--xla_cpu_parallel_codegen_split_count": ">=0.5.0",
     "--xla_cpu_use_fusion_emitters": ">=0.5.3,<0.11.1",
+    # The flag is older, but the tiled emitter belongs to the newer code generator.
+    "--xla_backend_extra_options": ">=0.11.1",
     "--xla_cpu_collective_call_warn_stuck_timeout_seconds": ">=0.8.0",
     "--xla_cpu_collective_call_terminate_timeout_seconds": ">=0.8.0",
     "--xla_cpu_collective_timeout_seconds": ">=0.8.0",

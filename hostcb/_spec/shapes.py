@@ -125,15 +125,18 @@ def _advice_on(given: Any) -> str:
     if _is_shape(given):
         return f" This looks like a shape: use jax.ShapeDtypeStruct({tuple(given)}, dtype)."
     if _is_shape(pair[0]) and _is_dtype(pair[1]):
-        described = f"{tuple(pair[0])}, jnp.{np.dtype(pair[1]).name}"
-        return f" This looks like a shape and a dtype: use jax.ShapeDtypeStruct({described})."
+        return f" This looks like a shape and a dtype: use jax.ShapeDtypeStruct({tuple(pair[0])}, {_name(pair[1])})."
     if _is_dtype(given):
-        return f" This looks like a dtype: use jax.ShapeDtypeStruct(shape, jnp.{np.dtype(given).name})."
+        return f" This looks like a dtype: use jax.ShapeDtypeStruct(shape, {_name(given)})."
     return ""
 
 
 def _is_shape(given: Any) -> bool:
     return isinstance(given, (list, tuple)) and bool(given) and all(type(size) is int for size in given)
+
+
+def _name(dtype: Any) -> str:
+    return f"jnp.{np.dtype(dtype).name}"
 
 
 def _is_dtype(given: Any) -> bool:

@@ -24,7 +24,8 @@ from conformance.worker.processes import worker_environment
 from conformance.worker.transport import last_words
 
 ONE = Topology("cpu", 1)
-LEVEL, EMITTERS, ONE_MODULE = QUICK_COMPILATION
+LEVEL, EMITTERS, ONE_MODULE, UNTILED = QUICK_COMPILATION
+OLD_EMITTERS = (LEVEL, EMITTERS, ONE_MODULE)
 installed = importlib.metadata.version
 
 
@@ -44,12 +45,12 @@ def release(monkeypatch: pytest.MonkeyPatch) -> Any:
     [
         ("0.4.31", (LEVEL,), False),
         ("0.5.0", (LEVEL, ONE_MODULE), False),
-        ("0.5.3", QUICK_COMPILATION, False),
-        ("0.7.2", QUICK_COMPILATION, False),
-        ("0.8.0", QUICK_COMPILATION, True),
-        ("0.11.0", QUICK_COMPILATION, True),
-        ("0.11.1", (LEVEL, ONE_MODULE), True),
-        ("0.13.0.dev20261122", (LEVEL, ONE_MODULE), True),
+        ("0.5.3", OLD_EMITTERS, False),
+        ("0.7.2", OLD_EMITTERS, False),
+        ("0.8.0", OLD_EMITTERS, True),
+        ("0.11.0", OLD_EMITTERS, True),
+        ("0.11.1", (LEVEL, ONE_MODULE, UNTILED), True),
+        ("0.13.0.dev20261122", (LEVEL, ONE_MODULE, UNTILED), True),
     ],
 )
 def test_flags_by_version(jaxlib: str, quick: tuple[str, ...], collective: bool, release: Any) -> None:

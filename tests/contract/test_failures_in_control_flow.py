@@ -16,11 +16,6 @@ import hostcb as hcb
 X = np.arange(8, dtype=np.float32)
 
 
-def failing(arg: Any, transforms: Any = None) -> None:
-    del transforms
-    raise ValueError(f"the reason {np.asarray(arg).tolist()}")
-
-
 def last_failure() -> hcb.CallbackException:
     with pytest.raises(hcb.CallbackException) as caught:
         hcb.barrier_wait()

@@ -94,6 +94,7 @@ def test_options_travel_as_json() -> None:
 
 
 @requirements.DASK
+@pytest.mark.thorough
 def test_a_lost_worker_costs_no_cell(tmp_path: Path) -> None:
     """The first cell kills the Dask worker that runs it, once. The cells and the known failures are in files."""
     chosen = [

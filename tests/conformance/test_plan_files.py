@@ -89,6 +89,8 @@ def test_an_outside_implementation_is_covered_by_what_it_offers(monkeypatch: pyt
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
     plan = plan_of(["own_callbacks"], "cpu", (1,))
     assert {cell.callback_name for cell in plan.lacking} >= {"id_tap", "debug_callback"}
+    reasons = {cell.id: cell.reason for cell in plan.ineligible}
+    assert reasons["own_callbacks/debug_callback/jit/cpu-1dev"] == "own_callbacks has no debug.callback"
     assert not [cell.id for cell in plan.lacking if "+" in cell.id]
     coverage = coverage_of(plan, "own_callbacks", "cpu", (1,), Choice())
     assert not [pairs.missing for pairs in coverage.pairs if pairs.missing]

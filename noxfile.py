@@ -364,8 +364,8 @@ def soak_sample(session: nox.Session) -> None:
 
 @nox.session(tags=["ci"], python=HERE)
 def wheel(session: nox.Session) -> None:
-    """Build the wheel and the sdist, check them, install the wheel elsewhere and try it."""
-    session.install(*nox.project.dependency_groups(PYPROJECT, "build"))
+    """Build the wheel and the sdist, check them, install the wheel elsewhere, and try it and its types."""
+    session.install(*nox.project.dependency_groups(PYPROJECT, "build", "user-types"))
     with tempfile.TemporaryDirectory() as folder:
         session.run("python", "-m", "build", "--outdir", folder, ".", silent=True)
         session.run("python", "ci/try_wheel.py", folder, *REQUIREMENTS[HERE_JAX])

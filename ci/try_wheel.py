@@ -1,6 +1,7 @@
 """Checks the wheel and the sdist in a folder, as a user gets them: `python ci/try_wheel.py DIST REQUIREMENT...`.
 
-The wheel is installed in an empty environment, with these requirements beside it, and tried outside of the checkout.
+The wheel is installed in an empty environment, with these requirements beside it, and tried outside of the checkout;
+so are its types.
 Then pip installs the sdist over it: with a C compiler, without one, and where the native extension is not wanted.
 """
 
@@ -16,6 +17,7 @@ import venv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import check_types
 from check_wheels import CHECKOUT, check_sdist, check_wheel, expect, native, platform_of, the_only
 
 with (CHECKOUT / "pyproject.toml").open("rb") as file:
@@ -178,6 +180,7 @@ def main() -> None:
         try_hand_over(environment, in_c=why_not is None)
         state = environment.run("python", "-m", "hostcb")
         expect((IN_C if why_not is None else IN_PYTHON) in state, f"`python -m hostcb` says:\n{state}")
+        check_types.check(environment.programs / "python", environment.work)
         print(f"{built.name} works where it is installed")
         source = unpacked(sdist, folder)
         if why_not is None:

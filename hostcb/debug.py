@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, Concatenate, overload
 
 import numpy as np
 
@@ -14,20 +14,49 @@ from ._primitive.binding import bind
 from ._spec.kinds import DEBUG, ORDERED_DEBUG, ORDERED_PRINT, PRINT
 from ._spec.naming import check_callable, shown
 
+if TYPE_CHECKING:
+    from ._api.type_hints import P
+
 __all__ = ("callback", "print")
+
+
+# With up to two operands, a type checker sees whether the function takes the arguments. The types of the operands need
+# not match: the function gets NumPy arrays where the program has JAX arrays. Beside options nothing is checked, since
+# Python has no type for the arguments of a function with other ones among them.
+@overload
+def callback(callback: Callable[..., object], a: Any, b: Any, c: Any, /, *args: Any, **kwargs: Any) -> None: ...
+
+
+@overload
+def callback(callback: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+
+
+@overload
+def callback(callback: Callable[Concatenate[Any, P], object], a: Any, /, *args: P.args, **kwargs: P.kwargs) -> None: ...
 
 
 @overload
 def callback(
-    callback: Callable[..., Any], *args: Any, ordered: bool = False, partitioned: bool = False, **kwargs: Any
+    callback: Callable[Concatenate[Any, Any, P], object], a: Any, b: Any, /, *args: P.args, **kwargs: P.kwargs
 ) -> None: ...
+
+
+@overload
+def callback(
+    callback: Callable[..., object], *args: Any, ordered: bool, partitioned: bool = False, **kwargs: Any
+) -> None: ...
+
+
+@overload
+def callback(callback: Callable[..., object], *args: Any, partitioned: bool, **kwargs: Any) -> None: ...
 
 
 @overload
 def callback(*, ordered: bool = False, partitioned: bool = False) -> Callable[..., None]: ...
 
 
-def callback(
+# The options are no arguments of the function, which mypy cannot know.
+def callback(  # type: ignore[misc]
     callback: Callable[..., Any] | None = None,
     *args: Any,
     ordered: bool = False,
@@ -99,7 +128,7 @@ def print(  # noqa: A001 - JAX's name
 @overload
 def print(  # noqa: A001 - JAX's name
     *, ordered: bool = False, partitioned: bool = False, skip_format_check: bool = False
-) -> Callable[..., None]: ...
+) -> Callable[Concatenate[str, ...], None]: ...
 
 
 def print(  # noqa: A001

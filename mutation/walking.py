@@ -29,8 +29,8 @@ class Place:
 def places(tree: ast.Module) -> Iterator[Place]:
     """All places, in the order of the source.
 
-    Left out are annotations, docstrings, decorators, imports, blocks for type checkers, the texts of errors, warnings
-    and f-strings, and methods that only show an object.
+    Left out are annotations, docstrings, decorators, imports, blocks and overloads for type checkers, the texts of
+    errors, warnings and f-strings, and methods that only show an object.
     """
     for statement in tree.body:
         yield from _of_statement(statement, "", tree)
@@ -38,6 +38,10 @@ def places(tree: ast.Module) -> Iterator[Place]:
 
 def _of_statement(statement: ast.stmt, function: str, parent: ast.AST) -> Iterator[Place]:
     if isinstance(statement, ast.Import | ast.ImportFrom) or _is_docstring(statement) or _is_for_types(statement):
+        return
+    if isinstance(statement, ast.If) and _last_name(statement.test) == "TYPE_CHECKING":
+        for each in statement.orelse:
+            yield from _of_statement(each, function, statement)
         return
     if isinstance(statement, ast.Assign) and any(_name(target) == "__all__" for target in statement.targets):
         return
@@ -100,8 +104,8 @@ def _is_docstring(statement: ast.stmt) -> bool:
 
 
 def _is_for_types(statement: ast.stmt) -> bool:
-    if isinstance(statement, ast.If):
-        return _last_name(statement.test) == "TYPE_CHECKING"
+    if isinstance(statement, ast.FunctionDef):
+        return any(_last_name(decorator) == "overload" for decorator in statement.decorator_list)
     if isinstance(statement, ast.AnnAssign):
         return _last_name(statement.annotation) == "TypeAlias"
     made = statement.value if isinstance(statement, ast.Assign) else None

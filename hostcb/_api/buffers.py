@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Concatenate
 
 import jax
 
 from .._errors.frames import leave_out_frames, leaving_out_frames
-from .._primitive.batching import EXTERNAL_METHODS, check_method
+from .._primitive.batching import EXTERNAL_METHODS, ExternalMethod, check_method
 from .._primitive.binding import as_array, bind, packed, travels
 from .._spec.kinds import BUFFER, BUFFER_WITH_EFFECT, Kind
 from .._spec.naming import check_callable, shown, subject
@@ -18,12 +18,12 @@ from .._spec.shapes import ResultShape
 
 
 def buffer_callback(
-    callback: Callable[..., None],
+    callback: Callable[Concatenate[Any, Any, ...], None],
     result_shape_dtypes: Any,
     *,
     has_side_effect: bool = False,
-    vmap_method: str | None = None,
-    input_output_aliases: dict[int, int] | None = None,
+    vmap_method: ExternalMethod | None = None,
+    input_output_aliases: Mapping[int, int] | None = None,
     command_buffer_compatible: bool = False,
 ) -> Callable[..., Any]:
     """Make a JAX function from one that fills device memory in place, as `jax.experimental.buffer_callback` does.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
 from .._dlpack.lent import Lent, copied, current, fill, lend, stream_of
 from .._errors.frames import leave_out_frames, leaving_out_frames
+from .._primitive.batching import ExternalMethod
 from .._primitive.binding import as_array, travels
 from .._spec.kinds import DLPACK, DLPACK_WITH_EFFECT, Kind
 from .._spec.naming import attribute, check_callable, describe
@@ -24,8 +25,8 @@ def dlpack_callback(
     in_place: bool = False,
     with_stream: bool = False,
     has_side_effect: bool = False,
-    vmap_method: str | None = None,
-    input_output_aliases: dict[int, int] | None = None,
+    vmap_method: ExternalMethod | None = None,
+    input_output_aliases: Mapping[int, int] | None = None,
     command_buffer_compatible: bool = False,
 ) -> Callable[..., Any]:
     """Make a JAX function from one written with another array library: NumPy, torch, CuPy, Numba, Triton.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import jax
 
 from .._errors.frames import leave_out_frames
-from .._primitive.batching import EXTERNAL_METHODS, check_method
+from .._primitive.batching import EXTERNAL_METHODS, ExternalMethod, check_method
 from .._primitive.binding import bind
 from .._spec.kinds import IO, ORDERED_IO, PURE, Kind
 from .._spec.naming import check_callable
@@ -16,13 +16,38 @@ from .._spec.placement import device_of
 from .._spec.shapes import ResultShape
 from .jax_arrays import as_asked
 
+if TYPE_CHECKING:
+    from .type_hints import Shape
+
+
+@overload
+def pure_callback(
+    callback: Callable[..., Any],
+    result_shape_dtypes: Shape,
+    *args: Any,
+    sharding: jax.sharding.Sharding | None = None,
+    vmap_method: ExternalMethod | None = None,
+    **kwargs: Any,
+) -> jax.Array: ...
+
+
+@overload
+def pure_callback(
+    callback: Callable[..., Any],
+    result_shape_dtypes: Any,
+    *args: Any,
+    sharding: jax.sharding.Sharding | None = None,
+    vmap_method: ExternalMethod | None = None,
+    **kwargs: Any,
+) -> Any: ...
+
 
 def pure_callback(
     callback: Callable[..., Any],
     result_shape_dtypes: Any,
     *args: Any,
     sharding: jax.sharding.Sharding | None = None,
-    vmap_method: str | None = None,
+    vmap_method: ExternalMethod | None = None,
     **kwargs: Any,
 ) -> Any:
     """Call a pure function on the host, as `jax.pure_callback` does.
@@ -71,6 +96,28 @@ def pure_callback(
     except Exception as error:
         leave_out_frames(error)
         raise
+
+
+@overload
+def io_callback(
+    callback: Callable[..., Any],
+    result_shape_dtypes: Shape,
+    *args: Any,
+    sharding: jax.sharding.Sharding | None = None,
+    ordered: bool = False,
+    **kwargs: Any,
+) -> jax.Array: ...
+
+
+@overload
+def io_callback(
+    callback: Callable[..., Any],
+    result_shape_dtypes: Any,
+    *args: Any,
+    sharding: jax.sharding.Sharding | None = None,
+    ordered: bool = False,
+    **kwargs: Any,
+) -> Any: ...
 
 
 def io_callback(

@@ -3,22 +3,59 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import jax
 
 from .._errors.frames import leave_out_frames
-from .._primitive.batching import check_method
+from .._primitive.batching import Method, check_method
 from .._primitive.binding import bind, repeated_tap
 from .._primitive.primitive import host_callback_p
 from .._spec import flags
 from .._spec.kinds import CALL, PRINTING_TAP, TAP
-from .._spec.naming import check_callable, shown, subject
+from .._spec.naming import check_callable, shown
 from .._spec.placement import position
 from .._spec.shapes import ResultShape
 from .._spec.signatures import check_signature
 from .printing import Printer, as_pytree
+
+if TYPE_CHECKING:
+    from .type_hints import CallWithDevice, R, Refused, Shape, Stream, T, Tap, TapWithDevice, Transforms
+
+
+@overload
+def id_tap(
+    tap_func: Callable[[Any, Transforms], Coroutine[Any, Any, Any]],
+    arg: object,
+    *,
+    result: object = None,
+    tap_with_device: bool = False,
+    device_index: int = 0,
+) -> Refused: ...
+
+
+@overload
+def id_tap(
+    tap_func: Tap, arg: T, *, result: None = None, tap_with_device: Literal[False] = False, device_index: int = 0
+) -> T: ...
+
+
+@overload
+def id_tap(
+    tap_func: Tap, arg: object, *, result: R, tap_with_device: Literal[False] = False, device_index: int = 0
+) -> R: ...
+
+
+# A function for either value takes the device.
+@overload
+def id_tap(
+    tap_func: TapWithDevice, arg: T, *, result: None = None, tap_with_device: bool, device_index: int = 0
+) -> T: ...
+
+
+@overload
+def id_tap(tap_func: TapWithDevice, arg: object, *, result: R, tap_with_device: bool, device_index: int = 0) -> R: ...
 
 
 def id_tap(
@@ -28,7 +65,6 @@ def id_tap(
     result: Any = None,
     tap_with_device: bool = False,
     device_index: int = 0,
-    **kwargs: Any,
 ) -> Any:
     """Return `arg`, and send its value to `tap_func` on the host.
 
@@ -38,19 +74,17 @@ def id_tap(
         tap_func: called as `tap_func(arg, transforms)`, or with `device=` too if `tap_with_device`. It gets
             NumPy arrays in the tree of `arg`, and may keep them. `transforms` is a tuple of pairs such as
             `("batch", {"batch_dims": (0, None)})`, one for each vmap. Its result is ignored. The next `barrier_wait`
-            raises its exception, and the computation goes on.
+            raises its exception, and the computation goes on. `functools.partial` gives it further arguments.
         arg: a pytree of arrays or scalars of any shape and dtype.
         result: if given, what `id_tap` returns in place of `arg`. It is not sent to the host.
         tap_with_device: pass `device=`, the `jax.Device` that the value comes from.
         device_index: under `jit` over a mesh, which of its devices hands over the (whole) value.
-        **kwargs: refused.
 
     Returns:
         `arg`, or `result` if given.
 
     Raises:
-        TypeError: `tap_func` is not callable or takes other arguments, `arg` has a leaf that is no JAX value, or there
-            are further keyword arguments; use a closure or `functools.partial` for those.
+        TypeError: `tap_func` is not callable or takes other arguments, or `arg` has a leaf that is no JAX value.
         ValueError: `device_index` is negative, or the computation has fewer devices.
         NotImplementedError: used in a `shard_map` that leaves some mesh axes to the compiler.
 
@@ -64,12 +98,6 @@ def id_tap(
         on the host: 6.0
     """
     try:
-        if kwargs:
-            raise TypeError(
-                f"{subject(TAP.name, tap_func)}: id_tap() got unexpected keyword arguments {sorted(kwargs)}. Support "
-                "for **kwargs in id_tap has been removed: pre-apply them, either by a closure or by "
-                "functools.partial(tap_func, **kwargs)."
-            )
         _warn_of_ad_transforms()
         if type(device_index) is int and device_index == 0 and tap_with_device is False:
             callback = repeated_tap(TAP, tap_func, arg)
@@ -89,15 +117,41 @@ def id_tap(
         raise
 
 
+@overload
+def id_print(
+    arg: T,
+    *,
+    result: None = None,
+    tap_with_device: bool = False,
+    device_index: int = 0,
+    output_stream: Stream | None = None,
+    threshold: int | None = None,
+    **kwargs: object,
+) -> T: ...
+
+
+@overload
+def id_print(
+    arg: object,
+    *,
+    result: R,
+    tap_with_device: bool = False,
+    device_index: int = 0,
+    output_stream: Stream | None = None,
+    threshold: int | None = None,
+    **kwargs: object,
+) -> R: ...
+
+
 def id_print(
     arg: Any,
     *,
     result: Any = None,
     tap_with_device: bool = False,
     device_index: int = 0,
-    output_stream: Any = None,
+    output_stream: Stream | None = None,
     threshold: int | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Any:
     """Return `arg`, and print its value on the host.
 
@@ -149,6 +203,54 @@ def id_print(
         raise
 
 
+@overload
+def call(
+    callback_func: Callable[[Any], Any],
+    arg: object,
+    *,
+    result_shape: Shape | complex,
+    call_with_device: Literal[False] = False,
+    device_index: int = 0,
+    vmap_method: Method | None = None,
+) -> jax.Array: ...
+
+
+@overload
+def call(
+    callback_func: Callable[[Any], Any],
+    arg: object,
+    *,
+    result_shape: Any = None,
+    call_with_device: Literal[False] = False,
+    device_index: int = 0,
+    vmap_method: Method | None = None,
+) -> Any: ...
+
+
+@overload
+def call(
+    callback_func: CallWithDevice,
+    arg: object,
+    *,
+    result_shape: Shape | complex,
+    call_with_device: bool,
+    device_index: int = 0,
+    vmap_method: Method | None = None,
+) -> jax.Array: ...
+
+
+@overload
+def call(
+    callback_func: CallWithDevice,
+    arg: object,
+    *,
+    result_shape: Any = None,
+    call_with_device: bool,
+    device_index: int = 0,
+    vmap_method: Method | None = None,
+) -> Any: ...
+
+
 def call(
     callback_func: Callable[..., Any],
     arg: Any,
@@ -156,7 +258,7 @@ def call(
     result_shape: Any = None,
     call_with_device: bool = False,
     device_index: int = 0,
-    vmap_method: str | None = None,
+    vmap_method: Method | None = None,
 ) -> Any:
     """Call `callback_func` on the host with the value of `arg`, and return its result to the device.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -14,8 +14,11 @@ from .._errors.frames import leave_out_frames
 from .._spec import flags
 from .._spec.naming import check_callable
 
+if TYPE_CHECKING:
+    from .type_hints import P, R
 
-def jax_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
+
+def jax_arrays(function: Callable[P, R]) -> Callable[P, R]:
     """Return `function` for calls with `jax.Array`s on a CPU device in place of NumPy arrays.
 
     Converting costs more than the call, so a callback gets NumPy arrays by default. For code that was written for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +14,12 @@ from .._spec.callback import HostCallback
 from .._spec.kinds import Kind
 from .._spec.naming import shown, subject
 
-METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all")
+Method: TypeAlias = Literal["sequential", "sequential_unrolled", "expand_dims", "broadcast_all"]
 # JAX's own callbacks have one more method, for old programs with `vectorized=True`.
-EXTERNAL_METHODS = (*METHODS, "legacy_vectorized")
+ExternalMethod: TypeAlias = Literal[Method, "legacy_vectorized"]
+
+METHODS: tuple[str, ...] = get_args(Method)
+EXTERNAL_METHODS: tuple[str, ...] = get_args(ExternalMethod)
 
 # Larger batches become a loop with one callback, since an unrolled program grows with the batch.
 MOST_UNROLLED = 16

@@ -274,13 +274,6 @@ CALLS = [
                        [[0, 1, 2], [1, 2, 3], [2, 3, 3]])}),
     Advice('write debug.print("{x}", x=x) rather than debug.print(f"{x}")', ValueError,
            lambda: hcb.debug.print(f"{X}", x=X), {"string": (lambda: hcb.debug.print("{x}", x=X) or 0, 0)}),
-    Advice("pre-apply them, either by a closure or by functools.partial(tap_func, **kwargs)", TypeError,
-           lambda: hcb.id_tap(lambda value, transforms, factor: None, X, factor=2),
-           {"closure": (lambda: tapped(lambda tap: hcb.id_tap(lambda value, transforms: tap(2 * value, ()), X)),
-                        [[0, 2, 4]]),
-            "partial": (lambda: tapped(lambda tap: hcb.id_tap(
-                functools.partial(lambda value, transforms, factor: tap(factor * value, ()), factor=2), X)),
-                [[0, 2, 4]])}),
     Advice("Give the function that calls it a derivative with jax.custom_jvp or jax.custom_vjp, or use id_tap",
            NotImplementedError, lambda: jax.grad(host)(jnp.float32(1)),
            {"custom_jvp": (lambda: jax.grad(with_jvp(host))(jnp.float32(1)), 2),

@@ -82,7 +82,6 @@ def generator(*_: Any) -> Any:
 
 
 ARGUMENTS: dict[str, tuple[str, Callable[[], Any]]] = {
-    "keywords": (f"id_tap: {FINE}: id_tap() got unexpected keyword", lambda: hcb.id_tap(fine, ONE, what=3)),
     "tap function": ("id_tap: tap_func must be callable", lambda: hcb.id_tap(3, ONE)),
     "function": ("call: callback_func must be callable", lambda: hcb.call(3, ONE)),
     "generator": ("pure_callback: callback must be", lambda: hcb.pure_callback(generator, F32, ONE)),

@@ -86,6 +86,7 @@ def test_each_operator_has_a_test() -> None:
         '"""A docstring, and 1."""',
         "def f(x: list[0] | None = None) -> tuple[1, 2]: ...",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    x = f(1)",
+        "@overload\ndef f(x=1): ...",
         "raise Error(f'{a + 1}', 1 + 2)",
         "@dataclass(frozen=True)\nclass C: ...",
         "class C:\n    def __repr__(self): return f(1)",
@@ -98,6 +99,10 @@ def test_each_operator_has_a_test() -> None:
 )
 def test_what_decides_nothing_is_left_alone(source: str) -> None:
     assert [mutant.diff for mutant in mutants(source)] == []
+
+
+def test_what_runs_where_no_type_checker_reads_is_changed() -> None:
+    assert [mutant.kind for mutant in mutants("if TYPE_CHECKING: x: int\nelse: f(1)")] == ["drop statement", "constant"]
 
 
 def test_the_text_of_a_warning_is_left_alone_and_the_warning_is_not() -> None:

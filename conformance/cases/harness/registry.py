@@ -1,10 +1,10 @@
 """A case, and the decorator that registers its function.
 
     @case("jit pmap", "id_tap call", "H13")
-    def slow(case: Case) -> None: ...
+    def barrier_covers(case: Case) -> None: ...
 
-registers `case.slow.jit` and `case.slow.pmap` of `id_tap` and of `call`: four cases. `catalogue` imports the
-modules of all cases.
+registers `case.barrier_covers.jit` and `case.barrier_covers.pmap` of `id_tap` and of `call`: four cases. `catalogue`
+imports the modules of all cases.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
@@ -26,22 +25,6 @@ def python_number(case: Case) -> None:
     except Exception:
         # The barrier reports a refusal once more, and then it is over.
         case.drain()
-
-
-@case("jit", "pure_callback io_callback")
-def strided_results(case: Case) -> None:
-    """Results with other memory layouts than row-major."""
-    matrix = np.arange(12, dtype=np.float32).reshape(3, 4)
-    layouts: tuple[Any, ...] = (
-        np.asfortranarray(matrix),
-        np.ascontiguousarray(matrix.T).T,
-        np.ascontiguousarray(matrix[::-1, ::-1])[::-1, ::-1],
-        np.repeat(matrix, 2, axis=1)[:, ::2],
-        np.broadcast_to(matrix[0], (3, 4)),
-    )
-    for result in layouts:
-        compiled = jax.jit(functools.partial(lambda r, x: case.apply(lambda _: r, x, r), result))
-        case.gives(np.array(result), compiled, case.operand)
 
 
 @case("jit pjit", f"{WITH_RESULTS} dlpack_callback")

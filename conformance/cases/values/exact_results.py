@@ -1,4 +1,4 @@
-"""Cases of results that reach the program bit for bit: signs of zero, denormals, NaN, both parts, any strides.
+"""Cases of results that reach the program bit for bit: signs of zero, denormals, NaN, both parts.
 
 On a mesh a result of one device's callback reaches the others by a collective, and arithmetic of the collective could
 change it.
@@ -47,19 +47,3 @@ def exact_results(case: Case) -> None:
         with case.part(name):
             for shard in program(np.full(2, -0.0, values.dtype)).addressable_shards:
                 case.gives(values, np.asarray, shard.data, what=str(shard.device))
-
-
-@case("jit pjit", WITH_RESULTS, "H3 H10 X2 X3")
-def forms_of_results(case: Case) -> None:
-    """A function returns an array of any strides, and its elements are where they belong."""
-    sharding = case.split if case.layout == "pjit" else None
-    for name in ("int32", "float32", "complex64", "int4"):
-        matrix = np.arange(6).reshape(2, 3).astype(np.dtype(jnp.dtype(name)))
-        for array in (
-            np.asfortranarray(matrix),
-            matrix[::-1, ::-1].copy()[::-1, ::-1],
-            np.repeat(matrix, 2, axis=1)[:, ::2],
-            np.ma.masked_array(matrix, mask=np.zeros(matrix.shape, bool)),
-        ):
-            program = jax.jit(lambda x, a=array: case.apply(lambda _: a, x, np.array(a)), in_shardings=sharding)
-            case.gives(matrix, program, case.operand, what=f"{name} in {array.strides} bytes")

@@ -29,7 +29,7 @@ FORMS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@case("jit", WITH_RESULTS, "H3 X2 X3")
+@case("jit", f"{WITH_RESULTS} dlpack_callback", "H3 X2 X3 D1")
 def large_forms_of_results(case: Case) -> None:
     """Results in each order of their memory reach the device as they are, on both sides of the thresholds of copies."""
     for nbytes in (BLOCK // 2, PAST_CACHES + COLUMNS * 4):

@@ -1,48 +1,41 @@
-"""Cases of results in the memory layouts and byte orders that NumPy's functions return, and of wrong shapes."""
+"""Cases of results in the memory layouts that NumPy's functions return, and of wrong shapes."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ...oracle.verdicts import Stage
 from ..harness.case import Case, case
 from ..harness.checks import error_of
+from ..harness.registry import WITH_RESULTS
 
 ROUNDS = 2
-LARGE_SIDE = 1025
 
 
-@case("jit", "call pure_callback io_callback dlpack_callback", "H3 X2 X3 D1")
-def strided_results_at_once(case: Case) -> None:
-    """Results that are not row-major, beside one that is."""
-    matrix = np.arange(12, dtype=np.float32).reshape(3, 4)
-    results = {
-        "plain": matrix,
-        "transposed": np.ascontiguousarray(matrix.T).T,
-        "backwards": np.ascontiguousarray(matrix[::-1, ::-1])[::-1, ::-1],
-        "every other": np.repeat(matrix, 2, axis=1)[:, ::2],
-        "broadcast": np.broadcast_to(matrix[0], (3, 4)),
-    }
-    program = jax.jit(lambda x: case.apply(lambda _: results, x, results))
-    for _ in range(ROUNDS):
-        case.gives(results, program, case.operand)
-
-
-@case("jit", "call pure_callback io_callback io_callback_ordered dlpack_callback", "H3 X2 X3 D1")
-def large_strided_results(case: Case) -> None:
-    """Results of 4 MiB that are not row-major, which another way of copying would take for what they are not."""
-    square = np.arange(LARGE_SIDE**2, dtype=np.float32).reshape(LARGE_SIDE, LARGE_SIDE)
-    for name, result in (
-        ("transposed", square.T),
-        ("backwards", square[::-1]),
-        ("broadcast", square[:1] + 0 * square.T),
-    ):
-        program = jax.jit(lambda x, r=result: case.apply(lambda _: r, x, square))
-        right = np.array_equal(program(case.operand), result)
-        case.check(right, "result", Stage.RESULT, f"a large result {name} has other elements")
+@case("pjit", WITH_RESULTS, "H3 H10 X2 X3")
+@case("jit", f"{WITH_RESULTS} io_callback_ordered dlpack_callback", "H3 X2 X3 D1")
+def strided_results(case: Case) -> None:
+    """Results that are not row-major, beside one that is: their elements are where they belong."""
+    sharding = case.split if case.layout == "pjit" else None
+    types = ("int32", "float32", "complex64", "int4")
+    for name in types[:3] if case.callback.function == "dlpack_callback" else types:
+        matrix = (np.arange(12) % 8).reshape(3, 4).astype(np.dtype(jnp.dtype(name)))
+        results = {
+            "plain": matrix,
+            "transposed": np.asfortranarray(matrix),
+            "backwards": matrix[::-1, ::-1].copy()[::-1, ::-1],
+            "every other": np.repeat(matrix, 2, axis=1)[:, ::2],
+            "broadcast": np.broadcast_to(matrix[0], (3, 4)),
+            "masked": np.ma.masked_array(matrix, mask=np.zeros(matrix.shape, bool)),
+        }
+        like = {form: np.array(each) for form, each in results.items()}
+        program = jax.jit(lambda x, r=results, s=like: case.apply(lambda _: r, x, s), in_shardings=sharding)
+        for _ in range(ROUNDS):
+            case.gives(like, program, case.operand, what=name)
 
 
 @case("jit", "call pure_callback io_callback io_callback_ordered dlpack_callback", also="X2 X3")

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import results_fakes
+
 from conformance.expectations.entries import Expectations, read_entries
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.reports.provenance import plan_digest
@@ -59,22 +61,15 @@ def write(
     }
     judged = [_cell(cell, outcome, known) for cell, outcome in found.items()]
     unexpected = any(one["status"] not in ("as_expected", "known_failure") for one in judged)
-    results = {
-        "schema": 1,
-        "platform": platform,
-        "depth": "run",
-        "gaps": [],
-        "claims": [],
-        "run_info": {"cpu-1dev": {"jax": "0.12.0.1", "device_kind": "cpu", "device_count": 1, "process_count": 1}},
-        "seconds": 1.5,
-        "process_starts": 1,
-        "exit_code": 1 if unexpected or fields.get("problems") else 0,
-        "run": _run(plan, None if known is None else {"name": f"{platform}.toml", "text": known}),
-        "problems": [],
-        "stale_expectations": [],
-        "cells": judged,
-        "ineligible": [],
-    } | fields
+    results = results_fakes.results(
+        *judged,
+        platform=platform,
+        run_info={"cpu-1dev": {"jax": "0.12.0.1", "device_kind": "cpu", "device_count": 1, "process_count": 1}},
+        exit_code=1 if unexpected or fields.get("problems") else 0,
+        run=_run(plan, None if known is None else {"name": f"{platform}.toml", "text": known}),
+        ineligible=[],
+        **fields,
+    )
     (folder / f"conformance-{platform}.json").write_text(json.dumps(results, indent=1))
     if journal:
         lines = [
@@ -89,17 +84,13 @@ def write(
 def _cell(cell_id: str, outcome: Outcome, known: str | None) -> dict[str, Any]:
     expectations = Expectations(read_entries(known or "", "known"))
     entry = expectations.of(cell_id)
-    return {
-        "id": cell_id,
-        "promises": ["H1"],
-        **outcome.as_json(),
+    own = {
         "verdict": outcome.label,
         "status": expectations.status(cell_id, outcome).value,
         "expected": entry.verdict if entry else "pass",
         "known": {"reason": entry.reason, "link": entry.link, "intermittent": False} if entry else None,
-        "attempts": 1,
-        "reproduce": f"python -m conformance run --cell {cell_id}",
     }
+    return results_fakes.cell(cell_id, **outcome.as_json() | own)
 
 
 def _run(plan: dict[str, Any], expectations: dict[str, str] | None) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pwd
 import signal
 from collections.abc import Iterator
 
 import pytest
+from suite_runs import PATH
 
 
 @pytest.fixture(autouse=True)
@@ -14,15 +14,9 @@ def _nothing_left_behind() -> None:
     """Nothing is started here that a barrier of this process could wait for."""
 
 
-@pytest.fixture
-def no_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container that is started with the id of a user it does not know."""
-
-    def unknown(_: int) -> None:
-        raise KeyError
-
-    monkeypatch.delenv("HOME", raising=False)
-    monkeypatch.setattr(pwd, "getpwuid", unknown)
+@pytest.fixture(autouse=True)
+def _fakes_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", PATH)
 
 
 @pytest.fixture

@@ -125,4 +125,3 @@ def _block_in_each_process(callback: Callback, site: str) -> bool:
 
 
 BLOCKS_IN_EACH_PROCESS = InPlace(_block_in_each_process)
-FAILS_IN_CALL = InPlace(lambda callback, site: not _is_meant(callback, site))

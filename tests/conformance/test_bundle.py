@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import random
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +18,6 @@ from conformance.cli import commands
 
 pytestmark = pytest.mark.contract("C45")
 
-ROOT = Path(__file__).parents[2]
 RESULTS = "conformance-cpu.json"
 
 
@@ -54,21 +51,6 @@ def members(file: Path) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def test_a_bundle_is_verified_without_jax_and_from_another_folder(bundle: Path, tmp_path: Path) -> None:
-    source = "import sys; sys.modules['jax'] = None; from conformance.cli.commands import script; sys.exit(script())"
-    ended = subprocess.run(
-        [sys.executable, "-c", source, "verify", bundle.name],
-        cwd=bundle.parent,
-        env={"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert "every byte as its SHA256SUMS says" in ended.stdout
-    assert "zero-copy      hostcb          run    earned: 2 of 2 cells pass" in ended.stdout
-
-
 def test_a_change_of_a_byte_of_a_member_is_refused(bundle: Path) -> None:
     """What only the zip format has, such as times, may change: nobody reads it."""
     data, whole = bundle.read_bytes(), unpack(bundle)
@@ -96,10 +78,6 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "added": (lambda found: [*found, ("notes.txt", b"")], "notes.txt was changed, added or removed"),
     "removed": (lambda found: [one for one in found if one[0] != RESULTS], f"{RESULTS} was changed, added or removed"),
     "no sums": (lambda found: [one for one in found if one[0] != SUMS], f"no member {SUMS}"),
-    "renamed": (
-        lambda found: [("results.json" if n == RESULTS else n, c) for n, c in found],
-        f"{RESULTS} was changed, added or removed",
-    ),
     "swapped": (
         lambda found: [(n, dict(found)["journal-cpu.jsonl"] if n == RESULTS else c) for n, c in found],
         f"{RESULTS} was changed",
@@ -150,25 +128,20 @@ CONTRADICTIONS: dict[str, tuple[Callable[[dict[str, bytes]], object], str]] = {
         set_cell(0, **FAILS),
         f"{fakes.CORE} is stored as as_expected, and judged again it is un",
     ),
-    "a pass as known": (set_cell(0, status="known_failure"), "judged again it is as_expected"),
     "a better exit code": (
         edit(lambda results: (results["cells"][0].update(**FAILS, status="unexpected"), results)),
         "the exit code is stored as 0, and it is 1",
     ),
     "a problem, and success": (edit(lambda results: results.update(problems=["x"])), "stored as 0, and it is 1"),
-    "no cell, and success": (edit(lambda results: results.update(cells=[])), "stored as 0, and it is 2"),
     "a cell less": (edit(lambda results: results["cells"].pop()), "its cells are not those of its plan"),
     "a cell twice": (edit(lambda results: results["cells"].append(results["cells"][0])), "has the cell"),
     "no cell's id": (set_cell(0, id="hostcb/jit/x/y"), "is no id of a cell"),
     "an unknown verdict": (set_cell(0, verdict="fine"), "fine"),
-    "a signal of its own": (set_cell(0, signal="SIGSEGV"), "SIGSEGV"),
     "a newer schema": (
         edit(lambda results: results.update(schema=2)),
         f"{RESULTS} has schema 2, and this reader knows 1",
     ),
-    "no schema": (edit(lambda results: results.pop("schema")), f"{RESULTS} is no result of a run"),
     "another platform": (edit(lambda results: results.update(platform="tpu")), "holds the results of tpu"),
-    "no run": (edit(lambda results: results.pop("run")), "is no result of a run: KeyError"),
     "no results": (lambda found: found.pop(RESULTS), "holds no results"),
     "a stranger": (lambda found: found.update({"virus.exe": b"x"}), "virus.exe belongs to no result"),
     "a journal without the pass": (
@@ -224,17 +197,6 @@ def test_no_home_folder_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     problem = f"{Path.home()}/project/x.py failed; {Path.home()}s"
     found = bundle_of(fakes.write(tmp_path / "r", problems=[problem])).members
     assert json.loads(found[RESULTS])["problems"] == [f"~/project/x.py failed; {Path.home()}s"]
-
-
-def test_several_platforms_are_one_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = fakes.write(tmp_path / "r")
-    fakes.write(folder, cells=["hostcb/pure_callback/jit/tpu-1dev"], platform="tpu")
-    output = tmp_path / "both.zip"
-    assert commands.main(["bundle", str(folder), "--output", str(output)]) == 0
-    capsys.readouterr()
-    assert verify(output, "--json") == 0
-    claimed = json.loads(capsys.readouterr().out)
-    assert [run["platform"] for run in claimed["runs"]] == ["cpu", "tpu"]
 
 
 def test_results_that_were_edited_are_not_bundled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

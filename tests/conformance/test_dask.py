@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from suite_runs import ROOT, cells, environment, python, report_in, verdicts
 from support import requirements
 
 from conformance.cli import commands, dask_shards
@@ -22,13 +23,8 @@ from conformance.engine.options import RunOptions, Shard
 
 pytestmark = pytest.mark.contract("C44")
 
-ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
 CELL = "jax/io_callback/eager/cpu-1dev"
-
-
-def environment(folder: Path) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{Path(__file__).parent}", "ENGINE_FAKES": str(folder)}
 
 
 def test_a_missing_package_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,32 +94,27 @@ def test_options_travel_as_json() -> None:
 
 
 @requirements.DASK
+@pytest.mark.thorough
 def test_a_lost_worker_costs_no_cell(tmp_path: Path) -> None:
     """The first cell kills the Dask worker that runs it, once. The cells and the known failures are in files."""
-    (tmp_path / "none.toml").touch()
-    once = "engine_fakes:KILLS_DASK/call/eager/cpu-1dev"
-    cells = [
-        once,
-        *(f"implementation_fakes:GOOD/{name}/eager/cpu-1dev" for name in ("id_tap", "call", "call_no_result")),
+    chosen = [
+        *cells("engine_fakes:KILLS_DASK", "call"),
+        *cells("implementation_fakes:GOOD", "id_tap", "call", "call_no_result"),
     ]
-    (tmp_path / "plan.txt").write_text("\n".join(cells))
+    names = [option.partition("=")[2] for option in chosen]
+    (tmp_path / "plan.txt").write_text("\n".join(names))
+    (tmp_path / "none.toml").touch()
     where = ["--results", str(tmp_path / "results"), "--expectations", str(tmp_path / "none.toml")]
-    ended = subprocess.run(
-        [sys.executable, str(PROGRAMS / "dask_run.py"), *where, f"--cell=@{tmp_path / 'plan.txt'}"],
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    ended = python(tmp_path, str(PROGRAMS / "dask_run.py"), *where, f"--cell=@{tmp_path / 'plan.txt'}")
     assert ended.stdout.splitlines()[-1:] == ["0"], ended.stdout + ended.stderr
-    report = json.loads((tmp_path / "results" / "conformance-cpu.json").read_text())
-    assert {cell["id"]: cell["verdict"] for cell in report["cells"]} == dict.fromkeys(cells, "pass")
+    report = report_in(tmp_path / "results")
+    assert verdicts(report) == dict.fromkeys(names, "pass")
     assert (report["problems"], report["run_info"].keys()) == ([], {"cpu-1dev"})
     assert "shard 1/4: " in ended.stdout
 
 
 @requirements.DASK
+@pytest.mark.thorough
 @pytest.mark.usefixtures("sigint_reaches_programs")
 def test_an_interrupted_run_frees_the_workers(tmp_path: Path) -> None:
     """The only cell blocks, in one of two shards; the other one has no cell, and may have ended before or not."""

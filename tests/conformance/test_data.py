@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,40 +17,6 @@ pytestmark = pytest.mark.contract("C1")
 
 CALLBACKS = {callback.name: callback for callback in HOST_CALLBACKS}
 NUMBERS = np.array([7.0, 68.5], dtype=np.float32)
-
-
-FLOATS = [name for name, element in ELEMENT_TYPES.items() if element.inexact]
-
-
-def signs(leaf: Any) -> list[bool]:
-    array = np.asarray(leaf)
-    return list(np.signbit(array.real.astype(np.float64)).ravel())
-
-
-@pytest.mark.parametrize("element", FLOATS)
-def test_floats_have_a_negative_zero_that_host_functions_return(element: str) -> None:
-    data = DataKind(element, "vector")
-    wanted = [False, True, False] * len(NUMBERS)
-    with CONTEXTS["x64"]():
-        for leaf in (
-            *data.operand(NUMBERS, np),
-            *data.results(NUMBERS, np),
-            *data.incremented(data.operand(NUMBERS, np)),
-            *data.operand(jnp.asarray(NUMBERS), jnp),
-        ):
-            assert signs(leaf) == wanted
-
-
-@pytest.mark.parametrize("element", FLOATS)
-def test_a_zero_without_its_sign_is_a_wrong_element(element: str) -> None:
-    data = DataKind(element, "vector")
-    payload = DataPayload(CALLBACKS["call"], data)
-    with CONTEXTS["x64"]():
-        value = jnp.asarray(NUMBERS)
-        right = payload.new(value)
-        assert payload.received(value, right).tolist() == (NUMBERS + 1).tolist()
-        unsigned = jnp.where(right == 0, jnp.zeros_like(right), right)
-        assert (payload.received(value, unsigned) >= NUMBERS + 1024).all()
 
 
 def test_operands_show_a_wrong_element_and_are_large_where_they_say_so() -> None:
@@ -71,7 +35,7 @@ def test_names_lead_back() -> None:
     assert parse_data("int8-cube-one") is None
 
 
-@pytest.mark.parametrize("element", ["bool", "int8", "bfloat16", "float8_e4m3fn", "complex64", "typed_key"])
+@pytest.mark.parametrize("element", ["bool", "int8", "float8_e4m3fn", "typed_key"])
 @pytest.mark.parametrize("structure", ["one", "nested"])
 def test_one_wrong_element_of_a_result_shows_in_the_program(element: str, structure: str) -> None:
     payload = DataPayload(CALLBACKS["call"], DataKind(element, "vector", structure))

@@ -51,8 +51,6 @@ DIFFERENCES = {
     "fixed": ([LOST], [cell(LOST["id"])], 0, "FIXED: hostcb/call/scan/cpu-8dev: fail at callback (lost) -> pass"),
     "broken": ([cell(LOST["id"])], [LOST], 1, "BROKEN: hostcb/call/scan/cpu-8dev: pass -> fail at callback (lost)"),
     "other anomaly": ([LOST], [LOST | {"anomaly": "order"}], 1, "fail at callback (lost) -> fail at callback (order)"),
-    "other stage": ([LOST], [LOST | {"stage": "result"}], 1, "CHANGED: hostcb/call/scan/cpu-8dev: fail at callback"),
-    "other verdict": ([LOST], [LOST | {"verdict": "hang"}], 1, "-> hang at callback"),
     "other words": ([LOST], [LOST | {"witness": "lost: cpu:2 never ran #5"}], 0, "0 changed"),
     "new": ([PASSED], [PASSED, OTHER], 0, "NEW: hostcb/call/cond/cpu-8dev: fail at callback (lost)"),
     "gone": ([PASSED, OTHER], [PASSED], 1, "GONE: hostcb/call/cond/cpu-8dev: fail at callback (lost)"),

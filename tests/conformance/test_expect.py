@@ -93,20 +93,26 @@ def test_a_witness_and_an_id_cannot_spoil_the_file(tmp_path: Path) -> None:
 
 
 def test_the_command_from_a_run_to_the_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run refuses the entry until somebody has written why; then everything is expected."""
+    """A run refuses the entry until somebody has written why; then everything is expected, and the reason is shown."""
     known = "jax/io_callback/grad.scan.detached/cpu-1dev"
     expectations = tmp_path / "cpu.toml"
     expectations.touch()
     arguments = ["run", "-n", "1", "--results", str(tmp_path), "--expectations", str(expectations), "--cell", known]
     assert main(arguments) == 1
+    ((found,),) = (run.cells for run in load_results(tmp_path))
+    assert (found.id, found.verdict, found.stage, found.anomaly) == (known, "fail", "callback", "lost")
+    assert found.history
     capsys.readouterr()
     assert main(["expect", str(tmp_path)]) == 0
     entry = capsys.readouterr().out
     expectations.write_text(entry)
-    with pytest.raises(ExpectationError, match="say in 'reason' why it fails"):
+    with pytest.raises(ExpectationError, match="'reason'"):
         load_expectations(expectations)
     expectations.write_text(entry.replace('reason = ""', 'reason = "dropped"').replace('link = ""', 'link = "none"'))
     assert main(arguments) == 0
-    capsys.readouterr()
+    printed = capsys.readouterr().out
+    # As it is the only cell.
+    assert "dropped" in printed and printed.rstrip().endswith(str(tmp_path / "index.html"))
+    assert fakes.Page((tmp_path / "index.html").read_text()).data["known"][0]["reason"] == "dropped"
     assert main(["expect", str(tmp_path)]) == 0
     assert capsys.readouterr().out == ""

@@ -94,6 +94,11 @@ def test_intermittent_cells_may_pass_and_must_not_fail_otherwise(tmp_path: Path)
         ('reason = "planted"', 'reason = "planted"\nintermittent = "often"', "'intermittent' is true or false"),
         ('jax = ">=0.10,<0.12"', 'jax = "0.12"', "entry 1: 'jax': '0.12' is no version comparison"),
         ("[[expect]]", "[[expect]", "not TOML"),
+        ("[[expect]]", "[[expct]]", "unknown key 'expct'"),
+        ("[[expect]]", "[expect]", "'expect' is no list of tables"),
+        ('"hostcb/call/*.pmap/cpu-8dev"', "['a', 3]", "'cells' is the id of a cell, or a glob, or a list of them"),
+        ('"hostcb/call/*.pmap/cpu-8dev"', "[]", "'cells' is the id of a cell, or a glob, or a list of them"),
+        ('"crash(SIGABRT)"', "7", "'verdict' is a text in quotes"),
     ],
 )
 def test_malformed_files_say_why(tmp_path: Path, old: str, new: str, message: str) -> None:

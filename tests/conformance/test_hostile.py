@@ -116,41 +116,30 @@ TEXT = json.dumps(fakes.results(fakes.LOST))
 FILES: dict[str, tuple[str, str]] = {
     "empty": ("", "is no result of a run: JSONDecodeError"),
     "nested": ("[" * 200_000, "is no result of a run: RecursionError"),
-    "another shape": ('{"cells": []}', "is no result of a run: KeyError: 'schema'"),
     "no number": (TEXT.replace('"seconds": 12.0', '"seconds": NaN'), "is no result of a run: ValueError"),
-    "endless": (TEXT.replace('"seconds": 1.5', '"seconds": Infinity'), "is no result of a run: ValueError"),
     "a large number": (TEXT.replace('"attempts": 2', f'"attempts": {"9" * 5000}'), "is no result of a run: ValueError"),
-    "a depth that is a path": (
-        TEXT.replace('"depth": "run"', '"depth": "../run"'),
-        "is no result of a run: ValueError",
-    ),
     "a platform that is a path": (
         TEXT.replace('"platform": "cpu"', '"platform": "../../evil"'),
         "no name of a platform",
     ),
     "no cell id": (TEXT.replace(fakes.LOST["id"], "a/b"), "'a/b' is no cell id"),
-    "a status of its own": (TEXT.replace('"unexpected"', '"fine"'), "'fine' is not a valid ExpectationStatus"),
     "a newer schema": (TEXT.replace('"schema": 1', '"schema": 2'), "has schema 2, and this reader knows 1"),
-    "no version": (TEXT.replace('"schema": 1', '"schema": true'), "the schema is True, not a number"),
 }
 
 
 @pytest.mark.contract("C47")
 @pytest.mark.parametrize(("content", "words"), FILES.values(), ids=FILES)
-@pytest.mark.parametrize("command", ["report", "merge"])
 def test_files_that_are_no_results_are_one_error(
-    command: str, content: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`merge` writes a file that has the name of the platform."""
     folder = tmp_path / "a" / "results"
     folder.mkdir(parents=True)
     (folder / "conformance-cpu.json").write_text(content)
-    assert (
-        commands.main([command, str(folder), *(["--results", str(tmp_path / "a" / "b")] * (command == "merge"))]) == 2
-    )
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("ERROR: ")
-    assert words in line
+    for options in (["report"], ["merge", "--results", str(tmp_path / "a" / "b")]):
+        assert commands.main([*options, str(folder)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("ERROR: ") and words in line
     assert [*tmp_path.rglob("*evil*")] == []
 
 
@@ -176,8 +165,6 @@ def claiming(size: int, data: bytes) -> bytes:
 ARCHIVES: dict[str, tuple[Callable[[dict[str, bytes]], bytes], str]] = {
     "no archive": (lambda _: b"not a zip file", "no whole zip archive"),
     "a path": (lambda members: zipped({**members, "../evil.py": b"x"}), "has a name that no bundle has"),
-    "an absolute path": (lambda members: zipped({**members, "/tmp/evil.py": b"x"}), "has a name that no bundle has"),
-    "a path of Windows": (lambda members: zipped({**members, "C:\\evil.py": b"x"}), "has a name that no bundle has"),
     "a name of two lines": (lambda members: zipped({**members, "a\nERROR": b"x"}), "has a name that no bundle has"),
     "a claim": (lambda members: claiming(0xFFFFFFF0, packed(members)), "claim more than"),
     "a bomb": (lambda _: claiming(10, zipped({"conformance-cpu.json": bytes(200_000_000)})), "no whole zip archive"),

@@ -1,18 +1,17 @@
-"""Implementations whose `name` is not what they are loaded by: every process loads them by their path."""
+"""Implementations in modules of their own: every process loads them by their path, which may not be their `name`."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+import re
 from pathlib import Path
 
 import pytest
+from suite_runs import ROOT, python, report_in, run, verdicts
+
+from conformance.implementations import ImplementationError, load
 
 pytestmark = pytest.mark.contract("C2")
 
-ROOT = Path(__file__).parents[2]
 CASE = "pure_callback/case.os_exit.pmap/cpu-1dev"
 
 MODULE = """\
@@ -48,19 +47,7 @@ def modules_in(folder: Path) -> dict[str, str]:
     (folder / "elsewhere").mkdir()
     (folder / "elsewhere" / "other.py").write_text(MODULE.replace('"module"', '"elsewhere"'))
     # The second one is relative, and counts from where the command is called.
-    return os.environ | {"PYTHONPATH": f"{ROOT}:elsewhere", "MARKS": str(folder / "marks")}
-
-
-def run(command: list[str], folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *command],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    return {"PYTHONPATH": f"{ROOT}:elsewhere", "MARKS": str(folder / "marks")}
 
 
 PATHS = {
@@ -78,25 +65,39 @@ def test_programs_of_faults_load_what_the_cell_names(tmp_path: Path) -> None:
     """
     environment = modules_in(tmp_path)
     cells = [f"{path}/{CASE}" for path in PATHS]
-    arguments = [argument for cell in cells for argument in ("--cell", cell)]
-    ended = run(["-m", "conformance", "run", "-n", "2", "--results", "results", *arguments], tmp_path, environment)
+    ended = run(tmp_path, "-n", "2", *(f"--cell={cell}" for cell in cells), **environment)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    report = json.loads((tmp_path / "results" / "conformance-cpu.json").read_text())
-    assert {cell["id"]: cell["verdict"] for cell in report["cells"]} == dict.fromkeys(cells, "pass")
+    assert verdicts(report_in(tmp_path / "results")) == dict.fromkeys(cells, "pass")
     marks = (tmp_path / "marks").read_text().splitlines()
     assert sorted(marks) == sorted(f"{mark} in child_programs.py" for mark in PATHS.values())
 
 
-@pytest.mark.parametrize("beside", [True, False], ids=["beside the module", "called beside the module"])
-def test_a_program_of_one_cell_loads_it(beside: bool, tmp_path: Path) -> None:
-    """What it starts finds the module where it does: beside itself, or in the folder in which it is called."""
+def test_a_program_of_one_cell_loads_it(tmp_path: Path) -> None:
+    """What it starts finds the module where it does: in the folder in which it is called."""
     environment = modules_in(tmp_path)
-    other = tmp_path / "another"
-    other.mkdir()
-    file = (tmp_path if beside else other) / "cell.py"
-    ended = run(["-m", "conformance", "repro", f"mine/{CASE}", "--program", str(file)], tmp_path, environment)
+    (tmp_path / "another").mkdir()
+    file = tmp_path / "another" / "cell.py"
+    ended = python(tmp_path, "-m", "conformance", "repro", f"mine/{CASE}", "--program", str(file), **environment)
     assert ended.returncode == 0, ended.stderr
-    ended = run([str(file)], other if beside else tmp_path, environment)
+    ended = python(tmp_path, str(file), **environment)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.splitlines()[-1] == f"mine/{CASE}: pass"
     assert (tmp_path / "marks").read_text() == "module in child_programs.py\n"
+
+
+def test_the_example(tmp_path: Path) -> None:
+    """The module is found in the folder in which the command is called."""
+    names = [f"own_callbacks/{name}/jit/cpu-2dev" for name in ("pure_callback", "io_callback", "io_callback_ordered")]
+    chosen = [f"--cell={name}" for name in names]
+    ended = python(ROOT / "examples", "-m", "conformance", "run", "--results", str(tmp_path), *chosen)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert verdicts(report_in(tmp_path)) == dict.fromkeys(names, "pass")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["no_such_module", "examples/own_callbacks.py", "conformance.mutants:no_such", "conformance.planning.cells"],
+)
+def test_unusable_names(name: str) -> None:
+    with pytest.raises(ImplementationError, match=re.escape(name.rpartition(":")[2])):
+        load(name)

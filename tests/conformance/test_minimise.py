@@ -242,12 +242,9 @@ def test_a_topology_that_does_not_start_is_no_smaller_cell(outcomes: Any, capsys
 
 def test_nothing_that_can_be_made_smaller(outcomes: Any, capsys: pytest.CaptureFixture[str]) -> None:
     outcomes(lambda cell: SUITE_FAILED)
-    assert main(["minimise", "jax/io_callback/scan/cpu-1dev"]) == 2
-    assert "ERROR: the suite itself failed" in capsys.readouterr().err
-    assert main(["minimise", "nonsense"]) == 2
-    assert "no cell id" in capsys.readouterr().err
-    assert main(["minimise", "jax/io_callback/scan/cpu-1dev", "--program", "/nowhere/cell.py"]) == 2
-    assert "there is no folder /nowhere" in capsys.readouterr().err
+    for arguments in (["jax/io_callback/scan/cpu-1dev"], ["nonsense"], [LARGE, "--program", "/nowhere/cell.py"]):
+        assert main(["minimise", *arguments]) == 2
+        assert capsys.readouterr().err.startswith("ERROR: ")
 
 
 @pytest.mark.parametrize(

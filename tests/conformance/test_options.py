@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import errno
+import json
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import bundle_fakes
 import pytest
+from results_fakes import LOST, PASSED, write
+from suite_runs import cells, python
 
 from conformance.cli import commands, helping
 from conformance.engine import preparation
@@ -20,26 +22,6 @@ from conformance.reports.report import Report
 from conformance.spec.package import COMMAND
 
 CELL = "hostcb/call/jit/cpu-1dev"
-
-WITHOUT_JAX = ("report", "diff", "merge", "expect", "bundle", "verify")
-
-ENTRY = """
-[[expect]]
-cells = "jax/io_callback/jit/cpu-1dev"
-verdict = "fail"
-reason = "it does"
-link = "none"
-since = "2026-11-23"
-"""
-
-
-@pytest.fixture
-def nothing_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    def planned(*_: Any) -> Any:
-        raise AssertionError("the bad option was only seen after the cells were planned")
-
-    # The commands import what calls it, so this name alone is looked up when they run.
-    monkeypatch.setattr(preparation, "planned", planned)
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -55,55 +37,52 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("line", "named"),
     [
-        (["run", "--platform", ""], "'' is no name of a platform"),
-        (["list", "--platform", "cuda,cpu"], "'cuda,cpu' is no name of a platform"),
-        (["run", "--devices", "0"], "0 is not greater than 0"),
-        (["run", "--devices", "1,cpu-2x4"], "is no list of device counts, like 1,8, nor of topologies"),
-        (["run", "--devices", "cpu-1x4"], "is no topology of several processes"),
-        (["run", "--devices", "cpu-2dev+x64"], "is no topology of several processes"),
-        (["run", "--spread", "nowhere"], "'nowhere' is neither 'hosts' nor the address of a Dask scheduler"),
-        (["run", "--full", "often"], "invalid int value: 'often'"),
-        (["run", "--shard", "4/3"], "'4/3' is no shard: expected K/N with K from 1 to N"),
-        (["run", "--repeat", "0"], "0 is not greater than 0"),
-        (["mutants", "--deadline", "-1"], "-1 is not greater than 0"),
+        ("run --platform ''", "''"),
+        ("list --platform cuda,cpu", "'cuda,cpu'"),
+        ("run --devices 0", "--devices"),
+        ("run --devices 1,cpu-2x4", "1,cpu-2x4"),
+        ("run --devices cpu-2dev+x64", "cpu-2dev+x64"),
+        ("run --spread nowhere", "'nowhere'"),
+        ("run --full often", "'often'"),
+        ("run --shard 4/3", "'4/3'"),
+        ("run --repeat 0", "--repeat"),
+        ("run --smoke --full", "--smoke and --full"),
+        (f"run --cell {CELL} --platform cuda", "--platform"),
+        (f"run --cell {CELL} --devices 1", "--devices"),
+        (f"run --cell {CELL} --expectations /", "Is a directory"),
+        (f"run --cell {CELL} --results {__file__}/x", "Not a directory"),
+        ("run --cell @/dev/null", "/dev/null"),
+        ("list --json", "--json"),
+        ("mutants --deadline -1", "--deadline"),
+        ("mutants -k no_such_mutant", "no_such_mutant"),
+        (f"repro {CELL} --program {__file__}/x", "Not a directory"),
+        (f"repro {CELL} --program /dev/full", "No space left"),
     ],
 )
 def test_bad_values_are_refused_at_once(
-    capsys: pytest.CaptureFixture[str], nothing_is_planned: None, arguments: list[str], words: str
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str, named: str
 ) -> None:
-    assert words in refused(capsys, *arguments)
+    """In a line that names the option or the value, before any cell is planned."""
+
+    def planned(*_: Any) -> Any:
+        raise AssertionError("the bad option was only seen after the cells were planned")
+
+    # The commands import what calls it, so this name alone is looked up when they run.
+    monkeypatch.setattr(preparation, "planned", planned)
+    monkeypatch.chdir(tmp_path)
+    assert named in refused(capsys, *shlex.split(line))
+    assert [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (ENTRY.replace("[[expect]]", "[[expct]]"), "unknown key 'expct'; every entry begins with [[expect]]"),
-        (ENTRY.replace("[[expect]]", "[expect]"), "'expect' is no list of tables"),
-        ("expect = [1]", "'expect' is no list of tables"),
-        (re.sub("cells = .*", "cells = 3", ENTRY), "'cells' is the id of a cell, or a glob, or a list of them, not 3"),
-        (re.sub("cells = .*", "cells = []", ENTRY), "or a list of them, not []"),
-        (re.sub("cells = .*", "cells = ['a', 3]", ENTRY), "or a list of them, not ['a', 3]"),
-        (ENTRY.replace('"fail"', "7"), "'verdict' is a text in quotes, not 7"),
-        (f"{ENTRY}jax = 0.12\n", "'jax' is a text in quotes, not 0.12"),
-    ],
-)
-def test_a_mistyped_entry_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, words: str) -> None:
-    file = tmp_path / "known.toml"
-    file.write_text(text)
-    said = refused(capsys, "run", "--cell", "hostcb/id_tap/jit/cpu-1dev", "--expectations", str(file))
-    assert said.startswith(f"ERROR: {file}")
-    assert words in said
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("x = 1\nraise RuntimeError('no\\n driver')", "raised RuntimeError: no driver ({file}, line 2)"),
-        ("import no_such_package", "raised ModuleNotFoundError: No module named 'no_such_package' ({file}, line 1)"),
-        ("x = (", "raised SyntaxError"),
-        ("import sys\nsys.exit('no licence')", "raised SystemExit: no licence ({file}, line 2)"),
+        ("x = 1\nraise RuntimeError('no\\n driver')", "RuntimeError: no driver ({file}, line 2)"),
+        ("import no_such_package", "ModuleNotFoundError: No module named 'no_such_package' ({file}, line 1)"),
+        ("x = (", "SyntaxError"),
+        ("import sys\nsys.exit('no licence')", "SystemExit: no licence ({file}, line 2)"),
     ],
 )
 def test_a_module_that_cannot_be_imported_is_refused(
@@ -119,15 +98,7 @@ def test_a_module_that_cannot_be_imported_is_refused(
     file.write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     said = refused(capsys, "list", "--implementation", name)
-    assert f"the import of {name} {words.format(file=file)}" in said
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_full_disk_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    said = refused(capsys, "repro", CELL, "--program", "/dev/full")
-    assert (
-        said == "ERROR: [Errno 28] No space left on device, while a file of this command was written: is its disk full?"
-    )
+    assert name in said and words.format(file=file) in said
 
 
 def test_a_run_on_a_full_disk_says_what_it_knows(
@@ -138,10 +109,11 @@ def test_a_run_on_a_full_disk_says_what_it_knows(
 
     monkeypatch.setattr(Journal, "write", full)
     monkeypatch.setattr(Report, "write", full)
-    assert commands.main(["run", "-n", "1", "--cell", CELL, "--results", str(tmp_path)]) == 2
+    chosen = cells("implementation_fakes:GOOD", "id_tap")
+    assert commands.main(["run", "-n", "1", *chosen, "--results", str(tmp_path)]) == 2
     printed = capsys.readouterr().out
     assert "PROBLEM: a cell was not run: [Errno 28] No space left on device" in printed
-    assert "conformance-cpu.json could not be written, so there are no results to read" in printed
+    assert "conformance-cpu.json could not be written" in printed
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
@@ -163,9 +135,34 @@ def test_help_describes_itself(name: str) -> None:
         assert commands.parsed(words).command == name, example
 
 
-@pytest.mark.contract("C1")
-@pytest.mark.parametrize("arguments", [["-h"], ["--version"], *([name, "-h"] for name in WITHOUT_JAX)], ids=" ".join)
-def test_what_needs_no_jax_imports_none(arguments: list[str]) -> None:
-    program = "import sys, runpy; sys.modules['jax'] = None; runpy.run_module('conformance', run_name='__main__')"
-    ended = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
+WITHOUT_JAX = """\
+import contextlib, io, json, sys
+sys.modules["jax"] = None
+from conformance.cli import commands
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["conformance", *words]
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as error:
+        try:
+            code = commands.script()
+        except SystemExit as ended:
+            code = ended.code
+    print(json.dumps([code, out.getvalue(), error.getvalue()]))
+"""
+
+
+@pytest.mark.contract("C1", "C45", "C70")
+def test_what_needs_no_jax_imports_none(tmp_path: Path) -> None:
+    """The help of each command, and whole commands that read results; another one says how to get JAX."""
+    write(tmp_path, PASSED, LOST)
+    assert commands.main(["bundle", str(bundle_fakes.write(tmp_path / "bundled"))]) == 0
+    helps = [["-h"], ["--version"], *([name, "-h"] for name in commands.COMMANDS)]
+    report = ["report", ".", "--html=page.html", "--markdown=page.md", "--trace", "traces"]
+    whole = [report, ["diff", ".", f"b={tmp_path}"], ["expect", "."], ["verify", "bundled/bundle.zip"]]
+    asked = [*helps, *whole, ["run", "--smoke"]]
+    ended = python(tmp_path, "-c", WITHOUT_JAX, json.dumps(asked))
     assert ended.returncode == 0, ended.stderr
+    *found, last = map(json.loads, ended.stdout.splitlines())
+    assert [(code, error) for code, _, error in found] == [(0, "")] * len(found)
+    assert all(name in printed for name, (_, printed, _) in zip(commands.COMMANDS, found[2:], strict=False))
+    assert (tmp_path / "page.html").exists() and (tmp_path / "page.md").exists() and [*(tmp_path / "traces").iterdir()]
+    assert last[0] == 2 and "pip install jax" in last[2]

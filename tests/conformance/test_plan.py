@@ -46,7 +46,7 @@ def test_ids_are_unique_and_lead_back_to_their_cells(plan: Plan) -> None:
     assert len({cell.id for cell in plan.cells}) == len(plan.cells)
     assert all(cell.promises for cell in plan.cells)
     # All of them take a minute.
-    for cell in plan.cells[::17]:
+    for cell in plan.cells[::41]:
         assert parse_cell(cell.id) == cell
 
 
@@ -54,14 +54,10 @@ def test_ids_are_unique_and_lead_back_to_their_cells(plan: Plan) -> None:
     ("cell_id", "message"),
     [
         ("hostcb/id_tap/vmap", "no cell id"),
-        ("hostcb/id_tap/vmap/cpu", "no topology"),
         ("hostcb/id_tap/vmapp/cpu-1dev", "unknown transform 'vmapp'"),
         ("hostcb/id_tab/vmap/cpu-1dev", "no callback 'id_tab'"),
         ("hostcb/call/case.explodes.jit/cpu-1dev", "no case"),
-        ("jax/id_tap/jit/cpu-1dev", "no callback 'id_tap'"),
         ("jax/call/case.raises.jit/cpu-8dev", "no callback 'call'"),
-        ("jax/pure_callback/table.speed/cpu-1dev", "the table has no 'table.speed'"),
-        ("hostcb/id_tap/jit.eager/cpu-1dev", "means nothing"),
         ("hostcb/id_tap/grad.grad.remat/cpu-1dev", "means nothing: nothing promises"),
         ("hostcb/id_tap/jit+int9-scalar-one/cpu-1dev", "no kind of data"),
         ("hostcb/id_tap/jit/cpu-8dev+everywhere", "no placement and no configuration"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import suite_runs
 
 from conformance.engine.machines.job_hosts import ClusterError, detected
 from conformance.oracle.checkers import Anomaly
@@ -24,7 +24,6 @@ from conformance.worker.transport import Start
 
 pytestmark = pytest.mark.contract("C35")
 
-PROJECT = Path(__file__).parents[2]
 TWO = Topology("cpu", 2, processes=2)
 
 
@@ -155,25 +154,18 @@ def test_a_process_without_an_answer_is_a_hang_of_the_cell() -> None:
     assert running.buried
 
 
-ENGINE_FAKES = os.pathsep.join(map(str, (PROJECT, Path(__file__).parent)))
-
-
 def test_a_crash_in_one_process_costs_one_cell(tmp_path: Path) -> None:
     cells = [f"engine_fakes:DIES_IN_SECOND_PROCESS/{name}/eager/cpu-2x1" for name in ("id_tap", "call", "id_print")]
-    command = [sys.executable, "-m", "conformance", "run", "-n", "1", "--expectations", str(tmp_path / "known.toml")]
     # A known failure runs once.
     entry = f'cells = "{cells[1]}"\nverdict = "crash(SIGABRT)"\nreason = "planted"\nlink = "-"\nsince = "-"\n'
     (tmp_path / "known.toml").write_text(f"[[expect]]\n{entry}")
-    environment = os.environ | {"PYTHONPATH": ENGINE_FAKES, "ENGINE_FAKES": str(tmp_path)}
     named = [f"--cell={cell}" for cell in cells]
-    ended = subprocess.run([*command, *named], cwd=tmp_path, env=environment, timeout=200, check=False)
-    assert ended.returncode == 0
-    results = json.loads((tmp_path / "results" / "selection" / "conformance-cpu.json").read_text())
-    found = {cell["id"].split("/")[1]: cell for cell in results["cells"]}
-    verdicts = {name: cell["verdict"] for name, cell in found.items()}
-    assert verdicts == {"id_tap": "pass", "call": "crash(SIGABRT)", "id_print": "pass"}
-    assert "process 1 ended with SIGABRT" in found["call"]["witness"]
-    assert "process 0:" in found["call"]["witness"]
+    ended = suite_runs.run(tmp_path, "-n", "1", "--expectations", str(tmp_path / "known.toml"), *named)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    report = suite_runs.report_in(tmp_path / "results")
+    assert suite_runs.verdicts(report) == dict(zip(cells, ("pass", "crash(SIGABRT)", "pass"), strict=True))
+    (witness,) = (cell["witness"] for cell in report["cells"] if cell["id"] == cells[1])
+    assert "process 1 ended with SIGABRT" in witness and "process 0:" in witness
 
 
 def test_no_process_outlives_a_killed_run(tmp_path: Path) -> None:
@@ -182,23 +174,18 @@ def test_no_process_outlives_a_killed_run(tmp_path: Path) -> None:
     pipe = os.open(tmp_path / "blocked", os.O_RDONLY | os.O_NONBLOCK)
 
     def received() -> bytes:
-        assert select.select([pipe], [], [], 120)[0]
+        assert select.select([pipe], [], [], suite_runs.DEADLINE)[0]
         return os.read(pipe, 100)
 
     cell = "engine_fakes:BLOCKS_IN_EACH_PROCESS/call/eager/cpu-2x1"
-    run = subprocess.Popen(
-        [sys.executable, "-m", "conformance", "run", "-n", "1", "--cell", cell],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": ENGINE_FAKES, "ENGINE_FAKES": str(tmp_path)},
-        stdout=subprocess.DEVNULL,
-    )
+    run = suite_runs.start(tmp_path, "-n", "1", "--cell", cell)
     try:
         written = received()
         while written.count(b"blocked") < TWO.processes:
             written += received()
     finally:
         run.kill()
-        run.wait()
+        run.communicate()
     assert received() == b""
     os.close(pipe)
 
@@ -221,15 +208,11 @@ def test_the_tasks_of_a_slurm_job_run_cells_together(tmp_path: Path) -> None:
     srun.chmod(0o755)
     own = {"PATH": f"{srun.parent}{os.pathsep}{os.environ['PATH']}", "PYTHON": sys.executable}
     cells = ("--cell=hostcb/id_tap_device/shard_map/cpu-2x1", "--cell=hostcb/call/pjit/cpu-2x1")
+    launcher = suite_runs.ROOT / "ci" / "launchers" / "slurm.sh"
     ended = subprocess.run(
-        [PROJECT / "ci" / "launchers" / "slurm.sh", "--expectations", os.devnull, *cells],
-        cwd=tmp_path,
-        env=os.environ | own | {"PYTHONPATH": str(PROJECT)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+        [launcher, "--expectations", os.devnull, *cells], cwd=tmp_path, env=suite_runs.environment(tmp_path, **own),
+        capture_output=True, text=True, timeout=suite_runs.DEADLINE, check=False,
+    )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "2 of 2 cells passed" in ended.stdout
     assert "the second process ended with 0" in ended.stdout

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 
 import pytest
 
-from conformance.cli.commands import main
 from conformance.engine.conclusions import Conclusion, conclude_repeated
 from conformance.expectations.entries import Expectation, Expectations
-from conformance.oracle.rates import interval
+from conformance.oracle.rates import chance_of_difference, interval
 from conformance.oracle.repetition import Repetition
 from conformance.oracle.verdicts import ExpectationStatus, Outcome, Stage, Verdict
-from conformance.reports.html import html
-from conformance.reports.markdown import markdown
-from conformance.reports.results import load_results
 
 pytestmark = pytest.mark.contract("C7")
 
-# Conclusions -----------------------------------------------------------------------------------------------------
 
 CELL = "jax/pure_callback/jit/cpu-1dev"
 PASS = Outcome(Verdict.PASS, seconds=0.25)
@@ -83,34 +76,26 @@ def test_errors_of_the_suite_are_no_failures_and_ways_are_counted() -> None:
     assert [(way.count, way.witness) for way in repetition.ways] == [(4, ""), (3, FAIL.reason), (1, OTHER.reason)]
 
 
-# Whole runs ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("failed", "runs", "low", "high"),
+    # The table of Clopper and Pearson (1934), and what statistical packages print.
+    [(0, 10, 0.0, 0.3085), (5, 10, 0.1871, 0.8129), (1, 20, 0.0013, 0.2487), (13, 100, 0.0711, 0.2120)],
+)
+def test_the_interval_of_a_rate(failed: int, runs: int, low: float, high: float) -> None:
+    assert interval(failed, runs, 0.95) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
+    assert interval(runs - failed, runs, 0.95) == (pytest.approx(1 - high, abs=1e-4), pytest.approx(1 - low, abs=1e-4))
 
-THIRD = "engine_fakes:FAILS_EVERY_THIRD_TIME/call/eager/cpu-1dev"
 
-
-def test_runs_in_one_process_are_counted_and_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    here = Path(__file__).parent
-    monkeypatch.setenv("PYTHONPATH", f"{here.parents[1]}{os.pathsep}{here}")
-    monkeypatch.setenv("ENGINE_FAKES", str(tmp_path))
-    where = ["-n", "1", "--results", str(tmp_path), "--expectations", os.devnull]
-    # A run has two programs, and the process loses a callback of its third, sixth, ninth and twelfth one.
-    assert main(["run", "--cell", THIRD, "--repeat", "7", *where]) == 1
-    report = json.loads((tmp_path / "conformance-cpu.json").read_text())
-    (found,) = report["cells"]
-    assert report["process_starts"] == 1
-    repeated = found["repeated"]
-    assert (repeated["runs"], repeated["failures"], repeated["confidence"]) == (7, 4, 0.95)
-    assert repeated["rate"] == pytest.approx(4 / 7)
-    assert repeated["interval"] == pytest.approx(interval(4, 7))
-    assert [(way["verdict"], way["anomaly"], way["count"]) for way in repeated["outcomes"]] == [
-        ("fail", "lost", 4),
-        ("pass", "", 3),
-    ]
-    assert "4 of 7 runs failed" in capsys.readouterr().out
-    runs = load_results(tmp_path)
-    assert "4 of 7 |" in markdown(runs)
-    assert "4 of 7 runs failed" in html(runs)
-    ends = [line for line in (tmp_path / "journal-cpu.jsonl").read_text().splitlines() if '"event": "end"' in line]
-    assert len(ends) == 7
+@pytest.mark.parametrize(
+    ("one", "other", "chance"),
+    [
+        # Fisher's tea, and a table of textbooks.
+        ({"pass": 3, "fail": 1}, {"pass": 1, "fail": 3}, 0.4857),
+        ({"pass": 1, "fail": 9}, {"pass": 11, "fail": 3}, 0.002759),
+        ({"pass": 5}, {"pass": 500}, 1.0),
+        # Neither fails more often; they fail in another way.
+        ({"fail": 10, "pass": 10}, {"hang": 10, "pass": 10}, 3 * 0.000436),
+    ],
+)
+def test_the_chance_of_a_difference(one: dict[str, int], other: dict[str, int], chance: float) -> None:
+    assert chance_of_difference(one, other) == pytest.approx(chance, rel=0.01)

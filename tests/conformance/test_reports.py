@@ -1,24 +1,26 @@
-"""Reports of runs, from the JSON alone: Markdown, the page and traces."""
+"""What a run prints at its end, and the reports that are made of its results: Markdown, the page and traces."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
+import re
+import shutil
 import sys
 from pathlib import Path
 from string import ascii_letters
 from typing import Any
 
 import pytest
-from results_fakes import CASE, KNOWN, LOST, PASSED, Page, cell, event, write
+from results_fakes import CASE, KNOWN, LOST, PASSED, Page, cell, event, results, write
 
 from conformance.cli.commands import main
 from conformance.reports.html import html
 from conformance.reports.markdown import markdown
-from conformance.reports.results import load_results
+from conformance.reports.results import load_results, record_of
+from conformance.reports.terminal import MOST_KNOWN, summary
+from conformance.spec.package import COMMAND, command_here
 
-pytestmark = pytest.mark.contract("C5")
+pytestmark = pytest.mark.contract("C5", "C70")
 
 
 def test_markdown_says_what_matters(tmp_path: Path) -> None:
@@ -87,39 +89,81 @@ def test_the_page_holds_every_cell_and_loads_nothing(tmp_path: Path) -> None:
     assert not [name for name in names if name.startswith("on")]
 
 
-def test_report_writes_what_it_is_asked_for_without_jax(tmp_path: Path) -> None:
-    write(tmp_path, PASSED, LOST)
-    program = "import sys, runpy; sys.modules['jax'] = None; runpy.run_module('conformance', run_name='__main__')"
-    files = {name: tmp_path / f"report.{name}" for name in ("html", "markdown")}
-    arguments = ["report", ".", *(f"--{name}={file.name}" for name, file in files.items()), "--trace", "traces"]
-    ended = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        check=False,
+# What a run prints.
+
+
+def lost(place: int) -> dict[str, object]:
+    name = f"hostcb/call/scan/cpu-{place}dev"
+    return cell(name, **(LOST | {"id": name, "witness": f"lost: cpu:{place} never ran #{place}"}))
+
+
+def test_cells_of_one_cause_are_one_entry_and_the_block_is_the_end() -> None:
+    swapped = LOST | {"id": "hostcb/tap/scan/cpu-1dev", "anomaly": "order", "witness": "order: cpu:0 ran #7 before #6"}
+    run = record_of(results(PASSED, KNOWN, swapped, *map(lost, range(33)), problems=["a worker could not end"]))
+    before, block = summary(run, page=Path("results/index.html")).split("\n\n")
+    assert before.count("UNEXPECTED: ") == 2
+    assert "33 cells, hostcb/call/scan/cpu-0dev for one" in before
+    assert before.index("cpu:0 never ran #0") < before.index("order: cpu:0 ran #7")
+    lines = block.splitlines()
+    assert lines[0] == "FAIL"
+    assert len(lines) <= 12
+    for fact in ("JAX 0.12.0.1", "1 of 36 cells passed", "34 unexpected results"):
+        assert fact in block
+    assert lines[-1].endswith(" results/index.html")
+    assert [len(cause["cells"]) for cause in Page(html([run])).data["runs"][0]["causes"]] == [33, 1]
+
+
+def test_a_good_run_is_its_block_alone() -> None:
+    run = record_of(results(PASSED, KNOWN))
+    assert summary(run).startswith("PASS\n")
+    assert summary(run, colour=True).startswith("\033[1;32mPASS\033[0m\n")
+    assert "Dropped under grad." not in summary(run)
+    assert "Dropped under grad." in summary(run, known=True)
+
+
+def test_the_reasons_of_many_known_failures_are_cut() -> None:
+    def known(place: int) -> dict[str, object]:
+        why = KNOWN["known"] | {"reason": f"Reason {place}."}
+        return KNOWN | {"id": f"jax/io_callback/grad.scan/cpu-{place}dev", "known": why}
+
+    said = summary(record_of(results(PASSED, *map(known, range(MOST_KNOWN + 2)))), known=True)
+    assert f"Reason {MOST_KNOWN - 1}." in said
+    assert f"Reason {MOST_KNOWN}." not in said
+    assert "... and 2 more reasons of known failures" in said
+
+
+def test_the_page_knows_the_programs_that_have_no_transforms() -> None:
+    """They come after those with transforms; otherwise the first screen of the matrix is empty."""
+    named = re.search(r"const kind = \{ (.*?) \}", html([]))
+    assert named
+    known = {word.partition(":")[0] for word in named[1].split(", ")}
+    ids = (
+        "hostcb/call/table.call.jit/cpu-1dev",
+        "hostcb/call/case.raises.jit/cpu-1dev",
+        "hostcb/call/jit.scan/cpu-1dev",
     )
-    assert (ended.returncode, ended.stdout) == (0, "Written: traces, report.html, report.markdown\n")
-    assert files["html"].read_text().startswith("<!DOCTYPE html>")
-    assert files["markdown"].read_text().startswith("# Conformance")
-    assert [file.name for file in (tmp_path / "traces").iterdir()] == ["hostcb_call_scan_cpu-8dev.json"]
+    transforms = [one.transforms for one in record_of(results(*map(cell, ids))).cells]
+    assert [known.issuperset(one) for one in transforms] == [True, True, False]
 
 
-def test_a_real_failure_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """A cell that fails for a known reason, with its history, and one that passes, without."""
-    failing, passing = "jax/io_callback/grad.scan.detached/cpu-1dev", "hostcb/id_tap/scan/cpu-1dev"
-    arguments = ["run", "-n", "1", "--results", str(tmp_path), "--cell", failing, "--cell", passing]
-    assert main(arguments) == 0
-    ((record, passed),) = (run.cells for run in load_results(tmp_path))
-    assert passed.verdict == "pass" and not passed.history
-    assert [event.sequence for event in record.history] == [*range(len(record.history))]
-    assert (record.id, record.verdict, record.stage, record.anomaly) == (failing, "fail", "callback", "lost")
-    assert record.known
-    assert record.known.link.startswith("https://")
-    ends = map(json.loads, (tmp_path / "journal-cpu.jsonl").read_text().splitlines())
-    (outcome,) = (end["outcome"] for end in ends if end["event"] == "end" and end["cell"] == failing)
-    assert len(outcome["history"]) == len(record.history)
+def test_a_witness_cannot_control_the_terminal() -> None:
+    text = summary(record_of(results(LOST | {"witness": "\033[2J\rPASS"}, problems=["one\nPASS"])))
+    assert "\033" not in text
+    assert "\r" not in text
+    assert "PASS" not in text.splitlines()
+
+
+def test_a_printed_command_names_the_interpreter_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "environment/bin/python"
+    program.parent.mkdir(parents=True)
+    program.symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    assert command_here(f"{COMMAND} run") == "environment/bin/python -m conformance run"
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert shutil.which("python") == str(program)
+    assert command_here(f"{COMMAND} run") == "python -m conformance run"
 
 
 # Traces.

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import shutil
-import subprocess
-import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import suite_runs
+from suite_runs import cells
 
 from conformance.cli import commands
 from conformance.engine import preparation
@@ -26,7 +24,6 @@ from conformance.engine.results_folder.resuming import (
     Past,
     ResumeError,
     begin,
-    events,
     past_of,
 )
 from conformance.expectations.entries import Expectations
@@ -34,11 +31,6 @@ from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.planning import selection as selecting
 
 pytestmark = pytest.mark.contract("C42")
-
-ROOT = Path(__file__).parents[2]
-HERE = Path(__file__).parent
-DEADLINE = 120.0
-"""Far beyond what a run of a few cells takes."""
 
 CELL, OTHER = "hostcb/call/eager/cpu-1dev", "hostcb/id_tap/eager/cpu-1dev"
 PASS, FAIL = Outcome(Verdict.PASS, seconds=0.5), Outcome(Verdict.FAIL, Stage.CALLBACK, "lost: it", anomaly="lost")
@@ -122,7 +114,6 @@ def test_a_cell_that_is_in_flight_again_and_again_is_given_up(tmp_path: Path) ->
     ("changed", "words"),
     [
         ({"selection": "b"}, "was begun with other cells"),
-        ({"shard": "1/2"}, "was begun as another shard"),
         ({"versions": {"jax": "0.10.2"}}, "with other versions: jax was 0.12.0, and is 0.10.2"),
         ({"options": {"deadline": 5.0, "repeat": 1}}, "with other options: deadline was 60.0, and is 5.0"),
         ({"expectations": "some"}, "with other known failures"),
@@ -174,75 +165,33 @@ def test_a_second_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 # Whole runs ---------------------------------------------------------------------------------------------------------
 
-CHOSEN = [f"implementation_fakes:GOOD/{name}/eager/cpu-1dev" for name in ("id_tap", "call", "call_no_result")]
-BLOCKS = "engine_fakes:BLOCKS_FIRST_TIME/call/eager/cpu-1dev"
-
-
-def command(folder: Path, *options: str, cells: Sequence[str] = (*CHOSEN, BLOCKS)) -> list[str]:
-    known = folder / "none.toml"
-    known.touch()
-    where = ["--results", str(folder / "results"), "--expectations", str(known)]
-    return [
-        sys.executable,
-        "-m",
-        "conformance",
-        "run",
-        "-n",
-        "1",
-        *where,
-        *(f"--cell={cell}" for cell in cells),
-        *options,
-    ]
-
-
-def environment(folder: Path) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", "ENGINE_FAKES": str(folder)}
-
-
-def run(folder: Path, *options: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    arguments = command(folder, *options, **more)
-    return subprocess.run(
-        arguments, env=environment(folder), capture_output=True, text=True, timeout=DEADLINE, check=False
-    )
-
-
-def results(folder: Path) -> dict[str, Any]:
-    read: dict[str, Any] = json.loads((folder / "results" / "conformance-cpu.json").read_text())
-    return read
+CHOSEN = cells("implementation_fakes:GOOD", "id_tap", "call", "call_no_result")
+BLOCKS = cells("engine_fakes:BLOCKS_FIRST_TIME", "call")
 
 
 def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     """kill -9 while a cell is in flight; a second run is refused as long as the first one lives, and not after."""
-    blocked = tmp_path / "blocked"
-    os.mkfifo(blocked)
-    process = subprocess.Popen(
-        command(tmp_path, "--deadline=1000"),
-        env=environment(tmp_path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    with open(os.open(blocked, os.O_RDWR | os.O_NONBLOCK)) as pipe:
-        ready, _, _ = select.select([pipe], [], [], DEADLINE)
-        assert ready, process.communicate()
-        worker = os.pidfd_open(int(pipe.read(16)))
-    second = run(tmp_path, "--deadline=1000")
+    arguments = ["-n", "1", "--deadline=1000", f"--expectations={os.devnull}", *CHOSEN, *BLOCKS]
+    with suite_runs.blocked(tmp_path) as begun:
+        process = suite_runs.start(tmp_path, *arguments)
+        worker = begun(process)
+    second = suite_runs.run(tmp_path, *arguments)
     assert second.returncode == 2
     assert f"process {process.pid} on" in second.stderr
     process.kill()
     process.communicate()
-    gone, _, _ = select.select([worker], [], [], DEADLINE)
-    assert gone, "the worker process outlived the run"
+    assert suite_runs.ended(worker), "the worker process outlived the run"
     assert not (tmp_path / "results" / "conformance-cpu.json").exists()
 
-    resumed = run(tmp_path, "--deadline=1000", "--resume")
+    resumed = suite_runs.run(tmp_path, *arguments, "--resume")
     assert resumed.returncode == 0, resumed.stderr
-    found = {cell["id"]: (cell["verdict"], cell["attempts"]) for cell in results(tmp_path)["cells"]}
-    assert found == {**dict.fromkeys(CHOSEN, ("pass", 1)), BLOCKS: ("pass", 2)}
-    begun = [event["cell"] for event in events(tmp_path / "results" / "journal-cpu.jsonl") if event["event"] == "begin"]
-    assert begun == [BLOCKS]
+    report = suite_runs.report_in(tmp_path / "results")
+    found = {f"--cell={cell['id']}": (cell["verdict"], cell["attempts"]) for cell in report["cells"]}
+    assert found == {**dict.fromkeys(CHOSEN, ("pass", 1)), BLOCKS[0]: ("pass", 2)}
+    begins = suite_runs.journal_in(tmp_path / "results", "begin")
+    assert [f"--cell={event['cell']}" for event in begins] == BLOCKS
     # The environment of cells that did not run again is there, too.
-    assert results(tmp_path)["run_info"].keys() == {"cpu-1dev"}
+    assert report["run_info"].keys() == {"cpu-1dev"}
 
 
 @pytest.mark.contract("C43")
@@ -250,7 +199,6 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
 def test_the_last_results_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], way: str
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", environment(tmp_path)["PYTHONPATH"])
     platform = {"no device": "nosuch", "no cell": "cpu"}[way]
     for name, text in ((f"conformance-{platform}.json", "{}"), (f"journal-{platform}.jsonl", '{"event": "begin"}\n')):
         (tmp_path / name).write_text(text)

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from suite_runs import cells, journal_in, report_in, run
 
+from conformance.bundles.earning import NAMED
 from conformance.cli import commands
+from conformance.oracle.rates import interval
 from conformance.oracle.verdicts import ExpectationStatus, Stage, Verdict
 from conformance.reports import results
-from conformance.reports.results import SCHEMA_VERSION
+from conformance.reports.html import html
+from conformance.reports.markdown import markdown
+from conformance.reports.results import SCHEMA_VERSION, load_results
 
 pytestmark = pytest.mark.contract("C47")
 
-ROOT = Path(__file__).parents[2]
 SCHEMAS = Path(results.__file__).parent / "schema"
-FILE = "conformance-cpu.json"
 
 
 def validate(schema: str, data: Any) -> None:
@@ -32,7 +32,7 @@ def validate(schema: str, data: Any) -> None:
     assert wrong == []
 
 
-def test_the_description_has_every_verdict_stage_and_standing() -> None:
+def test_the_description_has_every_verdict_stage_and_status() -> None:
     """A new one is a change of meaning for a reader that knows the old ones."""
     cell = json.loads((SCHEMAS / f"results-{SCHEMA_VERSION}.json").read_text())["$defs"]["cell"]["properties"]
     assert cell["stage"]["enum"] == [*(stage.value for stage in Stage), None]
@@ -43,30 +43,29 @@ def test_the_description_has_every_verdict_stage_and_standing() -> None:
 def test_what_a_run_writes_is_as_described_and_can_be_bundled(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    here = str(Path(__file__).parent)
-    cells = ["--cell", "engine_fakes:FAILS_EVERY_THIRD_TIME/call/eager/cpu-1dev"]
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{here}", "ENGINE_FAKES": str(tmp_path)}
-    environment |= {"JAX_TOKEN": "a secret", "JAX_ENABLE_CHECKS": "0", "AWS_SECRET_ACCESS_KEY": "a secret"}
-    ended = subprocess.run(
-        [sys.executable, "-m", "conformance", "run", *cells, "--repeat", "4", "-n", "1"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    """The cell has two programs in each of its runs, and its process loses a callback of every third program."""
+    secrets = {"JAX_TOKEN": "a secret", "JAX_ENABLE_CHECKS": "0", "AWS_SECRET_ACCESS_KEY": "a secret"}
+    cell = cells("engine_fakes:FAILS_EVERY_THIRD_TIME", "call")
+    ended = run(tmp_path, *cell, "--repeat", "7", "-n", "1", **secrets)
     assert ended.returncode == 1, ended.stdout + ended.stderr
-    text = (tmp_path / "results" / "selection" / FILE).read_text()
-    assert "a secret" not in text
-    data = json.loads(text)
+    results = tmp_path / "results"
+    assert "a secret" not in (results / "conformance-cpu.json").read_text()
+    data = report_in(results)
     validate(f"results-{SCHEMA_VERSION}.json", data)
     assert "JAX_ENABLE_CHECKS=0" in data["run_info"]["cpu-1dev"]["variables"]
-    assert data["run"]["command"] == f"python -m conformance run {' '.join(cells)} --repeat 4 -n 1"
+    assert data["run"]["command"].endswith(f"{cell[0]} --repeat 7 -n 1")
     assert {"jax", "jaxlib", "numpy", "pytest"} <= {*data["run"]["packages"]}
     assert data["run"]["begin"] <= data["run"]["end"]
     assert data["run"]["begin"].endswith("+00:00")
-    assert commands.main(["bundle", str(tmp_path / "results" / "selection")]) == 0
-    file = tmp_path / "results" / "selection" / "bundle.zip"
-    assert commands.main(["verify", str(file)]) == 1
-    assert "named one by one" in capsys.readouterr().out
+    (found,) = data["cells"]
+    repeated = found["repeated"]
+    assert (repeated["runs"], repeated["failures"], repeated["confidence"]) == (7, 4, 0.95)
+    assert repeated["interval"] == pytest.approx(interval(4, 7))
+    assert [(way["verdict"], way["count"]) for way in repeated["outcomes"]] == [("fail", 4), ("pass", 3)]
+    assert (data["process_starts"], len(journal_in(results, "end"))) == (1, 7)
+    runs = load_results(results)
+    assert all("4 of 7" in text for text in (ended.stdout, markdown(runs), html(runs)))
+
+    assert commands.main(["bundle", str(results)]) == 0
+    assert commands.main(["verify", str(results / "bundle.zip")]) == 1
+    assert NAMED in capsys.readouterr().out

@@ -11,18 +11,16 @@ import io
 import os
 import random
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import pytest
-from support import sessions
+from suite_runs import python
 
 from conformance.cli.commands import main
 from conformance.implementations import callbacks_of, load
-from conformance.model.programs import all_programs
 from conformance.model.transforms import TRANSFORMS
 from conformance.oracle.history import Recorder
 from conformance.planning.cells import ProgramCell, UnknownCellError, parse_cell
@@ -119,11 +117,6 @@ def samples() -> Iterator[str]:
         yield f"hostcb/id_tap_device/shard_map/cpu-8dev{'+' + placement if placement != 'all' else ''}"
     for configuration in CONTEXTS:
         yield f"jax/io_callback_ordered/scan/cpu-1dev+{configuration}"
-    yield from ("hostcb/id_tap/pjit.vmap.pmap/cpu-2dev", "hostcb/call_device/pmap/cpu-4dev+part")
-    yield from ("hostcb/debug_callback/vmap+int8-matrix-many/cpu-1dev", "jax/debug_print/scan+int16-large-one/cpu-1dev")
-    # Here each leaf is a separate operand.
-    yield "jax/pure_callback/jit+int8-vector-many/cpu-1dev"
-    yield from (f"hostcb/{one}/jit+float32-vector-many/cpu-1dev" for one in ("buffer_callback", "dlpack_callback"))
 
 
 def meaningful(cell_id: str) -> bool:
@@ -134,19 +127,28 @@ def meaningful(cell_id: str) -> bool:
     return True
 
 
-SAMPLES = [*dict.fromkeys(samples())]
+def of_new_values() -> Iterator[str]:
+    """The samples that have a value of an axis which those before them do not have."""
+    seen: set[object] = set()
+    for cell_id in samples():
+        cell = parse_cell(cell_id)
+        assert isinstance(cell, ProgramCell)
+        data = (cell.data.element, cell.data.shape, cell.data.structure)
+        values = {*cell.program.names, *data, cell.placement, cell.configuration}
+        values.add((cell.implementation, cell.callback.name))
+        if not values <= seen:
+            yield cell_id
+        seen |= values
 
 
-def test_the_samples_have_every_value() -> None:
-    cells = [cell for cell in map(parse_cell, SAMPLES) if isinstance(cell, ProgramCell)]
-    assert {cell.callback.name for cell in cells} == {callback.name for callback in written_out("hostcb")}
-    assert {name for cell in cells for name in cell.program.names} == {*TRANSFORMS}
-    assert {cell.data.element for cell in cells} == {*ELEMENT_TYPES}
-    assert {cell.data.shape for cell in cells} == {*SHAPES}
-    assert {cell.data.structure for cell in cells} == {*STRUCTURES}
-    assert {cell.placement for cell in cells} == {*PLACEMENTS}
-    assert {cell.configuration for cell in cells} == {"default", *CONTEXTS}
-    assert {cell.implementation for cell in cells} == {"hostcb", "jax"}
+SAMPLES = [
+    *of_new_values(),
+    *("hostcb/id_tap/pjit.vmap.pmap/cpu-2dev", "hostcb/call_device/pmap/cpu-4dev+part"),
+    *("hostcb/debug_callback/vmap+int8-matrix-many/cpu-1dev", "jax/debug_print/scan+int16-large-one/cpu-1dev"),
+    # Here each leaf is a separate operand.
+    "jax/pure_callback/jit+int8-vector-many/cpu-1dev",
+    *(f"hostcb/{one}/jit+float32-vector-many/cpu-1dev" for one in ("buffer_callback", "dlpack_callback")),
+]
 
 
 @pytest.mark.parametrize("cell_id", SAMPLES)
@@ -175,14 +177,13 @@ def planned() -> list[ProgramCell]:
     return [cell for cell in cells if cell.callback in written_out(cell.implementation)]
 
 
+@pytest.mark.thorough
 def test_planned_programs_compile() -> None:
-    few = (f"hostcb/id_tap/{program.name}/cpu-2dev" for program in all_programs()[::6])
-    cells = planned() if sessions.THOROUGH else map(parse_cell, filter(meaningful, few))
-    for cell in cells:
+    for cell in planned():
         compile(standalone_program(cell), cell.id, "exec")
 
 
-@pytest.mark.skipif(not sessions.THOROUGH, reason="a minute; HOSTCB_TESTS=thorough asks for it")
+@pytest.mark.thorough
 def test_planned_programs_have_the_verdicts_of_their_cells() -> None:
     chosen = random.Random(0).sample(planned(), 60)
     found = {cell.id: (verdict(standalone_program(cell)), verdict_of_suite(cell)) for cell in chosen}
@@ -214,7 +215,6 @@ TWICE = f"{RECORDING}\n    if site == 'unused':\n    {RECORDING}"
         (PASSING, '    callback("unused", x * 4 + 3)\n', "", "lost"),
         (PASSING, RECORDING, TWICE, "duplicate"),
         (PASSING, '    callback("unused", x * 4 + 3)\n', '    callback("unused", x * 4 + 2)\n', "wrong operand"),
-        (PASSING, '"unused", x * 4 + 3)', '"unused", (x * 4 + 3) % 137)', "wrong operand"),
         (PASSING, '    callback("unused"', '    callback("unasked", x)\n    callback("unused"', "unexpected"),
         (PASSING, BARRIER, "BARRIER; calls[:2] = calls[1::-1]", "order"),
         (PASSING, "return total", "return total + 1", "result"),
@@ -227,10 +227,7 @@ TWICE = f"{RECORDING}\n    if site == 'unused':\n    {RECORDING}"
         ("hostcb/call_device/pmap/cpu-2dev", "device.id", "1 - device.id", "wrong device"),
         ("hostcb/call/pmap/cpu-2dev", BARRIER, "BARRIER; calls.reverse()", "order"),
         ("hostcb/id_tap_device/vmap/cpu-1dev", BARRIER, "BARRIER; calls.reverse()", "order"),
-        ("hostcb/id_tap_device/vmap/cpu-1dev", "device.id", "device.id + 1", "wrong device"),
-        ("hostcb/id_tap_device/pmap/cpu-2dev", BARRIER, "BARRIER; calls.reverse()", "order"),
         ("hostcb/id_tap/vmap/cpu-1dev", "*transforms))", "*transforms * 2))", "wrong transforms"),
-        ("hostcb/id_tap/vmap.pmap/cpu-2dev", BARRIER, "BARRIER; calls.reverse()", "order"),
         ("hostcb/call/jit+int8-vector-pair/cpu-1dev", "plus(1, 1)", "plus(1, 2)", "wrong operand"),
         ("hostcb/call/vmap/cpu-1dev", ", result_shape", ', vmap_method="sequential", result_shape', "not refused"),
         ("hostcb/call/vmap/cpu-1dev", "def function(x):", "def function(x):\n    1 / 0", "wrong refusal"),
@@ -242,58 +239,30 @@ def test_a_program_names_what_goes_wrong(cell_id: str, before: str, after: str, 
     assert verdict(changed(of(cell_id), before, after)) == kind
 
 
-def test_the_heading_says_what_is_not_checked() -> None:
-    kinds = "overlap, torn operand, early barrier."
-    unchecked = f"# Not checked: dtypes of operands and of the program's results, {kinds}"
-    assert of(PASSING).splitlines()[2] == unchecked
-    assert of(PASSING + "+x64").splitlines()[2] == f"# Not checked: dtypes of the program's results, {kinds}"
-    assert "Not checked" not in of("hostcb/call/vmap/cpu-1dev")
-
-
 # The command ----------------------------------------------------------------------------------------------------------
 
 
-def in_a_process(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The program in an empty folder. This project is not on its path."""
-    file = folder / "cell.py"
-    file.write_text(text)
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "XLA_FLAGS")}
-    command = [sys.executable, file.name]
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-
-
 def test_a_printed_program_is_a_bug_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a process that can import neither hostcb nor the suite."""
     assert main(["repro", "--standalone", KNOWN_FAILURE]) == 0
-    text = capsys.readouterr().out
-    ended = in_a_process(f"import sys\nsys.modules['hostcb'] = sys.modules['conformance'] = None\n{text}", tmp_path)
+    file = tmp_path / "cell.py"
+    file.write_text(f"import sys\nsys.modules['hostcb'] = sys.modules['conformance'] = None\n{capsys.readouterr().out}")
+    ended = python(tmp_path, file.name, XLA_FLAGS="")
     assert ended.returncode == 1, ended.stderr
     assert "lost: ('unused', 15.0)" in ended.stdout.splitlines()
 
 
-def test_a_passing_program_exits_with_zero(tmp_path: Path) -> None:
-    ended = in_a_process(of("jax/debug_print_ordered/pmap+int8-vector-one/cpu-1dev"), tmp_path)
-    assert (ended.returncode, ended.stdout) == (0, "as expected\n"), ended.stderr
-
-
-def test_a_typical_program_is_short() -> None:
-    for cell_id in ("jax/io_callback_ordered/jit/cpu-1dev", "jax/pure_callback/vmap/cpu-1dev", PASSING):
-        assert len([line for line in of(cell_id).splitlines() if line]) <= 55
-
-
 @pytest.mark.parametrize(
-    ("cell_id", "words"),
+    "cell_id",
     [
-        ("hostcb/call/case.raises.jit/cpu-2dev", "without --standalone"),
-        ("hostcb/io_callback/table.vmap/cpu-2dev", "hostcb/io_callback/vmap/cpu-2dev"),
-        ("conformance.mutants:late/id_tap/jit/cpu-8dev", "only programs of hostcb and of JAX"),
-        ("hostcb/id_print/jit/cpu-1dev", "prints in a form of hostcb's own"),
-        ("nonsense", "no cell id"),
+        "hostcb/call/case.raises.jit/cpu-2dev",
+        "hostcb/io_callback/table.vmap/cpu-2dev",
+        "conformance.mutants:late/id_tap/jit/cpu-8dev",
+        "hostcb/id_print/jit/cpu-1dev",
+        "nonsense",
     ],
 )
-def test_cells_without_a_standalone_program(cell_id: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cells_without_a_standalone_program(cell_id: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["repro", cell_id, "--standalone"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("ERROR: ")
-    assert words in line

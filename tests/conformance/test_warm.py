@@ -106,18 +106,6 @@ def test_a_fork_is_what_a_fresh_interpreter_is(environment: Environment, tmp_pat
     assert last == {"at exit": "MainThread"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status"),
-    [(["exit", "0"], 0), (["exit", "7"], 7), (["raise"], 1), (["stop", "SIGKILL"], -9), (["stop", "SIGABRT"], -6)],
-)
-def test_the_end_of_a_fork(environment: Environment, arguments: list[str], status: int) -> None:
-    process = start("planted_program", arguments, environment)
-    assert isinstance(process, Fork)
-    _, errors = process.communicate(timeout=60)
-    assert (process.returncode, process.poll(), process.wait()) == (status, status, status)
-    assert (b"ValueError: a planted one" in errors) == (arguments == ["raise"])
-
-
 def test_a_fork_that_does_not_end(environment: Environment) -> None:
     process = start("planted_program", ["wait"], environment)
     assert isinstance(process, Fork)

@@ -169,7 +169,6 @@ def generator(x: Any) -> Any:
 
 
 INT4, FLOAT4 = np.arange(3).astype(jnp.int4), np.arange(3).astype(ml_dtypes.float4_e2m1fn)
-NOT_A_VALUE = "every leaf of {} must be an array or a scalar, got {} of {}. Pass what is no JAX value to the function"
 
 
 def in_condition(callback: bool, carried: bool) -> Any:
@@ -395,65 +394,3 @@ def test_an_exception_that_only_looks_like_an_attribute_error_gets_no_advice() -
     missing = AttributeError("at", name="at", obj=np.zeros(1))
     advise(kinds.CALL, missing)
     assert "hostcb.jax_arrays" in missing.__notes__[0]
-
-
-I32, I8, TWO = jax.ShapeDtypeStruct((), np.int32), jax.ShapeDtypeStruct((3,), np.int8), np.ones((2, 2), np.float32)
-HINTS: dict[str, tuple[Any, Any, str | None]] = {
-    "list": ([1.0, 2, 3], VECTOR, "Wrap what the callback returns in an array: np.asarray(value, np.float32)."),
-    "tuple": ((True, False, True), jax.ShapeDtypeStruct((3,), bool), "np.asarray(value, bool)."),
-    "integers": ([1, 2, 3], jax.ShapeDtypeStruct((3,), jnp.bfloat16), "np.asarray(value, jnp.bfloat16)."),
-    "scalar": (2, VECTOR, "For an array of equal elements return np.full((3,), value, np.float32)."),
-    "number": (2, SCALAR, "Wrap what the callback returns in an array: np.asarray(value, np.float32)."),
-    "integer array": (np.arange(3), VECTOR, "Return it in the promised dtype: value.astype(np.float32)."),
-    "shape": (TWO, (2, 2), "for an array use jax.ShapeDtypeStruct((2, 2), np.float32)."),
-    "listed shape": (TWO[0], [2], "for an array use jax.ShapeDtypeStruct((2,), np.float32)."),
-    # What it would lose is no slip, and what is another error gets no advice.
-    "fraction": (1.5, I32, None),
-    "list of another length": ([1.0, 2], VECTOR, None),
-    "array of another shape": (TWO, VECTOR, None),
-    "too large": (np.asarray(2**40), I32, "Set jax_enable_x64"),
-    "wider": (np.arange(3), I8, None),
-    "two integers": ((1.0, 2.0), (I32, I32), None),
-    "another number of axes": (TWO, (2,), None),
-    "words": ("words", SCALAR, None),
-}
-
-
-@pytest.mark.contract("H32")
-@pytest.mark.parametrize("stage", [jax.jit, lambda function: function], ids=["jit", "eager"])
-@pytest.mark.parametrize("slip", HINTS)
-def test_a_usual_slip_ends_the_error_with_what_to_write(slip: str, stage: Any) -> None:
-    returned, shape, hint = HINTS[slip]
-    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
-        jax.block_until_ready(stage(lambda x: hcb.call(lambda x: returned, x, result_shape=shape))(X))
-    with pytest.raises(hcb.CallbackException) as reported:
-        hcb.barrier_wait()
-    for error in (caught.value, reported.value):
-        text = str(error).partition("\nThe computation of this callback")[0]
-        if hint is None:
-            assert not any(word in text for word in ("np.", "ShapeDtypeStruct", "astype")), text
-        else:
-            assert text.endswith(hint) or (hint.startswith("Set ") and hint in text), text
-
-
-@pytest.mark.contract("H32")
-def test_an_operand_that_is_a_text_shows_nothing_of_jaxs_code() -> None:
-    class Own:
-        def __array__(self, *_: Any, **__: Any) -> Any:
-            raise OSError("the user's own")
-
-    for leaf, has_cause in (("text", False), (np.array(["text"]), False), (object(), False), (Own(), True)):
-        with pytest.raises(TypeError, match="must be an array or a scalar") as caught:
-            jax.jit(lambda x, leaf=leaf: hcb.call(double, (leaf, x), result_shape=X))(X)
-        error = caught.value
-        assert (error.__cause__ is not None) is has_cause, leaf
-        assert error.__cause__ is not None or error.__suppress_context__, leaf
-
-
-@pytest.mark.contract("H8", "X2")
-@pytest.mark.parametrize("callback", [pure, host])
-def test_what_vmap_needs_says_what_each_method_does(callback: Any) -> None:
-    with pytest.raises(NotImplementedError) as caught:
-        jax.vmap(callback)(X)
-    lines = str(caught.value).splitlines()[1:]
-    assert [line.split("'")[1] for line in lines] == ["sequential", "expand_dims", "broadcast_all"]

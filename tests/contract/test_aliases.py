@@ -95,10 +95,10 @@ def test_vmap_after_a_leaf_that_does_not_travel(make: Any, method: str, axes: An
 @STAGES
 def test_an_alias_of_what_does_not_travel_is_refused(make: Any, stage: Any) -> None:
     f = make(add_one, VECTOR, input_output_aliases={0: 0})
-    with pytest.raises(ValueError, match=r"'0:0'.*float0.*does not travel"):
+    with pytest.raises(ValueError, match=r"'0:0'.*float0"):
         stage(lambda x: f(NOTHING, x))(X)
     empty = make(add_one, jax.ShapeDtypeStruct((2,), np.bool_), input_output_aliases={0: 0})
-    with pytest.raises(ValueError, match=r"'0:0'.*float0.*does not travel"):
+    with pytest.raises(ValueError, match=r"'0:0'.*float0"):
         stage(lambda x: empty(NOTHING, x))(X)
 
 
@@ -154,7 +154,7 @@ def test_what_names_no_leaf_is_refused(make: Any, aliases: Any, error: Any, matc
 @MAKERS
 def test_an_aliased_leaf_that_is_no_value_is_named(make: Any) -> None:
     f = make(add_one, VECTOR, input_output_aliases={0: 0})
-    with pytest.raises(TypeError, match="every leaf of its arguments must be an array or a scalar, got 'text'"):
+    with pytest.raises(TypeError, match="'text'"):
         f("text")
 
 

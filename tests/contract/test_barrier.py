@@ -14,11 +14,14 @@ import numpy as np
 import pytest
 from support import helpers
 from support.helpers import DEADLINE, Record
+from support.pairwise import pairwise
 from support.subprocesses import run_program
 
 import hostcb as hcb
 
 X = np.arange(8, dtype=np.float32)
+LAYOUTS = {layout.name: layout for layout in helpers.MAIN_LAYOUTS}
+ACTIONS = {"barrier": hcb.barrier_wait, "stop": hcb.stop_outfeed_receiver}
 
 
 def barrier_in_thread(action: Any = hcb.barrier_wait) -> tuple[threading.Thread, threading.Event]:
@@ -29,12 +32,9 @@ def barrier_in_thread(action: Any = hcb.barrier_wait) -> tuple[threading.Thread,
 
 
 @pytest.mark.contract("H13")
-@pytest.mark.parametrize("action", [hcb.barrier_wait, hcb.stop_outfeed_receiver], ids=["barrier", "stop"])
-@pytest.mark.parametrize("kind", ["tap", "call", "tap_behind_call"])
-@pytest.mark.parametrize("layout", helpers.MAIN_LAYOUTS, ids=helpers.named)
-def test_waits_for_threads_that_ended_and_results_that_were_dropped(
-    layout: helpers.Layout, kind: str, action: Any
-) -> None:
+@pairwise(name=LAYOUTS, kind=("tap", "call", "tap_behind_call"), action=ACTIONS)
+def test_waits_for_threads_that_ended_and_results_that_were_dropped(name: str, kind: str, action: str) -> None:
+    layout = LAYOUTS[name]
     gate, record, started = threading.Event(), Record(), threading.Event()
 
     def slow(arg: Any, transforms: Any = None) -> None:
@@ -55,7 +55,7 @@ def test_waits_for_threads_that_ended_and_results_that_were_dropped(
     dispatcher = threading.Thread(target=lambda: (compiled(layout.same(X)), gc.collect()))
     dispatcher.start()
     assert started.wait(DEADLINE), "the computation should have started"
-    thread, returned = barrier_in_thread(action)
+    thread, returned = barrier_in_thread(ACTIONS[action])
     early = returned.wait(0.15)
     ran = len(record.all)
     gate.set()

@@ -73,6 +73,8 @@ def test_the_exit_does_not_wait_for_a_daemon_thread_in_it(before: str) -> None:
 def test_nor_if_pure_callbacks_have_run_on_several_devices() -> None:
     """The exit waits for these, since JAX does not say when they end."""
     source = """
+from hostcb._runtime import exiting
+exiting.SECONDS_FOR_DAEMONS = 0.5
 mesh = jax.sharding.Mesh(np.array(jax.devices()), "i")
 pure = lambda x: hcb.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 split = jax.shard_map(pure, mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))

@@ -329,13 +329,13 @@ def test_a_timeout_that_is_none_is_refused_at_once(timeout: Any, error: type[Exc
 
 def test_from_inside_a_callback_it_is_refused_as_without_a_timeout() -> None:
     hcb.id_tap(lambda value, transforms: hcb.barrier_wait(timeout=1), 1.0)
-    with pytest.raises(hcb.CallbackException, match="was called from inside a callback"):
+    with pytest.raises(hcb.CallbackException, match="inside"):
         hcb.barrier_wait(timeout=DEADLINE)
 
 
 def test_where_jax_does_not_report_executions_a_timeout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracker, "informed", False)
-    with pytest.raises(hcb.UnknownJaxError, match=f"with JAX {jax.__version__}, .* has no timeout"):
+    with pytest.raises(hcb.UnknownJaxError, match=f"{jax.__version__}.*timeout"):
         hcb.barrier_wait(timeout=1)
 
 

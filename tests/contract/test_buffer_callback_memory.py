@@ -120,7 +120,7 @@ def test_typed_keys_alias_their_words(transform: Any) -> None:
     f = hcb.buffer_callback(fill, like_keys, input_output_aliases={0: 0}, vmap_method="sequential")
     helpers.equal(jax.random.key_data(transform(f)(keys)), np.asarray(jax.random.key_data(keys)) + 1, "the words")
     words = hcb.buffer_callback(fill, jax.ShapeDtypeStruct((3, 2), np.uint32), input_output_aliases={0: 0})
-    with pytest.raises(ValueError, match=r"key<fry>\[3\] and an output with a different abstract value uint32\[3,2\]"):
+    with pytest.raises(ValueError, match=r"key<fry>\[3\].*uint32\[3,2\]"):
         words(keys)
 
 

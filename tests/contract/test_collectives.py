@@ -91,7 +91,7 @@ except hcb.CallbackException as exception:
 """
 
 
-@pytest.mark.parametrize("layout", ["pmap", "shard_map"])
+@pytest.mark.parametrize("layout", [pytest.param("pmap", marks=pytest.mark.thorough), "shard_map"])
 def test_peers_in_a_collective_are_ended_by_the_runtimes_timeout(layout: str) -> None:
     """One device's call fails while the others go on into an all-reduce: no way to tell them, but a bounded wait."""
     timeouts = {"warn_stuck": 1, "terminate": 2}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from support import helpers
 from support.helpers import Record
+from support.pairwise import in_turns, pairwise
 from support.subprocesses import run_program
 
 import hostcb as hcb
@@ -52,6 +54,7 @@ def sample(name: str) -> np.ndarray:
         return np.resize(values, 16).astype(dtype)
 
 
+@functools.cache
 def supported(name: str) -> bool:
     try:
         jax.block_until_ready(jax.jit(lambda x: x)(sample(name)))
@@ -80,8 +83,7 @@ def check_round_trip(value: np.ndarray, layout: helpers.Layout) -> None:
 
 
 @pytest.mark.contract("H1", "H3")
-@pytest.mark.parametrize("layout", [helpers.EAGER, helpers.JIT, helpers.MESH], ids=helpers.named)
-@pytest.mark.parametrize("name", NAMES)
+@in_turns(("name", "layout"), NAMES, [helpers.JIT, helpers.EAGER, helpers.MESH], times=2)
 def test_every_dtype(name: str, layout: helpers.Layout) -> None:
     if not supported(name):
         pytest.skip(f"JAX {jax.__version__} on CPU cannot run even the identity on {name}")
@@ -89,20 +91,21 @@ def test_every_dtype(name: str, layout: helpers.Layout) -> None:
 
 
 @pytest.mark.contract("H1", "H3")
-@pytest.mark.parametrize("layout", [helpers.JIT_DEVICE_5, helpers.PMAP, helpers.SHARD_MAP], ids=helpers.named)
-@pytest.mark.parametrize("name", OFTEN)
+@in_turns(("name", "layout"), OFTEN, [helpers.PMAP, helpers.SHARD_MAP, helpers.JIT_DEVICE_5], times=2)
 def test_dtypes_on_many_devices(name: str, layout: helpers.Layout) -> None:
     if not supported(name):
         pytest.skip(f"JAX {jax.__version__} on CPU cannot run even the identity on {name}")
     check_round_trip(sample(name), layout)
 
 
+SHAPES = {str(shape): shape for shape in ((), (0,), (8, 0, 2), (3, 5), (8, 1, 3))}
+LAYOUTS = {layout.name: layout for layout in helpers.MAIN_LAYOUTS}
+
+
 @pytest.mark.contract("H1", "H3")
-@pytest.mark.parametrize("layout", helpers.MAIN_LAYOUTS, ids=helpers.named)
-@pytest.mark.parametrize("name", ["float32", "bool", "int4"])
-@pytest.mark.parametrize("shape", [(), (0,), (8, 0, 2), (3, 5), (8, 1, 3)], ids=str)
-def test_every_shape(shape: tuple[int, ...], name: str, layout: helpers.Layout) -> None:
-    check_round_trip(np.resize(sample(name), shape), layout)
+@pairwise(shape=SHAPES, name=("float32", "bool", "int4"), layout=LAYOUTS)
+def test_every_shape(shape: str, name: str, layout: str) -> None:
+    check_round_trip(np.resize(sample(name), SHAPES[shape]), LAYOUTS[layout])
 
 
 @pytest.mark.contract("H1", "H3")
@@ -194,8 +197,7 @@ MEMORY["read_only"] = read_only
 
 
 @pytest.mark.contract("H3")
-@pytest.mark.parametrize("layout", [helpers.EAGER, helpers.JIT, helpers.PMAP_SUBSET, helpers.MESH], ids=helpers.named)
-@pytest.mark.parametrize("memory", MEMORY)
+@in_turns(("memory", "layout"), MEMORY, [helpers.JIT, helpers.EAGER, helpers.PMAP_SUBSET, helpers.MESH], times=2)
 def test_results_in_any_memory_layout(memory: str, layout: helpers.Layout) -> None:
     wanted = np.asarray(MEMORY[memory]()).astype(np.float32)
     program = lambda x: hcb.call(lambda _: MEMORY[memory](), x, result_shape=jax.ShapeDtypeStruct((4, 6), np.float32))
@@ -204,16 +206,14 @@ def test_results_in_any_memory_layout(memory: str, layout: helpers.Layout) -> No
     hcb.barrier_wait()
 
 
+SCALARS = [7, 2.5, 1 + 2j, True, np.float64(3), np.int64(-4), np.float32(1), np.array(5)]
+
+
 @pytest.mark.contract("H3")
-@pytest.mark.parametrize("layout", helpers.MAIN_LAYOUTS, ids=helpers.named)
-@pytest.mark.parametrize(
-    ("value", "dtype"),
-    [(7, np.int32), (2.5, np.float32), (1 + 2j, np.complex64), (True, np.bool_), (np.float64(3), np.float32),
-     (np.int64(-4), np.int32), (np.float32(1), np.float32), (np.array(5), np.int32)],
-    ids=repr,
-)  # fmt: skip
-def test_scalar_results(value: Any, dtype: Any, layout: helpers.Layout) -> None:
+@in_turns(("value", "layout"), SCALARS, helpers.MAIN_LAYOUTS, times=2)
+def test_scalar_results(value: Any, layout: helpers.Layout) -> None:
     """Python scalars and NumPy's 64-bit defaults are what JAX would make of them with x64 off."""
+    dtype = jax.dtypes.canonicalize_dtype(np.asarray(value).dtype)
     program = lambda x: hcb.call(lambda _: value, x, result_shape=value)
     for out in layout.run(program, layout.same(np.float32(0))):
         helpers.equal(out, np.asarray(value, dtype), f"scalar result {value!r}")
@@ -233,8 +233,7 @@ IMPLEMENTATIONS = ["threefry2x32", "rbg", "unsafe_rbg"]
 
 @pytest.mark.contract("H1", "H3")
 @pytest.mark.parametrize("layout", [helpers.EAGER, helpers.JIT], ids=helpers.named)
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("shape", [(), (3,), (2, 2)], ids=str)
+@in_turns(("implementation", "shape"), IMPLEMENTATIONS, [(), (3,), (2, 2)])
 def test_typed_keys(implementation: str, shape: tuple[int, ...], layout: helpers.Layout) -> None:
     """A typed key comes to the host as its words, is returned as the key, and can be a call's result."""
     key = jax.random.key(42, impl=implementation)

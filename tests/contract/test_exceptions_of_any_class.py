@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 from support.helpers import DEADLINE
+from support.pairwise import pairwise
 from support.subprocesses import run_program
 
 import hostcb as hcb
@@ -140,11 +141,10 @@ KINDS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("staged", [jax.jit, lambda function: function], ids=["jit", "eager"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", EXCEPTIONS)
-def test_the_barrier_reports_it_and_its_computation_ends(name: str, kind: str, staged: Any) -> None:
+@pairwise(name=EXCEPTIONS, kind=KINDS, stage=("jit", "eager"))
+def test_the_barrier_reports_it_and_its_computation_ends(name: str, kind: str, stage: str) -> None:
     made, did = EXCEPTIONS[name]
+    staged = jax.jit if stage == "jit" else lambda function: function
 
     def function(value: Any) -> Any:
         raise made()

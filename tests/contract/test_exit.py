@@ -61,8 +61,14 @@ entered.wait(30)
 
 
 @pytest.mark.contract("H17")
-@pytest.mark.parametrize("runs_before", [0, 2], ids=["first_dispatch", "later_dispatch"])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("layout", "runs_before"),
+    [
+        *(("one_device", 0), ("one_device", 2), ("shard_map", 0), ("shard_map", 2)),
+        *(("mesh", 2), ("explicit mesh", 0), ("pmap", 2)),
+        *(pytest.param(*both, marks=pytest.mark.thorough) for both in (("mesh", 0), ("explicit mesh", 2), ("pmap", 0))),
+    ],
+)
 def test_a_pure_callback_that_runs_at_exit(layout: str, runs_before: int) -> None:
     """JAX dispatches such a program in a way that it tells nobody of, from the second time on."""
     ended = run_program(START + LAYOUTS[layout] + END, str(runs_before), devices=4, timeout=60.0).check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.pairwise import in_turns
 from support.subprocesses import run_program
 
 pytestmark = pytest.mark.contract("H17")
@@ -81,30 +82,34 @@ begun.wait(30)
 """
 
 
+LOOPS = [
+    ("id_tap", "jit", "stops"),
+    ("id_print", "shard_map", "goes_on"),
+    ("call", "mesh", "goes_on"),
+    ("pure_callback", "jit", "goes_on"),
+    ("pure_callback", "shard_map", "stops"),
+    ("pure_callback", "eager", "goes_on"),
+    ("io_callback", "jit", "stops"),
+    ("io_callback_ordered", "eager", "goes_on"),
+    ("debug_ordered", "jit", "goes_on"),
+    ("buffer_callback", "shard_map", "goes_on"),
+    ("dlpack_callback", "mesh", "stops"),
+]
+FURTHER = [
+    ("id_tap", "jit", "goes_on"),
+    ("call", "jit", "stops"),
+    ("pure_callback", "eager", "stops"),
+    ("io_callback", "mesh", "goes_on"),
+    ("io_callback_ordered", "jit", "goes_on"),
+    ("io_callback_ordered", "shard_map", "stops"),
+    ("debug", "shard_map", "stops"),
+    ("buffer_callback", "jit", "stops"),
+    ("installed", "jit", "goes_on"),
+]
+
+
 @pytest.mark.parametrize(
-    ("kind", "layout", "how"),
-    [
-        ("id_tap", "jit", "stops"),
-        ("id_tap", "jit", "goes_on"),
-        ("id_print", "shard_map", "goes_on"),
-        ("call", "jit", "stops"),
-        ("call", "mesh", "goes_on"),
-        ("pure_callback", "jit", "goes_on"),
-        ("pure_callback", "eager", "stops"),
-        ("pure_callback", "eager", "goes_on"),
-        ("pure_callback", "shard_map", "stops"),
-        ("io_callback", "jit", "stops"),
-        ("io_callback", "mesh", "goes_on"),
-        ("io_callback_ordered", "jit", "goes_on"),
-        ("io_callback_ordered", "shard_map", "stops"),
-        ("io_callback_ordered", "eager", "goes_on"),
-        ("debug", "shard_map", "stops"),
-        ("debug_ordered", "jit", "goes_on"),
-        ("buffer_callback", "jit", "stops"),
-        ("buffer_callback", "shard_map", "goes_on"),
-        ("dlpack_callback", "mesh", "stops"),
-        ("installed", "jit", "goes_on"),
-    ],
+    ("kind", "layout", "how"), [*LOOPS, *(pytest.param(*loop, marks=pytest.mark.thorough) for loop in FURTHER)]
 )
 def test_a_daemon_thread_that_calls_back_in_a_loop(kind: str, layout: str, how: str) -> None:
     """It is refused, whether it ends then or tries again; what it has started before runs."""
@@ -144,18 +149,13 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("kind", "layout"),
-    [
-        ("id_tap", "jit"),
-        ("call", "jit"),
-        ("call", "shard_map"),
-        ("pure_callback", "mesh"),
-        ("io_callback", "shard_map"),
-    ],
+@in_turns(
+    ("callback", "hanging"),
+    ["id_tap jit", "call jit", "call shard_map", "pure_callback mesh", "io_callback shard_map"],
+    ["waits timeout", "polls status", "computes normally"],
 )
-@pytest.mark.parametrize(("how", "end"), [("waits", "timeout"), ("polls", "status"), ("computes", "normally")])
-def test_a_function_that_never_returns_is_given_up_and_named(kind: str, layout: str, how: str, end: str) -> None:
+def test_a_function_that_never_returns_is_given_up_and_named(callback: str, hanging: str) -> None:
+    (kind, layout), (how, end) = callback.split(), hanging.split()
     devices = 4 if layout in ("mesh", "shard_map") else 1
     text, status = ENDS[end]
     ended = run_program(
@@ -191,7 +191,7 @@ for _ in range(10):
 QUEUED = """
 from hostcb._runtime import exiting
 exiting.SECONDS_FOR_DAEMONS = 0.3
-tap = jax.jit(lambda x: hcb.id_tap(lambda v, t: (time.sleep(0.1), os.write(1, b"ran\\n")), x))
+tap = jax.jit(lambda x: hcb.id_tap(lambda v, t: (time.sleep(0.05), os.write(1, b"ran\\n")), x))
 
 def start():
     for _ in range(20):

@@ -13,18 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import NamedSharding, SingleDeviceSharding
-from jax.sharding import PartitionSpec as P
 from support import helpers
-from support.helpers import DEADLINE, Record, like
+from support.helpers import DEADLINE, Record
 from support.pairwise import pairwise
-from support.transforming import STAGING
 
 import hostcb as hcb
 
 X = np.arange(8, dtype=np.float32)
 INT = jax.ShapeDtypeStruct((), np.int32)
-ORDERED = pytest.mark.parametrize("ordered", [False, True], ids=["unordered", "ordered"])
+LAYOUTS = {layout.name: layout for layout in helpers.MAIN_LAYOUTS}
 # How long something that must not happen is waited for. In seconds.
 GRACE = 0.2
 
@@ -124,11 +121,10 @@ def test_order_when_the_devices_change_between_programs(devices: list[Any]) -> N
 
 
 @pytest.mark.contract("H5", "X3", "X4")
-@pytest.mark.parametrize("first", [helpers.PMAP, helpers.MESH, helpers.SHARD_MAP], ids=helpers.named)
-@pytest.mark.parametrize("second", [helpers.PMAP, helpers.JIT, helpers.EAGER], ids=helpers.named)
-@pytest.mark.parametrize("kind", ["io", "debug"])
-def test_order_across_threads(kind: str, first: helpers.Layout, second: helpers.Layout) -> None:
+@pairwise(kind=("io", "debug"), first=("pmap", "mesh", "shard_map"), second=("pmap", "jit", "eager"))
+def test_order_across_threads(kind: str, first: str, second: str) -> None:
     """One thread dispatches and tells another, which dispatches then."""
+    former, latter = LAYOUTS[first], LAYOUTS[second]
     record, gate, early, dispatched = Record(), threading.Event(), threading.Event(), threading.Event()
 
     def slow(x: Any) -> None:
@@ -149,15 +145,15 @@ def test_order_across_threads(kind: str, first: helpers.Layout, second: helpers.
 
         return bound
 
-    one, two = first.compile(program(slow)), second.compile(program(quick))
+    one, two = former.compile(program(slow)), latter.compile(program(quick))
     outs: list[Any] = []
 
     def later() -> None:
         dispatched.wait(DEADLINE)
-        outs.append(two(second.same(X)))
+        outs.append(two(latter.same(X)))
 
     threads = [
-        threading.Thread(target=lambda: (outs.append(one(first.same(X))), dispatched.set())),
+        threading.Thread(target=lambda: (outs.append(one(former.same(X))), dispatched.set())),
         threading.Thread(target=later),
     ]
     [thread.start() for thread in threads]
@@ -169,7 +165,7 @@ def test_order_across_threads(kind: str, first: helpers.Layout, second: helpers.
     hcb.barrier_wait()
     assert not came_early, "the second program's callback ran while the first program's waited"
     counts = [record.args.count("first"), record.args.count("second")]
-    assert counts == [len(first.callers), len(second.callers)], f"callbacks: {counts}"
+    assert counts == [len(former.callers), len(latter.callers)], f"callbacks: {counts}"
 
 
 @pytest.mark.contract("X3", "X4")
@@ -204,10 +200,9 @@ EFFECTS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.contract("H13", "X3", "X4")
-@pytest.mark.parametrize("barrier", BARRIERS)
-@pytest.mark.parametrize("effect", EFFECTS)
-@pytest.mark.parametrize("layout", [helpers.PMAP, helpers.SHARD_MAP, helpers.MESH], ids=helpers.named)
-def test_barriers_wait_for_effects(layout: helpers.Layout, effect: str, barrier: str) -> None:
+@pairwise(name=("pmap", "shard_map", "mesh"), effect=EFFECTS, barrier=BARRIERS)
+def test_barriers_wait_for_effects(name: str, effect: str, barrier: str) -> None:
+    layout = LAYOUTS[name]
     if effect == "buffer" and layout is helpers.MESH:
         pytest.skip("refused while lowering; see test_buffer_callback.py")
     record, gate, returned, started = Record(), threading.Event(), threading.Event(), threading.Event()
@@ -370,101 +365,3 @@ def test_differentiated_loops_call_in_every_step(
     got = barred(record)
     assert sorted(got) == list(range(count)), f"calls: {got}"
     assert not ordered or got == list(range(count)), f"order: {got}"
-
-
-def where(x: Any) -> Any:
-    """Only the report of a failure names the device that called."""
-    raise ValueError("where am I")
-
-
-def caller(function: Any, *args: Any) -> Any:
-    """The device on which a callback of `function` ran, as the barrier reports it."""
-    with pytest.raises(jax.errors.JaxRuntimeError, match="where am I"):
-        jax.block_until_ready(function(*args))
-    with pytest.raises(hcb.CallbackException) as caught:
-        hcb.barrier_wait()
-    (failure,) = caught.value.failures
-    return failure.device
-
-
-KINDS = {"pure": hcb.pure_callback, "io": hcb.io_callback,
-         "ordered_io": functools.partial(hcb.io_callback, ordered=True)}  # fmt: skip
-EVERY = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-
-
-@pytest.mark.contract("X5")
-@EVERY
-@pytest.mark.parametrize("form", ["single", "named"])
-@pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", "jit"])
-def test_sharding_picks_the_device_of_a_mesh(stage: Any, form: str, kind: Any, devices: list[Any]) -> None:
-    mesh = helpers.mesh_of(devices)
-    x = helpers.sharded(X, mesh)
-    for device in (devices[5], devices[0], devices[7]):
-        single = SingleDeviceSharding(device)
-        sharding = single if form == "single" else NamedSharding(helpers.mesh_of([device]), P())
-        assert caller(stage(lambda x, s=sharding: kind(where, like(x), x, sharding=s)), x) == device
-        out = stage(lambda x, s=sharding: kind(lambda x: x + 1, like(x), x, sharding=s))(x)
-        helpers.equal(np.asarray(out), X + 1, f"result of {device}")
-        assert out.sharding.device_set == set(devices), f"the result should reach all devices, has {out.sharding}"
-    assert caller(stage(lambda x: kind(where, like(x), x)), x) == devices[0], "the first by default"
-
-
-UNDER_VMAP = [
-    ("io", "sequential"),
-    *((kind, method) for kind in ("call", "pure") for method in ("sequential", "sequential_unrolled", "expand_dims")),
-]
-
-
-@pytest.mark.contract("H8", "H10", "X5")
-@pytest.mark.parametrize(("kind", "method"), UNDER_VMAP)
-def test_under_vmap_the_named_device_calls(kind: str, method: str, devices: list[Any]) -> None:
-    x = helpers.sharded(np.arange(16, dtype=np.float32).reshape(8, 2), helpers.mesh_of(devices))
-
-    def program(function: Any, place: int) -> Any:
-        sharding = SingleDeviceSharding(devices[place])
-        ways = {
-            "io": lambda row: hcb.io_callback(function, like(row), row, sharding=sharding),
-            "pure": lambda row: hcb.pure_callback(function, like(row), row, sharding=sharding, vmap_method=method),
-            "call": lambda row: hcb.call(function, row, result_shape=like(row), device_index=place, vmap_method=method),
-        }
-        return jax.jit(jax.vmap(ways[kind]))
-
-    for place in (1, 7):
-        helpers.equal(np.asarray(program(lambda row: row + 1, place)(x)), np.asarray(x) + 1, f"result of {place}")
-        with pytest.raises(jax.errors.JaxRuntimeError, match="where am I"):
-            jax.block_until_ready(program(where, place)(x))
-        with pytest.raises(hcb.CallbackException) as caught:
-            hcb.barrier_wait()
-        assert {failure.device for failure in caught.value.failures} == {devices[place]}
-
-
-@pytest.mark.contract("X5")
-@EVERY
-@STAGING
-def test_sharding_on_one_device(stage: Any, kind: Any, devices: list[Any]) -> None:
-    x = jax.device_put(X, devices[3])
-    f = lambda x, device: kind(lambda x: x + 1, like(x), x, sharding=SingleDeviceSharding(device))
-    helpers.equal(stage(functools.partial(f, device=devices[3]))(x), X + 1, "its own device")
-    with pytest.raises(ValueError, match=r"cpu:0|CpuDevice\(id=0\)"):
-        stage(functools.partial(f, device=devices[0]))(x)
-
-
-@pytest.mark.contract("X5")
-@EVERY
-def test_shardings_that_name_no_device_are_refused(kind: Any, devices: list[Any]) -> None:
-    record = Record()
-    mesh = helpers.mesh_of(devices)
-    f = lambda x, sharding: kind(lambda x: (record.add(x), x)[1], like(x), x, sharding=sharding)
-    with pytest.raises(NotImplementedError, match=r"only supports SingleDeviceSharding.*8 devices"):
-        jax.jit(lambda x: f(x, NamedSharding(mesh, P("d"))))(X)
-    for wrong in (devices[0], "cpu", 0, P("d")):
-        with pytest.raises(TypeError, match=r"sharding must be a jax\.sharding.SingleDeviceSharding or None, got"):
-            jax.jit(lambda x, w=wrong: f(x, w))(X)
-    half = helpers.sharded(X, helpers.mesh_of(devices[:4]))
-    with pytest.raises(ValueError, match="not in the device assignment"):
-        jax.jit(lambda x: f(x, SingleDeviceSharding(devices[6])))(half)
-    for mapped in (jax.pmap(lambda x: f(x, SingleDeviceSharding(devices[0]))),
-                   helpers.shard_map(lambda x: f(x, SingleDeviceSharding(devices[0])), mesh)):  # fmt: skip
-        with pytest.raises(NotImplementedError, match="do not support specifying sharding inside spmd computations"):
-            jax.jit(mapped)(X)
-    assert barred(record) == [], "refused before anything runs"

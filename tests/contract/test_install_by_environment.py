@@ -59,7 +59,7 @@ def expected(steps: int, inline: bool) -> list[str]:
     ("arguments", "variables", "inline"),
     [
         ((), {}, False),
-        (("--jax_host_callback_inline",), {}, True),
+        pytest.param(("--jax_host_callback_inline",), {}, True, marks=pytest.mark.thorough),
         (("--jax_host_callback_max_queue_byte_size=1000",), {"JAX_HOST_CALLBACK_INLINE": "true"}, True),
         (("--nojax_host_callback_inline",), {"JAX_HOST_CALLBACK_INLINE": "1"}, False),
     ],
@@ -124,7 +124,7 @@ def test_import_of_hostcb_does_it_where_there_is_no_such_file() -> None:
     assert ended.check().lines == ["True"]
 
 
-@pytest.mark.parametrize("install", [None, "", "0", "False", " off "])
+@pytest.mark.parametrize("install", [None, *(pytest.param(word, marks=pytest.mark.thorough) for word in ("", " off "))])
 def test_nothing_is_imported_where_it_is_not_asked_for(install: str | None, site: Path) -> None:
     program = """
 import json, sys

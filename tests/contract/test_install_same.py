@@ -109,7 +109,7 @@ def test_a_failure_has_the_error_that_programs_catch() -> None:
     with hcb.installed():
         with pytest.raises(jax.errors.JaxRuntimeError, match="the reason"):
             jax.block_until_ready(jax.jit(lambda x: pure_callback(fails, x, x))(X))
-        with pytest.raises(TypeError, match=r"pure_callback: callback must be callable, got 7"):
+        with pytest.raises(TypeError, match=r"pure_callback: .*7"):
             pure_callback(7, X, X)
 
 

@@ -65,10 +65,12 @@ ON_ALL_DEVICES = ["pmap", "mesh"]
 @pytest.mark.contract("H4")
 @pytest.mark.parametrize(
     ("outer", "kind", "size"),
-    [pytest.param(outer, kind, 2**20, id=f"{outer}-{kind}-4MB") for outer in ("jit", "pmap", "mesh")
-     for kind in ("tap", "call")]
-    + [pytest.param(outer, "call", 800, id=f"{outer}-call-small") for outer in ("pmap", "mesh")],
-)  # fmt: skip
+    [
+        *(("jit", "tap", 2**20), ("jit", "call", 2**20), ("pmap", "tap", 2**20), ("mesh", "call", 2**20)),
+        *(("pmap", "call", 800), ("mesh", "call", 800)),
+        *(pytest.param(*each, 2**20, marks=pytest.mark.thorough) for each in (("pmap", "call"), ("mesh", "tap"))),
+    ],
+)
 def test_callbacks_that_run_jax(outer: str, kind: str, size: int) -> None:
     """With a call, a program on many devices waits for its callback, and XLA's CPU runtime starts no other program on
     those devices together meanwhile: JAX's own callbacks hang there just so. All the rest has to work.

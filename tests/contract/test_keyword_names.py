@@ -146,7 +146,7 @@ def test_buffer_callback(stage: Any) -> None:
 @pytest.mark.parametrize("stage", [jax.jit, lambda f: f], ids=["jit", "eager"])
 def test_a_keyword_argument_is_not_replaced_by_the_stream(stage: Any) -> None:
     f = hcb.dlpack_callback(lambda x, stream: np.asarray(x), SCALAR, with_stream=True)
-    with pytest.raises(TypeError, match=r"with_stream=True passes `stream=`.*Rename"):
+    with pytest.raises(TypeError, match="with_stream=True"):
         stage(lambda x: f(x, stream=x))(X)
     assert float(stage(f)(X)) == 2
 

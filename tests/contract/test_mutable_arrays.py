@@ -209,7 +209,7 @@ def test_conditions_that_would_see_old_values_are_refused(kind: str, nested: boo
             jax.lax.while_loop(condition, body, 0)
         return r[...]
 
-    with pytest.raises(NotImplementedError, match="Carry the array's value"):
+    with pytest.raises(NotImplementedError, match="while_loop"):
         jax.jit(program)(jnp.arange(2.0))
 
 
@@ -287,5 +287,5 @@ def test_conditions_are_refused_however_the_body_changes_what_they_use(change: s
         jax.lax.while_loop(condition, lambda step: (CHANGES[change](r), step + 1)[1], 0)
         return r[...]
 
-    with pytest.raises(NotImplementedError, match="Carry the array's value"):
+    with pytest.raises(NotImplementedError, match="while_loop"):
         jax.jit(program)(jnp.arange(2.0))

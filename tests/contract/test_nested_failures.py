@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from support.first_lines import barrier
+from support.pairwise import pairwise
 
 import hostcb as hcb
 
@@ -58,19 +59,18 @@ def nested(depth: int, call: Callable[[Any, Any], Any], stage: Any, wrapped: boo
     return staged
 
 
-@pytest.mark.parametrize("wrapped", [False, True], ids=["as it is", "wrapped"])
-@pytest.mark.parametrize("stage", [jax.jit, lambda function: function], ids=["jit", "eager"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_texts_grow_with_the_depth(kind: str, stage: Any, wrapped: bool) -> None:
+@pairwise(kind=KINDS, stage=("jit", "eager"), error=("as it is", "wrapped"))
+def test_texts_grow_with_the_depth(kind: str, stage: str, error: str) -> None:
     sizes = []
+    staging, wrapped = jax.jit if stage == "jit" else lambda function: function, error == "wrapped"
     for depth in (3, 6, 9):
         with pytest.raises(jax.errors.JaxRuntimeError) as caught:
-            jax.block_until_ready(nested(depth, KINDS[kind], stage, wrapped)(np.float32(1)))
+            jax.block_until_ready(nested(depth, KINDS[kind], staging, wrapped)(np.float32(1)))
             jax.effects_barrier()
-        error, reported = caught.value, barrier()
+        raised, reported = caught.value, barrier()
         texts = {
-            "error": str(error),
-            "as Python prints it": "".join(traceback.format_exception(error)),
+            "error": str(raised),
+            "as Python prints it": "".join(traceback.format_exception(raised)),
             "failure": reported.failures[-1].text,
             "barrier": str(reported),
         }

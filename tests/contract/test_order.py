@@ -14,11 +14,13 @@ from jax import lax
 from support import helpers
 from support.constructs import CONSTRUCTS, emitted, emitter, expectation, numbered
 from support.helpers import DEADLINE, Record
+from support.pairwise import pairwise
 
 import hostcb as hcb
 
 X = np.arange(8, dtype=np.float32)
 UNCHANGED = jax.ShapeDtypeStruct((), np.int32)
+LAYOUTS = {layout.name: layout for layout in helpers.MAIN_LAYOUTS}
 
 
 def check_order(record: Record, callers: tuple[int, ...], expected: list[Any], what: str) -> None:
@@ -96,11 +98,10 @@ def test_order_when_the_layout_changes_between_computations(devices: list[jax.De
 
 
 @pytest.mark.contract("H5")
-@pytest.mark.parametrize("second_kind", ["tap", "call"])
-@pytest.mark.parametrize("first", [helpers.PMAP, helpers.SHARD_MAP, helpers.MESH], ids=helpers.named)
-@pytest.mark.parametrize("second", [helpers.PMAP, helpers.JIT, helpers.EAGER, helpers.MESH], ids=helpers.named)
-def test_order_across_threads(first: helpers.Layout, second: helpers.Layout, second_kind: str) -> None:
+@pairwise(former=("pmap", "shard_map", "mesh"), latter=("pmap", "jit", "eager", "mesh"), second_kind=("tap", "call"))
+def test_order_across_threads(former: str, latter: str, second_kind: str) -> None:
     """One thread dispatches and then tells another, which dispatches: the first one's callbacks come first."""
+    first, second = LAYOUTS[former], LAYOUTS[latter]
     record, gate, early, dispatched = Record(), threading.Event(), threading.Event(), threading.Event()
 
     def slow(arg: Any, device: Any) -> None:

@@ -39,7 +39,7 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_an_executable_is_not_serialized(name: str) -> None:
     compiled = jax.jit(PROGRAMS[name]).lower(X).compile()
-    with pytest.raises(TypeError, match=r"hostcb: a program with .* cannot be serialized") as caught:
+    with pytest.raises(TypeError, match=r"hostcb: .* serialized") as caught:
         serialize_executable.serialize(compiled)
     assert name.split()[-1] in str(caught.value)
 
@@ -52,7 +52,7 @@ def test_the_refusal_names_the_callbacks_in_the_programs_order() -> None:
             x = PROGRAMS[name](x)
         return x
 
-    with pytest.raises(TypeError, match=r"a program with id_tap.*, call.*, pure_callback.* cannot be serialized"):
+    with pytest.raises(TypeError, match=r"id_tap.*, call.*, pure_callback"):
         serialize_executable.serialize(jax.jit(program).lower(X).compile())
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from support import sessions
 from support.subprocesses import run_program
+
+# The moments at which they come differ from one to the next.
+ROUNDS = sessions.rounds(120, 400)
 
 # What a handler or a finalizer does. Each is jitted before it is used there.
 ACTIONS = {
@@ -108,8 +112,8 @@ print(json.dumps(counted))
     ],
 )
 def test_a_signal_handler_runs_programs_at_any_moment(action: str, work: str) -> None:
-    seen = run_program(SIGNALS, ACTIONS[action], ACTIONS[work], "300", devices=1, timeout=120).json()
-    assert seen >= 300
+    seen = run_program(SIGNALS, ACTIONS[action], ACTIONS[work], str(ROUNDS), devices=1, timeout=120).json()
+    assert seen >= ROUNDS
 
 
 @pytest.mark.contract("H5")
@@ -117,8 +121,8 @@ def test_a_signal_handler_runs_programs_at_any_moment(action: str, work: str) ->
     ("action", "work"), [("jit_tap", "jit_call"), ("jit_call", "jit_tap"), ("eager_tap", "eager_call")]
 )
 def test_a_finalizer_runs_programs_at_any_moment(action: str, work: str) -> None:
-    seen = run_program(FINALIZERS, ACTIONS[action], ACTIONS[work], "200", devices=1, timeout=120).json()
-    assert seen >= 200
+    seen = run_program(FINALIZERS, ACTIONS[action], ACTIONS[work], str(ROUNDS), devices=1, timeout=120).json()
+    assert seen >= ROUNDS
 
 
 @pytest.mark.contract("H5")
@@ -240,7 +244,7 @@ INTERRUPTED = {
 @pytest.mark.contract("H13")
 @pytest.mark.parametrize("how", INTERRUPTED)
 def test_an_interrupt_at_any_moment_leaves_nothing_that_never_ends(how: str) -> None:
-    left, order, held = run_program(INTERRUPTS, INTERRUPTED[how], "1000", devices=1, timeout=200).json()
+    left, order, held = run_program(INTERRUPTS, INTERRUPTED[how], str(3 * ROUNDS), devices=1, timeout=200).json()
     assert left == [] and order == ["tap", "call"]
     assert all(each == 0 for each in held), f"bytes that the queues still count: {held}"
 
@@ -251,6 +255,8 @@ def test_interrupts_of_programs_on_several_devices_leave_nothing_that_never_ends
 work = jax.pmap(lambda x: hcb.call(lambda v: v, hcb.id_tap(lambda v, t: None, x), result_shape=x))
 both = np.ones(2, np.float32)
 """
-    left, order, held = run_program(mapped + INTERRUPTS, "lambda x: work(both)", "500", devices=2, timeout=200).json()
+    left, order, held = run_program(
+        mapped + INTERRUPTS, "lambda x: work(both)", str(2 * ROUNDS), devices=2, timeout=200
+    ).json()
     assert left == [] and order == ["tap", "call"]
     assert all(each == 0 for each in held), f"bytes that the queues still count: {held}"

@@ -305,7 +305,7 @@ def test_figures_are_data(devices: list[jax.Device]) -> None:
     assert found["cpu:9999"].taps == 0
     with pytest.raises(AttributeError):
         found.seconds = 0.0  # type: ignore[misc]
-    with pytest.raises(TypeError, match="got 3 of <class 'int'>"):
+    with pytest.raises(TypeError, match="3"):
         found[3]
     with pytest.raises(TypeError, match="unsupported operand"):
         found - 3  # type: ignore[operator]

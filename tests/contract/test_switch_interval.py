@@ -169,9 +169,7 @@ def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(interval: Switc
 
 @pytest.mark.parametrize("value", [-1, 1e-7, "quick", float("inf"), float("nan")])
 def test_a_wrong_interval(value: object) -> None:
-    with pytest.raises(
-        ValueError, match=rf"{FLAG} must be a number of seconds, at least 0.000001, or 0 for never, got"
-    ):
+    with pytest.raises(ValueError, match=FLAG):
         jax.config.update(FLAG, value)
 
 

@@ -199,7 +199,7 @@ def test_all_callbacks_run_while_the_file_cannot_be_written(kind: str, tmp_path:
 
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    with pytest.raises(OSError, match="lacks events"), hcb.trace(tmp_path / "pipe"):
+    with pytest.raises(OSError, match="pipe"), hcb.trace(tmp_path / "pipe"):
         os.close(reader)
         result = helpers.finish(jax.jit(lambda x: jax.lax.fori_loop(0, steps, step, x))(np.float32(0)))
     assert seen == [*range(steps)] and float(result) == steps

@@ -22,6 +22,23 @@ def pairwise(**axes: Iterable[str]) -> Any:
     return pytest.mark.parametrize(tuple(values), cover(Space(values), [], seed=0).rows)
 
 
+def in_turns(names: tuple[str, str], first: Iterable[Any], second: Iterable[Any], times: int = 1) -> Any:
+    """As `pytest.mark.parametrize` for two axes, but each value of the first meets only `times` of the second, in turn.
+
+    A thorough session has the whole product.
+    """
+    every, others = list(first), list(second)
+    times = len(others) if sessions.THOROUGH else times
+    rows = [
+        (one, others[(times * place + turn) % len(others)]) for place, one in enumerate(every) for turn in range(times)
+    ]
+    return pytest.mark.parametrize(names, [pytest.param(*row, id="-".join(map(_name, row))) for row in rows])
+
+
+def _name(value: Any) -> str:
+    return value if isinstance(value, str) else str(getattr(value, "name", None) or getattr(value, "__name__", value))
+
+
 def _product(function: Any, values: dict[str, tuple[str, ...]]) -> Any:
     for name, of_axis in values.items():
         function = pytest.mark.parametrize(name, of_axis)(function)

@@ -105,7 +105,7 @@ print([isinstance(each, type) for each in (hcb.Buffer, hcb.ExecutionContext, hcb
 def test_what_a_module_lacks_that_is_imported_later_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
     late = registry.Entry("jax.nonesuch:part", "Does something.", "It is not done.", ("H4",), registry.Cost.SOME)
     monkeypatch.setattr(registry, "_warned", True)
-    with pytest.warns(hcb.UnknownJaxWarning, match=r"jax\.nonesuch:part is missing\. Lost: H4\. It is not done\."):
+    with pytest.warns(hcb.UnknownJaxWarning, match=r"jax\.nonesuch:part.*H4"):
         registry.probe_late(late)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -83,7 +83,7 @@ def test_devices_by_their_position(layout: str) -> None:
 @pytest.mark.contract("H15")
 def test_failed_call() -> None:
     program = jax.jit(lambda x: hcb.call(lambda value: value[:1], x, result_shape=x))
-    with pytest.raises(jax.errors.JaxRuntimeError, match=r"float32\[2\], but the callback returned something else"):
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"float32\[2\]"):
         program(jnp.arange(2.0)).block_until_ready()
     with pytest.raises(hcb.CallbackException):
         hcb.barrier_wait()

@@ -90,7 +90,7 @@ def test_handlers_on_tpu_check_results() -> None:
     with mock.patch.object(mlir.ModuleContext, "get_backend", lambda self, optional=False: client):
         wrong.trace(jax.ShapeDtypeStruct((16,), np.float32)).lower(lowering_platforms=("tpu",))
     (handler,) = client.handlers
-    with pytest.raises(Exception, match=r"float32\[16\], but the callback returned something else"):
+    with pytest.raises(Exception, match=r"float32\[16\]"):
         handler(np.zeros(16, np.float32))
     with pytest.raises(hcb.CallbackException, match=r"float32\[2\]"):
         hcb.barrier_wait()

@@ -72,7 +72,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert found.reached[IMPORT].lines == {"toy.py": {1, 2}}
     assert found.reached[TWO].lines["toy.py"] == {8}, "its own process has imported the package"
     (package / "toy.py").write_text("x = 2")
-    with pytest.raises(StaleCoverageError, match="remove it, and record again"):
+    with pytest.raises(StaleCoverageError, match="record"):
         coverage.load(path, package)
 
 
@@ -233,7 +233,7 @@ def test_kills_by_a_test_that_is_gone_are_an_error(tmp_path: Path) -> None:
     path.write_text(json.dumps({"one": TEST, "two": ONE}))
     assert sample.load(path) == {"one": TEST, "two": ONE}
     path.write_text(json.dumps({"one": TEST + "_gone"}))
-    with pytest.raises(sample.KillsError, match="there is no such test: name another one"):
+    with pytest.raises(sample.KillsError, match="no such test"):
         sample.load(path)
 
 

@@ -49,7 +49,7 @@ def test_why_no_library_is_built(variables: dict[str, str], reason: str, monkeyp
 
 def test_a_value_that_is_neither_0_nor_1_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOSTCB_BUILD_NATIVE", "perhaps")
-    with pytest.raises(ValueError, match="HOSTCB_BUILD_NATIVE must be 0 or 1, got 'perhaps'"):
+    with pytest.raises(ValueError, match=r"HOSTCB_BUILD_NATIVE.*'perhaps'"):
         native.lacks()
 
 
@@ -63,7 +63,7 @@ def test_a_compiler_that_fails_leaves_the_library_as_it_was(tmp_path: Path, monk
     folder = folder_of_sources(tmp_path)
     (folder / native.NAME).write_bytes(b"old")
     monkeypatch.setenv("CC", f"{sys.executable} -c \"raise SystemExit('nothing compiles')\"")
-    with pytest.raises(native.NotBuiltError, match=r"the C compiler .* failed: nothing compiles"):
+    with pytest.raises(native.NotBuiltError, match="nothing compiles"):
         native.build(folder=folder)
     assert (folder / native.NAME).read_bytes() == b"old"
     assert {path.name for path in folder.iterdir()} == {native.NAME, *(path.name for path in native.sources())}
@@ -92,7 +92,7 @@ def test_headers_that_are_too_old_are_passed_over(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(native.sysconfig, "get_path", lambda name: str(tmp_path / name))
     assert native.headers() is None
     if native.lacks() is None:
-        with pytest.raises(native.NotBuiltError, match=r"it needs the headers of jaxlib 0\.10\.2 or newer"):
+        with pytest.raises(native.NotBuiltError, match=r"jaxlib 0\.10\.2"):
             native.build()
 
 
@@ -124,5 +124,5 @@ def test_a_library_for_macos_is_read() -> None:
 
 
 def test_anything_else_is_refused() -> None:
-    with pytest.raises(binaries.UnreadableError, match="neither ELF nor Mach-O of 64 bits: it begins with b'no lib'"):
+    with pytest.raises(binaries.UnreadableError, match="b'no lib'"):
         binaries.read(b"no library")

@@ -57,7 +57,7 @@ def test_a_file_runs_as_in_a_fresh_interpreter() -> None:
 
 def test_a_program_that_hangs_is_ended_and_shows_its_stacks() -> None:
     source = "import threading\ndef hangs():\n    print('begun')\n    threading.Event().wait()\nhangs()"
-    ended = run_program(source, prelude="", timeout=5.0)
+    ended = run_program(source, prelude="", timeout=3.0)
     assert (ended.returncode, ended.lines) == (None, ["begun"])
     assert "Fatal Python error: Aborted" in ended.stderr and "line 4 in hangs" in ended.stderr
 

@@ -59,7 +59,7 @@ def test_a_tag_of_the_version_is_right(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tag", ["1.2.3", "v1.2", "v1.2.30", "v1.2.3rc1", ""])
 def test_another_tag_is_refused(tag: str, tmp_path: Path) -> None:
-    with pytest.raises(check_tag.WrongTagError, match=r"says 1\.2\.3: the tag must be 'v1\.2\.3'"):
+    with pytest.raises(check_tag.WrongTagError, match=r"v1\.2\.3"):
         check_tag.check(tag, checkout(tmp_path))
 
 
@@ -79,14 +79,14 @@ def test_a_changelog_without_the_version_is_refused(changelog: str, reason: str,
 def test_fragments_that_are_left_are_refused(tmp_path: Path) -> None:
     folder = checkout(tmp_path)
     (folder / check_tag.FRAGMENTS / "stats.added.md").touch()
-    with pytest.raises(check_tag.WrongTagError, match=r"\['stats\.added\.md'\], which are not in CHANGELOG\.md"):
+    with pytest.raises(check_tag.WrongTagError, match=r"stats\.added\.md"):
         check_tag.check("v1.2.3", folder)
 
 
 def test_a_file_without_a_version_is_refused(tmp_path: Path) -> None:
     folder = checkout(tmp_path)
     (folder / check_tag.VERSION).write_text("")
-    with pytest.raises(check_tag.WrongTagError, match="has no line `__version__"):
+    with pytest.raises(check_tag.WrongTagError, match="__version__"):
         check_tag.check("v1.2.3", folder)
 
 

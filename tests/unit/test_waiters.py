@@ -97,7 +97,7 @@ def test_the_end_of_a_program_is_not_the_end_of_the_time() -> None:
 @pytest.mark.contract("H21")
 def test_without_the_hooks_a_timeout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(barrier.tracker, "informed", False)
-    with pytest.raises(hcb.UnknownJaxError, match="a timeout cannot be used"):
+    with pytest.raises(hcb.UnknownJaxError, match="timeout"):
         hcb.barrier_wait(timeout=1.0)
 
 

@@ -1,4 +1,4 @@
-"""Keyword expressions and covering arrays of any form, beside what they are to mean."""
+"""Keyword expressions, which mean what they mean to pytest, and covering arrays: of any form, and some by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.planning.covering import Constraint, Space, cover, pairs_of
-from conformance.planning.keywords import matcher
+from conformance.planning.keywords import KeywordError, any_of, matcher
 
 # Keyword expressions -------------------------------------------------------------------------------------------------
 
@@ -66,6 +66,34 @@ def test_expressions_mean_what_they_are_made_of(meant: Meant) -> None:
     assert matcher(text)(CELL) is truth, text
 
 
+@pytest.mark.parametrize(
+    ("expression", "chosen"),
+    [
+        ("ID_TAP", True),
+        ("id_tap/vmap", True),
+        ("hostcb/*/vmap*", True),
+        ("id_tap/*", False),
+        ("not not call", False),
+        ("call or id_tap and scan", True),
+        ("scan+int8-matrix-dict and 8dev+sync", True),
+        ("not(call)and(id_tap)", True),
+    ],
+)
+def test_expressions(expression: str, chosen: bool) -> None:
+    assert matcher(expression)(CELL) is chosen
+
+
+def test_several_expressions_are_alternatives() -> None:
+    assert any_of(["call", "vmap"])(CELL)
+    assert not any_of(["call", "pmap"])(CELL)
+
+
+@pytest.mark.parametrize("expression", ["", "id_tap and", "and id_tap", "id_tap vmap", "(id_tap", "id_tap)", "a & b"])
+def test_what_means_nothing(expression: str) -> None:
+    with pytest.raises(KeywordError):
+        matcher(expression)
+
+
 # Covering arrays -----------------------------------------------------------------------------------------------------
 
 AXES = "abcd"
@@ -105,3 +133,25 @@ def test_every_pair_is_covered_that_any_row_can_hold_by_rows_that_mean_something
     assert not covering.missing
     # Each row was made for a pair that those before it do not have.
     assert len(covering.rows) == len(set(covering.rows))
+
+
+VALUES = {"a": [*"012"], "b": [*"01"], "c": [*"012"], "d": [*"01234"]}
+BEFORE = Constraint(("a", "b"), lambda a, b: "one, then zero" if (a, b) == ("1", "0") else None)
+FOLLOWING = Constraint(("a", "b", "c"), lambda a, b, c: None if (a, b) != ("0", "0") or c == "2" else "two alone")
+
+
+def test_excluded_pairs_have_reasons() -> None:
+    blocked = Constraint(("c", "d"), lambda c, d: "d is never four" if d == "4" else None)
+    covering = cover(Space(VALUES, (BEFORE, FOLLOWING, blocked)), [], 0)
+    assert covering.excluded[0, "1", 1, "0"] == "one, then zero"
+    assert covering.excluded[0, "0", 3, "4"].startswith("nothing goes with both: ")
+
+
+def test_rows_are_few_and_differ_by_the_seed() -> None:
+    space = Space({axis: [*"01234567"] for axis in "abcdef"})
+    rows = cover(space, [], 0).rows
+    assert len(rows) < 2 * 8 * 8, f"{len(rows)} rows, where 64 is the least there can be"
+    assert cover(space, [], 1).rows != rows
+    assert not cover(Space(VALUES, (BEFORE,)), [*itertools.product(*VALUES.values())], 0).rows, (
+        "what is present need not be made"
+    )

@@ -1,0 +1,95 @@
+"""Runs of the suite in processes of their own, with the implementations of this folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+PATH = f"{ROOT}{os.pathsep}{HERE}"
+"""On which processes find the suite and the implementations of this folder."""
+
+DEADLINE = 240.0
+"""Far beyond what a run of a few cells takes."""
+
+
+def cells(implementation: str, *callbacks: str) -> list[str]:
+    return [f"--cell={implementation}/{callback}/eager/cpu-1dev" for callback in callbacks]
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    # With these, pytest puts colors into the text in which tests look for words.
+    inherited = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "PY_COLORS")}
+    return inherited | {"PYTHONPATH": PATH, "ENGINE_FAKES": str(folder)} | more
+
+
+def start(folder: Path, *arguments: str, **more: str) -> subprocess.Popen[str]:
+    """Start `run`, whose results go to `folder / "results"`."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "conformance", "run", f"--results={folder / 'results'}", *arguments],
+        **{"cwd": folder, "env": environment(folder, **more), "start_new_session": True, "text": True},  # type: ignore[call-overload]
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE},
+    )
+
+
+def end(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        output, errors = process.communicate(timeout=DEADLINE)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def run(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return end(start(folder, *arguments, **more))
+
+
+def python(folder: Path, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """A program with the suite on its path, in a folder."""
+    return subprocess.run(
+        [sys.executable, *command], cwd=folder, env=environment(folder, **more),
+        capture_output=True, text=True, timeout=DEADLINE, check=False,
+    )  # fmt: skip
+
+
+def report_in(folder: Path, platform: str = "cpu") -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((folder / f"conformance-{platform}.json").read_text())
+    return report
+
+
+def verdicts(report: dict[str, Any]) -> dict[str, str]:
+    return {cell["id"]: cell["verdict"] for cell in report["cells"]}
+
+
+def journal_in(folder: Path, *kinds: str) -> list[dict[str, Any]]:
+    """The events of these kinds in the journal of a run."""
+    events = map(json.loads, (folder / "journal-cpu.jsonl").read_text().splitlines())
+    return [event for event in events if event["event"] in kinds]
+
+
+@contextlib.contextmanager
+def blocked(folder: Path) -> Iterator[Any]:
+    """Where a cell of the implementation `BLOCKS` writes its process once it has begun; gives a wait for that."""
+    os.mkfifo(folder / "blocked")
+    # Read and write: the cell must not wait for a reader, nor be missed if the run ends before.
+    with open(os.open(folder / "blocked", os.O_RDWR | os.O_NONBLOCK)) as pipe:
+
+        def worker(run: subprocess.Popen[str]) -> int:
+            ready, _, _ = select.select([pipe], [], [], DEADLINE)
+            assert ready, end(run)
+            return os.pidfd_open(int(pipe.read(16)))
+
+        yield worker
+
+
+def ended(process: int) -> bool:
+    """Whether a process ends in time."""
+    return bool(select.select([process], [], [], DEADLINE)[0])

@@ -104,7 +104,7 @@ def in_place(
             raise packed(kind, callback, aval.dtype)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        results = bind(
+        return bind(
             kind,
             callback,
             (args, kwargs),
@@ -113,7 +113,6 @@ def in_place(
             aliases=_checked(kind, callback, aliases, jax.tree_util.tree_leaves((args, kwargs)), expected),
             command_buffer=bool(command_buffer),
         )
-        return expected.restore(results)
 
     return call
 

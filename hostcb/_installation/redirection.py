@@ -10,10 +10,10 @@ import numpy as np
 
 from .. import _compat, debug
 from .._api.buffers import buffer_callback
-from .._api.external import io_callback, pure_callback
+from .._api.external import external
 from .._errors.frames import leaving_out_frames
-from .._primitive.binding import bind
-from .._spec.kinds import ORDERED_PRINT, PRINT
+from .._primitive.binding import bind, is_no_value
+from .._spec.kinds import IO, ORDERED_IO, ORDERED_PRINT, PRINT, PURE
 from .as_in_jax import debugging, filling, marking_keys, returning, taken
 from .printing import Printer, check_arguments
 
@@ -105,16 +105,23 @@ def serving(name: str, own: bool = False) -> Callable[..., Any]:
     return _compat.own_callback(name) if own or _compat.needs_own_callback() else _OURS[name]
 
 
-def _pure_callback(callback: Any, result_shape_dtypes: Any, *args: Any, **kwargs: Any) -> Any:
+def _pure_callback(
+    callback: Any, result_shape_dtypes: Any, *args: Any, sharding: Any, vmap_method: Any, **kwargs: Any
+) -> Any:
     function = returning(callback, "pure_callback", result_shape_dtypes)
     args, kwargs = taken((args, kwargs))
-    return pure_callback(function, result_shape_dtypes, *args, **kwargs)
+    return leaving_out_frames(external)(
+        PURE, function, result_shape_dtypes, args, kwargs, sharding, vmap_method, further=False
+    )
 
 
-def _io_callback(callback: Any, result_shape_dtypes: Any, *args: Any, **kwargs: Any) -> Any:
+def _io_callback(
+    callback: Any, result_shape_dtypes: Any, *args: Any, sharding: Any, ordered: Any, **kwargs: Any
+) -> Any:
     function = returning(callback, "io_callback", result_shape_dtypes)
     args, kwargs = taken((args, kwargs))
-    return io_callback(function, result_shape_dtypes, *args, **kwargs)
+    kind = ORDERED_IO if ordered else IO
+    return leaving_out_frames(external)(kind, function, result_shape_dtypes, args, kwargs, sharding, further=False)
 
 
 def _debug_callback(callback: Any, *args: Any, ordered: bool, partitioned: bool, **kwargs: Any) -> Any:
@@ -141,7 +148,7 @@ def _debug_print(fmt: Any, *args: Any, ordered: bool, partitioned: bool, skip_fo
             kind,
             debugging(printer),
             taken((args, kwargs), marking_keys),
-            static_leaves=True,
+            is_static=is_no_value,
             partitioned=bool(partitioned),
         )
 

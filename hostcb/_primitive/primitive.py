@@ -33,10 +33,6 @@ placed_callback_p = jex.Primitive("placed_host_callback")
 _compat.require_devices(placed_callback_p)
 
 
-class EqualOnAllDevices:
-    """Base class of functions whose results vary over no axis of a `shard_map`, as those of JAX's own callbacks."""
-
-
 # Abstract evaluation ---------------------------------------------------------------------------------------------
 
 
@@ -47,8 +43,7 @@ def _abstract_eval(
     effects = effects_of(callback.kind)
     if callback.kind.identity:
         return list(avals), effects
-    function: Any = callback.function
-    if isinstance(function, EqualOnAllDevices):
+    if callback.invariant_results:
         return list(result_avals), effects
     return [_compat.varying_as(aval, avals) for aval in result_avals], effects
 

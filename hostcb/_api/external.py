@@ -93,7 +93,7 @@ def pure_callback(
         [1. 2. 3.]
     """
     try:
-        return external(PURE, callback, result_shape_dtypes, args, kwargs, sharding, vmap_method)
+        return bind_external(PURE, callback, result_shape_dtypes, args, kwargs, sharding, vmap_method, further=True)
     except Exception as error:
         leave_out_frames(error)
         raise
@@ -165,24 +165,28 @@ def io_callback(
         [0.6369617  0.26978672]
     """
     try:
-        return external(ORDERED_IO if ordered else IO, callback, result_shape_dtypes, args, kwargs, sharding)
+        kind = ORDERED_IO if ordered else IO
+        return bind_external(kind, callback, result_shape_dtypes, args, kwargs, sharding, None, further=True)
     except Exception as error:
         leave_out_frames(error)
         raise
 
 
-def external(
+def bind_external(
     kind: Kind,
     callback: Callable[..., Any],
     result_shape_dtypes: Any,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     sharding: Any,
-    vmap_method: str | None = None,
-    *,
-    further: bool = True,
+    vmap_method: str | None,
+    further: bool = False,
+    **details: Any,
 ) -> Any:
-    """Bind an external callback; `further` says whether it accepts what JAX's own refuses (X7, X8)."""
+    """Bind the primitive of a pure or IO callback.
+
+    `further` says whether it accepts what JAX's own refuses (X7, X8); `details` are further fields of `HostCallback`.
+    """
     check_method(kind, callback, vmap_method, EXTERNAL_METHODS)
     check_callable(callback, kind.name, "callback")
     read = ResultShape.of_dtypes
@@ -197,4 +201,5 @@ def external(
         place=device_of(kind, callback, sharding),
         vmap_method=vmap_method,
         is_static=is_no_array if further else None,
+        **details,
     )

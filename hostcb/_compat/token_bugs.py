@@ -1,11 +1,17 @@
-"""Workarounds for two bugs of JAX's lowering, which ignores the tokens of a program or of a part of it.
+"""Workarounds for three bugs of JAX, which ignores the tokens of a program or of a part of it.
 
-JAX 0.10.2 and 0.12.0.1 have both bugs. JAX's own ordered callbacks have them, too, and hostcb repairs these as well.
+JAX's own ordered callbacks have them, too, and hostcb repairs these as well. JAX 0.10.2 and 0.12.0.1 have two of them:
 
 - For a program with a memory kind in its signature, JAX makes a list with the memory kind of each result. The tokens
   come before the results, and have no entry in that list.
 - `lax.platform_dependent` lowers to the branches of the platforms of the program. It does not return a token that only
   the other branches use.
+
+JAX 0.10.2 has one more, JAX 0.11.0 has not:
+
+- The runtime does not report the layouts of a program with a token. So the compiled program does not tell its
+  `input_formats` and `output_formats`. With layouts other than the default ones it would compute with wrong elements:
+  see `lowering.IGNORES_LAYOUTS_BESIDE_TOKEN`.
 """
 
 from __future__ import annotations
@@ -13,14 +19,30 @@ from __future__ import annotations
 import contextvars
 import functools
 import logging
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.experimental
 import numpy as np
+from jax.experimental.layout import Layout
 
 from .. import _compat
+from .dispatch import modules_in
+from .registry import Cost, private, with_parameters
+
+_LAYOUTS = private(
+    "jax._src.interpreters.pxla:_get_layouts_from_executable",
+    "Tells the layouts of compiled programs with tokens.",
+    "With JAX 0.10.2, `input_formats` and `output_formats` of compiled programs with callbacks raise AssertionError.",
+    ("H4",),
+    Cost.COMFORT,
+    with_parameters("xla_executable", "num_ordered_effects", "out_avals"),
+)
+# A shape in the layout of a module's entry, such as `s4[2,3]{1,0:E(4)}`: the order of its axes, minor to major, and the
+# bits of an element. Arrays without an axis have no layout, nor have tokens.
+_SHAPE = re.compile(r"\w+\[[^]]*\](?:\{([\d,]*)(?::[^}E]*(?:E\((\d+)\))?[^}]*)?\})?")
 
 logger = logging.getLogger("hostcb")
 
@@ -53,6 +75,37 @@ def give_tokens_memory_kinds() -> None:
         return plain(ctx, name, jaxpr, effects, *others, **params)
 
     _compat.replace_lower_function(lower)
+
+
+def tell_layouts() -> None:
+    """Let JAX know the layouts of compiled programs with tokens."""
+    if _LAYOUTS.lost:
+        return
+    plain = _LAYOUTS.value
+
+    def layouts(xla_executable: Any, *args: Any, **named: Any) -> Any:
+        found = plain(xla_executable, *args, **named)
+        if None not in (*found[0], *found[1]):
+            return found
+        modules = modules_in(xla_executable)
+        if len(modules) != 1:
+            return found
+        return _entry_layouts(modules[0].to_string(), len(found[0]), len(found[1]))
+
+    _LAYOUTS.put(layouts)
+
+
+def _entry_layouts(text: str, operands: int, results: int) -> tuple[list[Layout], list[Layout]]:
+    """Return the layouts of so many operands and results of the module with this text; its tokens come before them."""
+    entry = text.partition("\n")[0].partition("entry_computation_layout={")[2]
+    taken, returned = (_SHAPE.findall(part) for part in entry.split("->", 1))
+    tokens = len(taken) - operands
+    return [_layout(*each) for each in taken[tokens:]], [_layout(*each) for each in returned[tokens:][:results]]
+
+
+def _layout(minor_to_major: str, bits: str) -> Layout:
+    axes = [int(axis) for axis in minor_to_major.split(",") if axis]
+    return Layout(tuple(reversed(axes)), (), int(bits or 0))
 
 
 # Set while hostcb tests whether JAX has the bug; the workaround must be off then.

@@ -179,10 +179,11 @@ rules.set_rule(rules.PARTIAL_EVALUATIONS, host_callback_p, _partial_eval)
 
 compiler_bugs.work_around(ordered)
 token_bugs.give_tokens_memory_kinds()
+token_bugs.tell_layouts()
 tracker.informed = dispatch.install_dispatch_hooks((ordered, tracked), Program, tracker)
 if tracker.informed:
     fast_dispatch.enable_fast_dispatch((ordered, tracked), HARMLESS, Program, tracker)
-    _compat.give_programs_a_token(tracked, HARMLESS)
+    _compat.give_programs_a_token(tracked, HARMLESS, ordered)
 else:
     dispatch.keep_order_without_hooks()
     # No execution reports them then.

@@ -42,7 +42,7 @@ EXECUTOR = private(
 )
 _CALL = private(
     "jax._src.interpreters.pxla:ExecuteReplicated.__call__",
-    "Tells of each execution of a program with callbacks.",
+    "Reports each execution of a program with callbacks.",
     _UNTOLD,
     _UNTOLD_PROMISES,
     Cost.SOME,

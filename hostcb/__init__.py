@@ -22,13 +22,13 @@ from ._compat import registry as _registry  # noqa: E402
 from ._errors.failures import CallbackException, TapFunctionException  # noqa: E402
 from ._installation import switch as _switch  # noqa: E402
 from ._installation.switch import install, installed, uninstall  # noqa: E402
-from ._primitive import control_flow as _control_flow  # noqa: E402, F401
 from ._runtime import exiting as _exiting  # noqa: E402, F401
 from ._runtime import fork as _fork  # noqa: E402, F401
 from ._runtime.executions.barrier import barrier_wait, stop_outfeed_receiver  # noqa: E402
 from ._runtime.executions.outstanding import BarrierTimeoutError  # noqa: E402
 from ._runtime.observing import spans as _spans  # noqa: E402, F401
 from ._version import __version__ as __version__  # noqa: E402
+from ._workarounds import control_flow as _control_flow  # noqa: E402, F401
 
 # A traceback names them as a program catches them.
 for _error in (BarrierTimeoutError, CallbackException, UnknownJaxError, UnknownJaxWarning):

@@ -24,8 +24,6 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "hostcb" / "_native"
 NAME = "handover.so"
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
-# The driver of CUDA is opened when it is needed. An old C library has `dlopen` in a library of its own.
-LIBRARIES = ("-ldl",)
 
 # The oldest headers that have all that the source uses, and the oldest jaxlib with them.
 OLDEST_HEADERS = 3
@@ -105,7 +103,7 @@ def build(*flags: str, folder: Path = FOLDER) -> Path:
     defined = f'-DHOSTCB_BUILD="{mark(folder)}"'
     try:
         files = [str(path) for path in sources(folder) if path.suffix == ".c"]
-        arguments = [*command, *FLAGS, *flags, f"-I{include}", defined, *files, "-o", str(new), *LIBRARIES]
+        arguments = [*command, *FLAGS, *flags, f"-I{include}", defined, *files, "-o", str(new)]
         compiled = subprocess.run(arguments, capture_output=True, text=True, check=False)
         if compiled.returncode:
             raise NotBuiltError(f"the C compiler {command[0]} failed: {compiled.stderr.strip()}")

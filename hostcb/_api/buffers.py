@@ -94,8 +94,9 @@ def in_place(
     vmap_method: str | None,
     aliases: Mapping[int, int] | None,
     command_buffer: bool,
+    **details: Any,
 ) -> Callable[..., Any]:
-    """Return the JAX function of an in-place callback."""
+    """Return the JAX function of an in-place callback; `details` are further fields of `HostCallback`."""
     check_callable(callback, kind.name, "callback")
     expected = ResultShape.of_dtypes(kind, callback, result_shape_dtypes)
     check_method(kind, callback, vmap_method, EXTERNAL_METHODS)
@@ -112,6 +113,7 @@ def in_place(
             vmap_method=vmap_method,
             aliases=_checked(kind, callback, aliases, jax.tree_util.tree_leaves((args, kwargs)), expected),
             command_buffer=bool(command_buffer),
+            **details,
         )
         return expected.restore(results)
 

@@ -91,8 +91,7 @@ def pure_callback(
         [1. 2. 3.]
     """
     try:
-        check_method(PURE, callback, vmap_method, EXTERNAL_METHODS)
-        return _external(PURE, callback, result_shape_dtypes, args, kwargs, sharding, vmap_method)
+        return bind_external(PURE, callback, result_shape_dtypes, args, kwargs, sharding, vmap_method)
     except Exception as error:
         leave_out_frames(error)
         raise
@@ -165,13 +164,13 @@ def io_callback(
     """
     try:
         kind = ORDERED_IO if ordered else IO
-        return _external(kind, callback, result_shape_dtypes, args, kwargs, sharding, None)
+        return bind_external(kind, callback, result_shape_dtypes, args, kwargs, sharding, None)
     except Exception as error:
         leave_out_frames(error)
         raise
 
 
-def _external(
+def bind_external(
     kind: Kind,
     callback: Callable[..., Any],
     result_shape_dtypes: Any,
@@ -179,9 +178,12 @@ def _external(
     kwargs: dict[str, Any],
     sharding: Any,
     vmap_method: str | None,
+    **details: Any,
 ) -> Any:
+    """Bind the primitive of a pure or IO callback; `details` are further fields of `HostCallback`."""
+    check_method(kind, callback, vmap_method, EXTERNAL_METHODS)
     check_callable(callback, kind.name, "callback")
     expected = ResultShape.of_dtypes(kind, callback, result_shape_dtypes)
     place = device_of(kind, callback, sharding)
-    results = bind(kind, as_asked(callback), (args, kwargs), expected, place=place, vmap_method=vmap_method)
+    results = bind(kind, as_asked(callback), (args, kwargs), expected, place=place, vmap_method=vmap_method, **details)
     return expected.restore(results)

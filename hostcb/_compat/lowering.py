@@ -296,7 +296,7 @@ def check_devices_are_told(subject: Any) -> None:
 
 
 def lower_function() -> Callable[..., Any] | None:
-    """JAX's function that lowers a jaxpr to an MLIR function, for `token_bugs`; None if hostcb does not know it."""
+    """JAX's function that lowers a jaxpr to an MLIR function, for `_workarounds`; None if hostcb does not know it."""
     return _LOWER_FUNCTION.value
 
 
@@ -306,7 +306,7 @@ def replace_lower_function(function: Callable[..., Any]) -> None:
 
 
 shard_map_p = _SHARD_MAP.value
-# JAX's own rule, for `compiler_bugs`; None if hostcb does not know this JAX's rule.
+# JAX's own rule, for `_workarounds`; None if hostcb does not know this JAX's rule.
 lower_shard_map = _LOWER_SHARD_MAP.value
 
 

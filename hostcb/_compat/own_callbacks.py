@@ -44,7 +44,7 @@ _FUNCTIONS = {
 NAMES = tuple(_FUNCTIONS)
 
 # Where JAX's own callbacks are needed: JAX's debugger; kernels, whose compilers know no other; hostcb's tests for bugs.
-_OWN_CALLERS = ("jax._src.debugger.", "jax._src.pallas.", "hostcb._compat.")
+_OWN_CALLERS = ("jax._src.debugger.", "jax._src.pallas.", "hostcb._workarounds.")
 
 
 def _copy(function: Any) -> Any:

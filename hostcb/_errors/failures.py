@@ -139,14 +139,6 @@ AGAIN = (
 )
 
 
-class ReportsFailures:
-    """Base class of functions that report their failures themselves: barriers do not, only their program does."""
-
-    def report(self, exception: BaseException) -> None:
-        """Report that the function has raised `exception`, or has returned what is refused with it."""
-        raise NotImplementedError
-
-
 class _Report(Link):
     """The exception that a barrier raises, until it does, and the numbers of its failures."""
 

@@ -14,32 +14,21 @@ from jax.tree_util import PyTreeDef
 
 from .. import _compat
 from .._api.jax_arrays import JaxArrays
-from .._errors.failures import ReportsFailures
 from .._errors.frames import leave_out_own_frames
 from .._errors.refusals import is_mismatch
 from .._primitive.binding import value_of
-from .._primitive.eager import CalledDirectly
-from .._primitive.primitive import EqualOnAllDevices
 
 
 @dataclasses.dataclass(frozen=True)
-class _AsInJax(JaxArrays, ReportsFailures):
-    """Gives a function what JAX's callback of this name gives it, and logs its failures as that does."""
-
-    name: str
+class _AsInJax(JaxArrays):
+    """Gives a function what JAX's callback gives it."""
 
     def converted(self, array: np.ndarray, device: jax.Device) -> Any:
         return super().converted(narrowed(array), device)
 
-    def report(self, exception: BaseException) -> None:
-        # JAX logs nothing of a result that does not match.
-        if not is_mismatch(exception):
-            leave_out_own_frames(exception)
-            _compat.log_failure(self.name, exception)
-
 
 @dataclasses.dataclass(frozen=True)
-class _Returning(_AsInJax, EqualOnAllDevices):
+class _Returning(_AsInJax):
     """Takes a result in any containers that have as many leaves as JAX expects, and narrows integers as JAX does."""
 
     tree: PyTreeDef
@@ -71,12 +60,8 @@ def _taken(leaf: Any, expected: tuple[Any, Any]) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Debugging(_AsInJax, CalledDirectly):
-    """Outside jit, JAX gives the operands to the function of a debug callback, and lets its exception pass."""
-
-    def operands(self, operands: Sequence[Any]) -> Sequence[Any]:
-        placed: Sequence[Any] = jax.device_put(list(operands), jax.local_devices(backend="cpu")[0])
-        return placed
+class _Debugging(_AsInJax):
+    """Gives a function typed PRNG keys where JAX does."""
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> None:
         super().__call__(*_as_given(args), **_as_given(kwargs))
@@ -135,35 +120,13 @@ def _is_key(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Filling(ReportsFailures, EqualOnAllDevices):
-    """The function of a buffer callback, which gets buffers; JAX does not log its failures."""
-
-    function: Callable[..., Any]
-
-    @property
-    def __wrapped__(self) -> Callable[..., Any]:
-        return self.function
-
-    def report(self, exception: BaseException) -> None:
-        pass
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
-
-
-def filling(function: Any) -> Any:
-    """Return the function of JAX's `buffer_callback` for hostcb's."""
-    return _Filling(function) if callable(function) else function
-
-
-def returning(function: Any, name: str, result_shape_dtypes: Any) -> Any:
+def returning(function: Any, result_shape_dtypes: Any) -> Any:
     """Return the function of JAX's `pure_callback` or `io_callback` for hostcb's."""
     if not callable(function):
         # Refused further on.
         return function
     leaves, tree = jax.tree_util.tree_flatten(result_shape_dtypes)
-    return _Returning(function, name, tree, tuple(map(_shape_and_dtype, leaves)))
+    return _Returning(function, tree, tuple(map(_shape_and_dtype, leaves)))
 
 
 def _shape_and_dtype(leaf: Any) -> tuple[Any, Any]:
@@ -176,5 +139,36 @@ def _shape_and_dtype(leaf: Any) -> tuple[Any, Any]:
 
 def debugging(function: Callable[..., Any]) -> Any:
     """Return the function of JAX's `debug.callback` or `debug.print` for hostcb's."""
-    # JAX logs failures of both under this name.
-    return _Debugging(function, "debug.callback") if callable(function) else function
+    return _Debugging(function) if callable(function) else function
+
+
+# Fields of `HostCallback` by which these callbacks fail, and give results, as JAX's own ----------------------------
+
+
+def _logging_failures(name: str) -> Callable[[BaseException], None]:
+    def log(exception: BaseException) -> None:
+        # JAX logs nothing of a result that does not match.
+        if not is_mismatch(exception):
+            leave_out_own_frames(exception)
+            _compat.log_failure(name, exception)
+
+    return log
+
+
+def _ignore_failure(_: BaseException) -> None:
+    """JAX does not log the failures of buffer callbacks."""
+
+
+def _placed_on_cpu(operands: Sequence[Any]) -> Sequence[Any]:
+    placed: Sequence[Any] = jax.device_put(list(operands), jax.local_devices(backend="cpu")[0])
+    return placed
+
+
+PURE_CALLBACK: dict[str, Any] = {"report_failure": _logging_failures("pure_callback"), "invariant_results": True}
+IO_CALLBACK: dict[str, Any] = {"report_failure": _logging_failures("io_callback"), "invariant_results": True}
+BUFFER_CALLBACK: dict[str, Any] = {"report_failure": _ignore_failure, "invariant_results": True}
+# JAX logs failures of `debug.print` under this name, too.
+DEBUG_CALLBACK: dict[str, Any] = {
+    "report_failure": _logging_failures("debug.callback"),
+    "eager_operands": _placed_on_cpu,
+}

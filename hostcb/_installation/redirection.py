@@ -9,12 +9,22 @@ from typing import Any
 import numpy as np
 
 from .. import _compat, debug
-from .._api.buffers import buffer_callback
-from .._api.external import io_callback, pure_callback
+from .._api.buffers import in_place
+from .._api.external import bind_external
 from .._errors.frames import leaving_out_frames
 from .._primitive.binding import bind
-from .._spec.kinds import ORDERED_PRINT, PRINT
-from .as_in_jax import debugging, filling, marking_keys, returning, taken
+from .._spec.kinds import BUFFER, BUFFER_WITH_EFFECT, DEBUG, IO, ORDERED_DEBUG, ORDERED_IO, ORDERED_PRINT, PRINT, PURE
+from .._spec.naming import check_callable
+from .as_in_jax import (
+    BUFFER_CALLBACK,
+    DEBUG_CALLBACK,
+    IO_CALLBACK,
+    PURE_CALLBACK,
+    debugging,
+    marking_keys,
+    returning,
+    taken,
+)
 from .printing import Printer, check_arguments
 
 
@@ -105,30 +115,32 @@ def serving(name: str, own: bool = False) -> Callable[..., Any]:
     return _compat.own_callback(name) if own or _compat.needs_own_callback() else _OURS[name]
 
 
-def _pure_callback(callback: Any, result_shape_dtypes: Any, *args: Any, **kwargs: Any) -> Any:
-    function = returning(callback, "pure_callback", result_shape_dtypes)
+@leaving_out_frames
+def _pure_callback(callback: Any, shapes: Any, *args: Any, sharding: Any, vmap_method: Any, **kwargs: Any) -> Any:
+    function = returning(callback, shapes)
     args, kwargs = taken((args, kwargs))
-    return pure_callback(function, result_shape_dtypes, *args, **kwargs)
+    return bind_external(PURE, function, shapes, args, kwargs, sharding, vmap_method, **PURE_CALLBACK)
 
 
-def _io_callback(callback: Any, result_shape_dtypes: Any, *args: Any, **kwargs: Any) -> Any:
-    function = returning(callback, "io_callback", result_shape_dtypes)
+@leaving_out_frames
+def _io_callback(callback: Any, shapes: Any, *args: Any, sharding: Any, ordered: Any, **kwargs: Any) -> Any:
+    function, kind = returning(callback, shapes), ORDERED_IO if ordered else IO
     args, kwargs = taken((args, kwargs))
-    return io_callback(function, result_shape_dtypes, *args, **kwargs)
+    return bind_external(kind, function, shapes, args, kwargs, sharding, None, **IO_CALLBACK)
 
 
 def _debug_callback(callback: Any, *args: Any, ordered: bool, partitioned: bool, **kwargs: Any) -> Any:
     def bind_callback(callback: Any, /, *args: Any, **kwargs: Any) -> None:
-        args, kwargs = taken((args, kwargs), marking_keys)
-        two_calls(debugging(callback), *args, **kwargs)
+        kind, function = ORDERED_DEBUG if ordered else DEBUG, debugging(callback)
+        check_callable(function, kind.name, "callback")
+        arguments = taken((args, kwargs), marking_keys)
+        bind(kind, function, arguments, static_leaves=True, partitioned=bool(partitioned), **DEBUG_CALLBACK)
 
-    if callback is not None:
-        two_calls = debug.callback(ordered=ordered, partitioned=partitioned)
-        return bind_callback(callback, *args, **kwargs)
-    # The form in two calls has no arguments yet; hostcb refuses them.
-    first: Any = debug.callback
-    two_calls = first(None, *args, ordered=ordered, partitioned=partitioned, **kwargs)
-    return bind_callback
+    if callback is None and (args or kwargs):
+        refusing: Any = debug.callback
+        refusing(None, *args, **kwargs)
+    two_calls = leaving_out_frames(bind_callback)
+    return two_calls if callback is None else two_calls(callback, *args, **kwargs)
 
 
 def _debug_print(fmt: Any, *args: Any, ordered: bool, partitioned: bool, skip_format_check: bool, **kwargs: Any) -> Any:
@@ -143,19 +155,32 @@ def _debug_print(fmt: Any, *args: Any, ordered: bool, partitioned: bool, skip_fo
             taken((args, kwargs), marking_keys),
             static_leaves=True,
             partitioned=bool(partitioned),
+            **DEBUG_CALLBACK,
         )
 
-    if fmt is None:
-        if args or kwargs:
-            refusing: Any = debug.print
-            refusing(None, *args, **kwargs)
-        return leaving_out_frames(bind_print)
-    return leaving_out_frames(bind_print)(fmt, *args, **kwargs)
+    if fmt is None and (args or kwargs):
+        refusing: Any = debug.print
+        refusing(None, *args, **kwargs)
+    two_calls = leaving_out_frames(bind_print)
+    return two_calls if fmt is None else two_calls(fmt, *args, **kwargs)
 
 
-def _buffer_callback(callback: Any, *args: Any, **kwargs: Any) -> Any:
-    function = buffer_callback(filling(callback), *args, **kwargs)
+@leaving_out_frames
+def _buffer_callback(
+    callback: Any,
+    shapes: Any,
+    *,
+    has_side_effect: Any,
+    vmap_method: Any,
+    input_output_aliases: Any,
+    command_buffer_compatible: Any,
+) -> Any:
+    kind = BUFFER_WITH_EFFECT if has_side_effect else BUFFER
+    function = in_place(
+        kind, callback, shapes, vmap_method, input_output_aliases, command_buffer_compatible, **BUFFER_CALLBACK
+    )
 
+    @leaving_out_frames
     def call(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = taken((args, kwargs))
         return function(*args, **kwargs)

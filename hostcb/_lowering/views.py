@@ -22,10 +22,8 @@ from .._runtime.dispatch.postponed import end_by_exception, has_failed, postpone
 from .._runtime.dispatch.programs import Program
 from .._runtime.host import Host
 from .._runtime.memory.blocks import LEAST_BYTES, LEAST_QUEUED_BYTES, blocks
-from .._runtime.memory.copying import copy_into
 from .._runtime.memory.owners import Shape
-from .._runtime.memory.pages import LEAST_BYTES as LEAST_MAPPED
-from .._runtime.memory.pages import advise
+from .._runtime.memory.pages import LEAST_IN_LARGE_PAGES, advise
 from .._runtime.observing import watching
 from .._runtime.queue.queues import queues
 from .._runtime.queue.sites import Site, SiteKeeper, is_small, suits
@@ -154,7 +152,7 @@ def _operand_copier(crossing: Crossing, in_blocks: bool = False) -> Callable[[Se
 def _result_writer(crossing: Crossing) -> Callable[[Sequence[Any], Sequence[np.ndarray]], None]:
     """Return the function that copies the results into their buffers, which are the last of all buffers."""
     count, encode = len(crossing.result_avals), crossing.encode
-    if count == 1 and encode is unchanged and size_of(crossing.result_avals[0]) < LEAST_MAPPED:
+    if count == 1 and encode is unchanged and size_of(crossing.result_avals[0]) < LEAST_IN_LARGE_PAGES:
 
         def write_one(buffers: Sequence[Any], results: Sequence[np.ndarray]) -> None:
             buffers[-1].__array__()[...] = results[0]
@@ -163,7 +161,7 @@ def _result_writer(crossing: Crossing) -> Callable[[Sequence[Any], Sequence[np.n
 
     def write(buffers: Sequence[Any], results: Sequence[np.ndarray]) -> None:
         for buffer, value in zip(buffers[len(buffers) - count :], encode(results), strict=True):
-            copy_into(advise(buffer.__array__()), value)
+            advise(buffer.__array__())[...] = value
 
     return write
 
@@ -299,7 +297,7 @@ def _mapped_anew(crossing: Crossing) -> list[int]:
     return [
         len(crossing.operand_avals) + position
         for position, aval in enumerate(crossing.result_avals)
-        if position not in aliased and size_of(aval) >= LEAST_MAPPED
+        if position not in aliased and size_of(aval) >= LEAST_IN_LARGE_PAGES
     ]
 
 

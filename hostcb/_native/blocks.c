@@ -15,10 +15,13 @@
 
 /* Blocks of sizes that differ by less are of one size. */
 #define STEP 16384
-/* From so many bytes on in large pages, as in `_runtime/memory/pages.py`. */
+/* From so many bytes on in large pages. */
 #define LEAST_IN_LARGE_PAGES (4u << 20)
 /* The limit for ready blocks: those that came back last. */
 #define MOST_READY (64u << 20)
+
+EXPORTED const uint64_t hostcb_least_in_large_pages = LEAST_IN_LARGE_PAGES;
+EXPORTED const uint64_t hostcb_most_ready = MOST_READY;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static Block* ready;

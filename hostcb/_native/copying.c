@@ -10,7 +10,7 @@
 #include <emmintrin.h>
 #endif
 
-/* As in `_runtime/memory/copying.py`: below that, copies past the caches take longer, and so does what reads them. */
+/* Below that, copies past the caches take longer, and so does what reads them. */
 #define LEAST_PAST_CACHES (4u << 20)
 
 #if defined(__SSE2__)
@@ -58,5 +58,5 @@ void copy(char* to, const char* from, uint64_t bytes) {
     stream(to, from, bytes);
 }
 
-/* As `memcpy`, for large values. Python calls it without the interpreter lock. */
-EXPORTED void hostcb_copy(void* to, const void* from, uint64_t bytes) { stream(to, from, bytes); }
+/* As `copy`. Python calls it without the interpreter lock. */
+EXPORTED void hostcb_copy(char* to, const char* from, uint64_t bytes) { copy(to, from, bytes); }

@@ -22,12 +22,17 @@
 #define MOST_NUMBERED 512
 /* At least a page of the system. */
 #define PAGE 65536
-/* A consumer that sleeps on is woken if so many bytes of large values wait, as in `_runtime/queue/queues.py`. */
+/* A consumer that sleeps on is woken if so many bytes of large values wait. */
 #define CACHED (1u << 20)
 /* The site of a record without a value. */
 #define FILLER UINT64_MAX
 /* In place of an index: the operation has it as an attribute. */
 #define ATTRIBUTE UINT64_MAX
+
+/* What Python has to know of these numbers: `library.exported` reads each by its name. */
+EXPORTED const uint64_t hostcb_alignment = ALIGNMENT;
+EXPORTED const uint64_t hostcb_most_inside = MOST_INSIDE;
+EXPORTED const uint64_t hostcb_cached = CACHED;
 
 static XLA_FFI_Handler* python_handler;
 /* Not 0 while all taps have to go through Python. */

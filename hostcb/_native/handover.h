@@ -13,7 +13,7 @@
 
 /* A site is bound for each of so many devices; the devices after these go to Python. */
 #define MOST_DEVICES 64
-/* A larger operand is in a block, and a record of more bytes is written without the ring's mutex; as in library.py. */
+/* A larger operand is in a block, and a record of more bytes is written without the ring's mutex. */
 #define MOST_INSIDE (1u << 16)
 /* The place of each operand in a record. Rings are aligned to it. */
 #define ALIGNMENT 32

@@ -31,9 +31,6 @@ TARGET = "hostcb_tap"
 PYTHON_TARGET = "xla_buffer_python_cpu_callback"
 _SITE_TYPE = "hostcb_site"
 
-# Larger operands are in blocks of their own.
-MOST_BYTES = 1 << 16
-
 _POSITION, _ADDRESS, _COUNT = ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int64
 # What Python calls: the types of results and arguments.
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
@@ -160,6 +157,10 @@ class Library:
             self._targets[index] = target
             return target
 
+    def constant(self, name: str, without_extension: int) -> int:
+        """Return a number that the files in C export; Python's own is for use without the extension."""
+        return without_extension if self.held is None else ctypes.c_uint64.in_dll(self.held, f"hostcb_{name}").value
+
     def all_through_python(self, yes: bool) -> None:
         """Send all taps through Python, or no longer."""
         if self.held is not None:
@@ -188,3 +189,6 @@ class Library:
 
 
 library = Library()
+
+# Larger operands are in blocks of their own.
+MOST_INSIDE = library.constant("most_inside", 1 << 16)

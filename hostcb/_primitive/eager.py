@@ -38,14 +38,6 @@ MOST_COMPILED = 16
 PACKAGE = __name__.partition(".")[0]
 
 
-class CalledDirectly:
-    """Base class of functions that outside jit get the operands themselves, and whose exceptions pass on."""
-
-    def operands(self, operands: Sequence[Any]) -> Sequence[Any]:
-        """Return what the function is given for these operands."""
-        raise NotImplementedError
-
-
 def run_eagerly(
     primitive: Any,
     *operands: Any,
@@ -69,9 +61,8 @@ def run_eagerly(
         # There is nothing to compute, so a program does not call back either (X2).
         return _placed([np.zeros(aval.shape, aval.dtype) for aval in params["result_avals"]], operands, devices)
     device = devices[position_among(callback, params["device_index"], len(devices), lambda: devices)]
-    function: Any = callback.function
-    if isinstance(function, CalledDirectly):
-        arrays = function.operands(operands)
+    if callback.eager_operands is not None:
+        arrays = callback.eager_operands(operands)
     else:
         # With the operands' own dtypes, since NumPy gives a wider one to a number that JAX traced as a literal.
         arrays = [np.array(operand, dtype=jax.typeof(operand).dtype) for operand in operands]
@@ -155,8 +146,7 @@ def _run_in_order(execution: Execution, host: Host, device: Any, arrays: Sequenc
 
 
 def _run(host: Host, device: Any, arrays: Sequence[Any]) -> Sequence[np.ndarray]:
-    function: Any = host.callback.function
-    if isinstance(function, CalledDirectly):
+    if host.callback.eager_operands is not None:
         try:
             return host.run(device, arrays)
         except BaseException as exception:

@@ -10,8 +10,8 @@ import jax.extend.core as jex
 from jax.interpreters import ad
 
 from .. import _compat
-from .._compat import dispatch, fast_dispatch, rules, token_bugs
-from .._lowering import compiler_bugs, rule
+from .._compat import dispatch, fast_dispatch, rules
+from .._lowering import rule
 from .._runtime.dispatch.programs import Program
 from .._runtime.executions.executions import tracker
 from .._spec import flags
@@ -19,6 +19,7 @@ from .._spec.callback import HostCallback
 from .._spec.effects import HARMLESS, effects_of, ordered, tracked
 from .._spec.naming import PACKAGE
 from .._spec.placement import check_reduced
+from .._workarounds import branches, memory_kinds, reductions, shard_maps
 from . import tangents as tangent_rules
 from .batching import batch_callback
 from .eager import run_eagerly
@@ -33,10 +34,6 @@ placed_callback_p = jex.Primitive("placed_host_callback")
 _compat.require_devices(placed_callback_p)
 
 
-class EqualOnAllDevices:
-    """Base class of functions whose results vary over no axis of a `shard_map`, as those of JAX's own callbacks."""
-
-
 # Abstract evaluation ---------------------------------------------------------------------------------------------
 
 
@@ -47,8 +44,7 @@ def _abstract_eval(
     effects = effects_of(callback.kind)
     if callback.kind.identity:
         return list(avals), effects
-    function: Any = callback.function
-    if isinstance(function, EqualOnAllDevices):
+    if callback.invariant_results:
         return list(result_avals), effects
     return [_compat.varying_as(aval, avals) for aval in result_avals], effects
 
@@ -177,8 +173,10 @@ _install(placed_callback_p)
 # Only for taps, which are never placed.
 rules.set_rule(rules.PARTIAL_EVALUATIONS, host_callback_p, _partial_eval)
 
-compiler_bugs.work_around(ordered)
-token_bugs.give_tokens_memory_kinds()
+shard_maps.work_around(ordered)
+branches.work_around(ordered)
+reductions.work_around()
+memory_kinds.work_around()
 tracker.informed = dispatch.install_dispatch_hooks((ordered, tracked), Program, tracker)
 if tracker.informed:
     fast_dispatch.enable_fast_dispatch((ordered, tracked), HARMLESS, Program, tracker)

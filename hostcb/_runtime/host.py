@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import _compat
 from .._errors.advice import advise
-from .._errors.failures import ReportsFailures, failure_log, formatted
+from .._errors.failures import failure_log, formatted
 from .._errors.refusals import RefusedResultError, is_hostcbs, refusal
 from .._spec.callback import HostCallback, Transforms
 from .._spec.naming import class_name, transferable
@@ -173,11 +173,10 @@ class Host:
         self.report(device, exception)
 
     def report(self, device: Any, exception: BaseException) -> None:
-        """Let the function report its failure, or else the next barrier."""
-        function: Any = self.callback.function
-        if isinstance(function, ReportsFailures):
+        """Report a failure as the callback does, or else by the next barrier."""
+        if self.callback.report_failure is not None:
             failure_log.count(device)
-            function.report(exception)
+            self.callback.report_failure(exception)
         else:
             self._record(device, exception, postponed=False)
 

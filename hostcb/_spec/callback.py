@@ -77,6 +77,12 @@ class HostCallback:
     batched_by: str | None = None
     # For messages: the line that calls back, if the function is not the user's own. Equal callbacks may differ in it.
     called_at: str = ""
+    # For functions of JAX's callbacks, which `hostcb.install` redirects: what reports a failure in place of barriers,
+    # what makes the function's arrays outside jit, where its exception then passes on, and whether results vary over
+    # no axis of a `shard_map`.
+    report_failure: Callable[[BaseException], None] | None = None
+    eager_operands: Callable[[Sequence[Any]], Sequence[Any]] | None = None
+    invariant_results: bool = False
     _key: tuple[Any, ...] = dataclasses.field(init=False, repr=False)
     _hash: int = dataclasses.field(init=False, repr=False)
 
@@ -99,6 +105,9 @@ class HostCallback:
             self.aliases,
             self.command_buffer,
             self.batched_by,
+            self.report_failure,
+            self.eager_operands,
+            self.invariant_results,
         )
         object.__setattr__(self, "_key", key)
         object.__setattr__(self, "_hash", hash((function_hash, key)))

@@ -16,7 +16,7 @@ from support.helpers import DEADLINE
 from support.large_values import MEBIBYTE, WORDS, accepted, looped, number_in
 
 import hostcb as hcb
-from hostcb._native.library import MOST_BYTES, library
+from hostcb._native.library import MOST_INSIDE, library
 from hostcb._runtime.memory import owners
 from hostcb._runtime.queue import consumers, sites
 from hostcb._runtime.queue.queues import queues
@@ -92,12 +92,12 @@ def test_a_large_tap_does_not_wait_for_the_interpreter_lock(devices: list[jax.De
     assert taken > 20 or start - before > steps // 2, f"{taken} taps were handed over while Python was locked"
 
 
-@pytest.mark.parametrize("nbytes", [MOST_BYTES - 1, MOST_BYTES, MOST_BYTES + 1])
+@pytest.mark.parametrize("nbytes", [MOST_INSIDE - 1, MOST_INSIDE, MOST_INSIDE + 1])
 def test_which_operands_are_too_many_for_a_record(nbytes: int) -> None:
     aval = jax.ShapeDtypeStruct((nbytes,), np.uint8)
     most = sites.MOST_IN_RECORD // nbytes
     # Larger ones are in blocks, however many.
-    assert sites.suits([aval] * most) and sites.suits([aval] * (most + 1)) == (nbytes > MOST_BYTES)
+    assert sites.suits([aval] * most) and sites.suits([aval] * (most + 1)) == (nbytes > MOST_INSIDE)
 
 
 @pytest.mark.contract("H5")
@@ -105,7 +105,7 @@ def test_which_operands_are_too_many_for_a_record(nbytes: int) -> None:
 def test_one_order_with_small_values_calls_and_values_through_python(more: int) -> None:
     record = helpers.Record()
     # The most small operands that a record has; with one more they go through Python.
-    many = tuple(range(sites.MOST_IN_RECORD // MOST_BYTES + more))
+    many = tuple(range(sites.MOST_IN_RECORD // MOST_INSIDE + more))
 
     def program(x: Any) -> Any:
         large = jnp.full(WORDS + 1, x)

@@ -63,10 +63,10 @@ def test_what_is_no_plain_function_cannot_be_exchanged() -> None:
 
 def test_hostcb_looks_for_the_bugs_of_jax_with_jaxs_own_callback() -> None:
     """The test of the program with memory kinds lowers JAX's own ordered callback."""
-    from hostcb._compat import token_bugs
+    from hostcb._workarounds import memory_kinds
 
     with hcb.installed():
-        text = str(jax.make_jaxpr(lambda x: token_bugs._ordered_identity(x))(X))
+        text = str(jax.make_jaxpr(lambda x: memory_kinds._ordered_identity(x))(X))
     assert "io_callback" in text and "host_callback" not in text
 
 

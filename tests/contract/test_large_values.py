@@ -13,10 +13,10 @@ from jax.sharding import Mesh, PartitionSpec
 from support import helpers
 
 import hostcb as hcb
-from hostcb._runtime.memory import blocks, copying, pages
+from hostcb._runtime.memory import blocks, pages
 
 # The sizes from which on there are blocks for tapped values and for all, large pages, and copies past the caches.
-SIZES = sorted({blocks.LEAST_QUEUED_BYTES - 1, blocks.LEAST_BYTES, pages.LEAST_BYTES, copying.LEAST_BYTES})
+SIZES = sorted({blocks.LEAST_QUEUED_BYTES - 1, blocks.LEAST_BYTES, pages.LEAST_IN_LARGE_PAGES})
 WORDS = [size // 4 + more for size in SIZES for more in (-1, 0, 1)]
 
 

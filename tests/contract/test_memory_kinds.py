@@ -220,12 +220,12 @@ def mended(context, name, jaxpr, effects, *others, **params):
         params["propagated_out_mem_kinds"] = (*[None] * len(effects), *kinds)
     return plain(context, name, jaxpr, effects, *others, **params)
 MENDED
-from hostcb._compat import token_bugs
+from hostcb._workarounds import memory_kinds
 host = jax.sharding.SingleDeviceSharding(jax.devices()[0], memory_kind="pinned_host")
 seen = []
 out = jax.jit(lambda x: hcb.id_tap(lambda x, _: seen.append(x.tolist()), x), out_shardings=host)(jnp.arange(2.0))
 hcb.barrier_wait()
-print(json.dumps([seen, out.sharding.memory_kind, token_bugs._tokens_are_forgotten()]))
+print(json.dumps([seen, out.sharding.memory_kind, memory_kinds._tokens_are_forgotten()]))
 """
     assert run_program(program.replace("MENDED", "")).json() == [[[0, 1]], "pinned_host", True]
     # A JAX that counts the tokens itself is one whose function does so before hostcb wraps it.

@@ -1,6 +1,6 @@
 """H4, X3, X4: a program that returns an array calls back with a reduction of that array.
 
-XLA's compiler for CPU refuses such programs, with operands as large as these: see `compiler_bugs`.
+XLA's compiler for CPU refuses such programs, with operands as large as these: see `reductions`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import hostcb as hcb
-from hostcb._lowering import compiler_bugs
 from hostcb._runtime.dispatch.programs import Program
+from hostcb._workarounds import reductions
 
 pytestmark = pytest.mark.contract("H4", "X3", "X4")
 
@@ -169,7 +169,7 @@ def test_options_of_the_user_come_first() -> None:
 
 def test_without_the_option_programs_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with a jaxlib of another time, which refuses options that it does not know."""
-    monkeypatch.setattr(compiler_bugs, "_LIBRARY", "xla_cpu_option_of_another_time")
+    monkeypatch.setattr(reductions, "_LIBRARY", "xla_cpu_option_of_another_time")
     program = jax.jit(lambda x: calling(lambda y: y * 2, lambda y: y[0, 0], KINDS["debug.callback"])(x))
     check(program, lambda x: x * 2, [-2])
 
@@ -182,7 +182,7 @@ def test_only_where_it_is_needed() -> None:
     with_effect, pure = Program(), Program()
     with_effect.effectful = True
     needed = [
-        compiler_bugs._without_library_reductions(module, kept)
+        reductions._without_library_reductions(module, kept)
         for module, kept in (
             (one, [with_effect]),
             (one, [pure]),

@@ -10,11 +10,11 @@ import jax
 import pytest
 
 import hostcb as hcb
-from hostcb._native.library import MOST_BYTES
+from hostcb._native.library import MOST_INSIDE
 from hostcb._runtime.memory import owners
 from hostcb._runtime.queue.queues import queues
 
-WORDS = MOST_BYTES // 4
+WORDS = MOST_INSIDE // 4
 MEBIBYTE = 1 << 20
 
 
@@ -29,7 +29,8 @@ def nothing_is_left() -> Iterator[None]:
     hcb.barrier_wait()
     gc.collect()
     hcb.stop_outfeed_receiver()
-    assert ready == 0 and owners.mapped() == (before, 0)
+    # Blocks that were ready before the first ring was made go with those of the test.
+    assert owners.mapped() == (before - ready, 0)
     for queue in queues.all():
         assert queue.ring is None or queue.ring.counters.in_blocks == queue.ring.counters.bytes == 0
 

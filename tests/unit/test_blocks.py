@@ -14,7 +14,7 @@ import pytest
 
 import hostcb as hcb
 from hostcb._runtime.memory import blocks
-from hostcb._runtime.memory.blocks import LEAST_BYTES, MOST_BYTES, Blocks
+from hostcb._runtime.memory.blocks import LEAST_BYTES, MOST_READY, Blocks
 
 SIZE = LEAST_BYTES // 4
 
@@ -85,33 +85,33 @@ def test_every_type_and_shape_is_copied_as_it_is(dtype: Any) -> None:
 
 def test_what_lies_ready_is_bounded() -> None:
     blocks = Blocks()
-    count = 2 * MOST_BYTES // LEAST_BYTES
+    count = 2 * MOST_READY // LEAST_BYTES
     kept = [blocks.copy(source(n)) for n in range(count)]
     assert blocks.ready_bytes == 0, "what is in use does not lie ready"
     values = [int(array[0]) for array in kept]
     assert values == list(range(count))
     kept.clear()
-    assert blocks.ready_bytes == MOST_BYTES
+    assert blocks.ready_bytes == MOST_READY
     blocks.clear()
     assert blocks.ready_bytes == 0
-    blocks.copy(np.zeros(MOST_BYTES + 1, np.uint8))
+    blocks.copy(np.zeros(MOST_READY + 1, np.uint8))
     assert blocks.ready_bytes == 0, "what is larger than the bound is let go"
 
 
 def test_sizes_that_are_used_no_longer_make_room() -> None:
     blocks = Blocks()
-    kept = [blocks.copy(source(n)) for n in range(MOST_BYTES // LEAST_BYTES)]
+    kept = [blocks.copy(source(n)) for n in range(MOST_READY // LEAST_BYTES)]
     kept.clear()
-    large = MOST_BYTES // 2
+    large = MOST_READY // 2
     blocks.copy(np.ones(large, np.uint8))
     # Not its address: the C library may give freed memory of this size out again.
-    assert len(blocks._ready[large]) == 1 and blocks.ready_bytes == MOST_BYTES
+    assert len(blocks._ready[large]) == 1 and blocks.ready_bytes == MOST_READY
     # One as large as the bound takes all of it.
-    blocks.copy(np.zeros(MOST_BYTES, np.uint8))
-    assert len(blocks._ready[MOST_BYTES]) == 1 and blocks.ready_bytes == MOST_BYTES
+    blocks.copy(np.zeros(MOST_READY, np.uint8))
+    assert len(blocks._ready[MOST_READY]) == 1 and blocks.ready_bytes == MOST_READY
     # What is larger than the bound takes no room.
-    blocks.copy(np.zeros(MOST_BYTES + 1, np.uint8))
-    assert blocks.ready_bytes == MOST_BYTES
+    blocks.copy(np.zeros(MOST_READY + 1, np.uint8))
+    assert blocks.ready_bytes == MOST_READY
 
 
 def test_another_thread_takes_the_last_block_while_room_is_made() -> None:
@@ -123,8 +123,8 @@ def test_another_thread_takes_the_last_block_while_room_is_made() -> None:
     blocks = Blocks()
     blocks._ready[LEAST_BYTES] = taken = TakenMeanwhile([np.zeros(LEAST_BYTES, np.uint8)])
     # One as large as the bound needs the room of all others.
-    blocks.copy(np.zeros(MOST_BYTES, np.uint8))
-    assert not taken and blocks.ready_bytes == MOST_BYTES
+    blocks.copy(np.zeros(MOST_READY, np.uint8))
+    assert not taken and blocks.ready_bytes == MOST_READY
 
 
 def test_as_many_blocks_exist_as_are_in_use_at_a_time() -> None:

@@ -12,9 +12,9 @@ import pytest
 
 import hostcb as hcb
 from hostcb._runtime.memory import pages
-from hostcb._runtime.memory.pages import LEAST_BYTES
+from hostcb._runtime.memory.pages import LEAST_IN_LARGE_PAGES
 
-WORDS = LEAST_BYTES // 4
+WORDS = LEAST_IN_LARGE_PAGES // 4
 SHAPE = jax.ShapeDtypeStruct((WORDS,), np.float32)
 BOTH = (SHAPE, jax.ShapeDtypeStruct((WORDS, 1), np.int32))
 
@@ -52,18 +52,19 @@ def test_a_large_result_is_what_the_function_made(kind: str, monkeypatch: pytest
         out = np.asarray(program(jnp.float32(value)))
         assert np.array_equal(out, counted() + np.float32(value))
     # All of it but what lies before the first whole page.
-    assert len(advised) == 2 and all(LEAST_BYTES - 1_000_000 < length <= LEAST_BYTES for length in advised)
+    least = LEAST_IN_LARGE_PAGES - 1_000_000
+    assert len(advised) == 2 and all(least < length <= LEAST_IN_LARGE_PAGES for length in advised)
 
 
 @pytest.mark.contract("X1")
 def test_only_large_memory_in_one_piece_gets_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     advised: list[int] = []
     monkeypatch.setattr(pages, "_madvise", lambda begin, length, advice: advised.append(length))
-    pages.advise(np.zeros(LEAST_BYTES - 1, np.uint8))
+    pages.advise(np.zeros(LEAST_IN_LARGE_PAGES - 1, np.uint8))
     # What follows its first byte is not its own.
-    pages.advise(np.zeros(LEAST_BYTES, np.uint8)[::-1])
+    pages.advise(np.zeros(LEAST_IN_LARGE_PAGES, np.uint8)[::-1])
     assert not advised
-    pages.advise(np.zeros(LEAST_BYTES, np.uint8))
+    pages.advise(np.zeros(LEAST_IN_LARGE_PAGES, np.uint8))
     assert len(advised) == 1
 
 

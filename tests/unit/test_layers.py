@@ -22,6 +22,7 @@ LAYERS = (
     "_runtime",
     "_dlpack",
     "_lowering",
+    "_workarounds",
     "_primitive",
     "_api",
     "debug",

@@ -11,9 +11,9 @@ from support.subprocesses import run_program
 
 from hostcb import _compat
 from hostcb._compat import control_flow
-from hostcb._lowering import compiler_bugs
 from hostcb._primitive import held_functions
 from hostcb._spec.effects import ordered
+from hostcb._workarounds import branches, shard_maps
 
 pytestmark = pytest.mark.contract("H4")
 
@@ -24,8 +24,8 @@ def plain(*arguments: Any, **params: Any) -> tuple[Any, ...]:
 
 CONTEXT = SimpleNamespace(avals_out=[], module_context=SimpleNamespace(axis_context=SimpleNamespace(num_devices=8)))
 RULES = {
-    "shard_map": compiler_bugs._shard_map_rule(plain, ordered),
-    "cond": compiler_bugs._cond_rule(plain, ordered),
+    "shard_map": shard_maps._shard_map_rule(plain, ordered),
+    "cond": branches._cond_rule(plain, ordered),
     "composite": held_functions._lower_composite(plain, ("jaxpr",)),
     "custom_partitioning": held_functions._lower_custom_partitioning(plain, ("call",)),
 }

@@ -2,7 +2,7 @@
 
 The user function owns an operand's copy and may keep it for ever. The pool reuses a block when no array refers to it:
 every array over a block refers to the first array over it, and the end of that first array returns the block. So only
-the blocks in use and the `MOST_BYTES` of ready ones exist, at any rate of operands.
+the blocks in use and the `MOST_READY` of ready ones exist, at any rate of operands.
 
 Tapped values wait in a queue, many at a time, and end in another thread than the one that copied them. The C library
 then gives their memory back and maps it anew. A call's operand usually ends before the next one is copied.
@@ -17,14 +17,13 @@ from collections import defaultdict
 
 import numpy as np
 
-from ..._native.library import MOST_BYTES as MOST_IN_A_RING
-from .copying import copy_into
+from ..._native.library import MOST_INSIDE, library
 
 # The C library reuses smaller pieces of memory by itself, except those of tapped values that do not fit the rings in C.
 LEAST_BYTES = 1 << 20
-LEAST_QUEUED_BYTES = MOST_IN_A_RING + 1
+LEAST_QUEUED_BYTES = MOST_INSIDE + 1
 # The limit for ready blocks. For a block that would exceed it, blocks of other sizes are freed, or else it is itself.
-MOST_BYTES = 64 << 20
+MOST_READY = library.constant("most_ready", 64 << 20)
 
 
 def _references() -> int:
@@ -63,7 +62,7 @@ class Blocks:
         reference = weakref.ref(whole, self._come_back)
         self._lent[id(reference)] = reference, block
         result = whole.view(source.dtype).reshape(source.shape)
-        copy_into(result, source)
+        result[...] = source
         return result
 
     def clear(self) -> None:
@@ -93,15 +92,15 @@ class Blocks:
             # A signal handler that came first has forked, and this is the child.
             return
         block = lent[1]
-        if block.nbytes <= MOST_BYTES:
+        if block.nbytes <= MOST_READY:
             self._make_room(block.nbytes)
-        if self.ready_bytes + block.nbytes <= MOST_BYTES:
+        if self.ready_bytes + block.nbytes <= MOST_READY:
             self._ready[block.nbytes].append(block)
 
     def _make_room(self, nbytes: int) -> None:
         """Free ready blocks of other sizes, which the program may use no longer, until one of this size has room."""
         for size, stack in list(self._ready.items()):
-            while size != nbytes and stack and self.ready_bytes + nbytes > MOST_BYTES:
+            while size != nbytes and stack and self.ready_bytes + nbytes > MOST_READY:
                 with contextlib.suppress(IndexError):
                     # Another thread may have taken the last one.
                     stack.pop()

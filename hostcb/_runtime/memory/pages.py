@@ -15,8 +15,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..._native.library import library
+
 # As in NumPy.
-LEAST_BYTES = 4 << 20
+LEAST_IN_LARGE_PAGES = library.constant("least_in_large_pages", 4 << 20)
 
 # Linux has the number 14 on every processor; `mmap` has the name only if the C library had it when Python was built.
 _HUGEPAGE = getattr(mmap, "MADV_HUGEPAGE", 14)
@@ -37,7 +39,7 @@ _madvise = _advisor()
 
 def advise(array: np.ndarray) -> np.ndarray:
     """Ask for large pages for the memory of `array`, if it is large; return `array`."""
-    if array.nbytes >= LEAST_BYTES and _madvise is not None and array.flags.c_contiguous:
+    if array.nbytes >= LEAST_IN_LARGE_PAGES and _madvise is not None and array.flags.c_contiguous:
         begin = array.ctypes.data
         first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
         # A kernel without large pages refuses, which is harmless.

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ... import _compat
+from ..._native.library import library
 from ..._spec import flags
 from ..._threads.baton import Baton
 from ..._threads.deadlines import Deadline
@@ -34,7 +35,7 @@ logger = logging.getLogger("hostcb")
 
 # A value wakes a consumer that sleeps on if so many bytes wait. Their memory is used again when their functions have
 # ended, and by then the processor's caches should still have it.
-CACHED = 1 << 20
+CACHED = library.constant("cached", 1 << 20)
 
 # A small value costs about 300 bytes, more than its own, so the number of values is bounded too.
 MOST_VALUES = 500_000

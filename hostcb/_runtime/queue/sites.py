@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from ..._native.library import MOST_BYTES, library
+from ..._native.library import MOST_INSIDE, library
 from ..._spec.shapes import size_of
 from ..memory.owners import Owner, Shape
 from .items import Item, Receiver
 from .rings import Record, Ring
 
-# As in handover.h: the place of each operand in a record.
-_ALIGNMENT = 32
+# The place of each operand in a record is a multiple of it.
+_ALIGNMENT = library.constant("alignment", 1)
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
 
 # A value with more bytes in small operands goes through Python: a record takes a sixteenth of the ring at most.
@@ -35,13 +35,13 @@ sites_to_forget: dict[int, list[tuple[Ring, int]]] = {}
 
 
 def is_small(carried: Sequence[Any]) -> bool:
-    """Return whether values of these types go by a ring without blocks, as all on CUDA do."""
-    return sum(map(size_of, carried)) <= MOST_BYTES
+    """Return whether values of these types go by a ring without blocks."""
+    return sum(map(size_of, carried)) <= MOST_INSIDE
 
 
 def suits(carried: Sequence[Any]) -> bool:
     """Return whether values of these types go by a ring; those of very many small operands go through Python."""
-    return sum(size for size in map(size_of, carried) if size <= MOST_BYTES) <= MOST_IN_RECORD
+    return sum(size for size in map(size_of, carried) if size <= MOST_INSIDE) <= MOST_IN_RECORD
 
 
 def _aligned(size: int) -> int:
@@ -69,14 +69,14 @@ class Site:
         self._blocks = [
             Shape(aval.shape, np.dtype(aval.dtype), size)
             for aval, size in zip(carried, sizes, strict=True)
-            if size > MOST_BYTES
+            if size > MOST_INSIDE
         ]
-        inside = [0 if size > MOST_BYTES else _aligned(size) for size in sizes]
+        inside = [0 if size > MOST_INSIDE else _aligned(size) for size in sizes]
         places = itertools.accumulate(inside, initial=_aligned(len(self._blocks) * _POINTER))
         self._operands = [
             (aval.shape, np.dtype(aval.dtype), place) for aval, place in zip(carried, places, strict=False)
         ]
-        self._is_large = [size > MOST_BYTES for size in sizes]
+        self._is_large = [size > MOST_INSIDE for size in sizes]
         _sites[self.number] = self
 
     def bind(self, ring: Ring) -> None:

@@ -13,6 +13,10 @@ So when hostcb lowers such a loop, it makes the predicate part of the carry.
 
 Under `grad` JAX moves loop-invariant equations out of a `scan`, callbacks with constant operands too. hostcb keeps
 callbacks in the loop.
+
+- docs/jax-bugs/vmap-while-condition.md: JAX >=0.4.31
+- docs/jax-bugs/condition-callback-dropped.md: JAX >=0.10.2
+- https://github.com/jax-ml/jax/issues/16637: JAX >=0.4.31
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""Workarounds for two bugs of JAX's lowering, which ignores the tokens of a program or of a part of it.
+"""Ordered callbacks in programs with a memory kind in their signature.
 
-JAX 0.10.2 and 0.12.0.1 have both bugs. JAX's own ordered callbacks have them, too, and hostcb repairs these as well.
+JAX makes a list with the memory kind of each result. The tokens come before the results, and have no entry in it. This
+repairs JAX's own ordered callbacks as well.
 
-- For a program with a memory kind in its signature, JAX makes a list with the memory kind of each result. The tokens
-  come before the results, and have no entry in that list.
-- `lax.platform_dependent` lowers to the branches of the platforms of the program. It does not return a token that only
-  the other branches use.
+- docs/jax-bugs/ordered-memory-kind.md: JAX >=0.7.1
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -25,20 +23,7 @@ from .. import _compat
 logger = logging.getLogger("hostcb")
 
 
-def with_all_tokens(lower_cond: Callable[..., Any]) -> Callable[..., Any]:
-    """JAX's rule for `cond`, which also returns the tokens that no branch of this platform uses."""
-
-    def lower(context: Any, *operands: Any, **params: Any) -> Any:
-        inner = context.replace(tokens_out=None)
-        results = lower_cond(inner, *operands, **params)
-        if inner.tokens_out is not None:
-            context.set_tokens_out(context.tokens_in.update_tokens(inner.tokens_out))
-        return results
-
-    return lower
-
-
-def give_tokens_memory_kinds() -> None:
+def work_around() -> None:
     """Lower programs that have both memory kinds and tokens."""
     plain = _compat.lower_function()
     if plain is None:

@@ -4,8 +4,8 @@ A callback that finds the lock taken by a thread that computes waits for the swi
 it: 5 ms by default. A shorter interval costs all threads of the process that compute in Python. So hostcb shortens it
 only after it has seen a callback wait, and only for `HELD_SECONDS`:
 
-1. Each callback looks at the clock. If it waited for the lock, no other callback has begun for an interval.
-2. After such a pause, which may also be the device's own work, the callback lets go of the lock for a moment, and
+1. Every eighth callback looks at the clock. Callbacks that wait for the lock begin an interval apart.
+2. After such pauses, which may also be the device's own work, the callback lets go of the lock for a moment, and
    measures how long it takes to get the lock back.
 3. If that takes most of the interval, twice in a row, a thread shortens the interval, sleeps, and restores it. After
    that, the next callback that waits begins again.
@@ -21,8 +21,10 @@ from time import monotonic
 
 from .._spec import flags
 
-# The shortest pause before a callback that is worth a look, in seconds, and the longest: callbacks that come less often
-# lose little time by waiting.
+# On some machines the clock costs a tenth of a callback.
+CALLBACKS_FOR_CLOCK = 8
+# The shortest mean pause before a callback that is worth a look, in seconds, and the longest: callbacks that come less
+# often lose little time by waiting.
 LEAST_PAUSE = 5e-4
 LONGEST_PAUSE = 0.1
 # The most that looks may cost: one in so many seconds, and how long each of them lets go of the lock.
@@ -53,7 +55,9 @@ class SwitchInterval:
     """
 
     def __init__(self) -> None:
-        self._last_begin = monotonic()
+        # How many have begun, or a little less: other threads count at the same time.
+        self._begun = 0
+        self._last_time = monotonic()
         self._next_look = 0.0
         # The thread that changes the interval holds it.
         self._changing = _thread.allocate_lock()
@@ -61,10 +65,15 @@ class SwitchInterval:
         self._change: tuple[float, float] | None = None
 
     def callback_begins(self) -> None:
-        """Look at the clock; to be called by the thread of each callback before its function."""
+        """Look whether callbacks wait; to be called by the thread of each callback before its function."""
+        self._begun = begun = self._begun + 1
+        if not begun % CALLBACKS_FOR_CLOCK:
+            self._look_at_clock()
+
+    def _look_at_clock(self) -> None:
         now = monotonic()
-        pause = now - self._last_begin
-        self._last_begin = now
+        pause = (now - self._last_time) / CALLBACKS_FOR_CLOCK
+        self._last_time = now
         if LEAST_PAUSE < pause < LONGEST_PAUSE and now > self._next_look:
             self._after_pause(pause, now)
 

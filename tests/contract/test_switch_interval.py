@@ -129,6 +129,8 @@ class Clock:
         self.wanted: list[float] = []
         self.waits = waits
         monkeypatch.setattr(switching, "monotonic", lambda: self.now)
+        # Each callback looks at the clock.
+        monkeypatch.setattr(switching, "CALLBACKS_FOR_CLOCK", 1)
         monkeypatch.setattr(switching, "waits_for_lock", lambda interval: self.waits.pop(0))
         monkeypatch.setattr(switching._thread, "start_new_thread", self._start)
         self.interval = SwitchInterval()
@@ -151,6 +153,15 @@ def test_a_callback_that_waits_twice_after_a_pause_shortens_it(clock: Clock) -> 
     clock.callback_after(0.006)
     assert clock.wanted == [flags.switch_interval.value] == [1e-4]
     assert len(clock.waits) == 8
+
+
+def test_callbacks_look_at_the_clock_together(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switching, "CALLBACKS_FOR_CLOCK", 3)
+    for seconds in (0.001, 0.001, 0.001, 0.004, 0.001):
+        clock.callback_after(seconds)
+    assert clock.wanted == []
+    clock.callback_after(0.004)
+    assert clock.wanted == [1e-4], "the mean is more than half of 5 ms"
 
 
 @pytest.mark.parametrize("waits", [[False], [True, False]])

@@ -87,7 +87,7 @@ def named(ids: Iterable[str]) -> dict[str, Check]:
     found: dict[str, Check] = {}
     for each in ids:
         if is_test(each) and not exists(each):
-            raise UnknownCellError(f"{each!r} is no test: expected an id like tests/unit/test_turns.py::test_a_turn")
+            raise UnknownCellError(f"{each!r} is no test: expected an id like tests/unit/test_blocks.py::test_sizes")
         found[each] = Test(each) if is_test(each) else task_of(parse_cell(each), DEADLINE)
     return found
 

@@ -38,12 +38,6 @@ LIVE_EXECUTIONS = 64
 WAITING_EXECUTIONS = 16
 """Programs that wait on a device and leave room for those of callbacks."""
 
-LEAST_TURN = 32
-"""Calls of each device in quick succession, from which on devices take turns."""
-
-MOST_TURN = 1024
-"""Calls of one turn."""
-
 EAGER_PROGRAMS = 16
 """Programs of buffer callbacks outside jit that are kept."""
 

@@ -45,14 +45,6 @@ def views(equation: Equation, devices: Devices, sharding: Any) -> Emitted:
     in_extension = _uses_extension(crossing, equation.context.module_context)
     if crossing.handler is None:
         crossing.handler = _extension_tap(crossing, devices) if in_extension else _handler(crossing, devices)
-        # Most taps of the native extension do not come to Python, where turns are counted.
-        if (
-            not in_extension
-            and sharding is not None
-            and equation.operands
-            and equation.context.module_context.axis_context.mesh.size > 1
-        ):
-            crossing.handler = crossing.host.program.turns.taking(crossing.handler, crossing.host.program)
     results = custom_call(
         equation.context,
         TARGET if in_extension else PYTHON_TARGET,

@@ -8,7 +8,7 @@ from support.subprocesses import run_program
 from conformance.spec import thresholds
 from hostcb._native import library
 from hostcb._primitive import batching, eager
-from hostcb._runtime.dispatch import cpp_dispatch, turns
+from hostcb._runtime.dispatch import cpp_dispatch
 from hostcb._runtime.executions import barrier, executions
 from hostcb._runtime.memory import blocks, pages
 from hostcb._runtime.queue import queues, rings
@@ -28,8 +28,6 @@ from hostcb._runtime.queue import queues, rings
         ("UNROLLED_ELEMENTS", batching.MOST_UNROLLED),
         ("LIVE_EXECUTIONS", executions.MANY),
         ("WAITING_EXECUTIONS", executions.MOST_WAITING),
-        ("LEAST_TURN", turns.LEAST_CALLS),
-        ("MOST_TURN", turns.MOST_CALLS),
         ("EAGER_PROGRAMS", eager.MOST_COMPILED),
         ("GENERATIONS", barrier.GENERATIONS),
     ],

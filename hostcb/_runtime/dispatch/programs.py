@@ -15,7 +15,6 @@ from ..._compat import waiting
 from ..._threads.deadlines import Waiter
 from ..._threads.running import inside_handler, running
 from .dispatches import Dispatch
-from .turns import Turns
 
 
 class Program:
@@ -51,16 +50,12 @@ class Program:
         self._failing: dict[weakref.ref[Any], None] = {}
         # Whether anything but a daemon thread has started it, so that the exit waits for it.
         self.awaited = False
-        # The turns of its devices, under pmap and shard_map.
-        self.turns = Turns()
         # Its executions, in the order of their start.
         self._executions: dict[Execution, None] = {}
         self._last: Execution | None = None
 
     def add(self, execution: Execution) -> None:
         self.spans_devices = len(execution.devices) > 1
-        if self.spans_devices and self.idle():
-            self.turns.execution_begins()
         for each in list(self._executions):
             if each.done():
                 self._executions.pop(each, None)

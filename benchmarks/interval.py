@@ -1,7 +1,8 @@
 """What a shorter switch interval costs threads that compute in Python: `python -m benchmarks.interval`.
 
-hostcb sets the interval to 0.1 ms while programs with callbacks are alive. Threads share a fixed work, once with
-Python's usual interval of 5 ms and once with a shorter one. The figure is the time until all have ended.
+hostcb sets the interval to 0.1 ms for a second after it has seen a callback wait for the interpreter lock. Threads
+share a fixed work, once with Python's usual interval of 5 ms and once with a shorter one. The figure is the time until
+all have ended.
 """
 
 from __future__ import annotations

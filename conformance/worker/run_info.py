@@ -55,7 +55,7 @@ def _of_process(devices: Sequence[jax.Device]) -> dict[str, Any]:
         "device_kind": devices[0].device_kind,
         "device_count": len(devices),
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
-        # The size of the CPU client's thread pool: callbacks that run JAX depend on it.
+        # The size of the CPU client's thread pool, if the user has set it: callbacks that run JAX depend on it.
         "PJRT_NPROC": os.environ.get("PJRT_NPROC", ""),
         "NPROC": os.environ.get("NPROC", ""),
         "variables": _variables(),

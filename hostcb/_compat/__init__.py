@@ -47,12 +47,12 @@ from .registry import UnknownJaxError, UnknownJaxWarning, refuse_if_unusable
 from .runtime import (
     FlagHolder,
     backends_exist,
-    before_cpu_client,
     clearing_is_told,
     forced_cpu_devices,
     mesh_is_set,
     on_backends_cleared,
     register_config_option,
+    while_cpu_client_is_made,
     without_mesh,
 )
 from .runtime_errors import watch_errors
@@ -79,7 +79,6 @@ __all__ = [
     "abstract_token",
     "annotate",
     "backends_exist",
-    "before_cpu_client",
     "before_modules_apart",
     "check_devices_are_told",
     "check_holders",
@@ -131,6 +130,7 @@ __all__ = [
     "varying_as",
     "watch_conditions",
     "watch_errors",
+    "while_cpu_client_is_made",
     "whole_sharding",
     "without_mesh",
     "wrap_host_callbacks",

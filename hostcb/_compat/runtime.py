@@ -39,16 +39,16 @@ _NO_MESH = private("jax._src.mesh:empty_concrete_mesh", "Does the same.", _USERS
 _NO_ABSTRACT_MESH = private("jax._src.mesh:empty_abstract_mesh", "Does the same.", _USERS_MESH, ("H5",), Cost.SOME)
 _BACKENDS_EXIST = private(
     "jax._src.xla_bridge:backends_are_initialized",
-    "Says whether the CPU runtime can still get more threads.",
-    "A callback that runs JAX itself may deadlock on several CPU devices; set PJRT_NPROC in the environment.",
-    ("H9",),
+    "Says whether JAX has made its clients.",
+    "If JAX refuses the native extension, JAX may not start its CPU devices; set HOSTCB_NATIVE=0 in the environment.",
+    ("H24",),
     Cost.COMFORT,
     called_with(0),
 )
 _CPU_FACTORY = private(
     "jax._src.xla_bridge:_backend_factories",
     "Tells when JAX starts its CPU devices, and so when their number is final.",
-    "hostcb asks for more threads of the CPU runtime only if its import finds several CPU devices forced.",
+    "A callback that runs JAX itself may deadlock on several CPU devices; set PJRT_NPROC in the environment.",
     ("H9",),
     Cost.COMFORT,
     attributes=("factory",),
@@ -126,19 +126,17 @@ def forced_cpu_devices() -> int:
     return max(int(flag.group(1)) if flag else 1, option)
 
 
-def before_cpu_client(function: Callable[[], None]) -> None:
-    """Call `function` each time before JAX makes a CPU client; once and at once, if this JAX does not announce it."""
+def while_cpu_client_is_made(context: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+    """Let JAX make each of its CPU clients in a new `context`; never, if this JAX lacks the table of its factories."""
     if not _CPU_FACTORY.holds:
-        if not backends_exist():
-            function()
         return
     registration = _CPU_FACTORY.value
     plain = registration.factory
 
     @functools.wraps(plain)
     def making(*args: Any, **kwargs: Any) -> Any:
-        function()
-        return plain(*args, **kwargs)
+        with context():
+            return plain(*args, **kwargs)
 
     registration.factory = making
 

@@ -20,7 +20,6 @@ from .._spec.callback import HostCallback, Transforms
 from .._spec.effects import ordered
 from .._spec.placement import partial_automatic, placed_per_device, position_among
 from .._threads.foreign import foreign_callbacks_of
-from .._threads.switching import switch_interval
 from . import transports, views
 from .crossing import Crossing
 from .custom_calls import module_of
@@ -41,7 +40,6 @@ def program_of(context: Any) -> Program:
     program.is_tracked = tracker.informed
     program.lowered_for = _devices_of(module_context.axis_context)
     module_context.add_keepalive(program)
-    switch_interval.hold(program)
     foreign_callbacks_of(module_context).attach_program(program)
     return program
 

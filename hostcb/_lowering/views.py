@@ -29,6 +29,7 @@ from .._runtime.queue.queues import queues
 from .._runtime.queue.sites import Site, SiteKeeper, is_small, suits
 from .._spec.shapes import size_of
 from .._threads.running import called_by_runtime, running, runs_callbacks
+from .._threads.switching import switch_interval
 from .crossing import Crossing
 from .custom_calls import custom_call
 from .transports import Emitted, Equation, split_token, with_token
@@ -310,6 +311,7 @@ def _filling(crossing: Crossing, devices: Devices, on_cpu: bool) -> Handler:
     @called_by_runtime
     @runs_callbacks
     def handler(context: Any, *buffers: Any) -> None:
+        switch_interval.callback_begins()
         frame = running.frame
         if frame.pending is not None and has_failed(program):
             return skipped(program, buffers[count:])

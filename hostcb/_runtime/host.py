@@ -17,6 +17,7 @@ from .._spec.callback import HostCallback, Transforms
 from .._spec.naming import class_name, transferable
 from .._spec.shapes import size_of
 from .._threads.running import inside_callback, running, runs_callbacks
+from .._threads.switching import switch_interval
 from .._threads.thread_states import is_pythons
 from .dispatch.programs import Program
 from .executions.executions import tracker
@@ -101,6 +102,7 @@ class Host:
 
     def tap(self, device: Any, arrays: Sequence[np.ndarray]) -> None:
         """Queue the value and return; the device does not wait for the function."""
+        switch_interval.callback_begins()
         if self._runs_here(device):
             # The callback that waits for this program may hold the queue, so the function runs in this thread.
             self.deliver(device, Item(self, arrays))
@@ -123,6 +125,7 @@ class Host:
 
         An interrupt before the function has begun is raised. The value then stays where it is, and runs later.
         """
+        switch_interval.callback_begins()
         frame = running.frame
         outer = frame.depth
         frame.depth = outer + 1
@@ -184,6 +187,7 @@ class Host:
     @runs_callbacks
     def run(self, device: Any, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """Run the user function in this thread, and return its checked results; its exceptions are raised."""
+        switch_interval.callback_begins()
         frame = running.frame
         outer = frame.depth
         if self._ordered and not (outer and inside_callback(sys._getframe(1))):

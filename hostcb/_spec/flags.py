@@ -135,7 +135,7 @@ switch_interval = Flag(
     1e-4,
     _parse_interval,
     absl_flags.DEFINE_float,
-    "While a program with callbacks is alive: the seconds after which a Python thread that computes lets callbacks in. "
+    "While callbacks wait for the interpreter lock: the seconds after which a thread that computes lets them in. "
     "0 leaves the interval of the process as it is.",
 )
 exit_timeout = Flag(

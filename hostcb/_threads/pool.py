@@ -3,14 +3,16 @@
 The pool has as many threads as the process may use cores, or as JAX has CPU devices if those are more. The program of
 each device and each waiting handler takes one thread. A callback that runs JAX then finds no free thread, and all of
 them deadlock. A larger pool avoids this. The runtime reads its size from the environment when JAX makes the CPU client,
-so hostcb sets it then. For one device the default is enough, and a larger pool slows matrix products; hostcb leaves
-it.
+so hostcb sets the variable for that moment. For one device the default is enough, and a larger pool slows matrix
+products; hostcb leaves it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+from collections.abc import Iterator
 
 from .. import _compat
 
@@ -21,6 +23,8 @@ THREADS_PER_DEVICE = 4
 LEAST_THREADS = 32
 
 _warned = False
+# The threads that hostcb asked for when JAX made the CPU client.
+_asked_for = 0
 
 
 def wanted(devices: int) -> int:
@@ -28,11 +32,21 @@ def wanted(devices: int) -> int:
     return max(LEAST_THREADS, THREADS_PER_DEVICE * devices)
 
 
-def ensure_threads() -> None:
-    """Ask for a pool that is large enough; to be called before JAX makes the CPU client."""
+@contextlib.contextmanager
+def enough_threads() -> Iterator[None]:
+    """Ask for a pool that is large enough while JAX makes the CPU client; later child processes inherit no variable."""
+    global _asked_for
     devices = _compat.forced_cpu_devices()
-    if devices > 1 and not _is_large_enough(devices):
-        os.environ[VARIABLES[0]] = str(wanted(devices))
+    _asked_for = 0
+    if devices == 1 or _is_large_enough(devices):
+        yield
+        return
+    _asked_for = wanted(devices)
+    os.environ[VARIABLES[0]] = str(_asked_for)
+    try:
+        yield
+    finally:
+        os.environ.pop(VARIABLES[0], None)
 
 
 def warn_if_small(devices: int) -> None:
@@ -52,10 +66,10 @@ def warn_if_small(devices: int) -> None:
 
 
 def _is_large_enough(devices: int) -> bool:
+    # The user may have set the size.
     if any(variable in os.environ for variable in VARIABLES):
-        # hostcb or the user has set the size.
         return True
-    return usable_cores() >= wanted(devices)
+    return max(_asked_for, usable_cores()) >= wanted(devices)
 
 
 def usable_cores() -> int:
@@ -66,4 +80,4 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-_compat.before_cpu_client(ensure_threads)
+_compat.while_cpu_client_is_made(enough_threads)

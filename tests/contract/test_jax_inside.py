@@ -102,8 +102,15 @@ hcb.barrier_wait()
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this platform has no affinity of processes")
 def test_threads_are_asked_for_where_the_process_may_use_few_of_many_cores() -> None:
     """As in a container, or in a batch system: the runtime's pool has the size of the part, not of the machine."""
-    source = "os.cpu_count = lambda: 64; hcb.id_tap(lambda a, t: None, 1.0); print(os.environ.get('PJRT_NPROC'))"
-    assert run_program(source).check().lines == ["32"]
+    source = """
+import subprocess, sys
+from hostcb._threads import pool
+os.cpu_count = lambda: 64
+hcb.id_tap(lambda a, t: None, 1.0)
+child = [sys.executable, "-c", "import os; print(os.environ.get('PJRT_NPROC'))"]
+print(pool._asked_for, subprocess.run(child, capture_output=True, text=True).stdout.strip())
+"""
+    assert run_program(source).check().lines == ["32 None"], "and a child process inherits nothing of it"
 
 
 def test_a_users_own_thread_number_is_kept() -> None:

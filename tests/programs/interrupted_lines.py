@@ -29,6 +29,7 @@ MODULES = (
     *("_errors.failures", "_runtime.host", "_runtime.observing.barrier_times", "_runtime.observing.counting"),
     *("_runtime.queue.consumers", "_runtime.queue.counters", "_runtime.queue.items", "_runtime.queue.queues"),
     *("_runtime.queue.rings", "_runtime.queue.sites", "_threads.baton", "_threads.chains", "_threads.progress"),
+    "_threads.switching",
 )
 FILES = {str(importlib.import_module(f"hostcb.{name}").__file__) for name in MODULES}
 

@@ -19,14 +19,17 @@ def test_threads_are_asked_for_where_there_are_several_devices(
 ) -> None:
     """With one device JAX's number is enough, and a larger one slows its matrix products."""
     monkeypatch.setattr(_compat, "forced_cpu_devices", lambda: devices)
-    monkeypatch.setattr(_compat, "backends_exist", lambda: False)
+    monkeypatch.setattr(pool, "_asked_for", 0)
     monkeypatch.setattr(pool, "usable_cores", lambda: 2)
     for variable in pool.VARIABLES:
         # Set first, so that it is put back afterwards.
         monkeypatch.setenv(variable, "")
         monkeypatch.delenv(variable)
-    pool.ensure_threads()
-    assert [os.environ.get(variable) for variable in pool.VARIABLES] == [threads, None]
+    with pool.enough_threads():
+        assert [os.environ.get(variable) for variable in pool.VARIABLES] == [threads, None]
+    assert not any(variable in os.environ for variable in pool.VARIABLES)
+    assert pool._is_large_enough(devices) == (threads is not None)
+    assert not pool._is_large_enough(10)
 
 
 def test_the_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,6 +52,7 @@ def test_the_number_of_devices_may_be_chosen_after_the_import(choice: str) -> No
     ended = run_program(
         f"""
 import jax.extend.backend
+from hostcb._threads import pool
 assert "PJRT_NPROC" not in os.environ
 {CHOICES[choice]}
 devices = jax.devices()
@@ -57,10 +61,10 @@ tap = lambda x: hcb.id_tap(lambda v, t: jnp.sum(v).block_until_ready(), x)
 x = jax.device_put(np.ones(len(devices), np.float32), NamedSharding(mesh, P("d")))
 jax.jit(jax.shard_map(tap, mesh=mesh, in_specs=P("d"), out_specs=P("d")))(x)
 hcb.barrier_wait()
-print(len(devices), os.environ.get("PJRT_NPROC"))
+print(len(devices), pool._asked_for, os.environ.get("PJRT_NPROC"))
 """,
         devices=None,
         timeout=60.0,
     ).check()
-    assert ended.lines == [{"one": "1 None"}.get(choice, "4 32")]
+    assert ended.lines == [{"one": "1 0 None"}.get(choice, "4 32 None")]
     assert "deadlock" not in ended.stderr

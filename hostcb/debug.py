@@ -10,7 +10,7 @@ import numpy as np
 from ._api.formatting import FormatPrinter, check_format
 from ._api.jax_arrays import as_asked
 from ._errors.frames import leave_out_frames, leaving_out_frames
-from ._primitive.binding import bind
+from ._primitive.binding import bind, is_no_value
 from ._spec.kinds import DEBUG, ORDERED_DEBUG, ORDERED_PRINT, PRINT
 from ._spec.naming import check_callable, shown
 
@@ -101,7 +101,7 @@ def callback(  # type: ignore[misc]
     def bind_callback(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         kind = ORDERED_DEBUG if ordered else DEBUG
         check_callable(function, kind.name, "callback")
-        bind(kind, as_asked(function), (args, kwargs), static_leaves=True, partitioned=bool(partitioned))
+        bind(kind, as_asked(function), (args, kwargs), is_static=is_no_value, partitioned=bool(partitioned))
 
     try:
         if callback is not None:
@@ -178,7 +178,7 @@ def print(  # noqa: A001
             check_format(fmt, args, kwargs)
         printer = FormatPrinter(fmt, tuple(np.get_printoptions().items()))
         kind = ORDERED_PRINT if ordered else PRINT
-        bind(kind, printer, (args, kwargs), static_leaves=True, partitioned=bool(partitioned))
+        bind(kind, printer, (args, kwargs), is_static=is_no_value, partitioned=bool(partitioned))
 
     try:
         if fmt is not None:

@@ -13,8 +13,9 @@ from .._dlpack.lent import Lent, copied, current, fill, lend, stream_of
 from .._errors.frames import leave_out_frames, leaving_out_frames
 from .._primitive.batching import ExternalMethod
 from .._primitive.binding import as_array, travels
+from .._primitive.shape_functions import is_shape_function, shapes_by
 from .._spec.kinds import DLPACK, DLPACK_WITH_EFFECT, Kind
-from .._spec.naming import attribute, check_callable, describe
+from .._spec.naming import check_callable, describe
 from .buffers import in_place as bind_in_place
 
 
@@ -84,18 +85,13 @@ def dlpack_callback(
                 "`stream=`, the address of XLA's stream. Rename the argument, or drop with_stream=True."
             )
         shapes = result_shape_dtypes
-        if _makes_shapes(shapes):
+        if is_shape_function(shapes):
             operands, named = jax.tree_util.tree_map(functools.partial(_struct, kind, fn), (args, kwargs))
-            shapes = shapes(*operands, **named)
+            shapes = shapes_by(kind, fn, shapes, operands, named)
         function = bind_in_place(kind, filler, shapes, vmap_method, input_output_aliases, command_buffer_compatible)
         return function(*args, **kwargs)
 
     return leaving_out_frames(call)
-
-
-def _makes_shapes(shapes: Any) -> bool:
-    """Return whether `result_shape_dtypes` is a function. A callable container of shapes is none."""
-    return callable(shapes) and jax.tree_util.all_leaves((shapes,)) and attribute(shapes, "shape") is None
 
 
 def _struct(kind: Kind, fn: Any, leaf: Any) -> jax.ShapeDtypeStruct:

@@ -9,7 +9,8 @@ import jax
 
 from .._errors.frames import leave_out_frames
 from .._primitive.batching import EXTERNAL_METHODS, ExternalMethod, check_method
-from .._primitive.binding import bind
+from .._primitive.binding import bind, is_no_array
+from .._primitive.shape_functions import results_of
 from .._spec.kinds import IO, ORDERED_IO, PURE, Kind
 from .._spec.naming import check_callable
 from .._spec.placement import device_of
@@ -59,8 +60,9 @@ def pure_callback(
         callback: called as `callback(*args, **kwargs)` with NumPy arrays of its own (or `jax.Array`s, see
             `hostcb.jax_arrays`). Its result must match `result_shape_dtypes` in shapes and dtypes. It may have other
             containers, with the same number of leaves and the same dict keys.
-        result_shape_dtypes: a pytree whose leaves have `shape` and `dtype`, such as `jax.ShapeDtypeStruct`.
-        *args: pytrees of arrays or scalars.
+        result_shape_dtypes: a pytree whose leaves have `shape` and `dtype`, such as `jax.ShapeDtypeStruct`, or a
+            function that makes one from the arguments, in which it gets each array as a `jax.ShapeDtypeStruct`.
+        *args: pytrees of arrays or scalars; other leaves, such as strings, are given to the function as they are.
         sharding: which device makes the call: a sharding of one device of the computation. The first by default.
         vmap_method: how to batch it. "sequential": a loop, with a call for each element; "sequential_unrolled": the
             same unrolled; "expand_dims": one call, in which every operand has a leading axis, of size 1 if it was not
@@ -72,7 +74,7 @@ def pure_callback(
         The results as JAX arrays, in the tree of `result_shape_dtypes`.
 
     Raises:
-        TypeError: `callback` is not callable, an argument is no JAX value, or `sharding` is none.
+        TypeError: `callback` is not callable, an argument has an array that no device can hold, or `sharding` is none.
         ValueError: `result_shape_dtypes` is no shape or asks for 64 bits while x64 is off, `vmap_method` is unknown,
             `sharding` names a device outside the computation; or the callback is differentiated, which needs
             `jax.custom_jvp` or `jax.custom_vjp`.
@@ -91,7 +93,7 @@ def pure_callback(
         [1. 2. 3.]
     """
     try:
-        return bind_external(PURE, callback, result_shape_dtypes, args, kwargs, sharding, vmap_method)
+        return bind_external(PURE, callback, result_shape_dtypes, args, kwargs, sharding, vmap_method, further=True)
     except Exception as error:
         leave_out_frames(error)
         raise
@@ -135,7 +137,7 @@ def io_callback(
     Args:
         callback: as for `pure_callback`.
         result_shape_dtypes: as for `pure_callback`; `None` for no result.
-        *args: pytrees of arrays or scalars.
+        *args: as for `pure_callback`.
         sharding: which device makes the call: a sharding of one device of the computation. The first by default.
         ordered: keep the program's order on each device, together with `id_tap`, `call` and `debug` callbacks that are
             ordered. Otherwise the runtime may call in any order.
@@ -145,7 +147,7 @@ def io_callback(
         The results as JAX arrays, in the tree of `result_shape_dtypes`.
 
     Raises:
-        TypeError: `callback` is not callable, an argument is no JAX value, or `sharding` is none.
+        TypeError: `callback` is not callable, an argument has an array that no device can hold, or `sharding` is none.
         ValueError: `result_shape_dtypes` is no shape or asks for 64 bits while x64 is off, `sharding` names a device
             outside the computation, an argument is differentiated, or an ordered callback is batched.
         NotImplementedError: JAX could not call it exactly once: in a `cond` or `while_loop` with a batched predicate,
@@ -164,7 +166,7 @@ def io_callback(
     """
     try:
         kind = ORDERED_IO if ordered else IO
-        return bind_external(kind, callback, result_shape_dtypes, args, kwargs, sharding, None)
+        return bind_external(kind, callback, result_shape_dtypes, args, kwargs, sharding, None, further=True)
     except Exception as error:
         leave_out_frames(error)
         raise
@@ -178,12 +180,26 @@ def bind_external(
     kwargs: dict[str, Any],
     sharding: Any,
     vmap_method: str | None,
+    further: bool = False,
     **details: Any,
 ) -> Any:
-    """Bind the primitive of a pure or IO callback; `details` are further fields of `HostCallback`."""
+    """Bind the primitive of a pure or IO callback.
+
+    `further` says whether it accepts what JAX's own refuses (X7, X8); `details` are further fields of `HostCallback`.
+    """
     check_method(kind, callback, vmap_method, EXTERNAL_METHODS)
     check_callable(callback, kind.name, "callback")
-    expected = ResultShape.of_dtypes(kind, callback, result_shape_dtypes)
-    place = device_of(kind, callback, sharding)
-    results = bind(kind, as_asked(callback), (args, kwargs), expected, place=place, vmap_method=vmap_method, **details)
-    return expected.restore(results)
+    read = ResultShape.of_dtypes
+    expected = (
+        results_of(kind, callback, result_shape_dtypes, read) if further else read(kind, callback, result_shape_dtypes)
+    )
+    return bind(
+        kind,
+        as_asked(callback),
+        (args, kwargs),
+        expected,
+        place=device_of(kind, callback, sharding),
+        vmap_method=vmap_method,
+        is_static=is_no_array if further else None,
+        **details,
+    )

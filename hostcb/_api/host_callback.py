@@ -10,8 +10,9 @@ import jax
 
 from .._errors.frames import leave_out_frames
 from .._primitive.batching import Method, check_method
-from .._primitive.binding import bind, repeated_tap
+from .._primitive.binding import bind, is_no_array, repeated_tap
 from .._primitive.primitive import host_callback_p
+from .._primitive.shape_functions import results_of
 from .._spec import flags
 from .._spec.kinds import CALL, PRINTING_TAP, TAP
 from .._spec.naming import check_callable, shown
@@ -75,7 +76,8 @@ def id_tap(
             NumPy arrays in the tree of `arg`, and may keep them. `transforms` is a tuple of pairs such as
             `("batch", {"batch_dims": (0, None)})`, one for each vmap. Its result is ignored. The next `barrier_wait`
             raises its exception, and the computation goes on. `functools.partial` gives it further arguments.
-        arg: a pytree of arrays or scalars of any shape and dtype.
+        arg: a pytree of arrays or scalars of any shape and dtype; other leaves, such as strings, are given to the
+            function as they are.
         result: if given, what `id_tap` returns in place of `arg`. It is not sent to the host.
         tap_with_device: pass `device=`, the `jax.Device` that the value comes from.
         device_index: under `jit` over a mesh, which of its devices hands over the (whole) value.
@@ -84,7 +86,8 @@ def id_tap(
         `arg`, or `result` if given.
 
     Raises:
-        TypeError: `tap_func` is not callable or takes other arguments, or `arg` has a leaf that is no JAX value.
+        TypeError: `tap_func` is not callable or takes other arguments, or `arg` has an array that no device
+            can hold.
         ValueError: `device_index` is negative, or the computation has fewer devices.
         NotImplementedError: used in a `shard_map` that leaves some mesh axes to the compiler.
 
@@ -109,7 +112,12 @@ def id_tap(
         check_callable(tap_func, TAP.name, "tap_func")
         check_signature(TAP, tap_func, bool(tap_with_device))
         tapped = bind(
-            TAP, tap_func, arg, place=position(TAP, tap_func, device_index), with_device=bool(tap_with_device)
+            TAP,
+            tap_func,
+            arg,
+            place=position(TAP, tap_func, device_index),
+            is_static=is_no_array,
+            with_device=bool(tap_with_device),
         )
         return tapped if result is None else result
     except Exception as error:
@@ -159,7 +167,8 @@ def id_print(
     `device:` among them where they apply; then the value. Prints are never mixed with each other.
 
     Args:
-        arg: a pytree of arrays or scalars. Tuples print as `( a b )`, lists as `[ a b ]`, dicts as `{ k=v }`.
+        arg: a pytree of arrays, scalars or other objects, which are printed unchanged. Tuples print as `( a b )`,
+            lists as `[ a b ]`, dicts as `{ k=v }`.
         result: if given, what `id_print` returns in place of `arg`. It is not sent to the host.
         tap_with_device: print the device that the value comes from.
         device_index: under `jit` over a mesh, which of its devices hands over the (whole) value.
@@ -171,7 +180,8 @@ def id_print(
         `arg`, or `result` if given.
 
     Raises:
-        TypeError: `output_stream` has no `write`, a label is a traced value, or `arg` has a leaf that is no JAX value.
+        TypeError: `output_stream` has no `write`, a label is a traced value, or `arg` has an array that no
+            device can hold.
         ValueError, NotImplementedError: as `id_tap`.
 
     Follows H2. Example:
@@ -196,7 +206,14 @@ def id_print(
         printer = Printer(output_stream, threshold, tuple(sorted(kwargs.items())))
         _warn_of_ad_transforms()
         place = position(PRINTING_TAP, printer, device_index)
-        tapped = bind(PRINTING_TAP, printer, as_pytree(arg), place=place, with_device=bool(tap_with_device))
+        tapped = bind(
+            PRINTING_TAP,
+            printer,
+            as_pytree(arg),
+            place=place,
+            is_static=is_no_array,
+            with_device=bool(tap_with_device),
+        )
         return tapped if result is None else result
     except Exception as error:
         leave_out_frames(error)
@@ -266,8 +283,10 @@ def call(
         callback_func: called as `callback_func(arg)`, or with `device=` too if `call_with_device`, with NumPy arrays
             in the tree of `arg`. It must return a pytree of arrays or scalars that matches `result_shape` in tree,
             shapes and dtypes (with x64 off, 64-bit NumPy results are narrowed as everywhere in JAX).
-        arg: a pytree of arrays or scalars of any shape and dtype.
-        result_shape: a pytree of scalars, arrays or anything with `shape` and `dtype`; `None` or `()` for no result.
+        arg: a pytree of arrays or scalars of any shape and dtype; other leaves, such as strings, are given to the
+            function as they are.
+        result_shape: a pytree of scalars, arrays or anything with `shape` and `dtype`; `None` or `()` for no result. Or
+            a function that makes one from `arg`, in which it gets each array as a `jax.ShapeDtypeStruct`.
         call_with_device: pass `device=`, the `jax.Device` that the call comes from.
         device_index: under `jit` over a mesh, which of its devices makes the call; its result goes to all of them.
         vmap_method: how to batch the call: "sequential", "sequential_unrolled" (a call for each element),
@@ -278,7 +297,8 @@ def call(
         The result, as JAX arrays.
 
     Raises:
-        TypeError: `callback_func` is not callable or takes other arguments, or `arg` has a leaf that is no JAX value.
+        TypeError: `callback_func` is not callable or takes other arguments, or `arg` has an array that no device
+            can hold.
         ValueError: `result_shape` is no shape or asks for 64 bits while x64 is off, `vmap_method` is unknown,
             `device_index` is negative, or the computation has fewer devices.
         NotImplementedError: differentiated, batched without `vmap_method`, or used in a `shard_map` that leaves some
@@ -301,17 +321,16 @@ def call(
         check_callable(callback_func, CALL.name, "callback_func")
         check_signature(CALL, callback_func, bool(call_with_device))
         check_method(CALL, callback_func, vmap_method)
-        expected = ResultShape.of(CALL, callback_func, result_shape)
-        results = bind(
+        return bind(
             CALL,
             callback_func,
             arg,
-            expected,
+            results_of(CALL, callback_func, result_shape, ResultShape.of),
             place=position(CALL, callback_func, device_index),
             vmap_method=vmap_method,
+            is_static=is_no_array,
             with_device=bool(call_with_device),
         )
-        return expected.restore(results)
     except Exception as error:
         leave_out_frames(error)
         raise

@@ -42,7 +42,7 @@ EXECUTOR = private(
 )
 _CALL = private(
     "jax._src.interpreters.pxla:ExecuteReplicated.__call__",
-    "Tells of each execution of a program with callbacks.",
+    "Reports each execution of a program with callbacks.",
     _UNTOLD,
     _UNTOLD_PROMISES,
     Cost.SOME,
@@ -307,9 +307,14 @@ def check_order(subject: Any, platform: str) -> None:
 
 def modules_of(executor: Any) -> Sequence[Any]:
     """The optimized HLO modules of the program that an executor runs; none if this JAX does not provide them."""
+    return modules_in(executor.xla_executable)
+
+
+def modules_in(executable: Any) -> Sequence[Any]:
+    """The same for an executable of the runtime."""
     if first_lost(_EXECUTABLE, _HLO_MODULE, _HLO_COMPUTATION, _HLO_INSTRUCTION) is not None:
         return ()
-    modules: Sequence[Any] = executor.xla_executable.hlo_modules()
+    modules: Sequence[Any] = executable.hlo_modules()
     return modules
 
 

@@ -174,7 +174,7 @@ _LOWER_MODULE = private(
     "JAX dispatches programs of unordered callbacks in Python, in five times the time.",
     ("D3",),
     Cost.COMFORT,
-    with_parameters("module_name", "jaxpr", "ordered_effects", "platforms"),
+    with_parameters("module_name", "jaxpr", "ordered_effects", "platforms", "in_layouts", "out_layouts"),
 )
 _COMPILE = private(
     "jax._src.interpreters.pxla:UnloadedMeshExecutable.from_hlo",
@@ -281,6 +281,9 @@ def uses_shardy() -> bool:
 # The compiler aborts on a token in a computation that is manual over some axes only. JAX 0.10.2 and 0.11.0 have this
 # bug, 0.11.2 does not.
 ABORTS_ON_TOKEN_IN_PART = jax.__version_info__ < (0, 11, 2)
+# The runtime does not report the layouts of a program with a token, and takes all its results for those of the default
+# layout: the elements arrive in a wrong order. JAX 0.10.2 has this bug, 0.11.0 does not.
+IGNORES_LAYOUTS_BESIDE_TOKEN = jax.__version_info__ < (0, 11)
 
 
 def require_devices(primitive: Any) -> None:
@@ -331,10 +334,11 @@ def before_modules_apart(check: Callable[[Any], None]) -> None:
     _BUILD_MODULE.put(build)
 
 
-def give_programs_a_token(effect: Any, harmless: Sequence[type]) -> None:
+def give_programs_a_token(effect: Any, harmless: Sequence[type], ordered: Any) -> None:
     """Lower programs for CPUs whose effects are all of the classes `harmless` as if they had `effect`, an ordered one.
 
     JAX then gives them a token operand and a token result. No equation has the effect, so the callbacks have no order.
+    A program with layouts of its own gets none, and is refused if it has the effect `ordered`, where JAX ignores them.
     """
     if _LOWER_MODULE.lost:
         return
@@ -342,6 +346,15 @@ def give_programs_a_token(effect: Any, harmless: Sequence[type]) -> None:
 
     def lower(module_name: Any, jaxpr: Any, *args: Any, **named: Any) -> Any:
         effects, ordered_effects = jaxpr.effects, named.get("ordered_effects")
+        layouts = (*(named.get("in_layouts") or ()), *(named.get("out_layouts") or ()))
+        if IGNORES_LAYOUTS_BESIDE_TOKEN and any(layout is not None for layout in layouts):
+            if ordered in effects:
+                raise NotImplementedError(
+                    f"{module_name} has callbacks that keep an order, and operands or results with a layout of their "
+                    f"own: JAX {jax.__version__} mistakes the layouts of such a program. Use default layouts, a newer "
+                    "JAX, or callbacks that keep no order."
+                )
+            return plain(module_name, jaxpr, *args, **named)
         on_cpus = tuple(named.get("platforms", ())) == ("cpu",) and jax.process_count() == 1
         if on_cpus and ordered_effects == [] and effects and all(isinstance(each, tuple(harmless)) for each in effects):
             # JAX hands the same list to the executable; `dispatch` refuses to run one that has got no token.

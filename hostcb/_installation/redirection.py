@@ -12,7 +12,7 @@ from .. import _compat, debug
 from .._api.buffers import in_place
 from .._api.external import bind_external
 from .._errors.frames import leaving_out_frames
-from .._primitive.binding import bind
+from .._primitive.binding import bind, is_no_value
 from .._spec.kinds import BUFFER, BUFFER_WITH_EFFECT, DEBUG, IO, ORDERED_DEBUG, ORDERED_IO, ORDERED_PRINT, PRINT, PURE
 from .._spec.naming import check_callable
 from .as_in_jax import (
@@ -134,7 +134,7 @@ def _debug_callback(callback: Any, *args: Any, ordered: bool, partitioned: bool,
         kind, function = ORDERED_DEBUG if ordered else DEBUG, debugging(callback)
         check_callable(function, kind.name, "callback")
         arguments = taken((args, kwargs), marking_keys)
-        bind(kind, function, arguments, static_leaves=True, partitioned=bool(partitioned), **DEBUG_CALLBACK)
+        bind(kind, function, arguments, is_static=is_no_value, partitioned=bool(partitioned), **DEBUG_CALLBACK)
 
     if callback is None and (args or kwargs):
         refusing: Any = debug.callback
@@ -153,7 +153,7 @@ def _debug_print(fmt: Any, *args: Any, ordered: bool, partitioned: bool, skip_fo
             kind,
             debugging(printer),
             taken((args, kwargs), marking_keys),
-            static_leaves=True,
+            is_static=is_no_value,
             partitioned=bool(partitioned),
             **DEBUG_CALLBACK,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -16,23 +16,24 @@ from .._spec.callback import Float0, HostCallback, Static, known_tap, shared
 from .._spec.kinds import PRINTING_TAP, Kind
 from .._spec.naming import attribute, shown, subject
 from .._spec.placement import partial_automatic, placed_per_device
-from .._spec.shapes import ResultShape
+from .._spec.shapes import ResultShape, struct_of
 from .held_functions import declare_effects
 from .primitive import host_callback_p, placed_callback_p
+from .shape_functions import ShapeFunction
 
 
 def bind(
     kind: Kind,
     function: Callable[..., Any],
     arguments: Any,
-    expected: ResultShape | None = None,
+    expected: ResultShape | ShapeFunction | None = None,
     *,
     place: Any = 0,
     vmap_method: str | None = None,
-    static_leaves: bool = False,
+    is_static: Callable[[Any], bool] | None = None,
     **details: Any,
 ) -> Any:
-    """Bind the primitive for `function` on `arguments`. Return its results as flat arrays; for a tap, `arguments`.
+    """Bind the primitive for `function` on `arguments`. Return its results; for a tap, `arguments`.
 
     Args:
         kind: the kind of callback.
@@ -41,11 +42,11 @@ def bind(
         expected: the results that the function must return, for kinds with results.
         place: under jit over a mesh, the device that calls: its position, or the device itself.
         vmap_method: how to batch it, for kinds that are batched by method.
-        static_leaves: whether leaves that are no JAX values are allowed; the function gets them unchanged.
+        is_static: which leaves the function gets unchanged; none by default.
         **details: further fields of `HostCallback`.
 
     Raises:
-        TypeError: a leaf is no JAX value.
+        TypeError: a leaf is neither a JAX value nor static.
         ValueError, NotImplementedError: `place` is no device of the computation, or the computation cannot have
             callbacks.
     """
@@ -57,10 +58,12 @@ def bind(
     for position, leaf in enumerate(leaves):
         if not travels(leaf):
             absent.append((position, Float0(tuple(leaf.shape))))
-        elif static_leaves and not _is_value(leaf):
+        elif is_static is not None and is_static(leaf):
             absent.append((position, Static(leaf)))
         else:
             operands.append(_operand(kind, function, leaf))
+    if isinstance(expected, ShapeFunction):
+        expected = expected.of_leaves(tree, _described(len(leaves), dict(absent), operands))
     callback = shared(kind, function, tree, tuple(absent), expected.tree if expected is not None else None, details)
     tracker.admit(callback)
     _compat.refuse_if_unusable(callback, effectful=not kind.pure)
@@ -76,11 +79,13 @@ def bind(
         vmap_method=vmap_method,
     )
     if not kind.identity:
-        return list(outs)
+        return expected.restore(outs) if expected is not None else None
     if not absent:
         return jax.tree_util.tree_unflatten(tree, map(_as_given, leaves, outs))
-    tapped = iter(outs)
-    restored = [leaf if _compat.is_float0(leaf) else _as_given(leaf, next(tapped)) for leaf in leaves]
+    tapped, without_operand = iter(outs), {position for position, _ in absent}
+    restored = [
+        leaf if position in without_operand else _as_given(leaf, next(tapped)) for position, leaf in enumerate(leaves)
+    ]
     return jax.tree_util.tree_unflatten(tree, restored)
 
 
@@ -103,6 +108,37 @@ def repeated_tap(kind: Kind, function: Callable[..., Any], value: Any) -> HostCa
         _compat.check_holders(callback)
         _check_axes(callback, 0)
     return callback
+
+
+def _described(count: int, absent: dict[int, Float0 | Static], operands: Sequence[Any]) -> list[Any]:
+    """Return the leaves of the function's arguments, with a `jax.ShapeDtypeStruct` in place of each array."""
+    rest = iter(operands)
+    return [absent[each].described if each in absent else struct_of(next(rest)) for each in range(count)]
+
+
+def is_no_value(leaf: Any) -> bool:
+    """Return whether JAX's debug callbacks give a leaf to their function unchanged."""
+    return not _is_value(leaf)
+
+
+def is_no_array(leaf: Any) -> bool:
+    """Return whether a leaf can only be meant to reach the function unchanged: no array comes of it.
+
+    What says that it is an array is refused if it is none that a device can hold. As a static leaf its value would be
+    part of the program, and would not follow the program's.
+    """
+    if isinstance(leaf, (str, bytes, type)):
+        return True
+    if isinstance(leaf, (jax.Array, np.ndarray, np.generic, int, float, complex)) or _is_value(leaf):
+        return False
+    if any(attribute(leaf, name) is not None for name in ("__array__", "__jax_array__", "__dlpack__")):
+        return False
+    try:
+        # A range, or an object with the buffer protocol, is an operand.
+        return np.asarray(leaf).dtype == object
+    except Exception:
+        # The methods of the user's object may raise any exception.
+        return True
 
 
 def _is_value(leaf: Any) -> bool:

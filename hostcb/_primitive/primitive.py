@@ -10,7 +10,7 @@ import jax.extend.core as jex
 from jax.interpreters import ad
 
 from .. import _compat
-from .._compat import dispatch, fast_dispatch, rules
+from .._compat import dispatch, fast_dispatch, layouts, rules
 from .._lowering import rule
 from .._runtime.dispatch.programs import Program
 from .._runtime.executions.executions import tracker
@@ -177,10 +177,11 @@ shard_maps.work_around(ordered)
 branches.work_around(ordered)
 reductions.work_around()
 memory_kinds.work_around()
+layouts.tell_layouts()
 tracker.informed = dispatch.install_dispatch_hooks((ordered, tracked), Program, tracker)
 if tracker.informed:
     fast_dispatch.enable_fast_dispatch((ordered, tracked), HARMLESS, Program, tracker)
-    _compat.give_programs_a_token(tracked, HARMLESS)
+    _compat.give_programs_a_token(tracked, HARMLESS, ordered)
 else:
     dispatch.keep_order_without_hooks()
     # No execution reports them then.

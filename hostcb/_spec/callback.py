@@ -37,12 +37,16 @@ class Float0:
     def value(self) -> Any:
         return np.zeros(self.shape, jax.dtypes.float0)
 
+    @property
+    def described(self) -> Any:
+        return jax.ShapeDtypeStruct(self.shape, jax.dtypes.float0)
+
 
 class Static:
     """A leaf that is no JAX value, and is passed to the function unchanged."""
 
     def __init__(self, value: Any):
-        self.value = value
+        self.value = self.described = value
 
     def __eq__(self, other: object) -> bool:
         # Equal values of different types print differently. Only strings are compared by value, others by identity.

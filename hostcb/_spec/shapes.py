@@ -114,6 +114,12 @@ class ResultShapeError(ValueError):
         )
 
 
+def struct_of(operand: Any) -> jax.ShapeDtypeStruct:
+    """Return the shape of an operand, with the dtype that it has in the program: of 32 bits while x64 is off."""
+    aval = jax.typeof(operand)
+    return jax.ShapeDtypeStruct(aval.shape, jax.dtypes.canonicalize_dtype(aval.dtype))
+
+
 def size_of(aval: Any) -> int:
     """Return the size in bytes of a NumPy array of this aval."""
     return math.prod(aval.shape) * np.dtype(aval.dtype).itemsize
@@ -124,9 +130,9 @@ def _advice_on(given: Any) -> str:
     pair = given if isinstance(given, (list, tuple)) and len(given) == 2 else (given, None)
     if _is_shape(given):
         return f" This looks like a shape: use jax.ShapeDtypeStruct({tuple(given)}, dtype)."
-    if _is_shape(pair[0]) and _is_dtype(pair[1]):
+    if _is_shape(pair[0]) and is_dtype(pair[1]):
         return f" This looks like a shape and a dtype: use jax.ShapeDtypeStruct({tuple(pair[0])}, {_name(pair[1])})."
-    if _is_dtype(given):
+    if is_dtype(given):
         return f" This looks like a dtype: use jax.ShapeDtypeStruct(shape, {_name(given)})."
     return ""
 
@@ -139,7 +145,7 @@ def _name(dtype: Any) -> str:
     return f"jnp.{np.dtype(dtype).name}"
 
 
-def _is_dtype(given: Any) -> bool:
+def is_dtype(given: Any) -> bool:
     """Return whether this is a dtype, or a type of numbers such as `jnp.float32`."""
     with contextlib.suppress(Exception):
         # A class of the user's may have any attribute `dtype`.

@@ -284,8 +284,8 @@ def test_raw_keys() -> None:
 
 @pytest.mark.contract("H1", "H3")
 @pytest.mark.parametrize("kind", ["tap", "call"])
-@pytest.mark.parametrize("leaf", ["text", b"bytes", object(), np.array(["a"]), np.array([None]), lambda: 0],
-                         ids=["str", "bytes", "object", "str_array", "object_array", "function"])  # fmt: skip
+@pytest.mark.parametrize("leaf", [np.array(["a"]), np.array([None]), np.array("2020", "M8[D]")],
+                         ids=["str_array", "object_array", "dates"])  # fmt: skip
 def test_operands_that_are_no_jax_values(leaf: Any, kind: str) -> None:
     operand = {"x": 1.0, "bad": leaf}
     with pytest.raises(TypeError) as caught:

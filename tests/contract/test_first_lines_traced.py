@@ -47,7 +47,9 @@ def refused(call: Callable[[], Any]) -> Exception:
 
 @STAGES
 @pytest.mark.parametrize("kind", ALL)
-@pytest.mark.parametrize(("leaf", "why"), [(object(), "every leaf of "), (2**70, f"the number {2**70} does not fit")])
+@pytest.mark.parametrize(
+    ("leaf", "why"), [(np.array([None]), "every leaf of "), (2**70, f"the number {2**70} does not fit")]
+)
 def test_operands_that_are_no_values(kind: str, leaf: Any, why: str, stage: Any) -> None:
     who = "'what: x'" if kind == "id_print" else FINE
     assert str(refused(lambda: stage(lambda: ALL[kind](leaf))())).startswith(f"{kind}: {who}: {why}")

@@ -59,6 +59,9 @@ class Described:
 
 
 class Closed:
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("it is closed")
+
     def __repr__(self) -> str:
         raise RuntimeError("it is closed")
 
@@ -105,7 +108,7 @@ TAPS: Refusals = {
     **{name: (functools.partial(hcb.id_tap, function), TypeError, "coroutine") for name, function in WRAPPED.items()},
     "generator": (lambda x: hcb.id_tap(generated, x), TypeError, "generator"),
     "asynchronous generator": (lambda x: hcb.id_tap(generated_later, x), TypeError, "generator"),
-    "text": (lambda x: hcb.id_tap(never, (x, "text")), TypeError, "id_tap"),
+    "array of texts": (lambda x: hcb.id_tap(never, (x, np.array(["text"]))), TypeError, "id_tap"),
     "no device of the mesh": (of_mesh, ValueError, "device_index"),
     "no argument": (lambda x: hcb.id_tap(never, x, devices=0), TypeError, "devices"),
     "too large": (lambda x: hcb.id_tap(never, (x, 2**70)), OverflowError, str(2**70)),

@@ -71,12 +71,12 @@ def test_a_usual_slip_ends_the_error_with_what_to_write(slip: str, stage: Any) -
 
 
 @pytest.mark.contract("H32")
-def test_an_operand_that_is_a_text_shows_nothing_of_jaxs_code() -> None:
+def test_an_operand_that_is_an_array_of_texts_shows_nothing_of_jaxs_code() -> None:
     class Own:
         def __array__(self, *_: Any, **__: Any) -> Any:
             raise OSError("the user's own")
 
-    for leaf, has_cause in (("text", False), (np.array(["text"]), False), (object(), False), (Own(), True)):
+    for leaf, has_cause in ((np.array(["text"]), False), (np.array([None]), False), (Own(), True)):
         with pytest.raises(TypeError, match="must be an array or a scalar") as caught:
             jax.jit(lambda x, leaf=leaf: hcb.call(double, (leaf, x), result_shape=X))(X)
         error = caught.value

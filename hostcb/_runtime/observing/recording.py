@@ -168,7 +168,7 @@ class Run:
             _lanes.pop(self.lane, None)
 
 
-# The lanes on which a function runs: its thread, and the token of the outermost run.
+# The tracks on which a function runs: its thread, and the token of the outermost run.
 _lanes: dict[tuple[Any, int], tuple[object, object]] = {}
 
 

@@ -30,6 +30,10 @@ def two(value: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.flo
     return value, 2 * value
 
 
+def without_last(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape[:-1], x.dtype)
+
+
 def log(value: NDArray[np.float32]) -> None: ...
 
 
@@ -48,6 +52,12 @@ def program(x: jax.Array) -> jax.Array:
     one: jax.Array
     other: jax.Array
     one, other = hcb.call(two, x, result_shape=(x, x))
+    sums: jax.Array = hcb.call(lambda value: value.sum(-1), x, result_shape=without_last)
+    named_sums: dict[str, jax.Array] = hcb.pure_callback(
+        lambda name, x: {name: x}, lambda name, x: {name: x}, "sum", sums
+    )
+    total: jax.Array = hcb.io_callback(lambda name, x: x, lambda name, x: x, "name", named_sums["sum"])
+    hcb.id_tap(lambda value, transforms: None, ("name", len, total))
     hcb.call(log, x)
     z = hcb.pure_callback(scaled, x, x, vmap_method="legacy_vectorized", scale=2.0)
     assert_type(z, jax.Array)

@@ -6,7 +6,6 @@ the usual signatures have handlers of their own, without a branch that they do n
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,8 +17,7 @@ from .. import _compat
 from .._errors.forgetting import forget_locals
 from .._errors.refusals import returned_something
 from .._native.library import PYTHON_TARGET, TARGET, library
-from .._runtime.dispatch.postponed import end_by_exception, has_failed, postpone
-from .._runtime.dispatch.programs import Program
+from .._runtime.dispatch.postponed import clear, has_failed, postpone, skip
 from .._runtime.host import Host
 from .._runtime.memory.blocks import LEAST_BYTES, LEAST_QUEUED_BYTES, blocks
 from .._runtime.memory.owners import Shape
@@ -187,7 +185,7 @@ def _in_order(host: Host, devices: Devices, operand_count: int, copy_operands: A
     @called_by_runtime
     def in_order(_: Any, token: Any, *buffers: Any) -> None:
         if running.frame.pending is not None and has_failed(host.program):
-            return skipped(host.program, buffers[first_result:])
+            return skip(host.program, buffers[first_result:])
         device = devices[token.__dlpack_device__()[1]]
         arrays = copy_operands(buffers)
         try:
@@ -211,7 +209,7 @@ def _in_any_order(host: Host, devices: Devices, operand_count: int, copy_operand
     @called_by_runtime
     def in_any_order(_: Any, *buffers: Any) -> None:
         if running.frame.pending is not None and has_failed(host.program):
-            return skipped(host.program, buffers[operand_count:])
+            return skip(host.program, buffers[operand_count:])
         # Only what watches the run wants to know the device.
         device = None if watching.on is None else _device_of(buffers, devices)
         try:
@@ -226,24 +224,6 @@ def _in_any_order(host: Host, devices: Devices, operand_count: int, copy_operand
         return None
 
     return in_any_order
-
-
-def clear(buffers: Sequence[Any]) -> None:
-    """Write zeros into result buffers; an error will be raised in place of these results."""
-    for buffer in buffers:
-        # A buffer that is not the handler's own cannot be written to; see `_device_of`.
-        with contextlib.suppress(jax.errors.JaxRuntimeError):
-            np.asarray(buffer)[...] = 0
-
-
-def skipped(program: Program, buffers: Sequence[Any]) -> None:
-    """Write zeros as `clear` does, after another handler failed in the same dispatch."""
-    try:
-        clear(buffers)
-    except BaseException:
-        # An interrupt, such as Ctrl-C.
-        end_by_exception(program)
-        raise
 
 
 def _device_of(buffers: Sequence[Any], devices: Devices, exception: BaseException | None = None) -> Any:
@@ -314,7 +294,7 @@ def _filling(crossing: Crossing, devices: Devices, on_cpu: bool) -> Handler:
         switch_interval.callback_begins()
         frame = running.frame
         if frame.pending is not None and has_failed(program):
-            return skipped(program, buffers[count:])
+            return skip(program, buffers[count:])
         outer = frame.depth
         frame.depth = outer + 1
         try:

@@ -15,6 +15,7 @@ from support.helpers import DEADLINE
 
 import hostcb as hcb
 from hostcb._lowering import views
+from hostcb._runtime.dispatch import postponed
 
 SCALAR = jax.ShapeDtypeStruct((), np.float32)
 
@@ -260,7 +261,7 @@ def test_an_interrupt_while_a_failed_loop_goes_on_is_not_the_next_ones_failure(
     program = looped(at_fifty)
     for _ in range(2):
         assert float(program(100.0)) == 150.0
-    plain, cleared = views.clear, []
+    plain, cleared = postponed.clear, []
 
     def interrupted(buffers: Any) -> None:
         cleared.append(len(buffers))
@@ -268,7 +269,8 @@ def test_an_interrupt_while_a_failed_loop_goes_on_is_not_the_next_ones_failure(
             raise KeyboardInterrupt
         plain(buffers)
 
-    monkeypatch.setattr(views, "clear", interrupted)
+    for module in (postponed, views):
+        monkeypatch.setattr(module, "clear", interrupted)
     # The same place in the same frame, which is all that distinguishes one dispatch from the next.
     ends: list[Any] = []
     for value in (30.0, 100.0, 101.0):

@@ -1,26 +1,41 @@
-"""Errors of pure callbacks under JAX's fast dispatch.
+"""Errors that JAX's fast dispatch raises only at its end: the whole protocol.
 
 From its second run on, JAX dispatches a program without effects in C++, in a sixth of the time. Such a dispatch raises
 an error of the computation as a `ValueError` without a cause, where the first run raised `JaxRuntimeError`. So hostcb
-lets a computation with a failed callback end with zeros. A hook that JAX calls at the end of each dispatch raises the
-error in place of the results: always of the same type, and with its cause. Until then no other callback of that
-dispatch runs, since its operands might be the zeros.
+lets the computation end with zeros, and raises the error in place of the results:
 
-Returned zeros would be a wrong result. So the end of a dispatch raises the error unless it is certainly the end of a
-nested dispatch, made by a signal handler, for example. A dispatch in C++ has no frame of its own. The frame that called
-the handler should be the dispatching one, since programs with wrapped handlers are dispatched in Python (`is_handler`).
-But a handler can be wrapped in ways that hostcb cannot see. So `Pending` keeps all frames below the handler, with the
-instruction at which each one was.
+1. Before its function, each handler asks `has_failed` whether another one of this dispatch has failed. Its operands may
+   be zeros then. So it runs nothing, and `skip` fills its results with zeros.
+2. A handler that fails fills its results with zeros (`clear`) and calls `postpone`, which keeps a `Pending` in
+   `running.frame.pending`, sends the program's taps through Python, where 1. stops them, and sets the hook of
+   `_compat.dispatch_end`. The handler returns as if it had not failed.
+3. `postpone` returns False for a dispatch in Python, which raises the error itself, for a thread that dispatches
+   nothing, and without the hook. Then the handler raises.
+4. JAX calls the hook when a dispatch of this thread has ended. `_at_the_end` takes what has ended and raises the error:
+   always of the same type, and with its cause. For programs with a token `executions` calls `raise_at_the_end` before
+   that, so that no function of the user gets the zeros.
+5. An interrupt may end a dispatch before its hook. Then the next operation of this thread raises the error with a note
+   (`raise_what_is_left`), unless a barrier has reported it.
+
+Which dispatch has ended? Returned zeros would be a wrong result. So the end of a dispatch raises the error unless it is
+certainly the end of a nested dispatch, made by a signal handler, for example. A dispatch in C++ has no frame of its
+own. The frame that called the handler should be the dispatching one, since programs with wrapped handlers are
+dispatched in Python (`is_handler`). But a handler can be wrapped in ways that hostcb cannot see. So `Pending` keeps all
+frames below the handler, with the instruction at which each one was.
+
+`cpp_dispatch` says which programs may compute with zeros.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 
 from ..._compat.dispatch_end import watch_dispatches
 from ..._errors.failures import beside_cause, failure_log, shown_cause
@@ -114,12 +129,23 @@ def has_failed(program: Program) -> bool:
     return False
 
 
-def end_by_exception(program: Program) -> None:
-    """Forget the pending error of a dispatch that its handler ends by raising; the next dispatch must not raise it."""
-    handler = sys._getframe(2)
-    _forget(
-        [each for each in running.frame.pending or () if each.program is program and each.calls(handler) is not None]
-    )
+def clear(buffers: Sequence[Any]) -> None:
+    """Write zeros into result buffers; an error will be raised in place of these results."""
+    for buffer in buffers:
+        # A buffer that is not the handler's own cannot be written to; see `views._device_of`.
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            np.asarray(buffer)[...] = 0
+
+
+def skip(program: Program, buffers: Sequence[Any]) -> None:
+    """Write zeros as `clear` does, after another handler failed in the same dispatch."""
+    try:
+        clear(buffers)
+    except BaseException:
+        # An interrupt, such as Ctrl-C, by which this handler ends the dispatch. The next one must not raise the error.
+        handler, pending = sys._getframe(1), running.frame.pending or ()
+        _forget([each for each in pending if each.program is program and each.calls(handler) is not None])
+        raise
 
 
 def postpone(program: Program, error: BaseException, *, inside: int = 0) -> bool:

@@ -414,3 +414,12 @@ def test_a_program_with_another_custom_call_is_dispatched_in_python(begun: list[
         program(X)
     hcb.barrier_wait()
     assert begun == []
+
+
+@pytest.mark.contract("H13")
+def test_a_program_beside_jaxs_callbacks_leaves_no_execution_behind(begun: list[Any]) -> None:
+    """Its end is a token of the runtime, which becomes ready only when somebody waits for it."""
+    program = jax.jit(lambda x: (jax.debug.callback(lambda v: None, x), hcb.io_callback(lambda v: v, SCALAR, x))[1])
+    results = [float(program(X)) for _ in range(3)]
+    assert (results, tracker.live(), begun) == ([3, 3, 3], [], [])
+    jax.effects_barrier()

@@ -347,7 +347,7 @@ def give_programs_a_token(effect: Any, harmless: Sequence[type], ordered: Any) -
     def lower(module_name: Any, jaxpr: Any, *args: Any, **named: Any) -> Any:
         effects, ordered_effects = jaxpr.effects, named.get("ordered_effects")
         layouts = (*(named.get("in_layouts") or ()), *(named.get("out_layouts") or ()))
-        if IGNORES_LAYOUTS_BESIDE_TOKEN and any(layout is not None for layout in layouts):
+        if IGNORES_LAYOUTS_BESIDE_TOKEN and not all(map(_is_default_layout, layouts)):
             if ordered in effects:
                 raise NotImplementedError(
                     f"{module_name} has callbacks that keep an order, and operands or results with a layout of their "
@@ -357,11 +357,19 @@ def give_programs_a_token(effect: Any, harmless: Sequence[type], ordered: Any) -
             return plain(module_name, jaxpr, *args, **named)
         on_cpus = tuple(named.get("platforms", ())) == ("cpu",) and jax.process_count() == 1
         if on_cpus and ordered_effects == [] and effects and all(isinstance(each, tuple(harmless)) for each in effects):
-            # JAX hands the same list to the executable; `dispatch` refuses to run one that has got no token.
+            # JAX hands the same list to the executable. If a JAX does not, the runtime refuses to run the program.
             ordered_effects.append(effect)
         return plain(module_name, jaxpr, *args, **named)
 
     _LOWER_MODULE.put(lower)
+
+
+def _is_default_layout(layout: Any) -> bool:
+    """Return whether an operand or a result has the layout that it has anyway; JAX names that of a mutable array."""
+    if layout is None:
+        return True
+    axes = getattr(layout, "major_to_minor", None)
+    return axes is not None and list(axes) == sorted(axes) and not getattr(layout, "tiling", None)
 
 
 def compile_with(options_for: Callable[[Any, Sequence[Any]], dict[str, str]]) -> None:

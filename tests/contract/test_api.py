@@ -236,7 +236,7 @@ class BadDtype:
 
 MALFORMED = {
     "string": "text", "object": object(), "no_dtype": NoDtype(), "bad_shape": BadShape(), "negative": Negative(),
-    "bad_dtype": BadDtype(), "class": np.float32, "strings": np.array(["a"]), "function": lambda: 0,
+    "bad_dtype": BadDtype(), "class": np.float32, "strings": np.array(["a"]),
     "inside": (1.0, object()), "objects": np.array([None]),
 }  # fmt: skip
 

@@ -87,7 +87,7 @@ def check_library(data: bytes, platform: str) -> str:
     # A name that begins with an underscore is the linker's.
     exported = {name for name in found.exported if not name.startswith("_")}
     source = "".join(path.read_text() for path in native.sources())
-    meant = set(re.findall(r"^EXPORTED [^(]*?(hostcb_\w+)\(", source, re.MULTILINE))
+    meant = set(re.findall(r"^EXPORTED [^(=]*?(hostcb_\w+)(?:\(| =)", source, re.MULTILINE))
     expect(exported == meant, f"the library exports other names than the source says: {sorted(exported ^ meant)}")
     expect(native.mark().encode() + b"\0" in data, f"the library does not bear the mark {native.mark()!r}")
     versions = f"{'glibc' if found.system == 'linux' else 'macOS'} {oldest}"

@@ -21,8 +21,8 @@ COMPARISONS = (
     ("id_tap", "jax debug.callback", 0.35),
     ("call", "jax io_callback(ordered=True)", 0.3),
     ("io_callback(ordered=True)", "jax io_callback(ordered=True)", 0.3),
-    ("io_callback", "jax io_callback", 1.0),
-    ("debug.callback", "jax debug.callback", 1.0),
+    ("io_callback", "jax io_callback", 0.3),
+    ("debug.callback", "jax debug.callback", 0.35),
     ("buffer_callback", "jax buffer_callback", 1.05),
     ("dlpack_callback", "jax buffer_callback", 1.5),
 )

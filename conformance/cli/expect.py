@@ -22,8 +22,8 @@ def add_parser(commands: Any) -> None:
     parser = add_command(
         commands,
         "expect",
-        "Print a run's new failures as entries to paste into ci/expectations/PLATFORM.toml, and say which cells of\n"
-        "entries there do something else now.",
+        "Print a run's new failures as entries to paste into the platform's file of known failures, and say which\n"
+        "cells of entries there do something else now.",
         ["results"],
         {0: "printed", 2: "no results"},
     )

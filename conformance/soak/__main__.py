@@ -1,78 +1,79 @@
-"""The process of a soak: `python -m conformance.soak OPTIONS`, with options as JSON.
+"""The process of a soak: `python -m conformance.soak OPTIONS`, with the command's options as JSON.
 
-It writes lines of JSON: how far it is, each second, and at the end what it found. When its standard input closes, it
-ends early.
+A crash or a hang ends it with the stacks of all threads. The first SIGINT ends the soak early, the second one at once.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import json
-import os
+import logging
+import platform
 import signal
 import sys
 import threading
+import time
 from typing import Any
 
-from ..worker.parent import end_with_parent
-from .options import Options
-from .watching import REFUSED
+from ..cli.commands import reported
 
-PROGRESS_SECONDS = 1.0
-START_SECONDS = 120.0
-NEEDED = ("id_tap", "call", "barrier_wait", "trace")
+START_SECONDS, PROGRESS_SECONDS, SAY_SECONDS = 120.0, 1.0, 10.0
+MOST_WAITING = 12
+NEEDED = ("id_tap", "call", "barrier_wait")
 
 
-def main() -> int:
-    options = Options(**json.loads(sys.argv[1]))
-    end_with_parent()
-    # Ctrl-C must reach only the command, which closes this process's input.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def main(options: dict[str, Any]) -> int:
+    name, devices, deadline = (options.pop(option) for option in ("implementation", "devices", "deadline"))
     faulthandler.enable()
-    _expect_progress(START_SECONDS + options.deadline)
+    _expect_progress(START_SECONDS + deadline)
+    # Else each failure that the soak plants would be a line of the log.
+    logging.disable()
 
     import jax
 
     from ..implementations import ImplementationError, load
-    from .c_library import keep_little
     from .rounds import Soak
 
-    keep_little()
-    try:
-        implementation: Any = load(options.implementation)
-    except ImplementationError as error:
-        return _refuse(str(error))
+    implementation: Any = load(name)
     namespace = getattr(implementation, "namespace", None)
-    if missing := [name for name in NEEDED if not hasattr(namespace, name)]:
-        return _refuse(f"a soak needs {', '.join(NEEDED)}, and {options.implementation} lacks {', '.join(missing)}")
-    soak = Soak(options, implementation, jax.devices()[: options.devices])
+    if missing := [each for each in NEEDED if not hasattr(namespace, each)]:
+        raise ImplementationError(f"a soak needs {', '.join(NEEDED)}, and {name} lacks {', '.join(missing)}")
+    soak = Soak(implementation, jax.devices()[:devices], **options)
+
+    def interrupt(*_: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        soak.stopped.set()
+        _say("interrupted: the threads end what they do; once more to end at once")
+
+    # A shell starts what runs in the background with SIGINT ignored, which stays so.
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, interrupt)
+    versions = f"JAX {jax.__version__} on Python {platform.python_version()}"
+    _say(f"a soak of {name} with {versions}: {soak.threads} threads, {len(soak.devices)} devices, seed {soak.seed}")
     ended = threading.Event()
-    threading.Thread(target=_stop_with_input, args=(soak,), name="stopping", daemon=True).start()
-    saying = threading.Thread(target=_say_progress, args=(soak, ended), name="progress", daemon=True)
+    saying = threading.Thread(target=_say_progress, args=(soak, deadline, ended), name="progress", daemon=True)
     saying.start()
     soak.run()
     ended.set()
     saying.join()
     faulthandler.cancel_dump_traceback_later()
-    _say(ended=True, **soak.report())
-    return 0
+    found = soak.found()
+    print(found.summary())
+    return found.exit_code
 
 
-def _stop_with_input(soak: Any) -> None:
-    while os.read(0, 1):
-        pass
-    soak.stopped.set()
-
-
-def _say_progress(soak: Any, ended: threading.Event) -> None:
-    before: list[Any] = []
+def _say_progress(soak: Any, deadline: float, ended: threading.Event) -> None:
+    before, said = soak.progress(), time.monotonic()
     while not ended.wait(PROGRESS_SECONDS):
-        progress = soak.progress()
-        now = [progress[name] for name in ("acts", "events", "rounds", "judged")]
-        if now != before:
-            _expect_progress(soak.options.deadline)
-            before = now
-        _say(**progress)
+        if (now := soak.progress()) != before:
+            _expect_progress(deadline)
+        if time.monotonic() - said >= SAY_SECONDS:
+            said = time.monotonic()
+            _say(f"  {soak.found()}")
+            if now == before:
+                waiting = soak.record.waiting()[:MOST_WAITING]
+                _say("\n  ".join(("nothing goes on; programs that are not over:", *waiting)))
+        before = now
 
 
 def _expect_progress(seconds: float) -> None:
@@ -80,18 +81,9 @@ def _expect_progress(seconds: float) -> None:
     faulthandler.dump_traceback_later(seconds, exit=True)
 
 
-def _refuse(why: str) -> int:
-    _say(refused=why)
-    return REFUSED
-
-
-def _say(**report: Any) -> None:
-    _REPORTS.write(json.dumps(report) + "\n")
-    _REPORTS.flush()
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
-    _REPORTS = os.fdopen(os.dup(1), "w")
-    # What the runtime writes there must not come between the reports.
-    os.dup2(2, 1)
-    sys.exit(main())
+    sys.exit(reported(main, json.loads(sys.argv[1])))

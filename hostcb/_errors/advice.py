@@ -65,7 +65,7 @@ def _of_tracers(failure: BaseException) -> str | None:
     """Return the note for a function that computes with a traced value, such as one of its closure."""
     if not isinstance(failure, jax.errors.UnexpectedTracerError):
         return None
-    return "The callback uses a value of a function that JAX was tracing: pass that value to the callback as an operand."
+    return "The callback uses a value of a function that JAX was tracing: pass that value to it as an operand."
 
 
 def _is_of_arrays(name: str | None) -> bool:

@@ -64,7 +64,7 @@ def test_the_error_of_a_function_that_uses_a_traced_value_asks_for_an_operand() 
         jax.block_until_ready(scaled(X))
     with pytest.raises(hcb.CallbackException):
         hcb.barrier_wait()
-    assert str(error.value).splitlines()[-1].endswith("pass that value to the callback as an operand.")
+    assert str(error.value).splitlines()[-1].endswith("pass that value to it as an operand.")
 
 
 @pytest.mark.contract("H32")

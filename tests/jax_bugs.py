@@ -29,7 +29,7 @@ from conformance.spec.versions import version_matches  # noqa: E402
 
 FOLDER = PROJECT / "docs" / "jax-bugs"
 INDEX = FOLDER / "README.md"
-EXPECTATIONS = PROJECT / "ci" / "expectations"
+EXPECTATIONS = PROJECT / "conformance" / "expectations" / "platforms"
 COMMAND = "python tests/jax_bugs.py"
 
 ABSENT, UNTESTABLE = "absent", "cannot be tested"
@@ -73,7 +73,7 @@ class Report:
 
     @property
     def link(self) -> str:
-        """As an entry of `ci/expectations` has it."""
+        """As an entry of `conformance/expectations/platforms` has it."""
         return self.page.relative_to(PROJECT).as_posix()
 
     def affects(self, jax: str) -> bool:

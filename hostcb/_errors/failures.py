@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import logging
-import pickle
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 
@@ -17,6 +15,7 @@ from .. import _compat
 from .._spec.naming import NO_DEVICE, PACKAGE, class_name, device_name, transferable
 from .._threads.chains import Link, Sums, extend, last_of
 from .advice import advice_in
+from .callback_exception import CallbackException, Failure, only_text
 from .forgetting import chain, forget_callers, forget_locals
 from .frames import leave_out_own_frames
 from .headlines import headline
@@ -34,109 +33,12 @@ KEPT_FAILURES = 1000
 KEPT_FRAMES = 8
 
 
-@dataclasses.dataclass(frozen=True)
-class Failure:
-    """One failed call of a user function: the callback's name, its device, the exception and the traceback's text.
-
-    `kind` is the public name of the function that made the callback, `headline` says in one line what failed and why,
-    and `ended` whether the computation has ended with this failure. `raised` says that the program has got the error of
-    that computation.
-    """
-
-    callback: str
-    device: Any
-    exception: BaseException
-    text: str
-    kind: str = ""
-    headline: str = ""
-    ended: bool = False
-    raised: bool = False
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        device = self.device if _survives_pickle(self.device) else str(self.device)
-        exception = _portable(self.exception)
-        return Failure, (self.callback, device, exception, self.text, self.kind, self.headline, self.ended, self.raised)
-
-
-class CallbackException(Exception):  # noqa: N818 - host_callback's name
-    """Some callbacks failed since the last barrier.
-
-    Raised by `hostcb.barrier_wait`. `__cause__` is the last failure's exception; `failures` holds all of them in the
-    order in which they happened, each with `kind`, `callback`, `device`, `exception`, `text`, `headline`, `ended`
-    and `raised` (H13).
-    """
-
-    def __init__(self, message: str, failures: tuple[Failure, ...] = ()):
-        super().__init__(message)
-        self.failures = failures
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # By default pickle drops causes, and fails if a failure holds an object that cannot be pickled.
-        failures = tuple(Failure(*each.__reduce__()[1]) for each in self.failures)
-        is_last = bool(failures) and self.__cause__ is self.failures[-1].exception
-        cause = self.__cause__
-        if cause is not None:
-            cause = failures[-1].exception if is_last else _portable(cause)
-        notes = [note for note in getattr(self, "__notes__", ()) if isinstance(note, str)]
-        return _restored, (type(self), str(self), failures, cause, notes)
-
-    def __copy__(self) -> CallbackException:
-        notes = getattr(self, "__notes__", ())
-        return _restored(type(self), str(self), self.failures, self.__cause__, notes)
-
-    def __deepcopy__(self, memory: Any) -> CallbackException:
-        # The failures are immutable.
-        return self.__copy__()
-
-
-def _restored(
-    cls: type[CallbackException],
-    message: str,
-    failures: tuple[Failure, ...],
-    cause: BaseException | None,
-    notes: Sequence[str],
-) -> CallbackException:
-    error = cls(message, failures)
-    error.__cause__ = cause
-    for note in notes:
-        error.add_note(note)
-    return error
-
-
-def _survives_pickle(value: Any) -> bool:
-    try:
-        # Safe: this process pickled the value one call ago.
-        return type(pickle.loads(pickle.dumps(value))) is type(value)  # noqa: S301
-    except KeyboardInterrupt:
-        raise
-    except BaseException:
-        # The value's own methods may raise any exception.
-        return False
-
-
-def _portable(exception: BaseException) -> BaseException:
-    """Return the exception if pickle can restore it, or else an `Exception` with its text."""
-    if _survives_pickle(exception):
-        return exception
-    return Exception("".join(_only_text(exception)).strip())
-
-
-def _only_text(exception: BaseException) -> list[str]:
-    try:
-        return traceback.format_exception_only(exception)
-    except Exception:
-        return [class_name(exception)]
-
-
-# host_callback renamed its exception and kept the old name as an alias.
-TapFunctionException = CallbackException
-
-
 # Of a failure that a program may have raised before the barrier does.
 AGAIN = (
     "The computation of this callback has ended with this failure already, and raised it as a "
     "jax.errors.JaxRuntimeError; the barrier reports it again."
 )
+LEAVES_OUT = " With raise_again=False it does not."
 
 
 class _Report(Link):
@@ -231,13 +133,37 @@ class FailureLog:
             first = headline("logging", name, None, broken)
             self._keep(Failure(name, None, broken, formatted(broken), "logging", first))
 
-    def raised(self, exception: BaseException | None) -> None:
-        """Note that the program gets the error of the computation that has ended with this exception of a function."""
+    def raised(self, exception: BaseException | None, error: BaseException | None = None) -> None:
+        """Note that the program gets the error of the computation that has ended with this exception of a function.
+
+        With `error`, an error of a computation that goes up to the program at this moment and shows that exception, the
+        failure is `raised_here`.
+        """
+        shown = error if isinstance(error, jax.errors.JaxRuntimeError) else None
         for failure in reversed(list(self._failures.values())):
-            if failure.exception is exception and failure.ended and not failure.raised:
+            known = failure.raised if shown is None else failure.raised_here
+            if failure.exception is exception and failure.ended and not known:
                 # Frozen for users. A new object would come back after a barrier of another thread has taken the old.
                 object.__setattr__(failure, "raised", True)
+                if shown is not None and (shown.__cause__ is exception or failure.headline in str(shown)):
+                    object.__setattr__(failure, "raised_here", True)
                 return
+
+    def raise_error(self, error: BaseException, exception: BaseException | None) -> NoReturn:
+        """Raise to the program the `error` of a computation that has ended with this exception of a function.
+
+        An interrupt may come at any line. The failure is noted while `error` goes up, so that an interrupt from then on
+        has it as its context. One that comes before leaves the failure to the barrier.
+        """
+        try:
+            raise error
+        except BaseException as raised:
+            if raised is error:
+                self.raised(exception, error)
+            raise
+        finally:
+            # The traceback refers to this frame, and this variable would close a reference cycle.
+            del error
 
     def seen(self, text: str) -> None:
         """Note that the program gets an error with this text, of a computation that a callback has ended.
@@ -269,8 +195,11 @@ class FailureLog:
         """Return how many callbacks have ever failed on each device, by its name, or that of none."""
         return {name: sums.read()[0] for name, sums in list(self._counts.items())}
 
-    def raise_if_any(self) -> None:
-        """Raise the recorded failures, and forget them. Of several barriers at a time one raises them."""
+    def raise_if_any(self, raise_again: bool = True) -> None:
+        """Raise the recorded failures, and forget them. Of several barriers at a time one raises them.
+
+        Without `raise_again` only those are raised that are not `raised_here`.
+        """
         while True:
             report = self._report = last_of(self._report)
             for number in report.numbers:
@@ -281,21 +210,24 @@ class FailureLog:
             (dropped,), kept = self._dropped.read(), list(self._failures.items())
             if not kept:
                 return
-            failures = tuple(failure for _, failure in kept)
-            error = _reported(failures, len(failures) + dropped - report.dropped)
+            more = dropped - report.dropped
+            # Of those that were dropped nobody knows whether the program got them.
+            every = raise_again or more > 0
+            failures = tuple(failure for _, failure in kept if every or not failure.raised_here)
+            errors = [_reported(failures, len(failures) + more)] if failures else []
             self._repeats.forget()
             # Another barrier may have been faster.
-            extend(report, _Report(report.number + 1, [number for number, _ in kept], dropped, [error]))
+            extend(report, _Report(report.number + 1, [number for number, _ in kept], dropped, errors))
 
 
 def _reported(failures: tuple[Failure, ...], count: int) -> CallbackException:
     """Return the exception for some of so many failures."""
     last = failures[-1]
     # Python shows the traceback of the cause.
-    words = transferable("".join(_only_text(last.exception)).strip())
+    words = transferable(only_text(last.exception))
     message = f"{last.headline}\nThere were exceptions during callback processing. Last one was: {words}"
     if last.ended:
-        message += f"\n{AGAIN}"
+        message += f"\n{AGAIN}{LEAVES_OUT if last.raised_here else ''}"
     if count > 1:
         each = "see `.failures` for each"
         if count > len(failures):
@@ -358,7 +290,7 @@ def beside_cause(text: str, cause: BaseException | None) -> str:
         if any(isinstance(each, jax.errors.JaxRuntimeError) for each in shown):
             # What the error of a computation says is about a callback in it.
             said = shown[-1:] if isinstance(cause, jax.errors.JaxRuntimeError) else [cause, shown[-1]]
-            words = ["".join(_only_text(each)).strip() for each in said]
+            words = [only_text(each) for each in said]
         kept = "".join(f"\n{each}" for each in dict.fromkeys(words) if each)
         return text.replace(f"\n{formatted(cause).strip()}", transferable(kept))
     except Exception:

@@ -187,9 +187,10 @@ def _run(host: Host, device: Any, arrays: Sequence[Any]) -> Sequence[np.ndarray]
         failure = error.__cause__
         cause = shown_cause(failure)
         text = beside_cause(str(error), cause)
-    failure_log.raised(failure)
     # Outside of the handler, so that the user's error has no context, as from a compiled program.
-    raise jax.errors.JaxRuntimeError(text) from cause
+    shown = jax.errors.JaxRuntimeError(text)
+    shown.__cause__ = cause
+    return failure_log.raise_error(shown, failure)
 
 
 def _is_on_one_device(operand: Any) -> bool:

@@ -46,7 +46,7 @@ DOCUMENTED = {
     "id_print": "(arg, *, result=None, tap_with_device=False, device_index=0, output_stream=None, threshold=None, "
     "**kwargs)",
     "call": "(callback_func, arg, *, result_shape=None, call_with_device=False, device_index=0, vmap_method=None)",
-    "barrier_wait": "(logging_name=None, *, timeout=None)",
+    "barrier_wait": "(logging_name=None, *, timeout=None, raise_again=True)",
     "stop_outfeed_receiver": "()",
     "doctor": "()",
 }  # fmt: skip

@@ -9,7 +9,8 @@ import jax
 import pytest
 
 from hostcb._errors import failures
-from hostcb._errors.failures import CallbackException, FailureLog
+from hostcb._errors.callback_exception import CallbackException
+from hostcb._errors.failures import FailureLog
 
 pytestmark = pytest.mark.contract("H13")
 

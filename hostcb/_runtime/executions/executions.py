@@ -290,7 +290,7 @@ class ExecutionTracker:
             found = next((failure for failure in (execution.failure, *failures) if failure is not None), None)
             if found is not None:
                 error.__cause__ = shown_cause(found)
-                failure_log.raised(found)
+                failure_log.raised(found, error if found is execution.failure else None)
                 if isinstance(error, jax.errors.JaxRuntimeError):
                     # The runtime's text begins with its own frames. A new error would lose the traceback.
                     type(error).__init__(error, beside_cause(without_preamble(str(error)), error.__cause__))

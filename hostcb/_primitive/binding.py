@@ -107,7 +107,7 @@ def tap_of_one_array(kind: Kind, function: Callable[..., Any], value: Any) -> Ho
     if callback is None:
         if traced or not is_plain_function(function, 2):
             return None
-        callback = shared(kind, function, LEAF, (), None, {"with_device": False})
+        callback = shared(kind, function, LEAF, (), None, {"with_device": False, "on_error": None})
     declare_effects()
     _compat.refuse_if_unusable(callback, effectful=True)
     _compat.check_holders(callback)

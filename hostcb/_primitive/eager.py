@@ -30,7 +30,7 @@ from .._spec import flags
 from .._spec.callback import HostCallback
 from .._spec.kinds import Kind
 from .._spec.placement import check_reduced, position_among
-from .._threads.running import running
+from .._threads.running import inside_callback, running
 
 # JAX's cache of programs for single operations has thousands of entries, and each would keep its function alive.
 MOST_COMPILED = 16
@@ -46,6 +46,8 @@ def run_eagerly(
     """The implementation of the primitive on concrete arrays."""
     if running.frame.pending is not None:
         raise_what_is_left()
+    if failure_log.due and not inside_callback():
+        failure_log.raise_due()
     on_one_device = all(map(_is_on_one_device, operands))
     if not (on_one_device and jax.process_count() == 1) and not all(map(_is_addressable, operands)):
         # Other processes have shards of the value. Only a program that all processes run can gather it.

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import mlir
 
 from .. import _compat
 from .._compat import dispatch
+from .._compat.extend import hlo
 from .._runtime.dispatch.postponed import is_handler
 from .._runtime.dispatch.programs import Program
 from .._runtime.executions.executions import tracker

@@ -8,7 +8,7 @@ hostcb knows. These modules import nothing from the rest of hostcb. `effects` an
 has what hostcb uses of `jax.extend`, which takes long to import.
 """
 
-from .arrays import to_jax_array
+from .arrays import copied_to_device, to_jax_array
 from .control_flow import (
     keep_in_scans,
     lower_cond,
@@ -87,6 +87,7 @@ __all__ = [
     "clearing_is_told",
     "client_of",
     "compile_with",
+    "copied_to_device",
     "cuda_python_handler",
     "exchange",
     "forced_cpu_devices",

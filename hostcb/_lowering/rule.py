@@ -78,7 +78,7 @@ def lower(
     if kind.ordered:
         dispatch.check_order(callback, platforms[0])
     program = program_of(context)
-    program.callbacks.append(str(callback))
+    program.callbacks.append(callback)
     program.effectful = program.effectful or not kind.pure
     program.only_taps = program.only_taps and kind.identity
     program.keeps_order = program.keeps_order or kind.ordered
